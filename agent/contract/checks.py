@@ -1,0 +1,69 @@
+"""Refusals, and the checks of single names. What is refused says what was wrong and where."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+MAX_INT: Final = 2**63 - 1
+
+_DOMAIN = re.compile(r"[A-Za-z0-9_-]{1,32}\Z")
+_CLASS = re.compile(r"[a-z0-9]{1,16}\Z")
+_INPUT = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}\Z")
+_MACHINE = re.compile(r"[a-z0-9-]{1,64}\Z")
+_EPOCH = re.compile(r"[0-9a-z]{13}\Z")
+_RUN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\Z")
+_NUMBER = re.compile(r"(0|[1-9][0-9]{0,18})\Z")
+_KEY = re.compile(r"[!-~]{1,128}\Z")
+
+
+class ContractError(ValueError):
+    """Something that came from outside breaks the contract; the text says what and where."""
+
+
+def matching(pattern: re.Pattern[str], value: object, what: str, rule: str) -> str:
+    if not isinstance(value, str) or pattern.match(value) is None:
+        raise ContractError(f"{what} {value!r} is not {rule}")
+    return value
+
+
+def check_domain(value: object) -> str:
+    """A domain name, as given; raises `ContractError`."""
+    return matching(_DOMAIN, value, "domain", "1 to 32 letters, digits, '_' or '-' (a dot is not allowed)")
+
+
+def check_class(value: object) -> str:
+    """A class name, as given; raises `ContractError`."""
+    return matching(_CLASS, value, "class", "1 to 16 lower-case letters or digits")
+
+
+def check_input(value: object) -> str:
+    """The name of an input, one subject token; raises `ContractError`."""
+    return matching(_INPUT, value, "input", "1 to 32 lower-case letters, digits, '_' or '-'")
+
+
+def check_machine(value: object) -> str:
+    """A machine id, as given; raises `ContractError`."""
+    return matching(_MACHINE, value, "machine", "1 to 64 lower-case letters, digits or '-'")
+
+
+def check_epoch(value: object) -> str:
+    """An epoch, as given; raises `ContractError`."""
+    return matching(_EPOCH, value, "epoch", "13 characters 0-9 a-z")
+
+
+def check_run(value: object) -> str:
+    """A run, as given; raises `ContractError`."""
+    return matching(_RUN, value, "run", "a UUIDv7 in lower case")
+
+
+def check_request_key(value: object) -> str:
+    """An idempotency key, as given; raises `ContractError`."""
+    return matching(_KEY, value, "Idempotency-Key", "1 to 128 visible ASCII characters without a space")
+
+
+def whole_number(text: object, what: str) -> int:
+    value = int(matching(_NUMBER, text, what, "a whole number"))
+    if value > MAX_INT:
+        raise ContractError(f"{what} {text!r} is above {MAX_INT}")
+    return value

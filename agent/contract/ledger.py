@@ -1,0 +1,114 @@
+"""The ledger: what an agent says it took in and what became of it, per class and run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from agent.contract.checks import ContractError, check_class, check_domain, check_run
+from agent.contract.fields import count_of, field_of, open_record, optional, ranges_of
+from agent.contract.names import VERSION
+
+Ranges = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """Cumulative counts of readings of one class and run."""
+
+    accepted: int = 0
+    stored: int = 0
+    refused: int = 0
+    discarded: int = 0
+    dead: int = 0
+
+
+def _readings(value: Any, what: str) -> Readings:
+    if not isinstance(value, dict):
+        raise ContractError(f"{what}: readings is {value!r:.80}, an object was expected")
+    return Readings(*(count_of(value, name, what) for name in Readings.__slots__))
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """A leaf stream's identity (`created`, RFC 3339 as its server wrote it) and its retained sequences."""
+
+    created: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Previous:
+    """What the state file knew of the run before: its last stored batch `n`, its cumulative readings, and
+    whether it was closed by a final ledger record."""
+
+    run: str
+    n: int
+    readings: Readings
+    closed: bool
+
+
+def parse_previous(value: Any) -> Previous:
+    """Read a `previous` object; raises `ContractError`."""
+    if not isinstance(value, dict):
+        raise ContractError(f"previous is {value!r:.80}, an object was expected")
+    return Previous(
+        check_run(value.get("run")),
+        count_of(value, "n", "previous"),
+        _readings(value.get("readings"), "previous"),
+        field_of(value, "closed", bool, "previous"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What the agent says of one class and run: which batch numbers were stored, refused after they had a
+    number, or discarded (with how many readings), and cumulative counts of readings.
+
+    `n` is the highest batch number given out; `previous` is the run before; `final` closes the run.
+    """
+
+    domain: str
+    cls: str
+    run: str
+    n: int
+    stored: Ranges
+    readings: Readings
+    stream: StreamState
+    refused: tuple[tuple[int, int, str], ...] = ()
+    discarded: tuple[tuple[int, int, int, str], ...] = ()
+    previous: Previous | None = None
+    final: bool = False
+
+    def encode(self) -> bytes:
+        """The record as it is published."""
+        row = asdict(self)
+        row["class"] = row.pop("cls")
+        return json.dumps({"v": VERSION, **row}, separators=(",", ":")).encode()
+
+
+def _stream_state(row: dict[str, Any]) -> StreamState:
+    created = field_of(row, "created", str, "ledger")
+    return StreamState(created, count_of(row, "first", "ledger"), count_of(row, "last", "ledger"))
+
+
+def parse_ledger(data: bytes | str) -> Ledger:
+    """Read a ledger record; raises `ContractError`."""
+    what = "ledger"
+    row = open_record(data, what)
+    stream = _stream_state(field_of(row, "stream", dict, what))
+    return Ledger(
+        domain=check_domain(row.get("domain")),
+        cls=check_class(row.get("class")),
+        run=check_run(row.get("run")),
+        n=count_of(row, "n", what),
+        stored=ranges_of(row, "stored", (int, int), what),
+        refused=ranges_of(row, "refused", (int, int, str), what),
+        discarded=ranges_of(row, "discarded", (int, int, int, str), what),
+        readings=_readings(row.get("readings"), what),
+        stream=stream,
+        previous=optional(row, "previous", parse_previous),
+        final=field_of(row, "final", bool, what),
+    )

@@ -1,0 +1,197 @@
+"""What leaf and hub tell each other: announce and answer with their checkpoint, and what ingest committed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from agent.contract.checks import (
+    ContractError,
+    check_class,
+    check_domain,
+    check_epoch,
+    check_machine,
+    check_run,
+)
+from agent.contract.fields import count_of, field_of, open_record, optional
+from agent.contract.ledger import Previous, parse_previous
+from agent.contract.names import VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A place where leaf and hub agreed: the leaf's sequence, the id of the message there, and where the hub
+    holds that message."""
+
+    leaf_seq: int
+    message_id: str
+    hub_stream: str
+    hub_seq: int
+
+
+def parse_checkpoint(value: Any) -> Checkpoint:
+    """Read a checkpoint, a list of four; raises `ContractError`."""
+    match value:
+        case [int() as leaf_seq, str() as message_id, str() as stream, int() as hub_seq] if (
+            leaf_seq > 0 and hub_seq > 0 and message_id
+        ):
+            return Checkpoint(leaf_seq, message_id, stream, hub_seq)
+    raise ContractError(f"checkpoint {value!r:.160} is not [leaf seq, message id, hub stream, hub seq]")
+
+
+def _checkpoint_row(checkpoint: Checkpoint) -> list[int | str]:
+    return [checkpoint.leaf_seq, checkpoint.message_id, checkpoint.hub_stream, checkpoint.hub_seq]
+
+
+@dataclass(frozen=True, slots=True)
+class ClassState:
+    """One class as its leaf announces it. `confirmed` is the leaf sequence up to which the hub is known to
+    hold everything; `bytes` is what the stream holds; `ledger` repeats the newest counts."""
+
+    epoch: str
+    created: str
+    first: int
+    last: int
+    confirmed: int
+    bytes: int
+    ledger: Previous | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """What a leaf tells the registrar every ten seconds and at each link-up."""
+
+    domain: str
+    machine: str
+    run: str
+    versions: Mapping[str, str]
+    classes: Mapping[str, ClassState]
+    checkpoint: Mapping[str, Checkpoint] = field(default_factory=dict)
+    clock: str = ""
+
+    def encode(self) -> bytes:
+        """The announcement as it is requested."""
+        row = asdict(self)
+        row["checkpoint"] = {cls: _checkpoint_row(one) for cls, one in self.checkpoint.items()}
+        return json.dumps({"v": VERSION, **row}, separators=(",", ":")).encode()
+
+
+def _class_state(value: Any) -> ClassState:
+    what = "announce"
+    if not isinstance(value, dict):
+        raise ContractError(f"{what}: a class is {value!r:.80}, an object was expected")
+    return ClassState(
+        epoch=check_epoch(value.get("epoch")),
+        created=field_of(value, "created", str, what),
+        first=count_of(value, "first", what),
+        last=count_of(value, "last", what),
+        confirmed=count_of(value, "confirmed", what),
+        bytes=count_of(value, "bytes", what),
+        ledger=optional(value, "ledger", parse_previous),
+    )
+
+
+def parse_announce(data: bytes | str, domain: str) -> Announce:
+    """Read the announcement that came on the subject of `domain`; raises `ContractError`, also when the
+    announcement names another domain than its subject."""
+    what = "announce"
+    row = open_record(data, what)
+    named = check_domain(row.get("domain"))
+    if named != domain:
+        raise ContractError(f"announce: domain {named!r} was announced on the subject of {domain!r}")
+    classes = field_of(row, "classes", dict, what)
+    versions = field_of(row, "versions", dict, what)
+    if not all(isinstance(name, str) and isinstance(value, str) for name, value in versions.items()):
+        raise ContractError("announce: versions must map text to text")
+    return Announce(
+        domain=named,
+        machine=check_machine(row.get("machine")),
+        run=check_run(row.get("run")),
+        versions=versions,
+        classes={check_class(cls): _class_state(value) for cls, value in classes.items()},
+        checkpoint={
+            check_class(c): parse_checkpoint(v) for c, v in field_of(row, "checkpoint", dict, what).items()
+        },
+        clock=field_of(row, "clock", str, what),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ClassAnswer:
+    """The hub's side of one class: its `cursor` (highest leaf sequence it holds), the id of the message there
+    ("" where it has none), one word of `state`, whether the announced checkpoint still holds (None: nobody
+    can tell any more), and a newer `checkpoint` that the leaf may adopt after a look at its own message."""
+
+    stream: str
+    cursor: int
+    message_id: str
+    state: str
+    agreed: bool | None = None
+    checkpoint: Checkpoint | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The registrar's answer; `refused` says in words why the leaf was not taken in."""
+
+    classes: Mapping[str, ClassAnswer] = field(default_factory=dict)
+    refused: str | None = None
+
+    def encode(self) -> bytes:
+        """The answer as it is sent."""
+        row = asdict(self)
+        for cls, one in self.classes.items():
+            row["classes"][cls]["checkpoint"] = one.checkpoint and _checkpoint_row(one.checkpoint)
+        return json.dumps({"v": VERSION, **row}, separators=(",", ":")).encode()
+
+
+def _class_answer(value: Any) -> ClassAnswer:
+    what = "answer"
+    if not isinstance(value, dict):
+        raise ContractError(f"{what}: a class is {value!r:.80}, an object was expected")
+    agreed = value.get("agreed")
+    if agreed not in (None, True, False):
+        raise ContractError(f"{what}: agreed is {agreed!r:.80}")
+    return ClassAnswer(
+        stream=field_of(value, "stream", str, what),
+        cursor=count_of(value, "cursor", what),
+        message_id=field_of(value, "message_id", str, what),
+        state=field_of(value, "state", str, what),
+        agreed=agreed,
+        checkpoint=optional(value, "checkpoint", parse_checkpoint),
+    )
+
+
+def parse_answer(data: bytes | str) -> Answer:
+    """Read an answer to an announcement; raises `ContractError`."""
+    row = open_record(data, "answer")
+    classes = field_of(row, "classes", dict, "answer")
+    return Answer(
+        {check_class(cls): _class_answer(value) for cls, value in classes.items()},
+        optional(row, "refused", str),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What `ingest` has committed of an aggregate: all up to `seq` of the stream made at `created`."""
+
+    stream: str
+    created: str
+    seq: int
+
+    def encode(self) -> bytes:
+        """The record as it is sent."""
+        return json.dumps({"v": VERSION, **asdict(self)}, separators=(",", ":")).encode()
+
+
+def parse_committed(data: bytes | str) -> Committed:
+    """Read a committed record; raises `ContractError`."""
+    row = open_record(data, "committed")
+    return Committed(
+        field_of(row, "stream", str, "committed"),
+        field_of(row, "created", str, "committed"),
+        count_of(row, "seq", "committed"),
+    )

@@ -1,0 +1,164 @@
+"""Names and subjects. Both sides derive them; none is taken from a message or parsed back from a name."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from agent.contract.checks import ContractError, check_class, check_domain, check_input, matching
+
+VERSION: Final = 1
+HUB_DOMAIN: Final = "hub"
+DEFAULT_CLASS: Final = "normal"
+COMMANDS: Final = "COMMANDS"
+FLEET_BUCKET: Final = "petiole_fleet"
+ACCOUNT: Final = "PETIOLE"
+APP: Final = "agent"
+
+_TOKEN = re.compile(r"[^\s.*>\x00-\x1f]+\Z")
+_EPOCH_ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+def new_run(now_ns: int | None = None) -> str:
+    """A UUIDv7 (RFC 9562) that names one start of an agent; `now_ns` is nanoseconds since 1970."""
+    millis = (time.time_ns() if now_ns is None else now_ns) // 1_000_000
+    value = (millis & (2**48 - 1)) << 80 | 0x7 << 76 | secrets.randbits(12) << 64 | 0b10 << 62
+    text = f"{value | secrets.randbits(62):032x}"
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
+def new_epoch() -> str:
+    """A random epoch. Never a counter: two machines with one domain must not meet in one name."""
+    return "".join(secrets.choice(_EPOCH_ALPHABET) for _ in range(13))
+
+
+def leaf_stream(domain: str, cls: str) -> str:
+    """The leaf's stream of a class."""
+    return f"TEL_{domain}_{cls}"
+
+
+def aggregate(number: int) -> str:
+    """The hub's stream that sources from many leaves."""
+    return f"TELEMETRY_{number}"
+
+
+def stream_metadata(domain: str, cls: str) -> dict[str, str]:
+    """The metadata that says whose stream it is, since names are never parsed back."""
+    return {"petiole.domain": domain, "petiole.class": cls, "petiole.version": str(VERSION)}
+
+
+def api_prefix(domain: str) -> str:
+    """The JetStream API of a domain as seen from another one."""
+    return f"$JS.{domain}.API"
+
+
+def link_consumer(epoch: str) -> str:
+    """The durable consumer on a leaf stream through which the hub sources one epoch."""
+    return f"hub-{epoch}"
+
+
+def deliver_subject(domain: str, cls: str, epoch: str) -> str:
+    """Where that consumer delivers."""
+    return f"petiole.deliver.{domain}.{cls}.{epoch}"
+
+
+def command_consumer(domain: str) -> str:
+    """The hub's consumer of a leaf's commands; fixed, for a permission cannot match part of a token."""
+    return f"cmd-{domain}"
+
+
+def command_deliver(domain: str, epoch: str) -> str:
+    """Where that consumer delivers."""
+    return f"petiole.command.{domain}.{epoch}"
+
+
+def server_name(domain: str, machine: str) -> str:
+    """A nats-server's name; it holds the machine, for two servers of one name evict each other."""
+    return f"{domain}-{machine}"
+
+
+def inbox_prefix(identity: str) -> str:
+    """The inbox prefix of one identity: who may subscribe to `_INBOX.>` reads everybody's answers."""
+    return f"_INBOX_{identity}"
+
+
+def leaf_subjects(domain: str, cls: str) -> str:
+    """All subjects of a leaf stream."""
+    return f"tel.{domain}.{cls}.>"
+
+
+def batch_subject(domain: str, cls: str, input_name: str) -> str:
+    """The subject of batches of one input."""
+    return f"tel.{domain}.{cls}._batch.{input_name}"
+
+
+def ledger_subject(domain: str, cls: str) -> str:
+    """The subject of ledger records."""
+    return f"tel.{domain}.{cls}._ledger"
+
+
+def dead_subject(domain: str, cls: str, input_name: str) -> str:
+    """The subject of dead letters of one input."""
+    return f"tel.{domain}.{cls}._dead.{input_name}"
+
+
+def direct_subject(domain: str, cls: str, device: str, metric: str) -> str:
+    """The subject on which a device publishes a reading of its own; raises `ContractError`."""
+    for name, token in (("device", device), ("metric", metric)):
+        matching(_TOKEN, token, name, "one subject token (no dot, blank, '*' or '>')")
+        if token.startswith("_"):
+            raise ContractError(f"{name} {token!r} begins with '_', which is the agent's own")
+    return f"tel.{domain}.{cls}.{device}.{metric}"
+
+
+def command_subject(domain: str, app: str, verb: str) -> str:
+    """The subject of a command; our own agent listens as app `agent`."""
+    return f"cmd.{domain}.{app}.{verb}"
+
+
+def announce_subject(domain: str) -> str:
+    """The hub's service that answers announcements of a leaf."""
+    return f"petiole.v1.announce.{domain}"
+
+
+def verify_subject(domain: str) -> str:
+    """The hub's service that says which batches of a leaf it lacks."""
+    return f"petiole.v1.verify.{domain}"
+
+
+def committed_subject(stream: str) -> str:
+    """Where `ingest` tells the registrar what of an aggregate is safe in the table."""
+    return f"petiole.v1.committed.{stream}"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A telemetry subject taken apart. `name` is the input of a batch or dead letter, the device of a direct
+    message; `metric` is set for a direct message only."""
+
+    kind: Literal["batch", "ledger", "dead", "direct"]
+    domain: str
+    cls: str
+    name: str = ""
+    metric: str = ""
+
+
+def parse_subject(subject: str) -> Subject:
+    """Take a subject below `tel.` apart; raises `ContractError` for one that is not in the contract."""
+    head, *rest = subject.split(".")
+    if head != "tel" or not 3 <= len(rest) <= 4:
+        raise ContractError(f"subject {subject!r} is not tel.<domain>.<class>.… of the contract")
+    domain, cls = check_domain(rest[0]), check_class(rest[1])
+    match rest[2:]:
+        case ["_ledger"]:
+            return Subject("ledger", domain, cls)
+        case ["_batch", name]:
+            return Subject("batch", domain, cls, check_input(name))
+        case ["_dead", name]:
+            return Subject("dead", domain, cls, check_input(name))
+        case [device, metric] if not device.startswith("_") and device and metric:
+            return Subject("direct", domain, cls, device, metric)
+    raise ContractError(f"subject {subject!r} is neither a batch, a ledger, a dead letter nor device.metric")

@@ -1,0 +1,76 @@
+"""What an input hands to the core, and what the core may answer. Inputs know this module and nothing else of
+the way of a reading; the core knows no input."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from agent.contract import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Readings that are stored together or not at all: `payload` is NDJSON of `count` validated lines, each
+    ended by a newline. A push input names its `request`, a pull input the `position` after these lines."""
+
+    payload: bytes
+    count: int
+    request: Request | None = None
+    position: str | None = None
+
+
+class Reason(StrEnum):
+    """Why a chunk was refused; the value is the label of the metric."""
+
+    TOO_LARGE = "too_large"
+    FULL = "stream_full"
+    BUSY = "busy"
+    UNAVAILABLE = "server_away"
+    STOPPING = "stopping"
+    KEY_REUSED = "key_reused"
+
+
+class RefusedError(Exception):
+    """The chunk is not stored and will not be: its sender still has it. `retry_after` is in seconds, None when
+    the same chunk would be refused again."""
+
+    def __init__(self, reason: Reason, text: str, retry_after: float | None = None) -> None:
+        super().__init__(text)
+        self.reason = reason
+        self.retry_after = retry_after
+
+
+class UnknownOutcomeError(Exception):
+    """The chunk was sent and not answered in time. It may be stored or not; the agent goes on trying, and a
+    request repeated under its key learns the outcome."""
+
+
+class Intake(Protocol):
+    """The core as an input sees it."""
+
+    @property
+    def domain(self) -> str:
+        """The domain of this machine, the default `device` of a reading."""
+
+    async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
+        """Store a chunk; return after the PubAck. A chunk whose request key is known as stored returns at once,
+        one whose key is in flight waits for that one. Waits while too much is in flight: that is how
+        backpressure reaches the input. Raises `RefusedError` or `UnknownOutcomeError`."""
+
+    async def position(self, input_name: str, cls: str) -> str | None:
+        """The position of the input's last stored batch, None where there is none."""
+
+
+class Input(Protocol):
+    """One input. `run` ends once `stopping` is set and all that was accepted has been answered; it takes in
+    nothing new from then on."""
+
+    @property
+    def name(self) -> str:
+        """The name in the configuration and in the batch subject."""
+
+    async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
+        """Take in readings until `stopping` is set."""

@@ -1,0 +1,93 @@
+"""All metrics of the agent in one place; each is described in docs/metrics.md. Base units, `_total` on counters."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+LATENCY_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+class Metrics:
+    """The collectors of one agent, in a registry of its own so that tests can run several agents."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        by_class, by_input = ["class"], ["input", "class"]
+        self.accepted = Counter(
+            "petiole_accepted_readings", "Readings taken in by an input.", by_input, registry=registry
+        )
+        self.stored = Counter(
+            "petiole_stored_readings",
+            "Readings acknowledged by the local stream.",
+            by_input,
+            registry=registry,
+        )
+        self.refused = Counter(
+            "petiole_refused_readings",
+            "Readings refused, so that their sender still has them.",
+            [*by_input, "reason"],
+            registry=registry,
+        )
+        self.invalid = Counter(
+            "petiole_invalid_requests",
+            "Requests or lines of an input that break the contract.",
+            ["input", "reason"],
+            registry=registry,
+        )
+        self.in_flight = Gauge(
+            "petiole_in_flight_bytes", "Bytes accepted and not yet stored or refused.", registry=registry
+        )
+        self.batches = Counter("petiole_stored_batches", "Batches stored.", by_class, registry=registry)
+        self.retries = Counter(
+            "petiole_publish_retries", "Batches sent again under the same id.", by_class, registry=registry
+        )
+        self.raw_bytes = Counter(
+            "petiole_batch_raw_bytes",
+            "Bytes of stored batches before compression.",
+            by_class,
+            registry=registry,
+        )
+        self.wire_bytes = Counter(
+            "petiole_batch_wire_bytes",
+            "Bytes of stored batches after compression.",
+            by_class,
+            registry=registry,
+        )
+        self.publish_seconds = Histogram(
+            "petiole_publish_seconds",
+            "From sealing a batch to its PubAck.",
+            by_class,
+            buckets=LATENCY_BUCKETS,
+            registry=registry,
+        )
+        self.backlog = Gauge(
+            "petiole_backlog_messages",
+            "Messages stored here and not confirmed by the hub.",
+            by_class,
+            registry=registry,
+        )
+        self.stream_bytes = Gauge("petiole_stream_bytes", "Bytes in the stream.", by_class, registry=registry)
+        self.confirmed = Gauge(
+            "petiole_confirmed_sequence",
+            "Stream sequence up to which the hub holds all.",
+            by_class,
+            registry=registry,
+        )
+        self.trimmed = Counter(
+            "petiole_trimmed_messages",
+            "Messages purged after the hub confirmed them.",
+            by_class,
+            registry=registry,
+        )
+        self.epochs = Counter(
+            "petiole_epochs",
+            "New epochs of the link, by why they were needed.",
+            [*by_class, "reason"],
+            registry=registry,
+        )
+        self.reconnects = Counter(
+            "petiole_reconnects", "Connections to the local server made again.", registry=registry
+        )
+        self.connected = Gauge("petiole_connected", "1 while the local server answers.", registry=registry)
+        self.linked = Gauge("petiole_linked", "1 while the hub answers announcements.", registry=registry)
+        self.input_up = Gauge("petiole_input_up", "1 while the input runs.", ["input"], registry=registry)
