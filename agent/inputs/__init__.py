@@ -1,0 +1,28 @@
+"""The inputs: one module each. This registry is the only place that names them all; the core is handed what it
+needs of it.
+
+An input's options are a `msgspec.Struct` with `tag_field="type"`, `tag=<its type>`, `forbid_unknown_fields=True`
+and at least `name: str` and `class_: str = msgspec.field(name="class", default=contract.DEFAULT_CLASS)`.
+An input may have a method `check() -> list[str]`, called before anything runs, that says what stands in its way
+on this machine (a taken port, a missing directory), one sentence a problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+
+from agent.intake import Input
+from agent.metrics import Metrics
+
+
+class InputKind(NamedTuple):
+    """One type of input: the schema of its options, and what makes it from them."""
+
+    options: type[Struct]
+    make: Callable[[Any, Metrics], Input]
+
+
+INPUTS: dict[str, InputKind] = {}
