@@ -2,8 +2,8 @@
 
 nats-py's own models drop fields that they do not know (a source's `consumer`, `external` and `seq` among
 them), and an update made from such a model would lose them at the server; so configurations are plain
-mappings here, as the server writes them. This module keeps no state, decides nothing and retries nothing; every call
-ends within its timeout.
+mappings here, as the server writes them. This module keeps no state, decides nothing and retries nothing;
+every call ends within its timeout.
 """
 
 from __future__ import annotations
