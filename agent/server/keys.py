@@ -1,0 +1,65 @@
+"""NKey pairs of users, kept as seed files of mode 0600. A seed never leaves its files: nothing here returns
+one, logs one or names one in an error."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import nkeys
+
+from agent.server.files import create_private, private_directory, write_private
+
+
+class SeedError(Exception):
+    """A seed file cannot be used; the text says which one and what to do."""
+
+
+def make_key(path: Path) -> str:
+    """Make a key pair of a user, write its seed and return the public key.
+
+    Raises `FileExistsError` when the file is there: a key in use is never written over.
+    """
+    private_directory(path.parent)
+    seed = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
+    create_private(path, seed.decode())
+    return public_key(path)
+
+
+def ensure_key(path: Path) -> str:
+    """The public key of a seed file, which is made when it is not there. Raises `SeedError`."""
+    if not path.exists():
+        try:
+            return make_key(path)
+        except FileExistsError:
+            pass  # made by another process since the look
+    return public_key(path)
+
+
+def public_key(path: Path) -> str:
+    """The public key of a seed file. Raises `SeedError`."""
+    return _read(path)[1]
+
+
+def write_link_include(key_file: Path, include_file: Path) -> None:
+    """Write what a leaf's configuration includes, with mode 0600: nats-server takes the seed itself as the
+    `nkey` of a remote, not the path of a file. Raises `SeedError`."""
+    write_private(include_file, f'nkey: "{_read(key_file)[0]}"\n')
+
+
+def _read(path: Path) -> tuple[str, str]:
+    """The seed and the public key."""
+    try:
+        mode = path.stat().st_mode
+        seed = path.read_bytes().strip()
+    except OSError as error:
+        raise SeedError(f"seed file {path} cannot be read: {error.strerror}") from None
+    if mode & 0o077:
+        raise SeedError(f"seed file {path} can be read by others; take that away with: chmod 600 {path}")
+    try:
+        public = bytes(nkeys.from_seed(seed).public_key).decode()
+    except (nkeys.NkeysError, ValueError):
+        public = ""
+    if not public.startswith("U"):
+        raise SeedError(f"seed file {path} does not hold the seed of a user's NKey (it begins with SU)")
+    return seed.decode(), public

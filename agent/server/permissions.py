@@ -1,0 +1,200 @@
+"""Who may publish and subscribe to what: one function an identity, the least that works.
+
+Pure, and the only place that decides it. What a leaf's link needs was found by taking each entry away in
+turn on nats-server 2.15.1. A missing permission is silent on the link: nothing flows, nothing is logged. A
+permission can't match part of a token, and it is checked against the subject on the wire (the deliver
+subject, `$JS.<domain>.API.…` before it is mapped), not against the subject of the message within.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from agent.contract import (
+    ACCOUNT,
+    COMMANDS,
+    FLEET_BUCKET,
+    HUB_DOMAIN,
+    announce_subject,
+    api_prefix,
+    command_consumer,
+    command_deliver,
+    committed_subject,
+    deliver_subject,
+    inbox_prefix,
+    leaf_stream,
+    verify_subject,
+)
+
+REGISTRAR = "registrar"
+JOBS = "jobs"
+DEVICE = "device"
+
+_API = "$JS.API"
+_FLEET_STREAM = f"KV_{FLEET_BUCKET}"
+_STREAM_VERBS = ("CREATE", "UPDATE", "INFO", "PURGE", "MSG.GET")
+_CONSUMER_VERBS = ("INFO", "DELETE", "PAUSE", "RESET", "MSG.NEXT", "DURABLE.CREATE")
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """What one user may do; `replies` lets it answer each request that reaches it, once, within a minute."""
+
+    publish: tuple[str, ...]
+    subscribe: tuple[str, ...]
+    deny_publish: tuple[str, ...] = ()
+    replies: bool = False
+
+
+def leaf_link(domain: str, classes: Iterable[str]) -> Permissions:
+    """The user as which a leaf server dials the hub; publish and subscribe are from the leaf's view.
+
+    `$JSC.R.*` stands on both sides because each server answers the other's RESET of a durable consumer there;
+    `allow_responses` does not cover it.
+    """
+    streams = [leaf_stream(domain, cls) for cls in classes]
+    consumer, api = command_consumer(domain), api_prefix(domain)
+    return Permissions(
+        publish=(
+            *(deliver_subject(domain, cls, "*") for cls in classes),
+            announce_subject(domain),
+            verify_subject(domain),
+            f"{api_prefix(HUB_DOMAIN)}.CONSUMER.RESET.{COMMANDS}.{consumer}",
+            f"$JS.FC.{COMMANDS}.{consumer}.>",
+            "$JSC.R.*",
+            f"{leaf_inbox(domain)}.>",
+        ),
+        subscribe=(
+            *(f"{api}.CONSUMER.RESET.{stream}.*" for stream in streams),
+            *(f"{api}.CONSUMER.INFO.{stream}.*" for stream in streams),
+            *(f"{api}.STREAM.INFO.{stream}" for stream in streams),
+            *(f"$JS.FC.{stream}.>" for stream in streams),
+            command_deliver(domain, "*"),
+            "$JSC.R.*",
+            f"{inbox_prefix(domain)}.>",
+        ),
+    )
+
+
+def leaf_inbox(domain: str) -> str:
+    """Where a leaf's server answers what the registrar asks its JetStream: a part of the registrar's inbox
+    for that leaf alone, for who may publish to all of it may forge the hub's own answers."""
+    return f"{inbox_prefix(REGISTRAR)}.leaf.{domain}"
+
+
+def registrar(aggregates: Iterable[str], leaves: Iterable[tuple[str, Iterable[str]]]) -> Permissions:
+    """The hub's agent: owns the streams of the hub, answers leaves, asks their JetStream for state only.
+    `leaves` are pairs of domain and classes."""
+    asked = tuple(
+        f"{api_prefix(domain)}.{question}"
+        for domain, classes in leaves
+        for cls in classes
+        for question in (
+            f"STREAM.INFO.{leaf_stream(domain, cls)}",
+            f"CONSUMER.INFO.{leaf_stream(domain, cls)}.*",
+        )
+    )
+    return Permissions(
+        publish=(
+            f"{_API}.INFO",
+            *(subject for stream in aggregates for subject in _stream_api(stream)),
+            *_stream_api(COMMANDS),
+            *_consumer_api(COMMANDS),
+            *_stream_api(_FLEET_STREAM),
+            *_consumer_api(_FLEET_STREAM),
+            f"$JS.FC.{_FLEET_STREAM}.>",
+            f"$KV.{FLEET_BUCKET}.>",
+            "cmd.>",
+            *asked,
+        ),
+        subscribe=(
+            f"{inbox_prefix(REGISTRAR)}.>",
+            announce_subject("*"),
+            verify_subject("*"),
+            committed_subject("*"),
+        ),
+        replies=True,
+    )
+
+
+def jobs(aggregates: Iterable[str]) -> Permissions:
+    """The jobs: read the aggregates through consumers of their own and say what they have committed."""
+    return Permissions(
+        publish=tuple(
+            subject
+            for stream in aggregates
+            for subject in (
+                *(f"{api}.{verb}" for api in (_API, api_prefix(HUB_DOMAIN)) for verb in _reading(stream)),
+                committed_subject(stream),
+            )
+        ),
+        subscribe=(f"{inbox_prefix(JOBS)}.>",),
+    )
+
+
+def agent(domain: str, classes: Iterable[str]) -> Permissions:
+    """A leaf's agent on its own server. It may delete its mirror of the commands, for a mirror can't be given
+    another consumer; it may not delete a stream of telemetry."""
+    streams = [leaf_stream(domain, cls) for cls in classes]
+    return Permissions(
+        publish=(
+            f"tel.{domain}.>",
+            f"{_API}.INFO",
+            *(subject for stream in streams for subject in (*_stream_api(stream), *_consumer_api(stream))),
+            *_stream_api(COMMANDS),
+            *_consumer_api(COMMANDS),
+            f"{_API}.STREAM.DELETE.{COMMANDS}",
+            f"$JS.ACK.{COMMANDS}.>",
+            announce_subject(domain),
+            verify_subject(domain),
+        ),
+        subscribe=(f"{inbox_prefix(domain)}.>",),
+    )
+
+
+def device(domain: str, classes: Iterable[str]) -> Permissions:
+    """A local program that publishes readings of its own; the agent's own subjects are closed to it."""
+    return Permissions(
+        publish=tuple(f"tel.{domain}.{cls}.*.*" for cls in classes),
+        deny_publish=(f"tel.{domain}.*._batch.>", f"tel.{domain}.*._ledger", f"tel.{domain}.*._dead.>"),
+        subscribe=(f"{inbox_prefix(DEVICE)}.>",),
+    )
+
+
+def system(identity: str, questions: Iterable[str]) -> Permissions:
+    """A user of the system account that hears who connects to ours and asks its server these questions."""
+    return Permissions(
+        publish=tuple(f"$SYS.REQ.SERVER.PING.{question}" for question in questions),
+        subscribe=(f"$SYS.ACCOUNT.{ACCOUNT}.>", f"{inbox_prefix(identity)}.>"),
+    )
+
+
+def _stream_api(stream: str) -> tuple[str, ...]:
+    return (
+        *(f"{_API}.STREAM.{verb}.{stream}" for verb in _STREAM_VERBS),
+        f"{_API}.DIRECT.GET.{stream}",
+        f"{_API}.DIRECT.GET.{stream}.>",
+    )
+
+
+def _consumer_api(stream: str) -> tuple[str, ...]:
+    return (
+        f"{_API}.CONSUMER.CREATE.{stream}",
+        f"{_API}.CONSUMER.CREATE.{stream}.>",
+        f"{_API}.CONSUMER.NAMES.{stream}",
+        f"{_API}.CONSUMER.LIST.{stream}",
+        *(f"{_API}.CONSUMER.{verb}.{stream}.*" for verb in _CONSUMER_VERBS),
+    )
+
+
+def _reading(stream: str) -> tuple[str, ...]:
+    return (
+        f"STREAM.INFO.{stream}",
+        f"STREAM.MSG.GET.{stream}",
+        f"DIRECT.GET.{stream}",
+        f"DIRECT.GET.{stream}.>",
+        f"CONSUMER.CREATE.{stream}.>",
+        f"CONSUMER.DELETE.{stream}.*",
+        f"CONSUMER.MSG.NEXT.{stream}.*",
+    )

@@ -1,0 +1,122 @@
+"""Looking at a server from outside: what answers on an address, and which process it is. Changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import signal
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+_SECONDS = 1.0
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared with, not listened on
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """What a nats-server says of itself to whoever connects."""
+
+    server_name: str
+    version: str
+    jetstream: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """Something listens, but it does not greet as a nats-server does (or hangs)."""
+
+
+async def greeting(address: tuple[str, int]) -> Greeting | Stranger | None:
+    """What answers on an address within a second; None when nothing listens there."""
+    host, port = address
+    try:
+        async with asyncio.timeout(_SECONDS):
+            reader, writer = await asyncio.open_connection(_EVERYWHERE.get(host, host), port)
+    except (OSError, TimeoutError):
+        return None
+    try:
+        async with asyncio.timeout(_SECONDS):
+            line = await reader.readline()
+    except (OSError, ValueError, TimeoutError):
+        return Stranger()
+    finally:
+        writer.transport.abort()
+    return _parse(line)
+
+
+def is_free(address: tuple[str, int]) -> bool:
+    """Whether a server could listen on this address now. Raises `OSError` for an address that is not ours."""
+    family, kind, _, _, where = socket.getaddrinfo(
+        *address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    with socket.socket(family, kind) as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind(where)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return False
+            raise
+    return True
+
+
+def process_of(configuration: Path) -> int | None:
+    """The process of ours that runs with this configuration file; None when there is none.
+
+    Its command line tells it, not a pid file: that may be stale, its number may belong to another by now, and
+    a server that has only just started has not written one.
+    """
+    for process in psutil.process_iter(["cmdline", "uids"]):
+        line, uids = process.info["cmdline"], process.info["uids"]
+        if line and line[1:] == ["-c", str(configuration)] and uids and uids.real == os.getuid():
+            return int(process.pid)
+    return None
+
+
+class Watched:
+    """One process, child or not, seen through a pidfd, so that its number can't come to mean another one.
+
+    Must be made in a running event loop; `close` when done.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.ended = asyncio.Event()
+        self._descriptor = os.pidfd_open(pid)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._descriptor, self._end)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal; to a process that has ended it is nothing."""
+        if self._descriptor >= 0:
+            try:
+                signal.pidfd_send_signal(self._descriptor, number)
+            except ProcessLookupError:
+                return
+
+    def close(self) -> None:
+        """Look no longer; the process goes on."""
+        if self._descriptor >= 0:
+            self._loop.remove_reader(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _end(self) -> None:
+        self.close()
+        self.ended.set()
+
+
+def _parse(line: bytes) -> Greeting | Stranger:
+    verb, _, body = line.partition(b" ")
+    if verb != b"INFO":
+        return Stranger()
+    try:
+        row = json.loads(body)
+        return Greeting(str(row["server_name"]), str(row["version"]), bool(row.get("jetstream", False)))
+    except (ValueError, KeyError, TypeError):
+        return Stranger()

@@ -1,0 +1,249 @@
+"""The embedded nats-server: a process of its own that outlives its agent.
+
+The agent starts it, or adopts the one that runs already, and starts it again when it dies. It never ends it
+by ending itself: the server has a session of its own and none of the agent's sockets. The command line tells
+which process it is, the greeting that it is the right one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import fcntl
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Literal
+
+import structlog
+
+from agent.server.binary import ServerError, find_binary, version_of
+from agent.server.child import reap, spawn
+from agent.server.files import private_directory
+from agent.server.probe import Greeting, Watched, greeting, is_free, process_of
+from agent.server.render import HubConfig, ServerConfig, address_of
+from agent.server.workspace import Workspace
+
+Start = Literal["started", "adopted", "reloaded", "restarted"]
+
+START_SECONDS = 120.0
+"""A server greets only after it has recovered its streams, which takes a while with a large store."""
+STOP_SECONDS = 10.0
+RELOAD_SECONDS = 5.0
+
+_POLL = 0.02
+_FIRST_DELAY, _LONGEST_DELAY = 0.2, 30.0
+_STEADY_SECONDS = 60.0
+
+_log = structlog.get_logger(__name__)
+
+
+def backoff(failures: int) -> float:
+    """Seconds to wait before a server is started again after so many ends in a row."""
+    return float(min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** min(failures, 16)))
+
+
+class EmbeddedServer:
+    """One nats-server, whose configuration, log and pid file stand in `directory`.
+
+    `pid_file` and `log_file` of the configuration are set here. Call `start`, then run `supervise` as a task;
+    at the end `release` leaves the server running, `stop` ends it.
+    """
+
+    def __init__(self, config: ServerConfig, directory: Path, *, binary: Path | None = None) -> None:
+        self._files = Workspace(directory.resolve())
+        self.config = dataclasses.replace(config, pid_file=self._files.pid, log_file=self._files.log)
+        self._binary = binary
+        self._lock: int | None = None
+        self._process: Watched | None = None
+
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        return f"nats://{self.config.listen}"
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process, None while there is none."""
+        return None if self._process is None or self._process.ended.is_set() else self._process.pid
+
+    async def start(self) -> Start:
+        """Make the server run with this configuration; returns when it answers. Raises `ServerError`."""
+        self._take_lock()
+        binary = self._binary or find_binary()
+        version = await version_of(binary)
+        digest = await self._files.write(self.config, binary)
+        pid = process_of(self._files.configuration)
+        if pid is None:
+            await self._spawn(binary, digest)
+            return "started"
+        self._watch(pid)
+        how = await self._adopt(pid, version, digest)
+        if how is None:
+            await self._end()
+            await self._spawn(binary, digest)
+            return "restarted"
+        return how
+
+    async def supervise(self) -> None:
+        """Start the server again, with backoff, whenever it has ended. Runs until it is cancelled."""
+        failures, complaint = 0, ""
+        while True:
+            if self._process is not None:
+                began = time.monotonic()
+                await self._process.ended.wait()
+                self._forget()
+                if time.monotonic() - began > _STEADY_SECONDS:
+                    failures = 0
+                _log.warning("nats-server has ended; it is started again", server=self.config.server_name)
+            await asyncio.sleep(backoff(failures))
+            failures += 1
+            try:
+                how = await self.start()
+            except ServerError as error:
+                self._forget()
+                if str(error) != complaint:
+                    complaint = str(error)
+                    _log.error("nats-server cannot be started again", reason=complaint)
+            else:
+                complaint = ""
+                _log.info("nats-server answers", server=self.config.server_name, how=how, pid=self.pid)
+
+    async def stop(self) -> None:
+        """End the server, by SIGKILL when it does not go within ten seconds, and let go of it.
+
+        Raises `ServerError` when another process looks after it.
+        """
+        self._take_lock()
+        try:
+            pid = process_of(self._files.configuration)
+            if pid is not None:
+                self._watch(pid)
+            await self._end()
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        """Let go of the server and leave it running."""
+        self._forget()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _take_lock(self) -> None:
+        if self._lock is not None:
+            return
+        private_directory(self._files.directory)
+        lock = os.open(self._files.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise ServerError(
+                f"another process looks after the server in {self._files.directory}; stop that one, or use"
+                " another state directory"
+            ) from None
+        self._lock = lock
+
+    async def _adopt(self, pid: int, version: str, digest: str) -> Start | None:
+        """Take the running server over; None when only a new start brings it where it should be."""
+        known = self._files.applied() == (pid, digest)
+        if not known and not await self._reload():
+            return None
+        said = await self._answer(START_SECONDS if known else RELOAD_SECONDS)
+        if said is None or said.version != version:
+            return None
+        self._files.note_applied(pid, digest)
+        return "adopted" if known else "reloaded"
+
+    async def _reload(self) -> bool:
+        """Have the server read its configuration again; False when it can't take a change without a start."""
+        assert self._process is not None
+        read = self._files.log_reader()
+        self._process.signal(signal.SIGHUP)
+        deadline = time.monotonic() + RELOAD_SECONDS
+        while time.monotonic() < deadline and not self._process.ended.is_set():
+            said = read()
+            if "Failed to reload server configuration" in said:
+                return False
+            if "Reloaded server configuration" in said:
+                return True
+            await asyncio.sleep(_POLL)
+        return False
+
+    async def _spawn(self, binary: Path, digest: str) -> None:
+        await self._need_free_ports()
+        read = self._files.log_reader()
+        command = [str(binary), "-c", str(self._files.configuration)]
+        pid = spawn(command, self._files.directory, self._files.output)
+        self._watch(pid)
+        if await self._answer(START_SECONDS) is None:
+            ended = self.pid is None
+            await self._end()
+            what = (
+                "ended" if ended else f"did not answer on {self.config.listen} within {START_SECONDS:.0f} s"
+            )
+            raise ServerError(f"nats-server {what}: {self._files.complaint(read())}")
+        self._files.note_applied(pid, digest)
+
+    async def _need_free_ports(self) -> None:
+        listened = [self.config.listen]
+        if isinstance(self.config, HubConfig):
+            listened.append(self.config.leaf_listen)
+        for listen in listened:
+            address = address_of(listen)
+            try:
+                free = is_free(address)
+            except OSError as error:
+                raise ServerError(f"nats-server cannot listen on {listen}: {error.strerror}") from None
+            if not free:
+                said = await greeting(address)
+                who = f"nats-server {said.server_name!r}" if isinstance(said, Greeting) else "another program"
+                raise ServerError(f"{listen} is taken by {who}; end it, or choose another address")
+
+    async def _answer(self, seconds: float) -> Greeting | None:
+        """The greeting of this server, once it has JetStream; None when it ends, is silent or is another."""
+        assert self._process is not None
+        address = address_of(self.config.listen)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not self._process.ended.is_set():
+            said = await greeting(address)
+            if isinstance(said, Greeting):
+                mine = said.server_name == self.config.server_name and said.jetstream
+                return said if mine else None
+            await asyncio.sleep(_POLL)
+        return None
+
+    def _watch(self, pid: int) -> None:
+        if self.pid == pid:
+            return
+        self._forget()
+        try:
+            self._process = Watched(pid)
+        except ProcessLookupError:
+            raise ServerError(
+                f"nats-server (process {pid}) ended while it was looked at; try again"
+            ) from None
+
+    def _forget(self) -> None:
+        if self._process is not None:
+            self._process.close()
+            if self._process.ended.is_set():
+                reap(self._process.pid)
+            self._process = None
+
+    async def _end(self) -> None:
+        if self._process is None:
+            return
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            self._process.signal(number)
+            try:
+                async with asyncio.timeout(STOP_SECONDS):
+                    await self._process.ended.wait()
+                break
+            except TimeoutError:
+                continue
+        else:
+            raise ServerError(f"nats-server (process {self._process.pid}) does not end, not even by SIGKILL")
+        self._forget()

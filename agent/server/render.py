@@ -1,0 +1,270 @@
+"""Configurations of nats-server as text, from plain values. Pure: touches no file and holds no secret.
+
+The one secret of a server is the seed with which a leaf dials the hub. It stands in a file of its own beside
+the configuration (`LINK_INCLUDE`, mode 0600), which the text includes; nats-server resolves an include only
+relative to the file that names it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agent.contract import (
+    ACCOUNT,
+    DEFAULT_CLASS,
+    HUB_DOMAIN,
+    aggregate,
+    check_class,
+    check_domain,
+)
+from agent.server import permissions
+from agent.server.permissions import Permissions
+
+MAX_PAYLOAD = 8 * 1024 * 1024
+LINK_INCLUDE = "link.conf"
+
+_SYSTEM_ACCOUNT = "SYS"
+_INCLUDE = "include"
+_MEMORY_STORE = 64 * 1024 * 1024
+_LOG_FILE_SIZE = 8 * 1024 * 1024
+_LOG_FILES = 3
+_RESERVED = frozenset({HUB_DOMAIN, permissions.REGISTRAR, permissions.JOBS, permissions.DEVICE})
+_PUBLIC_KEY = re.compile(r"U[A-Z2-7]{55}\Z")
+_LISTEN = re.compile(r"(?P<host>[A-Za-z0-9.:_-]+|\[[0-9a-fA-F:]+\]):(?P<port>[0-9]{1,5})\Z")
+
+
+class RenderError(ValueError):
+    """A value cannot stand in a configuration; the text says which one and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeafUser:
+    """A leaf as the hub knows it: its domain, the public key it dials with and the classes it sends."""
+
+    domain: str
+    key: str
+    classes: tuple[str, ...] = (DEFAULT_CLASS,)
+
+    def __post_init__(self) -> None:
+        _check_leaf(self.domain, self.classes)
+        _check_key(self.key, f"link key of {self.domain}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubConfig:
+    """The hub's server. Keys are public; sizes are bytes. `max_file_store` must hold the `max_bytes` of all
+    streams together, which JetStream reserves when it makes them."""
+
+    server_name: str
+    store_dir: Path
+    max_file_store: int
+    registrar: str
+    registrar_system: str
+    jobs: str
+    leaves: tuple[LeafUser, ...] = ()
+    aggregates: tuple[str, ...] = (aggregate(0),)
+    listen: str = "127.0.0.1:4222"
+    leaf_listen: str = "127.0.0.1:7422"
+    max_payload: int = MAX_PAYLOAD
+    pid_file: Path | None = None
+    log_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("registrar", "registrar_system", "jobs"):
+            _check_key(getattr(self, name), name)
+        for name in ("listen", "leaf_listen"):
+            address_of(getattr(self, name))
+        domains = [leaf.domain for leaf in self.leaves]
+        for domain in domains:
+            if domains.count(domain) > 1:
+                raise RenderError(
+                    f"domain {domain!r} stands twice among the leaves; a domain is one machine's"
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeafConfig:
+    """A leaf's server, which dials `hub_urls` (`nats-leaf://host:port`) with the seed in `link_key_file`.
+    Keys are public; sizes are bytes, `max_file_store` as in `HubConfig`."""
+
+    server_name: str
+    domain: str
+    store_dir: Path
+    max_file_store: int
+    hub_urls: tuple[str, ...]
+    link_key_file: Path
+    agent: str
+    agent_system: str
+    device: str
+    classes: tuple[str, ...] = (DEFAULT_CLASS,)
+    listen: str = "127.0.0.1:4222"
+    max_payload: int = MAX_PAYLOAD
+    pid_file: Path | None = None
+    log_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        _check_leaf(self.domain, self.classes)
+        for name in ("agent", "agent_system", "device"):
+            _check_key(getattr(self, name), name)
+        address_of(self.listen)
+        if not self.hub_urls:
+            raise RenderError("a leaf needs the address of its hub, such as nats-leaf://hub.example:7422")
+
+
+ServerConfig = HubConfig | LeafConfig
+
+
+def render(config: ServerConfig) -> str:
+    """The text of a server's configuration. Raises `RenderError`."""
+    body = _hub(config) if isinstance(config, HubConfig) else _leaf(config)
+    return "# Written by petiole; what is changed here by hand is lost.\n" + _block(body)
+
+
+def address_of(listen: str) -> tuple[str, int]:
+    """Host and port of a `listen` value. Raises `RenderError`."""
+    found = _LISTEN.match(listen)
+    if found is None or not 0 < int(found["port"]) < 65536:
+        raise RenderError(f"listen {listen!r} is not host:port, such as 127.0.0.1:4222")
+    return found["host"].strip("[]"), int(found["port"])
+
+
+def _hub(config: HubConfig) -> dict[str, Any]:
+    leaves = [_user(leaf.key, permissions.leaf_link(leaf.domain, leaf.classes)) for leaf in config.leaves]
+    served = [(leaf.domain, leaf.classes) for leaf in config.leaves]
+    return {
+        **_common(config, HUB_DOMAIN),
+        "leafnodes": {
+            "listen": config.leaf_listen,
+            "no_advertise": True,  # else a leaf learns other addresses and goes around the one it was given
+            "isolate_leafnode_interest": True,
+            "authorization": {"timeout": 10},
+        },
+        "accounts": _accounts(
+            [
+                _user(config.registrar, permissions.registrar(config.aggregates, served)),
+                _user(config.jobs, permissions.jobs(config.aggregates)),
+                *leaves,
+            ],
+            [_user(config.registrar_system, permissions.system(permissions.REGISTRAR, ("LEAFZ",)))],
+        ),
+        "system_account": _SYSTEM_ACCOUNT,
+    }
+
+
+def _leaf(config: LeafConfig) -> dict[str, Any]:
+    questions = ("LEAFZ", "VARZ", "STATSZ")
+    return {
+        **_common(config, config.domain),
+        "leafnodes": {
+            "remotes": [
+                {
+                    "urls": list(config.hub_urls),
+                    "account": ACCOUNT,
+                    # The server's own second is too short for a satellite link.
+                    "dial_timeout": "10s",
+                    "first_info_timeout": "10s",
+                    _INCLUDE: LINK_INCLUDE,
+                }
+            ]
+        },
+        "accounts": _accounts(
+            [
+                _user(config.agent, permissions.agent(config.domain, config.classes)),
+                _user(config.device, permissions.device(config.domain, config.classes)),
+            ],
+            [_user(config.agent_system, permissions.system(config.domain, questions))],
+        ),
+        "system_account": _SYSTEM_ACCOUNT,
+    }
+
+
+def _common(config: ServerConfig, domain: str) -> dict[str, Any]:
+    head: dict[str, Any] = {"server_name": config.server_name, "listen": config.listen}
+    if config.pid_file is not None:
+        head["pid_file"] = str(config.pid_file)
+    if config.log_file is not None:
+        head |= {
+            "log_file": str(config.log_file),
+            "logfile_size_limit": _LOG_FILE_SIZE,
+            "logfile_max_num": _LOG_FILES,
+        }
+    return head | {
+        "max_payload": config.max_payload,
+        # A dead link is noticed by the leaf in 15 s, by the hub in 20 s; by default it may take six minutes.
+        "ping_interval": "5s",
+        "ping_max": 2,
+        "jetstream": {
+            "domain": domain,
+            "store_dir": str(config.store_dir),
+            "max_file_store": config.max_file_store,
+            "max_memory_store": _MEMORY_STORE,
+            "sync_interval": "always",  # so that an acknowledgement comes after fsync
+        },
+    }
+
+
+def _accounts(users: list[dict[str, Any]], system_users: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        ACCOUNT: {"jetstream": "enabled", "users": users},
+        _SYSTEM_ACCOUNT: {"users": system_users},
+    }
+
+
+def _user(key: str, allowed: Permissions) -> dict[str, Any]:
+    publish = {"allow": list(allowed.publish)}
+    if allowed.deny_publish:
+        publish["deny"] = list(allowed.deny_publish)
+    granted: dict[str, Any] = {"publish": publish, "subscribe": {"allow": list(allowed.subscribe)}}
+    if allowed.replies:
+        granted["allow_responses"] = {"max": 1, "expires": "1m"}
+    return {"nkey": key, "permissions": granted}
+
+
+def _check_leaf(domain: str, classes: Sequence[str]) -> None:
+    if check_domain(domain) in _RESERVED:
+        raise RenderError(f"domain {domain!r} is the name of a part of petiole itself; take another")
+    if not classes:
+        raise RenderError(f"domain {domain!r} has no class; there is at least {DEFAULT_CLASS!r}")
+    for cls in classes:
+        check_class(cls)
+
+
+def _check_key(key: str, what: str) -> None:
+    if _PUBLIC_KEY.match(key) is None:
+        raise RenderError(f"{what} is not the public key of a user (56 characters that begin with U)")
+
+
+def _block(body: Mapping[str, Any], indent: str = "") -> str:
+    return "".join(
+        f"{indent}{_INCLUDE} {_value(value, indent)}\n"
+        if key == _INCLUDE
+        else f"{indent}{key}: {_value(value, indent)}\n"
+        for key, value in body.items()
+    )
+
+
+def _value(value: Any, indent: str) -> str:
+    inner = indent + "  "
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value)
+        case Mapping():
+            return f"{{\n{_block(value, inner)}{indent}}}"
+        case list():
+            items = "".join(inner + _value(one, inner) + "\n" for one in value)
+            return f"[\n{items}{indent}]"
+        case _:
+            return _quoted(str(value))
+
+
+def _quoted(text: str) -> str:
+    if not text.isprintable():
+        raise RenderError(f"{text!r} holds a character that cannot stand in a configuration")
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,85 @@
+"""The files of an embedded server: its configuration, what the running one was given, and its log."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+from agent.server.binary import ServerError, ask
+from agent.server.files import write_private
+from agent.server.keys import write_link_include
+from agent.server.render import LINK_INCLUDE, LeafConfig, ServerConfig, render
+
+_READ_AT_MOST = 256 * 1024
+
+
+class Workspace:
+    """Paths in one directory, and what is written to and read from them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.configuration = directory / "nats-server.conf"
+        self.pid = directory / "nats-server.pid"
+        self.log = directory / "nats-server.log"
+        self.output = directory / "nats-server.out"
+        self.lock = directory / "lock"
+        self._applied = directory / "applied"
+
+    async def write(self, config: ServerConfig, binary: Path) -> str:
+        """Put the configuration in place, when nats-server finds no fault in it, and return its digest.
+
+        Raises `ServerError` and leaves the old one there otherwise.
+        """
+        digest, draft = self._draft(config)
+        code, said = await ask(binary, "-t", "-c", str(draft))
+        if code != 0:
+            raise ServerError(f"nats-server does not take its configuration: {said.strip()[:500]}")
+        draft.rename(self.configuration)
+        return digest
+
+    def applied(self) -> tuple[int, str] | None:
+        """Which process runs with the configuration of which digest, as far as it was noted."""
+        try:
+            pid, digest = self._applied.read_text().split()
+            return int(pid), digest
+        except (OSError, ValueError):
+            return None
+
+    def note_applied(self, pid: int, digest: str) -> None:
+        """Note that this process runs with the configuration of this digest."""
+        write_private(self._applied, f"{pid} {digest}\n")
+
+    def log_reader(self) -> Callable[[], str]:
+        """A function that returns what has been logged since now, also when the log was begun anew."""
+        start = self.log.stat().st_size if self.log.exists() else 0
+
+        def read() -> str:
+            try:
+                with self.log.open("rb") as file:
+                    size = file.seek(0, 2)
+                    file.seek(start if size >= start else 0)
+                    return file.read(_READ_AT_MOST).decode(errors="replace")
+            except FileNotFoundError:
+                return ""
+
+        return read
+
+    def complaint(self, logged: str) -> str:
+        """Why a server did not start: its last words, from its log or from what it printed before that."""
+        lines = logged.splitlines()
+        fatal = [line for line in lines if "[FTL]" in line or "[ERR]" in line]
+        printed = self.output.read_text(errors="replace").splitlines() if self.output.exists() else []
+        last = fatal or printed or lines
+        return last[-1][:500] if last else "it said nothing"
+
+    def _draft(self, config: ServerConfig) -> tuple[str, Path]:
+        text = render(config)
+        digest = hashlib.sha256(text.encode())
+        if isinstance(config, LeafConfig):
+            include = self.directory / LINK_INCLUDE
+            write_link_include(config.link_key_file, include)
+            digest.update(include.read_bytes())
+        draft = self.configuration.with_suffix(".draft")
+        write_private(draft, text)
+        return digest.hexdigest(), draft

@@ -1,0 +1,332 @@
+"""Real servers for tests: a hub and leaves, run from the rendered configurations with keys of their own.
+
+Each identity connects with its own key and inbox, so that what a test may do is what the product may do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import nats
+from nats.aio.client import Client
+
+from agent.contract import DEFAULT_CLASS, aggregate, inbox_prefix, server_name
+from agent.server.keys import ensure_key
+from agent.server.process import EmbeddedServer
+from agent.server.render import HubConfig, LeafConfig, LeafUser, ServerConfig, address_of
+
+WAIT_SECONDS = 20.0
+_STORE = 1024**3
+_HUB_KEYS = ("registrar", "registrar_system", "jobs")
+_LEAF_KEYS = ("agent", "agent_system", "device")
+
+
+def free_port() -> int:
+    """A port on the loopback that nobody listens on now."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+class Proxy:
+    """A TCP relay on the loopback whose link can be cut; while it is, new connections are closed at once."""
+
+    def __init__(self, target: int) -> None:
+        self.port = 0
+        self._target = target
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.StreamWriter] = set()
+        self._relays: set[asyncio.Task[None]] = set()
+        self._cut = False
+
+    async def start(self) -> None:
+        """Listen, on a port that `port` then holds."""
+        self._server = await asyncio.start_server(self._relay, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def cut(self) -> None:
+        """Break every connection with a reset and refuse new ones."""
+        self._cut = True
+        for writer in self._open:
+            writer.transport.abort()
+
+    def restore(self) -> None:
+        """Let new connections through again."""
+        self._cut = False
+
+    async def stop(self) -> None:
+        """End all of it."""
+        self.cut()
+        if self._server is not None:
+            self._server.close()
+        if self._relays:
+            await asyncio.wait(self._relays, timeout=WAIT_SECONDS)
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._relays.add(task)
+        task.add_done_callback(self._relays.discard)
+        if self._cut:
+            writer.transport.abort()
+            return
+        try:
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        ends = {writer, far_writer}
+        self._open |= ends
+        try:
+            await asyncio.gather(_copy(reader, far_writer), _copy(far_reader, writer))
+        finally:
+            self._open -= ends
+            for end in ends:
+                end.transport.abort()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    writer.transport.abort()
+
+
+class Node:
+    """One server and the clients that a test connected to it."""
+
+    def __init__(self, config: ServerConfig, directory: Path, keys: dict[str, Path], inboxes: dict[str, str]):
+        self.config = config
+        self.directory = directory
+        self.keys = keys
+        self.server = EmbeddedServer(config, directory)
+        self.errors: list[Exception] = []
+        self._inboxes = inboxes
+        self._clients: list[Client] = []
+
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        return self.server.url
+
+    @property
+    def port(self) -> int:
+        """The port of `url`."""
+        return address_of(self.config.listen)[1]
+
+    async def start(self) -> None:
+        """Run the server; again after `kill` or `stop`, with the same store and ports."""
+        await self.server.start()
+
+    async def kill(self) -> None:
+        """End the server by SIGKILL; returns when it is gone."""
+        self._signal(signal.SIGKILL)
+        await until(lambda: self.server.pid is None, "the server is gone")
+
+    def pause(self) -> None:
+        """Freeze the server (SIGSTOP)."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a frozen server go on (SIGCONT)."""
+        self._signal(signal.SIGCONT)
+
+    async def stop(self) -> None:
+        """End the server in good order."""
+        if self.server.pid is not None:
+            self.resume()
+        await self.server.stop()
+
+    async def connect(self, identity: str, **options: Any) -> Client:
+        """A client with the key and the inbox of an identity; what it is refused is kept in `errors`."""
+
+        async def note(error: Exception) -> None:
+            self.errors.append(error)
+
+        client = await nats.connect(
+            **{
+                "servers": self.url,
+                "nkeys_seed": str(self.keys[identity]),
+                "inbox_prefix": self._inboxes[identity],
+                "max_reconnect_attempts": -1,
+                "reconnect_time_wait": 0.1,
+                "error_cb": note,
+                **options,
+            }
+        )
+        self._clients.append(client)
+        return client
+
+    async def close(self) -> None:
+        """Close the clients and end the server, whatever state they are in."""
+        for client in self._clients:
+            await client.close()
+        await self.stop()
+
+    def _signal(self, number: signal.Signals) -> None:
+        pid = self.server.pid
+        assert pid is not None, "the server does not run"
+        os.kill(pid, number)
+
+
+class Hub(Node):
+    """The hub: identities `registrar`, `registrar_system`, `jobs`."""
+
+    config: HubConfig
+
+    @property
+    def leaf_port(self) -> int:
+        """Where leaves dial."""
+        return address_of(self.config.leaf_listen)[1]
+
+
+class Leaf(Node):
+    """A leaf: identities `agent`, `agent_system`, `device`. `proxy` stands between it and the hub."""
+
+    config: LeafConfig
+
+    def __init__(
+        self,
+        config: LeafConfig,
+        directory: Path,
+        keys: dict[str, Path],
+        inboxes: dict[str, str],
+        proxy: Proxy,
+    ):
+        super().__init__(config, directory, keys, inboxes)
+        self.proxy = proxy
+        self._system: Client | None = None
+
+    @property
+    def domain(self) -> str:
+        """The leaf's domain."""
+        return self.config.domain
+
+    async def linked(self) -> bool:
+        """Whether the leaf's server has its link to the hub."""
+        if self._system is None:
+            self._system = await self.connect("agent_system")
+        return bool((await ask(self._system, "$SYS.REQ.SERVER.PING.LEAFZ"))["data"].get("leafs"))
+
+    async def wait_linked(self, linked: bool = True) -> None:
+        """Return when the link is up, or down for `linked=False`."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while await self.linked() is not linked:
+            assert time.monotonic() < deadline, (
+                f"{self.domain}: the link is still {'down' if linked else 'up'}"
+            )
+            await asyncio.sleep(0.05)
+
+
+class World:
+    """A hub and its leaves, running and linked."""
+
+    def __init__(self, hub: Hub, leaves: dict[str, Leaf]) -> None:
+        self.hub = hub
+        self.leaves = leaves
+
+    @property
+    def leaf(self) -> Leaf:
+        """The first leaf."""
+        return next(iter(self.leaves.values()))
+
+
+@asynccontextmanager
+async def open_world(
+    directory: Path,
+    *domains: str,
+    classes: tuple[str, ...] = (DEFAULT_CLASS,),
+    aggregates: tuple[str, ...] = (aggregate(0),),
+) -> AsyncIterator[World]:
+    """A world with a leaf for every domain; all of it ends with the context."""
+    async with AsyncExitStack() as stack:
+        links = {domain: directory / domain / "keys" / "link" for domain in domains}
+        users = tuple(LeafUser(domain, ensure_key(key), classes) for domain, key in links.items())
+        hub = _hub(directory / "hub", users, aggregates)
+        stack.push_async_callback(hub.close)
+        await hub.start()
+        leaves = {}
+        for domain, link in links.items():
+            proxy = Proxy(hub.leaf_port)
+            await proxy.start()
+            stack.push_async_callback(proxy.stop)
+            leaves[domain] = _leaf(directory / domain, domain, classes, proxy, link)
+            stack.push_async_callback(leaves[domain].close)
+            await leaves[domain].start()
+        for leaf in leaves.values():
+            await leaf.wait_linked()
+        yield World(hub, leaves)
+
+
+async def ask(client: Client, subject: str, body: object = None, seconds: float = 5.0) -> dict[str, Any]:
+    """One request and its JSON answer: the raw API of JetStream or of the system account."""
+    payload = b"" if body is None else json.dumps(body).encode()
+    answer: dict[str, Any] = json.loads((await client.request(subject, payload, timeout=seconds)).data)
+    return answer
+
+
+async def api(client: Client, subject: str, body: object = None) -> dict[str, Any]:
+    """Like `ask` below `$JS.API.`, and an error in the answer fails the test."""
+    answer = await ask(client, f"$JS.API.{subject}", body)
+    assert "error" not in answer, (subject, answer["error"])
+    return answer
+
+
+async def until(true: Callable[[], bool], what: str, seconds: float = WAIT_SECONDS) -> None:
+    """Return when a condition holds; fails the test when it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        await asyncio.sleep(0.01)
+
+
+def _keys(directory: Path, names: tuple[str, ...]) -> tuple[dict[str, Path], dict[str, str]]:
+    paths = {name: directory / "keys" / name for name in names}
+    return paths, {name: ensure_key(path) for name, path in paths.items()}
+
+
+def _hub(directory: Path, users: tuple[LeafUser, ...], aggregates: tuple[str, ...]) -> Hub:
+    paths, public = _keys(directory, _HUB_KEYS)
+    config = HubConfig(
+        server_name=server_name("hub", "test"),
+        listen=f"127.0.0.1:{free_port()}",
+        leaf_listen=f"127.0.0.1:{free_port()}",
+        store_dir=directory / "store",
+        max_file_store=_STORE,
+        leaves=users,
+        aggregates=aggregates,
+        registrar=public["registrar"],
+        registrar_system=public["registrar_system"],
+        jobs=public["jobs"],
+    )
+    inboxes = {"registrar": "registrar", "registrar_system": "registrar", "jobs": "jobs"}
+    return Hub(config, directory, paths, {name: inbox_prefix(who) for name, who in inboxes.items()})
+
+
+def _leaf(directory: Path, domain: str, classes: tuple[str, ...], proxy: Proxy, link: Path) -> Leaf:
+    paths, public = _keys(directory, _LEAF_KEYS)
+    config = LeafConfig(
+        server_name=server_name(domain, "test"),
+        domain=domain,
+        classes=classes,
+        listen=f"127.0.0.1:{free_port()}",
+        store_dir=directory / "store",
+        max_file_store=_STORE,
+        hub_urls=(f"nats-leaf://127.0.0.1:{proxy.port}",),
+        link_key_file=link,
+        agent=public["agent"],
+        agent_system=public["agent_system"],
+        device=public["device"],
+    )
+    inboxes = {"agent": domain, "agent_system": domain, "device": "device"}
+    return Leaf(config, directory, paths, {name: inbox_prefix(who) for name, who in inboxes.items()}, proxy)
