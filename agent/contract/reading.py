@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from datetime import date
+from typing import Any, Final
 
 from agent.contract.checks import MAX_INT, ContractError
 
@@ -17,9 +19,10 @@ EPOCH_LIMIT: Final = 253_402_300_799
 """Last second of the year 9999: a larger `ts` is nearly always milliseconds by mistake."""
 
 _RFC3339 = re.compile(
-    r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])[Tt ]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d+)?"
-    r"([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)\Z"
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt ](?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.([0-9]+))?"
+    r"(?:[Zz]|[+-](?:[01][0-9]|2[0-3]):?[0-5][0-9])\Z"
 )
+_END_OF_TIME = "9999-12-31"
 
 Value = float | int | str | bool
 
@@ -44,64 +47,110 @@ class Reading:
         return json.dumps(row, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
+class _Members(list[tuple[str, object]]):
+    """A JSON object as it stands: a name that comes twice is still there twice."""
+
+
 def _refuse_constant(text: str) -> float:
-    raise ContractError(f"{text} is not JSON")
+    raise ValueError(f"{text} is not a number")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_Members, parse_constant=_refuse_constant)
 
 
 def parse_reading(line: bytes | str) -> Reading:
     """Read one JSON line as a reading; raises `ContractError`. The reference for the fast decoders of the
-    agent and of the jobs, which must take and refuse the same lines."""
+    agent and of the jobs, which must take and refuse the same lines: UTF-8 without a byte order mark; of a
+    name that comes twice the last value counts and each must be valid."""
     try:
-        row = json.loads(line, parse_constant=_refuse_constant)
+        row = _DECODER.decode(line if isinstance(line, str) else line.decode())
+    except json.JSONDecodeError as error:
+        raise ContractError(f"not JSON: {error.msg} at character {error.pos + 1}") from None
     except (ValueError, RecursionError) as error:
         raise ContractError(f"not JSON: {error}") from None
-    if not isinstance(row, dict):
-        raise ContractError(f"a reading is an object, not {type(row).__name__}")
-    unknown = row.keys() - {"ts", "device", "metric", "value", "tags"}
-    if unknown:
-        raise ContractError(f"unknown field {min(unknown)!r}; a reading has ts, device, metric, value, tags")
-    device = _name(row["device"], "device") if "device" in row else None
-    ts = _timestamp(row["ts"]) if "ts" in row else None
-    return Reading(
-        _name(row.get("metric"), "metric"), _value(row.get("value")), ts, device, _tags(row.get("tags", {}))
-    )
+    if not isinstance(row, _Members):
+        raise ContractError(f"a reading is an object, got {_shown(row)}")
+    found: dict[str, Any] = {}
+    for name, value in row:
+        check = _CHECKS.get(name)
+        if check is None:
+            raise ContractError(f"unknown field {name!r:.80}; a reading has {', '.join(_CHECKS)}")
+        found[name] = check(value)
+    missing = {"metric", "value"} - found.keys()
+    if missing:
+        raise ContractError(f"{min(missing)} is missing")
+    return Reading(**found)
+
+
+def _shown(value: object) -> str:
+    return f"{dict(value) if isinstance(value, _Members) else value!r:.80}"
+
+
+def _text(value: object, what: str, least: int, most: int) -> str:
+    if not isinstance(value, str) or not least <= len(value) <= most:
+        bounds = f"of {least} to {most}" if least else f"of up to {most}"
+        raise ContractError(f"{what} must be text {bounds} characters, got {_shown(value)}")
+    if not value.isascii() and any("\ud800" <= one <= "\udfff" for one in value):
+        raise ContractError(f"{what} holds half of a surrogate pair, which is not text")
+    return value
 
 
 def _name(value: object, what: str) -> str:
-    if not isinstance(value, str) or not 1 <= len(value) <= MAX_NAME:
-        raise ContractError(f"{what} must be text of 1 to {MAX_NAME} characters, got {value!r:.80}")
-    return value
+    return _text(value, what, 1, MAX_NAME)
 
 
 def _value(value: object) -> Value:
     if isinstance(value, bool):
         return value
-    if isinstance(value, str) and len(value) <= MAX_TEXT:
-        return value
+    if isinstance(value, str):
+        return _text(value, "value", 0, MAX_TEXT)
     if isinstance(value, int) and -MAX_INT - 1 <= value <= MAX_INT:
         return value
-    if isinstance(value, float) and value - value == 0:
+    if isinstance(value, float) and math.isfinite(value):
         return value
     raise ContractError(
-        f"value must be a finite number, text of up to {MAX_TEXT} characters or a bool, got {value!r:.80}"
+        f"value must be a finite number (a whole one of at most 64 bits), text or a bool, got {_shown(value)}"
     )
 
 
 def _timestamp(value: object) -> str | float | int:
-    if isinstance(value, str) and _RFC3339.match(value) and value[:4] != "0000":
+    if isinstance(value, str) and _is_time(value):
         return value
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= EPOCH_LIMIT:
         return value
     raise ContractError(
-        f"ts must be RFC 3339 with an offset or epoch seconds (not milliseconds), got {value!r:.80}"
+        f"ts must be RFC 3339 with an offset or epoch seconds (not milliseconds), got {_shown(value)}"
     )
 
 
+def _is_time(text: str) -> bool:
+    """Whether it is an RFC 3339 time that, rounded to microseconds, still lies in the years 1 to 9999. A
+    leap second (:60) is refused: neither Python nor Spark can hold it."""
+    found = _RFC3339.match(text)
+    if found is None:
+        return False
+    year, month, day, fraction = found.groups()
+    try:
+        date(int(year), int(month), int(day))
+    except ValueError:
+        return False
+    last = text.startswith(_END_OF_TIME) and text[11:19] == "23:59:59"
+    return not (last and fraction is not None and f"{fraction:0<7}"[:7] >= "9999995")
+
+
 def _tags(value: object) -> dict[str, str]:
-    if not isinstance(value, dict) or len(value) > MAX_TAGS:
-        raise ContractError(f"tags must be an object of at most {MAX_TAGS} entries, got {value!r:.80}")
-    for key, text in value.items():
-        _name(key, "a tag's name")
-        if not isinstance(text, str) or len(text) > MAX_TEXT:
-            raise ContractError(f"tag {key!r:.80} must be text, got {text!r:.80}")
-    return value
+    if not isinstance(value, _Members):
+        raise ContractError(f"tags must be an object, got {_shown(value)}")
+    tags = {_name(key, "a tag's name"): _text(text, "a tag", 0, MAX_TEXT) for key, text in value}
+    if len(tags) > MAX_TAGS:
+        raise ContractError(f"tags must have at most {MAX_TAGS} entries, got {len(tags)}")
+    return tags
+
+
+_CHECKS: Final[Mapping[str, Callable[[object], object]]] = {
+    "ts": _timestamp,
+    "device": lambda value: _name(value, "device"),
+    "metric": lambda value: _name(value, "metric"),
+    "value": _value,
+    "tags": _tags,
+}

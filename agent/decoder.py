@@ -1,0 +1,205 @@
+"""Readings from outside become NDJSON that may be stored: the fast validator. It takes and refuses exactly
+the lines that `contract.parse_reading` does, and does no I/O.
+
+Lines that carry `ts` and `device` go through as they came. Into the others the time of arrival (RFC 3339,
+UTC, microseconds: a float of epoch seconds would leave the last digit to chance) and the domain are written
+at the front; the rest of the line stays as it came. Blank lines go, a missing last newline is added, a
+carriage return becomes a blank (some readers of lines would end one there).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from agent import contract
+
+MAX_LISTED: Final = 100
+"""Bad lines that are named with their reason."""
+MAX_COUNTED: Final = 10_000
+"""Bad lines after which counting ends, so that a body of nothing else costs milliseconds."""
+MAX_ARRAY_BYTES: Final = 2**20
+"""A JSON array is taken apart at once, and a hostile one is then many times its size. NDJSON is not."""
+_SLICE: Final = 256 * 1024
+"""Bytes decoded at a time: the objects of one slice are gone before the next."""
+_BLANK: Final = b" \t\r"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+_Name = Annotated[str, Meta(min_length=1, max_length=contract.MAX_NAME)]
+_Text = Annotated[str, Meta(max_length=contract.MAX_TEXT)]
+_Int = Annotated[int, Meta(ge=-contract.MAX_INT - 1, le=contract.MAX_INT)]
+_Time = (
+    Annotated[datetime, Meta(tz=True)]
+    | Annotated[int, Meta(ge=0, le=contract.EPOCH_LIMIT)]
+    | Annotated[float, Meta(ge=0, le=contract.EPOCH_LIMIT)]
+)
+_Tags = Annotated[dict[_Name, _Text], Meta(max_length=contract.MAX_TAGS)]
+
+
+class _Line(Struct, gc=False, forbid_unknown_fields=True, kw_only=True):
+    """Any reading."""
+
+    metric: _Name
+    value: float | _Int | _Text | bool
+    ts: _Time | UnsetType = UNSET
+    device: _Name | UnsetType = UNSET
+    tags: _Tags | UnsetType = UNSET
+
+
+class _Full(_Line, gc=False, forbid_unknown_fields=True, kw_only=True):
+    """A reading with nothing to fill in."""
+
+    ts: _Time
+    device: _Name
+
+
+_FULL: Final = msgspec.json.Decoder(_Full)
+_LINE: Final = msgspec.json.Decoder(_Line)
+_ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_REFUSED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """NDJSON of `count` lines, each a valid reading with `ts` and `device`, each ended by a newline."""
+
+    payload: bytes
+    count: int
+
+
+class BadLinesError(ValueError):
+    """Lines that are not readings, as (line from 1, reason); nothing was taken. `more` bad lines were found
+    beyond those listed; `counted` is False where counting stopped before the end."""
+
+    def __init__(self, lines: list[tuple[int, str]], more: int = 0, counted: bool = True) -> None:
+        super().__init__(f"line {lines[0][0]}: {lines[0][1]}")
+        self.lines = lines
+        self.more = more
+        self.counted = counted
+
+
+def decode_ndjson(body: bytes, domain: str, now_ns: int) -> Decoded:
+    """Validate NDJSON; `now_ns` (ns since 1970) and `domain` fill in what a line leaves out. Takes about
+    0.6 µs a reading. Raises `BadLinesError`, with lines counted in `body`."""
+    heads = _heads(domain, now_ns)
+    parts = []
+    for piece in _slices(body):
+        decoded = _decode(piece, heads)
+        if decoded is None:
+            raise _bad_lines(body)
+        parts.append(decoded)
+    if len(parts) == 1:
+        return parts[0]
+    return Decoded(b"".join(one.payload for one in parts), sum(one.count for one in parts))
+
+
+def decode_array(body: bytes, domain: str, now_ns: int) -> Decoded:
+    """Validate a JSON array of readings, or a single one; `body` has at most `MAX_ARRAY_BYTES`. Raises
+    `BadLinesError`, with the elements of the array counted from 1 (1 also for a body that is not JSON)."""
+    # A carriage return is a blank like the newline, and as forbidden inside text: this makes nothing valid.
+    flat = body.replace(b"\n", b"\r").strip(_BLANK)
+    if flat.startswith(b"{"):
+        return decode_ndjson(flat, domain, now_ns)
+    try:
+        elements = _ARRAY.decode(flat)
+    except _REFUSED as error:
+        raise BadLinesError([(1, f"not an array of readings: {error}")]) from None
+    return decode_ndjson(b"\n".join(elements), domain, now_ns)
+
+
+def _slices(body: bytes) -> Iterator[bytes]:
+    """The body in pieces of whole lines, each ended by a newline."""
+    start = 0
+    while len(body) - start > _SLICE:
+        end = body.rfind(b"\n", start, start + _SLICE) + 1 or body.find(b"\n", start + _SLICE) + 1
+        if not end:
+            break
+        yield body[start:end]
+        start = end
+    rest = body[start:]
+    yield rest if rest.endswith(b"\n") else rest + b"\n"
+
+
+def _heads(domain: str, now_ns: int) -> tuple[bytes, bytes, bytes, bytes]:
+    """How a line begins that lacks nothing, `ts`, `device`, or both (1 for `ts` plus 2 for `device`)."""
+    arrival = _EPOCH + timedelta(microseconds=now_ns // 1000)
+    ts = f'"ts":"{arrival:%Y-%m-%dT%H:%M:%S.%f}Z",'.encode()
+    device = f'"device":"{domain}",'.encode()
+    return b"{", b"{" + ts, b"{" + device, b"{" + ts + device
+
+
+def _decode(text: bytes, heads: tuple[bytes, ...]) -> Decoded | None:
+    """One slice, None when a line of it is bad."""
+    full = True
+    try:
+        rows: Sequence[_Line] = _FULL.decode_lines(text)
+    except _REFUSED:
+        full = False
+        try:
+            rows = _LINE.decode_lines(text)
+        except _REFUSED:
+            return None
+    if not rows:
+        return Decoded(b"", 0)
+    if b"\r" in text:
+        text = text.replace(b"\r", b" ")
+    if not _one_a_line(text, len(rows)):
+        lines = [stripped for line in text.split(b"\n") if (stripped := line.strip(_BLANK))]
+        text = b"\n".join(lines) + b"\n"
+        if not _one_a_line(text, len(rows)):
+            return None
+    if not full:
+        text = _filled(text, rows, heads)
+    return Decoded(text, len(rows))
+
+
+def _one_a_line(text: bytes, count: int) -> bool:
+    """Whether `count` valid objects stand one to a line, which `decode_lines` does not ask: it takes any
+    blank between values. Inside an object no newline stands between `}` and `{`, so every such place is a
+    boundary; where their number is right, so is each one, and no newline is left for the inside of an object.
+    """
+    return text.count(b"\n") == count and text.count(b"}\n{") == count - 1
+
+
+def _filled(text: bytes, rows: Sequence[_Line], heads: tuple[bytes, ...]) -> bytes:
+    out = []
+    for row, line in zip(rows, text.split(b"\n"), strict=False):
+        lacks = (row.ts is UNSET) + 2 * (row.device is UNSET)
+        out.append(heads[lacks] + line[line.index(b"{") + 1 :])
+    out.append(b"")
+    return b"\n".join(out)
+
+
+def _bad_lines(body: bytes) -> BadLinesError:
+    """The slow second pass: which lines are bad, and why."""
+    listed: list[tuple[int, str]] = []
+    more = 0
+    for number, line in enumerate(body.split(b"\n"), 1):
+        reason = _reason(line)
+        if reason is None:
+            continue
+        if len(listed) < MAX_LISTED:
+            listed.append((number, reason))
+        elif (more := more + 1) >= MAX_COUNTED:
+            return BadLinesError(listed, more, counted=False)
+    return BadLinesError(listed, more)
+
+
+def _reason(line: bytes) -> str | None:
+    """Why a line is refused, in the reference's words; None for a reading or a blank line."""
+    if not line.strip(_BLANK):
+        return None
+    try:
+        _LINE.decode(line)
+    except _REFUSED as error:
+        try:
+            contract.parse_reading(line)
+        except contract.ContractError as refusal:
+            return str(refusal)
+        return str(error)
+    return None
