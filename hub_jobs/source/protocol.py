@@ -1,0 +1,191 @@
+"""The NATS client protocol as pure functions: frames out of bytes, headers, delivery subjects. It opens
+nothing.
+
+Source: https://docs.nats.io/reference/reference-protocols/nats-protocol and ADR-15 (`$JS.ACK` subjects, both
+forms; each was seen on nats-server 2.15.1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+MAX_LINE: Final = 1 << 20
+"""Bytes of the longest control line that is taken. INFO with many cluster addresses is the long one."""
+
+MAX_FRAME: Final = (64 << 20) + MAX_LINE
+"""Bytes of the largest frame: a server's `max_payload` can't be above 64 MiB."""
+
+_MSG: Final = ord("M")
+_HMSG: Final = ord("H")
+_ACK_PREFIX: Final = b"$JS.ACK."
+_V1_TOKENS: Final = 9
+_V2_TOKENS: Final = 11
+
+
+class ProtocolError(Exception):
+    """The bytes are not what a NATS server sends."""
+
+
+class Answer(NamedTuple):
+    """A message that is not a stream's record: the answer to a request, or the status of a pull."""
+
+    subject: bytes
+    headers: bytes
+    payload: bytes
+
+
+@dataclass(slots=True)
+class Frames:
+    """What a piece of the connection held. Records are in columns, one entry a record in each."""
+
+    subjects: list[bytes] = field(default_factory=list)
+    replies: list[bytes] = field(default_factory=list)
+    headers: list[bytes] = field(default_factory=list)
+    payloads: list[bytes] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+    pings: int = 0
+    pongs: int = 0
+    errors: list[str] = field(default_factory=list)
+
+
+def scan(data: bytes, sid: bytes, frames: Frames) -> tuple[int, int]:
+    """Take the whole frames at the start of `data` into `frames`.
+
+    A message of subscription `sid` that carries a reply subject is a record; every other message is an
+    answer. Returns how many bytes were taken, and how many the next frame needs (0: not known yet). Raises
+    ProtocolError when the bytes are no NATS frames or a frame is above MAX_FRAME.
+    """
+    # The hot loop of every read: one search for the end of the line and one split a frame, names bound
+    # locally.
+    find = data.find
+    size = len(data)
+    limit = size - 2
+    add_subject, add_reply = frames.subjects.append, frames.replies.append
+    add_headers, add_payload = frames.headers.append, frames.payloads.append
+    position = 0
+    while True:
+        eol = find(b"\r\n", position)
+        if eol < 0:
+            if size - position > MAX_LINE:
+                raise ProtocolError(f"a control line of more than {MAX_LINE} bytes")
+            return position, 0
+        parts = data[position:eol].split(b" ")
+        count = len(parts)
+        body = eol + 2
+        try:
+            if count == 5 and parts[2] == sid and data[position] == _MSG:
+                end = body + int(parts[4])
+                if not body <= end <= limit:
+                    return position, _needed(end + 2 - position)
+                add_subject(parts[1])
+                add_reply(parts[3])
+                add_headers(b"")
+                add_payload(data[body:end])
+                position = end + 2
+            elif count == 6 and parts[2] == sid and data[position] == _HMSG:
+                middle, end = body + int(parts[4]), body + int(parts[5])
+                if not body <= end <= limit:
+                    return position, _needed(end + 2 - position)
+                add_subject(parts[1])
+                add_reply(parts[3])
+                add_headers(data[body:middle])
+                add_payload(data[middle:end])
+                position = end + 2
+            elif parts[0] in (b"MSG", b"HMSG"):
+                end = body + int(parts[-1])
+                if not body <= end <= limit:
+                    return position, _needed(end + 2 - position)
+                middle = body + int(parts[-2]) if parts[0] == b"HMSG" else body
+                frames.answers.append(Answer(parts[1], data[body:middle], data[middle:end]))
+                position = end + 2
+            else:
+                _control(data[position:eol], frames)
+                position = body
+        except (ValueError, IndexError) as error:
+            raise ProtocolError(f"not a NATS frame: {data[position:eol][:80]!r}") from error
+
+
+def _needed(size: int) -> int:
+    if not 0 < size <= MAX_FRAME:
+        raise ProtocolError(f"a frame of {size} bytes; at most {MAX_FRAME} are taken")
+    return size
+
+
+def _control(line: bytes, frames: Frames) -> None:
+    operation = line.split(b" ", 1)[0].upper()
+    if operation == b"PING":
+        frames.pings += 1
+    elif operation == b"PONG":
+        frames.pongs += 1
+    elif operation == b"-ERR":
+        frames.errors.append(line[4:].strip().strip(b"'").decode(errors="replace"))
+    elif operation not in (b"+OK", b"INFO"):
+        raise ValueError
+
+
+class Delivery(NamedTuple):
+    """What the delivery subjects of some records say, in columns; `pending` is the last record's."""
+
+    seqs: list[int]
+    timestamps: list[int]
+    first_consumer_seq: int
+    last_consumer_seq: int
+    pending: int
+
+
+def deliveries(replies: list[bytes]) -> Delivery:
+    """Read `$JS.ACK` subjects of one consumer, of either form (nine tokens, or eleven and more).
+
+    Raises ProtocolError when they are something else.
+    """
+    tokens = replies[0].count(b".") + 1
+    if not replies[0].startswith(_ACK_PREFIX) or (tokens != _V1_TOKENS and tokens < _V2_TOKENS):
+        raise ProtocolError(f"not a delivery subject: {replies[0][:200]!r}")
+    # From the right: stream sequence, consumer sequence, timestamp, pending and, in the longer form, room for
+    # more.
+    cuts = 4 if tokens == _V1_TOKENS else tokens - 7
+    try:
+        parts = [reply.rsplit(b".", cuts) for reply in replies]
+        return Delivery(
+            seqs=[int(part[1]) for part in parts],
+            timestamps=[int(part[3]) for part in parts],
+            first_consumer_seq=int(parts[0][2]),
+            last_consumer_seq=int(parts[-1][2]),
+            pending=int(parts[-1][4]),
+        )
+    except (ValueError, IndexError) as error:
+        raise ProtocolError(f"not delivery subjects: {replies[0][:200]!r} and others") from error
+
+
+def header(headers: bytes, name: bytes) -> bytes | None:
+    """The value of a header, spelled exactly so; None when it is not there.
+
+    Of a repeated header it is the last: the hub's server writes its own at the end, so that what a leaf may
+    have put before it does not count.
+    """
+    start = headers.rfind(b"\r\n" + name + b":")
+    if start < 0:
+        return None
+    start += len(name) + 3
+    return headers[start : headers.index(b"\r\n", start)].strip()
+
+
+def parse_headers(headers: bytes) -> list[tuple[str, bytes]]:
+    """All headers of a message in their order, repeated ones too. Names that are not UTF-8 get replacement
+    characters.
+    """
+    pairs = []
+    for line in headers.split(b"\r\n")[1:]:
+        name, colon, value = line.partition(b":")
+        if colon:
+            pairs.append((name.decode(errors="replace"), value.strip()))
+    return pairs
+
+
+def status(headers: bytes) -> tuple[int, str]:
+    """Code and description of a status message (`NATS/1.0 409 Consumer Deleted`); (0, "") when it is none."""
+    parts = headers[: headers.find(b"\r\n")].split(b" ", 2)
+    if len(parts) < 2 or not parts[1].isdigit():
+        return 0, ""
+    return int(parts[1]), parts[2].decode(errors="replace") if len(parts) == 3 else ""

@@ -1,0 +1,158 @@
+"""Where the hub is and where the secret for it lies. A `Server` travels in plans to executors: it never holds
+a secret.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import nkeys
+
+from hub_jobs.source.errors import Denied, WireError
+
+DEFAULT_PORT: Final = 4222
+_SECRET_LIMIT: Final = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Address:
+    """One server of the list."""
+
+    host: str
+    port: int
+    tls: bool
+
+    def __str__(self) -> str:
+        return f"{'tls' if self.tls else 'nats'}://{self.host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Server:
+    """The hub's servers and the identity to show them.
+
+    At most one of `seed_file`, `creds_file`, `secret_env` and `user` (with `password_env`) is given. Raises
+    ValueError in words when a part is wrong.
+    """
+
+    url: str
+    """`nats://host:port[,nats://host2:port]`, or `tls://`; tried in this order."""
+    seed_file: str | None = None
+    """Path of an NKey seed that others may not read."""
+    creds_file: str | None = None
+    """Path of a `.creds` file: a user's JWT and seed. Others may not read it."""
+    secret_env: str | None = None
+    """Name of an environment variable that holds a seed or the text of a `.creds` file."""
+    user: str | None = None
+    password_env: str | None = None
+    """Name of the environment variable that holds the password of `user`."""
+    ca_file: str | None = None
+    """The authorities to trust; the system's without it."""
+    tls_first: bool = False
+    """Begin TLS before the server's first line, for servers with `handshake_first`."""
+    inbox_prefix: str = "_INBOX_jobs"
+    api_prefix: str = "$JS.API"
+    """JetStream's API: `$JS.API`, or `$JS.<domain>.API` of another domain."""
+
+    def __post_init__(self) -> None:
+        self.addresses()
+        given = [self.seed_file, self.creds_file, self.secret_env, self.user]
+        if sum(value is not None for value in given) > 1:
+            raise ValueError("give one of seed_file, creds_file, secret_env and user, not several")
+        if (self.user is None) != (self.password_env is None):
+            raise ValueError("user and password_env belong together")
+
+    def addresses(self) -> list[Address]:
+        """The servers in order."""
+        return [_address(part.strip()) for part in self.url.split(",")]
+
+    def tls_context(self) -> ssl.SSLContext:
+        """How to check the server's certificate."""
+        return ssl.create_default_context(cafile=self.ca_file)
+
+    def identity(self, nonce: str) -> dict[str, str]:
+        """The fields of CONNECT that prove who we are, `nonce` being the server's challenge.
+
+        Raises Denied when the secret is not where it should be, or is none.
+        """
+        if self.user is not None and self.password_env is not None:
+            return {"user": self.user, "pass": _variable(self.password_env)}
+        secret, where = self._secret()
+        if not secret:
+            return {}
+        jwt, seed = _sections(secret)
+        try:
+            pair = nkeys.from_seed(bytearray(seed.encode()))
+            signed = base64.urlsafe_b64encode(pair.sign(nonce.encode())).rstrip(b"=").decode()
+            public = pair.public_key.decode()
+        except (nkeys.NkeysError, ValueError) as error:
+            raise Denied(f"{where} holds no NKey seed that can be used") from error
+        return {"jwt": jwt, "sig": signed} if jwt else {"nkey": public, "sig": signed}
+
+    def _secret(self) -> tuple[str, str]:
+        if self.secret_env is not None:
+            return _variable(self.secret_env), f"the environment variable {self.secret_env}"
+        path = self.seed_file or self.creds_file
+        return (_file(Path(path)), path) if path else ("", "")
+
+
+def _address(text: str) -> Address:
+    parts = urlsplit(text if "://" in text else f"nats://{text}")
+    if "@" in parts.netloc:
+        raise ValueError(
+            "a server's address must not hold a user or password: name a file or a variable instead"
+        )
+    if parts.scheme not in ("nats", "tls") or not parts.hostname or parts.path not in ("", "/"):
+        raise ValueError(
+            f"{text!r} is no server's address; it looks like nats://host:4222 or tls://host:4222"
+        )
+    return Address(parts.hostname, parts.port or DEFAULT_PORT, parts.scheme == "tls")
+
+
+def _variable(name: str) -> str:
+    value = os.environ.get(name, "")
+    if not value:
+        raise Denied(f"the environment variable {name}, which should hold the secret, is not set here")
+    return value
+
+
+def _file(path: Path) -> str:
+    try:
+        mode = path.stat().st_mode
+        if mode & 0o007:
+            raise Denied(f"{path} can be read by everybody (mode {mode & 0o777:o}): chmod 600 it")
+        with path.open(encoding="ascii") as opened:
+            return opened.read(_SECRET_LIMIT)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise Denied(f"the secret {path} can't be read: {reason}") from error
+
+
+def _sections(secret: str) -> tuple[str, str]:
+    """JWT (or empty) and seed of a seed's text or a `.creds` file's."""
+    lines = [line.strip() for line in secret.splitlines()]
+    if not any(line.startswith("-----BEGIN") for line in lines):
+        return "", secret.strip()
+    found = {"JWT": "", "SEED": ""}
+    for label, value in pairwise(lines):
+        if label.startswith("-----BEGIN"):
+            found["JWT" if "JWT" in label else "SEED"] = value
+    return found["JWT"], found["SEED"]
+
+
+def connect_options(server: Server, info: Mapping[str, Any]) -> dict[str, Any]:
+    """The CONNECT message for a server that said `info`. Raises Denied, and WireError when the server is too
+    old.
+    """
+    if not info.get("headers"):
+        raise WireError("the server knows no message headers: it is older than 2.2")
+    fixed = {"verbose": False, "pedantic": False, "protocol": 1, "headers": True, "no_responders": True}
+    client = {"name": "petiole-jobs", "lang": "python-blocking", "version": "1"}
+    return {**fixed, **client, **server.identity(str(info.get("nonce", "")))}

@@ -1,0 +1,44 @@
+"""The blocking NATS client of the hub jobs: what to import from it. No Spark, no asyncio, no reconnect."""
+
+from __future__ import annotations
+
+from hub_jobs.source.connection import Connection
+from hub_jobs.source.errors import ApiError, Denied, RangeLost, Unreachable, WireError
+from hub_jobs.source.lineage import (
+    SOURCE_HEADER,
+    SourceKey,
+    index_name,
+    name_hash,
+    origin,
+    parse_source,
+    source_index,
+)
+from hub_jobs.source.protocol import header, parse_headers
+from hub_jobs.source.ranges import Columns, Record, read_columns, read_range
+from hub_jobs.source.server import Server
+from hub_jobs.source.streams import StreamInfo, stream_info
+
+__all__ = [
+    "SOURCE_HEADER",
+    "ApiError",
+    "Columns",
+    "Connection",
+    "Denied",
+    "RangeLost",
+    "Record",
+    "Server",
+    "SourceKey",
+    "StreamInfo",
+    "Unreachable",
+    "WireError",
+    "header",
+    "index_name",
+    "name_hash",
+    "origin",
+    "parse_headers",
+    "parse_source",
+    "read_columns",
+    "read_range",
+    "source_index",
+    "stream_info",
+]
