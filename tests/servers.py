@@ -11,13 +11,15 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import nats
 from nats.aio.client import Client
+from nats.errors import NoRespondersError
+from nats.errors import TimeoutError as NoAnswerError
 
 from agent.contract import DEFAULT_CLASS, aggregate, inbox_prefix, server_name
 from agent.server.keys import ensure_key
@@ -220,12 +222,11 @@ class Leaf(Node):
 
     async def wait_linked(self, linked: bool = True) -> None:
         """Return when the link is up, or down for `linked=False`."""
-        deadline = time.monotonic() + WAIT_SECONDS
-        while await self.linked() is not linked:
-            assert time.monotonic() < deadline, (
-                f"{self.domain}: the link is still {'down' if linked else 'up'}"
-            )
-            await asyncio.sleep(0.05)
+
+        async def reached() -> bool:
+            return await self.linked() is linked
+
+        await until(reached, f"the link of {self.domain} is {'up' if linked else 'down'}")
 
 
 class World:
@@ -282,12 +283,24 @@ async def api(client: Client, subject: str, body: object = None) -> dict[str, An
     return answer
 
 
-async def until(true: Callable[[], bool], what: str, seconds: float = WAIT_SECONDS) -> None:
-    """Return when a condition holds; fails the test when it does not in time."""
+async def is_answered(client: Client, subject: str) -> bool:
+    """Whether anybody answers a request."""
+    try:
+        await client.request(subject, b"", timeout=1)
+    except (NoRespondersError, NoAnswerError):
+        return False
+    return True
+
+
+async def until(true: Callable[[], bool | Awaitable[bool]], what: str, seconds: float = WAIT_SECONDS) -> None:
+    """Return when a condition (plain or async) holds; fails the test when it does not in time."""
     deadline = time.monotonic() + seconds
-    while not true():
+    while True:
+        found = true()
+        if found if isinstance(found, bool) else await found:
+            return
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.02)
 
 
 def _keys(directory: Path, names: tuple[str, ...]) -> tuple[dict[str, Path], dict[str, str]]:

@@ -119,13 +119,22 @@ def registrar(aggregates: Iterable[str], leaves: Iterable[tuple[str, Iterable[st
 
 
 def jobs(aggregates: Iterable[str]) -> Permissions:
-    """The jobs: read the aggregates through consumers of their own and say what they have committed."""
+    """The jobs: read the aggregates through consumers of their own and say what they have committed.
+
+    For a client of the hub `$JS.hub.API` is mapped to `$JS.API` before the check, so that both work.
+    """
     return Permissions(
         publish=tuple(
             subject
             for stream in aggregates
             for subject in (
-                *(f"{api}.{verb}" for api in (_API, api_prefix(HUB_DOMAIN)) for verb in _reading(stream)),
+                f"{_API}.STREAM.INFO.{stream}",
+                f"{_API}.STREAM.MSG.GET.{stream}",
+                f"{_API}.DIRECT.GET.{stream}",
+                f"{_API}.DIRECT.GET.{stream}.>",
+                f"{_API}.CONSUMER.CREATE.{stream}.>",
+                f"{_API}.CONSUMER.DELETE.{stream}.*",
+                f"{_API}.CONSUMER.MSG.NEXT.{stream}.*",
                 committed_subject(stream),
             )
         ),
@@ -185,16 +194,4 @@ def _consumer_api(stream: str) -> tuple[str, ...]:
         f"{_API}.CONSUMER.NAMES.{stream}",
         f"{_API}.CONSUMER.LIST.{stream}",
         *(f"{_API}.CONSUMER.{verb}.{stream}.*" for verb in _CONSUMER_VERBS),
-    )
-
-
-def _reading(stream: str) -> tuple[str, ...]:
-    return (
-        f"STREAM.INFO.{stream}",
-        f"STREAM.MSG.GET.{stream}",
-        f"DIRECT.GET.{stream}",
-        f"DIRECT.GET.{stream}.>",
-        f"CONSUMER.CREATE.{stream}.>",
-        f"CONSUMER.DELETE.{stream}.*",
-        f"CONSUMER.MSG.NEXT.{stream}.*",
     )

@@ -133,7 +133,10 @@ def address_of(listen: str) -> tuple[str, int]:
 
 
 def _hub(config: HubConfig) -> dict[str, Any]:
-    leaves = [_user(leaf.key, permissions.leaf_link(leaf.domain, leaf.classes)) for leaf in config.leaves]
+    leaves = [
+        _user(leaf.key, permissions.leaf_link(leaf.domain, leaf.classes), "LEAFNODE")
+        for leaf in config.leaves
+    ]
     served = [(leaf.domain, leaf.classes) for leaf in config.leaves]
     return {
         **_common(config, HUB_DOMAIN),
@@ -214,14 +217,14 @@ def _accounts(users: list[dict[str, Any]], system_users: list[dict[str, Any]]) -
     }
 
 
-def _user(key: str, allowed: Permissions) -> dict[str, Any]:
+def _user(key: str, allowed: Permissions, connection: str = "STANDARD") -> dict[str, Any]:
     publish = {"allow": list(allowed.publish)}
     if allowed.deny_publish:
         publish["deny"] = list(allowed.deny_publish)
     granted: dict[str, Any] = {"publish": publish, "subscribe": {"allow": list(allowed.subscribe)}}
     if allowed.replies:
         granted["allow_responses"] = {"max": 1, "expires": "1m"}
-    return {"nkey": key, "permissions": granted}
+    return {"nkey": key, "allowed_connection_types": [connection], "permissions": granted}
 
 
 def _check_leaf(domain: str, classes: Sequence[str]) -> None:

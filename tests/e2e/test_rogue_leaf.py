@@ -1,0 +1,168 @@
+"""What the owner of one leaf, with its link key and a server without any rule, can do to the others."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import nats
+import pytest_asyncio
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from agent.contract import announce_subject, inbox_prefix, new_epoch
+from agent.server.binary import find_binary
+from agent.server.child import reap, spawn
+from agent.server.files import private_directory, write_private
+from agent.server.keys import write_link_include
+from agent.server.probe import Watched, greeting
+from agent.server.render import LINK_INCLUDE
+from tests.servers import Leaf, World, api, free_port, is_answered, until
+from tests.streams import AGGREGATE, held, make_aggregate, make_commands, make_leaf_stream, make_mirror
+
+OPEN = """
+server_name: rogue
+listen: "127.0.0.1:{port}"
+jetstream {{ domain: "{domain}", store_dir: "{directory}/store", max_file_store: 100MB }}
+leafnodes {{ remotes [ {{ urls: ["{url}"], account: PETIOLE, include "{include}" }} ] }}
+accounts {{ PETIOLE {{ jetstream: enabled, users: [ {{ user: owner, password: owner }} ] }} }}
+"""
+
+FOREIGN = (
+    "petiole.v1.announce.edge-2",
+    "petiole.v1.verify.edge-2",
+    f"petiole.v1.committed.{AGGREGATE}",
+    *(
+        f"$JS.hub.API.{verb}.{stream}"
+        for verb in ("STREAM.INFO", "STREAM.DELETE", "STREAM.PURGE", "STREAM.MSG.GET", "DIRECT.GET")
+        for stream in (AGGREGATE, "COMMANDS")
+    ),
+    f"$JS.hub.API.CONSUMER.CREATE.{AGGREGATE}.spy",
+    "$JS.hub.API.CONSUMER.CREATE.COMMANDS.spy",
+    "$JS.hub.API.CONSUMER.RESET.COMMANDS.cmd-edge-2",
+    "$JS.hub.API.CONSUMER.DELETE.COMMANDS.cmd-edge-2",
+    "$JS.hub.API.INFO",
+    "$JS.edge-2.API.STREAM.INFO.TEL_edge-2_normal",
+    "$JS.edge-2.API.STREAM.PURGE.TEL_edge-2_normal",
+    "petiole.deliver.edge-2.normal.{epoch}",
+    "petiole.command.edge-2.{epoch}",
+    "tel.edge-2.normal.pump.bar",
+    "cmd.edge-1.agent.restart",
+    "cmd.edge-2.agent.restart",
+    "$KV.petiole_fleet.edge-2",
+    "$SYS.REQ.SERVER.PING",
+)
+
+
+@dataclass
+class Rogue:
+    """A leaf's owner on a server of their own, and the honest rest of the fleet."""
+
+    owner: Client
+    registrar: Client
+    honest: Client
+    epoch: str
+    announced: list[str] = field(default_factory=list)
+
+
+@asynccontextmanager
+async def run_open_server(leaf: Leaf, directory: Path) -> AsyncIterator[Client]:
+    """A server that links with the key of `leaf` and lets its owner do all."""
+    private_directory(directory)
+    port, configuration = free_port(), directory / "rogue.conf"
+    write_link_include(leaf.config.link_key_file, directory / LINK_INCLUDE)
+    text = OPEN.format(
+        port=port,
+        domain=leaf.domain,
+        directory=directory,
+        url=leaf.config.hub_urls[0],
+        include=LINK_INCLUDE,
+    )
+    write_private(configuration, text)
+    process = Watched(spawn([str(find_binary()), "-c", str(configuration)], directory, directory / "out"))
+    try:
+
+        async def answers() -> bool:
+            return await greeting(("127.0.0.1", port)) is not None
+
+        await until(answers, "the open server answers")
+        inbox = inbox_prefix(leaf.domain)
+        client = await nats.connect(f"nats://owner:owner@127.0.0.1:{port}", inbox_prefix=inbox)
+        yield client
+        await client.close()
+    finally:
+        process.signal(signal.SIGKILL)
+        await process.ended.wait()
+        reap(process.pid)
+
+
+@pytest_asyncio.fixture
+async def rogue(two_leaves: World, tmp_path: Path) -> AsyncIterator[Rogue]:
+    """`edge-1` in the hands of a rogue, `edge-2` honest, the hub's registrar answering."""
+    leaf, other = two_leaves.leaves.values()
+    await leaf.stop()
+    registrar, honest = await two_leaves.hub.connect("registrar"), await other.connect("agent")
+    epoch = new_epoch()
+    await make_leaf_stream(honest, "edge-2", epoch)
+    await make_commands(registrar, "edge-2", epoch)
+    async with run_open_server(leaf, tmp_path / "rogue") as owner:
+        one = Rogue(owner, registrar, honest, epoch)
+
+        async def answer(request: Msg) -> None:
+            one.announced.append(request.subject)
+            await request.respond(b"{}")
+
+        for subject in ("petiole.v1.announce.*", "petiole.v1.verify.*", "petiole.v1.committed.*"):
+            await registrar.subscribe(subject, cb=answer)
+        await until(lambda: is_answered(owner, announce_subject("edge-1")), "the rogue has its link")
+        yield one
+
+
+async def test_nothing_foreign_answers_to_a_rogue_or_takes_in_what_it_publishes(rogue: Rogue) -> None:
+    await make_aggregate(rogue.registrar, {"edge-2": rogue.epoch})
+    subjects = [subject.format(epoch=rogue.epoch) for subject in FOREIGN]
+    answered = await asyncio.gather(*(is_answered(rogue.owner, subject) for subject in subjects))
+    assert [subject for subject, yes in zip(subjects, answered, strict=True) if yes] == []
+    assert set(rogue.announced) == {announce_subject("edge-1")}
+    for client, stream in (
+        (rogue.registrar, AGGREGATE),
+        (rogue.registrar, "COMMANDS"),
+        (rogue.honest, "TEL_edge-2_normal"),
+    ):
+        assert (await api(client, f"STREAM.INFO.{stream}"))["state"]["messages"] == 0
+
+
+async def test_a_rogue_hears_nothing_of_the_readings_and_commands_of_others(rogue: Rogue) -> None:
+    heard: list[Msg] = []
+
+    async def hear(message: Msg) -> None:
+        heard.append(message)
+
+    for subject in (">", "tel.>", "cmd.>", "petiole.>", "$JS.>", "_INBOX_edge-2.>", "_INBOX_registrar.>"):
+        await rogue.owner.subscribe(subject, cb=hear)
+    await rogue.owner.flush()
+    await make_mirror(rogue.honest, "edge-2", rogue.epoch)
+    await make_aggregate(rogue.registrar, {"edge-2": rogue.epoch})
+    await rogue.honest.jetstream().publish("tel.edge-2.normal.pump.bar", b"secret")
+    await rogue.registrar.jetstream().publish("cmd.edge-2.agent.note", b"secret")
+    await held(rogue.registrar, AGGREGATE, 1)
+    await held(rogue.honest, "COMMANDS", 1)
+    assert await is_answered(rogue.owner, announce_subject("edge-1"))
+    assert [(m.subject, m.data) for m in heard if "edge-2" in m.subject or b"secret" in m.data] == []
+
+
+async def test_readings_forged_in_the_name_of_another_arrive_in_the_name_of_the_forger(rogue: Rogue) -> None:
+    epoch = new_epoch()
+    await make_leaf_stream(rogue.owner, "edge-1", epoch)
+    config = (await api(rogue.owner, "STREAM.INFO.TEL_edge-1_normal"))["config"]
+    subjects = [*config["subjects"], "tel.edge-2.>"]
+    await api(rogue.owner, "STREAM.UPDATE.TEL_edge-1_normal", {**config, "subjects": subjects})
+    await rogue.owner.jetstream().publish("tel.edge-2.normal.pump.bar", b"1")
+    await make_aggregate(rogue.registrar, {"edge-1": epoch})
+    await held(rogue.registrar, AGGREGATE, 1)
+    stored = await api(rogue.registrar, f"STREAM.MSG.GET.{AGGREGATE}", {"seq": 1})
+    assert stored["message"]["subject"] == "tel.edge-1.normal.pump.bar"

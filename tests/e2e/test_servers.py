@@ -1,0 +1,203 @@
+"""What the least permissions let through, and what they refuse: on real servers, as the real identities."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import nats
+import pytest
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from agent.contract import new_epoch
+from agent.server.permissions import leaf_inbox
+from tests.servers import World, api, ask, is_answered, until
+from tests.streams import AGGREGATE, held, make_aggregate, make_commands, make_leaf_stream, make_mirror
+
+MESSAGES = 1500
+
+
+async def fill(agent: Client, domain: str, size: int = 3000) -> None:
+    """Store messages at the leaf: more, and more bytes, than flow control lets through unacknowledged."""
+    stream = agent.jetstream(publish_async_max_pending=256)
+    subject = f"tel.{domain}.normal._batch.test"
+    acks = [await stream.publish_async(subject, b"x" * size) for _ in range(MESSAGES)]
+    await asyncio.wait_for(asyncio.gather(*acks), 20)
+
+
+async def test_a_backlog_drains_from_leaf_to_hub_through_the_least_permissions(world: World) -> None:
+    agent, registrar = await world.leaf.connect("agent"), await world.hub.connect("registrar")
+    epoch = new_epoch()
+    await make_leaf_stream(agent, "edge-1", epoch)
+    await fill(agent, "edge-1")
+    await make_aggregate(registrar, {"edge-1": epoch})
+    info = await held(registrar, AGGREGATE, MESSAGES)
+    assert info["state"]["messages"] == MESSAGES
+    assert info["sources"][0]["seq"] == MESSAGES
+    assert not world.leaf.errors + world.hub.errors
+
+
+async def test_the_drain_goes_on_after_the_link_was_cut(world: World) -> None:
+    agent, registrar = await world.leaf.connect("agent"), await world.hub.connect("registrar")
+    epoch = new_epoch()
+    await make_leaf_stream(agent, "edge-1", epoch)
+    await make_aggregate(registrar, {"edge-1": epoch})
+    world.leaf.proxy.cut()
+    await world.leaf.wait_linked(False)
+    await fill(agent, "edge-1", size=100)
+    assert (await api(registrar, f"STREAM.INFO.{AGGREGATE}"))["state"]["messages"] == 0
+    world.leaf.proxy.restore()
+    await world.leaf.wait_linked()
+    assert (await held(registrar, AGGREGATE, MESSAGES))["state"]["messages"] == MESSAGES
+
+
+async def test_commands_reach_the_mirror_of_the_leaf_and_are_acknowledged_there(world: World) -> None:
+    agent, registrar = await world.leaf.connect("agent"), await world.hub.connect("registrar")
+    epoch = new_epoch()
+    await make_commands(registrar, "edge-1", epoch)
+    await make_mirror(agent, "edge-1", epoch)
+    stream = registrar.jetstream(publish_async_max_pending=256)
+    acks = [await stream.publish_async("cmd.edge-1.agent.note", b"x" * 3000) for _ in range(MESSAGES)]
+    await asyncio.wait_for(asyncio.gather(*acks), 20)
+    await held(agent, "COMMANDS", MESSAGES)
+    await api(
+        agent,
+        "CONSUMER.DURABLE.CREATE.COMMANDS.agent",
+        {"stream_name": "COMMANDS", "config": {"durable_name": "agent", "ack_policy": "explicit"}},
+    )
+    commands = await agent.jetstream().pull_subscribe_bind("agent", "COMMANDS")
+    (command,) = await commands.fetch(1)
+    assert command.subject == "cmd.edge-1.agent.note"
+    await command.ack_sync()
+    assert (await api(agent, "CONSUMER.INFO.COMMANDS.agent"))["ack_floor"]["stream_seq"] == 1
+    await api(agent, "STREAM.DELETE.COMMANDS")
+    assert not world.leaf.errors + world.hub.errors
+
+
+async def test_an_announcement_is_answered_and_the_registrar_may_ask_the_leaf_for_its_state(
+    world: World,
+) -> None:
+    agent, registrar = await world.leaf.connect("agent"), await world.hub.connect("registrar")
+    await make_leaf_stream(agent, "edge-1", new_epoch())
+
+    async def answer(request: Msg) -> None:
+        await request.respond(request.subject.encode())
+
+    for service in ("announce", "verify"):
+        await registrar.subscribe(f"petiole.v1.{service}.*", cb=answer)
+        await registrar.flush()
+        subject = f"petiole.v1.{service}.edge-1"
+        await until(partial(is_answered, agent, subject), "the registrar's interest has reached the leaf")
+        assert (await agent.request(subject, b"{}")).data == subject.encode()
+    inbox = f"{leaf_inbox('edge-1')}.1"
+    answers = await registrar.subscribe(inbox)
+    await registrar.publish("$JS.edge-1.API.STREAM.INFO.TEL_edge-1_normal", b"", reply=inbox)
+    assert b"stream_info_response" in (await answers.next_msg(timeout=5)).data
+
+
+async def test_the_jobs_read_an_aggregate_and_say_what_they_have_committed(world: World) -> None:
+    jobs, registrar = await world.hub.connect("jobs"), await world.hub.connect("registrar")
+    await make_aggregate(registrar, {})
+    told = await registrar.subscribe("petiole.v1.committed.*")
+    await registrar.flush()
+    for prefix in ("$JS.API", "$JS.hub.API"):
+        assert "error" not in await ask(jobs, f"{prefix}.STREAM.INFO.{AGGREGATE}")
+        created = await ask(
+            jobs,
+            f"{prefix}.CONSUMER.CREATE.{AGGREGATE}.reader",
+            {"stream_name": AGGREGATE, "config": {"name": "reader", "ack_policy": "none"}},
+        )
+        assert "error" not in created
+        empty = await jobs.request(
+            f"{prefix}.CONSUMER.MSG.NEXT.{AGGREGATE}.reader", b'{"batch":1,"no_wait":true}'
+        )
+        assert empty.headers is not None
+        assert (await ask(jobs, f"{prefix}.CONSUMER.DELETE.{AGGREGATE}.reader"))["success"]
+    await jobs.publish(f"petiole.v1.committed.{AGGREGATE}", b"{}")
+    assert (await told.next_msg(timeout=5)).data == b"{}"
+    assert not world.hub.errors
+
+
+REFUSED = {
+    "jobs": (
+        "hub",
+        f"$JS.API.STREAM.DELETE.{AGGREGATE}",
+        f"$JS.API.STREAM.PURGE.{AGGREGATE}",
+        f"$JS.API.STREAM.UPDATE.{AGGREGATE}",
+        "$JS.API.STREAM.INFO.COMMANDS",
+        "$JS.API.CONSUMER.CREATE.COMMANDS.spy",
+        "$KV.petiole_fleet.edge-1",
+        "tel.edge-1.normal.pump.bar",
+        "cmd.edge-1.agent.restart",
+        "petiole.v1.announce.edge-1",
+    ),
+    "registrar": (
+        "hub",
+        f"$JS.API.STREAM.DELETE.{AGGREGATE}",
+        "$JS.edge-1.API.STREAM.DELETE.TEL_edge-1_normal",
+        "$JS.edge-1.API.STREAM.PURGE.TEL_edge-1_normal",
+        "tel.edge-1.normal.pump.bar",
+        "_INBOX_jobs.x",
+    ),
+    "registrar_system": ("hub", "$SYS.REQ.SERVER.PING.CONNZ", "$SYS.REQ.SERVER.PING.VARZ"),
+    "agent": (
+        "leaf",
+        "$JS.API.STREAM.DELETE.TEL_edge-1_normal",
+        "$JS.API.STREAM.CREATE.OTHER",
+        "$JS.hub.API.STREAM.INFO.TELEMETRY_0",
+        "tel.edge-2.normal.pump.bar",
+        "cmd.edge-1.agent.restart",
+        "petiole.v1.announce.edge-2",
+        "petiole.deliver.edge-1.normal.x",
+    ),
+    "agent_system": ("leaf", "$SYS.REQ.SERVER.PING.CONNZ", "$SYS.REQ.USER.INFO.x"),
+    "device": (
+        "leaf",
+        "tel.edge-1.normal._batch.http",
+        "tel.edge-1.normal._dead.http",
+        "tel.edge-1.normal._ledger",
+        "tel.edge-1.other.pump.bar",
+        "tel.edge-2.normal.pump.bar",
+        "$JS.API.STREAM.PURGE.TEL_edge-1_normal",
+        "$JS.API.STREAM.INFO.TEL_edge-1_normal",
+        "cmd.edge-1.agent.restart",
+        "petiole.v1.announce.edge-1",
+    ),
+}
+
+
+@pytest.mark.parametrize("identity", REFUSED)
+async def test_an_identity_is_refused_all_that_is_not_its_own(world: World, identity: str) -> None:
+    where, *subjects = REFUSED[identity]
+    node = world.hub if where == "hub" else world.leaf
+    client = await node.connect(identity)
+    for subject in subjects:
+        await client.publish(subject, b"{}")
+    for foreign in (">", "_INBOX.>", "tel.>", "$JS.>", "_INBOX_edge-2.>", "_INBOX_hub.>"):
+        await client.subscribe(foreign)
+    await client.flush()
+    await until(lambda: len(node.errors) == len(subjects) + 6, "every one of them is refused")
+    refused = " ".join(str(error).lower() for error in node.errors)
+    assert [subject for subject in subjects if f'publish to "{subject.lower()}"' not in refused] == []
+
+
+async def test_a_device_stores_a_reading_of_its_own(world: World) -> None:
+    agent, device = await world.leaf.connect("agent"), await world.leaf.connect("device")
+    await make_leaf_stream(agent, "edge-1", new_epoch())
+    assert (await device.jetstream().publish("tel.edge-1.normal.pump.bar", b"4.2")).seq == 1
+
+
+@pytest.mark.parametrize("side", ["hub", "leaf"])
+async def test_who_has_no_key_or_the_key_of_a_link_is_refused_as_a_client(world: World, side: str) -> None:
+    node = world.hub if side == "hub" else world.leaf
+    link = str(world.leaf.config.link_key_file)
+    strangers: tuple[dict[str, Any], ...] = ({}, {"user": "acc", "password": "acc"}, {"nkeys_seed": link})
+    for options in strangers:
+        client = Client()
+        try:
+            with pytest.raises(nats.errors.Error, match=r"(?i)authorization violation"):
+                await client.connect(node.url, allow_reconnect=False, **options)
+        finally:
+            await client.close()
