@@ -34,8 +34,8 @@ class Reason(StrEnum):
 
 
 class RefusedError(Exception):
-    """The chunk is not stored and will not be: its sender still has it. `retry_after` is in seconds, None when
-    the same chunk would be refused again."""
+    """The chunk is not stored and will not be: its sender still has it. `retry_after` is in seconds, None
+    when the same chunk would be refused again."""
 
     def __init__(self, reason: Reason, text: str, retry_after: float | None = None) -> None:
         super().__init__(text)
@@ -56,8 +56,8 @@ class Intake(Protocol):
         """The domain of this machine, the default `device` of a reading."""
 
     async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
-        """Store a chunk; return after the PubAck. A chunk whose request key is known as stored returns at once,
-        one whose key is in flight waits for that one. Waits while too much is in flight: that is how
+        """Store a chunk; return after the PubAck. A chunk whose request key is known as stored returns at
+        once, one whose key is in flight waits for that one. Waits while too much is in flight: that is how
         backpressure reaches the input. Raises `RefusedError` or `UnknownOutcomeError`."""
 
     async def position(self, input_name: str, cls: str) -> str | None:

@@ -1,4 +1,5 @@
-"""All metrics of the agent in one place; each is described in docs/metrics.md. Base units, `_total` on counters."""
+"""All metrics of the agent in one place; each is described in docs/metrics.md. Base units, `_total` on
+counters."""
 
 from __future__ import annotations
 

@@ -1,0 +1,133 @@
+"""The books of one run: which ledger records are published when, and what the state file remembers of
+them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import structlog
+
+from agent import contract
+from agent.contract import H_COUNT, H_MESSAGE_ID, ContractError, Previous, Readings, StreamState
+from agent.jetstream import JetStream, JetStreamError, StreamInfo
+from agent.ledger import ClassLedger
+from agent.state import Acked, StateFile
+from agent.tail import StoredHeaders
+
+LEDGER_SECONDS = 60.0
+
+log = structlog.get_logger("ledger")
+
+
+class Books:
+    """Ledgers by class with their place in the state file. A record goes out when a run opens, each minute in
+    which the stream moved, and when the run is closed."""
+
+    def __init__(self, domain: str, run: str, ledgers: Mapping[str, ClassLedger], state: StateFile) -> None:
+        self._domain, self._run, self._ledgers, self._state = domain, run, ledgers, state
+        self._js: JetStream | None = None
+        self._created: dict[str, str] = {}
+        self._records = 0
+        self._recorded_at: dict[str, int] = {}
+        self.remembered = dict(state.current.acked)
+
+    def attach(self, js: JetStream, streams: Mapping[str, StreamInfo]) -> None:
+        """Publish over this connection; these are the streams behind it."""
+        self._js = js
+        self._created = {cls: info.created for cls, info in streams.items()}
+
+    def detach(self) -> None:
+        """There is no connection to publish over."""
+        self._js = None
+
+    def acked(self, cls: str, _n: int, seq: int) -> None:
+        """A batch or a record was stored at `seq`."""
+        ledger, known = self._ledgers[cls], self._state.current.acked.get(cls)
+        mine = known is not None and known.created == self._created[cls]
+        seq = max(seq, known.seq) if known is not None and mine else seq
+        self._state.current.acked[cls] = Acked(
+            self._run, ledger.highest_stored, seq, self._created[cls], ledger.readings
+        )
+        self._state.mark()
+
+    def recall(self, cls: str, created: str, stored_since: list[StoredHeaders]) -> None:
+        """Complete what the state file knew of the run before by what its stream shows: the file may be a
+        moment older than the last PubAck."""
+        known = self.remembered.get(cls)
+        if known is None:
+            return
+        if known.created == created:
+            known = _completed(known, stored_since)
+        self._state.current.previous[cls] = known
+        self._ledgers[cls].previous = known.previous()
+        self._state.mark()
+
+    def last(self, cls: str) -> Previous:
+        """This run of a class, as an announcement tells it."""
+        ledger = self._ledgers[cls]
+        return Previous(self._run, ledger.highest_stored, ledger.readings, False)
+
+    async def open(self) -> None:
+        """Publish each class's first record of this run. Raises `ApiError` or `UnavailableError`."""
+        for cls in self._ledgers:
+            if cls not in self._recorded_at:
+                await self._publish(cls, final=False)
+
+    async def close(self) -> None:
+        """Publish each class's final record and remember that the run is closed. Raises `ApiError` or
+        `UnavailableError`."""
+        for cls in self._ledgers:
+            await self._publish(cls, final=True)
+            acked = self._state.current.acked[cls]
+            self._state.current.acked[cls] = Acked(
+                acked.run, acked.n, acked.seq, acked.created, acked.readings, closed=True
+            )
+        await self._state.save()
+
+    async def run(self) -> None:
+        """Publish a record each minute in which the stream moved."""
+        while True:
+            await asyncio.sleep(LEDGER_SECONDS)
+            try:
+                for cls in self._ledgers:
+                    await self._publish_if_moved(cls)
+            except JetStreamError as error:
+                log.warning("no ledger record this minute", error=str(error))
+
+    async def _publish_if_moved(self, cls: str) -> None:
+        if self._js is None:
+            return
+        info = await self._js.stream_info(contract.leaf_stream(self._domain, cls))
+        if info.last != self._recorded_at.get(cls):
+            await self._publish(cls, final=False)
+
+    async def _publish(self, cls: str, *, final: bool) -> None:
+        if self._js is None:
+            return
+        info = await self._js.stream_info(contract.leaf_stream(self._domain, cls))
+        record = self._ledgers[cls].record(StreamState(info.created, info.first, info.last), final=final)
+        self._records += 1
+        seq = await self._js.publish(
+            contract.ledger_subject(self._domain, cls),
+            record.encode(),
+            {H_MESSAGE_ID: f"{self._run}-{cls}-ledger-{self._records}"},
+        )
+        self._recorded_at[cls] = seq
+        self.acked(cls, 0, seq)
+
+
+def _completed(known: Acked, stored_since: list[StoredHeaders]) -> Acked:
+    n, accepted, stored = known.n, known.readings.accepted, known.readings.stored
+    for message in stored_since:
+        try:
+            ident = contract.parse_message_id(message.headers.get(H_MESSAGE_ID, ""))
+            count = int(message.headers.get(H_COUNT, "0"))
+        except (ContractError, ValueError):
+            continue
+        if ident.run == known.run and ident.n > n:
+            n, stored, accepted = ident.n, stored + count, max(accepted, stored + count)
+    readings = Readings(
+        accepted, stored, known.readings.refused, known.readings.discarded, known.readings.dead
+    )
+    return Acked(known.run, n, known.seq, known.created, readings, known.closed)

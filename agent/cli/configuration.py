@@ -1,0 +1,31 @@
+"""Reading the configuration for a command: all problems at once, on standard error, exit code 2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agent.config import Config, ConfigError, load
+from agent.exits import Exit
+from agent.inputs import INPUTS
+
+ConfigFile = Annotated[
+    Path, typer.Option("--config", "-c", help="The configuration file (TOML).", show_default=False)
+]
+
+
+def configuration(path: Path) -> Config:
+    """The configuration, or the end of the process with every problem told."""
+    try:
+        return load(path, {kind: one.options for kind, one in INPUTS.items()})
+    except ConfigError as error:
+        end(error.problems)
+
+
+def end(problems: list[str], code: Exit = Exit.USAGE) -> None:
+    """Tell every problem on standard error and end the process."""
+    for problem in problems:
+        typer.echo(f"petiole: {problem}", err=True)
+    raise typer.Exit(code)

@@ -1,0 +1,32 @@
+"""The command `petiole`: one module a command, composed here."""
+
+from __future__ import annotations
+
+from importlib.metadata import version as version_of
+
+import typer
+
+from agent.cli import demo, enrol, run, server
+
+app = typer.Typer(
+    name="petiole",
+    help="Carries telemetry from the edge to a hub, and proves that it arrived.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("run")(run.command)
+app.command("enrol")(enrol.command)
+app.command("demo")(demo.command)
+app.add_typer(server.app, name="server")
+
+
+@app.command()
+def version() -> None:
+    """Print the version of this program."""
+    typer.echo(version_of("petiole"))
+
+
+def main() -> None:
+    """The console script's entry point."""
+    app()

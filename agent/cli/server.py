@@ -1,0 +1,34 @@
+"""`petiole server`: the embedded nats-server, which outlives its agent."""
+
+from __future__ import annotations
+
+import asyncio
+
+import typer
+
+from agent.cli.configuration import ConfigFile, configuration, end
+from agent.exits import Exit
+from agent.server.binary import ServerError
+from agent.server.process import EmbeddedServer
+from agent.server.setup import server_config, server_directory
+from agent.state import load, machine_id
+
+app = typer.Typer(help="The embedded NATS server.", no_args_is_help=True)
+
+
+@app.callback()
+def about() -> None:
+    """Look after the embedded NATS server without an agent."""
+
+
+@app.command()
+def stop(config: ConfigFile) -> None:
+    """Stop the embedded server that an agent has left running."""
+    settings = configuration(config)
+    path = settings.state_dir / "state.json"
+    machine = load(path, settings.domain).machine if path.exists() else machine_id()
+    server = EmbeddedServer(server_config(settings, machine), server_directory(settings))
+    try:
+        asyncio.run(server.stop())
+    except ServerError as error:
+        end([str(error)], Exit.UNREACHABLE)

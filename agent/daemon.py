@@ -1,0 +1,112 @@
+"""One agent process: state, server, signals, and the role's parts in one TaskGroup."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import structlog
+import uvloop
+
+from agent import state as state_file
+from agent.admin.server import AdminServer
+from agent.config import Config, listen_address
+from agent.exits import Exit
+from agent.hub import Hub
+from agent.intake import Input
+from agent.leaf import Leaf
+from agent.metrics import Metrics
+from agent.server.binary import ServerError
+from agent.server.keys import SeedError
+from agent.server.process import EmbeddedServer
+from agent.server.render import RenderError
+from agent.server.setup import server_config, server_directory
+from agent.state import StateError, StateFile
+
+log = structlog.get_logger("agent")
+
+
+class Role(Protocol):
+    """What a process is for: the agent of a leaf or of the hub."""
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Run until `stopping` is set, then end in order."""
+
+    def status(self) -> Mapping[str, Any]:
+        """What `/status` shows."""
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether it does its work, and why not."""
+
+
+class InUseError(Exception):
+    """Another agent works with this state directory."""
+
+
+def run(config: Config, inputs: Sequence[Input], metrics: Metrics) -> Exit:
+    """Run the agent until SIGTERM or SIGINT; returns its exit code. What stands in the way of a start is
+    logged."""
+    try:
+        config.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _only_one(config.state_dir), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(config, inputs, metrics))
+    except (StateError, SeedError, RenderError, InUseError, OSError) as error:
+        log.error("cannot start", reason=str(error))
+        return Exit.USAGE
+    except ServerError as error:
+        log.error("the NATS server cannot be started", reason=str(error))
+        return Exit.UNREACHABLE
+    return Exit.WELL
+
+
+@contextlib.contextmanager
+def _only_one(state_dir: Path) -> Iterator[None]:
+    descriptor = os.open(state_dir / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise InUseError(f"another agent works with {state_dir}; stop it, or set another state_dir") from None
+    finally:
+        os.close(descriptor)
+
+
+async def _serve(config: Config, inputs: Sequence[Input], metrics: Metrics) -> None:
+    path = config.state_dir / "state.json"
+    state = StateFile(path, state_file.load(path, config.domain))
+    await state.save()
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    role: Role = Hub(config, metrics) if config.role == "hub" else Leaf(config, state, metrics, inputs)
+    admin = AdminServer(listen_address(config.admin.listen), metrics, role.status, role.ready)
+    ended = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        admin_task = group.create_task(admin.run(ended))
+        server = await _server(config, state.current.machine, group)
+        log.info("started", domain=config.domain, role=config.role, pid=os.getpid())
+        await role.run(stopping)
+        if server is not None:
+            server[1].cancel()
+            server[0].release()
+        ended.set()
+        await admin_task
+    log.info("stopped", domain=config.domain)
+
+
+async def _server(
+    config: Config, machine: str, group: asyncio.TaskGroup
+) -> tuple[EmbeddedServer, asyncio.Task[None]] | None:
+    if config.nats.server == "external":
+        return None
+    server = EmbeddedServer(server_config(config, machine), server_directory(config))
+    how = await server.start()
+    log.info("nats-server answers", how=how, pid=server.pid, listen=config.nats.listen)
+    return server, group.create_task(server.supervise())

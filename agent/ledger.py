@@ -1,0 +1,67 @@
+"""The ledger of one class and run: which batch numbers became what. Pure; the publisher reports, others
+read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from agent.contract import Ledger, Previous, Readings, StreamState
+from agent.ranges import RangeSet
+
+
+class ClassLedger:
+    """Counts of one class in this run. A batch has a number from the moment it is first sent."""
+
+    def __init__(self, domain: str, cls: str, run: str) -> None:
+        self._domain, self._cls, self._run = domain, cls, run
+        self._stored = RangeSet()
+        self._refused: dict[str, RangeSet] = {}
+        self._readings = {"accepted": 0, "stored": 0, "refused": 0}
+        self.n = 0
+        self.previous: Previous | None = None
+
+    def number(self, readings: int) -> int:
+        """Give the next batch its number."""
+        self.n += 1
+        self._readings["accepted"] += readings
+        return self.n
+
+    def store(self, n: int, readings: int) -> None:
+        """Batch `n` was acknowledged."""
+        self._stored.add(n)
+        self._readings["stored"] += readings
+
+    def refuse(self, n: int, readings: int, reason: str) -> None:
+        """Batch `n` is not stored and will not be."""
+        self._refused.setdefault(reason, RangeSet()).add(n)
+        self._readings["refused"] += readings
+
+    @property
+    def readings(self) -> Readings:
+        """Cumulative counts."""
+        return Readings(**self._readings)
+
+    @property
+    def highest_stored(self) -> int:
+        """The highest batch number that was acknowledged, 0 before the first."""
+        ranges = self._stored.ranges()
+        return ranges[-1][1] if ranges else 0
+
+    def record(self, stream: StreamState, *, final: bool = False) -> Ledger:
+        """The record as it is published now."""
+        return Ledger(
+            domain=self._domain,
+            cls=self._cls,
+            run=self._run,
+            n=self.n,
+            stored=self._stored.ranges(),
+            refused=tuple(_labelled(self._refused.items())),
+            readings=self.readings,
+            stream=stream,
+            previous=self.previous,
+            final=final,
+        )
+
+
+def _labelled(sets: Iterable[tuple[str, RangeSet]]) -> Iterable[tuple[int, int, str]]:
+    return sorted((first, last, reason) for reason, numbers in sets for first, last in numbers.ranges())

@@ -1,0 +1,86 @@
+"""The local guard: pure. Before the first publish after every connection it compares the stream with what the
+agent remembers, for a stream that was wiped or put back loses data silently over its old link consumer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from agent.contract import Checkpoint, link_consumer
+from agent.state import Acked
+
+
+class Why(StrEnum):
+    """Why a new epoch is needed; the value is the label of the metric."""
+
+    FIRST = "first_start"
+    STATE_LOST = "state_lost"
+    RECREATED = "stream_recreated"
+    PUT_BACK = "stream_put_back"
+    CONSUMER_GONE = "consumer_gone"
+
+
+SENTENCES = {
+    Why.FIRST: "the link is made for the first time",
+    Why.STATE_LOST: "the state file knows nothing of a stream that holds messages",
+    Why.RECREATED: "the stream is not the one that acknowledged last: its store was lost or deleted",
+    Why.PUT_BACK: "the stream ends before the last acknowledged message: an older store was put back",
+    Why.CONSUMER_GONE: "the link consumer was deleted",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What the state file holds of one class."""
+
+    epoch: str | None
+    acked: Acked | None
+    checkpoint: Checkpoint | None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the server shows: the stream's identity and last sequence, its consumers' names, and the message
+    id at the checkpoint's sequence (None where there is none)."""
+
+    created: str
+    last: int
+    consumers: frozenset[str]
+    id_at_checkpoint: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewEpoch:
+    """Start a new epoch at this sequence of the stream."""
+
+    why: Why
+    start: int
+
+
+def judge(remembered: Remembered, seen: Seen) -> NewEpoch | None:
+    """A new epoch and where it starts, or None when the old one may go on. It starts after the last place on
+    which both sides agreed, or at the first message: what then arrives twice is dropped at the table."""
+    why = _why(remembered, seen)
+    if why is None:
+        return None
+    return NewEpoch(why, _start(remembered, seen))
+
+
+def _why(remembered: Remembered, seen: Seen) -> Why | None:
+    acked = remembered.acked
+    if acked is not None and acked.created != seen.created:
+        return Why.RECREATED
+    if acked is not None and seen.last < acked.seq:
+        return Why.PUT_BACK
+    if remembered.epoch is None:
+        return Why.FIRST if seen.last == 0 else Why.STATE_LOST
+    if link_consumer(remembered.epoch) not in seen.consumers:
+        return Why.CONSUMER_GONE
+    return None
+
+
+def _start(remembered: Remembered, seen: Seen) -> int:
+    checkpoint, acked = remembered.checkpoint, remembered.acked
+    if checkpoint is None or acked is None or acked.created != seen.created:
+        return 1
+    return checkpoint.leaf_seq + 1 if seen.id_at_checkpoint == checkpoint.message_id else 1

@@ -1,0 +1,209 @@
+"""The leaf's side of the link towards the hub: announces what it holds, learns what the hub holds, keeps the
+checkpoint, and trims the stream up to what the hub has confirmed.
+
+`lag: 0` is never believed: a cursor counts only when the message at it is the same on both sides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import structlog
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+
+from agent import contract
+from agent.config import StreamClass
+from agent.contract import H_MESSAGE_ID, Announce, Answer, ClassAnswer, ClassState, ContractError, Previous
+from agent.jetstream import JetStream, JetStreamError, StreamInfo
+from agent.metrics import Metrics
+from agent.state import StateFile
+
+ANNOUNCE_SECONDS = 10.0
+UNLINKED_SECONDS = 1.0
+ANSWER_SECONDS = 5.0
+TRIM_ABOVE = 0.8
+
+log = structlog.get_logger("link")
+
+
+@dataclass(slots=True)
+class ClassLink:
+    """What is known of one class's link. `confirmed` is the leaf sequence up to which the hub holds
+    everything."""
+
+    confirmed: int = 0
+    last: int = 0
+    state: str = "not announced yet"
+    hub_stream: str = ""
+
+
+@dataclass(slots=True)
+class Link:
+    """The link as one sentence and by class."""
+
+    sentence: str = "the hub has not answered yet"
+    linked: bool = False
+    classes: dict[str, ClassLink] = field(default_factory=dict)
+
+
+class Uplink:
+    """Announces over the current connection; `attach` and `detach` say which that is."""
+
+    def __init__(
+        self,
+        *,
+        domain: str,
+        run: str,
+        classes: Mapping[str, StreamClass],
+        versions: Mapping[str, str],
+        state: StateFile,
+        metrics: Metrics,
+        ledger: Callable[[str], Previous],
+        clock: Callable[[], str],
+    ) -> None:
+        self._domain, self._run, self._classes, self._versions = domain, run, classes, versions
+        self._state, self._metrics, self._ledger, self._clock = state, metrics, ledger, clock
+        self._connection: tuple[Client, JetStream] | None = None
+        self._due = asyncio.Event()
+        self.link = Link(classes={name: ClassLink() for name in classes})
+
+    def attach(self, nc: Client, js: JetStream) -> None:
+        """Announce over this connection, at once."""
+        self._connection = (nc, js)
+        self._due.set()
+
+    def detach(self) -> None:
+        """There is no connection to announce over."""
+        self._connection = None
+
+    def announce_now(self) -> None:
+        """Something has changed (the link came up, a stream is full): announce without waiting for the next
+        turn."""
+        self._due.set()
+
+    async def run(self) -> None:
+        """Announce every `ANNOUNCE_SECONDS` while the hub answers, more often while it does not."""
+        while True:
+            self._due.clear()
+            if self._connection is not None:
+                await self._turn(*self._connection)
+            try:
+                async with asyncio.timeout(ANNOUNCE_SECONDS if self.link.linked else UNLINKED_SECONDS):
+                    await self._due.wait()
+            except TimeoutError:
+                continue
+
+    async def _turn(self, nc: Client, js: JetStream) -> None:
+        try:
+            infos = {
+                name: await js.stream_info(contract.leaf_stream(self._domain, name)) for name in self._classes
+            }
+        except JetStreamError as error:
+            self._say(False, f"the local stream does not answer: {error}")
+            return
+        answer = await self._announce(nc, infos)
+        try:
+            for name, info in infos.items():
+                if answer is not None and (mine := answer.classes.get(name)) is not None:
+                    await self._take_in(js, name, info, mine)
+                self._show(name, info)
+        except JetStreamError as error:
+            self._say(False, f"the local stream does not answer: {error}")
+
+    async def _announce(self, nc: Client, infos: Mapping[str, StreamInfo]) -> Answer | None:
+        announce = Announce(
+            domain=self._domain,
+            machine=self._state.current.machine,
+            run=self._run,
+            versions=self._versions,
+            classes={name: self._class_state(name, info) for name, info in infos.items()},
+            checkpoint=self._state.current.checkpoint,
+            clock=self._clock(),
+        )
+        try:
+            reply = await nc.request(
+                contract.announce_subject(self._domain), announce.encode(), timeout=ANSWER_SECONDS
+            )
+            answer = contract.parse_answer(reply.data)
+        except (NatsError, TimeoutError):
+            self._say(False, "the hub does not answer: the link is down or its registrar is away")
+            return None
+        except ContractError as error:
+            self._say(False, f"the hub's answer is not understood: {error}")
+            return None
+        if answer.refused is not None:
+            self._say(False, f"the hub refuses this leaf: {answer.refused}")
+            return None
+        self._say(True, "the hub answers")
+        return answer
+
+    def _class_state(self, name: str, info: StreamInfo) -> ClassState:
+        return ClassState(
+            epoch=self._state.current.epochs[name],
+            created=info.created,
+            first=info.first,
+            last=info.last,
+            confirmed=self.link.classes[name].confirmed,
+            bytes=info.bytes,
+            ledger=self._ledger(name),
+        )
+
+    async def _take_in(self, js: JetStream, name: str, info: StreamInfo, answer: ClassAnswer) -> None:
+        link = self.link.classes[name]
+        link.hub_stream = answer.stream
+        self._say_class(name, self._sentence(name, answer))
+        if await self._same_message(js, info, answer.cursor, answer.message_id):
+            link.confirmed = max(link.confirmed, answer.cursor)
+        proposed = answer.checkpoint
+        if proposed and await self._same_message(js, info, proposed.leaf_seq, proposed.message_id):
+            link.confirmed = max(link.confirmed, proposed.leaf_seq)
+            self._state.current.checkpoint[name] = proposed
+            self._state.mark()
+        await self._trim(js, name, info, link.confirmed)
+
+    async def _same_message(self, js: JetStream, info: StreamInfo, seq: int, message_id: str) -> bool:
+        if not message_id or not info.first <= seq <= info.last:
+            return False
+        message = await js.get_message(info.name, seq=seq)
+        return message is not None and message.headers.get(H_MESSAGE_ID) == message_id
+
+    async def _trim(self, js: JetStream, name: str, info: StreamInfo, confirmed: int) -> None:
+        # The confirmed message itself stays: it is where the next answer is compared.
+        if info.bytes <= TRIM_ABOVE * self._classes[name].max_bytes or confirmed - 1 < info.first:
+            return
+        purged = await js.purge(info.name, confirmed - 1)
+        self._metrics.trimmed.labels(name).inc(purged)
+        log.info(
+            "trimmed what the hub has confirmed", **{"class": name}, messages=purged, up_to=confirmed - 1
+        )
+
+    def _show(self, name: str, info: StreamInfo) -> None:
+        link = self.link.classes[name]
+        link.last = info.last
+        self._metrics.backlog.labels(name).set(max(0, info.last - max(link.confirmed, info.first - 1)))
+        self._metrics.stream_bytes.labels(name).set(info.bytes)
+        self._metrics.confirmed.labels(name).set(link.confirmed)
+
+    def forget_confirmed(self, name: str) -> None:
+        """A new epoch: what the hub confirmed of the old stream says nothing of this one."""
+        self.link.classes[name] = ClassLink()
+
+    def _sentence(self, name: str, answer: ClassAnswer) -> str:
+        if answer.agreed is False:
+            seq = self._state.current.checkpoint[name].leaf_seq
+            return f"leaf and hub disagree on message {seq}: a store was put back on one side"
+        return answer.state
+
+    def _say_class(self, name: str, sentence: str) -> None:
+        if self.link.classes[name].state != sentence:
+            self.link.classes[name].state = sentence
+            log.info("link state", **{"class": name}, state=sentence)
+
+    def _say(self, linked: bool, sentence: str) -> None:
+        self._metrics.linked.set(linked)
+        if self.link.sentence != sentence:
+            (log.info if linked else log.warning)("link", state=sentence)
+        self.link.linked, self.link.sentence = linked, sentence

@@ -1,0 +1,74 @@
+"""Making the message of a batch: joining, compressing, naming. No I/O."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import zstandard
+
+from agent.accumulator import Entry
+from agent.clock import ClockReader
+from agent.contract import BatchHeaders, MessageId
+from agent.requests import Settled
+
+_LEVEL = 3
+_HEADER_BYTES = 1024
+"""Room for the headers whose size does not depend on the chunks."""
+
+Entries = list[Entry[Settled]]
+
+
+class Packer:
+    """Packs chunks into the payload and headers of one message."""
+
+    def __init__(self) -> None:
+        self._clock = ClockReader()
+        self._zstd = zstandard.ZstdCompressor(level=_LEVEL)
+
+    def pack(self, entries: Entries) -> tuple[bytes, bool]:
+        """The payload, and whether it is compressed: zstd at level 3, left out where it saves nothing."""
+        raw = b"".join(entry.chunk.payload for entry in entries)
+        packed = self._zstd.compress(raw)
+        return (packed, True) if len(packed) < len(raw) else (raw, False)
+
+    def headers(self, entries: Entries, ident: MessageId, compressed: bool) -> dict[str, str]:
+        """The headers of the batch."""
+        return BatchHeaders(
+            id=ident,
+            count=sum(entry.chunk.count for entry in entries),
+            sealed_at=time.time_ns(),
+            clock=self._clock.read(),
+            compressed=compressed,
+            requests=tuple(entry.chunk.request for entry in entries if entry.chunk.request is not None),
+            position=entries[-1].chunk.position,
+        ).encode()
+
+
+def message_bytes(payload: bytes, entries: Entries) -> int:
+    """An upper bound on the size of the message in bytes, payload and headers, as the server's limit counts
+    it."""
+    keys = sum(len(entry.chunk.request.key) + 10 for entry in entries if entry.chunk.request is not None)
+    return len(payload) + keys + len(entries[-1].chunk.position or "") + _HEADER_BYTES
+
+
+@dataclass(slots=True)
+class Batch:
+    """A batch with a number; `serial` names it in reply subjects. `floor` is the stream's last known sequence
+    when it was first sent: if it was stored, then above that. `refused_at` is when an attempt was last
+    answered by an error that may pass; times are monotonic seconds."""
+
+    serial: int
+    id: MessageId
+    subject: str
+    headers: dict[str, str]
+    payload: bytes
+    entries: Entries
+    input: str
+    readings: int
+    raw_bytes: int
+    floor: int
+    sealed: float
+    first_sent: float
+    last_sent: float
+    refused_at: float | None = None

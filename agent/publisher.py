@@ -1,0 +1,165 @@
+"""The intake side of the publish path: from a chunk that an input hands in to a queue of sealed drafts.
+
+All that is accepted and not yet settled counts against one budget of bytes, for which `submit` waits: so
+backpressure reaches the input. Every wait ends after `PATIENCE` seconds: a chunk that was not sent by then is
+withdrawn and refused, one that was sent is of unknown outcome to its sender, and the sender of the batch goes
+on trying.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from agent.accumulator import Accumulator, Draft, Entry, Limits
+from agent.budget import ByteBudget
+from agent.intake import Chunk, Reason, RefusedError, UnknownOutcomeError
+from agent.metrics import Metrics
+from agent.requests import RequestLog, Settled
+
+PATIENCE = 10.0
+AWAY_GRACE = 3.0
+"""How long a lost local server is waited for before chunks are refused at once."""
+
+
+class Publisher:
+    """Takes chunks in, lets them gather into drafts, and settles them when the sender says what became of
+    them."""
+
+    def __init__(self, limits: Limits, in_flight: int, metrics: Metrics) -> None:
+        self._accumulator: Accumulator[Settled] = Accumulator(limits)
+        self._budget = ByteBudget(in_flight)
+        self._metrics = metrics
+        self._stopping = False
+        self._away_since: float | None = asyncio.get_running_loop().time()
+        self.queue: deque[Draft[Settled]] = deque()
+        self.queued = asyncio.Event()
+        self.requests = RequestLog()
+        self.recalled = asyncio.Event()
+        """Set once the keys that the stream's tail holds are known again; requests with a key wait for it."""
+
+    async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
+        """Store a chunk, as `Intake.submit` says."""
+        loop = asyncio.get_running_loop()
+        entry: Entry[Settled] = Entry(chunk, loop.create_future())
+        key = (input_name, cls)
+        known: Settled | None = None
+        try:
+            async with asyncio.timeout(PATIENCE):
+                known = await self._claim(entry, loop)
+                if known is None:
+                    await self._admit(key, entry)
+                outcome = await asyncio.shield(known or entry.waiter)
+        except TimeoutError:
+            outcome = self._give_up(key, entry, joined=known is not None)
+        except RefusedError as refusal:
+            self._count(key, chunk, refusal)
+            raise
+        if outcome is not None:
+            raise outcome
+
+    async def _claim(self, entry: Entry[Settled], loop: asyncio.AbstractEventLoop) -> Settled | None:
+        self._refuse_at_once(loop.time())
+        request = entry.chunk.request
+        if request is None:
+            return None
+        await self.recalled.wait()
+        return self.requests.claim(request, entry.waiter, loop.time())
+
+    def settle(self, entry: Entry[Settled], outcome: Exception | None) -> None:
+        """A chunk's fate is known: None is stored. Its room, its key and its waiter are let go."""
+        self._release(entry)
+        request = entry.chunk.request
+        if request is not None and outcome is None:
+            self.requests.store(request, asyncio.get_running_loop().time())
+        elif request is not None:
+            self.requests.forget(request)
+        if not entry.waiter.done():
+            entry.waiter.set_result(outcome)
+
+    def refuse(self, key: tuple[str, str], entry: Entry[Settled], refusal: RefusedError) -> None:
+        """A chunk is not stored and will not be."""
+        self._count(key, entry.chunk, refusal)
+        self.settle(entry, refusal)
+
+    def server_back(self) -> None:
+        """The local server takes batches."""
+        self._away_since = None
+
+    def server_away(self) -> None:
+        """The local server takes none; whoever waits goes on waiting, who comes later than the grace is
+        refused."""
+        self._away_since = asyncio.get_running_loop().time()
+
+    def stop(self) -> None:
+        """Refuse what comes from now on and seal what has come."""
+        self._stopping = True
+        self._enqueue(self._accumulator.flush())
+
+    def abandon(self) -> None:
+        """Refuse all that was never sent: the agent ends."""
+        stopping = RefusedError(Reason.STOPPING, "the agent is stopping; nothing of this was stored", 5.0)
+        for draft in self.queue:
+            for entry in draft.live():
+                self.refuse((draft.input, draft.cls), entry, stopping)
+        self.queue.clear()
+
+    def _refuse_at_once(self, now: float) -> None:
+        if self._stopping:
+            raise RefusedError(Reason.STOPPING, "the agent is stopping; nothing of this was stored", 5.0)
+        if self._away_since is not None and now - self._away_since > AWAY_GRACE:
+            raise RefusedError(
+                Reason.UNAVAILABLE, "the local NATS server does not answer; nothing of this was stored", 5.0
+            )
+
+    async def _admit(self, key: tuple[str, str], entry: Entry[Settled]) -> None:
+        try:
+            await self._budget.acquire(len(entry.chunk.payload))
+        except asyncio.CancelledError:
+            busy = "more is in flight than memory is set aside for; nothing of this was stored"
+            entry.withdrawn = True
+            self.refuse(key, entry, RefusedError(Reason.BUSY, busy, 1.0))
+            raise
+        entry.held = len(entry.chunk.payload)
+        self._metrics.in_flight.set(self._budget.used)
+        loop = asyncio.get_running_loop()
+        opened = self._accumulator.due(key)
+        self._enqueue(self._accumulator.add(key, entry, loop.time()))
+        due = self._accumulator.due(key)
+        if due is not None and due != opened:
+            loop.call_at(due, self._linger_over, key, due)
+
+    def _linger_over(self, key: tuple[str, str], due: float) -> None:
+        draft = self._accumulator.seal(key, due)
+        if draft is not None:
+            self._enqueue([draft])
+
+    def _enqueue(self, drafts: list[Draft[Settled]]) -> None:
+        self.queue.extend(drafts)
+        if self.queue:
+            self.queued.set()
+
+    def _give_up(self, key: tuple[str, str], entry: Entry[Settled], *, joined: bool) -> Exception | None:
+        if not joined and not entry.sent and not entry.waiter.done():
+            entry.withdrawn = True
+            away = "the local NATS server has not taken it in time; nothing of this was stored"
+            self.refuse(key, entry, RefusedError(Reason.UNAVAILABLE, away, 5.0))
+            self._drop_withdrawn()
+        if entry.waiter.done() and not joined:
+            return entry.waiter.result()
+        return UnknownOutcomeError(
+            "the local NATS server has not answered; whether it is stored is not known yet"
+        )
+
+    def _drop_withdrawn(self) -> None:
+        while self.queue and not self.queue[0].live():
+            self.queue.popleft()
+
+    def _release(self, entry: Entry[Settled]) -> None:
+        if entry.held:
+            self._budget.release(entry.held)
+            entry.held = 0
+            self._metrics.in_flight.set(self._budget.used)
+
+    def _count(self, key: tuple[str, str], chunk: Chunk, refusal: RefusedError) -> None:
+        self._metrics.refused.labels(*key, refusal.reason.value).inc(chunk.count)

@@ -1,0 +1,40 @@
+"""Sets of whole numbers kept as ranges: pure. Batch numbers are nearly contiguous, so a run is one or two
+ranges."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+
+class RangeSet:
+    """Numbers as sorted, disjoint, inclusive ranges."""
+
+    def __init__(self) -> None:
+        self._first: list[int] = []
+        self._last: list[int] = []
+
+    def add(self, number: int) -> None:
+        """Put one number in; putting it in again changes nothing."""
+        at = bisect_right(self._first, number)
+        if at and number <= self._last[at - 1]:
+            return
+        joins_left = at > 0 and self._last[at - 1] == number - 1
+        joins_right = at < len(self._first) and self._first[at] == number + 1
+        if joins_left and joins_right:
+            self._last[at - 1] = self._last.pop(at)
+            del self._first[at]
+        elif joins_left:
+            self._last[at - 1] = number
+        elif joins_right:
+            self._first[at] = number
+        else:
+            self._first.insert(at, number)
+            self._last.insert(at, number)
+
+    def ranges(self) -> tuple[tuple[int, int], ...]:
+        """The ranges in order."""
+        return tuple(zip(self._first, self._last, strict=True))
+
+    def __contains__(self, number: int) -> bool:
+        at = bisect_right(self._first, number)
+        return at > 0 and number <= self._last[at - 1]

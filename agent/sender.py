@@ -1,0 +1,243 @@
+"""The sending side of the publish path: from a sealed draft to its PubAck.
+
+A window of batches is in flight. A batch gets its number when it is first sent and keeps it: every further
+attempt goes under the same id. Nothing is sent while detached, and `attach` is told what the stream holds
+already, so that a batch which was stored before its ack was lost is settled rather than sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Mapping
+
+import structlog
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+
+from agent import acks, contract
+from agent.accumulator import Draft
+from agent.contract import MessageId
+from agent.intake import Reason, RefusedError, UnknownOutcomeError
+from agent.ledger import ClassLedger
+from agent.metrics import Metrics
+from agent.packing import Batch, Entries, Packer, message_bytes
+from agent.publisher import Publisher
+from agent.requests import Settled
+
+ACK_WAIT = 5.0
+RETRY_PAUSE = 0.5
+RETRY_WITHIN = 90.0
+"""Attempts end well inside the stream's duplicate window (2 minutes); after that a new connection looks
+first."""
+
+log = structlog.get_logger("sender")
+
+
+class Sender:
+    """Sends the publisher's drafts. `on_ack(class, n, seq)` is told each stored batch, `on_full(class)` that
+    a stream refuses for want of room, `on_stuck(reason)` that this connection leads nowhere and a new one is
+    needed."""
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        ledgers: Mapping[str, ClassLedger],
+        *,
+        domain: str,
+        run: str,
+        window: int,
+        metrics: Metrics,
+        on_ack: Callable[[str, int, int], None],
+        on_full: Callable[[str], None],
+        on_stuck: Callable[[str], None],
+    ) -> None:
+        self._publisher, self._ledgers, self._metrics = publisher, ledgers, metrics
+        self._domain, self._run, self._window = domain, run, window
+        self._on_ack, self._on_full, self._on_stuck = on_ack, on_full, on_stuck
+        self._packer = Packer()
+        self._in_flight: dict[int, Batch] = {}
+        self._serial = itertools.count(1)
+        self._nc: Client | None = None
+        self._inbox = ""
+        self._stream_seq: dict[str, int] = dict.fromkeys(ledgers, 0)
+        self._progress = asyncio.Event()
+
+    async def attach(
+        self, nc: Client, inbox: str, stream_seq: Mapping[str, int], stored: Mapping[str, int]
+    ) -> None:
+        """Begin to send over `nc`, whose answers come below the subject `inbox`. `stream_seq` is each
+        stream's last sequence, `stored` maps the message ids found above `floor` to their sequences."""
+        await nc.subscribe(f"{inbox}.*", cb=self._on_reply)
+        for batch in list(self._in_flight.values()):
+            if (seq := stored.get(str(batch.id))) is not None:
+                self._store(batch, seq)
+        self._stream_seq.update(stream_seq)
+        self._nc, self._inbox = nc, inbox
+        now = asyncio.get_running_loop().time()
+        for batch in list(self._in_flight.values()):
+            batch.first_sent = now
+            await self._transmit(batch)
+        self._publisher.server_back()
+        self._publisher.queued.set()
+
+    def detach(self) -> None:
+        """The connection is gone; batches in flight wait for the next one."""
+        if self._nc is not None:
+            self._nc = None
+            self._publisher.server_away()
+
+    def floor(self, cls: str) -> int | None:
+        """The sequence above which batches in flight may have been stored, None when none is in flight."""
+        return min((batch.floor for batch in self._in_flight.values() if batch.id.cls == cls), default=None)
+
+    async def run(self) -> None:
+        """Send drafts as they come, within the window."""
+        queued = self._publisher.queued
+        while True:
+            while self._nc is None or not self._publisher.queue or len(self._in_flight) >= self._window:
+                queued.clear()
+                await queued.wait()
+            await self._send(self._publisher.queue.popleft(), self._nc.max_payload)
+
+    async def run_retries(self) -> None:
+        """Send again what was not answered in time, under the same id."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(RETRY_PAUSE)
+            for batch in list(self._in_flight.values()):
+                now = loop.time()
+                if self._nc is None:
+                    break
+                if now - batch.first_sent > RETRY_WITHIN:
+                    self._on_stuck(f"batch {batch.id} is unanswered after {RETRY_WITHIN:.0f} s")
+                    break
+                if batch.refused_at is not None or now - batch.last_sent > ACK_WAIT:
+                    self._metrics.retries.labels(batch.id.cls).inc()
+                    await self._transmit(batch)
+
+    async def drained(self) -> None:
+        """Return once nothing is queued or in flight."""
+        while self._publisher.queue or self._in_flight:
+            self._progress.clear()
+            await self._progress.wait()
+
+    async def idle(self, input_name: str, cls: str) -> None:
+        """Return once no batch of this input is in flight, so that its last stored position stands."""
+        while any(one.input == input_name and one.id.cls == cls for one in self._in_flight.values()):
+            self._progress.clear()
+            await self._progress.wait()
+
+    def abandon(self) -> None:
+        """The agent ends: tell who waits for a batch in flight that its outcome is not known."""
+        for batch in self._in_flight.values():
+            for entry in batch.entries:
+                self._publisher.settle(
+                    entry, UnknownOutcomeError("the agent stopped before the local NATS server answered")
+                )
+
+    async def _send(self, draft: Draft[Settled], max_payload: int) -> None:
+        entries = draft.live()
+        if not entries:
+            self._progress.set()
+            return
+        payload, compressed = self._packer.pack(entries)
+        size = message_bytes(payload, entries)
+        if size > max_payload:
+            text = f"{size} bytes compressed, the server takes {max_payload} in a message; send fewer readings at once"
+            self._refuse_entries(draft.input, draft.cls, entries, RefusedError(Reason.TOO_LARGE, text))
+            return
+        for entry in entries:
+            entry.sent = True
+        batch = self._number(draft, entries, payload, compressed)
+        self._in_flight[batch.serial] = batch
+        await self._transmit(batch)
+
+    def _number(self, draft: Draft[Settled], entries: Entries, payload: bytes, compressed: bool) -> Batch:
+        readings = sum(entry.chunk.count for entry in entries)
+        ident = MessageId(self._run, draft.cls, self._ledgers[draft.cls].number(readings))
+        self._metrics.accepted.labels(draft.input, draft.cls).inc(readings)
+        now = asyncio.get_running_loop().time()
+        return Batch(
+            serial=next(self._serial),
+            id=ident,
+            subject=contract.batch_subject(self._domain, draft.cls, draft.input),
+            headers=self._packer.headers(entries, ident, compressed),
+            payload=payload,
+            entries=entries,
+            input=draft.input,
+            readings=readings,
+            raw_bytes=sum(len(entry.chunk.payload) for entry in entries),
+            floor=self._stream_seq[draft.cls],
+            sealed=now,
+            first_sent=now,
+            last_sent=now,
+        )
+
+    async def _transmit(self, batch: Batch) -> None:
+        batch.last_sent = asyncio.get_running_loop().time()
+        batch.refused_at = None
+        if self._nc is None:
+            return
+        try:
+            await self._nc.publish(
+                batch.subject, batch.payload, f"{self._inbox}.{batch.serial}", headers=batch.headers
+            )
+        except NatsError as error:
+            self._on_stuck(f"publishing failed: {error}")
+
+    async def _on_reply(self, msg: Msg) -> None:
+        batch = self._in_flight.get(int(msg.subject.rpartition(".")[2]))
+        if batch is None:
+            return
+        match acks.parse(msg.data):
+            case acks.Stored(seq):
+                self._store(batch, seq)
+            case acks.NotStored(text, None):
+                self._retry_later(batch, text)
+            case acks.NotStored(text, reason) if reason is not None:
+                self._refuse(batch, reason, text)
+
+    def _retry_later(self, batch: Batch, text: str) -> None:
+        log.warning("batch not stored yet", batch=str(batch.id), answer=text)
+        batch.refused_at = asyncio.get_running_loop().time()
+        if text == acks.NO_STREAM:
+            self._on_stuck(f"{text}: {batch.subject}")
+
+    def _store(self, batch: Batch, seq: int) -> None:
+        cls, n = batch.id.cls, batch.id.n
+        self._forget(batch)
+        self._stream_seq[cls] = max(self._stream_seq[cls], seq)
+        self._ledgers[cls].store(n, batch.readings)
+        self._on_ack(cls, n, seq)
+        metrics = self._metrics
+        metrics.stored.labels(batch.input, cls).inc(batch.readings)
+        metrics.batches.labels(cls).inc()
+        metrics.raw_bytes.labels(cls).inc(batch.raw_bytes)
+        metrics.wire_bytes.labels(cls).inc(len(batch.payload))
+        metrics.publish_seconds.labels(cls).observe(asyncio.get_running_loop().time() - batch.sealed)
+        for entry in batch.entries:
+            self._publisher.settle(entry, None)
+
+    def _refuse(self, batch: Batch, reason: Reason, text: str) -> None:
+        cls = batch.id.cls
+        self._forget(batch)
+        self._ledgers[cls].refuse(batch.id.n, batch.readings, reason.value)
+        retry_after = None if reason is Reason.TOO_LARGE else 10.0
+        refusal = RefusedError(
+            reason, f"the local stream refuses: {text}; nothing of this was stored", retry_after
+        )
+        self._refuse_entries(batch.input, cls, batch.entries, refusal)
+        if reason is Reason.FULL:
+            self._on_full(cls)
+
+    def _refuse_entries(self, input_name: str, cls: str, entries: Entries, refusal: RefusedError) -> None:
+        for entry in entries:
+            self._publisher.refuse((input_name, cls), entry, refusal)
+        self._progress.set()
+
+    def _forget(self, batch: Batch) -> None:
+        del self._in_flight[batch.serial]
+        self._progress.set()
+        self._publisher.queued.set()

@@ -1,0 +1,86 @@
+"""From the agent's configuration to the server beside it: which keys there are, where they stand, and the
+values that the server's configuration is rendered from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent import contract
+from agent.config import Config
+from agent.server.keys import ensure_key
+from agent.server.render import HubConfig, LeafConfig, LeafUser, ServerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Identities:
+    """Seed files of the agent's own two connections: its account and the server's system account."""
+
+    account: Path
+    system: Path | None
+
+
+def key_file(config: Config, name: str) -> Path:
+    """Where the seed of an identity stands when the agent makes its keys itself."""
+    return config.state_dir / "keys" / f"{name}.nk"
+
+
+def identities(config: Config) -> Identities:
+    """The agent's own seed files: those of the configuration, or under `embedded` those the agent makes."""
+    own = "agent" if config.role == "leaf" else "registrar"
+    if config.nats.seed_file is not None:
+        return Identities(config.nats.seed_file, config.nats.system_seed_file)
+    return Identities(key_file(config, own), key_file(config, f"{own}_system"))
+
+
+def link_key_file(config: Config) -> Path:
+    """The seed with which the leaf's server dials the hub."""
+    return config.nats.link_seed_file or key_file(config, "link")
+
+
+def server_directory(config: Config) -> Path:
+    """Where the embedded server's configuration, pid and log stand."""
+    return config.state_dir / "nats"
+
+
+def server_config(config: Config, machine: str) -> ServerConfig:
+    """The embedded server's values; keys that are missing are made. Raises `SeedError` or `RenderError`."""
+    return _hub(config, machine) if config.role == "hub" else _leaf(config, machine)
+
+
+def _hub(config: Config, machine: str) -> HubConfig:
+    mine = identities(config)
+    return HubConfig(
+        server_name=contract.server_name(contract.HUB_DOMAIN, machine),
+        store_dir=_store(config),
+        max_file_store=int(config.nats.max_file_store),
+        registrar=ensure_key(mine.account),
+        registrar_system=ensure_key(mine.system or key_file(config, "registrar_system")),
+        jobs=ensure_key(config.nats.jobs_seed_file or key_file(config, "jobs")),
+        leaves=tuple(LeafUser(leaf.domain, leaf.key, tuple(leaf.classes)) for leaf in config.leaf),
+        listen=config.nats.listen,
+        leaf_listen=config.nats.leaf_listen,
+    )
+
+
+def _leaf(config: Config, machine: str) -> LeafConfig:
+    mine = identities(config)
+    link = link_key_file(config)
+    ensure_key(link)
+    return LeafConfig(
+        server_name=contract.server_name(config.domain, machine),
+        domain=config.domain,
+        store_dir=_store(config),
+        max_file_store=int(config.nats.max_file_store),
+        hub_urls=tuple(config.nats.hub_urls),
+        link_key_file=link,
+        agent=ensure_key(mine.account),
+        agent_system=ensure_key(mine.system or key_file(config, "agent_system")),
+        device=ensure_key(config.nats.device_seed_file or key_file(config, "device")),
+        classes=tuple(cls.name for cls in config.class_),
+        listen=config.nats.listen,
+    )
+
+
+def _store(config: Config) -> Path:
+    return config.nats.store_dir or server_directory(config) / "store"

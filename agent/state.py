@@ -1,0 +1,151 @@
+"""The state file: what an agent must remember that its stream cannot tell, since the stream may be lost or
+put back.
+
+Written beside itself, synced and renamed, so that a reader sees the old or the new one whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import uuid
+from pathlib import Path
+
+import msgspec
+import structlog
+from msgspec import Struct
+
+from agent.contract import Checkpoint, Previous, Readings
+
+VERSION = 1
+SAVE_SECONDS = 0.5
+_MACHINE_ID = Path("/etc/machine-id")
+
+log = structlog.get_logger("state")
+
+
+class StateError(Exception):
+    """The state file cannot be used; the text says why and what to do."""
+
+
+class Acked(Struct, frozen=True):
+    """The last PubAck of a class: run and number of the batch, its sequence in the stream made at `created`,
+    and the run's cumulative readings. `closed` says that a final ledger record was stored."""
+
+    run: str
+    n: int
+    seq: int
+    created: str
+    readings: Readings
+    closed: bool = False
+
+    def previous(self) -> Previous:
+        """The same as a ledger record of the next run tells it."""
+        return Previous(self.run, self.n, self.readings, self.closed)
+
+
+class State(Struct):
+    """The whole file. `epochs`, `acked` and `checkpoint` are by class; `command` is the id of the last
+    command run."""
+
+    version: int
+    machine: str
+    domain: str
+    epochs: dict[str, str] = {}
+    acked: dict[str, Acked] = {}
+    previous: dict[str, Acked] = {}
+    checkpoint: dict[str, Checkpoint] = {}
+    command: str | None = None
+
+
+def machine_id() -> str:
+    """An id of this machine that does not reveal the machine-id itself (machine-id(5) asks for a keyed hash);
+    a random one where there is none."""
+    text = _MACHINE_ID.read_text().strip() if _MACHINE_ID.exists() else ""
+    if not text:
+        return uuid.uuid4().hex[:16]
+    return hashlib.blake2b(text.encode(), key=b"petiole", digest_size=8).hexdigest()
+
+
+def load(path: Path, domain: str) -> State:
+    """Read the state file, or start a new one where there is none. Raises `StateError` for one that is
+    damaged, of a newer version or of another domain."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return State(VERSION, machine_id(), domain)
+    try:
+        version = msgspec.json.decode(data, type=dict).get("version")
+        if version != VERSION:
+            raise StateError(
+                f"{path}: version {version!r} was written by another release; this one reads {VERSION}"
+            )
+        state = msgspec.json.decode(data, type=State)
+    except msgspec.MsgspecError as error:
+        raise StateError(
+            f"{path} is damaged ({error}); move it away to start anew: what the hub holds already is sent again "
+            "and dropped at the table"
+        ) from None
+    if state.domain != domain:
+        raise StateError(
+            f"{path} is of domain {state.domain!r}, the configuration says {domain!r}; use another state_dir"
+        )
+    return state
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Replace a file by one with this content, so that a crash leaves the old or the new one. Raises
+    `OSError`."""
+    beside = path.with_suffix(".new")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+class StateFile:
+    """The state in memory and its file. Changes are marked and written together, at most every
+    `SAVE_SECONDS`; what must be on disk before going on is saved at once."""
+
+    def __init__(self, path: Path, state: State) -> None:
+        self._path = path
+        self._changed = asyncio.Event()
+        self._writing = asyncio.Lock()
+        self.current = state
+
+    def mark(self) -> None:
+        """The state has changed."""
+        self._changed.set()
+
+    async def save(self) -> None:
+        """Write the state now. Raises `OSError`."""
+        async with self._writing:
+            self._changed.clear()
+            data = msgspec.json.encode(self.current)
+            await asyncio.to_thread(replace, self._path, data)
+
+    async def run(self) -> None:
+        """Write marked changes until cancelled; a disk that refuses is told once and tried again."""
+        failing = False
+        while True:
+            await self._changed.wait()
+            try:
+                await self.save()
+            except OSError as error:
+                self._changed.set()
+                if not failing:
+                    log.error("the state file cannot be written", path=str(self._path), error=str(error))
+                failing = True
+            else:
+                if failing:
+                    log.info("the state file is written again", path=str(self._path))
+                failing = False
+            await asyncio.sleep(SAVE_SECONDS)
