@@ -84,7 +84,7 @@ class Accumulator(Generic[Waiter]):
     def due(self, key: Key) -> float | None:
         """When the open draft of `key` must be sealed, None when there is none."""
         draft = self._open.get(key)
-        return draft and draft.due
+        return None if draft is None else draft.due
 
     def seal(self, key: Key, now: float) -> Draft[Waiter] | None:
         """The draft of `key` when it has lingered long enough."""

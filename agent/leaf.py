@@ -78,9 +78,9 @@ class Leaf:
             on_full=lambda _cls: self._uplink.announce_now(),
             on_stuck=self._connection.renew,
         )
-        self._events = (
-            LinkEvents(url, mine.system, config.domain, self._uplink.announce_now) if mine.system else None
-        )
+        self._events: LinkEvents | None = None
+        if mine.system is not None:
+            self._events = LinkEvents(url, mine.system, config.domain, self._uplink.announce_now)
         self._server: tuple[Client, JetStream] | None = None
         self._recalled = False
         self._attached = asyncio.Event()

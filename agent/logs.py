@@ -7,6 +7,7 @@ import logging
 import sys
 
 import structlog
+from structlog.typing import Processor
 
 from agent.config import Log
 
@@ -16,7 +17,7 @@ def set_up(config: Log) -> None:
     console = config.format == "console" or (config.format == "auto" and sys.stderr.isatty())
     level = logging.getLevelNamesMapping()[config.level.upper()]
     renderer = structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer()
-    shared = [
+    shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),

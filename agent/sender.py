@@ -145,7 +145,9 @@ class Sender:
         payload, compressed = self._packer.pack(entries)
         size = message_bytes(payload, entries)
         if size > max_payload:
-            text = f"{size} bytes compressed, the server takes {max_payload} in a message; send fewer readings at once"
+            text = (
+                f"{size} bytes compressed, the server takes {max_payload} in a message; send fewer readings"
+            )
             self._refuse_entries(draft.input, draft.cls, entries, RefusedError(Reason.TOO_LARGE, text))
             return
         for entry in entries:

@@ -84,8 +84,8 @@ def load(path: Path, domain: str) -> State:
         state = msgspec.json.decode(data, type=State)
     except msgspec.MsgspecError as error:
         raise StateError(
-            f"{path} is damaged ({error}); move it away to start anew: what the hub holds already is sent again "
-            "and dropped at the table"
+            f"{path} is damaged ({error}); move it away to start anew: what the hub holds already is "
+            "sent again and dropped at the table"
         ) from None
     if state.domain != domain:
         raise StateError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -24,7 +24,7 @@ def configuration(path: Path) -> Config:
         end(error.problems)
 
 
-def end(problems: list[str], code: Exit = Exit.USAGE) -> None:
+def end(problems: list[str], code: Exit = Exit.USAGE) -> NoReturn:
     """Tell every problem on standard error and end the process."""
     for problem in problems:
         typer.echo(f"petiole: {problem}", err=True)
