@@ -9,10 +9,10 @@ carriage return becomes a blank (some readers of lines would end one there).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -27,6 +27,7 @@ MAX_ARRAY_BYTES: Final = 2**20
 """A JSON array is taken apart at once, and a hostile one is then many times its size. NDJSON is not."""
 _SLICE: Final = 256 * 1024
 """Bytes decoded at a time: the objects of one slice are gone before the next."""
+_ALIKE: Final = 10
 _BLANK: Final = b" \t\r"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -42,20 +43,23 @@ _Tags = Annotated[dict[_Name, _Text], Meta(max_length=contract.MAX_TAGS)]
 
 
 class _Line(Struct, gc=False, forbid_unknown_fields=True, kw_only=True):
-    """Any reading."""
+    """Any reading; fields found in this order are found fastest."""
 
-    metric: _Name
-    value: float | _Int | _Text | bool
     ts: _Time | UnsetType = UNSET
     device: _Name | UnsetType = UNSET
+    metric: _Name
+    value: float | _Int | _Text | bool
     tags: _Tags | UnsetType = UNSET
 
 
-class _Full(_Line, gc=False, forbid_unknown_fields=True, kw_only=True):
+class _Full(Struct, gc=False, forbid_unknown_fields=True, kw_only=True):
     """A reading with nothing to fill in."""
 
     ts: _Time
     device: _Name
+    metric: _Name
+    value: float | _Int | _Text | bool
+    tags: _Tags | UnsetType = UNSET
 
 
 _FULL: Final = msgspec.json.Decoder(_Full)
@@ -137,7 +141,7 @@ def _decode(text: bytes, heads: tuple[bytes, ...]) -> Decoded | None:
     """One slice, None when a line of it is bad."""
     full = True
     try:
-        rows: Sequence[_Line] = _FULL.decode_lines(text)
+        rows: list[Any] = _FULL.decode_lines(text)
     except _REFUSED:
         full = False
         try:
@@ -163,10 +167,14 @@ def _one_a_line(text: bytes, count: int) -> bool:
     blank between values. Inside an object no newline stands between `}` and `{`, so every such place is a
     boundary; where their number is right, so is each one, and no newline is left for the inside of an object.
     """
-    return text.count(b"\n") == count and text.count(b"}\n{") == count - 1
+    if text.count(b"\n") != count:
+        return False
+    # Most senders begin every line alike, and the longer what is sought, the faster the search.
+    alike = text.count(b"}\n" + text[:_ALIKE]) == count - 1 and text.startswith(b"{")
+    return alike or text.count(b"}\n{") == count - 1
 
 
-def _filled(text: bytes, rows: Sequence[_Line], heads: tuple[bytes, ...]) -> bytes:
+def _filled(text: bytes, rows: list[Any], heads: tuple[bytes, ...]) -> bytes:
     out = []
     for row, line in zip(rows, text.split(b"\n"), strict=False):
         lacks = (row.ts is UNSET) + 2 * (row.device is UNSET)
