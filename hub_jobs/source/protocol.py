@@ -21,6 +21,8 @@ _HMSG: Final = ord("H")
 _ACK_PREFIX: Final = b"$JS.ACK."
 _V1_TOKENS: Final = 9
 _V2_TOKENS: Final = 11
+_V1_SEQ: Final = 5
+_V2_SEQ: Final = 7
 
 
 class ProtocolError(Exception):
@@ -139,21 +141,23 @@ def deliveries(replies: list[bytes]) -> Delivery:
 
     Raises ProtocolError when they are something else.
     """
-    tokens = replies[0].count(b".") + 1
+    edges = [replies[0].split(b"."), replies[-1].split(b".")]
+    tokens = len(edges[0])
     if not replies[0].startswith(_ACK_PREFIX) or (tokens != _V1_TOKENS and tokens < _V2_TOKENS):
         raise ProtocolError(f"not a delivery subject: {replies[0][:200]!r}")
-    # From the right: stream sequence, consumer sequence, timestamp, pending and, in the longer form, room for
-    # more.
-    cuts = 4 if tokens == _V1_TOKENS else tokens - 7
+    place = _V1_SEQ if tokens == _V1_TOKENS else _V2_SEQ
     try:
-        parts = [reply.rsplit(b".", cuts) for reply in replies]
-        return Delivery(
-            seqs=[int(part[1]) for part in parts],
-            timestamps=[int(part[3]) for part in parts],
-            first_consumer_seq=int(parts[0][2]),
-            last_consumer_seq=int(parts[-1][2]),
-            pending=int(parts[-1][4]),
+        (first, first_consumer), (last, last_consumer) = (
+            (int(edge[place]), int(edge[place + 1])) for edge in edges
         )
+        if last - first + 1 == len(replies):
+            # They rise, so nothing is left out; reading each number would cost as much as the frame did.
+            seqs = list(range(first, last + 1))
+        else:
+            seqs = [int(reply.split(b".", place + 1)[place]) for reply in replies]
+        cuts = tokens - place - 2
+        timestamps = list(map(int, [reply.rsplit(b".", cuts)[1] for reply in replies]))
+        return Delivery(seqs, timestamps, first_consumer, last_consumer, int(edges[1][place + 3]))
     except (ValueError, IndexError) as error:
         raise ProtocolError(f"not delivery subjects: {replies[0][:200]!r} and others") from error
 

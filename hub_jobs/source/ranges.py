@@ -34,6 +34,7 @@ _INACTIVE_S: Final = 120
 
 _IDLE, _EXPIRED, _CONFLICT = 100, 408, 409
 _TOO_LARGE: Final = "message size exceeds maxbytes"
+_COMPLETED: Final = "batch completed"
 
 
 class Record(NamedTuple):
@@ -281,9 +282,9 @@ class _Reader:
             passed = int(header(answer.headers, b"Nats-Last-Stream") or 0) >= self._last
             self._done = self._done or (all_here and (passed or self._pending == 0))
             return 0
-        too_large = code == _CONFLICT and text.lower() == _TOO_LARGE
-        self._too_large = self._too_large or too_large
-        if code == _EXPIRED or too_large:
+        reason = text.lower() if code == _CONFLICT else ""
+        self._too_large = self._too_large or reason == _TOO_LARGE
+        if code == _EXPIRED or reason in (_TOO_LARGE, _COMPLETED):
             return int(header(answer.headers, b"Nats-Pending-Messages") or 0)
         raise Unreachable(
             f"stream {self._stream}: the server ended the read at {self._position}: {code} {text}".rstrip()

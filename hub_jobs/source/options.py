@@ -1,0 +1,174 @@
+"""The options of `format("nats")`, checked. Pure: no Spark, no network.
+
+Spark keeps options in plans, event logs and its web pages, so a secret is refused here in whatever option it
+comes; what is refused is never repeated in the error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Final, NoReturn, TypeVar
+
+from hub_jobs.source.plan import DEFAULT_RECORDS, Offsets, parse_offsets
+from hub_jobs.source.server import Server
+
+OPTIONS: Final = (
+    "servers",
+    "domain",
+    "apiPrefix",
+    "seedFile",
+    "creds",
+    "secretEnv",
+    "stream",
+    "filterSubjects",
+    "startingOffsets",
+    "endingOffsets",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "failOnDataLoss",
+    "includeHeaders",
+)
+
+_SECRET_NAMES: Final = frozenset(
+    {"password", "pass", "token", "seed", "nkey", "jwt", "secret", "user", "username"}
+)
+_SECRET_VALUE: Final = re.compile(r"\bS[UAONCPXV][A-Z2-7]{56}\b|-----BEGIN|\beyJ[\w-]{8,}\.[\w-]{8,}\.")
+_INSTEAD: Final = (
+    "Spark writes options into plans and logs. Put the secret into a file and name it in seedFile or creds, "
+    "or into an environment variable of driver and executors and name that in secretEnv"
+)
+_DOMAIN: Final = re.compile(r"[A-Za-z0-9_-]{1,32}\Z")
+_STREAM: Final = re.compile(r"[^\s.*>/\\]{1,255}\Z")
+_SUBJECT: Final = re.compile(r"[^\s.]+(\.[^\s.]+)*\Z")
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+_T = TypeVar("_T")
+
+
+class OptionError(ValueError):
+    """An option that is unknown, missing, wrong or a secret. Says which and what to do."""
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What a read was asked for."""
+
+    server: Server
+    streams: tuple[str, ...]
+    filter_subjects: tuple[str, ...]
+    starting: Offsets
+    ending: Offsets
+    min_partitions: int
+    max_records: int
+    fail_on_loss: bool
+    include_headers: bool
+
+
+def parse_options(given: Mapping[str, str]) -> ReadOptions:
+    """Check all options; names are taken in any case, as Spark does. Raises OptionError for the first that is
+    wrong.
+    """
+    known = {name.lower(): name for name in OPTIONS}
+    for name, value in given.items():
+        _refuse_secret(name, value)
+        if name.lower() not in known:
+            nearest = get_close_matches(name.lower(), known, 1, 0.5)
+            hint = (
+                f"did you mean {known[nearest[0]]}?" if nearest else f"the options are {', '.join(OPTIONS)}"
+            )
+            raise OptionError(f"unknown option {name}: {hint}")
+    values = {known[name.lower()]: value for name, value in given.items()}
+    return ReadOptions(
+        server=_server(values),
+        streams=_names(values, "stream", _STREAM, "a stream's name"),
+        filter_subjects=_names(values, "filterSubjects", _SUBJECT, "a subject")
+        if "filterSubjects" in values
+        else (),
+        starting=_take("startingOffsets", lambda name: parse_offsets(values.get(name, "earliest"), name)),
+        ending=_take("endingOffsets", lambda name: parse_offsets(values.get(name, "latest"), name)),
+        min_partitions=_count(values, "minPartitions", 1),
+        max_records=_count(values, "maxRecordsPerPartition", DEFAULT_RECORDS),
+        fail_on_loss=_flag(values, "failOnDataLoss", True),
+        include_headers=_flag(values, "includeHeaders", False),
+    )
+
+
+def _refuse_secret(name: str, value: str) -> None:
+    if name.lower() in _SECRET_NAMES or _SECRET_VALUE.search(str(value)):
+        raise OptionError(f"the option {name} holds a secret or part of one. {_INSTEAD}")
+
+
+def _server(values: Mapping[str, str]) -> Server:
+    if "domain" in values and "apiPrefix" in values:
+        raise OptionError("give domain or apiPrefix, not both: a domain's prefix is $JS.<domain>.API")
+    if sum(name in values for name in ("seedFile", "creds", "secretEnv")) > 1:
+        raise OptionError("give one of seedFile, creds and secretEnv")
+    prefix = values.get("apiPrefix", "$JS.API").removesuffix(".")
+    if "domain" in values:
+        _check(values["domain"], _DOMAIN, "domain", "letters, digits, _ and -, at most 32")
+        prefix = f"$JS.{values['domain']}.API"
+    _check(prefix, _SUBJECT, "apiPrefix", "a subject such as $JS.hub.API")
+    if "secretEnv" in values:
+        _check(
+            values["secretEnv"], _VARIABLE, "secretEnv", "the name of an environment variable", shown=False
+        )
+    return _take(
+        "servers",
+        lambda name: Server(
+            url=_required(values, name, "nats://hub:4222"),
+            seed_file=values.get("seedFile"),
+            creds_file=values.get("creds"),
+            secret_env=values.get("secretEnv"),
+            api_prefix=prefix,
+        ),
+    )
+
+
+def _take(name: str, make: Callable[[str], _T]) -> _T:
+    try:
+        return make(name)
+    except OptionError:
+        raise
+    except ValueError as error:
+        raise OptionError(f"option {name}: {error}") from error
+
+
+def _required(values: Mapping[str, str], name: str, example: str) -> str:
+    if not values.get(name, "").strip():
+        raise OptionError(f'the option {name} is missing: option("{name}", "{example}")')
+    return values[name]
+
+
+def _names(values: Mapping[str, str], name: str, form: re.Pattern[str], what: str) -> tuple[str, ...]:
+    found = tuple(part.strip() for part in _required(values, name, "TELEMETRY_0").split(","))
+    for one in found:
+        _check(one, form, name, what)
+    if len(set(found)) != len(found):
+        raise OptionError(f"option {name} names one twice: {values[name]}")
+    return found
+
+
+def _check(value: str, form: re.Pattern[str], name: str, what: str, shown: bool = True) -> None:
+    if not form.match(value):
+        raise OptionError(f"option {name}{f': {value!r}' if shown else ''} is not {what}")
+
+
+def _count(values: Mapping[str, str], name: str, default: int) -> int:
+    text = values.get(name, str(default)).strip()
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        _wrong(name, text, "a whole number from 1 on")
+    return int(text)
+
+
+def _flag(values: Mapping[str, str], name: str, default: bool) -> bool:
+    text = values.get(name, str(default)).strip().lower()
+    if text not in ("true", "false"):
+        _wrong(name, text, "true or false")
+    return text == "true"
+
+
+def _wrong(name: str, text: str, wanted: str) -> NoReturn:
+    raise OptionError(f"option {name} is {text[:80]!r}; give {wanted}")

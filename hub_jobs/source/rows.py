@@ -1,0 +1,116 @@
+"""Records as Arrow batches: the rows of `format("nats")`. Pure: no Spark, no network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hub_jobs.source.lineage import SOURCE_HEADER, origin, parse_source
+from hub_jobs.source.protocol import header, parse_headers
+from hub_jobs.source.ranges import Columns
+
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("subject", pa.string()),
+        pa.field("value", pa.binary()),
+        pa.field("stream", pa.string()),
+        pa.field("seq", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("source_domain", pa.string()),
+        pa.field("source_stream", pa.string()),
+        pa.field("source_ident", pa.string()),
+        pa.field("source_seq", pa.int64()),
+        pa.field("source_subject", pa.string()),
+        pa.field("msg_id", pa.string()),
+        pa.field(
+            "headers",
+            pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        ),
+    ]
+)
+"""The row. `timestamp` is when this stream took the record; the source columns are null where it was not
+sourced.
+"""
+
+_MSG_ID: Final = b"Nats-Msg-Id"
+
+
+def to_batch(
+    stream: str, columns: Columns, source_index: Mapping[str, str], include_headers: bool
+) -> pa.RecordBatch:
+    """One batch of SCHEMA. `source_index` gives the domain of a source (`StreamInfo.source_index`).
+
+    A subject or id that is not UTF-8 gets replacement characters; a source header in another form gives
+    nulls.
+    """
+    count = len(columns.seqs)
+    arrays = [
+        _text(columns.subjects),
+        pa.array(columns.payloads, pa.binary()),
+        pa.repeat(pa.scalar(stream), count),
+        pa.array(columns.seqs, pa.int64()),
+        pc.divide(pa.array(columns.timestamps_ns, pa.int64()), 1000).cast(pa.timestamp("us", tz="UTC")),
+        *_sources(columns.headers, source_index),
+        _text([header(one, _MSG_ID) if one else None for one in columns.headers]),
+        _headers(columns.headers) if include_headers else pa.nulls(count, SCHEMA.field("headers").type),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+def _sources(headers: list[bytes], source_index: Mapping[str, str]) -> list[pa.Array]:
+    domains: list[str | None] = []
+    streams: list[str | None] = []
+    identities: list[str | None] = []
+    seqs: list[int | None] = []
+    subjects: list[str | None] = []
+    for one in headers:
+        value = header(one, SOURCE_HEADER) if one else None
+        try:
+            key = None if value is None else parse_source(value)
+        except ValueError:
+            key = None
+        if key is None:
+            for column in (domains, streams, identities, seqs, subjects):
+                column.append(None)
+            continue
+        domains.append(source_index.get(origin(key.index)))
+        streams.append(key.stream)
+        identities.append(key.identity or None)
+        seqs.append(key.seq)
+        subjects.append(key.subject)
+    return [
+        pa.array(domains, pa.string()),
+        pa.array(streams, pa.string()),
+        pa.array(identities, pa.string()),
+        pa.array(seqs, pa.int64()),
+        pa.array(subjects, pa.string()),
+    ]
+
+
+def _text(values: list[bytes | None] | list[bytes]) -> pa.Array:
+    try:
+        return pa.array(values, pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array(
+            [None if one is None else one.decode(errors="replace") for one in values], pa.string()
+        )
+
+
+def _headers(blocks: list[bytes]) -> pa.Array:
+    parsed = [parse_headers(block) for block in blocks]
+    offsets = [0]
+    for pairs in parsed:
+        offsets.append(offsets[-1] + len(pairs))
+    flat = [pair for pairs in parsed for pair in pairs]
+    kind = SCHEMA.field("headers").type
+    entries = pa.StructArray.from_arrays(
+        [
+            pa.array([key for key, _ in flat], pa.string()),
+            pa.array([value for _, value in flat], pa.binary()),
+        ],
+        fields=list(kind.value_type),
+    )
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), entries, type=kind)
