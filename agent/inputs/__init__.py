@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
+from agent.inputs.http import HttpInput, HttpOptions
 from agent.intake import Input
 from agent.metrics import Metrics
 
@@ -25,4 +26,6 @@ class InputKind(NamedTuple):
     make: Callable[[Any, Metrics], Input]
 
 
-INPUTS: dict[str, InputKind] = {}
+INPUTS: dict[str, InputKind] = {
+    "http": InputKind(HttpOptions, HttpInput),
+}

@@ -1,0 +1,110 @@
+"""What the HTTP input answers when it does not answer 204: a status, a JSON body that says what to do, and
+whether anything was stored. No I/O."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, Final
+
+from aiohttp.web import Response
+
+from agent.decoder import BadLinesError
+from agent.intake import Reason, RefusedError
+
+SERVER: Final = {"Server": "petiole"}
+_NOTHING: Final = "nothing of the request was stored"
+_MAX_REASON: Final = 300
+_RETRY_AFTER: Final = 5.0
+_STATUS: Final = {
+    Reason.TOO_LARGE: 413,
+    Reason.FULL: 429,
+    Reason.BUSY: 503,
+    Reason.UNAVAILABLE: 503,
+    Reason.STOPPING: 503,
+    Reason.KEY_REUSED: 422,
+}
+
+
+class Answer(Exception):  # noqa: N818 - a 503 is no error of ours
+    """An answer other than 204. `fault` is the label under which `petiole_invalid_requests` counts it, None
+    where the request was in order. `unread`: the body was not read to its end, so the connection closes."""
+
+    def __init__(
+        self,
+        status: int,
+        error: str,
+        *,
+        fault: str | None = None,
+        headers: dict[str, str] | None = None,
+        details: dict[str, Any] | None = None,
+        unread: bool = False,
+    ) -> None:
+        super().__init__(error)
+        self.status = status
+        self.fault = fault
+        self.headers = headers or {}
+        self.body = json.dumps({"error": error, **(details or {})}, ensure_ascii=False).encode(
+            errors="backslashreplace"
+        )
+        self.unread = unread
+
+    def response(self) -> Response:
+        """The answer as aiohttp sends it."""
+        response = Response(
+            status=self.status,
+            body=self.body,
+            headers={**SERVER, **self.headers, "Content-Type": "application/json"},
+        )
+        if self.unread:
+            response.force_close()
+        return response
+
+    def raw(self) -> bytes:
+        """The answer as bytes, for a connection that has no request yet; it closes after it."""
+        head = (
+            f"HTTP/1.1 {self.status} {self.fault or 'refused'}\r\nServer: {SERVER['Server']}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(self.body)}\r\nConnection: close\r\n"
+        )
+        extra = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items())
+        return f"{head}{extra}\r\n".encode() + self.body
+
+
+def at_fault(status: int, fault: str, error: str, *, unread: bool = True, **headers: str) -> Answer:
+    """The sender's request breaks the contract; `headers` with `_` for `-`."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Answer(status, f"{error}; {_NOTHING}", fault=fault, headers=named, unread=unread)
+
+
+def bad_lines(error: BadLinesError) -> Answer:
+    """400 that names the lines at fault."""
+    total = len(error.lines) + error.more
+    count = f"{total}" if error.counted else f"at least {total}"
+    listed = [{"line": number, "reason": reason[:_MAX_REASON]} for number, reason in error.lines]
+    return Answer(
+        400,
+        f"{count} line(s) cannot be taken; {_NOTHING}",
+        fault="bad_lines",
+        details={"lines": listed, "more": error.more},
+    )
+
+
+def refused(error: RefusedError, *, unread: bool = False) -> Answer:
+    """What the core refused, so that the sender still has it."""
+    status = _STATUS[error.reason]
+    headers = {}
+    if status in (429, 503):
+        wait = _RETRY_AFTER if error.retry_after is None else error.retry_after
+        headers["Retry-After"] = str(max(1, math.ceil(wait)))
+    fault = str(error.reason) if status in (413, 422) else None
+    return Answer(status, f"{error}; {_NOTHING}", fault=fault, headers=headers, unread=unread)
+
+
+def unknown_outcome(keyed: bool) -> Answer:
+    """504: nobody knows yet."""
+    repeat = (
+        "repeat the same body under the same Idempotency-Key, which stores it once"
+        if keyed
+        else "the request had no Idempotency-Key, so a repeat may store it twice"
+    )
+    return Answer(504, f"it is not known yet whether the readings are stored; {repeat}")

@@ -1,0 +1,101 @@
+"""What a request asks for, by its first line and headers. No I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from aiohttp.web import BaseRequest
+from multidict import CIMultiDictProxy
+
+from agent import contract
+from agent.decoder import MAX_ARRAY_BYTES
+from agent.inputs.http.answers import Answer, at_fault
+from agent.inputs.http.guard import Guard
+
+PATH: Final = "/v1/readings"
+_JSON: Final = "application/json"
+_PLAIN: Final = "identity"
+_ENCODINGS: Final = (_PLAIN, "gzip", "zstd")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request whose header is in order: `array` for JSON, else NDJSON; `encoding` None for a plain body;
+    `limit` bounds its body in bytes, as it comes and unpacked."""
+
+    array: bool
+    encoding: str | None
+    key: str | None
+    limit: int
+    waits: bool
+
+    def too_large(self, *, unread: bool = True) -> Answer:
+        """413 for this request."""
+        hint = f"; a JSON array may not be larger, {contract.NDJSON} may" if self.array else ""
+        return at_fault(413, "too_large", f"the body is above {self.limit} bytes{hint}", unread=unread)
+
+
+def read_header(request: BaseRequest, guard: Guard, body_limit: int) -> Asked:
+    """Check all that stands before the body; raises `Answer`."""
+    headers = request.headers
+    if not guard.admits_host(headers.get("Host")):
+        raise at_fault(421, "host", "this Host is not served here (option allowed_hosts)")
+    if not guard.admits_origin(headers.get("Origin")):
+        raise at_fault(403, "origin", "this Origin may not post (option allowed_origins)")
+    if request.path != PATH:
+        raise at_fault(404, "path", f"there is nothing at this path: readings go to POST {PATH}")
+    if request.method != "POST":
+        raise at_fault(
+            405, "method", f"{request.method:.16} is not possible here: POST readings", Allow="POST"
+        )
+    array = _is_array(headers.get("Content-Type", ""))
+    encoding = headers.get("Content-Encoding", _PLAIN)
+    if encoding not in _ENCODINGS:
+        raise at_fault(415, "encoding", "Content-Encoding must be gzip, zstd or none")
+    asked = Asked(
+        array=array,
+        encoding=None if encoding == _PLAIN else encoding,
+        key=_key(headers) if "Idempotency-Key" in headers else None,
+        limit=min(body_limit, MAX_ARRAY_BYTES) if array else body_limit,
+        waits=_waits(headers.get("Expect")),
+    )
+    _check_length(headers, asked)
+    return asked
+
+
+def _is_array(header: str) -> bool:
+    kind, _, parameters = header.partition(";")
+    kind = kind.strip().lower()
+    if kind not in (contract.NDJSON, _JSON):
+        raise at_fault(415, "content_type", f"Content-Type must be {contract.NDJSON} or {_JSON}")
+    if parameters and "charset" in parameters and "utf-8" not in parameters.lower():
+        raise at_fault(415, "content_type", "the charset must be utf-8")
+    return kind == _JSON
+
+
+def _key(headers: CIMultiDictProxy[str]) -> str:
+    keys = headers.getall("Idempotency-Key")
+    if len(keys) != 1:
+        raise at_fault(400, "key", "there is more than one Idempotency-Key")
+    try:
+        return contract.check_request_key(keys[0])
+    except contract.ContractError as error:
+        raise at_fault(400, "key", str(error)) from None
+
+
+def _waits(expect: str | None) -> bool:
+    """Whether the sender waits for 100 before it sends the body (RFC 9110, 10.1.1)."""
+    if expect is None:
+        return False
+    if expect.lower() != "100-continue":
+        raise at_fault(417, "expect", "Expect must be 100-continue or absent")
+    return True
+
+
+def _check_length(headers: CIMultiDictProxy[str], asked: Asked) -> None:
+    length = headers.get("Content-Length")
+    if length is None and "Transfer-Encoding" not in headers:
+        raise at_fault(411, "length", "send Content-Length or Transfer-Encoding: chunked")
+    if length is not None and int(length) > asked.limit:
+        raise asked.too_large()

@@ -1,0 +1,177 @@
+"""The listening side of an HTTP input: binding, the bound on connections, the wait for a request's header,
+and closing. What a request means is its owner's business."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from aiohttp import web
+from aiohttp.web import BaseRequest, RequestHandler, StreamResponse
+
+from agent.config import ConfigError, listen_address
+from agent.inputs.http.answers import Answer, at_fault, refused
+from agent.intake import Reason, RefusedError
+
+_IDLE: Final = 75.0
+"""Seconds an idle connection is kept; senders that post once a minute keep theirs."""
+_LINGER: Final = 2.0
+"""Seconds a refused body is read and thrown away, so that its sender reads the answer before the close."""
+_CLOSING: Final = 1.0
+_READ_BUFFER: Final = 64 * 1024
+_HEADER_LINE: Final = 8 * 1024
+_HEADERS: Final = 64
+
+Handler = Callable[[BaseRequest], Awaitable[StreamResponse]]
+
+
+def taken(listen: str) -> list[str]:
+    """What stands in the way of listening there, in words; empty when nothing does. Binds for a moment."""
+    host, port = listen_address(listen)
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, proto) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen()
+    except OSError as error:
+        return [cannot_listen(listen, error)]
+    return []
+
+
+def cannot_listen(listen: str, error: OSError) -> str:
+    """Why listening failed, with a remedy."""
+    if error.errno == errno.EADDRINUSE:
+        return f"{listen} is taken by another program; stop it or choose another port"
+    if error.errno == errno.EACCES:
+        return f"{listen} may not be used by this user; choose a port above 1023"
+    return f"{listen} cannot be listened on ({error.strerror or error}); choose an address of this machine"
+
+
+class Connection(RequestHandler):
+    """One connection. Arms a timer with the first byte of a request, which its owner stops by `began`."""
+
+    __slots__ = ("_busy", "_owner", "_timer")
+
+    def __init__(self, owner: _Server, **kwargs: Any) -> None:
+        super().__init__(owner, loop=asyncio.get_running_loop(), **kwargs)
+        self._owner = owner
+        self._busy = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def began(self) -> None:
+        """The header of a request is here."""
+        self._busy = True
+        self._stop_timer()
+
+    def ended(self) -> None:
+        """The request is answered."""
+        self._busy = False
+
+    def data_received(self, data: bytes) -> None:
+        if self._timer is None and not self._busy:
+            self._timer = asyncio.get_running_loop().call_later(self._owner.header_timeout, self._too_slow)
+        super().data_received(data)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def handle_error(
+        self,
+        request: BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> StreamResponse:
+        """Answer what is not HTTP in our words and without a traceback in the log."""
+        if status >= 500:
+            return super().handle_error(request, status, exc, message)
+        self._stop_timer()
+        words = " ".join((message or "unreadable").split())
+        answer = at_fault(status, "not_http", f"the request is not HTTP: {words:.200}")
+        self._owner.on_fault(answer)
+        return answer.response()
+
+    def _too_slow(self) -> None:
+        self.refuse(at_fault(408, "timeout", "the header of the request did not come in time"))
+
+    def refuse(self, answer: Answer) -> None:
+        """Answer without a request, and close."""
+        self._owner.on_fault(answer)
+        if self.transport is not None:
+            self.transport.write(answer.raw())
+        self.force_close()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class _Server(web.Server):
+    def __init__(
+        self, handler: Handler, limit: int, header_timeout: float, on_fault: Callable[[Answer], None]
+    ) -> None:
+        super().__init__(handler)
+        self.header_timeout = header_timeout
+        self.on_fault = on_fault
+        self._limit = limit
+
+    def __call__(self) -> RequestHandler:
+        return Connection(
+            self,
+            access_log=None,
+            auto_decompress=False,
+            keepalive_timeout=_IDLE,
+            lingering_time=_LINGER,
+            read_bufsize=_READ_BUFFER,
+            max_line_size=_HEADER_LINE,
+            max_field_size=_HEADER_LINE,
+            max_headers=_HEADERS,
+        )
+
+    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        if len(self.connections) > self._limit and isinstance(handler, Connection):
+            busy = RefusedError(Reason.BUSY, f"all {self._limit} connections are in use", 1.0)
+            handler.refuse(refused(busy))
+
+
+class Listener:
+    """A listening socket and its connections; made inside a running loop."""
+
+    def __init__(
+        self,
+        listen: str,
+        handler: Handler,
+        *,
+        max_connections: int,
+        header_timeout: float,
+        on_fault: Callable[[Answer], None],
+    ) -> None:
+        self._listen = listen
+        self._server = _Server(handler, max_connections, header_timeout, on_fault)
+        self._sockets: asyncio.Server | None = None
+
+    async def open(self) -> None:
+        """Listen; raises `ConfigError` when that is not possible."""
+        host, port = listen_address(self._listen)
+        try:
+            self._sockets = await asyncio.get_running_loop().create_server(self._server, host, port)
+        except OSError as error:
+            raise ConfigError([cannot_listen(self._listen, error)]) from None
+
+    def close_door(self) -> None:
+        """Take no new connection; those that are there go on."""
+        if self._sockets is not None:
+            self._sockets.close()
+
+    async def close(self) -> None:
+        """Close all connections; answers under way are sent first, within a second."""
+        self.close_door()
+        self._server.pre_shutdown()
+        await self._server.shutdown(_CLOSING)

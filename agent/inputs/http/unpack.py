@@ -1,0 +1,62 @@
+"""Unpacking of compressed request bodies, with a bound on what comes out: a body of a few kilobytes may hold
+gigabytes. No I/O."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+import zstandard
+
+_GZIP: Final = 16 + zlib.MAX_WBITS
+_ZSTD_STEP: Final = 256
+"""Bytes fed to zstd at a time. A block of four bytes may hold 128 KiB, so a step yields at most 8 MiB."""
+_ZSTD_WINDOW: Final = 8 * 2**20
+"""What every decoder must support (RFC 8878, 3.1.1.1.2); a larger one is memory at the sender's choice."""
+
+
+class UnpackedTooLargeError(ValueError):
+    """The body holds more than its bound."""
+
+
+def unpack(body: bytes, encoding: str, limit: int) -> bytes:
+    """A body of `Content-Encoding` gzip (one member) or zstd (one frame or several) unpacked. Raises
+    `UnpackedTooLargeError` above `limit` bytes, `ValueError` for a body that is damaged or cut off."""
+    try:
+        return _gunzip(body, limit) if encoding == "gzip" else _unzstd(body, limit)
+    except (zlib.error, zstandard.ZstdError) as error:
+        raise ValueError(f"the body is not {encoding}: {error}") from None
+
+
+def _gunzip(body: bytes, limit: int) -> bytes:
+    member = zlib.decompressobj(_GZIP)
+    unpacked = member.decompress(body, limit + 1)
+    _left(limit, unpacked)
+    if not member.eof:
+        raise ValueError("the body is gzip that was cut off")
+    if member.unused_data:
+        raise ValueError("the body goes on after its gzip member")
+    return unpacked
+
+
+def _unzstd(body: bytes, limit: int) -> bytes:
+    parts, room = [], limit
+    unpacker = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
+    frame = unpacker.decompressobj()
+    place = 0
+    while place < len(body):
+        if frame.eof:
+            frame = unpacker.decompressobj()
+        part = frame.decompress(body[place : place + _ZSTD_STEP])
+        room = _left(room, part)
+        parts.append(part)
+        place = min(place + _ZSTD_STEP, len(body)) - len(frame.unused_data)
+    if body and not frame.eof:
+        raise ValueError("the body is zstd that was cut off")
+    return b"".join(parts)
+
+
+def _left(room: int, part: bytes) -> int:
+    if len(part) > room:
+        raise UnpackedTooLargeError
+    return room - len(part)
