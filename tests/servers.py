@@ -12,7 +12,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from agent.contract import DEFAULT_CLASS, aggregate, inbox_prefix, server_name
 from agent.server.keys import ensure_key
 from agent.server.process import EmbeddedServer
 from agent.server.render import HubConfig, LeafConfig, LeafUser, ServerConfig, address_of
+from tests.proxy import Proxy
 
 WAIT_SECONDS = 20.0
 _STORE = 1024**3
@@ -37,71 +38,6 @@ def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
-
-
-class Proxy:
-    """A TCP relay on the loopback whose link can be cut; while it is, new connections are closed at once."""
-
-    def __init__(self, target: int) -> None:
-        self.port = 0
-        self._target = target
-        self._server: asyncio.Server | None = None
-        self._open: set[asyncio.StreamWriter] = set()
-        self._relays: set[asyncio.Task[None]] = set()
-        self._cut = False
-
-    async def start(self) -> None:
-        """Listen, on a port that `port` then holds."""
-        self._server = await asyncio.start_server(self._relay, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    def cut(self) -> None:
-        """Break every connection with a reset and refuse new ones."""
-        self._cut = True
-        for writer in self._open:
-            writer.transport.abort()
-
-    def restore(self) -> None:
-        """Let new connections through again."""
-        self._cut = False
-
-    async def stop(self) -> None:
-        """End all of it."""
-        self.cut()
-        if self._server is not None:
-            self._server.close()
-        if self._relays:
-            await asyncio.wait(self._relays, timeout=WAIT_SECONDS)
-
-    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._relays.add(task)
-        task.add_done_callback(self._relays.discard)
-        if self._cut:
-            writer.transport.abort()
-            return
-        try:
-            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
-        except OSError:
-            writer.transport.abort()
-            return
-        ends = {writer, far_writer}
-        self._open |= ends
-        try:
-            await asyncio.gather(_copy(reader, far_writer), _copy(far_reader, writer))
-        finally:
-            self._open -= ends
-            for end in ends:
-                end.transport.abort()
-
-
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-    writer.transport.abort()
 
 
 class Node:
@@ -253,7 +189,7 @@ async def open_world(
     async with AsyncExitStack() as stack:
         links = {domain: directory / domain / "keys" / "link" for domain in domains}
         users = tuple(LeafUser(domain, ensure_key(key), classes) for domain, key in links.items())
-        hub = _hub(directory / "hub", users, aggregates)
+        hub = make_hub(directory / "hub", users, aggregates)
         stack.push_async_callback(hub.close)
         await hub.start()
         leaves = {}
@@ -308,7 +244,10 @@ def _keys(directory: Path, names: tuple[str, ...]) -> tuple[dict[str, Path], dic
     return paths, {name: ensure_key(path) for name, path in paths.items()}
 
 
-def _hub(directory: Path, users: tuple[LeafUser, ...], aggregates: tuple[str, ...]) -> Hub:
+def make_hub(
+    directory: Path, users: tuple[LeafUser, ...] = (), aggregates: tuple[str, ...] = (aggregate(0),)
+) -> Hub:
+    """A hub that is not started yet."""
     paths, public = _keys(directory, _HUB_KEYS)
     config = HubConfig(
         server_name=server_name("hub", "test"),

@@ -11,6 +11,7 @@ import asyncio
 import dataclasses
 import fcntl
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -21,8 +22,9 @@ import structlog
 from agent.server.binary import ServerError, find_binary, version_of
 from agent.server.child import reap, spawn
 from agent.server.files import private_directory
+from agent.server.keys import SeedError
 from agent.server.probe import Greeting, Watched, greeting, is_free, process_of
-from agent.server.render import HubConfig, ServerConfig, address_of
+from agent.server.render import HubConfig, RenderError, ServerConfig, address_of
 from agent.server.workspace import Workspace
 
 Start = Literal["started", "adopted", "reloaded", "restarted"]
@@ -33,6 +35,8 @@ STOP_SECONDS = 10.0
 RELOAD_SECONDS = 5.0
 
 _POLL = 0.02
+_FAILED_RELOAD = re.compile(r"Failed to reload server configuration: (?P<why>.+)\n")
+_NEEDS_START = "not support"
 _FIRST_DELAY, _LONGEST_DELAY = 0.2, 30.0
 _STEADY_SECONDS = 60.0
 
@@ -70,21 +74,10 @@ class EmbeddedServer:
 
     async def start(self) -> Start:
         """Make the server run with this configuration; returns when it answers. Raises `ServerError`."""
-        self._take_lock()
-        binary = self._binary or find_binary()
-        version = await version_of(binary)
-        digest = await self._files.write(self.config, binary)
-        pid = process_of(self._files.configuration)
-        if pid is None:
-            await self._spawn(binary, digest)
-            return "started"
-        self._watch(pid)
-        how = await self._adopt(pid, version, digest)
-        if how is None:
-            await self._end()
-            await self._spawn(binary, digest)
-            return "restarted"
-        return how
+        try:
+            return await self._start()
+        except (OSError, SeedError, RenderError) as error:
+            raise ServerError(str(error)) from error
 
     async def supervise(self) -> None:
         """Start the server again, with backoff, whenever it has ended. Runs until it is cancelled."""
@@ -131,6 +124,22 @@ class EmbeddedServer:
             os.close(self._lock)
             self._lock = None
 
+    async def _start(self) -> Start:
+        self._take_lock()
+        binary = self._binary or find_binary()
+        version = await version_of(binary)
+        digest = await self._files.write(self.config, binary)
+        pid = process_of(self._files.configuration)
+        if pid is None or not self._watch(pid):
+            await self._spawn(binary, digest)
+            return "started"
+        how = await self._adopt(pid, version, digest)
+        if how is None:
+            await self._end()
+            await self._spawn(binary, digest)
+            return "restarted"
+        return how
+
     def _take_lock(self) -> None:
         if self._lock is not None:
             return
@@ -158,17 +167,24 @@ class EmbeddedServer:
         return "adopted" if known else "reloaded"
 
     async def _reload(self) -> bool:
-        """Have the server read its configuration again; False when it can't take a change without a start."""
+        """Have the server read its configuration again; False when it can't take a change without a start.
+
+        Raises `ServerError` when it finds the configuration wrong; it goes on with the one it has.
+        """
         assert self._process is not None
         read = self._files.log_reader()
         self._process.signal(signal.SIGHUP)
         deadline = time.monotonic() + RELOAD_SECONDS
         while time.monotonic() < deadline and not self._process.ended.is_set():
             said = read()
-            if "Failed to reload server configuration" in said:
-                return False
             if "Reloaded server configuration" in said:
                 return True
+            if failed := _FAILED_RELOAD.search(said):
+                if _NEEDS_START in failed["why"]:
+                    return False
+                raise ServerError(
+                    f"nats-server refuses its new configuration and goes on with the old: {failed['why']}"
+                )
             await asyncio.sleep(_POLL)
         return False
 
@@ -179,11 +195,8 @@ class EmbeddedServer:
         pid = spawn(command, self._files.directory, self._files.output)
         self._watch(pid)
         if await self._answer(START_SECONDS) is None:
-            ended = self.pid is None
+            what = "ended" if self.pid is None else f"does not answer on {self.config.listen}"
             await self._end()
-            what = (
-                "ended" if ended else f"did not answer on {self.config.listen} within {START_SECONDS:.0f} s"
-            )
             raise ServerError(f"nats-server {what}: {self._files.complaint(read())}")
         self._files.note_applied(pid, digest)
 
@@ -215,16 +228,15 @@ class EmbeddedServer:
             await asyncio.sleep(_POLL)
         return None
 
-    def _watch(self, pid: int) -> None:
-        if self.pid == pid:
-            return
-        self._forget()
-        try:
-            self._process = Watched(pid)
-        except ProcessLookupError:
-            raise ServerError(
-                f"nats-server (process {pid}) ended while it was looked at; try again"
-            ) from None
+    def _watch(self, pid: int) -> bool:
+        """Follow this process from now on; False when it has ended by now."""
+        if self.pid != pid:
+            self._forget()
+            try:
+                self._process = Watched(pid)
+            except ProcessLookupError:
+                return False
+        return True
 
     def _forget(self) -> None:
         if self._process is not None:

@@ -7,11 +7,14 @@ relative to the file that names it.
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import nkeys
 
 from agent.contract import (
     ACCOUNT,
@@ -51,7 +54,6 @@ class LeafUser:
 
     def __post_init__(self) -> None:
         _check_leaf(self.domain, self.classes)
-        _check_key(self.key, f"link key of {self.domain}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +76,8 @@ class HubConfig:
     log_file: Path | None = None
 
     def __post_init__(self) -> None:
-        for name in ("registrar", "registrar_system", "jobs"):
-            _check_key(getattr(self, name), name)
+        own = {name: getattr(self, name) for name in ("registrar", "registrar_system", "jobs")}
+        _check_keys(own | {f"leaf {leaf.domain}": leaf.key for leaf in self.leaves})
         for name in ("listen", "leaf_listen"):
             address_of(getattr(self, name))
         domains = [leaf.domain for leaf in self.leaves]
@@ -108,8 +110,7 @@ class LeafConfig:
 
     def __post_init__(self) -> None:
         _check_leaf(self.domain, self.classes)
-        for name in ("agent", "agent_system", "device"):
-            _check_key(getattr(self, name), name)
+        _check_keys({name: getattr(self, name) for name in ("agent", "agent_system", "device")})
         address_of(self.listen)
         if not self.hub_urls:
             raise RenderError("a leaf needs the address of its hub, such as nats-leaf://hub.example:7422")
@@ -236,9 +237,20 @@ def _check_leaf(domain: str, classes: Sequence[str]) -> None:
         check_class(cls)
 
 
-def _check_key(key: str, what: str) -> None:
+def _check_keys(keys: Mapping[str, str]) -> None:
+    owners: dict[str, str] = {}
+    for owner, key in keys.items():
+        if not _is_public_key(key):
+            raise RenderError(f"key of {owner} is not the public key of a user (56 characters, U first)")
+        if owners.setdefault(key, owner) != owner:
+            raise RenderError(f"{owners[key]} and {owner} have the same key; each needs its own")
+
+
+def _is_public_key(key: str) -> bool:
     if _PUBLIC_KEY.match(key) is None:
-        raise RenderError(f"{what} is not the public key of a user (56 characters that begin with U)")
+        return False
+    raw = base64.b32decode(key)
+    return bool(nkeys.crc16(raw[:-2]).to_bytes(2, "little") == raw[-2:])
 
 
 def _block(body: Mapping[str, Any], indent: str = "") -> str:

@@ -11,8 +11,10 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from agent.contract import new_epoch
+from agent.contract import ACCOUNT, new_epoch
 from agent.server.permissions import leaf_inbox
+from agent.server.probe import Greeting, Stranger, greeting
+from agent.server.render import address_of
 from tests.servers import World, api, ask, is_answered, until
 from tests.streams import AGGREGATE, held, make_aggregate, make_commands, make_leaf_stream, make_mirror
 
@@ -118,6 +120,51 @@ async def test_the_jobs_read_an_aggregate_and_say_what_they_have_committed(world
     await jobs.publish(f"petiole.v1.committed.{AGGREGATE}", b"{}")
     assert (await told.next_msg(timeout=5)).data == b"{}"
     assert not world.hub.errors
+
+
+async def test_the_system_users_hear_the_link_come_and_go_and_learn_how_the_server_syncs(
+    world: World,
+) -> None:
+    leaf, hub = await world.leaf.connect("agent_system"), await world.hub.connect("registrar_system")
+    events = f"$SYS.ACCOUNT.{ACCOUNT}.>"
+    heard: list[str] = []
+
+    async def hear(event: Msg) -> None:
+        heard.append(event.subject.removeprefix(f"$SYS.ACCOUNT.{ACCOUNT}."))
+
+    for client in (leaf, hub):
+        await client.subscribe(events, cb=hear)
+        await client.flush()
+    world.leaf.proxy.cut()
+    await until(lambda: heard.count("DISCONNECT") == 2, "both sides hear that the link is lost")
+    world.leaf.proxy.restore()
+    await until(lambda: heard.count("CONNECT") == 2, "both sides hear that the link is back")
+    assert len((await ask(hub, "$SYS.REQ.SERVER.PING.LEAFZ"))["data"]["leafs"]) == 1
+    server = (await ask(leaf, "$SYS.REQ.SERVER.PING.VARZ"))["data"]
+    assert server["jetstream"]["config"]["sync_always"] is True
+    assert "statsz" in await ask(leaf, "$SYS.REQ.SERVER.PING.STATSZ")
+
+
+async def test_what_a_leaf_has_acknowledged_outlives_the_kill_of_its_server(world: World) -> None:
+    agent = await world.leaf.connect("agent")
+    await make_leaf_stream(agent, "edge-1", new_epoch())
+    await agent.jetstream().publish("tel.edge-1.normal.pump.bar", b"1")
+    await world.leaf.kill()
+    await world.leaf.start()
+    again = await world.leaf.connect("agent")
+    assert (await held(again, "TEL_edge-1_normal", 1))["state"]["last_seq"] == 1
+
+
+async def test_a_frozen_server_is_silent_until_it_is_let_go(world: World) -> None:
+    address = address_of(world.hub.config.listen)
+
+    async def silent() -> bool:
+        return await greeting(address) == Stranger()
+
+    world.hub.pause()
+    await until(silent, "the server is silent")
+    world.hub.resume()
+    assert isinstance(await greeting(address), Greeting)
 
 
 REFUSED = {

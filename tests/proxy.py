@@ -1,0 +1,75 @@
+"""A link that tests can cut, without any privilege."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+_STOP_SECONDS = 10.0
+
+
+class Proxy:
+    """A TCP relay on the loopback whose link can be cut; while it is, new connections are closed at once."""
+
+    def __init__(self, target: int) -> None:
+        self.port = 0
+        self._target = target
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.StreamWriter] = set()
+        self._relays: set[asyncio.Task[None]] = set()
+        self._cut = False
+
+    async def start(self) -> None:
+        """Listen, on a port that `port` then holds."""
+        self._server = await asyncio.start_server(self._relay, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def cut(self) -> None:
+        """Break every connection with a reset and refuse new ones."""
+        self._cut = True
+        for writer in self._open:
+            writer.transport.abort()
+
+    def restore(self) -> None:
+        """Let new connections through again."""
+        self._cut = False
+
+    async def stop(self) -> None:
+        """End all of it."""
+        self.cut()
+        if self._server is not None:
+            self._server.close()
+        if self._relays:
+            await asyncio.wait(self._relays, timeout=_STOP_SECONDS)
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._relays.add(task)
+        task.add_done_callback(self._relays.discard)
+        if self._cut:
+            writer.transport.abort()
+            return
+        try:
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        ends = {writer, far_writer}
+        self._open |= ends
+        if self._cut:  # since the look above
+            self.cut()
+        try:
+            await asyncio.gather(_copy(reader, far_writer), _copy(far_reader, writer))
+        finally:
+            self._open -= ends
+            for end in ends:
+                end.transport.abort()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    writer.transport.abort()

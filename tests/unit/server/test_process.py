@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+
+from agent.server.binary import ServerError, check_version, find_binary, version_of
+from agent.server.probe import Stranger, greeting, is_free, process_of
+from agent.server.process import backoff
+from agent.server.workspace import Workspace
+
+
+def test_the_waits_grow_and_stay_bounded() -> None:
+    waits = [backoff(failures) for failures in range(100)]
+    assert waits == sorted(waits)
+    assert waits[0] < 0.5
+    assert waits[-1] == 30.0
+
+
+@pytest.mark.parametrize(
+    ("said", "version"), [("nats-server: v2.15.1\n", "2.15.1"), ("nats-server: v2.16.0-beta.1", "2.16.0")]
+)
+def test_a_server_that_is_new_enough_is_taken(said: str, version: str) -> None:
+    assert check_version(said, "it") == version
+
+
+@pytest.mark.parametrize("said", ["nats-server: v2.15.0", "nats-server: v2.9.99", "v1.15.1"])
+def test_an_older_server_is_refused_with_the_version_to_take(said: str) -> None:
+    with pytest.raises(ServerError, match=r"take 2\.15\.1"):
+        check_version(said, "it")
+
+
+async def test_a_program_that_is_no_server_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ServerError, match="does not say that it is a nats-server"):
+        await version_of(Path("/bin/true"))
+    with pytest.raises(ServerError, match="cannot be run"):
+        await version_of(tmp_path / "nothing")
+
+
+def test_a_missing_server_names_the_extra_that_brings_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ServerError, match=r"petiole\[embedded\]"):
+        find_binary()
+
+
+async def test_nobody_and_strangers_are_told_from_a_server() -> None:
+    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    address = server.sockets[0].getsockname()
+    async with server:
+        assert await greeting(address) == Stranger()
+        assert not is_free(address)
+    assert await greeting(address) is None
+    assert is_free(address)
+
+
+async def test_a_silent_listener_is_a_stranger() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert await greeting(silent.getsockname()) == Stranger()
+
+
+def test_a_process_is_found_by_its_command_line_only(tmp_path: Path) -> None:
+    assert process_of(tmp_path / "nats-server.conf") is None
+
+
+def test_what_is_logged_from_now_on_is_read_also_when_the_log_begins_anew(tmp_path: Path) -> None:
+    files = Workspace(tmp_path)
+    files.log.write_text("old old old\n")
+    read = files.log_reader()
+    assert read() == ""
+    with files.log.open("a") as log:
+        log.write("new\n")
+    assert read() == "new\n"
+    files.log.write_text("anew\n")
+    assert read() == "anew\n"
+
+
+def test_what_was_applied_is_known_again_and_nonsense_is_not(tmp_path: Path) -> None:
+    files = Workspace(tmp_path)
+    assert files.applied() is None
+    files.note_applied(7, "digest")
+    assert files.applied() == (7, "digest")
+    (tmp_path / "applied").write_text("x")
+    assert files.applied() is None

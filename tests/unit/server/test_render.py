@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+from pathlib import Path
+
+import nkeys
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.contract import ContractError
+from agent.server.binary import find_binary
+from agent.server.keys import ensure_key, write_link_include
+from agent.server.render import (
+    LINK_INCLUDE,
+    HubConfig,
+    LeafConfig,
+    LeafUser,
+    RenderError,
+    address_of,
+    render,
+)
+
+
+def key_of(number: int) -> str:
+    seed = nkeys.encode_seed(bytes([number]) * 32, nkeys.PREFIX_BYTE_USER)
+    return bytes(nkeys.from_seed(seed).public_key).decode()
+
+
+KEY = key_of(0)
+HUB = HubConfig(
+    server_name="hub-m",
+    store_dir=Path("/srv/store"),
+    max_file_store=1024,
+    registrar=key_of(1),
+    registrar_system=key_of(2),
+    jobs=key_of(3),
+    leaves=(LeafUser("edge-1", key_of(4), ("normal", "alarm")), LeafUser("edge-2", key_of(5))),
+)
+LEAF = LeafConfig(
+    server_name="edge-1-m",
+    domain="edge-1",
+    store_dir=Path("/srv/store"),
+    max_file_store=1024,
+    hub_urls=("nats-leaf://hub.example:7422",),
+    link_key_file=Path("/srv/keys/link"),
+    agent=key_of(1),
+    agent_system=key_of(2),
+    device=key_of(3),
+)
+
+
+@pytest.mark.parametrize("config", [HUB, LEAF])
+def test_both_sides_sync_each_message_notice_a_dead_link_and_stay_on_the_loopback(
+    config: HubConfig | LeafConfig,
+) -> None:
+    text = render(config)
+    for line in ('sync_interval: "always"', "max_file_store: 1024", 'ping_interval: "5s"', "ping_max: 2"):
+        assert line in text
+    assert 'listen: "127.0.0.1:4222"' in text
+    assert "password" not in text
+    assert "no_auth_user" not in text
+
+
+def test_the_seed_stands_in_its_own_file_which_the_text_includes() -> None:
+    text = render(LEAF)
+    assert f'include "{LINK_INCLUDE}"' in text
+    assert "/srv/keys" not in text
+
+
+def test_a_leaf_has_one_deliver_reset_and_flow_control_subject_a_class() -> None:
+    text = render(HUB)
+    for cls in ("normal", "alarm"):
+        for subject in (
+            f"petiole.deliver.edge-1.{cls}.*",
+            f"$JS.edge-1.API.CONSUMER.RESET.TEL_edge-1_{cls}.*",
+            f"$JS.FC.TEL_edge-1_{cls}.>",
+        ):
+            assert text.count(f'"{subject}"') == 1
+
+
+@pytest.mark.parametrize("domain", ["hub", "registrar", "jobs", "device"])
+def test_a_domain_that_would_share_an_inbox_with_a_part_of_petiole_is_refused(domain: str) -> None:
+    with pytest.raises(RenderError, match="take another"):
+        LeafUser(domain, KEY)
+    with pytest.raises(RenderError, match="take another"):
+        dataclasses.replace(LEAF, domain=domain)
+
+
+def test_a_domain_is_one_machines() -> None:
+    with pytest.raises(RenderError, match="stands twice"):
+        dataclasses.replace(HUB, leaves=(LeafUser("a", key_of(6)), LeafUser("a", key_of(7))))
+
+
+@pytest.mark.parametrize(
+    "key", ["", "SU" + "A" * 56, KEY + "A", KEY.lower(), f"{KEY}\n", 'U"', KEY[:-2] + "AA", "U" + "A" * 55]
+)
+def test_what_is_not_a_public_key_is_refused_and_not_shown(key: str) -> None:
+    with pytest.raises(RenderError, match="key of leaf a is not the public key") as refusal:
+        dataclasses.replace(HUB, leaves=(LeafUser("a", key),))
+    assert not key or key not in str(refusal.value)
+
+
+def test_no_two_users_share_a_key() -> None:
+    with pytest.raises(RenderError, match="jobs and leaf a have the same key"):
+        dataclasses.replace(HUB, leaves=(LeafUser("a", HUB.jobs),))
+
+
+@pytest.mark.parametrize("listen", ["4222", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:65536", 'x":1', "a b:1"])
+def test_what_is_not_an_address_is_refused(listen: str) -> None:
+    with pytest.raises(RenderError, match="host:port"):
+        dataclasses.replace(HUB, listen=listen)
+
+
+def test_an_address_is_host_and_port() -> None:
+    assert address_of("[::1]:4222") == ("::1", 4222)
+    assert address_of("edge.example:1") == ("edge.example", 1)
+
+
+def test_a_domain_or_class_with_a_wildcard_or_a_dot_is_refused() -> None:
+    for domain, cls in (("a.b", "normal"), ("*", "normal"), ("a", ">"), ("a", "x.y")):
+        with pytest.raises(ContractError):
+            LeafUser(domain, KEY, (cls,))
+
+
+@settings(deadline=None)
+@given(st.text(max_size=40))
+def test_text_from_outside_cannot_break_out_of_its_quotes(name: str) -> None:
+    try:
+        text = render(dataclasses.replace(LEAF, server_name=name))
+    except RenderError:
+        assert not name.isprintable()
+        return
+    line = text.splitlines()[1]
+    inside = line.removeprefix('server_name: "').removesuffix('"')
+    assert inside.replace("\\\\", "").replace('\\"', "").count('"') == 0
+    assert inside.replace("\\\\", "").replace('\\"', "").count("\\") == 0
+
+
+@pytest.mark.parametrize("config", [HUB, LEAF])
+def test_the_server_reads_what_is_rendered(config: HubConfig | LeafConfig, tmp_path: Path) -> None:
+    odd = dataclasses.replace(config, store_dir=tmp_path / 'a "quoted" \\ path', pid_file=tmp_path / "pid")
+    file = tmp_path / "nats-server.conf"
+    file.write_text(render(odd))
+    ensure_key(tmp_path / "link")
+    write_link_include(tmp_path / "link", tmp_path / LINK_INCLUDE)
+    done = subprocess.run([find_binary(), "-t", "-c", file], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
