@@ -1,0 +1,32 @@
+# `make demo` and `make test` do all of their own set-up.
+.PHONY: help demo test lint types bench clean
+
+BIN := .venv/bin
+
+help:
+	@echo "make demo    a hub, two leaves, three agents, faults, Spark jobs and the proof (about three minutes)"
+	@echo "make test    style, types and all tests (under fifteen minutes)"
+	@echo "make bench   every benchmark, or those of NAME=…; results under build/bench/"
+	@echo "make clean   remove what was built, keep .venv"
+
+.venv/ready: pyproject.toml deploy/prepare.sh
+	@deploy/prepare.sh
+
+demo: .venv/ready
+	@$(BIN)/petiole demo
+
+test: lint types
+	@$(BIN)/python -m pytest
+
+lint: .venv/ready
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
+
+types: .venv/ready
+	@$(BIN)/mypy
+
+bench: .venv/ready
+	@$(BIN)/python -m bench $(NAME)
+
+clean:
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

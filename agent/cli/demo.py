@@ -1,0 +1,47 @@
+"""`petiole demo`: the whole road on one machine, with faults, and the proof at its end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from agent.demo.processes import DemoError
+from agent.demo.report import Report
+from agent.demo.story import Story, fresh
+from agent.exits import Exit
+
+_DIRECTORY = Path("build/demo")
+
+Directory = Annotated[Path, typer.Option("--directory", help="Where it works; what is there is removed.")]
+
+
+def command(directory: Directory = _DIRECTORY) -> None:
+    """Run a hub and two leaves under load, break things while data flows, and show that every reading arrived
+    once."""
+    console = Console(highlight=False)
+    directory = directory.resolve()
+    fresh(directory)
+    try:
+        report = asyncio.run(_tell(directory, console))
+    except DemoError as error:
+        console.print(f"[red]the demonstration failed:[/red] {error}")
+        raise typer.Exit(Exit.FAILED) from None
+    (directory / "report.json").write_text(json.dumps(report.as_json(), indent=2) + "\n")
+    console.print(report.as_table())
+    console.print(
+        f"{report.seconds:.0f} s; written to {directory / 'report.json'}; logs in {directory / 'logs'}"
+    )
+    raise typer.Exit(Exit.WELL if report.whole else Exit.LOSS)
+
+
+async def _tell(directory: Path, console: Console) -> Report:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await Story(directory, console.print).tell()

@@ -1,0 +1,66 @@
+"""The hub's jobs as an operator runs them: by spark-submit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import hub_jobs
+from agent.demo import query
+from agent.demo.plan import Member
+from agent.demo.processes import Processes, program
+from agent.demo.report import Found
+from agent.exits import Exit
+
+_MASTER = "local[*,4]"
+
+
+class Jobs:
+    """Runs the jobs against one hub and one lake."""
+
+    def __init__(self, processes: Processes, hub: Member, directory: Path) -> None:
+        self._processes, self._directory = processes, directory
+        self._lake = str(directory / "lake")
+        self._server = ("--server", hub.nats_url, "--seed-file", str(hub.state / "keys" / "jobs.nk"))
+
+    async def ingest(self) -> None:
+        """The hub's stream into `bronze`."""
+        await self._submit("ingest", _job("ingest"), *self._server, "--lake", self._lake)
+
+    async def refine(self) -> None:
+        """`bronze` into `readings`."""
+        await self._submit("refine", _job("refine"), "--lake", self._lake)
+
+    async def query(self, acknowledged: dict[str, dict[str, int]]) -> dict[str, dict[str, Found]]:
+        """What `readings` holds of each domain's devices."""
+        asked, answered = self._directory / "acknowledged.json", self._directory / "found.json"
+        asked.write_text(json.dumps(acknowledged))
+        await self._submit("query", query.__file__, self._lake, str(asked), str(answered))
+        found: dict[str, dict[str, Found]] = {}
+        for row in json.loads(answered.read_text()):
+            found.setdefault(row["domain"], {})[row["device"]] = Found(
+                row["rows"], row["distinct"], row["acknowledged"]
+            )
+        return found
+
+    async def audit(self) -> tuple[bool, dict[str, int]]:
+        """Whether the audit finds nothing lost, and what it finds discarded, by domain."""
+        report = self._directory / "audit.json"
+        code = await self._submit(
+            "audit", _job("audit"), "--lake", self._lake, "--json", str(report), accept=(Exit.WELL, Exit.LOSS)
+        )
+        discarded: dict[str, int] = {}
+        for row in json.loads(report.read_text())["rows"]:
+            discarded[row["domain"]] = discarded.get(row["domain"], 0) + row["discarded"]
+        return code == Exit.WELL, discarded
+
+    async def _submit(
+        self, name: str, script: str, *options: str, accept: tuple[int, ...] = (Exit.WELL,)
+    ) -> int:
+        command = (program("spark-submit"), "--master", _MASTER, script, *options)
+        code, _ = await self._processes.output(name, *command, accept=accept)
+        return code
+
+
+def _job(name: str) -> str:
+    return str(Path(hub_jobs.__path__[0]) / f"{name}.py")

@@ -1,0 +1,125 @@
+"""The senders of the demonstration, a process of their own: numbered readings over HTTP, each request
+repeated under its Idempotency-Key until it is acknowledged. They know nothing of NATS and count their own
+acknowledgements.
+
+`python -m agent.demo.load SECONDS RATE DOMAIN=URL…` prints one JSON object a line: a count now and then, and
+the final one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import aiohttp
+
+SENDERS = 4
+READINGS = 100
+_ANSWER_SECONDS = 5.0
+_RETRY_SECONDS = 0.2
+_GRACE_SECONDS = 40.0
+_REPORT_SECONDS = 1.0
+
+
+def device(number: int) -> str:
+    """The device name of a sender."""
+    return f"sender-{number}"
+
+
+def body(sender: int, request: int) -> bytes:
+    """A request's readings: metric `serial`, whose value counts the sender's readings from 1 without gaps."""
+    now = datetime.now(UTC).isoformat()
+    first = request * READINGS + 1
+    lines = (
+        f'{{"ts":"{now}","device":"{device(sender)}","metric":"serial","value":{serial},"tags":{{"site":"demo"}}}}\n'
+        for serial in range(first, first + READINGS)
+    )
+    return "".join(lines).encode()
+
+
+@dataclass(slots=True)
+class Count:
+    """What one domain's senders saw. `acknowledged` are readings by device."""
+
+    acknowledged: dict[str, int] = field(default_factory=dict)
+    repeated: int = 0
+    unanswered: int = 0
+
+
+async def send(
+    session: aiohttp.ClientSession,
+    url: str,
+    domain: str,
+    sender: int,
+    rate: float,
+    until: float,
+    count: Count,
+) -> None:
+    """One sender: a request each 1/`rate` seconds until `until` (loop time), each until it is
+    acknowledged."""
+    loop = asyncio.get_running_loop()
+    request, due = 0, loop.time()
+    while loop.time() < until:
+        key = f"{domain}-{sender}-{request}"
+        if not await acknowledged(session, url, key, body(sender, request), until + _GRACE_SECONDS, count):
+            count.unanswered += READINGS
+            return
+        request += 1
+        count.acknowledged[device(sender)] = request * READINGS
+        due += 1 / rate
+        await asyncio.sleep(max(0.0, due - loop.time()))
+
+
+async def acknowledged(
+    session: aiohttp.ClientSession, url: str, key: str, payload: bytes, until: float, count: Count
+) -> bool:
+    """Send one request until it is answered 204; False when that does not happen before `until`."""
+    loop = asyncio.get_running_loop()
+    headers = {"Content-Type": "application/x-ndjson", "Idempotency-Key": key}
+    while loop.time() < until:
+        try:
+            async with session.post(f"{url}/v1/readings", data=payload, headers=headers) as answer:
+                if answer.status == 204:
+                    return True
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            pass  # unanswered: it may be stored or not, so it goes again under the same key
+        count.repeated += 1
+        await asyncio.sleep(_RETRY_SECONDS)
+    return False
+
+
+async def main(seconds: float, rate: float, urls: dict[str, str]) -> None:
+    """Send `rate` readings a second to each domain for `seconds`, then print the counts."""
+    until = asyncio.get_running_loop().time() + seconds
+    counts = {domain: Count() for domain in urls}
+    timeout = aiohttp.ClientTimeout(total=_ANSWER_SECONDS)
+    async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(
+                send(session, url, domain, sender, rate / READINGS / SENDERS, until, counts[domain])
+            )
+            for domain, url in urls.items()
+            for sender in range(SENDERS)
+        ]
+        while not all(task.done() for task in tasks):
+            await asyncio.wait(tasks, timeout=_REPORT_SECONDS)
+            report(counts, final=False)
+    report(counts, final=True)
+
+
+def report(counts: dict[str, Count], *, final: bool) -> None:
+    """Print the counts as one line of JSON."""
+    domains = {
+        domain: {"acknowledged": one.acknowledged, "repeated": one.repeated, "unanswered": one.unanswered}
+        for domain, one in counts.items()
+    }
+    print(json.dumps({"final": final, "domains": domains}), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(
+        main(float(sys.argv[1]), float(sys.argv[2]), dict(pair.split("=", 1) for pair in sys.argv[3:]))
+    )

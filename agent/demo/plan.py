@@ -1,0 +1,141 @@
+"""What the demonstration is made of: addresses, configuration files, and when what fails. Pure but for free
+ports."""
+
+from __future__ import annotations
+
+import json
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent import contract
+
+LEAVES = ("edge-1", "edge-2")
+READINGS_PER_SECOND = 3_000
+LOAD_SECONDS = 45.0
+CUT_AT, CUT_SECONDS = 5.0, 10.0
+HUB_KILL_AT = 22.0
+AGENT_KILL_AT = 32.0
+FILE_LINES_PER_SECOND = 50
+
+_STORE_BYTES = "2GiB"
+_STREAM_BYTES = "512MiB"
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on now."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One agent: its domain, its directory, and the ports of its server and its own listeners."""
+
+    domain: str
+    directory: Path
+    nats_port: int
+    admin_port: int
+    http_port: int
+
+    @property
+    def config(self) -> Path:
+        """Its configuration file."""
+        return self.directory / "petiole.toml"
+
+    @property
+    def state(self) -> Path:
+        """Its state directory."""
+        return self.directory / "state"
+
+    @property
+    def lines(self) -> Path:
+        """The file that its `file` input follows."""
+        return self.directory / "lines.ndjson"
+
+    @property
+    def nats_url(self) -> str:
+        """Its server."""
+        return f"nats://127.0.0.1:{self.nats_port}"
+
+    @property
+    def http_url(self) -> str:
+        """Its `http` input."""
+        return f"http://127.0.0.1:{self.http_port}"
+
+    @property
+    def admin_url(self) -> str:
+        """Its admin server."""
+        return f"http://127.0.0.1:{self.admin_port}"
+
+
+def member(directory: Path, domain: str) -> Member:
+    """An agent with ports of its own."""
+    return Member(domain, directory / domain, free_port(), free_port(), free_port())
+
+
+def leaf_toml(one: Member, hub_port: int) -> str:
+    """A leaf's configuration; `hub_port` is where its server dials."""
+    return f"""\
+role = "leaf"
+domain = {_text(one.domain)}
+state_dir = {_text(one.state)}
+
+[log]
+format = "json"
+
+[nats]
+server = "embedded"
+listen = "127.0.0.1:{one.nats_port}"
+max_file_store = "{_STORE_BYTES}"
+hub_urls = ["nats-leaf://127.0.0.1:{hub_port}"]
+
+[[class]]
+name = "{contract.DEFAULT_CLASS}"
+max_bytes = "{_STREAM_BYTES}"
+
+[admin]
+listen = "127.0.0.1:{one.admin_port}"
+
+[[input]]
+type = "http"
+listen = "127.0.0.1:{one.http_port}"
+
+[[input]]
+type = "file"
+path = {_text(one.lines)}
+
+[[input]]
+type = "host"
+interval = "1s"
+"""
+
+
+def hub_toml(one: Member, leaf_port: int, leaves: list[str]) -> str:
+    """The hub's configuration; `leaves` are the tables that `petiole enrol` printed."""
+    return f"""\
+role = "hub"
+domain = "{contract.HUB_DOMAIN}"
+state_dir = {_text(one.state)}
+
+[log]
+format = "json"
+
+[nats]
+server = "embedded"
+listen = "127.0.0.1:{one.nats_port}"
+leaf_listen = "127.0.0.1:{leaf_port}"
+max_file_store = "{_STORE_BYTES}"
+
+[registrar]
+max_bytes = "{_STREAM_BYTES}"
+
+[admin]
+listen = "127.0.0.1:{one.admin_port}"
+
+""" + "\n".join(leaves)
+
+
+def _text(value: object) -> str:
+    return json.dumps(str(value))

@@ -1,0 +1,43 @@
+"""A question to the table, as an analyst would ask it: run by spark-submit with the lake, the senders' own
+counts, and where to write the answer."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from hub_jobs.session import session
+from pyspark.sql import functions as F  # noqa: N812
+
+from hub_jobs.tables import read
+
+
+def main(lake: str, asked: str, answered: str) -> None:
+    """Count each device's rows, its distinct serial numbers, and those of them that its sender saw
+    acknowledged."""
+    counts = json.loads(Path(asked).read_text())
+    spark = session("query")
+    expected = spark.createDataFrame(
+        [(domain, device, n) for domain, devices in counts.items() for device, n in devices.items()],
+        "domain string, device string, n long",
+    )
+    serials = read(spark, f"{lake}/readings").where(F.col("metric") == "serial")
+    rows = (
+        serials.join(expected, on=["domain", "device"], how="inner")
+        .groupBy("domain", "device")
+        .agg(
+            F.count("value").alias("rows"),
+            F.countDistinct("value").alias("distinct"),
+            F.countDistinct(F.when(F.col("value").between(1, F.col("n")), F.col("value"))).alias(
+                "acknowledged"
+            ),
+        )
+        .orderBy("domain", "device")
+    )
+    rows.show(truncate=False)
+    Path(answered).write_text(json.dumps([row.asDict() for row in rows.collect()]))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,222 @@
+"""The demonstration: a hub and two leaves under load, three faults while data flows, the jobs, and the
+proof."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from agent import contract
+from agent.demo import lines, plan
+from agent.demo.jobs import Jobs
+from agent.demo.plan import Member
+from agent.demo.processes import DemoError, Processes, program
+from agent.demo.proxy import Proxy
+from agent.demo.report import Domain, Report
+from agent.demo.watch import Observer, ready, until
+from agent.server.probe import process_of
+
+_READY_SECONDS = 30.0
+_RELINK_SECONDS = 60.0
+_DRAIN_SECONDS = 60.0
+_JOBS_SEED = Path("keys") / "jobs.nk"
+_AGENT_SEED = Path("keys") / "agent.nk"
+
+Say = Callable[[str], None]
+
+
+class Story:
+    """One demonstration in `directory`; `say` shows each stage as it goes."""
+
+    def __init__(self, directory: Path, say: Say) -> None:
+        self._directory, self._say = directory, say
+        self._processes = Processes(directory / "logs")
+        self._hub = plan.member(directory, contract.HUB_DOMAIN)
+        self._leaves = {domain: plan.member(directory, domain) for domain in plan.LEAVES}
+        self._leaf_port = plan.free_port()
+        self._proxy = Proxy(self._leaf_port)
+        self._relink: dict[str, float] = {}
+        self._at_hub = Observer(self._hub.nats_url, self._hub.state / _JOBS_SEED, "jobs")
+        self._at_leaf = {
+            domain: Observer(one.nats_url, one.state / _AGENT_SEED, domain)
+            for domain, one in self._leaves.items()
+        }
+
+    async def tell(self) -> Report:
+        """Run it all. Raises `DemoError`; whatever happens, nothing is left running."""
+        began = time.monotonic()
+        try:
+            await self._processes.guard()
+            await self._set_up()
+            acknowledged = await self._faults_under_load()
+            await self._drain()
+            domains = await self._prove(acknowledged)
+        finally:
+            await self._processes.end_all()
+            await self._proxy.stop()
+        return Report(domains, self._relink, time.monotonic() - began)
+
+    async def _set_up(self) -> None:
+        self._say("starting a hub and two leaves, each with its own NATS server and agent")
+        await self._proxy.start()
+        ports = {"edge-1": self._leaf_port, "edge-2": self._proxy.port}
+        tables = []
+        for domain, one in self._leaves.items():
+            one.directory.mkdir(parents=True)
+            one.config.write_text(plan.leaf_toml(one, ports[domain]))
+            tables.append((await self._processes.output("enrol", *_petiole("enrol", one)))[1])
+        self._hub.directory.mkdir()
+        self._hub.config.write_text(plan.hub_toml(self._hub, self._leaf_port, tables))
+        for one in (self._hub, *self._leaves.values()):
+            self._processes.leaves_server(one.config)
+            await self._start(one)
+        await self._at_hub.until_beyond(
+            {contract.leaf_stream(domain, contract.DEFAULT_CLASS): 0 for domain in self._leaves},
+            "each leaf's first message is at the hub",
+            _READY_SECONDS,
+        )
+
+    async def _start(self, one: Member) -> None:
+        await self._processes.start(one.domain, *_petiole("run", one))
+        await until(
+            lambda: ready(one),
+            f"{one.domain} is ready; see {self._processes.log(one.domain)}",
+            _READY_SECONDS,
+        )
+
+    async def _faults_under_load(self) -> dict[str, dict[str, int]]:
+        """What each domain's senders saw acknowledged, by device."""
+        rate, seconds = plan.READINGS_PER_SECOND, plan.LOAD_SECONDS
+        self._say(
+            f"sending {rate} readings a second to each leaf over HTTP for {seconds:.0f} s, and lines by file"
+        )
+        try:
+            async with asyncio.TaskGroup() as group:
+                load = group.create_task(self._load(rate, seconds))
+                files = {
+                    domain: group.create_task(
+                        lines.write_lines(one.lines, plan.FILE_LINES_PER_SECOND, seconds)
+                    )
+                    for domain, one in self._leaves.items()
+                }
+                group.create_task(self._faults(asyncio.get_running_loop().time()))
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        return {
+            domain: {**acknowledged, lines.DEVICE: files[domain].result()}
+            for domain, acknowledged in load.result().items()
+        }
+
+    async def _load(self, rate: int, seconds: float) -> dict[str, dict[str, int]]:
+        urls = [f"{domain}={one.http_url}" for domain, one in self._leaves.items()]
+        command = (program("python"), "-m", "agent.demo.load", str(seconds), str(rate), *urls)
+        _, printed = await self._processes.output("load", *command)
+        counts = json.loads(printed.splitlines()[-1])["domains"]
+        for domain, count in counts.items():
+            if count["unanswered"]:
+                raise DemoError(f"senders of {domain} gave up on {count['unanswered']} readings")
+            self._say(
+                f"  {domain}: senders are done, {count['repeated']} requests were unanswered and repeated"
+            )
+        return {domain: count["acknowledged"] for domain, count in counts.items()}
+
+    async def _faults(self, start: float) -> None:
+        await _at(start + plan.CUT_AT)
+        self._say(f"cutting the link of edge-2 for {plan.CUT_SECONDS:.0f} s")
+        self._proxy.cut()
+        await _at(start + plan.CUT_AT + plan.CUT_SECONDS)
+        self._proxy.restore()
+        self._relink["link_cut"] = await self._relinked(["edge-2"])
+        self._say(f"  link restored: edge-2's new data is at the hub after {self._relink['link_cut']:.1f} s")
+
+        await _at(start + plan.HUB_KILL_AT)
+        self._say("killing the hub's NATS server with SIGKILL; its agent starts it again")
+        await self._kill_hub_server()
+        self._relink["hub_kill"] = await self._relinked(list(self._leaves))
+        self._say(
+            f"  server started: both leaves' new data is at the hub after {self._relink['hub_kill']:.1f} s"
+        )
+
+        await _at(start + plan.AGENT_KILL_AT)
+        self._say("killing the agent of edge-1 with SIGKILL; its server and link go on without it")
+        await self._processes.kill("edge-1")
+        await self._start(self._leaves["edge-1"])
+        self._say("  the agent is back and has taken its server over")
+
+    async def _kill_hub_server(self) -> None:
+        configuration = self._hub.state / "nats" / "nats-server.conf"
+        old = process_of(configuration)
+        if old is None:
+            raise DemoError("the hub's server does not run")
+        os.kill(old, signal.SIGKILL)
+
+        async def started() -> bool:
+            return process_of(configuration) not in (None, old)
+
+        await until(started, "the hub's server is started again", _READY_SECONDS)
+
+    async def _relinked(self, domains: list[str]) -> float:
+        """Seconds from now until the hub holds what these leaves store from now on."""
+        began = time.monotonic()
+        now = {
+            contract.leaf_stream(domain, contract.DEFAULT_CLASS): await self._last_at_leaf(domain)
+            for domain in domains
+        }
+        await self._at_hub.until_beyond(
+            now, f"new data of {', '.join(domains)} is at the hub", _RELINK_SECONDS
+        )
+        return time.monotonic() - began
+
+    async def _last_at_leaf(self, domain: str) -> int:
+        return await self._at_leaf[domain].last(contract.leaf_stream(domain, contract.DEFAULT_CLASS))
+
+    async def _drain(self) -> None:
+        self._say("stopping the leaves' agents: they drain and close their runs; then all must be at the hub")
+        for domain, one in self._leaves.items():
+            await self._at_leaf[domain].until_file_is_stored(domain, one.lines.stat().st_size, _DRAIN_SECONDS)
+            await self._processes.terminate(domain)
+        ends = {
+            contract.leaf_stream(domain, contract.DEFAULT_CLASS): await self._last_at_leaf(domain) - 1
+            for domain in self._leaves
+        }
+        await self._at_hub.until_beyond(ends, "all that the leaves hold is at the hub", _DRAIN_SECONDS)
+
+    async def _prove(self, acknowledged: dict[str, dict[str, int]]) -> dict[str, Domain]:
+        jobs = Jobs(self._processes, self._hub, self._directory)
+        self._say("spark-submit ingest: the hub's stream into bronze")
+        await jobs.ingest()
+        self._say("spark-submit refine: bronze into readings")
+        await jobs.refine()
+        self._say("spark-submit query: readings by domain and device")
+        found = await jobs.query(acknowledged)
+        self._say("spark-submit audit: ledgers against tables")
+        clean, discarded = await jobs.audit()
+        domains = {
+            domain: Domain.compare(counts, found.get(domain, {}), discarded.get(domain, 0))
+            for domain, counts in acknowledged.items()
+        }
+        if not clean and all(one.whole for one in domains.values()):
+            raise DemoError(
+                f"the audit found a loss where the senders saw none; see {self._processes.log('audit')}"
+            )
+        return domains
+
+
+def _petiole(command: str, one: Member) -> tuple[str, ...]:
+    return program("petiole"), command, "-c", str(one.config)
+
+
+async def _at(moment: float) -> None:
+    await asyncio.sleep(max(0.0, moment - asyncio.get_running_loop().time()))
+
+
+def fresh(directory: Path) -> None:
+    """Make the directory anew, without what an earlier demonstration left there."""
+    shutil.rmtree(directory, ignore_errors=True)
+    (directory / "logs").mkdir(parents=True)

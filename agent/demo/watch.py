@@ -1,0 +1,103 @@
+"""What the demonstration looks at from outside: how far the hub is, and what an agent says of itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import nats
+from nats.errors import Error as NatsError
+
+from agent import contract
+from agent.demo.plan import Member
+from agent.demo.processes import DemoError
+from agent.jetstream import JetStream, JetStreamError
+
+_POLL_SECONDS = 0.05
+_CONNECT_SECONDS = 2
+
+
+class Observer:
+    """Reads one server over short connections with an identity's seed, so that no fault outlives a look."""
+
+    def __init__(self, url: str, seed_file: Path, identity: str) -> None:
+        self._url, self._seed_file, self._identity = url, seed_file, identity
+
+    async def _ask(self, question: Callable[[JetStream], Awaitable[Any]]) -> Any:
+        nc = await nats.connect(
+            self._url,
+            nkeys_seed=str(self._seed_file),
+            inbox_prefix=contract.inbox_prefix(self._identity).encode(),
+            allow_reconnect=False,
+            connect_timeout=_CONNECT_SECONDS,
+            error_cb=_quiet,
+        )
+        try:
+            return await question(JetStream(nc, timeout=_CONNECT_SECONDS))
+        finally:
+            await nc.close()
+
+    async def last(self, stream: str) -> int:
+        """The last sequence of a stream. Raises `DemoError`."""
+        try:
+            return int((await self._ask(lambda js: js.stream_info(stream))).last)
+        except (NatsError, JetStreamError, OSError, TimeoutError) as error:
+            raise DemoError(f"{self._url} does not answer: {error}") from None
+
+    async def cursors(self) -> dict[str, int] | None:
+        """How far the aggregate has each leaf's stream, by the stream's name; None while the hub does not
+        answer."""
+        try:
+            info = await self._ask(lambda js: js.stream_info(contract.aggregate(0)))
+        except (NatsError, JetStreamError, OSError, TimeoutError):
+            return None
+        return {source["name"]: int(source.get("seq", 0)) for source in info.sources}
+
+    async def until_file_is_stored(self, domain: str, size: int, seconds: float) -> None:
+        """Return once the leaf's stream holds the followed file up to `size` bytes. Raises `DemoError`."""
+        stream = contract.leaf_stream(domain, contract.DEFAULT_CLASS)
+        subject = contract.batch_subject(domain, contract.DEFAULT_CLASS, "file")
+
+        async def stored() -> bool:
+            message = await self._ask(lambda js: js.get_message(stream, last_by_subject=subject))
+            position = json.loads(message.headers[contract.H_POSITION]) if message is not None else {}
+            return bool(position.get("offset") == size)
+
+        await until(stored, f"the followed file of {domain} is stored to its end", seconds)
+
+    async def until_beyond(self, streams: dict[str, int], what: str, seconds: float) -> None:
+        """Return once the aggregate has each of these streams beyond the sequence given. Raises
+        `DemoError`."""
+
+        async def beyond() -> bool:
+            cursors = await self.cursors()
+            return cursors is not None and all(cursors.get(name, 0) > seq for name, seq in streams.items())
+
+        await until(beyond, what, seconds)
+
+
+async def _quiet(_error: Exception) -> None:
+    """Errors of a look are those that it raises."""
+
+
+async def until(true: Callable[[], Awaitable[bool]], what: str, seconds: float) -> None:
+    """Return once `true()` holds. Raises `DemoError` after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not await true():
+        if time.monotonic() > deadline:
+            raise DemoError(f"waited {seconds:.0f} s in vain: {what}")
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+async def ready(one: Member) -> bool:
+    """Whether an agent says that it is ready."""
+    try:
+        async with aiohttp.ClientSession() as session, session.get(f"{one.admin_url}/readyz") as answer:
+            return answer.status == 200
+    except aiohttp.ClientError:
+        return False

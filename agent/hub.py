@@ -1,0 +1,92 @@
+"""The agent of the hub: the registrar over its two connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import nats
+import structlog
+import tenacity
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+
+from agent import contract
+from agent.config import Config
+from agent.link.registrar import Registrar
+from agent.metrics import Metrics
+from agent.server.setup import identities
+
+_IDENTITY = "registrar"
+_RECONNECT_SECONDS = 0.1
+_PING_SECONDS = 5
+_LONGEST_WAIT = 5.0
+
+log = structlog.get_logger("hub")
+
+
+class Hub:
+    """One run of the hub's agent."""
+
+    def __init__(self, config: Config, metrics: Metrics) -> None:
+        self._config, self._metrics = config, metrics
+        self._registrar: Registrar | None = None
+        self._nc: Client | None = None
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Run the registrar until `stopping` is set."""
+        mine = identities(self._config)
+        clients: list[Client] = []
+        try:
+            for seed in (mine.account, mine.system):
+                if seed is not None:
+                    clients.append(await self._connect(seed, stopping))
+            if stopping.is_set():
+                return
+            self._nc = clients[0]
+            system = clients[1] if len(clients) > 1 else None
+            self._registrar = Registrar(self._config, self._nc, system, self._metrics, log)
+            await self._registrar.run(stopping)
+        finally:
+            for client in clients:
+                await client.close()
+
+    def status(self) -> Mapping[str, Any]:
+        """What `/status` shows."""
+        fleet = self._registrar.status() if self._registrar is not None else {}
+        return {"domain": self._config.domain, "role": "hub", "fleet": fleet}
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether announcements are answered, and why not."""
+        if self._registrar is None or self._nc is None or not self._nc.is_connected:
+            return False, "the hub's NATS server does not answer"
+        return True, "the registrar answers"
+
+    async def _connect(self, seed: Path, stopping: asyncio.Event) -> Client:
+        """A connection that reconnects for ever; the first one is tried until it is made or `stopping` is
+        set."""
+        async for attempt in tenacity.AsyncRetrying(
+            wait=tenacity.wait_exponential(multiplier=_RECONNECT_SECONDS, max=_LONGEST_WAIT),
+            retry=tenacity.retry_if_exception_type((NatsError, OSError, TimeoutError)),
+            stop=lambda _state: stopping.is_set(),
+            reraise=True,
+        ):
+            with attempt:
+                return await nats.connect(
+                    f"nats://{self._config.nats.listen}",
+                    name=f"petiole {_IDENTITY}",
+                    nkeys_seed=str(seed),
+                    inbox_prefix=contract.inbox_prefix(_IDENTITY).encode(),
+                    max_reconnect_attempts=-1,
+                    reconnect_time_wait=_RECONNECT_SECONDS,
+                    ping_interval=_PING_SECONDS,
+                    max_outstanding_pings=2,
+                    error_cb=_note,
+                )
+        raise AssertionError("the retries end with a connection or an exception")
+
+
+async def _note(error: Exception) -> None:
+    log.debug("connection", error=str(error))

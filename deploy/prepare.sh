@@ -1,0 +1,54 @@
+#!/bin/sh
+# Prepares this machine for the targets of the Makefile: a Python of 3.11 or newer with venv, Java 17 or newer for Spark,
+# and a virtual environment in .venv with the package and all its extras. Packages of the system are installed by apt
+# where they are missing and that is permitted; otherwise one sentence says what to install.
+set -eu
+cd "$(dirname "$0")/.."
+
+stop() {
+    echo "petiole: $1" >&2
+    exit 1
+}
+
+install() {
+    command -v apt-get >/dev/null || stop "$1 is missing and there is no apt-get here; install it by hand"
+    if [ "$(id -u)" = 0 ]; then as=""
+    elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then as="sudo"
+    else stop "$1 is missing; install it with: apt-get install $2"
+    fi
+    echo "petiole: $1 is missing, installing $2"
+    { $as apt-get update -qq && DEBIAN_FRONTEND=noninteractive $as apt-get install -y -qq --no-install-recommends $2; } \
+        >/dev/null || stop "$1 is missing and apt-get could not install $2"
+}
+
+find_python() {
+    for one in "${PYTHON:-}" python3 python3.13 python3.12 python3.11; do
+        if [ -n "$one" ] && "$one" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            echo "$one"
+            return
+        fi
+    done
+}
+
+java_version() {
+    "${JAVA_HOME:+$JAVA_HOME/bin/}java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p'
+}
+
+python=$(find_python)
+if [ -z "$python" ]; then
+    install "Python 3.11 or newer" "python3 python3-venv"
+    python=$(find_python)
+    [ -n "$python" ] || stop "the system's Python is older than 3.11; install a newer one and set PYTHON to it"
+fi
+"$python" -c 'import ensurepip, venv' 2>/dev/null || install "venv of $python" python3-venv
+
+java=$(java_version || true)
+if [ "${java:-0}" -lt 17 ]; then
+    install "Java 17 or newer" openjdk-17-jre-headless
+    java=$(java_version || true)
+    [ "${java:-0}" -ge 17 ] || stop "the Java found first is older than 17; set JAVA_HOME to a newer one"
+fi
+
+[ -x .venv/bin/python ] || "$python" -m venv .venv
+.venv/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+touch .venv/ready
