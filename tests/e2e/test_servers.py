@@ -11,7 +11,7 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from agent.contract import ACCOUNT, new_epoch
+from agent.contract import ACCOUNT, FLEET_BUCKET, new_epoch
 from agent.server.permissions import leaf_inbox
 from agent.server.probe import Greeting, Stranger, greeting
 from agent.server.render import address_of
@@ -97,6 +97,18 @@ async def test_an_announcement_is_answered_and_the_registrar_may_ask_the_leaf_fo
     answers = await registrar.subscribe(inbox)
     await registrar.publish("$JS.edge-1.API.STREAM.INFO.TEL_edge-1_normal", b"", reply=inbox)
     assert b"stream_info_response" in (await answers.next_msg(timeout=5)).data
+
+
+async def test_the_registrar_keeps_and_watches_the_fleet(world: World) -> None:
+    registrar = await world.hub.connect("registrar")
+    fleet = await registrar.jetstream().create_key_value(bucket=FLEET_BUCKET)
+    await fleet.put("edge-1", b"{}")
+    assert (await fleet.get("edge-1")).value == b"{}"
+    watch = await fleet.watchall()
+    assert (await watch.updates(timeout=5)).key == "edge-1"  # type: ignore[no-untyped-call]
+    await watch.stop()  # type: ignore[no-untyped-call]
+    await fleet.delete("edge-1")
+    assert not world.hub.errors
 
 
 async def test_the_jobs_read_an_aggregate_and_say_what_they_have_committed(world: World) -> None:
