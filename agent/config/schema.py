@@ -1,43 +1,65 @@
-"""The configuration file (TOML): its schema, and reading it with all of its problems at once.
-
-Every problem names its key, what stood there and what to do. The options of an input are declared by the input's own
-module and handed in, so that the core knows no input.
-"""
+"""The schema of the configuration file: what may stand in it, and what holds when it does not."""
 
 from __future__ import annotations
 
-import difflib
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
 from agent import contract
 
-_UNITS_TIME = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_UNITS_SIZE = {
+_TIMES: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZES: Final = {
     "B": 1,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
     "KiB": 2**10,
     "MiB": 2**20,
     "GiB": 2**30,
     "TiB": 2**40,
-    "kB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
 }
-_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)\Z")
+_YEAR: Final = 365 * 86400.0
+_QUANTITY: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([A-Za-z]+)\Z")
 
 
 class Seconds(float):
-    """A duration in seconds, written as "100ms", "20s", "2m", "1h" or "1d"."""
+    """A duration in seconds, written as "100ms", "20s", "2m", "1h" or "1d"; above 0, at most a year."""
+
+    @classmethod
+    def parse(cls, value: object) -> Seconds:
+        """Read what stands in the file; raises `ValueError`."""
+        seconds = _quantity(value, _TIMES)
+        if not 0 < seconds <= _YEAR:
+            raise ValueError("out of range")
+        return cls(seconds)
 
 
 class Size(int):
-    """A size in bytes, written as "16MiB", "1GiB", "500kB" or a whole number."""
+    """A size in bytes, written as "16MiB", "1GiB", "500kB" or a whole number; at least 1."""
+
+    @classmethod
+    def parse(cls, value: object) -> Size:
+        """Read what stands in the file; raises `ValueError`."""
+        if isinstance(value, int) and not isinstance(value, bool):
+            size = value
+        else:
+            size = int(_quantity(value, _SIZES))
+        if not 1 <= size <= contract.MAX_INT:
+            raise ValueError("out of range")
+        return cls(size)
+
+
+def _quantity(value: object, units: Mapping[str, float]) -> float:
+    found = _QUANTITY.match(value) if isinstance(value, str) else None
+    if found is None or found[2] not in units:
+        raise ValueError("not a number with a unit")
+    return float(found[1]) * units[found[2]]
 
 
 class ConfigError(Exception):
@@ -104,7 +126,7 @@ class LeafMember(Struct, forbid_unknown_fields=True):
 
     domain: str
     key: str
-    classes: list[str] = [contract.DEFAULT_CLASS]
+    classes: list[str] = msgspec.field(default_factory=lambda: [contract.DEFAULT_CLASS])
 
 
 class Registrar(Struct, forbid_unknown_fields=True):
@@ -116,7 +138,8 @@ class Registrar(Struct, forbid_unknown_fields=True):
 
 
 class Config(Struct, forbid_unknown_fields=True):
-    """The whole configuration of one agent. `input` holds the options of each input, as its module declares."""
+    """The whole configuration of one agent. `input` holds the options of each input, as its module declares
+    them."""
 
     domain: str
     role: Literal["leaf", "hub"] = "leaf"
@@ -136,4 +159,4 @@ def listen_address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or not 0 <= int(port) <= 65535:
         raise ValueError(f"{text!r} is not host:port")
-    return host.strip("[]"), int(port)
+    return host.removeprefix("[").removesuffix("]"), int(port)

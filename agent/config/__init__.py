@@ -1,0 +1,38 @@
+"""The configuration file (TOML): its schema, and reading it with all of its problems at once.
+
+The options of an input are declared by the input's own module and handed in, so that the core knows no input.
+"""
+
+from agent.config.load import load
+from agent.config.schema import (
+    Admin,
+    Config,
+    ConfigError,
+    LeafMember,
+    Log,
+    Nats,
+    Positive,
+    Publish,
+    Registrar,
+    Seconds,
+    Size,
+    StreamClass,
+    listen_address,
+)
+
+__all__ = [
+    "Admin",
+    "Config",
+    "ConfigError",
+    "LeafMember",
+    "Log",
+    "Nats",
+    "Positive",
+    "Publish",
+    "Registrar",
+    "Seconds",
+    "Size",
+    "StreamClass",
+    "listen_address",
+    "load",
+]

@@ -1,0 +1,197 @@
+"""What no single key shows: names used twice, keys of the other role, ports that meet, secrets others may
+read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from agent import contract
+from agent.config.schema import Config, Nats, listen_address
+
+_USER_KEY: Final = re.compile(r"U[A-Z2-7]{55}\Z")
+_EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
+_SCHEMES: Final = ("nats-leaf", "nats", "tls", "ws", "wss")
+_SECRETS: Final = ("seed_file", "system_seed_file", "link_seed_file", "jobs_seed_file", "device_seed_file")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong: at which key, what stood there, and what to do."""
+
+    key: str
+    stood: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.stood}; {self.remedy}"
+
+
+def check(config: Config) -> Iterator[Problem]:
+    """All problems of a configuration whose values are of their types. Looks at the files that it names."""
+    yield from _names(config)
+    yield from _inputs(config)
+    yield from _role(config)
+    yield from _members(config)
+    yield from _addresses(config)
+    yield from _sizes(config)
+    yield from _secrets(config.nats)
+
+
+def _rows(rows: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    """The tables of a list with their numbers; None stands for one that could not be read."""
+    return ((number, one) for number, one in enumerate(rows, 1) if one is not None)
+
+
+def _names(config: Config) -> Iterator[Problem]:
+    yield from _contract("domain", contract.check_domain, config.domain, "name the machine")
+    if not config.class_:
+        yield Problem("class", "no class is left", f'write [[class]] with name = "{contract.DEFAULT_CLASS}"')
+    seen: set[str] = set()
+    for number, one in _rows(config.class_):
+        key = f"class[{number}].name"
+        yield from _contract(key, contract.check_class, one.name, "choose another name")
+        yield from _once(key, one.name, seen)
+
+
+def _inputs(config: Config) -> Iterator[Problem]:
+    classes = {one.name for _, one in _rows(config.class_)}
+    seen: set[str] = set()
+    for number, one in _rows(config.input):
+        key = f"input[{number}]"
+        yield from _contract(f"{key}.name", contract.check_input, one.name, "choose another name")
+        yield from _once(f"{key}.name", one.name, seen)
+        if one.class_ not in classes:
+            declared = ", ".join(sorted(classes))
+            yield Problem(
+                f"{key}.class",
+                f'there is no class "{one.class_}"',
+                f"declare it with [[class]], or take one of: {declared}",
+            )
+
+
+def _role(config: Config) -> Iterator[Problem]:
+    hub = contract.HUB_DOMAIN
+    if config.role == "hub":
+        if config.domain != hub:
+            yield Problem("domain", f'"{config.domain}" cannot be the hub\'s', f'write domain = "{hub}"')
+        if config.input:
+            yield Problem("input", "the hub takes in no readings", "move it to a leaf")
+        if config.nats.hub_urls:
+            yield Problem("nats.hub_urls", "the hub dials nobody", "remove it")
+        return
+    if config.domain == hub:
+        yield Problem("domain", f'"{hub}" is the hub\'s own', "give this machine another name")
+    if config.leaf:
+        yield Problem("leaf", "only the hub lets leaves in", 'remove it, or write role = "hub"')
+    if config.nats.server == "embedded" and not config.nats.hub_urls:
+        yield Problem(
+            "nats.hub_urls",
+            "is empty, so the leaf has no hub to dial",
+            'write hub_urls = ["nats-leaf://<hub>:7422"]',
+        )
+    for url in config.nats.hub_urls:
+        if not _is_url(url):
+            yield Problem("nats.hub_urls", f'"{url}" is not a server', 'write it as "nats-leaf://<hub>:7422"')
+
+
+def _is_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in _SCHEMES and bool(parts.hostname) and parts.port is not None
+    except ValueError:
+        return False
+
+
+def _members(config: Config) -> Iterator[Problem]:
+    domains: set[str] = set()
+    keys: set[str] = set()
+    for number, one in _rows(config.leaf):
+        key = f"leaf[{number}]"
+        yield from _contract(f"{key}.domain", contract.check_domain, one.domain, "name the leaf's domain")
+        yield from _once(f"{key}.domain", one.domain, domains)
+        if one.domain == contract.HUB_DOMAIN:
+            yield Problem(f"{key}.domain", f'"{one.domain}" is the hub\'s own', "name the leaf's domain")
+        if not _USER_KEY.match(one.key):
+            yield Problem(
+                f"{key}.key",
+                f'"{one.key:.60}" is not a public user key',
+                "copy the line that begins with U from `petiole enrol`",
+            )
+        yield from _once(f"{key}.key", one.key, keys)
+        for cls in one.classes:
+            yield from _contract(f"{key}.classes", contract.check_class, cls, "name a class of that leaf")
+
+
+def _listeners(config: Config) -> Iterator[tuple[str, str]]:
+    yield "nats.listen", config.nats.listen
+    if config.role == "hub":
+        yield "nats.leaf_listen", config.nats.leaf_listen
+    yield "admin.listen", config.admin.listen
+    for number, one in _rows(config.input):
+        if hasattr(one, "listen"):
+            yield f"input[{number}].listen", one.listen
+
+
+def _addresses(config: Config) -> Iterator[Problem]:
+    taken: list[tuple[str, str, int]] = []
+    for key, text in _listeners(config):
+        try:
+            host, port = listen_address(text)
+        except ValueError:
+            yield Problem(key, f'"{text}" is not an address', 'write it as "127.0.0.1:8080"')
+            continue
+        for other, its_host, its_port in taken:
+            if port and port == its_port and (host == its_host or {host, its_host} & _EVERYWHERE):
+                yield Problem(key, f"port {port} is also that of {other}", "give one of them another port")
+        taken.append((key, host, port))
+
+
+def _sizes(config: Config) -> Iterator[Problem]:
+    if config.publish.in_flight < config.publish.batch_bytes:
+        yield Problem(
+            "publish.in_flight",
+            f"{config.publish.in_flight} bytes do not hold one batch of {config.publish.batch_bytes}",
+            "make it larger than publish.batch_bytes",
+        )
+    total = sum(one.max_bytes for _, one in _rows(config.class_))
+    if config.nats.server == "embedded" and config.role == "leaf" and total > config.nats.max_file_store:
+        yield Problem(
+            "nats.max_file_store",
+            f"{config.nats.max_file_store} bytes do not hold the classes, which may take {total}",
+            "make it larger, or max_bytes of the classes smaller",
+        )
+
+
+def _secrets(nats: Nats) -> Iterator[Problem]:
+    for name in _SECRETS:
+        file: Path | None = getattr(nats, name)
+        if file is None:
+            continue
+        key = f"nats.{name}"
+        try:
+            mode = file.stat().st_mode & 0o777
+        except OSError as error:
+            yield Problem(key, f"{file} cannot be read ({error.strerror})", "put the seed there")
+            continue
+        if not file.is_file():
+            yield Problem(key, f"{file} is not a file", "name the file that holds the seed")
+        elif mode & 0o077:
+            yield Problem(key, f"{file} may be read by others (mode {mode:04o})", f"run chmod 600 {file}")
+
+
+def _contract(key: str, rule: Any, value: str, remedy: str) -> Iterator[Problem]:
+    try:
+        rule(value)
+    except contract.ContractError as error:
+        yield Problem(key, str(error), remedy)
+
+
+def _once(key: str, name: str, seen: set[str]) -> Iterator[Problem]:
+    if name in seen:
+        yield Problem(key, f'"{name}" is there twice', "let each have a name of its own")
+    seen.add(name)

@@ -1,0 +1,192 @@
+"""Reading a configuration file: every key is converted on its own, so that one problem does not hide another.
+
+A problem is one sentence, `key.path: what stood there; what to do`. The tables of a list are counted from 1.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, Union, get_args, get_origin
+
+import msgspec
+from msgspec import NODEFAULT, Meta, Struct
+from msgspec.structs import FieldInfo, fields
+
+from agent.config.checks import Problem, check
+from agent.config.schema import Config, ConfigError, Seconds, Size
+
+_LONGEST: Final = 60
+
+
+def load(path: Path, inputs: Mapping[str, type[Struct]]) -> Config:
+    """Read and check the file; `inputs` maps each type of input to its options. Raises `ConfigError` with
+    every problem."""
+    table = _read(path)
+    reader = _Reader()
+    tables = table.pop("input", [])
+    config = reader.root(table)
+    config.input = reader.inputs(tables, inputs)
+    told = {one.key for one in reader.problems}
+    problems = reader.problems + [one for one in check(config) if one.key not in told]
+    if problems:
+        raise ConfigError([str(one) for one in problems])
+    return config
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_bytes().decode())
+    except OSError as error:
+        raise ConfigError([f"{path}: cannot be read ({error.strerror}); name a file with -c"]) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8"]) from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError([f"{path}: not TOML: {error}; correct that line"]) from None
+
+
+class _Reader:
+    """Reads tables into Structs and keeps what was wrong; a bad value leaves its default in place."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+
+    def root(self, table: dict[str, Any]) -> Config:
+        """The configuration without its inputs, complete enough for further checks whatever was wrong."""
+        values = self._values(Config, table, "")
+        return Config(**{"domain": "unnamed", **values})
+
+    def inputs(self, tables: object, kinds: Mapping[str, type[Struct]]) -> list[Any]:
+        """The options of each input, None for one that could not be read."""
+        return [self._input(table, key, kinds) for key, table in self._tables(tables, "input")]
+
+    def _input(self, table: dict[str, Any], key: str, kinds: Mapping[str, type[Struct]]) -> Any:
+        kind = table.pop("type", None)
+        if isinstance(kind, str) and kind in kinds:
+            return self._struct(kinds[kind], table, key, also=("type",))
+        stood = "is missing" if kind is None else f"{_shown(kind)} is no type of input"
+        self._tell(f"{key}.type", stood, f"give {_one_of(kinds)}")
+        return None
+
+    def _struct(self, kind: type[Struct], table: object, key: str, also: Iterable[str] = ()) -> Any:
+        if not isinstance(table, dict):
+            self._tell(key, f"{_shown(table)} is not a table", f"write it as [{key}] with its keys below")
+            return None
+        values = self._values(kind, table, key, also)
+        if any(one.required and one.name not in values for one in fields(kind)):
+            return None
+        return kind(**values)
+
+    def _values(
+        self, kind: type[Struct], table: dict[str, Any], key: str, also: Iterable[str] = ()
+    ) -> dict[str, Any]:
+        """The attributes of a Struct that the table sets, by attribute name."""
+        known = {one.encode_name: one for one in fields(kind)}
+        for name in (one for one in table if one not in known):
+            self._tell(_join(key, name), "there is no such key", _nearest(name, [*known, *also]))
+        values: dict[str, Any] = {}
+        for name, one in known.items():
+            if name in table:
+                value = self._value(one, table[name], _join(key, name))
+                if value is not NODEFAULT:
+                    values[one.name] = value
+            elif one.required:
+                self._tell(_join(key, name), "is missing", f"give {_expected(one.type)}")
+        return values
+
+    def _value(self, one: FieldInfo, value: object, key: str) -> Any:
+        """One value, NODEFAULT when it is of no use."""
+        if isinstance(one.type, type) and issubclass(one.type, Struct):
+            table = self._struct(one.type, value, key)
+            return NODEFAULT if table is None else table
+        if (row := _row_of(one.type)) is not None:
+            return [self._struct(row, table, place) for place, table in self._tables(value, key)]
+        try:
+            return msgspec.convert(value, one.type, dec_hook=_hook)
+        except msgspec.ValidationError:
+            self._tell(key, f"{_shown(value)} cannot be used", f"give {_expected(one.type)}")
+            return NODEFAULT
+
+    def _tables(self, value: object, key: str) -> list[tuple[str, dict[str, Any]]]:
+        if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+            self._tell(key, f"{_shown(value)} is not a list of tables", f"write each as [[{key}]]")
+            return []
+        return [(f"{key}[{number}]", dict(table)) for number, table in enumerate(value, 1)]
+
+    def _tell(self, key: str, stood: str, remedy: str) -> None:
+        self.problems.append(Problem(key, stood, remedy))
+
+
+def _hook(kind: type, value: object) -> object:
+    if kind is Path and isinstance(value, str) and value:
+        return Path(value)
+    if kind is Seconds:
+        return Seconds.parse(value)
+    if kind is Size:
+        return Size.parse(value)
+    raise TypeError(f"{value!r:.60} is not {kind}")
+
+
+def _row_of(kind: Any) -> type[Struct] | None:
+    """The Struct of a list of tables, None for any other type."""
+    arguments = get_args(kind)
+    is_rows = get_origin(kind) is list and isinstance(arguments[0], type) and issubclass(arguments[0], Struct)
+    return arguments[0] if is_rows else None
+
+
+def _expected(kind: Any) -> str:
+    """What may stand there, in words."""
+    if isinstance(kind, UnionType) or get_origin(kind) is Union:
+        return _expected(next(one for one in get_args(kind) if one is not NoneType))
+    if get_origin(kind) is Literal:
+        return _one_of(get_args(kind))
+    if hasattr(kind, "__metadata__"):
+        return _expected(get_args(kind)[0]) + _bounds(kind.__metadata__)
+    if get_origin(kind) is list:
+        return f"a list, each {_expected(get_args(kind)[0])}"
+    return _WORDS[kind]
+
+
+_WORDS: Final[Mapping[Any, str]] = {
+    str: "text in quotes",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    Path: "a path in quotes",
+    Seconds: 'a duration above 0, such as "100ms", "20s" or "2m"',
+    Size: 'a size such as "500kB", "16MiB" or "1GiB"',
+}
+
+
+def _bounds(metadata: Iterable[Any]) -> str:
+    words = []
+    for meta in metadata:
+        if isinstance(meta, Meta):
+            words += [f"of at least {meta.ge}"] if meta.ge is not None else []
+            words += [f"of at most {meta.le}"] if meta.le is not None else []
+    return "".join(f" {one}" for one in words)
+
+
+def _one_of(names: Iterable[Any]) -> str:
+    return "one of " + ", ".join(json.dumps(str(name)) for name in names)
+
+
+def _nearest(name: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {near[0]}?" if near else f"take one of {', '.join(sorted(names))}"
+
+
+def _join(key: str, name: str) -> str:
+    return f"{key}.{name}" if key else name
+
+
+def _shown(value: object) -> str:
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except TypeError:
+        text = str(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
