@@ -1,0 +1,55 @@
+"""`python -m bench [NAME…]`: run benchmarks, write build/bench/NAME.json, show their rows."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.result import Result
+
+NAMES = ("ingest", "footprint")
+_DIRECTORY = Path("build/bench")
+
+
+def main(names: list[str]) -> int:
+    """Run the named benchmarks, or all; returns the exit code."""
+    unknown = [name for name in names if name not in NAMES]
+    if unknown:
+        print(f"no benchmark {', '.join(unknown)}; there are {', '.join(NAMES)}", file=sys.stderr)
+        return 2
+    console = Console()
+    for name in names or NAMES:
+        result: Result = importlib.import_module(f"bench.{name}").run()
+        path = result.write(_DIRECTORY)
+        console.print(_table(result))
+        console.print(f"written to {path}")
+    return 0
+
+
+def _table(result: Result) -> Table:
+    table = Table(title=result.benchmark)
+    for column in ("what", "value", "unit", "goal", "met", "against", "ratio"):
+        table.add_column(column)
+    for row in result.rows:
+        cells = row.as_json()
+        against = cells["against"]
+        beside = f"{against['what']}: {against['value']:,}" if against else ""
+        met = {None: "", True: "yes", False: "no"}[cells["met"]]
+        table.add_row(
+            cells["what"],
+            f"{cells['value']:,}",
+            cells["unit"],
+            "" if cells["goal"] is None else f"{cells['goal']:,}",
+            met,
+            beside,
+            "" if cells["ratio"] is None else f"{cells['ratio']:,}",
+        )
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,94 @@
+"""What an agent costs that has little to do: memory and CPU of an idle leaf with host metrics each second,
+with a backlog of 2 GB, and after a SIGKILL and a start on that backlog. The NATS server is a process of its
+own and not counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import nats
+
+from agent import contract
+from agent.contract import BatchHeaders, Clock, MessageId
+from bench.agents import DOMAIN, Bench, leaf
+from bench.result import Result, Row
+
+_SETTLE_SECONDS = 10.0
+_IDLE_SECONDS = 30.0
+_BACKLOG_BYTES = 2 * 10**9
+_MESSAGE_BYTES = 32 * 1024
+_WINDOW = 256
+_RSS_GOAL = 64.0
+_CPU_GOAL = 1.0
+_READY_GOAL = 3.0
+
+_INPUTS = """
+[[input]]
+type = "host"
+interval = "1s"
+
+[[input]]
+type = "http"
+listen = "127.0.0.1:{http_port}"
+"""
+
+
+def run() -> Result:
+    """Measure an idle agent, the same with a backlog, and one started anew on it."""
+    with (
+        tempfile.TemporaryDirectory(prefix="petiole-bench-") as directory,
+        leaf(Path(directory), _INPUTS, max_bytes="3GiB") as bench,
+    ):
+        bench.start()
+        time.sleep(_SETTLE_SECONDS)
+        cpu, idle = _watch(bench)
+        asyncio.run(_fill(bench))
+        _, backlog = _watch(bench)
+        bench.kill()
+        ready = bench.start()
+        _, restarted = _watch(bench)
+    return Result(
+        "footprint",
+        [
+            Row("idle, host metrics each second: CPU", cpu, "% of a core", _CPU_GOAL, least=True),
+            Row("idle, host metrics each second: RSS", idle, "MB", _RSS_GOAL, least=True),
+            Row("2 GB of backlog: RSS", backlog, "MB", _RSS_GOAL, least=True),
+            Row("2 GB of backlog, killed and started: ready", ready, "s", _READY_GOAL, least=True),
+            Row("2 GB of backlog, killed and started: RSS", restarted, "MB", _RSS_GOAL, least=True),
+        ],
+    )
+
+
+def _watch(bench: Bench) -> tuple[float, float]:
+    """Per cent of a core over `_IDLE_SECONDS`, and RSS in MB at its end."""
+    before, began = bench.agent.cpu_times(), time.monotonic()
+    time.sleep(_IDLE_SECONDS)
+    after, wall = bench.agent.cpu_times(), time.monotonic() - began
+    used = after.user + after.system - before.user - before.system
+    return 100 * used / wall, bench.agent.memory_info().rss / 1e6
+
+
+async def _fill(bench: Bench) -> None:
+    """Put batches of incompressible bytes into the stream, as an input of another run would have."""
+    nc = await nats.connect(
+        bench.url, nkeys_seed=str(bench.seed_file), inbox_prefix=contract.inbox_prefix(DOMAIN).encode()
+    )
+    subject = contract.batch_subject(DOMAIN, contract.DEFAULT_CLASS, "http")
+    run, window = contract.new_run(), asyncio.Semaphore(_WINDOW)
+    js = nc.jetstream(timeout=30)
+
+    async def put(n: int) -> None:
+        ident = MessageId(run, contract.DEFAULT_CLASS, n)
+        headers = BatchHeaders(ident, 500, time.time_ns(), Clock(True, "bench", n)).encode()
+        async with window:
+            await js.publish(subject, os.urandom(_MESSAGE_BYTES), headers=headers)
+
+    async with asyncio.TaskGroup() as group:
+        for n in range(1, _BACKLOG_BYTES // _MESSAGE_BYTES + 1):
+            group.create_task(put(n))
+    await nc.close()
