@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from hub_jobs.source.options import OptionError, ReadOptions, parse_options
 from hub_jobs.source.plan import Range, resolve, split
@@ -17,11 +25,25 @@ from hub_jobs.source.wire import ApiError, Connection, StreamInfo, WireError, re
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA = (
-    "subject string, value binary, stream string, seq bigint, timestamp timestamp, source_domain string, "
-    "source_stream string, source_ident string, source_seq bigint, source_subject string, msg_id string, "
-    "headers array<struct<key: string, value: binary>>"
+_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+
+SCHEMA = StructType(
+    [
+        StructField("subject", StringType()),
+        StructField("value", BinaryType()),
+        StructField("stream", StringType()),
+        StructField("seq", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("source_domain", StringType()),
+        StructField("source_stream", StringType()),
+        StructField("source_ident", StringType()),
+        StructField("source_seq", LongType()),
+        StructField("source_subject", StringType()),
+        StructField("msg_id", StringType()),
+        StructField("headers", ArrayType(_HEADER)),
+    ]
 )
+"""The columns, as `rows.SCHEMA` has them in Arrow."""
 
 _NO_SUCH_STREAM = 10059
 
@@ -74,16 +96,17 @@ class NatsDataSource(DataSource):
         """The name after ``format``."""
         return "nats"
 
-    def schema(self) -> str:
+    def schema(self) -> StructType:
         """The columns; there are no others."""
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of the ranges that the options ask for. Raises OptionError when they are wrong."""
         options = parse_options(dict(self.options))
-        if schema.simpleString() != StructType.fromDDL(SCHEMA).simpleString():
+        if schema != SCHEMA:
+            names = ", ".join(SCHEMA.names)
             raise OptionError(
-                f"the columns of nats are fixed; leave schema(...) out and select from: {SCHEMA}"
+                f"the columns of nats are fixed; leave schema(...) out and select from: {names}"
             )
         return NatsReader(options)
 
@@ -111,7 +134,9 @@ class NatsReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range, as Arrow batches."""
-        assert isinstance(partition, RangePartition)
+        if not isinstance(partition, RangePartition):
+            # Spark makes one partition of None out of an empty plan.
+            return
         options, part = self._options, partition.range
         with Connection(options.server) as conn:
             source_index = _info(conn, part.stream).source_index

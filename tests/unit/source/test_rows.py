@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from hub_jobs.source.ranges import Columns
+from hub_jobs.source.rows import SCHEMA, to_batch
+
+SOURCED = (
+    b"NATS/1.0\r\nNats-Msg-Id: run-normal-1\r\nPetiole-Count: 5\r\n"
+    b"Nats-Stream-Source: TEL_a:JE7QNXai:C=hLBOXiOY 17 > > tel.a.x tXwJ5ZgK\r\n\r\n"
+)
+
+
+def test_a_record_becomes_a_row_with_where_it_came_from() -> None:
+    columns = Columns(
+        [b"tel.a.x", b"s"], [SOURCED, b""], [b"\x00\xff", b""], [7, 9], [1_500_000_001_234_567_891, 999]
+    )
+    batch = to_batch("TELEMETRY_0", columns, {"TEL_a:JE7QNXai": "edge1"}, include_headers=True)
+    assert batch.schema == SCHEMA
+    first, second = batch.to_pylist()
+    assert first == {
+        "subject": "tel.a.x",
+        "value": b"\x00\xff",
+        "stream": "TELEMETRY_0",
+        "seq": 7,
+        "timestamp": datetime(2017, 7, 14, 2, 40, 1, 234567, UTC),
+        "source_domain": "edge1",
+        "source_stream": "TEL_a",
+        "source_ident": "tXwJ5ZgK",
+        "source_seq": 17,
+        "source_subject": "tel.a.x",
+        "msg_id": "run-normal-1",
+        "headers": [
+            {"key": "Nats-Msg-Id", "value": b"run-normal-1"},
+            {"key": "Petiole-Count", "value": b"5"},
+            {"key": "Nats-Stream-Source", "value": b"TEL_a:JE7QNXai:C=hLBOXiOY 17 > > tel.a.x tXwJ5ZgK"},
+        ],
+    }
+    assert second["headers"] == []
+    assert {name for name, value in second.items() if value is None} == {
+        "source_domain",
+        "source_stream",
+        "source_ident",
+        "source_seq",
+        "source_subject",
+        "msg_id",
+    }
+
+
+def test_what_is_malformed_becomes_a_row_too() -> None:
+    block = b"NATS/1.0\r\nNats-Stream-Source: nonsense\r\nNats-Msg-Id: \xff\r\n\xfe: x\r\n\r\n"
+    batch = to_batch("S", Columns([b"a.\xff"], [block], [b"v"], [1], [0]), {}, include_headers=True)
+    (row,) = batch.to_pylist()
+    assert (row["subject"], row["msg_id"]) == ("a.\N{REPLACEMENT CHARACTER}", "\N{REPLACEMENT CHARACTER}")
+    assert row["source_stream"] is None
+    assert row["headers"][0] == {"key": "Nats-Stream-Source", "value": b"nonsense"}
+
+
+def test_headers_are_left_out_unless_asked_for() -> None:
+    batch = to_batch("S", Columns([b"a"], [SOURCED], [b"v"], [1], [0]), {}, include_headers=False)
+    (row,) = batch.to_pylist()
+    assert row["headers"] is None
+    assert (row["source_domain"], row["source_stream"]) == (None, "TEL_a")
