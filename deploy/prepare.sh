@@ -50,5 +50,5 @@ if [ "${java:-0}" -lt 17 ]; then
 fi
 
 [ -x .venv/bin/python ] || "$python" -m venv .venv
-.venv/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+.venv/bin/python -m pip install --quiet --disable-pip-version-check --use-pep517 -e '.[dev]'
 touch .venv/ready
