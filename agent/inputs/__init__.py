@@ -1,10 +1,11 @@
-"""The inputs: one module each. This registry is the only place that names them all; the core is handed what it
-needs of it.
+"""The inputs: one module each. This registry is the only place that names them all; the core is handed what
+it needs of it.
 
-An input's options are a `msgspec.Struct` with `tag_field="type"`, `tag=<its type>`, `forbid_unknown_fields=True`
-and at least `name: str` and `class_: str = msgspec.field(name="class", default=contract.DEFAULT_CLASS)`.
-An input may have a method `check() -> list[str]`, called before anything runs, that says what stands in its way
-on this machine (a taken port, a missing directory), one sentence a problem.
+An input's options are a `msgspec.Struct` with `tag_field="type"`, `tag=<its type>`,
+`forbid_unknown_fields=True` and at least `name: str` and `class_: str = msgspec.field(name="class",
+default=contract.DEFAULT_CLASS)`. An input may have a method `check() -> list[str]`, called before anything
+runs, that says what stands in its way on this machine (a taken port, a missing directory), one sentence a
+problem.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
+from agent.inputs.file import FileInput, FileOptions
+from agent.inputs.host import HostInput, HostOptions
 from agent.inputs.http import HttpInput, HttpOptions
 from agent.intake import Input
 from agent.metrics import Metrics
@@ -27,5 +30,7 @@ class InputKind(NamedTuple):
 
 
 INPUTS: dict[str, InputKind] = {
+    "file": InputKind(FileOptions, FileInput),
+    "host": InputKind(HostOptions, HostInput),
     "http": InputKind(HttpOptions, HttpInput),
 }

@@ -1,0 +1,122 @@
+"""Where a tailed file was read up to, and which file goes on from there. No I/O.
+
+A position names a place by what stands there, not by an inode alone: an inode is given to another file as
+soon as its own is deleted, and a file that is truncated and filled again keeps it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from hashlib import blake2b
+from typing import Annotated, Final, Literal, NamedTuple
+
+import msgspec
+
+from agent.contract import ContractError
+
+MARK_BYTES: Final = 1024
+"""How many bytes at the beginning of a file, and how many before the offset, make its fingerprint."""
+
+_Natural = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Position(msgspec.Struct, frozen=True):
+    """Where a file was read up to: `offset` bytes of it. `modified` is when it had last been changed (ns
+    since 1970), by which the files that came after it are told. The number of its device is left out: it may
+    be another after each start of the machine."""
+
+    path: str
+    inode: _Natural
+    offset: _Natural
+    fingerprint: str
+    modified: int
+    v: Literal[1]
+
+    def encode(self) -> str:
+        """The position as printable ASCII."""
+        return json.dumps(msgspec.to_builtins(self), separators=(",", ":")).replace("\x7f", "\\u007f")
+
+
+def parse_position(text: str) -> Position:
+    """Read a position back; raises `ContractError`."""
+    try:
+        return msgspec.convert(json.loads(text), Position)
+    except (ValueError, RecursionError, msgspec.ValidationError) as error:
+        raise ContractError(f"the stored position {text!r:.300} can't be read here: {error}") from None
+
+
+class Mark(NamedTuple):
+    """What tells a place in a file: the first bytes of the file, and those just before the place."""
+
+    head: bytes = b""
+    tail: bytes = b""
+
+    def after(self, data: bytes) -> Mark:
+        """The mark of the place behind `data`, which stands at this one."""
+        return Mark((self.head + data[:MARK_BYTES])[:MARK_BYTES], (self.tail + data)[-MARK_BYTES:])
+
+    def fingerprint(self) -> str:
+        """The mark as a short digest."""
+        return blake2b(self.head + self.tail, digest_size=8).hexdigest()
+
+
+class Seen(NamedTuple):
+    """A file as a look into its folder showed it; `size` in bytes, `modified` in ns since 1970."""
+
+    name: str
+    inode: int
+    size: int
+    modified: int
+
+
+def is_rotated(name: str, live: str) -> bool:
+    """Whether a file's name is what rotation makes of the name `live`: a number or a time at the end or
+    before the extension (`a.log.1`, `a.log-20251121`, `a.1.log`). Nothing else passes, above all no copy that
+    a person made and nothing that was compressed."""
+    stem, dot, extension = live.rpartition(".")
+    number = r"[.-]\d[\dT_:.-]*"
+    if re.fullmatch(re.escape(live) + number, name):
+        return True
+    return (
+        bool(stem) and re.fullmatch(re.escape(stem) + number + re.escape(dot + extension), name) is not None
+    )
+
+
+def candidates(position: Position, live: Seen | None, folder: Iterable[Seen], live_name: str) -> list[Seen]:
+    """The files that may hold `position`, the likeliest first: those with its inode, which were renamed at
+    most; what was copied from it before it was truncated; the live file under another inode, as after a
+    restore. Whether one does, its fingerprint tells. `folder` is the other files beside the live one."""
+    everything = [*([live] if live else []), *folder]
+    long_enough = [seen for seen in everything if seen.size >= position.offset]
+    same = [seen for seen in long_enough if seen.inode == position.inode]
+    copies = [
+        seen
+        for seen in long_enough
+        if seen not in same and seen.modified >= position.modified and is_rotated(seen.name, live_name)
+    ]
+    copies.sort(key=lambda seen: seen.modified, reverse=True)
+    restored = [seen for seen in long_enough if seen is live and seen not in same]
+    return [*same, *copies, *restored]
+
+
+def successor(
+    live: Seen | None, folder: Iterable[Seen], live_name: str, after: int | None, read: int | None
+) -> Seen | None:
+    """The file to read next, after one that was last changed at `after`: the oldest rotated file that was
+    changed later, for several rotations may have passed, otherwise the live one. `read` is the inode of the
+    one before, as long as it is held open. An empty file is not gone on to: its writer may still be in the
+    one before."""
+    rotated = [
+        seen
+        for seen in folder
+        if after is not None
+        and seen.modified > after
+        and seen.size > 0
+        and seen.inode != read
+        and is_rotated(seen.name, live_name)
+    ]
+    if rotated:
+        return min(rotated, key=lambda seen: seen.modified)
+    return live if live is not None and live.size > 0 else None

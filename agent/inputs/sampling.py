@@ -1,0 +1,154 @@
+"""What the input `host` measures: calls of psutil, and the arithmetic on what they return. Linux."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+import psutil
+
+Group = Literal["cpu", "memory", "disk", "network", "temperature"]
+GROUPS: Final[tuple[Group, ...]] = ("cpu", "memory", "disk", "network", "temperature")
+_MODES: Final = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+"""The modes that add up to all of the time: the kernel counts guests within `user` and `nice`."""
+_IMAGES: Final = frozenset({"squashfs", "erofs", "iso9660"})
+"""File systems that are always full, because they are never written to."""
+_NO_DISKS: Final = ("loop", "ram", "zram")
+_NO_INTERFACES: Final = ("lo", "veth")
+_BLOCK: Final = Path("/sys/block")
+
+
+class Measure(NamedTuple):
+    """One measured value."""
+
+    metric: str
+    value: float
+    tags: Mapping[str, str] = {}
+
+
+class Sample(NamedTuple):
+    """What could be measured, and for each group that could not be, why."""
+
+    measures: list[Measure]
+    problems: dict[str, str]
+
+
+class Sampler:
+    """Takes samples of some groups. May block, so it is called in a thread, in any one but never in two at
+    once."""
+
+    def __init__(self, groups: tuple[Group, ...]) -> None:
+        self._groups = groups
+        self._cpu: dict[str, float] | None = None
+
+    def sample(self) -> Sample:
+        """Measure everything once. A group that fails takes nothing else with it."""
+        takers: dict[Group, Callable[[], Iterator[Measure]]] = {
+            "cpu": self._take_cpu,
+            "memory": _memory,
+            "disk": _disks,
+            "network": _network,
+            "temperature": _temperatures,
+        }
+        measures: list[Measure] = []
+        problems: dict[str, str] = {}
+        for group in self._groups:
+            try:
+                measures += takers[group]()
+            except (OSError, RuntimeError, ValueError, psutil.Error) as error:
+                problems[group] = f"{type(error).__name__}: {error}"
+        return Sample(measures, problems)
+
+    def _take_cpu(self) -> Iterator[Measure]:
+        # psutil's own percentages are kept for each thread that asks, and a thread pool asks from any.
+        before, self._cpu = self._cpu, psutil.cpu_times()._asdict()
+        if before is not None:
+            shares = cpu_shares(before, self._cpu)
+            for mode, share in shares.items():
+                yield Measure("cpu_mode_percent", share, {"mode": mode})
+            if shares:
+                yield Measure("cpu_percent", round(100.0 - shares["idle"] - shares["iowait"], 2))
+        for span, load in zip(("1m", "5m", "15m"), os.getloadavg(), strict=True):
+            yield Measure(f"load_{span}", round(load, 2))
+        yield Measure("uptime_seconds", round(time.clock_gettime(time.CLOCK_BOOTTIME), 3))
+
+
+def cpu_shares(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    """The per cent of the time between two counts of CPU seconds that was spent in each mode; empty when none
+    has passed. A count that went back, as `iowait` may, is none."""
+    spent = {mode: max(0.0, after.get(mode, 0.0) - before.get(mode, 0.0)) for mode in _MODES}
+    total = sum(spent.values())
+    return {mode: round(100.0 * one / total, 2) for mode, one in spent.items()} if total > 0 else {}
+
+
+def _memory() -> Iterator[Measure]:
+    memory, swap = psutil.virtual_memory(), psutil.swap_memory()
+    yield Measure("memory_total_bytes", memory.total)
+    yield Measure("memory_used_bytes", memory.used)
+    yield Measure("memory_available_bytes", memory.available)
+    yield Measure("swap_total_bytes", swap.total)
+    yield Measure("swap_used_bytes", swap.used)
+
+
+def _disks() -> Iterator[Measure]:
+    whole = {one.name for one in _BLOCK.iterdir()} if _BLOCK.is_dir() else set()
+    for disk, io in psutil.disk_io_counters(perdisk=True).items():
+        if disk in whole and not disk.startswith(_NO_DISKS):
+            tags = {"disk": disk}
+            yield Measure("disk_read_bytes", io.read_bytes, tags)
+            yield Measure("disk_written_bytes", io.write_bytes, tags)
+            yield Measure("disk_reads", io.read_count, tags)
+            yield Measure("disk_writes", io.write_count, tags)
+            yield Measure("disk_busy_seconds", io.busy_time / 1000.0, tags)
+    for mount in mounts((one.device, one.mountpoint, one.fstype) for one in psutil.disk_partitions()):
+        usage = psutil.disk_usage(mount)
+        tags = {"mount": _text(mount)}
+        yield Measure("disk_total_bytes", usage.total, tags)
+        yield Measure("disk_used_bytes", usage.used, tags)
+        yield Measure("disk_free_bytes", usage.free, tags)
+
+
+def mounts(partitions: Iterator[tuple[str, str, str]]) -> list[str]:
+    """Where each (device, mount point, type) is looked at: a device once, where it is mounted nearest to the
+    root, and no read-only image."""
+    places: dict[str, str] = {}
+    for device, place, kind in partitions:
+        if kind not in _IMAGES and len(place) < len(places.get(device, place + "/")):
+            places[device] = place
+    return sorted(places.values())
+
+
+def _network() -> Iterator[Measure]:
+    for interface, io in psutil.net_io_counters(pernic=True).items():
+        if interface.startswith(_NO_INTERFACES):
+            continue
+        tags = {"interface": interface}
+        yield Measure("network_received_bytes", io.bytes_recv, tags)
+        yield Measure("network_sent_bytes", io.bytes_sent, tags)
+        yield Measure("network_received_packets", io.packets_recv, tags)
+        yield Measure("network_sent_packets", io.packets_sent, tags)
+        yield Measure("network_receive_errors", io.errin, tags)
+        yield Measure("network_send_errors", io.errout, tags)
+        yield Measure("network_receive_drops", io.dropin, tags)
+        yield Measure("network_send_drops", io.dropout, tags)
+
+
+def _temperatures() -> Iterator[Measure]:
+    for chip, sensors in psutil.sensors_temperatures().items():
+        seen: Counter[str] = Counter()
+        for sensor in sensors:
+            label = sensor.label or "temperature"
+            seen[label] += 1
+            number = f" {seen[label]}" if seen[label] > 1 else ""
+            yield Measure(
+                "temperature_celsius", sensor.current, {"chip": chip, "sensor": _text(label + number)}
+            )
+
+
+def _text(name: str) -> str:
+    """A name from the file system as text that can be stored."""
+    return name.encode(errors="replace").decode()
