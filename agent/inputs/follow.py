@@ -9,6 +9,7 @@ be truncated, and filled again, between any two looks.
 from __future__ import annotations
 
 import errno
+import math
 import os
 import stat
 from dataclasses import dataclass, replace
@@ -58,7 +59,7 @@ _MORE: Final = Look(more=True)
 class _File:
     """The file being read, up to `offset`. `modified` is when it had been changed (ns since 1970) as it was
     last read, `state` its size and time of change at the last look, `since` when it became so (monotonic
-    seconds), `drained` says that it then held no further whole line."""
+    seconds), `drained` says that it then held no further whole line, `searched` when its successor was."""
 
     fd: int
     name: str
@@ -70,6 +71,7 @@ class _File:
     since: float
     skipping: bool = False
     drained: bool = False
+    searched: float = -math.inf
 
 
 class Follower:
@@ -145,13 +147,14 @@ class Follower:
         if not file.drained:
             return self._read(file, info.st_mtime_ns)
         left = live is None or live.inode != file.inode
-        if not left or self._now - file.since < QUIET:
+        if not left or self._now - file.searched < QUIET:
             return _NOTHING
+        file.searched = self._now
         following = successor(live, self._folder(), self._path.name, info.st_mtime_ns, file.inode)
-        if following is None:
-            file.since = self._now
+        if following is None or (following is live and self._now - file.since < QUIET):
             return _NOTHING
         if file.offset < info.st_size:
+            file.searched = -math.inf
             return self._read(file, info.st_mtime_ns, last=True)
         self._after = info.st_mtime_ns
         self._open(following)

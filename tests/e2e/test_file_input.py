@@ -1,0 +1,144 @@
+"""A program that tails a file is killed while the file grows and is rotated: each line is stored once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+from tests.servers import until
+
+TAILER = """
+import asyncio, json, os, pathlib, sys
+from agent.config import Seconds
+from agent.inputs.file import FileInput, FileOptions
+from agent.metrics import Metrics
+
+class Store:
+    "Keeps payload and position of each chunk in a file of its own, there whole or not at all."
+    domain = "edge-1"
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.count = len(list(folder.glob("*.json")))
+
+    async def submit(self, name, cls, chunk):
+        text = json.dumps([chunk.payload.decode(), chunk.position])
+        await asyncio.sleep(0.002)
+        part = self.folder / "part"
+        part.write_text(text)
+        part.rename(self.folder / f"{self.count:06d}.json")
+        await asyncio.sleep(0.002)
+        self.count += 1
+
+    async def position(self, name, cls):
+        if not self.count:
+            return None
+        return json.loads((self.folder / f"{self.count - 1:06d}.json").read_text())[1]
+
+async def main():
+    options = FileOptions(name="tail", path=pathlib.Path(sys.argv[1]), poll=Seconds(0.01))
+    await FileInput(options, Metrics()).run(Store(pathlib.Path(sys.argv[2])), asyncio.Event())
+
+asyncio.run(main())
+"""
+ROUNDS = 7
+LINES = 2_000
+
+
+class Tailer:
+    """The program under test, started and killed."""
+
+    def __init__(self, path: Path, store: Path) -> None:
+        self._command = [sys.executable, "-c", TAILER, str(path), str(store)]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(self._command)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+class Writer:
+    """Writes numbered lines, in whole and in halves, and rotates."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.count = 0
+
+    def write(self, lines: int) -> None:
+        with self.path.open("a") as file:
+            for number in range(self.count, self.count + lines):
+                line = f'{{"metric":"n","value":{number},"tags":{{"padding":"{"x" * (number % 80)}"}}}}\n'
+                file.write(line[:9])
+                if number % 500 == 0:
+                    file.flush()
+                file.write(line[9:])
+        self.count += lines
+
+    def rename(self) -> None:
+        self._shift()
+        self.path.rename(self.path.with_name("a.ndjson.1"))
+
+    def copy_and_truncate(self) -> None:
+        self._shift()
+        shutil.copyfile(self.path, self.path.with_name("a.ndjson.1"))
+        os.truncate(self.path, 0)
+
+    def _shift(self) -> None:
+        for number in range(50, 0, -1):
+            old = self.path.with_name(f"a.ndjson.{number}")
+            if old.exists():
+                old.rename(self.path.with_name(f"a.ndjson.{number + 1}"))
+
+
+def stored(store: Path) -> list[int]:
+    lines: list[str] = []
+    for one in sorted(store.glob("*.json")):
+        lines += json.loads(one.read_text())[0].splitlines()
+    return [json.loads(line)["value"] for line in lines]
+
+
+def more_than(chunks: int, store: Path) -> bool:
+    return len(list(store.iterdir())) > chunks
+
+
+async def test_a_killed_tailer_neither_loses_nor_repeats_a_line(tmp_path: Path) -> None:
+    chance = random.Random(20_251_121)
+    store = tmp_path / "store"
+    store.mkdir()
+    writer, tailer = Writer(tmp_path / "a.ndjson"), Tailer(tmp_path / "a.ndjson", store)
+    writer.write(1)
+    try:
+        for _ in range(ROUNDS):
+            chunks = len(list(store.iterdir()))
+            tailer.start()
+            await until(partial(more_than, chunks, store), "something is stored")
+            for _ in range(3):
+                writer.write(LINES)
+                await asyncio.sleep(chance.uniform(0.0, 0.05))
+                if chance.random() < 0.4:
+                    chance.choice([writer.rename, writer.copy_and_truncate])()
+                    writer.write(LINES)
+            tailer.kill()
+            if chance.random() < 0.5:
+                chance.choice([writer.rename, writer.copy_and_truncate])()
+            writer.write(LINES)
+        tailer.start()
+        last = f'"value":{writer.count - 1},'
+        await until(
+            lambda: last in sorted(store.glob("*.json"))[-1].read_text().replace("\\", ""), "all is stored"
+        )
+    finally:
+        tailer.kill()
+    assert stored(store) == list(range(writer.count))
