@@ -19,6 +19,7 @@ SOURCE_HEADER: Final = b"Nats-Stream-Source"
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _CONSUMER_MARK: Final = ":C="
 _FIELDS: Final = 6
+_SEQ_DIGITS: Final = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,8 @@ def parse_source(value: bytes) -> SourceKey:
     if len(fields) != _FIELDS or not fields[1].isascii() or not fields[1].isdigit():
         raise ValueError(f"not a Nats-Stream-Source value: {value[:200]!r}")
     index, seq, _, _, subject, identity = fields
+    if len(seq) > _SEQ_DIGITS:
+        raise ValueError(f"not a sequence in a Nats-Stream-Source value: {seq[:200]!r}")
     return SourceKey(index.partition(":")[0], index, int(seq), identity, subject)
 
 

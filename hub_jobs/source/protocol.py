@@ -169,11 +169,17 @@ def header(headers: bytes, name: bytes) -> bytes | None:
     Of a repeated header it is the last: the hub's server writes its own at the end, so that what a leaf may
     have put before it does not count.
     """
-    start = headers.rfind(b"\r\n" + name + b":")
-    if start < 0:
-        return None
-    start += len(name) + 3
-    return headers[start : headers.index(b"\r\n", start)].strip()
+    return header_column([headers], name)[0]
+
+
+def header_column(blocks: list[bytes], name: bytes) -> list[bytes | None]:
+    """`header` of many messages."""
+    mark = b"\r\n" + name + b":"
+    skip = len(mark)
+    return [
+        None if (at := block.rfind(mark)) < 0 else block[at + skip : block.find(b"\r\n", at + 2)].strip()
+        for block in blocks
+    ]
 
 
 def parse_headers(headers: bytes) -> list[tuple[str, bytes]]:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hub_jobs.source.lineage import SOURCE_HEADER, origin, parse_source
-from hub_jobs.source.protocol import header, parse_headers
+from hub_jobs.source.protocol import header_column, parse_headers
 from hub_jobs.source.ranges import Columns
 
 SCHEMA: Final = pa.schema(
@@ -54,40 +54,54 @@ def to_batch(
         pa.array(columns.seqs, pa.int64()),
         pc.divide(pa.array(columns.timestamps_ns, pa.int64()), 1000).cast(pa.timestamp("us", tz="UTC")),
         *_sources(columns.headers, source_index),
-        _text([header(one, _MSG_ID) if one else None for one in columns.headers]),
+        _text(header_column(columns.headers, _MSG_ID)),
         _headers(columns.headers) if include_headers else pa.nulls(count, SCHEMA.field("headers").type),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
 def _sources(headers: list[bytes], source_index: Mapping[str, str]) -> list[pa.Array]:
-    domains: list[str | None] = []
-    streams: list[str | None] = []
-    identities: list[str | None] = []
-    seqs: list[int | None] = []
-    subjects: list[str | None] = []
-    for one in headers:
-        value = header(one, SOURCE_HEADER) if one else None
-        try:
-            key = None if value is None else parse_source(value)
-        except ValueError:
-            key = None
-        if key is None:
-            for column in (domains, streams, identities, seqs, subjects):
-                column.append(None)
-            continue
-        domains.append(source_index.get(origin(key.index)))
-        streams.append(key.stream)
-        identities.append(key.identity or None)
-        seqs.append(key.seq)
-        subjects.append(key.subject)
+    values = header_column(headers, SOURCE_HEADER)
+    try:
+        return _well_formed_sources(pa.array(values, pa.binary()).cast(pa.string()), source_index)
+    except pa.ArrowInvalid:
+        return _any_sources(values, source_index)
+
+
+def _well_formed_sources(values: pa.Array, source_index: Mapping[str, str]) -> list[pa.Array]:
+    """The source columns without a Python object a row; ArrowInvalid when a value is in another form."""
+    fields = pc.split_pattern(values, " ")
+    if pc.min_max(pc.list_value_length(fields)).as_py() not in (
+        {"min": 6, "max": 6},
+        {"min": None, "max": None},
+    ):
+        raise pa.ArrowInvalid("not six fields")
+    index, seq, subject, identity = (pc.list_element(fields, at) for at in (0, 1, 4, 5))
+    encoded = index.dictionary_encode()
+    names = encoded.dictionary.to_pylist()
+    domains = pa.array([source_index.get(origin(name)) for name in names], pa.string())
+    streams = pa.array([name.partition(":")[0] for name in names], pa.string())
     return [
-        pa.array(domains, pa.string()),
-        pa.array(streams, pa.string()),
-        pa.array(identities, pa.string()),
-        pa.array(seqs, pa.int64()),
-        pa.array(subjects, pa.string()),
+        domains.take(encoded.indices),
+        streams.take(encoded.indices),
+        identity,
+        seq.cast(pa.int64()),
+        subject,
     ]
+
+
+def _any_sources(values: list[bytes | None], source_index: Mapping[str, str]) -> list[pa.Array]:
+    rows = [_source(value, source_index) for value in values]
+    kinds = (pa.string(), pa.string(), pa.string(), pa.int64(), pa.string())
+    return [pa.array([row[at] for row in rows], kind) for at, kind in enumerate(kinds)]
+
+
+def _source(value: bytes | None, source_index: Mapping[str, str]) -> tuple[str | int | None, ...]:
+    try:
+        key = parse_source(value or b"")
+    except ValueError:
+        return (None,) * 5
+    return source_index.get(key.origin), key.stream, key.identity or None, key.seq, key.subject
 
 
 def _text(values: list[bytes | None] | list[bytes]) -> pa.Array:

@@ -166,7 +166,7 @@ def test_a_stream_that_is_deleted_under_the_reader_is_no_short_read(
     next(found)
     with Connection(conn.server) as other:
         other.api("STREAM.DELETE.S")
-    with pytest.raises(Unreachable):
+    with pytest.raises(Unreachable, match="the server ended the read at 100"):
         rows(found)
 
 

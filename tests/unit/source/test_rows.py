@@ -56,6 +56,19 @@ def test_what_is_malformed_becomes_a_row_too() -> None:
     assert row["headers"][0] == {"key": "Nats-Stream-Source", "value": b"nonsense"}
 
 
+def test_one_malformed_source_does_not_touch_the_others() -> None:
+    seqs = [b"17", b"x17", b"9" * 30]
+    blocks = [SOURCED.replace(b" 17 ", b" %s " % seq) for seq in seqs]
+    blocks += [SOURCED.replace(b" tXwJ5ZgK", b""), b"", SOURCED]
+    columns = Columns([b"a"] * 6, blocks, [b""] * 6, [1, 2, 3, 4, 5, 6], [0] * 6)
+    table = to_batch("S", columns, {"TEL_a:JE7QNXai": "edge1"}, include_headers=False)
+    assert table["source_seq"].to_pylist() == [17, None, None, 17, None, 17]
+    assert table["source_domain"].to_pylist() == ["edge1", None, None, "edge1", None, "edge1"]
+    assert table["source_ident"].to_pylist() == ["tXwJ5ZgK", None, None, None, None, "tXwJ5ZgK"]
+    alone = to_batch("S", Columns([b"a"], [SOURCED], [b""], [6], [0]), {"TEL_a:JE7QNXai": "edge1"}, False)
+    assert table.slice(5).equals(alone)
+
+
 def test_headers_are_left_out_unless_asked_for() -> None:
     batch = to_batch("S", Columns([b"a"], [SOURCED], [b"v"], [1], [0]), {}, include_headers=False)
     (row,) = batch.to_pylist()
