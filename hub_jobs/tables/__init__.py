@@ -1,0 +1,2 @@
+"""The hub's Delta tables: their schemas, opening and committing, Parquet written by tasks, reading, seen
+ranges."""

@@ -1,0 +1,1 @@
+"""Pure work on messages, batches and readings: no server, no Spark session, no table."""

@@ -1,0 +1,164 @@
+"""Parquet files as tasks write them: bounded in size, on the disk before they are named, with the
+statistics that the Delta log carries. It makes no commit; a file that no commit names is an orphan that a
+later vacuum removes."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Final, NamedTuple, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from hub_jobs.tables.schemas import SCHEMAS, STATISTICS
+
+MAX_FILE_BYTES: Final = 128 * 1024**2
+"""A file is closed once it holds so much; it may be larger by one row group."""
+_ZSTD_LEVEL: Final = 1
+
+
+class PartFile(NamedTuple):
+    """A finished file: its path below the table, size in bytes, rows, modification time in ms since 1970, and
+    statistics as Delta's JSON."""
+
+    table: str
+    path: str
+    size: int
+    rows: int
+    modified: int
+    stats: str
+
+
+class PartWriter:
+    """Writes rows of one table into as many files as they need; `files` holds the finished ones.
+
+    Leaving the context closes the last file, or removes what was written when the context ends by an
+    exception.
+    """
+
+    def __init__(self, lake: Path, table: str, max_file_bytes: int = MAX_FILE_BYTES) -> None:
+        self.files: list[PartFile] = []
+        self._table = table
+        self._directory = lake / table
+        self._max_file_bytes = max_file_bytes
+        self._open: _OpenFile | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._finish()
+            return
+        if self._open is not None:
+            self._open.abandon()
+        for file in self.files:
+            (self._directory / file.path).unlink(missing_ok=True)
+
+    def write(self, rows: pa.Table) -> None:
+        """Add rows of the table's schema as one row group; no rows are no file."""
+        if not rows.num_rows:
+            return
+        if self._open is None:
+            self._open = _OpenFile(self._directory, self._table)
+        self._open.write(rows)
+        if self._open.size >= self._max_file_bytes:
+            self._finish()
+
+    def _finish(self) -> None:
+        if self._open is not None:
+            self.files.append(self._open.finish())
+            self._open = None
+
+
+class _OpenFile:
+    def __init__(self, directory: Path, table: str) -> None:
+        self._table = table
+        self._path = directory / f"part-{uuid.uuid4()}.zstd.parquet"
+        self._sink: BinaryIO = self._path.open("xb")
+        self._writer = pq.ParquetWriter(
+            self._sink, SCHEMAS[table], compression="zstd", compression_level=_ZSTD_LEVEL, version="2.6"
+        )
+        self._statistics = Statistics(STATISTICS[table])
+
+    @property
+    def size(self) -> int:
+        return self._sink.tell()
+
+    def write(self, rows: pa.Table) -> None:
+        self._writer.write_table(rows, row_group_size=rows.num_rows)
+        self._statistics.add(rows)
+
+    def finish(self) -> PartFile:
+        self._writer.close()
+        self._sink.flush()
+        os.fsync(self._sink.fileno())
+        size = self._sink.tell()
+        self._sink.close()
+        stats = self._statistics
+        modified = time.time_ns() // 1_000_000
+        return PartFile(self._table, self._path.name, size, stats.rows, modified, stats.encode())
+
+    def abandon(self) -> None:
+        self._sink.close()
+        self._path.unlink(missing_ok=True)
+
+
+@dataclass
+class _Bounds:
+    least: Any
+    most: Any
+
+
+class Statistics:
+    """Row count, null counts, and minimum and maximum of some columns, gathered while rows are written."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self.rows = 0
+        self._columns = columns
+        self._nulls: dict[str, int] = {}
+        self._bounds: dict[str, _Bounds] = {}
+
+    def add(self, rows: pa.Table) -> None:
+        """Take in more rows."""
+        self.rows += rows.num_rows
+        for name in self._columns:
+            column = rows[name]
+            self._nulls[name] = self._nulls.get(name, 0) + column.null_count
+            found = pc.min_max(column).as_py()
+            if found["min"] is not None:
+                self._widen(name, found["min"], found["max"])
+
+    def encode(self) -> str:
+        """The statistics as an add action carries them."""
+        bounds = self._bounds.items()
+        return json.dumps(
+            {
+                "numRecords": self.rows,
+                "minValues": {name: _plain(one.least) for name, one in bounds},
+                "maxValues": {name: _plain(one.most) for name, one in bounds},
+                "nullCount": self._nulls,
+            }
+        )
+
+    def _widen(self, name: str, least: Any, most: Any) -> None:
+        known = self._bounds.setdefault(name, _Bounds(least, most))
+        known.least = min(known.least, least)
+        known.most = max(known.most, most)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return value.isoformat() if isinstance(value, date) else value

@@ -1,0 +1,106 @@
+"""Reading tables: the files that may hold a row are chosen by the statistics in the Delta log.
+ Spark reads them as Parquet with the log's schema (a schema that Spark infers leaves new columns out in
+silence); the driver reads a few columns of them with Arrow. Deletion vectors and column mapping are never
+used here, so a table is the rows of its files.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from hub_jobs.tables.delta import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Condition = tuple[str, str, Any]
+"""(column, one of `=`, `<`, `<=`, `>`, `>=`, `in`, value); several stand for all of them."""
+
+_COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "=": operator.eq,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def read(spark: SparkSession, table: Table, where: Sequence[Condition] = ()) -> DataFrame:
+    """The rows of a snapshot that fulfil `where`."""
+    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql.types import StructType
+
+    schema = StructType.fromJson(json.loads(table.delta.schema().to_json()))
+    paths = file_paths(table, where)
+    rows = spark.read.schema(schema).parquet(*paths) if paths else spark.createDataFrame([], schema)
+    for name, sign, value in where:
+        column = F.col(name)
+        rows = rows.where(column.isin(list(value)) if sign == "in" else _COMPARE[sign](column, value))
+    return rows
+
+
+def batches(
+    table: Table, columns: Sequence[str], where: Sequence[Condition] = (), batch_rows: int = 131_072
+) -> Iterator[pa.RecordBatch]:
+    """Some columns of the rows that fulfil `where`, a bounded piece at a time."""
+    paths = file_paths(table, where)
+    if not paths:
+        return
+    kept = reduce(operator.and_, (_expression(one) for one in where)) if where else None
+    dataset = ds.dataset(paths, schema=table.schema, format="parquet")
+    yield from dataset.to_batches(columns=list(columns), filter=kept, batch_size=batch_rows)
+
+
+def rows(table: Table, columns: Sequence[str], where: Sequence[Condition] = ()) -> pa.Table:
+    """`batches` as one table, for what is known to be small."""
+    schema = pa.schema([table.schema.field(name) for name in columns])
+    return pa.Table.from_batches(list(batches(table, columns, where)), schema)
+
+
+def files(table: Table) -> pa.Table:
+    """A row a file of the snapshot: `path`, `size_bytes`, `num_records`, and `min.<column>`,
+    `max.<column>`."""
+    return pa.table(table.delta.get_add_actions(flatten=True))
+
+
+def file_paths(table: Table, where: Sequence[Condition] = ()) -> list[str]:
+    """The files that may hold a row that fulfils `where`, in the order of their names."""
+    found = files(table)
+    kept = reduce(operator.and_, (_may_hold(found, one) for one in where), pa.scalar(True))
+    if where:
+        found = found.filter(kept)
+    return sorted(str(table.path / path) for path in found["path"].to_pylist())
+
+
+def _expression(condition: Condition) -> Any:
+    name, sign, value = condition
+    if sign == "in":
+        return pc.field(name).isin(list(value))
+    return _COMPARE[sign](pc.field(name), pc.scalar(value))
+
+
+def _may_hold(found: pa.Table, condition: Condition) -> Any:
+    """Which files may hold a row; one without statistics may."""
+    name, sign, value = condition
+    everything = pa.array([True] * found.num_rows)
+    if f"min.{name}" not in found.column_names:
+        return everything
+    least, most = found[f"min.{name}"], found[f"max.{name}"]
+    if sign == "in":
+        low, high = min(value), max(value)
+        possible = pc.and_(pc.less_equal(least, high), pc.greater_equal(most, low)) if value else False
+    elif sign == "=":
+        possible = pc.and_(pc.less_equal(least, value), pc.greater_equal(most, value))
+    elif sign in ("<", "<="):
+        possible = (pc.less if sign == "<" else pc.less_equal)(least, value)
+    else:
+        possible = (pc.greater if sign == ">" else pc.greater_equal)(most, value)
+    return pc.fill_null(possible, True)

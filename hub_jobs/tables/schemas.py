@@ -1,0 +1,137 @@
+"""The columns of the tables, as every job writes and reads them. Part of the contract: a column is never
+renamed or given another meaning; a new one is added at the end and `VERSION` is raised.
+ Numbers of readings inside a batch (`index`, `line`) count from 0. No table is partitioned: readings carry
+the time of their device, so a partition by date would let one bad clock make a file for every day it names.
+Files are found by the minimum and maximum of the columns in `STATISTICS` instead.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+VERSION: Final = 1
+"""The version of all tables of a lake; a table of a newer one is refused."""
+
+TIME: Final = pa.timestamp("us", tz="UTC")
+
+BRONZE: Final = pa.schema(
+    [
+        ("stream", pa.string()),
+        ("created", pa.string()),
+        ("seq", pa.int64()),
+        ("arrived", TIME),
+        ("subject", pa.string()),
+        ("headers", pa.binary()),
+        ("payload", pa.binary()),
+        ("digest", pa.binary()),
+        ("domain", pa.string()),
+        ("source_stream", pa.string()),
+        ("source_identity", pa.string()),
+        ("source_seq", pa.int64()),
+        ("message_id", pa.string()),
+        ("class", pa.string()),
+        ("run", pa.string()),
+        ("n", pa.int64()),
+        ("count", pa.int64()),
+    ]
+)
+"""A row a message as it came. `stream`, `created` and `seq` are the hub's; `created` names one incarnation
+of the stream. `domain` is null for a message that no source of the stream wrote; `class` is null too where
+the subject is not of that domain; `run`, `n` and `count` are set for a batch with a valid message id.
+`digest` is BLAKE2b of the payload, 16 bytes."""
+
+READINGS: Final = pa.schema(
+    [
+        ("ts", TIME),
+        ("ts_source", pa.string()),
+        ("domain", pa.string()),
+        ("device", pa.string()),
+        ("metric", pa.string()),
+        ("value", pa.float64()),
+        ("text", pa.string()),
+        ("tags", pa.map_(pa.string(), pa.string())),
+        ("class", pa.string()),
+        ("run", pa.string()),
+        ("n", pa.int64()),
+        ("index", pa.int32()),
+        ("arrived", TIME),
+        ("event_date", pa.date32()),
+        ("source_stream", pa.string()),
+        ("source_identity", pa.string()),
+        ("source_seq", pa.int64()),
+    ]
+)
+"""A row a reading. Its key is (domain, class, run, n, index) from an agent's batch; a direct message has no
+run and is known by its source's stream, identity and sequence, which a batch's readings leave null.
+`ts_source` says whose clock `ts` is: `device`, `agent` or `hub`. A bool is value 0 or 1 and text `true` or
+`false`."""
+
+QUARANTINE: Final = pa.schema(
+    [
+        ("stream", pa.string()),
+        ("created", pa.string()),
+        ("seq", pa.int64()),
+        ("line", pa.int32()),
+        ("domain", pa.string()),
+        ("class", pa.string()),
+        ("run", pa.string()),
+        ("n", pa.int64()),
+        ("count", pa.int64()),
+        ("reason", pa.string()),
+        ("detail", pa.string()),
+        ("excerpt", pa.binary()),
+        ("arrived", TIME),
+    ]
+)
+"""What could not be taken, by (stream, created, seq, line); `line` is null for a whole message, whose
+`count` is what its header says. `reason` is one of the words in `transforms.messages.Reason`."""
+
+SEEN: Final = pa.schema(
+    [("space", pa.string()), ("first", pa.int64()), ("last", pa.int64())],
+)
+"""Ranges of numbers that bronze holds, by space: `batch/<domain>/<class>/<run>` of batch numbers,
+`source/<stream>/<identity>` of source sequences, `hub/<stream>@<created>` of hub sequences. A cache: it can
+be made again from bronze. The hub sequence up to which it does is the table's `txn` of each stream."""
+
+AUDIT: Final = pa.schema(
+    [
+        ("at", TIME),
+        ("domain", pa.string()),
+        ("class", pa.string()),
+        ("run", pa.string()),
+        ("accepted", pa.int64()),
+        ("stored", pa.int64()),
+        ("in_bronze", pa.int64()),
+        ("pending", pa.int64()),
+        ("in_readings", pa.int64()),
+        ("quarantined", pa.int64()),
+        ("missing", pa.int64()),
+        ("doubled", pa.int64()),
+        ("discarded", pa.int64()),
+        ("refused", pa.int64()),
+        ("open_tail", pa.int64()),
+        ("findings", pa.list_(pa.string())),
+    ]
+)
+"""A row a domain, class and run of one audit, in readings. `run` is null for direct messages. `open_tail`
+is null for a run that is closed; otherwise how many readings were accepted and not yet known as stored,
+refused or discarded when it was last heard of."""
+
+SCHEMAS: Final = {
+    "bronze": BRONZE,
+    "readings": READINGS,
+    "quarantine": QUARANTINE,
+    "seen": SEEN,
+    "audit": AUDIT,
+}
+
+STATISTICS: Final = {
+    "bronze": ("stream", "created", "seq", "arrived", "domain", "source_stream", "source_seq", "run", "n"),
+    "readings": ("ts", "event_date", "domain", "run", "n", "arrived", "source_seq"),
+    "quarantine": ("stream", "created", "seq", "arrived", "domain", "run", "n"),
+    "seen": ("space",),
+    "audit": ("at", "domain"),
+}
+"""Columns whose minimum and maximum go into the Delta log, of each table."""

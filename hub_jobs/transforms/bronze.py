@@ -1,0 +1,138 @@
+"""From messages of an aggregate to rows of `bronze`. A message that is not what it should be is a row too:
+nothing is refused here, what can't be said of it stays null. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import pyarrow as pa
+
+from agent.contract import (
+    H_COUNT,
+    H_MESSAGE_ID,
+    MAX_INT,
+    ContractError,
+    Subject,
+    parse_message_id,
+    parse_subject,
+)
+from hub_jobs.source.wire import SOURCE_HEADER, Columns, header, parse_source
+from hub_jobs.tables.schemas import BRONZE, TIME
+
+_DIGEST_BYTES: Final = 16
+_COUNT_DIGITS: Final = 18
+_SUBJECTS_KNOWN: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The incarnation of the hub's stream that messages come from, and the domain of each of its sources."""
+
+    stream: str
+    created: str
+    domains: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    domain: str | None = None
+    stream: str | None = None
+    identity: str | None = None
+    seq: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    cls: str | None = None
+    run: str | None = None
+    n: int | None = None
+    count: int | None = None
+
+
+def bronze_rows(columns: Columns, origin: Origin) -> pa.Table:
+    """One row a message, in the order of the messages."""
+    size = len(columns.seqs)
+    subjects = [subject.decode(errors="backslashreplace") for subject in columns.subjects]
+    ids = [_text(header(one, H_MESSAGE_ID.encode())) for one in columns.headers]
+    sources = [_source(one, origin.domains) for one in columns.headers]
+    batches = [
+        _batch(subject, source.domain, ident, headers)
+        for subject, source, ident, headers in zip(subjects, sources, ids, columns.headers, strict=True)
+    ]
+    arrived = pa.array([stamp // 1000 for stamp in columns.timestamps_ns], pa.int64()).cast(TIME)
+    arrays = {
+        "stream": pa.repeat(pa.scalar(origin.stream, pa.string()), size),
+        "created": pa.repeat(pa.scalar(origin.created, pa.string()), size),
+        "seq": columns.seqs,
+        "arrived": arrived,
+        "subject": subjects,
+        "headers": columns.headers,
+        "payload": columns.payloads,
+        "digest": [digest(payload) for payload in columns.payloads],
+        "domain": [one.domain for one in sources],
+        "source_stream": [one.stream for one in sources],
+        "source_identity": [one.identity for one in sources],
+        "source_seq": [one.seq for one in sources],
+        "message_id": ids,
+        "class": [one.cls for one in batches],
+        "run": [one.run for one in batches],
+        "n": [one.n for one in batches],
+        "count": [one.count for one in batches],
+    }
+    return pa.table(arrays, schema=BRONZE)
+
+
+def digest(payload: bytes) -> bytes:
+    """What tells two payloads apart."""
+    return hashlib.blake2b(payload, digest_size=_DIGEST_BYTES).digest()
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode(errors="backslashreplace")
+
+
+def _source(headers: bytes, domains: Mapping[str, str]) -> _Source:
+    value = header(headers, SOURCE_HEADER)
+    if value is None:
+        return _Source()
+    try:
+        key = parse_source(value)
+    except ValueError:
+        return _Source()
+    if key.seq > MAX_INT:
+        return _Source()
+    return _Source(domains.get(key.origin), key.stream, key.identity, key.seq)
+
+
+def _batch(subject: str, domain: str | None, ident: str | None, headers: bytes) -> _Batch:
+    """The identity of a batch, and only that of one whose subject, source and message id agree."""
+    parsed = _subject(subject)
+    if parsed is None or parsed.domain != domain:
+        return _Batch()
+    if parsed.kind != "batch" or ident is None:
+        return _Batch(parsed.cls)
+    try:
+        message = parse_message_id(ident)
+    except ContractError:
+        return _Batch(parsed.cls)
+    if message.cls != parsed.cls:
+        return _Batch(parsed.cls)
+    return _Batch(parsed.cls, message.run, message.n, _count(header(headers, H_COUNT.encode())))
+
+
+@lru_cache(_SUBJECTS_KNOWN)
+def _subject(subject: str) -> Subject | None:
+    try:
+        return parse_subject(subject)
+    except ContractError:
+        return None
+
+
+def _count(value: bytes | None) -> int | None:
+    if value is None or not value.isdigit() or len(value) > _COUNT_DIGITS:
+        return None
+    return int(value)

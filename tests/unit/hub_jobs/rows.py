@@ -1,0 +1,71 @@
+"""Rows of bronze as tests make them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import zstandard
+
+from agent.contract import BatchHeaders, Clock, MessageId, batch_subject
+from hub_jobs.transforms.bronze import digest
+
+RUN = "01890a5d-ac96-774b-bcce-b302099a8057"
+OTHER_RUN = "01890a5d-ac96-774b-bcce-b302099a8058"
+SEALED_NS = 1_795_000_000_000_000_000
+ARRIVED_US = 1_795_000_060_000_000
+
+
+def header_block(headers: dict[str, str]) -> bytes:
+    """Headers as they stand in a message."""
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"NATS/1.0\r\n{lines}\r\n".encode()
+
+
+def batch_headers(
+    n: int, count: int, *, cls: str = "normal", run: str = RUN, compressed: bool = True
+) -> dict[str, str]:
+    """The headers that the agent puts on a batch."""
+    clock = Clock(True, "boot", 1)
+    return BatchHeaders(MessageId(run, cls, n), count, SEALED_NS, clock, compressed).encode()
+
+
+def row(payload: bytes, subject: str, headers: dict[str, str], **given: Any) -> dict[str, Any]:
+    """A row of bronze as the refiner takes it."""
+    return {
+        "stream": "TELEMETRY_0",
+        "created": "2026-11-21T00:00:00Z",
+        "seq": 1,
+        "arrived": ARRIVED_US,
+        "subject": subject,
+        "headers": header_block(headers),
+        "payload": payload,
+        "digest": digest(payload),
+        "domain": "edge-1",
+        "source_stream": "TEL_edge-1_normal",
+        "source_identity": "abc",
+        "source_seq": 7,
+        "message_id": headers.get("Nats-Msg-Id"),
+        "class": "normal",
+        "run": None,
+        "n": None,
+        "count": None,
+        **given,
+    }
+
+
+def batch_row(text: bytes, n: int = 1, count: int | None = None, **given: Any) -> dict[str, Any]:
+    """A batch of the agent in `edge-1`."""
+    lines = text.count(b"\n") if count is None else count
+    identity = {"run": RUN, "n": n, "count": lines}
+    payload = zstandard.compress(text)
+    return row(
+        payload,
+        batch_subject("edge-1", "normal", "http"),
+        batch_headers(n, lines),
+        **{**identity, **given},
+    )
+
+
+def direct_row(payload: bytes, **given: Any) -> dict[str, Any]:
+    """A device's own message."""
+    return row(payload, "tel.edge-1.normal.pump.pressure", {}, **given)
