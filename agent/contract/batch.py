@@ -52,10 +52,10 @@ def parse_message_id(text: str) -> MessageId:
     """Read a batch's message id back; raises `ContractError`."""
     run, cls_and_n = text[:36], text[36:].split("-")
     if len(cls_and_n) != 3 or cls_and_n[0]:
-        raise ContractError(f"message id {text!r} is not <run>-<class>-<n>")
+        raise ContractError(f"message id {text!r:.160} is not <run>-<class>-<n>")
     number = whole_number(cls_and_n[2], "message id")
     if number < 1:
-        raise ContractError(f"message id {text!r} counts from 1")
+        raise ContractError(f"message id {text!r:.160} counts from 1")
     return MessageId(check_run(run), check_class(cls_and_n[1]), number)
 
 
@@ -76,7 +76,9 @@ def parse_clock(text: str) -> Clock:
     """Read a `Petiole-Clock` header; keys that are not known are ignored. Raises `ContractError`."""
     pairs = dict(part.strip().partition("=")[::2] for part in text.split(";"))
     if pairs.get("synchronised") not in ("yes", "no") or not pairs.get("boot"):
-        raise ContractError(f"{H_CLOCK} {text!r} is not 'synchronised=yes|no; boot=<id>; monotonic=<ns>'")
+        raise ContractError(
+            f"{H_CLOCK} {text!r:.160} is not 'synchronised=yes|no; boot=<id>; monotonic=<ns>'"
+        )
     return Clock(
         pairs["synchronised"] == "yes", pairs["boot"], whole_number(pairs.get("monotonic"), "monotonic")
     )

@@ -23,7 +23,7 @@ class ContractError(ValueError):
 
 def matching(pattern: re.Pattern[str], value: object, what: str, rule: str) -> str:
     if not isinstance(value, str) or pattern.match(value) is None:
-        raise ContractError(f"{what} {value!r} is not {rule}")
+        raise ContractError(f"{what} {value!r:.80} is not {rule}")
     return value
 
 

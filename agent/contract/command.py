@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from types import NoneType
 from typing import Any
 
-from agent.contract.checks import ContractError
-from agent.contract.fields import field_of, open_record, optional
+from agent.contract.checks import MAX_INT, ContractError
+from agent.contract.fields import field_of, open_record
 from agent.contract.names import VERSION
 
 
@@ -31,5 +32,7 @@ def parse_command(data: bytes | str) -> Command:
     ident = field_of(row, "id", str, "command")
     if not 1 <= len(ident) <= 64:
         raise ContractError("command: id must have 1 to 64 characters")
-    expires = optional(row, "expires", lambda _: float(field_of(row, "expires", (int, float), "command")))
-    return Command(ident, field_of(row, "args", dict, "command"), expires)
+    expires = field_of(row, "expires", (int, float, NoneType), "command")
+    if expires is not None and not 0 <= expires <= MAX_INT:
+        raise ContractError(f"command: expires is {expires!r:.80}, epoch seconds were expected")
+    return Command(ident, field_of(row, "args", dict, "command"), None if expires is None else float(expires))

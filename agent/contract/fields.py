@@ -12,15 +12,20 @@ from agent.contract.names import VERSION
 T = TypeVar("T")
 
 
+def _refuse_constant(text: str) -> float:
+    raise ValueError(f"{text} is not a number")
+
+
 def open_record(data: bytes | str, what: str) -> dict[str, Any]:
     try:
-        row = json.loads(data)
+        row = json.loads(data, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise ContractError(f"{what}: not JSON: {error}") from None
     if not isinstance(row, dict):
         raise ContractError(f"{what}: an object was expected, not {type(row).__name__}")
-    if row.get("v") != VERSION:
-        raise ContractError(f"{what}: version {row.get('v')!r} is not known here; this side speaks {VERSION}")
+    version = row.get("v")
+    if isinstance(version, bool) or not isinstance(version, int) or version != VERSION:
+        raise ContractError(f"{what}: version {version!r:.80} is not known here; this side speaks {VERSION}")
     return row
 
 
@@ -56,4 +61,6 @@ def ranges_of(
             )
         if not 1 <= one[0] <= one[1] <= MAX_INT:
             raise ContractError(f"{what}: {name} holds the range {one[0]}..{one[1]}")
+        if any(isinstance(v, int) and not 0 <= v <= MAX_INT for v in one[2:]):
+            raise ContractError(f"{what}: {name} holds {one!r:.80}, which counts what cannot be")
     return tuple(tuple(one) for one in rows)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from agent.contract.checks import (
+    MAX_INT,
     ContractError,
     check_class,
     check_domain,
@@ -35,10 +36,14 @@ def parse_checkpoint(value: Any) -> Checkpoint:
     """Read a checkpoint, a list of four; raises `ContractError`."""
     match value:
         case [int() as leaf_seq, str() as message_id, str() as stream, int() as hub_seq] if (
-            leaf_seq > 0 and hub_seq > 0 and message_id
+            _is_sequence(leaf_seq) and _is_sequence(hub_seq) and message_id
         ):
             return Checkpoint(leaf_seq, message_id, stream, hub_seq)
     raise ContractError(f"checkpoint {value!r:.160} is not [leaf seq, message id, hub stream, hub seq]")
+
+
+def _is_sequence(value: int) -> bool:
+    return not isinstance(value, bool) and 1 <= value <= MAX_INT
 
 
 def _checkpoint_row(checkpoint: Checkpoint) -> list[int | str]:
@@ -151,15 +156,12 @@ def _class_answer(value: Any) -> ClassAnswer:
     what = "answer"
     if not isinstance(value, dict):
         raise ContractError(f"{what}: a class is {value!r:.80}, an object was expected")
-    agreed = value.get("agreed")
-    if agreed not in (None, True, False):
-        raise ContractError(f"{what}: agreed is {agreed!r:.80}")
     return ClassAnswer(
         stream=field_of(value, "stream", str, what),
         cursor=count_of(value, "cursor", what),
         message_id=field_of(value, "message_id", str, what),
         state=field_of(value, "state", str, what),
-        agreed=agreed,
+        agreed=optional(value, "agreed", lambda _: bool(field_of(value, "agreed", bool, what))),
         checkpoint=optional(value, "checkpoint", parse_checkpoint),
     )
 
@@ -170,7 +172,7 @@ def parse_answer(data: bytes | str) -> Answer:
     classes = field_of(row, "classes", dict, "answer")
     return Answer(
         {check_class(cls): _class_answer(value) for cls, value in classes.items()},
-        optional(row, "refused", str),
+        optional(row, "refused", lambda _: str(field_of(row, "refused", str, "answer"))),
     )
 
 

@@ -150,7 +150,7 @@ def parse_subject(subject: str) -> Subject:
     """Take a subject below `tel.` apart; raises `ContractError` for one that is not in the contract."""
     head, *rest = subject.split(".")
     if head != "tel" or not 3 <= len(rest) <= 4:
-        raise ContractError(f"subject {subject!r} is not tel.<domain>.<class>.… of the contract")
+        raise ContractError(f"subject {subject!r:.160} is not tel.<domain>.<class>.… of the contract")
     domain, cls = check_domain(rest[0]), check_class(rest[1])
     match rest[2:]:
         case ["_ledger"]:
@@ -161,4 +161,6 @@ def parse_subject(subject: str) -> Subject:
             return Subject("dead", domain, cls, check_input(name))
         case [device, metric] if not device.startswith("_") and device and metric:
             return Subject("direct", domain, cls, device, metric)
-    raise ContractError(f"subject {subject!r} is neither a batch, a ledger, a dead letter nor device.metric")
+    raise ContractError(
+        f"subject {subject!r:.160} is neither a batch, a ledger, a dead letter nor device.metric"
+    )

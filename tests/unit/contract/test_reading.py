@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.contract import ContractError, Reading, parse_reading
+from tests.unit.contract.readings import lines, readings
+
+
+@given(readings())
+def test_a_reading_survives_its_line(reading: Reading) -> None:
+    assert parse_reading(reading.encode()) == reading
+
+
+@given(readings())
+def test_a_line_holds_no_newline(reading: Reading) -> None:
+    assert b"\n" not in reading.encode()
+
+
+@given(lines() | st.binary(max_size=60) | st.text(max_size=60))
+@settings(max_examples=400, deadline=None)
+def test_whatever_comes_is_read_or_refused_in_words(line: bytes | str) -> None:
+    refusal = ""
+    try:
+        parse_reading(line)
+    except ContractError as error:
+        refusal = str(error)
+    assert len(refusal) < 400
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"value": 1}, "metric is missing"),
+        ({"metric": "m"}, "value is missing"),
+        ({"metric": "m", "value": 1, "unit": "bar"}, "unknown field 'unit'"),
+        ({"metric": "m", "value": 1, "x" * 10_000: 1}, "unknown field"),
+        ({"metric": "m", "value": None}, "value must be"),
+        ({"metric": "m", "value": 2**63}, "64 bits"),
+        ({"metric": "m", "value": 1, "ts": 1_770_000_000_000}, "not milliseconds"),
+        ({"metric": "m", "value": 1, "ts": "2026-02-30T00:00:00Z"}, "RFC 3339"),
+        ({"metric": "m", "value": 1, "ts": "2026-02-01T00:00:00"}, "offset"),
+        ({"metric": "m", "value": 1, "tags": {"a": 1}}, "a tag must be text"),
+        ({"metric": "m", "value": 1, "tags": {str(n): "" for n in range(65)}}, "at most 64"),
+        ({"metric": "m", "value": 1, "device": ""}, "device must be text"),
+        ({"metric": "\ud800", "value": 1}, "surrogate"),
+        ([], "an object"),
+    ],
+)
+def test_a_refusal_says_what_was_wrong(row: object, words: str) -> None:
+    with pytest.raises(ContractError, match=words):
+        parse_reading(json.dumps(row))
+
+
+def test_of_a_name_that_comes_twice_the_last_value_counts() -> None:
+    assert parse_reading(b'{"metric":"a","metric":"b","value":1}').metric == "b"
+
+
+def test_a_bad_value_is_refused_even_if_a_good_one_of_its_name_follows() -> None:
+    with pytest.raises(ContractError, match="ts must be"):
+        parse_reading(b'{"metric":"a","value":1,"ts":"yesterday","ts":1}')

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent import contract
+from agent.contract import ContractError
+from tests.unit.contract import values
+
+RUN = contract.new_run(0)
+
+
+def _announce(data: bytes | str) -> contract.Announce:
+    return contract.parse_announce(data, json.loads(data)["domain"])
+
+
+RECORDS: dict[str, tuple[st.SearchStrategy[Any], Callable[[bytes | str], Any]]] = {
+    "ledger": (values.ledgers, contract.parse_ledger),
+    "announce": (values.announces, _announce),
+    "answer": (values.answers, contract.parse_answer),
+    "committed": (values.committed, contract.parse_committed),
+    "command": (values.commands, contract.parse_command),
+}
+GOOD: dict[str, dict[str, Any]] = {
+    "ledger": json.loads(
+        contract.Ledger(
+            "d", "c", RUN, 2, ((1, 2),), contract.Readings(), contract.StreamState("now", 1, 2)
+        ).encode()
+    ),
+    "announce": json.loads(
+        contract.Announce(
+            "d", "m", RUN, {}, {"c": contract.ClassState("0" * 13, "now", 1, 2, 0, 9)}, clock="x"
+        ).encode()
+    ),
+    "answer": json.loads(contract.Answer({"c": contract.ClassAnswer("s", 1, "", "well")}).encode()),
+    "committed": {"v": 1, "stream": "s", "created": "now", "seq": 1},
+    "command": {"v": 1, "id": "x", "args": {}, "expires": None},
+}
+PARSE = {name: one[1] for name, one in RECORDS.items()} | {
+    "announce": lambda data: contract.parse_announce(data, "d")
+}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_record_is_read_back(name: str, data: st.DataObject) -> None:
+    strategy, parse = RECORDS[name]
+    record = data.draw(strategy)
+    assert parse(record.encode()) == record
+
+
+@pytest.mark.parametrize("name", RECORDS)
+@given(data=st.data())
+@settings(max_examples=30, deadline=None)
+def test_fields_of_a_newer_sender_are_ignored(name: str, data: st.DataObject) -> None:
+    strategy, parse = RECORDS[name]
+    record = data.draw(strategy)
+    row = json.loads(record.encode()) | {"colour": "green", "more": {"v": 2}}
+    assert parse(json.dumps(row)) == record
+
+
+@pytest.mark.parametrize("name", RECORDS)
+@pytest.mark.parametrize("version", [2, 0, None, "1", True, 1.5, [1]])
+def test_a_version_that_is_not_known_is_refused_in_words(name: str, version: object) -> None:
+    with pytest.raises(ContractError, match="is not known here; this side speaks 1"):
+        PARSE[name](json.dumps({**GOOD[name], "v": version}))
+
+
+@pytest.mark.parametrize("name", RECORDS)
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[]", b"1", b'"v"', b"\xff", b"[" * 100_000, b'{"v":1}', b'{"v":NaN}', b"null"]
+)
+def test_what_is_no_record_is_refused(name: str, data: bytes) -> None:
+    with pytest.raises(ContractError):
+        PARSE[name](data)
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def _places(value: object, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    found = [path]
+    if isinstance(value, dict):
+        found += [place for key, one in value.items() for place in _places(one, (*path, key))]
+    if isinstance(value, list):
+        found += [place for key, one in enumerate(value) for place in _places(one, (*path, key))]
+    return found
+
+
+def _put(value: Any, path: tuple[Any, ...], new: object) -> Any:
+    if not path:
+        return new
+    copy = value.copy()
+    copy[path[0]] = _put(value[path[0]], path[1:], new)
+    return copy
+
+
+@pytest.mark.parametrize("name", RECORDS)
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_a_record_with_anything_in_any_place_is_read_or_refused_in_words(
+    name: str, data: st.DataObject
+) -> None:
+    row = json.loads(data.draw(RECORDS[name][0]).encode())
+    place = data.draw(st.sampled_from(_places(row)))
+    broken = _put(row, place, data.draw(JUNK))
+    refusal = ""
+    try:
+        PARSE[name](json.dumps(broken))
+    except ContractError as error:
+        refusal = str(error)
+    assert len(refusal) < 400
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("announce", {"domain": "a.b"}, "a dot is not allowed"),
+        ("announce", {"domain": "other"}, "announced on the subject of"),
+        ("announce", {"machine": "A"}, "machine"),
+        ("announce", {"run": "x"}, "run"),
+        ("announce", {"versions": {"agent": 1}}, "versions must map text to text"),
+        ("announce", {"classes": {"C": {}}}, "class"),
+        ("announce", {"checkpoint": {"c": [0, "x", "s", 1]}}, "checkpoint"),
+        ("announce", {"checkpoint": {"c": [1, "x", "s"]}}, "checkpoint"),
+        ("announce", {"checkpoint": {"c": [True, "x", "s", 1]}}, "checkpoint"),
+        ("announce", {"checkpoint": {"c": [1, "x", "s", 2**63]}}, "checkpoint"),
+        ("ledger", {"n": -1}, "a count was expected"),
+        ("ledger", {"n": True}, "not of its type"),
+        ("ledger", {"n": 2**63}, "a count was expected"),
+        ("ledger", {"stored": [[2, 1]]}, "the range 2..1"),
+        ("ledger", {"stored": [[0, 1]]}, "the range 0..1"),
+        ("ledger", {"stored": [[1, 2, 3]]}, "2 values"),
+        ("ledger", {"stored": [1]}, "2 values"),
+        ("ledger", {"discarded": [[1, 2, -1, "x"]]}, "discarded"),
+        ("ledger", {"discarded": [[1, 2, 2**63, "x"]]}, "discarded"),
+        ("ledger", {"domain": "a.b"}, "a dot is not allowed"),
+        ("ledger", {"readings": {"accepted": 1}}, "stored"),
+        ("ledger", {"previous": {"run": RUN, "n": 1}}, "previous"),
+        ("ledger", {"final": 1}, "final"),
+        ("answer", {"classes": {"c": {"stream": "s"}}}, "cursor"),
+        ("answer", {"classes": {"c": {**GOOD["answer"]["classes"]["c"], "agreed": "yes"}}}, "agreed"),
+        ("answer", {"classes": {"c": {**GOOD["answer"]["classes"]["c"], "agreed": 1}}}, "agreed"),
+        ("answer", {"refused": 1}, "refused"),
+        ("committed", {"seq": "1"}, "seq"),
+        ("command", {"id": ""}, "id"),
+        ("command", {"id": "x" * 65}, "id"),
+        ("command", {"args": []}, "args"),
+        ("command", {"expires": "soon"}, "expires"),
+        ("command", {"expires": 10**400}, "expires"),
+    ],
+)
+def test_a_refusal_names_the_field(name: str, change: dict[str, Any], words: str) -> None:
+    with pytest.raises(ContractError, match=words):
+        PARSE[name](json.dumps({**GOOD[name], **change}))
+
+
+@pytest.mark.parametrize("expires", [float("nan"), float("inf")])
+def test_a_command_that_expires_at_no_time_is_refused(expires: float) -> None:
+    with pytest.raises(ContractError):
+        contract.parse_command(json.dumps({**GOOD["command"], "expires": expires}))

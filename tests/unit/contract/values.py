@@ -1,0 +1,102 @@
+"""Strategies for the names and records of the contract."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from agent import contract
+from agent.contract import MAX_INT
+
+domains = st.from_regex(r"[A-Za-z0-9_-]{1,32}", fullmatch=True)
+classes = st.from_regex(r"[a-z0-9]{1,16}", fullmatch=True)
+inputs = st.from_regex(r"[a-z0-9][a-z0-9_-]{0,31}", fullmatch=True)
+machines = st.from_regex(r"[a-z0-9-]{1,64}", fullmatch=True)
+epochs = st.from_regex(r"[0-9a-z]{13}", fullmatch=True)
+runs = st.integers(0, 2**48 - 1).map(lambda ms: contract.new_run(ms * 1_000_000))
+tokens = st.from_regex(r"[A-Za-z0-9-][A-Za-z0-9_:-]{0,20}", fullmatch=True)
+keys = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=128)
+counts = st.integers(0, MAX_INT)
+words = st.text(st.characters(codec="utf-8"), max_size=20)
+message_ids = st.builds(contract.MessageId, runs, classes, st.integers(1, 10**18))
+clocks = st.builds(contract.Clock, st.booleans(), st.uuids().map(str), counts)
+requests = st.builds(contract.Request, keys, st.integers(0, 2**32 - 1))
+headers = st.builds(
+    contract.BatchHeaders,
+    id=message_ids,
+    count=counts,
+    sealed_at=counts,
+    clock=clocks,
+    compressed=st.booleans(),
+    requests=st.lists(requests, max_size=4).map(tuple),
+    position=st.none() | st.from_regex(r"[ -~]{1,40}", fullmatch=True),
+)
+readings = st.builds(contract.Readings, counts, counts, counts, counts, counts)
+spans = st.tuples(st.integers(1, MAX_INT), st.integers(1, MAX_INT)).map(lambda pair: (min(pair), max(pair)))
+previous = st.builds(contract.Previous, runs, counts, readings, st.booleans())
+ledgers = st.builds(
+    contract.Ledger,
+    domain=domains,
+    cls=classes,
+    run=runs,
+    n=counts,
+    stored=st.lists(spans, max_size=3).map(tuple),
+    readings=readings,
+    stream=st.builds(contract.StreamState, words, counts, counts),
+    refused=st.lists(st.tuples(spans, words).map(lambda one: (*one[0], one[1])), max_size=2).map(tuple),
+    discarded=st.lists(
+        st.tuples(spans, counts, words).map(lambda one: (*one[0], one[1], one[2])), max_size=2
+    ).map(tuple),
+    previous=st.none() | previous,
+    final=st.booleans(),
+)
+checkpoints = st.builds(
+    contract.Checkpoint,
+    st.integers(1, MAX_INT),
+    message_ids.map(str),
+    st.integers(0, 9).map(contract.aggregate),
+    st.integers(1, MAX_INT),
+)
+states = st.builds(
+    contract.ClassState,
+    epoch=epochs,
+    created=words,
+    first=counts,
+    last=counts,
+    confirmed=counts,
+    bytes=counts,
+    ledger=st.none() | previous,
+)
+announces = st.builds(
+    contract.Announce,
+    domain=domains,
+    machine=machines,
+    run=runs,
+    versions=st.dictionaries(words, words, max_size=2),
+    classes=st.dictionaries(classes, states, max_size=2),
+    checkpoint=st.dictionaries(classes, checkpoints, max_size=2),
+    clock=words,
+)
+answers = st.builds(
+    contract.Answer,
+    classes=st.dictionaries(
+        classes,
+        st.builds(
+            contract.ClassAnswer,
+            stream=words,
+            cursor=counts,
+            message_id=words,
+            state=words,
+            agreed=st.none() | st.booleans(),
+            checkpoint=st.none() | checkpoints,
+        ),
+        max_size=2,
+    ),
+    refused=st.none() | words,
+)
+committed = st.builds(contract.Committed, words, words, counts)
+commands = st.builds(
+    contract.Command,
+    id=st.text(st.characters(codec="utf-8"), min_size=1, max_size=64),
+    args=st.dictionaries(words, st.none() | st.booleans() | counts | words, max_size=3),
+    expires=st.none() | st.floats(0, 2**40),
+)
