@@ -154,7 +154,7 @@ class FileInput:
                 return True
             self._skip(f"{piece.file}:{piece.offset}", refusal.reason, str(refusal))
         for offset, reason in sifted.bad:
-            self._skip(f"{piece.file}:{piece.offset + offset}", "not_a_reading", reason)
+            self._skip(f"{piece.file}:{piece.offset + offset}", "bad_line", reason)
         follower.take(piece)
         return True
 

@@ -145,7 +145,7 @@ async def test_bad_lines_are_counted_all_and_reported_a_few(path: Path, logged: 
     async with running(path, core, metrics):
         await until(lambda: core.values == [1, 2])
         await until(lambda: len(logged) == 5)
-    bad = {"input": "tail", "reason": "not_a_reading"}
+    bad = {"input": "tail", "reason": "bad_line"}
     assert metrics.registry.get_sample_value("petiole_invalid_requests_total", bad) == 50
     assert logged[0]["at"] == f"{path}:25"
 

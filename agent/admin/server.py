@@ -1,0 +1,130 @@
+"""The admin server: what a monitoring system, a supervisor or a person asks the agent over HTTP. It only
+answers questions; nothing can be changed through it.
+
+- `/metrics`: all metrics, in the text or OpenMetrics format, as `Accept` asks. - `/healthz`: 200 as long as
+it answers. No part of the agent dies alone: when one does, the process ends. - `/readyz`: 200 when the agent
+can do its work, otherwise 503 with a sentence that says why it can't. - `/status`: what the agent knows of
+itself, as JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+from aiohttp.web import BaseRequest, RequestHandler, Response, Server, StreamResponse
+from prometheus_client.exposition import choose_encoder
+
+from agent.hosts import Hosts
+from agent.metrics import Metrics
+from agent.server.probe import is_free
+
+MAX_CONNECTIONS: Final = 32
+SECONDS: Final = 10.0
+"""How long a connection may last: it carries one request."""
+_CLOSING: Final = 1.0
+_HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+_BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+
+class AdminServer:
+    """Serves `metrics`, `status()` and `ready()` on `listen`; `ready` gives a sentence along with its answer.
+    With port 0, `address` is the port that was given once it listens."""
+
+    def __init__(
+        self,
+        listen: tuple[str, int],
+        metrics: Metrics,
+        status: Callable[[], Mapping[str, Any]],
+        ready: Callable[[], tuple[bool, str]],
+    ) -> None:
+        self.address = listen
+        self._metrics, self._status, self._ready = metrics, status, ready
+        self._hosts = Hosts(listen[0])
+        self._pages: dict[str, Callable[[BaseRequest], Response]] = {
+            "/metrics": self._show_metrics,
+            "/healthz": self._show_health,
+            "/readyz": self._show_readiness,
+            "/status": self._show_status,
+        }
+
+    def check(self) -> list[str]:
+        """What stands in the way of listening, one sentence a problem."""
+        host, port = self.address
+        try:
+            if is_free(self.address):
+                return []
+        except OSError as error:
+            return [f"admin.listen: {host}:{port} cannot be listened on: {error.strerror or error}"]
+        return [f"admin.listen: {host}:{port} is taken by another program; stop it or take another port"]
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Serve until `stopping` is set. Raises `OSError` when the address can't be listened on."""
+        server = _BoundedServer(self._answer)
+        listening = await asyncio.get_running_loop().create_server(server, *self.address)
+        self.address = (self.address[0], listening.sockets[0].getsockname()[1])
+        try:
+            await stopping.wait()
+        finally:
+            listening.close()
+            server.pre_shutdown()
+            await server.shutdown(_CLOSING)
+
+    async def _answer(self, request: BaseRequest) -> StreamResponse:
+        page = self._pages.get(request.path)
+        if not self._hosts.admit(request.headers.get("Host")):
+            response = _sentence(421, "this server does not go by the name in Host; use its address")
+        elif page is None:
+            response = _sentence(404, f"there is no such page; there are {', '.join(self._pages)}")
+        elif request.method != "GET":
+            response = _sentence(405, "only GET is answered")
+            response.headers["Allow"] = "GET"
+        else:
+            response = page(request)
+        response.headers.update(_HEADERS)
+        response.force_close()
+        return response
+
+    def _show_metrics(self, request: BaseRequest) -> Response:
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        return Response(body=encode(self._metrics.registry), headers={"Content-Type": content_type})
+
+    def _show_health(self, _request: BaseRequest) -> Response:
+        return _sentence(200, "the agent runs")
+
+    def _show_readiness(self, _request: BaseRequest) -> Response:
+        ready, sentence = self._ready()
+        return _sentence(200 if ready else 503, sentence)
+
+    def _show_status(self, _request: BaseRequest) -> Response:
+        text = msgspec.json.format(msgspec.json.encode(dict(self._status())), indent=2)
+        return Response(body=text + b"\n", content_type="application/json")
+
+
+def _sentence(status: int, text: str) -> Response:
+    return Response(status=status, text=f"{text}\n")
+
+
+class _BoundedServer(Server):
+    """Bounds how many connections there are and how long each lasts, however slowly its request comes."""
+
+    def __init__(self, handler: Callable[[BaseRequest], Awaitable[StreamResponse]]) -> None:
+        super().__init__(handler, access_log=None)
+        self._deadlines: dict[RequestHandler, asyncio.TimerHandle] = {}
+
+    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        if len(self.connections) > MAX_CONNECTIONS:
+            transport.write(_BUSY)
+            handler.force_close()
+            return
+        loop = asyncio.get_running_loop()
+        self._deadlines[handler] = loop.call_later(SECONDS, handler.force_close)
+
+    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
+        super().connection_lost(handler, exc)
+        deadline = self._deadlines.pop(handler, None)
+        if deadline is not None:
+            deadline.cancel()

@@ -1,0 +1,189 @@
+"""The admin server over real connections."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from agent.admin import server as admin
+from agent.admin.server import AdminServer
+from agent.metrics import Metrics
+from tests.servers import until
+
+
+class Agent:
+    """What the admin server asks."""
+
+    def __init__(self) -> None:
+        self.metrics = Metrics()
+        self.ready = (True, "the local stream takes readings")
+
+    def status(self) -> Mapping[str, Any]:
+        return {"domain": "edge-1", "link": {"linked": True}, "inputs": ["http"]}
+
+
+@asynccontextmanager
+async def serving(agent: Agent, host: str = "127.0.0.1") -> AsyncIterator[AdminServer]:
+    server = AdminServer((host, 0), agent.metrics, agent.status, lambda: agent.ready)
+    stopping = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(server.run(stopping))
+        await until(lambda: server.address[1] != 0, "the admin server listens")
+        yield server
+        stopping.set()
+
+
+@pytest.fixture
+def agent() -> Agent:
+    return Agent()
+
+
+@pytest_asyncio.fixture
+async def port(agent: Agent) -> AsyncIterator[int]:
+    async with serving(agent) as server:
+        yield server.address[1]
+
+
+async def ask(
+    port: int, path: str, method: str = "GET", **headers: str
+) -> tuple[int, str, Mapping[str, str]]:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.request(method, f"http://127.0.0.1:{port}{path}", headers=headers) as response,
+    ):
+        return response.status, await response.text(), response.headers
+
+
+async def test_metrics_are_what_prometheus_reads(agent: Agent, port: int) -> None:
+    agent.metrics.stored.labels("http", "normal").inc(500)
+    agent.metrics.publish_seconds.labels("normal").observe(0.003)
+    status, text, headers = await ask(port, "/metrics")
+    assert status == 200
+    assert headers["Content-Type"].startswith("text/plain; version=")
+    families = parse_text(text)
+    samples = {sample.name: sample for family in families for sample in family.samples}
+    assert samples["petiole_stored_readings_total"].value == 500
+    assert samples["petiole_stored_readings_total"].labels == {"input": "http", "class": "normal"}
+    assert samples["petiole_publish_seconds_count"].value == 1
+
+
+async def test_metrics_are_openmetrics_for_whoever_asks_for_it(agent: Agent, port: int) -> None:
+    agent.metrics.stored.labels("http", "normal").inc()
+    _, text, headers = await ask(port, "/metrics", Accept="application/openmetrics-text; version=1.0.0")
+    assert headers["Content-Type"].startswith("application/openmetrics-text")
+    families = parse_openmetrics(text)  # type: ignore[no-untyped-call]
+    assert "petiole_stored_readings" in {family.name for family in families}
+
+
+async def test_readiness_is_said_in_a_sentence(agent: Agent, port: int) -> None:
+    assert (await ask(port, "/readyz"))[:2] == (200, "the local stream takes readings\n")
+    agent.ready = (False, "the local NATS server does not answer")
+    assert (await ask(port, "/readyz"))[:2] == (503, "the local NATS server does not answer\n")
+    assert (await ask(port, "/healthz"))[0] == 200
+
+
+async def test_status_is_json(port: int) -> None:
+    status, text, headers = await ask(port, "/status")
+    assert status == 200
+    assert headers["Content-Type"].startswith("application/json")
+    assert json.loads(text)["link"] == {"linked": True}
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200),
+        ("LOCALHOST:9464", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:9464", 200),
+        ("evil.example", 421),
+        ("evil.example:9464", 421),
+        ("10.0.0.1", 421),
+        ("[::1", 421),
+        ("localhost.evil.example", 421),
+    ],
+)
+async def test_a_foreign_host_is_refused(port: int, host: str, status: int) -> None:
+    assert (await ask(port, "/status", Host=host))[0] == status
+
+
+async def test_where_it_listens_everywhere_any_address_is_its_own_but_no_name(agent: Agent) -> None:
+    async with serving(agent, "0.0.0.0") as server:
+        assert (await ask(server.address[1], "/healthz", Host="10.0.0.1:9464"))[0] == 200
+        assert (await ask(server.address[1], "/healthz", Host="evil.example"))[0] == 421
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "HEAD", "OPTIONS"])
+async def test_only_get_is_answered(port: int, method: str) -> None:
+    status, _, headers = await ask(port, "/metrics", method)
+    assert status == 405
+    assert headers["Allow"] == "GET"
+
+
+async def test_another_page_is_answered_with_those_there_are(port: int) -> None:
+    status, text, _ = await ask(port, "/metrics/../etc")
+    assert status == 404
+    assert "/metrics, /healthz, /readyz, /status" in text
+
+
+async def test_connections_are_bounded_and_come_free_again(port: int) -> None:
+    held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(admin.MAX_CONNECTIONS)]
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    assert (await reader.read()).startswith(b"HTTP/1.1 503")
+    writer.close()
+    for _, one in held:
+        one.close()
+
+    async def free() -> bool:
+        try:
+            return (await ask(port, "/healthz"))[0] == 200
+        except aiohttp.ClientError:
+            return False
+
+    await until(free, "a connection is free again")
+
+
+async def test_a_request_that_never_comes_to_its_end_is_cut_off(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin, "SECONDS", 0.1)
+    async with serving(agent) as server, asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.address[1])
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: local")
+        assert await reader.read() == b""
+        writer.close()
+
+
+async def test_it_ends_while_a_connection_is_held(agent: Agent) -> None:
+    async with asyncio.timeout(10):
+        async with serving(agent) as server:
+            _, writer = await asyncio.open_connection("127.0.0.1", server.address[1])
+        writer.close()
+
+
+def test_a_port_that_is_taken_is_named_before_the_start(agent: Agent) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = taken.getsockname()
+        problems = AdminServer(address, agent.metrics, dict, lambda: agent.ready).check()
+    assert problems == [
+        f"admin.listen: 127.0.0.1:{address[1]} is taken by another program; stop it or take another port"
+    ]
+
+
+def test_an_address_of_another_machine_is_named_before_the_start(agent: Agent) -> None:
+    problems = AdminServer(("192.0.2.1", 9464), agent.metrics, dict, lambda: agent.ready).check()
+    assert "cannot be listened on" in problems[0]
+
+
+def test_a_free_port_is_no_problem(agent: Agent) -> None:
+    assert AdminServer(("127.0.0.1", 0), agent.metrics, dict, lambda: agent.ready).check() == []
