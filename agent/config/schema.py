@@ -157,6 +157,6 @@ class Config(Struct, forbid_unknown_fields=True):
 def listen_address(text: str) -> tuple[str, int]:
     """`host:port` as a pair; raises `ValueError`."""
     host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or not 0 <= int(port) <= 65535:
+    if not host or not (port.isascii() and port.isdigit()) or not 0 <= int(port) <= 65535:
         raise ValueError(f"{text!r} is not host:port")
     return host.removeprefix("[").removesuffix("]"), int(port)
