@@ -10,13 +10,14 @@ import json
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from hub_jobs.tables.delta import Table
+from hub_jobs.tables.delta import Table, TableError, open_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,7 +34,16 @@ _COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
 }
 
 
-def read(spark: SparkSession, table: Table, where: Sequence[Condition] = ()) -> DataFrame:
+def read(spark: SparkSession, path: str | Path, where: Sequence[Condition] = ()) -> DataFrame:
+    """The rows of the table at `path` that fulfil `where`, as the table is now. Raises `TableError`."""
+    path = Path(path)
+    table = open_table(path.parent, path.name)
+    if table is None:
+        raise TableError(f"there is no table {path}")
+    return frame(spark, table, where)
+
+
+def frame(spark: SparkSession, table: Table, where: Sequence[Condition] = ()) -> DataFrame:
     """The rows of a snapshot that fulfil `where`."""
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.types import StructType
@@ -74,9 +84,8 @@ def files(table: Table) -> pa.Table:
 def file_paths(table: Table, where: Sequence[Condition] = ()) -> list[str]:
     """The files that may hold a row that fulfils `where`, in the order of their names."""
     found = files(table)
-    kept = reduce(operator.and_, (_may_hold(found, one) for one in where), pa.scalar(True))
     if where:
-        found = found.filter(kept)
+        found = found.filter(reduce(pc.and_, (_may_hold(found, one) for one in where)))
     return sorted(str(table.path / path) for path in found["path"].to_pylist())
 
 
@@ -95,8 +104,9 @@ def _may_hold(found: pa.Table, condition: Condition) -> Any:
         return everything
     least, most = found[f"min.{name}"], found[f"max.{name}"]
     if sign == "in":
-        low, high = min(value), max(value)
-        possible = pc.and_(pc.less_equal(least, high), pc.greater_equal(most, low)) if value else False
+        if not value:
+            return pc.invert(everything)
+        possible = pc.and_(pc.less_equal(least, max(value)), pc.greater_equal(most, min(value)))
     elif sign == "=":
         possible = pc.and_(pc.less_equal(least, value), pc.greater_equal(most, value))
     elif sign in ("<", "<="):

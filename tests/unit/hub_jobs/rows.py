@@ -53,7 +53,7 @@ def row(payload: bytes, subject: str, headers: dict[str, str], **given: Any) -> 
     }
 
 
-def batch_row(text: bytes, n: int = 1, count: int | None = None, **given: Any) -> dict[str, Any]:
+def batch_row(text: bytes, n: int | None = 1, count: int | None = None, **given: Any) -> dict[str, Any]:
     """A batch of the agent in `edge-1`."""
     lines = text.count(b"\n") if count is None else count
     identity = {"run": RUN, "n": n, "count": lines}
@@ -61,7 +61,7 @@ def batch_row(text: bytes, n: int = 1, count: int | None = None, **given: Any) -
     return row(
         payload,
         batch_subject("edge-1", "normal", "http"),
-        batch_headers(n, lines),
+        batch_headers(n or 1, lines),
         **{**identity, **given},
     )
 

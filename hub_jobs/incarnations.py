@@ -1,0 +1,79 @@
+"""Which history of a hub's stream a row belongs to. A stream that is made anew begins another, and so does
+one that was put back from a copy: its sequences come again with other messages under the same `created`,
+which the server does not tell. Jobs take the name of a history, the column `created`, for a mere text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+
+import pyarrow as pa
+
+from agent.contract import HUB_DOMAIN
+from hub_jobs.source.wire import Connection, StreamInfo, read_columns
+from hub_jobs.tables import Table
+from hub_jobs.tables.scan import rows
+from hub_jobs.tables.schemas import TIME
+from hub_jobs.transforms.bronze import digest
+
+
+@dataclass(frozen=True, slots=True)
+class Incarnation:
+    """One history of a stream, and the sequence up to which bronze holds it; `done` is None before the first
+    commit."""
+
+    stream: str
+    created: str
+    done: int | None = None
+
+    @property
+    def ingested(self) -> str:
+        """The transaction of bronze that says up to which sequence it was ingested."""
+        return f"nats:{HUB_DOMAIN}/{self.stream}@{self.created}"
+
+    @property
+    def refined(self) -> str:
+        """The transaction of every table that refine writes, up to which sequence it was refined."""
+        return f"refine:{HUB_DOMAIN}/{self.stream}@{self.created}"
+
+
+def current(bronze: Table, info: StreamInfo, conn: Connection) -> Incarnation:
+    """The history that the stream has now: the last one that bronze knows of it, unless the message where
+    bronze ends is another one in the stream."""
+    last, following = _newest(bronze, info)
+    if last.done is not None and _put_back(bronze, last, info, conn):
+        return following
+    return last
+
+
+def _newest(bronze: Table, info: StreamInfo) -> tuple[Incarnation, Incarnation]:
+    names = _names(info)
+    last = next(names)
+    for following in names:
+        if bronze.offset(following.ingested) is None:
+            return Incarnation(last.stream, last.created, bronze.offset(last.ingested)), following
+        last = following
+    raise AssertionError("names do not end")
+
+
+def _names(info: StreamInfo) -> Iterator[Incarnation]:
+    yield Incarnation(info.name, info.created)
+    for number in count(2):
+        yield Incarnation(info.name, f"{info.created}~{number}")
+
+
+def _put_back(bronze: Table, known: Incarnation, info: StreamInfo, conn: Connection) -> bool:
+    assert known.done is not None
+    if info.last_seq < known.done:
+        return True
+    where = [("stream", "=", known.stream), ("created", "=", known.created), ("seq", "=", known.done)]
+    held = rows(bronze, ["arrived", "digest"], where)
+    if not held.num_rows or info.first_seq > known.done:
+        return False
+    found = read_columns(conn, info.name, known.done, known.done, created=info.created, allow_lost=True)
+    for columns in found:
+        arrived = pa.array([columns.timestamps_ns[0] // 1000], pa.int64()).cast(TIME)[0]
+        there = (arrived, digest(columns.payloads[0]))
+        return there != (held["arrived"][0], held["digest"][0].as_py())
+    return False

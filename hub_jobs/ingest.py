@@ -1,0 +1,155 @@
+"""spark-submit hub_jobs/ingest.py: what is new in an aggregate of the hub goes into the table `bronze`.
+ The offset is the sequence of the stream, in the same commit as the rows. Server and table are asked before
+a Spark session exists, so that a run with nothing to do ends in a moment. A gap in the stream stops
+nothing: what is there is committed, the gap is named and the exit code is 3. After the commit the registrar
+is told what it may purge; when it is away the next run tells it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from agent.contract import Committed, aggregate, committed_subject
+from hub_jobs import incarnations, tasks
+from hub_jobs.exits import Exit, ended, say
+from hub_jobs.incarnations import Incarnation
+from hub_jobs.source.plan import Range, split
+from hub_jobs.source.wire import Connection, Server, StreamInfo, WireError, stream_info
+from hub_jobs.tables import Table, ensure_table
+from hub_jobs.tables.parquet import MAX_FILE_BYTES
+from hub_jobs.transforms import ranges
+from hub_jobs.transforms.bronze import Origin
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_NAME: Final = "ingest"
+_NOTICE_SECONDS: Final = 2.0
+_MIN_RECORDS: Final = 2_000
+"""Fewer than this are not worth a task of their own."""
+_MAX_RECORDS: Final = 500_000
+_PARTS: Final = 256
+"""Partitions of one commit; a longer backlog takes several commits, so that less is lost with a killed
+run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says."""
+
+    server: Server
+    stream: str
+    lake: Path
+
+
+def main(argv: Sequence[str] | None = None) -> Exit:
+    """Run the job and return its exit code."""
+    options = _options(argv)
+    return ended(_NAME, lambda: run(options))
+
+
+def run(options: Options) -> Exit:
+    """Ingest all that the stream held when the run began."""
+    with Connection(options.server) as conn:
+        end = stream_info(conn, options.stream).last_seq
+    spark: SparkSession | None = None
+    gaps: list[ranges.Range] = []
+    while True:
+        bronze = ensure_table(options.lake, "bronze")
+        with Connection(options.server) as conn:
+            info = stream_info(conn, options.stream)
+            known = incarnations.current(bronze, info, conn)
+        first = max(info.first_seq, 1) if known.done is None else known.done + 1
+        last = min(end, info.last_seq)
+        if first > last:
+            break
+        if spark is None:
+            from hub_jobs.session import session
+
+            spark = session(_NAME)
+        gaps += _commit_next(spark, options, bronze, info, known, (first, last))
+    _tell_registrar(options, info, known.done)
+    if gaps:
+        say(_NAME, f"stream {options.stream} has lost sequences {ranges.text(ranges.union(gaps))}")
+        return Exit.LOSS
+    return Exit.WELL
+
+
+def _commit_next(
+    spark: SparkSession,
+    options: Options,
+    bronze: Table,
+    info: StreamInfo,
+    known: Incarnation,
+    wanted: ranges.Range,
+) -> list[ranges.Range]:
+    """Read the next ranges, write and commit them; what of them the stream no longer has."""
+    parts = _parts(info, wanted, spark.sparkContext.defaultParallelism)
+    origin = Origin(known.stream, known.created, info.source_index)
+    work = [tasks.IngestPart(options.server, part, origin, options.lake) for part in parts]
+    done = tasks.run(spark, tasks.ingest, work)
+    files = [file for one in done for file in one.files]
+    faults = [one.fault for one in done if one.fault is not None]
+    if faults:
+        bronze.discard(files)
+        raise faults[0]
+    gaps = ranges.union(*(one.gaps for one in done))
+    last = parts[-1].last
+    bronze.commit(files, {known.ingested: last}, {"petiole.gaps": json.dumps(gaps)} if gaps else None)
+    say(_NAME, f"{sum(file.rows for file in files)} messages of {options.stream} up to {last} are in bronze")
+    return gaps
+
+
+def _parts(info: StreamInfo, wanted: ranges.Range, cores: int) -> list[Range]:
+    """The ranges of the next commit: about a file each, and one for every core if there is enough."""
+    first, last = wanted
+    average = info.bytes // max(info.messages, 1) + 1
+    most = max(1, min(_MAX_RECORDS, MAX_FILE_BYTES // average))
+    last = min(last, first + most * _PARTS - 1)
+    wanted_parts = max(1, min(cores, (last - first + 1) // _MIN_RECORDS))
+    return split([Range(info.name, info.created, first, last)], wanted_parts, most)
+
+
+def _tell_registrar(options: Options, info: StreamInfo, done: int | None) -> None:
+    if done is None:
+        return
+    committed = Committed(info.name, info.created, done)
+    try:
+        with Connection(options.server) as conn:
+            conn.request(committed_subject(info.name), committed.encode(), _NOTICE_SECONDS)
+    except WireError as error:
+        say(_NAME, f"the registrar does not know yet what it may purge; the next run tells it: {error}")
+
+
+def _options(argv: Sequence[str] | None) -> Options:
+    parser = argparse.ArgumentParser(prog="ingest.py", description="Bring a stream of the hub into `bronze`.")
+    parser.add_argument("--server", required=True, help="nats://host:4222, several with commas between")
+    parser.add_argument("--stream", default=aggregate(0), help="the aggregate (default: %(default)s)")
+    parser.add_argument("--lake", required=True, type=Path, help="the directory of the tables")
+    secret = parser.add_mutually_exclusive_group()
+    secret.add_argument("--seed-file", help="path of the NKey seed of the jobs")
+    secret.add_argument("--creds-file", help="path of a .creds file")
+    secret.add_argument("--secret-env", help="name of an environment variable with a seed or a .creds file")
+    parser.add_argument("--ca-file", help="the authorities to trust instead of the system's")
+    given = parser.parse_args(argv)
+    try:
+        server = Server(
+            given.server,
+            seed_file=given.seed_file,
+            creds_file=given.creds_file,
+            secret_env=given.secret_env,
+            ca_file=given.ca_file,
+        )
+    except ValueError as error:
+        parser.error(str(error))
+    return Options(server, given.stream, given.lake.absolute())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,154 @@
+"""What executors do: read a range of a stream into `bronze`, or rows of `bronze` into `readings` and
+`quarantine`. Each task writes files of its own and names them to the driver, which commits them or none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hub_jobs.source.plan import Range
+from hub_jobs.source.wire import Connection, Server, WireError, read_columns
+from hub_jobs.tables.parquet import PartFile, PartWriter
+from hub_jobs.transforms.bronze import Origin, bronze_rows
+from hub_jobs.transforms.messages import Reason
+from hub_jobs.transforms.ranges import Range as Numbers
+from hub_jobs.transforms.ranges import union, without
+from hub_jobs.transforms.readings import Refiner, quarantine_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Work = TypeVar("Work")
+Result = TypeVar("Result")
+
+
+def run(spark: SparkSession, task: Callable[[Work], Result], work: Sequence[Work]) -> list[Result]:
+    """One Spark task for every piece of work; their results in order."""
+    return spark.sparkContext.parallelize(work, len(work)).map(task).collect()
+
+
+@dataclass(frozen=True, slots=True)
+class IngestPart:
+    """A range of a stream, to be read as `origin`. `server` names where its secret lies and holds none."""
+
+    server: Server
+    range: Range
+    origin: Origin
+    lake: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """Files of bronze, and the sequences of the range that the stream no longer has. `fault` is what kept the
+    task from reading: not for Spark to try again at once, but for the next run."""
+
+    files: list[PartFile] = field(default_factory=list)
+    gaps: list[Numbers] = field(default_factory=list)
+    fault: WireError | None = None
+
+
+def ingest(part: IngestPart) -> Ingested:
+    """Read a range and write it as rows of bronze."""
+    wanted = part.range
+    read: list[Numbers] = []
+    try:
+        with Connection(part.server) as conn, PartWriter(part.lake, "bronze") as writer:
+            for columns in read_columns(
+                conn, wanted.stream, wanted.first, wanted.last, created=wanted.created, allow_lost=True
+            ):
+                writer.write(bronze_rows(columns, part.origin))
+                read = union(read, _held(columns.seqs))
+    except WireError as error:
+        return Ingested(fault=error)
+    return Ingested(writer.files, without([(wanted.first, wanted.last)], read))
+
+
+def _held(seqs: list[int]) -> list[Numbers]:
+    if seqs[-1] - seqs[0] + 1 == len(seqs):
+        return [(seqs[0], seqs[-1])]
+    return union((seq, seq) for seq in seqs)
+
+
+@dataclass(frozen=True, slots=True)
+class RefinePart:
+    """Files of bronze of one stream, and which of their rows are to be refined: sequences above `after` up
+    to `to`, without `repeated`. Those in `other_content` go to quarantine, and so does nothing in `named`,
+    (sequence, line) of what is there already."""
+
+    lake: Path
+    paths: list[str]
+    after: int
+    to: int
+    repeated: frozenset[int] = frozenset()
+    other_content: Mapping[int, str] = field(default_factory=dict)
+    named: frozenset[tuple[int, int | None]] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Refined:
+    """Files of both tables."""
+
+    readings: list[PartFile]
+    quarantine: list[PartFile]
+
+
+_COLUMNS = (
+    "stream",
+    "created",
+    "seq",
+    "arrived",
+    "subject",
+    "headers",
+    "payload",
+    "domain",
+    "source_stream",
+    "source_identity",
+    "source_seq",
+    "class",
+    "run",
+    "n",
+    "count",
+)
+_QUARANTINE_ROWS = 4096
+
+
+def refine(part: RefinePart) -> Refined:
+    """Decode rows of bronze and write what they hold."""
+    refiner = Refiner()
+    with PartWriter(part.lake, "readings") as readings, PartWriter(part.lake, "quarantine") as quarantine:
+
+        def name_refused(least: int) -> None:
+            if len(refiner.refused) >= least:
+                kept = [one for one in refiner.refused if (one.message.seq, one.line) not in part.named]
+                refiner.refused.clear()
+                quarantine.write(quarantine_table(kept))
+
+        for row in (row for path in part.paths for row in _rows(path, part)):
+            if row["seq"] in part.other_content:
+                refiner.refuse(row, Reason.OTHER_CONTENT, part.other_content[row["seq"]])
+                continue
+            for chunk in refiner.take(row):
+                readings.write(chunk)
+                name_refused(_QUARANTINE_ROWS)
+            name_refused(_QUARANTINE_ROWS)
+        readings.write(refiner.drain())
+        name_refused(1)
+    return Refined(readings.files, quarantine.files)
+
+
+def _rows(path: str, part: RefinePart) -> Any:
+    """The rows to refine, a row group in memory at a time."""
+    with pq.ParquetFile(path) as file:
+        for group in range(file.num_row_groups):
+            table = file.read_row_group(group, columns=list(_COLUMNS))
+            table = table.set_column(
+                table.column_names.index("arrived"), "arrived", table["arrived"].cast(pa.int64())
+            )
+            for row in table.to_pylist():
+                if part.after < row["seq"] <= part.to and row["seq"] not in part.repeated:
+                    yield row

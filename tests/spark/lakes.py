@@ -1,0 +1,53 @@
+"""Lakes as tests fill and read them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from hub_jobs.tables import open_table
+from hub_jobs.tables.scan import rows
+from hub_jobs.tables.schemas import SCHEMAS
+
+JOB_SECONDS = 120
+
+
+def contents(lake: Path, name: str, *columns: str) -> list[Any]:
+    """The rows of a table as tuples of some columns (bare values for one), sorted; none without a table."""
+    table = open_table(lake, name)
+    if table is None:
+        return []
+    found = rows(table, columns or SCHEMAS[name].names)
+    return sorted(_tuples(found, columns), key=str)
+
+
+def _tuples(found: pa.Table, columns: Sequence[str]) -> list[Any]:
+    lists = [found[name].to_pylist() for name in found.column_names]
+    return lists[0] if len(columns) == 1 else list(zip(*lists, strict=True))
+
+
+def orphans(lake: Path, name: str) -> int:
+    """How many Parquet files of a table no commit names."""
+    table = open_table(lake, name)
+    assert table is not None
+    return len(list((lake / name).glob("*.parquet"))) - len(table.delta.file_uris())
+
+
+def killed(script: Path, program: str) -> None:
+    """Run a program of its own that ends itself by SIGKILL, and wait until it has."""
+    script.write_text(program)
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=JOB_SECONDS,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert done.returncode == -9, (done.returncode, done.stdout, done.stderr)

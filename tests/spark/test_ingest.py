@@ -1,0 +1,237 @@
+"""`ingest` against real servers: a hub, leaves, their sources, and the jobs' own identity."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from agent.contract import BatchHeaders, Clock, MessageId, committed_subject, new_run, parse_committed
+from hub_jobs import ingest, tasks
+from hub_jobs.exits import Exit
+from hub_jobs.tables import open_table
+from tests.servers import World, api
+from tests.spark.lakes import contents, killed, orphans
+from tests.streams import AGGREGATE, held, make_aggregate, make_leaf_stream
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
+
+RUN = new_run()
+EPOCHS = {"edge-1": "epoch0000000a", "edge-2": "epoch0000000b"}
+
+
+class Fleet:
+    """Two leaves whose streams flow into the aggregate, and a lake beside."""
+
+    def __init__(self, world: World, registrar: Client, agents: dict[str, Client], lake: Path) -> None:
+        self.world, self.registrar, self.lake = world, registrar, lake
+        self._agents = agents
+        self._sent = 0
+        key = str(world.hub.keys["jobs"])
+        self.options = ["--server", world.hub.url, "--seed-file", key, "--lake", str(lake)]
+
+    async def store(self, domain: str, *numbers: int) -> None:
+        """Batches of two readings, stored at the leaf and then at the hub."""
+        for n in numbers:
+            headers = BatchHeaders(MessageId(RUN, "normal", n), 2, 1, Clock(True, "boot", 1)).encode()
+            await (
+                self._agents[domain]
+                .jetstream()
+                .publish(
+                    f"tel.{domain}.normal._batch.http",
+                    b'{"metric":"a","value":%d}\n{"metric":"b","value":2}\n' % n,
+                    headers=headers,
+                )
+            )
+
+    async def at_hub(self, messages: int) -> None:
+        """Wait until the aggregate holds so many."""
+        await held(self.registrar, AGGREGATE, messages)
+
+    async def ingest(self) -> Exit:
+        """Run the job."""
+        return await asyncio.to_thread(ingest.main, self.options)
+
+    def bronze(self, *columns: str) -> list[object]:
+        """What is in the table."""
+        return contents(self.lake, "bronze", *columns)
+
+
+@pytest_asyncio.fixture
+async def fleet(two_leaves: World, tmp_path: Path) -> AsyncIterator[Fleet]:
+    """A fleet with three batches of `edge-1` and two of `edge-2` at the hub."""
+    agents = {domain: await leaf.connect("agent") for domain, leaf in two_leaves.leaves.items()}
+    for domain, agent in agents.items():
+        await make_leaf_stream(agent, domain, EPOCHS[domain])
+    registrar = await two_leaves.hub.connect("registrar")
+    await make_aggregate(registrar, EPOCHS)
+    one = Fleet(two_leaves, registrar, agents, tmp_path / "lake")
+    await one.store("edge-1", 1, 2, 3)
+    await one.store("edge-2", 1, 2)
+    await one.at_hub(5)
+    yield one
+
+
+async def test_what_the_hub_holds_is_in_bronze_once_with_the_domain_of_its_source(fleet: Fleet) -> None:
+    assert await fleet.ingest() == Exit.WELL
+    assert await fleet.ingest() == Exit.WELL
+
+    assert fleet.bronze("domain", "source_stream", "source_seq", "class", "run", "n", "count") == [
+        (domain, f"TEL_{domain}_normal", n, "normal", RUN, n, 2)
+        for domain, n in [("edge-1", 1), ("edge-1", 2), ("edge-1", 3), ("edge-2", 1), ("edge-2", 2)]
+    ]
+    assert fleet.bronze("seq") == [1, 2, 3, 4, 5]
+    assert set(fleet.bronze("stream")) == {AGGREGATE}
+
+    await fleet.store("edge-2", 3)
+    await fleet.at_hub(6)
+    assert await fleet.ingest() == Exit.WELL
+    assert fleet.bronze("seq") == [1, 2, 3, 4, 5, 6]
+
+
+async def test_a_run_with_nothing_to_do_starts_no_jvm_and_tells_the_registrar_again(fleet: Fleet) -> None:
+    told: list[Msg] = []
+
+    async def note(message: Msg) -> None:
+        told.append(message)
+        await message.respond(b"{}")
+
+    assert await fleet.ingest() == Exit.WELL
+    await fleet.registrar.subscribe(committed_subject(AGGREGATE), cb=note)
+    await fleet.registrar.flush()
+    without_java = {**os.environ, "JAVA_HOME": "/nonexistent", "PATH": "/nonexistent"}
+    program = [sys.executable, ingest.__file__, *fleet.options]
+
+    done = await asyncio.to_thread(
+        subprocess.run, program, env=without_java, capture_output=True, text=True, timeout=60
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    (message,) = told
+    committed = parse_committed(message.data)
+    assert (committed.stream, committed.seq) == (AGGREGATE, 5)
+    assert [committed.created] == sorted(set(fleet.bronze("created")))
+
+
+async def test_a_gap_stops_nothing_and_is_named_once(fleet: Fleet, capfd: pytest.CaptureFixture[str]) -> None:
+    assert await fleet.ingest() == Exit.WELL
+    await fleet.store("edge-1", 4, 5, 6, 7)
+    await fleet.at_hub(9)
+    await api(fleet.registrar, f"STREAM.PURGE.{AGGREGATE}", {"seq": 8})
+
+    assert await fleet.ingest() == Exit.LOSS
+
+    assert "has lost sequences 6-7\n" in capfd.readouterr().err
+    assert fleet.bronze("seq") == [1, 2, 3, 4, 5, 8, 9]
+    table = open_table(fleet.lake, "bronze")
+    assert table is not None
+    assert table.delta.history(1)[0]["petiole.gaps"] == "[[6, 7]]"
+    assert await fleet.ingest() == Exit.WELL
+
+
+async def test_a_stream_that_is_made_anew_starts_at_its_own_beginning(fleet: Fleet) -> None:
+    assert await fleet.ingest() == Exit.WELL
+    await api(fleet.registrar, f"STREAM.PURGE.{AGGREGATE}", {"seq": 5})
+    await fleet.world.hub.stop()
+    shutil.rmtree(fleet.world.hub.config.store_dir)
+    await fleet.world.hub.start()
+    for leaf in fleet.world.leaves.values():
+        await leaf.wait_linked()
+    await make_aggregate(fleet.registrar, EPOCHS)
+    await fleet.at_hub(5)
+
+    assert await fleet.ingest() == Exit.WELL
+
+    assert fleet.bronze("seq") == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    assert len(set(fleet.bronze("created"))) == 2
+
+
+async def test_a_stream_that_was_put_back_is_read_again_under_another_name(fleet: Fleet) -> None:
+    store = fleet.world.hub.config.store_dir
+    copy = fleet.lake.with_name("copy")
+    await fleet.world.hub.stop()
+    shutil.copytree(store, copy)
+    await fleet.world.hub.start()
+    await fleet.store("edge-1", 4)
+    await fleet.at_hub(6)
+    assert await fleet.ingest() == Exit.WELL
+    await fleet.world.hub.stop()
+    shutil.rmtree(store)
+    shutil.copytree(copy, store)
+    await fleet.world.hub.start()
+    await fleet.store("edge-2", 3)
+    await fleet.at_hub(6)
+
+    assert await fleet.ingest() == Exit.WELL
+    assert await fleet.ingest() == Exit.WELL
+
+    assert fleet.bronze("seq") == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]
+    assert len(set(fleet.bronze("created"))) == 2
+    assert {("edge-1", 4), ("edge-2", 3)} <= set(fleet.bronze("domain", "n"))
+
+
+async def test_of_two_drivers_at_once_one_commits_and_the_other_says_so(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, results = tasks.run, []
+
+    def overtaken(spark: SparkSession, *rest: object) -> object:
+        written = first(spark, *rest)  # type: ignore[arg-type]
+        monkeypatch.setattr(tasks, "run", first)
+        results.append(ingest.main(fleet.options))
+        return written
+
+    monkeypatch.setattr(tasks, "run", overtaken)
+    results.append(await fleet.ingest())
+
+    assert results == [Exit.WELL, Exit.CONFLICT]
+    assert fleet.bronze("seq") == [1, 2, 3, 4, 5]
+    assert orphans(fleet.lake, "bronze") == 0
+
+
+async def test_a_driver_killed_between_its_files_and_its_commit_loses_and_doubles_nothing(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    program = f"""
+import os, signal
+from hub_jobs import ingest
+from hub_jobs.tables import Table
+Table.commit = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
+ingest.main({fleet.options!r})
+"""
+    await asyncio.to_thread(killed, tmp_path / "driver.py", program)
+    assert fleet.bronze("seq") == []
+    assert orphans(fleet.lake, "bronze") > 0
+
+    assert await fleet.ingest() == Exit.WELL
+
+    assert fleet.bronze("seq") == [1, 2, 3, 4, 5]
+
+
+async def test_what_can_not_be_reached_or_used_is_said_with_its_exit_code(
+    fleet: Fleet, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lake = ["--lake", str(fleet.lake)]
+
+    assert ingest.main(["--server", "nats://127.0.0.1:1", *lake]) == Exit.UNREACHABLE
+    assert "no server can be reached" in capfd.readouterr().err
+    assert ingest.main([*fleet.options[:2], *lake]) == Exit.UNREACHABLE
+    fleet.lake.write_text("not a directory")
+    assert await fleet.ingest() == Exit.FAILED
+    assert f"table {fleet.lake / 'bronze'}" in capfd.readouterr().err
+    with pytest.raises(SystemExit) as usage:
+        ingest.main(["--server", "nats://user:secret@127.0.0.1", *lake])
+    assert usage.value.code == Exit.USAGE
