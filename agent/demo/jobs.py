@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 
 import hub_jobs
-from agent.demo import query
 from agent.demo.plan import Member
 from agent.demo.processes import Processes, program
 from agent.demo.report import Found
 from agent.exits import Exit
 
 _MASTER = "local[*,4]"
+_QUERY = Path(__file__).with_name("query.py")
 
 
 class Jobs:
@@ -35,7 +35,7 @@ class Jobs:
         """What `readings` holds of each domain's devices."""
         asked, answered = self._directory / "acknowledged.json", self._directory / "found.json"
         asked.write_text(json.dumps(acknowledged))
-        await self._submit("query", query.__file__, self._lake, str(asked), str(answered))
+        await self._submit("query", str(_QUERY), self._lake, str(asked), str(answered))
         found: dict[str, dict[str, Found]] = {}
         for row in json.loads(answered.read_text()):
             found.setdefault(row["domain"], {})[row["device"]] = Found(

@@ -24,6 +24,16 @@ def program(name: str) -> str:
     return str(Path(sys.executable).parent / name)
 
 
+def _environment() -> dict[str, str]:
+    """This one's environment, in which spark-submit and its workers find the same Python."""
+    here = str(Path(sys.executable).parent)
+    return {
+        **os.environ,
+        "PATH": f"{here}:{os.environ.get('PATH', os.defpath)}",
+        "PYSPARK_PYTHON": sys.executable,
+    }
+
+
 class Processes:
     """Child processes by name. Each leads a process group of its own, and a guardian ends them all, and the
     servers that they leave behind, should this process die first."""
@@ -109,7 +119,12 @@ class Processes:
         self, name: str, command: tuple[str, ...], stdout: int, stderr: int
     ) -> asyncio.subprocess.Process:
         process = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+            env=_environment(),
         )
         self._running[name] = process
         self._tell(f"{guardian.GROUP} {process.pid}")
