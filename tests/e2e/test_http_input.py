@@ -1,0 +1,582 @@
+"""The `http` input over real sockets, before a core that keeps what it is given in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import io
+import json
+import socket
+import zlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import aiohttp
+import pytest
+import zstandard
+
+from agent import contract
+from agent.config import ConfigError, Seconds, Size
+from agent.inputs.http import HttpInput, HttpOptions
+from agent.intake import Chunk, Reason, RefusedError, UnknownOutcomeError
+from agent.metrics import Metrics
+
+FULL = b'{"ts":1,"device":"d","metric":"m","value":1}\n'
+NDJSON = {"Content-Type": "application/x-ndjson"}
+JSON = {"Content-Type": "application/json"}
+
+
+class Core:
+    """An honest core in memory: stores at once, knows the keys of what it stored, refuses when told to."""
+
+    domain = "edge-1"
+
+    def __init__(self) -> None:
+        self.stored: list[Chunk] = []
+        self.refuse: Exception | None = None
+        self.open = asyncio.Event()
+        self.open.set()
+        self.waiting = 0
+
+    async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
+        assert (input_name, cls) == ("http", "normal")
+        self.waiting += 1
+        try:
+            await self.open.wait()
+        finally:
+            self.waiting -= 1
+        if self.refuse is not None:
+            raise self.refuse
+        known = {one.request.key: one.request for one in self.stored if one.request is not None}
+        if chunk.request is not None and chunk.request.key in known:
+            if known[chunk.request.key] != chunk.request:
+                raise RefusedError(Reason.KEY_REUSED, "the key was used for another body")
+            return
+        self.stored.append(chunk)
+
+    async def position(self, input_name: str, cls: str) -> str | None:
+        return None
+
+
+class Served:
+    """A running input, its core, and a client."""
+
+    def __init__(self, port: int, metrics: Metrics, session: aiohttp.ClientSession) -> None:
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+        self.core = Core()
+        self.metrics = metrics
+        self.session = session
+        self.stopping = asyncio.Event()
+
+    async def post(
+        self,
+        body: Any,
+        headers: dict[str, str] | None = None,
+        path: str = "/v1/readings",
+        method: str = "POST",
+    ) -> tuple[int, dict[str, Any], Any]:
+        """Status, JSON body ({} when empty) and headers of one request."""
+        async with self.session.request(
+            method,
+            self.url + path,
+            data=io.BytesIO(body) if isinstance(body, bytes) else body,
+            headers={**NDJSON, **(headers or {})},
+        ) as answer:
+            text = await answer.read()
+            return answer.status, json.loads(text) if text else {}, answer.headers
+
+    @contextlib.asynccontextmanager
+    async def connection(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        """A connection of its own, closed at the end."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    async def raw(self, data: bytes) -> bytes:
+        """All that comes back for some bytes, until the input closes."""
+        async with self.connection() as (reader, writer), asyncio.timeout(10):
+            writer.write(data)
+            return await reader.read()
+
+    def metric(self, name: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(name, {"input": "http", **labels}) or 0.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - what is waited for lies outside the loop
+            await asyncio.sleep(0.005)
+
+
+@contextlib.asynccontextmanager
+async def serving(**options: Any) -> AsyncIterator[Served]:
+    port, metrics = free_port(), Metrics()
+    one = HttpInput(HttpOptions(listen=f"127.0.0.1:{port}", **options), metrics)
+    assert one.check() == []
+    async with aiohttp.ClientSession() as session, asyncio.timeout(60):
+        served = Served(port, metrics, session)
+        task = asyncio.create_task(one.run(served.core, served.stopping))
+        try:
+            await until(lambda: task.done() or one.check() != [])
+            yield served
+        finally:
+            served.core.open.set()
+            served.stopping.set()
+            await task
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    async with serving() as one:
+        yield one
+
+
+def request(body: bytes, *headers: str, first: str = "POST /v1/readings HTTP/1.1") -> bytes:
+    lines = [first, "Host: localhost", "Content-Type: application/x-ndjson", *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+async def test_readings_are_stored_before_the_answer(served: Served) -> None:
+    status, body, _ = await served.post(FULL * 3)
+    assert (status, body) == (204, {})
+    assert served.core.stored == [Chunk(FULL * 3, 3)]
+    assert served.metric("petiole_accepted_readings_total", **{"class": "normal"}) == 3
+
+
+async def test_the_answer_waits_until_the_core_has_stored(served: Served) -> None:
+    served.core.open.clear()
+    answer = asyncio.create_task(served.post(FULL))
+    await until(lambda: served.core.waiting == 1)
+    assert not answer.done()
+    served.core.open.set()
+    assert (await answer)[0] == 204
+
+
+async def test_an_array_and_a_single_object_are_taken(served: Served) -> None:
+    rows = [{"metric": "a", "value": 1}, {"metric": "b", "value": "x"}]
+    assert (await served.post(json.dumps(rows, indent=2), JSON))[0] == 204
+    assert (await served.post(json.dumps(rows[0]), {"Content-Type": "Application/JSON; charset=UTF-8"}))[
+        0
+    ] == 204
+    assert [one.count for one in served.core.stored] == [2, 1]
+    assert b'"device":"edge-1"' in served.core.stored[0].payload
+
+
+@pytest.mark.parametrize(
+    ("encoding", "pack"), [("gzip", gzip.compress), ("zstd", zstandard.ZstdCompressor().compress)]
+)
+async def test_a_packed_body_is_unpacked(
+    served: Served, encoding: str, pack: Callable[[bytes], bytes]
+) -> None:
+    packed = {"Content-Encoding": encoding}
+    assert (await served.post(pack(FULL * 500), packed))[0] == 204
+    assert served.core.stored[0].payload == FULL * 500
+    status, body, _ = await served.post(pack(FULL * 500)[:-3], packed)
+    assert status == 400
+    assert "cut off" in body["error"]
+    assert (await served.post(FULL, packed))[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("encoding", "pack"), [("gzip", gzip.compress), ("zstd", zstandard.ZstdCompressor().compress)]
+)
+async def test_a_body_that_unpacks_to_too_much_is_refused(
+    encoding: str, pack: Callable[[bytes], bytes]
+) -> None:
+    async with serving(body=Size(2**20)) as served:
+        bomb = pack(b"\n" * 2**26)
+        status, body, _ = await served.post(bomb, {"Content-Encoding": encoding})
+        assert (status, body["error"].partition(";")[0]) == (413, "the body is above 1048576 bytes")
+        assert (await served.post(FULL))[0] == 204
+
+
+async def test_a_request_carries_its_key_and_the_crc_of_what_was_meant(served: Served) -> None:
+    key = {"Idempotency-Key": "a-1"}
+    assert (await served.post(FULL, key))[0] == 204
+    assert served.core.stored[0].request == contract.Request("a-1", zlib.crc32(FULL))
+    assert (await served.post(gzip.compress(FULL), {**key, "Content-Encoding": "gzip"}))[0] == 204
+    assert len(served.core.stored) == 1
+
+
+async def test_a_key_used_for_another_body_is_refused(served: Served) -> None:
+    key = {"Idempotency-Key": "a-1"}
+    await served.post(FULL, key)
+    status, body, _ = await served.post(FULL * 2, key)
+    assert status == 422
+    assert "the key was used for another body" in body["error"]
+    assert len(served.core.stored) == 1
+
+
+@pytest.mark.parametrize("key", ["", "two words", "x" * 129, "ü"])
+async def test_a_key_that_could_not_be_kept_is_refused(served: Served, key: str) -> None:
+    length = f"Content-Length: {len(FULL)}"
+    answer = await served.raw(request(FULL, length, f"Idempotency-Key: {key}", "Connection: close"))
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"Idempotency-Key" in answer
+
+
+async def test_two_keys_are_refused(served: Served) -> None:
+    headers = [f"Content-Length: {len(FULL)}", "Idempotency-Key: a", "Idempotency-Key: b"]
+    assert (await served.raw(request(FULL, *headers))).startswith(b"HTTP/1.1 400 ")
+
+
+async def test_bad_lines_are_named_and_nothing_is_stored(served: Served) -> None:
+    body = FULL + b"\nnot json\n" + FULL + b'{"metric":"m","value":NaN}\n{"metric":"\xff","value":1}\n'
+    status, answer, _ = await served.post(body)
+    assert status == 400
+    assert [one["line"] for one in answer["lines"]] == [3, 5, 6]
+    assert all(one["reason"] for one in answer["lines"])
+    assert answer["more"] == 0
+    assert "nothing of the request was stored" in answer["error"]
+    assert served.core.stored == []
+    assert served.metric("petiole_invalid_requests_total", reason="bad_lines") == 1
+
+
+async def test_a_thousand_bad_lines_make_a_short_answer(served: Served) -> None:
+    status, answer, _ = await served.post((b'{"metric":"' + b"x" * 5000 + b'","value":1}\n') * 1000)
+    assert status == 400
+    assert (len(answer["lines"]), answer["more"]) == (100, 900)
+    assert len(json.dumps(answer)) < 50_000
+
+
+@pytest.mark.parametrize("body", [b"", b"\n\n"])
+async def test_a_body_without_a_reading_is_refused(served: Served, body: bytes) -> None:
+    status, answer, _ = await served.post(body)
+    assert status == 400
+    assert "holds no reading" in answer["error"]
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"a":' * 100_000, b"\xff\xfe", b"[1,2", b"nonsense"])
+async def test_what_is_not_json_is_refused(served: Served, body: bytes) -> None:
+    for kind in (JSON, NDJSON):
+        assert (await served.post(body, kind))[0] == 400
+    assert (await served.post(FULL))[0] == 204
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Content-Type": ""}, 415),
+        ({"Content-Type": "application/x-ndjson; charset=latin-1"}, 415),
+        ({"Content-Encoding": "br"}, 415),
+        ({"Host": "evil.example"}, 421),
+        ({"Host": "127.0.0.1.evil.example:8080"}, 421),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://127.0.0.1"}, 403),
+        ({"Expect": "a-miracle"}, 417),
+    ],
+)
+async def test_a_request_that_is_not_for_us_is_refused(
+    served: Served, headers: dict[str, str], status: int
+) -> None:
+    answered, body, _ = await served.post(FULL, headers)
+    assert answered == status
+    assert "nothing of the request was stored" in body["error"]
+    assert served.core.stored == []
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1", "127.0.0.1:9", "[::1]:8080"])
+async def test_names_of_the_loopback_are_served(served: Served, host: str) -> None:
+    assert (await served.post(FULL, {"Host": host}))[0] == 204
+
+
+async def test_other_names_and_origins_are_served_when_allowed() -> None:
+    allowed = {"allowed_hosts": ["gateway.plant"], "allowed_origins": ["https://ui.plant"]}
+    async with serving(**allowed) as served:
+        ok = {"Host": "Gateway.plant:8080", "Origin": "https://ui.plant"}
+        assert (await served.post(FULL, ok))[0] == 204
+        assert (await served.post(FULL, {"Host": "other.plant"}))[0] == 421
+        assert (await served.post(FULL, {"Origin": "https://other.plant"}))[0] == 403
+
+
+async def test_a_request_without_a_host_is_refused(served: Served) -> None:
+    bare = b"POST /v1/readings HTTP/1.0\r\nContent-Type: application/x-ndjson\r\nContent-Length: 1\r\n\r\n\n"
+    assert b" 421 " in (await served.raw(bare))[:20]
+
+
+async def test_other_paths_and_methods_are_answered_in_words(served: Served) -> None:
+    status, body, _ = await served.post(FULL, path="/v2/readings")
+    assert (status, "POST /v1/readings" in body["error"]) == (404, True)
+    status, body, headers = await served.post(None, method="GET")
+    assert (status, headers["Allow"]) == (405, "POST")
+    assert body["error"].startswith("GET is not possible here")
+
+
+async def test_a_body_above_the_limit_is_refused_however_it_comes() -> None:
+    async with serving(body=Size(1000)) as served:
+
+        async def pieces() -> AsyncIterator[bytes]:
+            for _ in range(50):
+                yield FULL
+
+        for body in (FULL * 50, pieces()):
+            status, answer, _ = await served.post(body)
+            assert status == 413
+            assert "above 1000 bytes" in answer["error"]
+        assert (await served.post(FULL))[0] == 204
+        assert len(served.core.stored) == 1
+
+
+async def test_a_body_is_refused_by_its_announced_length_before_it_is_sent() -> None:
+    async with serving(body=Size(1000)) as served, served.connection() as (reader, writer):
+        writer.write(request(b"", "Content-Length: 1001", "Expect: 100-continue"))
+        assert (await reader.readline()).startswith(b"HTTP/1.1 413 ")
+
+
+async def test_a_large_array_is_sent_to_ndjson(served: Served) -> None:
+    status, body, _ = await served.post(b"[" + b" " * 2**20 + b"]", JSON)
+    assert status == 413
+    assert "application/x-ndjson may" in body["error"]
+
+
+async def test_a_body_in_pieces_is_taken(served: Served) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        for part in (FULL[:7], FULL[7:], FULL):
+            yield part
+
+    assert (await served.post(pieces()))[0] == 204
+    assert served.core.stored[0].payload == FULL * 2
+
+
+async def test_a_sender_that_asks_first_is_told_to_go_on(served: Served) -> None:
+    async with served.connection() as (reader, writer):
+        writer.write(request(b"", f"Content-Length: {len(FULL)}", "Expect: 100-continue"))
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(FULL)
+        assert (await reader.readline()).startswith(b"HTTP/1.1 204 ")
+
+
+async def test_a_body_without_a_length_is_refused(served: Served) -> None:
+    assert (await served.raw(request(b""))).startswith(b"HTTP/1.1 411 ")
+
+
+@pytest.mark.parametrize(
+    ("reason", "status"),
+    [
+        (Reason.TOO_LARGE, 413),
+        (Reason.KEY_REUSED, 422),
+        (Reason.FULL, 429),
+        (Reason.UNAVAILABLE, 503),
+        (Reason.BUSY, 503),
+        (Reason.STOPPING, 503),
+    ],
+)
+async def test_what_the_core_refuses_is_answered_by_its_reason(
+    served: Served, reason: Reason, status: int
+) -> None:
+    served.core.refuse = RefusedError(reason, "because", 2.3)
+    answered, body, headers = await served.post(FULL * 4)
+    assert answered == status
+    assert body["error"] == "because; nothing of the request was stored"
+    assert headers.get("Retry-After") == ("3" if status in (429, 503) else None)
+    labels = {"class": "normal", "reason": str(reason)}
+    assert served.metric("petiole_refused_readings_total", **labels) == 4
+    assert served.metric("petiole_accepted_readings_total", **{"class": "normal"}) == 0
+
+
+async def test_a_refusal_without_a_time_still_says_when_to_come_back(served: Served) -> None:
+    served.core.refuse = RefusedError(Reason.FULL, "because")
+    assert int((await served.post(FULL))[2]["Retry-After"]) >= 1
+
+
+async def test_an_unknown_outcome_is_not_called_a_refusal(served: Served) -> None:
+    served.core.refuse = UnknownOutcomeError("no answer")
+    status, body, _ = await served.post(FULL, {"Idempotency-Key": "k"})
+    assert status == 504
+    assert "it is not known yet whether the readings are stored" in body["error"]
+    assert "repeat the same body under the same Idempotency-Key" in body["error"]
+    assert "may store it twice" in (await served.post(FULL))[1]["error"]
+
+
+async def test_an_error_in_the_core_is_answered_and_the_input_goes_on(
+    served: Served,
+) -> None:
+    served.core.refuse = ZeroDivisionError()
+    async with served.session.post(served.url + "/v1/readings", data=FULL, headers=NDJSON) as answer:
+        assert answer.status == 500
+    served.core.refuse = None
+    assert (await served.post(FULL))[0] == 204
+
+
+async def test_a_body_that_does_not_come_is_answered_408() -> None:
+    async with serving(timeout=Seconds(0.2)) as served:
+        answer = await served.raw(request(FULL[:5], "Content-Length: 100"))
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert b"the body did not come within 0.2 s" in answer
+
+
+@contextlib.asynccontextmanager
+async def trickling(writer: asyncio.StreamWriter, piece: bytes) -> AsyncIterator[None]:
+    """Sends a piece every few milliseconds."""
+
+    async def trickle() -> None:
+        while True:
+            writer.write(piece)
+            await asyncio.sleep(0.02)
+
+    task = asyncio.create_task(trickle())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+async def test_a_body_that_trickles_is_answered_408() -> None:
+    async with serving(timeout=Seconds(0.3)) as served, served.connection() as (reader, writer):
+        writer.write(request(b"", "Content-Length: 1000"))
+        async with trickling(writer, b" "):
+            assert (await reader.readline()).startswith(b"HTTP/1.1 408 ")
+
+
+@pytest.mark.parametrize("piece", [b"X: y\r\n", b""])
+async def test_a_header_that_does_not_end_is_answered_408(piece: bytes) -> None:
+    async with serving(timeout=Seconds(0.3)) as served, served.connection() as (reader, writer):
+        writer.write(b"POST /v1/readings HTTP/1.1\r\nHost: localhost\r\n")
+        async with trickling(writer, piece):
+            assert (await reader.readline()).startswith(b"HTTP/1.1 408 ")
+        assert served.metric("petiole_invalid_requests_total", reason="timeout") == 1
+
+
+async def test_a_connection_may_rest_between_requests_longer_than_a_header_may_take() -> None:
+    async with serving(timeout=Seconds(0.1)) as served, served.connection() as (reader, writer):
+        for _ in range(3):
+            writer.write(request(FULL, f"Content-Length: {len(FULL)}"))
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 204 ")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.3):
+                    assert await reader.read(1) is None, "the input spoke or closed"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 tls hello\r\n\r\n",
+        b"nonsense\r\n\r\n",
+        b"POST /v1/readings HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        b"POST /v1/readings HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * 20_000 + b"\r\n\r\n",
+        b"POST /v1/readings HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 500 + b"\r\n",
+        b"POST /" + b"y" * 20_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ],
+)
+async def test_what_is_not_http_is_refused_without_noise(
+    served: Served, data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = await served.raw(data)
+    assert b" 400 " in answer[:20]
+    assert b"nothing of the request was stored" in answer
+    assert caplog.records == []
+    assert served.metric("petiole_invalid_requests_total", reason="not_http") == 1
+
+
+async def test_a_sender_that_leaves_in_the_middle_makes_no_noise(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with served.connection() as (_, writer):
+        writer.write(request(FULL, "Content-Length: 1000"))
+        await writer.drain()
+    assert (await served.post(FULL))[0] == 204
+    assert caplog.records == []
+    assert len(served.core.stored) == 1
+
+
+async def answered(served: Served, status: bytes) -> bytes:
+    """Repeats a request on connections of their own until it is answered by a status."""
+    answer = b""
+    while status not in answer[:20]:
+        with contextlib.suppress(ConnectionError):
+            answer = await served.raw(request(FULL, f"Content-Length: {len(FULL)}", "Connection: close"))
+    return answer
+
+
+async def test_connections_beyond_the_limit_are_answered_503() -> None:
+    async with serving(max_connections=2) as served:
+        async with served.connection(), served.connection():
+            answer = await answered(served, b" 503 ")
+            assert b"Retry-After: 1" in answer
+            assert b"all 2 connections are in use; nothing of the request was stored" in answer
+        await answered(served, b" 204 ")
+
+
+async def test_bodies_beyond_the_buffer_are_answered_503_and_the_others_go_on() -> None:
+    async with serving(buffer=Size(100_000)) as served:
+        served.core.open.clear()
+        first = asyncio.create_task(served.post(FULL * 2000))
+        await until(lambda: served.core.waiting == 1)
+        status, body, headers = await served.post(FULL * 2000)
+        assert (status, headers["Retry-After"]) == (503, "1")
+        assert "too many bodies are under way" in body["error"]
+        served.core.open.set()
+        assert (await first)[0] == 204
+        assert (await served.post(FULL * 2000))[0] == 204
+
+
+async def test_a_stop_answers_what_is_under_way_and_refuses_what_is_new() -> None:
+    async with serving() as served, served.connection() as (reader, writer):
+        served.core.open.clear()
+        under_way = asyncio.create_task(served.post(FULL))
+        writer.write(request(b"", f"Content-Length: {len(FULL)}")[:-2])
+        await until(lambda: served.core.waiting == 1)
+        served.stopping.set()
+        await until(lambda: not accepts(served.port))
+        writer.write(b"\r\n" + FULL)
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert b"Retry-After: " in answer
+        assert b"the agent is stopping; nothing of the request was stored" in answer
+        served.core.open.set()
+        assert (await under_way)[0] == 204
+        assert len(served.core.stored) == 1
+
+
+async def test_a_body_that_is_still_coming_does_not_hold_up_a_stop() -> None:
+    async with serving() as served, served.connection() as (reader, writer):
+        writer.write(request(FULL[:5], "Content-Length: 1000", "Expect: 100-continue"))
+        await reader.readuntil(b"\r\n\r\n")
+        served.stopping.set()
+        assert (await reader.readline()).startswith(b"HTTP/1.1 503 ")
+
+
+async def test_a_stop_closes_idle_connections() -> None:
+    async with serving() as served, served.connection() as (reader, _):
+        assert (await served.post(FULL))[0] == 204
+        served.stopping.set()
+        assert await reader.read() == b""
+
+
+def accepts(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+async def test_a_taken_port_is_told_before_anything_runs() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        listen = f"127.0.0.1:{other.getsockname()[1]}"
+        one = HttpInput(HttpOptions(listen=listen), Metrics())
+        assert one.check() == [
+            f"input 'http': {listen} is taken by another program; stop it or choose another port"
+        ]
+        with pytest.raises(ConfigError, match="is taken by another program"):
+            await one.run(Core(), asyncio.Event())
+
+
+@pytest.mark.parametrize("listen", ["192.0.2.1:0", "no-such-host.invalid:80"])
+def test_an_address_that_is_not_this_machines_is_told(listen: str) -> None:
+    (told,) = HttpInput(HttpOptions(listen=listen), Metrics()).check()
+    assert "cannot be listened on" in told
