@@ -136,9 +136,9 @@ class JetStream:
             return info
         return await self.update_stream(merged(info.config, config))
 
-    async def update_stream(self, config: Mapping[str, Any]) -> StreamInfo:
+    async def update_stream(self, config: Mapping[str, Any], timeout: float | None = None) -> StreamInfo:
         """Replace the whole configuration of a stream. Raises `ApiError` or `UnavailableError`."""
-        return _stream_info(await self.api(f"STREAM.UPDATE.{config['name']}", config))
+        return _stream_info(await self.api(f"STREAM.UPDATE.{config['name']}", config, timeout))
 
     async def purge(self, stream: str, up_to_seq: int) -> int:
         """Delete every message up to and with this sequence; returns how many. The caller keeps `up_to_seq`

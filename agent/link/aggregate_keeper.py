@@ -1,0 +1,222 @@
+"""Keeps one aggregate as the fleet needs it: its one writer, with at most one change under way.
+
+Changes that wait are made together, since each new source scans the aggregate under its lock. The keeper asks
+nothing of leaves; whom to suspect it is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
+
+from structlog.typing import FilteringBoundLogger
+from tenacity import AsyncRetrying, retry_if_exception_type, wait_exponential
+
+from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, JetStreamError, StreamInfo, covers, merged
+from agent.link.aggregate import (
+    Source,
+    Suspect,
+    aggregate_config,
+    faults,
+    judge,
+    next_look,
+    planned,
+    source_states,
+)
+from agent.link.registrar_log import Problems
+from agent.link.registrar_metrics import RegistrarMetrics
+
+_PATIENCE: Final = 1.5
+"""Seconds for a source that was not seen to break to show itself: more than a heartbeat."""
+_SETTLE: Final = 0.02
+_UPDATE_SECONDS: Final = 30.0
+
+
+class AggregateKeeper:
+    """One aggregate. `known` names every leaf stream of the configuration; `noted` is called with the state
+    of the sources before some are removed."""
+
+    def __init__(
+        self,
+        js: JetStream,
+        name: str,
+        max_bytes: int,
+        known: Collection[str],
+        noted: Callable[[StreamInfo], None],
+        problems: Problems,
+        metrics: RegistrarMetrics,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self.name = name
+        self._js = js
+        self._max_bytes = max_bytes
+        self._known = known
+        self._noted = noted
+        self._problems = problems
+        self._metrics = metrics
+        self._log = log
+        self._want: dict[str, Source] = {}
+        self._suspects: dict[str, Suspect] = {}
+        self.info: StreamInfo | None = None
+        self._asked_at = 0.0
+        self._looking = asyncio.Lock()
+        self._wake = asyncio.Event()
+        self._changed = asyncio.Condition()
+
+    async def begin(self, want: Mapping[str, Source]) -> StreamInfo:
+        """Make the stream, or set right what is dangerous in it, and take over the fleet. Raises `ApiError`
+        or `UnavailableError`."""
+        self.info = None
+        self._want = dict(want)
+        try:
+            info = await self.observe()
+        except ApiError as error:
+            if error.err_code != STREAM_NOT_FOUND:
+                raise
+            info = await self._js.ensure_stream(aggregate_config(self.name, self._max_bytes, []))
+            self._see(info, _now())
+        for sentence in faults(info.config):
+            self._log.warning(f"{self.name}: {sentence}")
+        config = aggregate_config(self.name, self._max_bytes, info.config.get("sources") or [])
+        if not covers(info.config, config):
+            info = await self._update(info, config["sources"])
+        self._wake.set()
+        return info
+
+    async def observe(self, not_before: float | None = None) -> StreamInfo:
+        """The aggregate as it was at or after a monotonic time, by default now. Those who ask together share
+        one question. Raises `ApiError` or `UnavailableError`."""
+        wanted = _now() if not_before is None else not_before
+        async with self._looking:
+            if self.info is None or self._asked_at < wanted:
+                asked = _now()
+                self._see(await self._js.stream_info(self.name), asked)
+            assert self.info is not None
+            return self.info
+
+    def want(self, sources: Mapping[str, Source]) -> None:
+        """These sources shall be there in this form, besides those that are."""
+        self._want |= sources
+        self._wake.set()
+
+    async def settled(self, sources: Mapping[str, Source], seconds: float) -> bool:
+        """Whether these sources stand in the aggregate, as soon as they do or after so many seconds."""
+        try:
+            async with asyncio.timeout(seconds), self._changed:
+                await self._changed.wait_for(lambda: self._has(sources))
+        except TimeoutError:
+            return False
+        return True
+
+    def linked(self, name: str) -> None:
+        """The leaf of a source was linked just now, so the source has to show a sign of life; what was tried
+        before counts no more."""
+        self._suspects[name] = Suspect(_now())
+        self._wake.set()
+
+    def silent(self, name: str) -> None:
+        """A source shows no sign of life though its leaf is linked."""
+        if name not in self._suspects:
+            self._suspects[name] = Suspect(_now(), not_before=_now() + _PATIENCE)
+            self._wake.set()
+
+    def unlinked(self, name: str) -> None:
+        """The leaf of a source is not linked any more."""
+        self._suspects.pop(name, None)
+
+    async def run(self) -> None:
+        """Make what waits true, until cancelled."""
+        while True:
+            await self._pause()
+            async for attempt in AsyncRetrying(
+                retry=retry_if_exception_type(JetStreamError),
+                wait=wait_exponential(multiplier=0.1, max=5.0),
+            ):
+                with attempt:
+                    await self._cycle()
+
+    async def _pause(self) -> None:
+        due = min((next_look(one, _now()) for one in self._suspects.values()), default=None)
+        try:
+            async with asyncio.timeout(None if due is None else max(due - _now(), _SETTLE)):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    async def _cycle(self) -> None:
+        self._wake.clear()
+        try:
+            await self._make_true()
+        except JetStreamError as error:
+            self._problems.begin(self.name, f"{self.name} cannot be brought up to date: {error}")
+            if isinstance(error, ApiError) and error.err_code == STREAM_NOT_FOUND:
+                await self.begin(self._want)
+            raise
+        self._problems.end(self.name, f"{self.name} is up to date")
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _make_true(self) -> None:
+        info = await self.observe()
+        have = info.config.get("sources") or []
+        target = planned(have, self._want, self._known)
+        again = self._judge(info)
+        if again:
+            target = have if target is None else target
+            # Wanted from here on, so that a failure between the two changes does not lose them.
+            self._want |= {one["name"]: one for one in target if one["name"] in again}
+            self._noted(info)
+            info = await self._update(info, [one for one in have if one["name"] not in again])
+            self._metrics.readds.inc(len(again))
+        if target is not None:
+            await self._update(info, target)
+            self._log.info("sources changed", stream=self.name, sources=len(target), again=sorted(again))
+        for name in again:
+            if name in self._suspects:
+                self._suspects[name] = self._suspects[name].tried(_now())
+
+    def _judge(self, info: StreamInfo) -> set[str]:
+        """The sources to remove and add again."""
+        now, states, again = self._asked_at, source_states(info), set()
+        for name, suspect in list(self._suspects.items()):
+            verdict = judge(suspect, states.get(name), now)
+            if verdict == "well":
+                del self._suspects[name]
+                self._problems.end(f"source {name}", f"{name} flows again")
+            elif verdict == "again":
+                again.add(name)
+                if suspect.hopeless:
+                    self._problems.begin(f"source {name}", _hopeless(name, states[name].error))
+        return again
+
+    async def _update(self, info: StreamInfo, sources: list[Source]) -> StreamInfo:
+        config: dict[str, Any] = merged(info.config, aggregate_config(self.name, self._max_bytes, sources))
+        async with self._looking:
+            asked = _now()
+            answer = await self._js.update_stream(config, timeout=_UPDATE_SECONDS)
+            self._see(answer, asked)
+        return answer
+
+    def _see(self, info: StreamInfo, asked: float) -> None:
+        self.info, self._asked_at = info, asked
+        self._metrics.aggregate_messages.labels(self.name).set(info.messages)
+        self._metrics.aggregate_bytes.labels(self.name).set(info.bytes)
+
+    def _has(self, sources: Mapping[str, Source]) -> bool:
+        if self.info is None:
+            return False
+        have = {one["name"]: one for one in self.info.config.get("sources") or []}
+        return all(name in have and covers(have[name], one) for name, one in sources.items())
+
+
+def _hopeless(name: str, error: str) -> str:
+    said = f" (its server says: {error})" if error else ""
+    return (
+        f"{name} does not flow though its leaf is linked{said}; look whether its link consumer exists on the "
+        f"leaf and whether the hub's server was started with the permissions for this leaf"
+    )
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,131 @@
+"""What the registrar remembers of each leaf, and whom it takes in. Pure: no clock, no connection.
+
+A record outlives the hub's server and is put back together with its streams, so that after a hub was put back
+both tell of the same moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from agent.contract import VERSION, Announce, Checkpoint, ContractError
+
+FRESH: Final = 60.0
+"""Seconds for which a machine that was heard owns its domain."""
+
+
+class Held(Struct, frozen=True):
+    """The highest leaf sequence `seq` that the hub held of an epoch, the id of the message there and the hub
+    sequence that holds it ("" and 0 where that was not seen); `last` is the aggregate's last sequence
+    then."""
+
+    seq: int
+    message_id: str
+    hub_seq: int
+    last: int
+
+
+class ClassRecord(Struct, frozen=True):
+    """One class of a leaf: its link, the identities of the leaf's and the hub's stream, what the hub held and
+    the newest checkpoint that both sides know."""
+
+    epoch: str
+    created: str
+    stream: str
+    stream_created: str
+    held: Held | None = None
+    checkpoint: Checkpoint | None = None
+
+
+class Leaf(Struct, frozen=True):
+    """A leaf as it announced itself; `announced_at` is RFC 3339 by the hub's clock, for people only."""
+
+    domain: str
+    machine: str
+    run: str
+    versions: dict[str, str]
+    announced_at: str
+    classes: dict[str, ClassRecord]
+    v: int = VERSION
+
+
+_DECODER = msgspec.json.Decoder(Leaf)
+
+
+def encode_leaf(leaf: Leaf) -> bytes:
+    """The record as it is stored."""
+    return msgspec.json.encode(leaf)
+
+
+def decode_leaf(data: bytes) -> Leaf:
+    """Read a record back; raises `ContractError`."""
+    try:
+        leaf = _DECODER.decode(data)
+    except msgspec.DecodeError as error:
+        raise ContractError(f"fleet record: {error}") from None
+    if leaf.v != VERSION:
+        raise ContractError(f"fleet record: version {leaf.v} is not known here; this side speaks {VERSION}")
+    return leaf
+
+
+def refusal(
+    announce: Announce, classes: Iterable[str] | None, known: Leaf | None, heard_ago: float
+) -> str | None:
+    """Why an announcement is not taken in, None when it is. `classes` are those configured for the domain,
+    None where the domain is not; `heard_ago` is how many seconds ago the known machine was heard."""
+    domain = announce.domain
+    if classes is None:
+        return (
+            f"domain {domain!r} is not among the leaves in the hub's configuration; "
+            f"add it there with the public key of its link"
+        )
+    unknown = sorted(set(announce.classes) - set(classes))
+    if unknown:
+        return (
+            f"class {unknown[0]!r} of {domain!r} is not in the hub's configuration; "
+            f"add it to the classes of that leaf there"
+        )
+    if known is not None and known.machine != announce.machine and heard_ago < FRESH:
+        return (
+            f"domain {domain!r} belongs to machine {known.machine}, heard less than {FRESH:.0f} s ago, and "
+            f"this is {announce.machine}; a domain is one machine's: give this one another domain, or stop "
+            f"the other and wait"
+        )
+    return None
+
+
+def admitted(announce: Announce, known: Leaf | None, aggregate: tuple[str, str], now: str) -> Leaf:
+    """The record of a leaf that was taken in; `aggregate` is the name of its stream and when that was made.
+    What the hub held is kept only for the same epoch, leaf stream and aggregate: sequences of another one
+    mean other messages."""
+    records = {}
+    for cls, state in announce.classes.items():
+        record = ClassRecord(state.epoch, state.created, *aggregate)
+        old = known.classes.get(cls) if known else None
+        if old is not None and _same_link(old, record):
+            record = old
+        elif old is not None and old.stream_created == record.stream_created:
+            record = msgspec.structs.replace(record, checkpoint=old.checkpoint)
+        records[cls] = record
+    return Leaf(announce.domain, announce.machine, announce.run, dict(announce.versions), now, records)
+
+
+def new_epochs(leaf: Leaf, known: Leaf | None) -> list[str]:
+    """The classes whose link is another one than before."""
+    before = known.classes if known else {}
+    return [
+        cls for cls, record in leaf.classes.items() if cls not in before or before[cls].epoch != record.epoch
+    ]
+
+
+def _same_link(one: ClassRecord, other: ClassRecord) -> bool:
+    return (one.epoch, one.created, one.stream, one.stream_created) == (
+        other.epoch,
+        other.created,
+        other.stream,
+        other.stream_created,
+    )

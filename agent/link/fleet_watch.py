@@ -1,0 +1,123 @@
+"""Watches which leaves are linked and has their sources looked at when they come; over the system account of
+the hub's server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from agent.contract import ContractError, server_name
+from agent.link.aggregate_keeper import AggregateKeeper
+from agent.link.fleet_book import FleetBook
+from agent.link.fleet_events import CONNECT, DISCONNECT, LEAFZ, LinkEvent, Links, parse_event, parse_links
+from agent.link.registrar_log import Problems
+
+_LEAFZ_SECONDS: Final = 2.0
+_AGAIN_SECONDS: Final = 0.2
+_PENDING: Final = 65_536
+_ABOUT: Final = "system account"
+
+
+class FleetWatch:
+    """`keys` gives the domain of a link's public key."""
+
+    def __init__(
+        self,
+        nc: Client | None,
+        keys: Mapping[str, str],
+        book: FleetBook,
+        keeper: AggregateKeeper,
+        problems: Problems,
+    ) -> None:
+        self.links = Links()
+        self._nc = nc
+        self._keys = keys
+        self._book = book
+        self._keeper = keeper
+        self._problems = problems
+        self._linked_at: dict[str, float] = {}
+        self._look = asyncio.Event()
+
+    def linked_at(self, domain: str) -> float:
+        """When the leaf's newest link came up, in monotonic seconds; 0 where that is not known."""
+        return self._linked_at.get(domain, 0.0)
+
+    def announced(self, domain: str, machine: str) -> None:
+        """A leaf has said of which domain and machine it is."""
+        self.links.named(server_name(domain, machine), domain)
+
+    def look(self) -> None:
+        """Ask which leaves are linked: the fleet or the hub's server is another one than before."""
+        self._look.set()
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        if self._nc is None:
+            return
+        for subject in (CONNECT, DISCONNECT):
+            await self._nc.subscribe(subject, cb=self._on_event, pending_msgs_limit=_PENDING)
+        while True:
+            await self._look.wait()
+            self._look.clear()
+            try:
+                await self._ask(self._nc)
+            except (nats.errors.Error, TimeoutError, ContractError) as error:
+                self._problems.begin(
+                    _ABOUT, f"the hub's server does not say which leaves are linked: {error}"
+                )
+                self._look.set()
+                await asyncio.sleep(_AGAIN_SECONDS)
+            else:
+                self._problems.end(_ABOUT, "the hub's server says which leaves are linked")
+
+    async def _ask(self, nc: Client) -> None:
+        answer = await nc.request(LEAFZ, b"", timeout=_LEAFZ_SECONDS)
+        domains = {server_name(leaf.domain, leaf.machine): leaf.domain for leaf in self._book.leaves.values()}
+        self.links.replace(parse_links(answer.data), domains)
+        for domain in self.links.domains():
+            self._suspect(domain)
+
+    async def _on_event(self, msg: Msg) -> None:
+        try:
+            event = parse_event(msg.data)
+        except ContractError as error:
+            self._problems.begin(_ABOUT, str(error))
+            return
+        if event is None:
+            return
+        if msg.subject == CONNECT:
+            self._connected(event)
+        elif (domain := self.links.disconnected(event)) is not None:
+            for name in self._book.sources(domain):
+                self._keeper.unlinked(name)
+        self._compare(self._keys.get(event.user))
+
+    def _connected(self, event: LinkEvent) -> None:
+        domain = self._keys.get(event.user)
+        if domain is None:
+            return
+        self.links.connected(event, domain)
+        self._linked_at[domain] = asyncio.get_running_loop().time()
+        self._suspect(domain)
+
+    def _suspect(self, domain: str) -> None:
+        for name in self._book.sources(domain):
+            self._keeper.linked(name)
+
+    def _compare(self, domain: str | None) -> None:
+        if domain is None:
+            return
+        servers, about = sorted(self.links.servers(domain)), f"links of {domain}"
+        if len(servers) > 1:
+            self._problems.begin(
+                about,
+                f"{' and '.join(servers)} are linked as {domain} at once: one is half open and goes within "
+                f"20 s, or two machines have one domain and one key",
+            )
+        else:
+            self._problems.end(about, f"one server is linked as {domain}")

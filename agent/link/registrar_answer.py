@@ -1,0 +1,115 @@
+"""What the registrar tells a leaf of one class: the cursor, the message there, the state, the checkpoint.
+Pure.
+
+A cursor that is too low costs a leaf nothing but time; one that is too high would make it purge what the hub
+does not hold. So wherever two sources of truth differ, the lower one that can be true is told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agent.contract import H_MESSAGE_ID, H_SOURCE, Checkpoint, ClassAnswer, ContractError
+from agent.jetstream import RawMessage, StreamInfo
+from agent.link.aggregate import SourceState, is_full, parse_source_header
+from agent.link.fleet import ClassRecord, Held
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A message of a leaf as the aggregate holds it."""
+
+    leaf_seq: int
+    message_id: str
+    hub_seq: int
+
+
+def stored(message: RawMessage | None, leaf_stream: str) -> Stored | None:
+    """What a message of the aggregate says of its origin, None where it did not come from that leaf
+    stream."""
+    if message is None:
+        return None
+    try:
+        name, seq = parse_source_header(message.headers.get(H_SOURCE, ""))
+    except ContractError:
+        return None
+    if name != leaf_stream:
+        return None
+    return Stored(seq, message.headers.get(H_MESSAGE_ID, ""), message.seq)
+
+
+def held_now(
+    held: Held | None, state: SourceState | None, newest: Stored | None, info: StreamInfo
+) -> Held | None:
+    """What the hub holds of an epoch, from what was known of it, its source and the newest message of the
+    leaf.
+
+    The newest message counts only where the source itself has a sequence: without one it may stem from an
+    epoch before. What was known stays where the source lost its sequence (added again after a purge).
+    """
+    seq = state.seq if state else 0
+    if seq == 0:
+        return held
+    if newest is not None and newest.leaf_seq >= seq:
+        found = Held(newest.leaf_seq, newest.message_id, newest.hub_seq, max(info.last, newest.hub_seq))
+    else:
+        found = Held(seq, "", 0, info.last)
+    if held is not None and (held.seq, held.message_id != "") >= (found.seq, found.message_id != ""):
+        return held
+    return found
+
+
+def held_at_start(held: Held | None, state: SourceState | None, info: StreamInfo) -> Held | None:
+    """What may still be believed of `held` after the hub's server was away: its store may have been put
+    back."""
+    if held is None or info.last < held.last:
+        return None
+    if state is not None and 0 < state.seq < held.seq:
+        return None
+    return held
+
+
+def proposal(held: Held | None, stream: str) -> Checkpoint | None:
+    """The place where leaf and hub may agree; only a message with an id can be told from another."""
+    if held is None or not held.message_id:
+        return None
+    return Checkpoint(held.seq, held.message_id, stream, held.hub_seq)
+
+
+def agreed(
+    announced: Checkpoint, leaf_stream: str, record: ClassRecord, info: StreamInfo, message: RawMessage | None
+) -> bool | None:
+    """Whether an announced checkpoint still holds: `message` is what the aggregate holds at its hub sequence.
+    A purged one is compared with what the hub remembers; None where nobody can tell."""
+    if announced.hub_stream != info.name:
+        return None
+    if announced.hub_seq > info.last:
+        return False
+    if message is not None:
+        return stored(message, leaf_stream) == Stored(
+            announced.leaf_seq, announced.message_id, announced.hub_seq
+        )
+    return True if announced in (record.checkpoint, proposal(record.held, record.stream)) else None
+
+
+def class_state(state: SourceState | None, info: StreamInfo, *, contested: bool) -> str:
+    """One word: `contested` (another machine announces the domain too), `full` (the aggregate has no room,
+    the leaf waits), `flowing`, or `linking` (the source was not heard from lately)."""
+    if contested:
+        return "contested"
+    if is_full(info):
+        return "full"
+    return "flowing" if state is not None and state.alive else "linking"
+
+
+def class_answer(record: ClassRecord, state: str, agreed: bool | None) -> ClassAnswer:
+    """The answer for one class."""
+    held = record.held
+    return ClassAnswer(
+        stream=record.stream,
+        cursor=held.seq if held else 0,
+        message_id=held.message_id if held else "",
+        state=state,
+        agreed=agreed,
+        checkpoint=proposal(held, record.stream),
+    )

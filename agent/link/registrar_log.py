@@ -1,0 +1,33 @@
+"""Problems of the registrar, told once when they begin and once when they end."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from structlog.typing import FilteringBoundLogger
+
+_LIMIT: Final = 10_000
+
+
+class Problems:
+    """What is wrong now, by a key a problem."""
+
+    def __init__(self, log: FilteringBoundLogger) -> None:
+        self._log = log
+        self._open: dict[str, str] = {}
+
+    def begin(self, key: str, sentence: str) -> None:
+        """Something is wrong; said unless it was said with this sentence."""
+        if self._open.get(key) == sentence or len(self._open) >= _LIMIT:
+            return
+        self._open[key] = sentence
+        self._log.warning(sentence, about=key)
+
+    def end(self, key: str, sentence: str) -> None:
+        """It is well again; said if it was not."""
+        if self._open.pop(key, None) is not None:
+            self._log.info(sentence, about=key)
+
+    def of(self, key: str) -> str | None:
+        """The sentence of an open problem."""
+        return self._open.get(key)

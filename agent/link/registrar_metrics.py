@@ -1,0 +1,38 @@
+"""The metrics of the registrar, in the registry of its agent."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+
+class RegistrarMetrics:
+    """The collectors of one registrar."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.announcements = Counter(
+            "petiole_announcements",
+            "Announcements of leaves, by whether they were taken in.",
+            ["outcome"],
+            registry=registry,
+        )
+        self.readds = Counter(
+            "petiole_source_readds",
+            "Sources removed and added again because their leaf was linked and they did not flow.",
+            registry=registry,
+        )
+        self.purged = Counter(
+            "petiole_aggregate_purged_messages",
+            "Messages purged from an aggregate after they were committed to the table.",
+            ["stream"],
+            registry=registry,
+        )
+        self.aggregate_messages = Gauge(
+            "petiole_aggregate_messages", "Messages in an aggregate.", ["stream"], registry=registry
+        )
+        self.aggregate_bytes = Gauge(
+            "petiole_aggregate_bytes", "Bytes in an aggregate.", ["stream"], registry=registry
+        )
+        self.leaves = Gauge("petiole_fleet_leaves", "Leaves in the fleet's records.", registry=registry)
+        self.linked = Gauge(
+            "petiole_fleet_linked_leaves", "Leaves whose server is linked now.", registry=registry
+        )

@@ -1,0 +1,94 @@
+"""The fleet as people see it: one sentence a domain. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from agent.contract import Announce, leaf_stream
+from agent.jetstream import StreamInfo
+from agent.link.aggregate import SourceState, is_full, source_states
+from agent.link.fleet import Leaf
+
+
+def fleet_status(
+    domains: Iterable[str],
+    leaves: dict[str, Leaf],
+    announced: dict[str, Announce],
+    linked: set[str],
+    troubles: dict[str, str],
+    info: StreamInfo | None,
+) -> dict[str, Any]:
+    """The aggregate and each configured leaf. `troubles` gives a domain the sentence of what is wrong with
+    it."""
+    states = source_states(info) if info else {}
+    return {
+        "aggregate": None if info is None else _aggregate(info),
+        "leaves": {
+            domain: _leaf(
+                domain,
+                leaves.get(domain),
+                announced.get(domain),
+                domain in linked,
+                troubles.get(domain),
+                states,
+            )
+            for domain in domains
+        },
+    }
+
+
+def _aggregate(info: StreamInfo) -> dict[str, Any]:
+    return {
+        "stream": info.name,
+        "created": info.created,
+        "first": info.first,
+        "last": info.last,
+        "bytes": info.bytes,
+        "max_bytes": info.config.get("max_bytes"),
+        "full": is_full(info),
+        "sources": len(info.sources),
+    }
+
+
+def _leaf(
+    domain: str,
+    leaf: Leaf | None,
+    announced: Announce | None,
+    linked: bool,
+    trouble: str | None,
+    states: dict[str, SourceState],
+) -> dict[str, Any]:
+    row: dict[str, Any] = {"linked": linked}
+    if leaf is not None:
+        row |= {
+            "machine": leaf.machine,
+            "run": leaf.run,
+            "versions": leaf.versions,
+            "announced_at": leaf.announced_at,
+            "classes": {
+                cls: {
+                    "epoch": record.epoch,
+                    "stream": record.stream,
+                    "cursor": record.held.seq if record.held else 0,
+                    "last": announced.classes[cls].last if announced and cls in announced.classes else None,
+                }
+                for cls, record in leaf.classes.items()
+            },
+        }
+    return {"state": trouble or _sentence(domain, leaf, linked, states), **row}
+
+
+def _sentence(domain: str, leaf: Leaf | None, linked: bool, states: dict[str, SourceState]) -> str:
+    if leaf is None:
+        return "linked, but its agent has never announced itself" if linked else "never seen"
+    silent = [
+        cls
+        for cls in leaf.classes
+        if (state := states.get(leaf_stream(domain, cls))) is None or not state.alive
+    ]
+    if not silent:
+        return "flowing"
+    if not linked:
+        return f"not linked; last announced at {leaf.announced_at}"
+    return f"linked, but {', '.join(silent)} does not flow yet"
