@@ -11,10 +11,11 @@ from msgspec import Struct
 
 from agent.intake import Reason
 
-_FULL: Final = frozenset({10002, 10023, 10047, 10077, 10122})
+_FULL: Final = frozenset({10002, 10023, 10047, 10077})
 """Limits of account, server, storage or stream (server/errors.json of nats-server). 10077 is also how a store
 that cannot write answers; either way there is no room for this batch now."""
-_TOO_LARGE: Final = frozenset({10054})
+_TOO_LARGE: Final = frozenset({10054, 10097})
+"""Message or headers (64 KiB) above the limit."""
 NO_STREAM: Final = "no stream takes this subject"
 
 
@@ -58,7 +59,7 @@ def parse(data: bytes) -> Answer:
         return NotStored(NO_STREAM, None)
     try:
         ack = _decode(data)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return NotStored(f"the answer is no PubAck: {data[:80]!r}", None)
     if ack.error is None and ack.seq > 0:
         return Stored(ack.seq, ack.duplicate)

@@ -4,15 +4,16 @@ them."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import structlog
 
 from agent import contract
 from agent.contract import H_COUNT, H_MESSAGE_ID, ContractError, Previous, Readings, StreamState
-from agent.jetstream import JetStream, JetStreamError, StreamInfo
+from agent.jetstream import ApiError, JetStream, JetStreamError, StreamInfo, UnavailableError
 from agent.ledger import ClassLedger
-from agent.state import Acked, StateFile
+from agent.packing import Batch
+from agent.state import Acked, Position, StateFile
 from agent.tail import StoredHeaders
 
 LEDGER_SECONDS = 60.0
@@ -41,8 +42,14 @@ class Books:
         """There is no connection to publish over."""
         self._js = None
 
-    def acked(self, cls: str, _n: int, seq: int) -> None:
-        """A batch or a record was stored at `seq`."""
+    def acked(self, batch: Batch, seq: int) -> None:
+        """A batch was stored at `seq`."""
+        if batch.position is not None:
+            positions = self._state.current.positions.setdefault(batch.id.cls, {})
+            positions[batch.input] = Position(batch.position, seq)
+        self._stored(batch.id.cls, seq)
+
+    def _stored(self, cls: str, seq: int) -> None:
         ledger, known = self._ledgers[cls], self._state.current.acked.get(cls)
         mine = known is not None and known.created == self._created[cls]
         seq = max(seq, known.seq) if known is not None and mine else seq
@@ -51,9 +58,9 @@ class Books:
         )
         self._state.mark()
 
-    def recall(self, cls: str, created: str, stored_since: list[StoredHeaders]) -> None:
-        """Complete what the state file knew of the run before by what its stream shows: the file may be a
-        moment older than the last PubAck."""
+    def recall(self, cls: str, created: str, stored_since: Iterable[StoredHeaders]) -> None:
+        """Complete what the state file knew of the run before by what its stream holds above the last
+        sequence that the file names: the file may be a moment older than the last PubAck."""
         known = self.remembered.get(cls)
         if known is None:
             return
@@ -69,16 +76,20 @@ class Books:
         return Previous(self._run, ledger.highest_stored, ledger.readings, False)
 
     async def open(self) -> None:
-        """Publish each class's first record of this run. Raises `ApiError` or `UnavailableError`."""
+        """Publish each class's first record of this run. A stream that refuses it (it may be full until the
+        hub confirms more) gets it later. Raises `UnavailableError`."""
         for cls in self._ledgers:
-            if cls not in self._recorded_at:
-                await self._publish(cls, final=False)
+            try:
+                if cls not in self._recorded_at:
+                    await self._publish(self._js, cls, final=False)
+            except ApiError as error:
+                log.warning("the run's first ledger record comes later", **{"class": cls}, error=str(error))
 
     async def close(self) -> None:
-        """Publish each class's final record and remember that the run is closed. Raises `ApiError` or
-        `UnavailableError`."""
+        """Publish each class's final record and remember that the run is closed. Raises `ApiError`,
+        `UnavailableError` or `OSError`."""
         for cls in self._ledgers:
-            await self._publish(cls, final=True)
+            await self._publish(self._js, cls, final=True)
             acked = self._state.current.acked[cls]
             self._state.current.acked[cls] = Acked(
                 acked.run, acked.n, acked.seq, acked.created, acked.readings, closed=True
@@ -89,35 +100,36 @@ class Books:
         """Publish a record each minute in which the stream moved."""
         while True:
             await asyncio.sleep(LEDGER_SECONDS)
-            try:
-                for cls in self._ledgers:
-                    await self._publish_if_moved(cls)
-            except JetStreamError as error:
-                log.warning("no ledger record this minute", error=str(error))
+            for cls in self._ledgers:
+                try:
+                    await self._publish_if_moved(self._js, cls)
+                except JetStreamError as error:
+                    log.warning("no ledger record this minute", **{"class": cls}, error=str(error))
 
-    async def _publish_if_moved(self, cls: str) -> None:
-        if self._js is None:
+    async def _publish_if_moved(self, js: JetStream | None, cls: str) -> None:
+        if js is None:
             return
-        info = await self._js.stream_info(contract.leaf_stream(self._domain, cls))
+        info = await js.stream_info(contract.leaf_stream(self._domain, cls))
         if info.last != self._recorded_at.get(cls):
-            await self._publish(cls, final=False)
+            await self._publish(js, cls, final=False)
 
-    async def _publish(self, cls: str, *, final: bool) -> None:
-        if self._js is None:
-            return
-        info = await self._js.stream_info(contract.leaf_stream(self._domain, cls))
+    async def _publish(self, js: JetStream | None, cls: str, *, final: bool) -> None:
+        if js is None:
+            raise UnavailableError("the local NATS server does not answer")
+        info = await js.stream_info(contract.leaf_stream(self._domain, cls))
         record = self._ledgers[cls].record(StreamState(info.created, info.first, info.last), final=final)
         self._records += 1
-        seq = await self._js.publish(
+        seq = await js.publish(
             contract.ledger_subject(self._domain, cls),
             record.encode(),
             {H_MESSAGE_ID: f"{self._run}-{cls}-ledger-{self._records}"},
         )
         self._recorded_at[cls] = seq
-        self.acked(cls, 0, seq)
+        self._stored(cls, seq)
 
 
-def _completed(known: Acked, stored_since: list[StoredHeaders]) -> Acked:
+def _completed(known: Acked, stored_since: Iterable[StoredHeaders]) -> Acked:
+    # All that was counted is at or below the last known sequence, so whatever stands above it was not.
     n, accepted, stored = known.n, known.readings.accepted, known.readings.stored
     for message in stored_since:
         try:
@@ -125,9 +137,9 @@ def _completed(known: Acked, stored_since: list[StoredHeaders]) -> Acked:
             count = int(message.headers.get(H_COUNT, "0"))
         except (ContractError, ValueError):
             continue
-        if ident.run == known.run and ident.n > n:
-            n, stored, accepted = ident.n, stored + count, max(accepted, stored + count)
+        if ident.run == known.run:
+            n, stored = max(n, ident.n), stored + count
     readings = Readings(
-        accepted, stored, known.readings.refused, known.readings.discarded, known.readings.dead
+        max(accepted, stored), stored, known.readings.refused, known.readings.discarded, known.readings.dead
     )
     return Acked(known.run, n, known.seq, known.created, readings, known.closed)

@@ -24,11 +24,10 @@ class ByteBudget:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.release(size)
-            else:
-                self._waiting.remove((size, turn))
+            if turn.cancelled():
                 self._wake()
+            else:
+                self.release(size)
             raise
 
     def release(self, size: int) -> None:
@@ -40,7 +39,11 @@ class ByteBudget:
         return self.used == 0 or self.used + size <= self._limit
 
     def _wake(self) -> None:
-        while self._waiting and self._fits(self._waiting[0][0]):
-            size, turn = self._waiting.popleft()
-            self.used += size
-            turn.set_result(None)
+        while self._waiting:
+            size, turn = self._waiting[0]
+            if not turn.cancelled():
+                if not self._fits(size):
+                    return
+                self.used += size
+                turn.set_result(None)
+            self._waiting.popleft()

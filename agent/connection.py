@@ -1,16 +1,18 @@
-"""The agent's connection to its local server, made anew whenever it ends.
+"""The agent's connections to its local server, made anew whenever they end.
 
 The client library's own reconnect is not used: it would send what it had buffered before anybody has looked
-at the stream, and gives up for good after some attempts.
+at the stream, and gives up for good after some attempts. Nor is its word taken that a connection has ended or
+is closed: both wait until the server has read what was sent, and a server that hangs never does (nats-py
+2.16, `Client._close`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
-import nats
 import structlog
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
@@ -19,35 +21,88 @@ from agent import contract
 from agent.jetstream import JetStreamError
 from agent.metrics import Metrics
 
-_FIRST_DELAY, _LONGEST_DELAY = 0.1, 5.0
+_FIRST_DELAY, _LONGEST_DELAY = 0.1, 1.0
 _CONNECT_SECONDS = 5
+_PREPARE_SECONDS = 60.0
 _PING_SECONDS = 5
+_LOOK_SECONDS = 1.0
+_CLOSE_SECONDS = 1.0
+_STEADY_SECONDS = 5.0
+_PENDING_BYTES = 2**30
+"""What the client may buffer before `publish` waits ten seconds for it to go out. That is not how we wait:
+the window and the budget of the publish path bound it, far below this."""
+
+EXPECTED = (NatsError, JetStreamError, OSError, TimeoutError)
+"""What a server that is away, hangs or refuses shows itself as."""
 
 log = structlog.get_logger("connection")
 
 
-async def connect(url: str, seed_file: Path, identity: str, on_closed: Callable[[], None]) -> Client:
-    """One connection of an identity (its inbox prefix and name); `on_closed` is called when it has ended for
-    whatever reason. Raises `NatsError` or `OSError`."""
+class Link:
+    """A connection and its end."""
+
+    def __init__(self, nc: Client) -> None:
+        self.nc = nc
+        self.over = asyncio.Event()
+
+    async def ended(self) -> None:
+        """Return once the connection has ended or `over` is set."""
+        while not self.over.is_set() and not self.nc.is_closed:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await self.over.wait()
+
+
+@contextlib.asynccontextmanager
+async def connected(url: str, seed_file: Path, identity: str) -> AsyncIterator[Link]:
+    """One connection of an identity (its inbox prefix and name), closed with the context whatever state the
+    server is in. Raises `NatsError`, `OSError` or `TimeoutError`."""
+    nc = Client()
+    link = Link(nc)
 
     async def closed() -> None:
-        on_closed()
+        link.over.set()
 
     async def problem(error: Exception) -> None:
-        log.debug("connection", identity=identity, error=str(error))
+        if isinstance(error, EXPECTED):
+            log.debug("connection", identity=identity, error=str(error))
+        else:
+            log.error("a message could not be handled", identity=identity, exc_info=error)
 
-    return await nats.connect(
-        url,
-        name=f"petiole {identity}",
-        nkeys_seed=str(seed_file),
-        inbox_prefix=contract.inbox_prefix(identity).encode(),
-        allow_reconnect=False,
-        connect_timeout=_CONNECT_SECONDS,
-        ping_interval=_PING_SECONDS,
-        max_outstanding_pings=2,
-        closed_cb=closed,
-        error_cb=problem,
-    )
+    try:
+        await nc.connect(
+            url,
+            name=f"petiole {identity}",
+            nkeys_seed=str(seed_file),
+            inbox_prefix=contract.inbox_prefix(identity).encode(),
+            allow_reconnect=False,
+            connect_timeout=_CONNECT_SECONDS,
+            ping_interval=_PING_SECONDS,
+            max_outstanding_pings=2,
+            pending_size=_PENDING_BYTES,
+            closed_cb=closed,
+            error_cb=problem,
+        )
+    except BaseException:
+        _abort(nc)
+        raise
+    try:
+        yield link
+    finally:
+        try:
+            with contextlib.suppress(*EXPECTED):
+                async with asyncio.timeout(_CLOSE_SECONDS):
+                    await nc.close()
+        finally:
+            _abort(nc)
+
+
+def _abort(nc: Client) -> None:
+    # The client has no public way to drop a connection without sending the rest first, and leaves the socket
+    # of a failed connect open. On a transport that is closed already this does nothing.
+    writer = getattr(nc._transport, "_io_writer", None)
+    if writer is not None:
+        writer.transport.abort()
 
 
 class Connection:
@@ -66,49 +121,59 @@ class Connection:
     ) -> None:
         self._url, self._seed_file, self._identity = url, seed_file, identity
         self._prepare, self._ended, self._metrics = prepare, ended, metrics
-        self._over = asyncio.Event()
+        self._link: Link | None = None
         self._trouble: str | None = None
+        self._connected_before = False
 
     def renew(self, reason: str) -> None:
         """This connection leads nowhere: make a new one."""
-        if not self._over.is_set():
+        if self._link is not None and not self._link.over.is_set():
             log.warning("renewing the connection", reason=reason)
-            self._over.set()
+            self._link.over.set()
 
     async def run(self) -> None:
         """Connect, prepare, wait for the end, again and again until cancelled."""
+        loop = asyncio.get_running_loop()
         failures = 0
-        first = True
         while True:
-            prepared = await self._once(counted=not first)
-            failures = 0 if prepared else failures + 1
-            first = first and not prepared
+            began = loop.time()
+            try:
+                await self._once()
+            except EXPECTED as error:
+                self._complain(f"{type(error).__name__}: {error}")
+            except Exception as error:  # what a server answers must not end the agent
+                self._complain(f"{type(error).__name__}: {error}", error)
+            if loop.time() - began > _STEADY_SECONDS:
+                failures = 0
             await asyncio.sleep(min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** min(failures, 10)))
+            failures += 1
 
-    async def _once(self, *, counted: bool) -> bool:
-        self._over = over = asyncio.Event()
-        nc: Client | None = None
-        prepared = False
+    async def _once(self) -> None:
         try:
-            nc = await connect(self._url, self._seed_file, self._identity, over.set)
-            await self._prepare(nc)
-            prepared = True
-            self._say(None)
-            self._metrics.connected.set(1)
-            self._metrics.reconnects.inc(counted)
-            await over.wait()
-        except (NatsError, JetStreamError, OSError, TimeoutError) as error:
-            self._say(f"{type(error).__name__}: {error}")
+            async with connected(self._url, self._seed_file, self._identity) as link:
+                self._link = link
+                try:
+                    async with asyncio.timeout(_PREPARE_SECONDS):
+                        await self._prepare(link.nc)
+                    self._well()
+                    await link.ended()
+                finally:
+                    self._link = None
+                    self._metrics.connected.set(0)
+                    self._ended()
         finally:
             self._metrics.connected.set(0)
-            self._ended()
-            if nc is not None:
-                await nc.close()
-        return prepared
 
-    def _say(self, trouble: str | None) -> None:
-        if trouble != self._trouble and trouble is not None:
-            log.warning("the local NATS server cannot be used", server=self._url, error=trouble)
-        if trouble is None:
-            log.info("connected to the local NATS server", server=self._url)
+    def _well(self) -> None:
+        self._metrics.connected.set(1)
+        self._metrics.reconnects.inc(self._connected_before)
+        self._connected_before = True
+        self._trouble = None
+        log.info("connected to the local NATS server", server=self._url)
+
+    def _complain(self, trouble: str, error: Exception | None = None) -> None:
+        if trouble != self._trouble:
+            log.warning(
+                "the local NATS server cannot be used", server=self._url, error=trouble, exc_info=error
+            )
         self._trouble = trouble

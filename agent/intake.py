@@ -10,16 +10,28 @@ from typing import Protocol
 
 from agent.contract import Request
 
+MAX_POSITION = 8192
+"""Beside the idempotency keys of a batch this stays below the 64 KiB that the server allows for headers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Readings that are stored together or not at all: `payload` is NDJSON of `count` validated lines, each
-    ended by a newline. A push input names its `request`, a pull input the `position` after these lines."""
+    ended by a newline. A push input names its `request`, a pull input the `position` after these lines,
+    printable ASCII of up to `MAX_POSITION` characters as it travels in a header. Raises `ValueError` for
+    another position."""
 
     payload: bytes
     count: int
     request: Request | None = None
     position: str | None = None
+
+    def __post_init__(self) -> None:
+        position = self.position
+        if position is None:
+            return
+        if len(position) > MAX_POSITION or not (position.isascii() and position.isprintable()):
+            raise ValueError(f"position {position!r:.80} is not printable ASCII of up to {MAX_POSITION}")
 
 
 class Reason(StrEnum):
@@ -61,7 +73,8 @@ class Intake(Protocol):
         backpressure reaches the input. Raises `RefusedError` or `UnknownOutcomeError`."""
 
     async def position(self, input_name: str, cls: str) -> str | None:
-        """The position of the input's last stored batch, None where there is none."""
+        """The position of the input's last stored batch, None where there is none. Waits while a batch of it
+        is in flight and while the local server is away: an input that is stopping gives the wait up."""
 
 
 class Input(Protocol):

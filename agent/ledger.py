@@ -44,8 +44,7 @@ class ClassLedger:
     @property
     def highest_stored(self) -> int:
         """The highest batch number that was acknowledged, 0 before the first."""
-        ranges = self._stored.ranges()
-        return ranges[-1][1] if ranges else 0
+        return self._stored.highest
 
     def record(self, stream: StreamState, *, final: bool = False) -> Ledger:
         """The record as it is published now."""

@@ -9,7 +9,7 @@ import zstandard
 
 from agent.accumulator import Entry
 from agent.clock import ClockReader
-from agent.contract import BatchHeaders, MessageId
+from agent.contract import H_POSITION, BatchHeaders, MessageId
 from agent.requests import Settled
 
 _LEVEL = 3
@@ -54,9 +54,10 @@ def message_bytes(payload: bytes, entries: Entries) -> int:
 
 @dataclass(slots=True)
 class Batch:
-    """A batch with a number; `serial` names it in reply subjects. `floor` is the stream's last known sequence
-    when it was first sent: if it was stored, then above that. `refused_at` is when an attempt was last
-    answered by an error that may pass; times are monotonic seconds."""
+    """A batch with a number; `serial` names it in reply subjects. `floor` is a sequence of the stream up to
+    which this batch is not stored. `unanswered` counts the attempts over this connection whose answer is
+    still to come, `refused_at` is when one was answered by an error that may pass; times are monotonic
+    seconds."""
 
     serial: int
     id: MessageId
@@ -71,4 +72,10 @@ class Batch:
     sealed: float
     first_sent: float
     last_sent: float
+    unanswered: int = 0
     refused_at: float | None = None
+
+    @property
+    def position(self) -> str | None:
+        """Where a pull input goes on after this batch."""
+        return self.headers.get(H_POSITION)

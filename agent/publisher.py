@@ -56,7 +56,8 @@ class Publisher:
             self._count(key, chunk, refusal)
             raise
         if outcome is not None:
-            raise outcome
+            # One outcome may be told to many: it must not gather the frames of all of them.
+            raise outcome.with_traceback(None)
 
     async def _claim(self, entry: Entry[Settled], loop: asyncio.AbstractEventLoop) -> Settled | None:
         self._refuse_at_once(loop.time())
@@ -73,7 +74,7 @@ class Publisher:
         if request is not None and outcome is None:
             self.requests.store(request, asyncio.get_running_loop().time())
         elif request is not None:
-            self.requests.forget(request)
+            self.requests.forget(request, entry.waiter)
         if not entry.waiter.done():
             entry.waiter.set_result(outcome)
 
@@ -98,6 +99,7 @@ class Publisher:
 
     def abandon(self) -> None:
         """Refuse all that was never sent: the agent ends."""
+        self.stop()
         stopping = RefusedError(Reason.STOPPING, "the agent is stopping; nothing of this was stored", 5.0)
         for draft in self.queue:
             for entry in draft.live():
@@ -121,6 +123,7 @@ class Publisher:
             self.refuse(key, entry, RefusedError(Reason.BUSY, busy, 1.0))
             raise
         entry.held = len(entry.chunk.payload)
+        self._metrics.accepted.labels(*key).inc(entry.chunk.count)
         self._metrics.in_flight.set(self._budget.used)
         loop = asyncio.get_running_loop()
         opened = self._accumulator.due(key)
@@ -154,6 +157,7 @@ class Publisher:
     def _drop_withdrawn(self) -> None:
         while self.queue and not self.queue[0].live():
             self.queue.popleft()
+        self.queued.set()
 
     def _release(self, entry: Entry[Settled]) -> None:
         if entry.held:

@@ -35,6 +35,11 @@ class RangeSet:
         """The ranges in order."""
         return tuple(zip(self._first, self._last, strict=True))
 
+    @property
+    def highest(self) -> int:
+        """The highest number, 0 while there is none."""
+        return self._last[-1] if self._last else 0
+
     def __contains__(self, number: int) -> bool:
         at = bisect_right(self._first, number)
         return at > 0 and number <= self._last[at - 1]

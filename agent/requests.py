@@ -58,9 +58,11 @@ class RequestLog:
             self._expiry.append((now + KNOWN_SECONDS, request.key))
         self._stored[request.key] = request.crc
 
-    def forget(self, request: Request) -> None:
-        """The request was refused: its key is free again."""
-        self._in_flight.pop(request.key, None)
+    def forget(self, request: Request, settled: Settled) -> None:
+        """The request was refused: its key is free again, if it was `settled` that claimed it."""
+        running = self._in_flight.get(request.key)
+        if running is not None and running[1] is settled:
+            del self._in_flight[request.key]
 
     def __len__(self) -> int:
         return len(self._stored) + len(self._in_flight)

@@ -28,6 +28,11 @@ from agent.requests import Settled
 
 ACK_WAIT = 5.0
 RETRY_PAUSE = 0.5
+FULL_PAUSE = 5.0
+"""How long the batches of a class are refused without a number once its stream had no room: so the ledger of
+a stream at its brim has a few ranges a minute, not one for every batch."""
+UNSENT_LIMIT = 2**20
+"""Bytes that the connection has not got rid of above which a further attempt would only fill memory."""
 RETRY_WITHIN = 90.0
 """Attempts end well inside the stream's duplicate window (2 minutes); after that a new connection looks
 first."""
@@ -36,9 +41,9 @@ log = structlog.get_logger("sender")
 
 
 class Sender:
-    """Sends the publisher's drafts. `on_ack(class, n, seq)` is told each stored batch, `on_full(class)` that
-    a stream refuses for want of room, `on_stuck(reason)` that this connection leads nowhere and a new one is
-    needed."""
+    """Sends the publisher's drafts. `on_ack(batch, seq)` is told each stored batch, `on_full()` that a stream
+    refuses for want of room, `on_stuck(reason)` that this connection leads nowhere and a new one is needed.
+    """
 
     def __init__(
         self,
@@ -49,8 +54,8 @@ class Sender:
         run: str,
         window: int,
         metrics: Metrics,
-        on_ack: Callable[[str, int, int], None],
-        on_full: Callable[[str], None],
+        on_ack: Callable[[Batch, int], None],
+        on_full: Callable[[], None],
         on_stuck: Callable[[str], None],
     ) -> None:
         self._publisher, self._ledgers, self._metrics = publisher, ledgers, metrics
@@ -62,13 +67,16 @@ class Sender:
         self._nc: Client | None = None
         self._inbox = ""
         self._stream_seq: dict[str, int] = dict.fromkeys(ledgers, 0)
+        self._full_until: dict[str, float] = {}
+        self._trouble: dict[str, str] = {}
         self._progress = asyncio.Event()
 
     async def attach(
         self, nc: Client, inbox: str, stream_seq: Mapping[str, int], stored: Mapping[str, int]
     ) -> None:
         """Begin to send over `nc`, whose answers come below the subject `inbox`. `stream_seq` is each
-        stream's last sequence, `stored` maps the message ids found above `floor` to their sequences."""
+        stream's last sequence at most as it was when the stream was looked at, `stored` maps the message ids
+        then found above `floor` to their sequences. Raises `NatsError` or `OSError`."""
         await nc.subscribe(f"{inbox}.*", cb=self._on_reply)
         for batch in list(self._in_flight.values()):
             if (seq := stored.get(str(batch.id))) is not None:
@@ -77,7 +85,10 @@ class Sender:
         self._nc, self._inbox = nc, inbox
         now = asyncio.get_running_loop().time()
         for batch in list(self._in_flight.values()):
-            batch.first_sent = now
+            # A floor of the stream that was, before its store was lost or put back, would hide what this one
+            # holds; and what was looked through needs no second look.
+            batch.floor = self._stream_seq[batch.id.cls]
+            batch.first_sent, batch.unanswered = now, 0
             await self._transmit(batch)
         self._publisher.server_back()
         self._publisher.queued.set()
@@ -89,7 +100,7 @@ class Sender:
             self._publisher.server_away()
 
     def floor(self, cls: str) -> int | None:
-        """The sequence above which batches in flight may have been stored, None when none is in flight."""
+        """The sequence above which batches in flight may be stored, None when none is in flight."""
         return min((batch.floor for batch in self._in_flight.values() if batch.id.cls == cls), default=None)
 
     async def run(self) -> None:
@@ -98,6 +109,7 @@ class Sender:
         while True:
             while self._nc is None or not self._publisher.queue or len(self._in_flight) >= self._window:
                 queued.clear()
+                self._progress.set()
                 await queued.wait()
             await self._send(self._publisher.queue.popleft(), self._nc.max_payload)
 
@@ -108,7 +120,7 @@ class Sender:
             await asyncio.sleep(RETRY_PAUSE)
             for batch in list(self._in_flight.values()):
                 now = loop.time()
-                if self._nc is None:
+                if self._nc is None or self._nc.pending_data_size > UNSENT_LIMIT:
                     break
                 if now - batch.first_sent > RETRY_WITHIN:
                     self._on_stuck(f"batch {batch.id} is unanswered after {RETRY_WITHIN:.0f} s")
@@ -140,7 +152,9 @@ class Sender:
     async def _send(self, draft: Draft[Settled], max_payload: int) -> None:
         entries = draft.live()
         if not entries:
-            self._progress.set()
+            return
+        if asyncio.get_running_loop().time() < self._full_until.get(draft.cls, 0.0):
+            self._refuse_entries(draft.input, draft.cls, entries, _full("no room"))
             return
         payload, compressed = self._packer.pack(entries)
         size = message_bytes(payload, entries)
@@ -159,7 +173,6 @@ class Sender:
     def _number(self, draft: Draft[Settled], entries: Entries, payload: bytes, compressed: bool) -> Batch:
         readings = sum(entry.chunk.count for entry in entries)
         ident = MessageId(self._run, draft.cls, self._ledgers[draft.cls].number(readings))
-        self._metrics.accepted.labels(draft.input, draft.cls).inc(readings)
         now = asyncio.get_running_loop().time()
         return Batch(
             serial=next(self._serial),
@@ -182,37 +195,49 @@ class Sender:
         batch.refused_at = None
         if self._nc is None:
             return
+        batch.unanswered += 1
         try:
             await self._nc.publish(
                 batch.subject, batch.payload, f"{self._inbox}.{batch.serial}", headers=batch.headers
             )
-        except NatsError as error:
+        except (NatsError, OSError) as error:
             self._on_stuck(f"publishing failed: {error}")
 
     async def _on_reply(self, msg: Msg) -> None:
         batch = self._in_flight.get(int(msg.subject.rpartition(".")[2]))
         if batch is None:
             return
+        batch.unanswered -= 1
         match acks.parse(msg.data):
-            case acks.Stored(seq):
+            case acks.Stored(seq, duplicate):
+                if not duplicate and seq <= self._stream_seq[batch.id.cls]:
+                    self._on_stuck(f"the stream of class {batch.id.cls} counts from {seq} again")
                 self._store(batch, seq)
             case acks.NotStored(text, None):
                 self._retry_later(batch, text)
-            case acks.NotStored(text, reason) if reason is not None:
+            case acks.NotStored(text, reason) if reason is not None and batch.unanswered <= 0:
+                # While another attempt is under way that one may still be stored: its answer decides.
                 self._refuse(batch, reason, text)
 
     def _retry_later(self, batch: Batch, text: str) -> None:
-        log.warning("batch not stored yet", batch=str(batch.id), answer=text)
         batch.refused_at = asyncio.get_running_loop().time()
+        self._complain(batch.id.cls, text)
         if text == acks.NO_STREAM:
             self._on_stuck(f"{text}: {batch.subject}")
 
+    def _complain(self, cls: str, text: str) -> None:
+        if self._trouble.get(cls) != text:
+            log.warning("the local stream does not store", **{"class": cls}, answer=text)
+        self._trouble[cls] = text
+
     def _store(self, batch: Batch, seq: int) -> None:
-        cls, n = batch.id.cls, batch.id.n
+        cls = batch.id.cls
         self._forget(batch)
         self._stream_seq[cls] = max(self._stream_seq[cls], seq)
-        self._ledgers[cls].store(n, batch.readings)
-        self._on_ack(cls, n, seq)
+        self._ledgers[cls].store(batch.id.n, batch.readings)
+        self._on_ack(batch, seq)
+        if self._trouble.pop(cls, None) is not None:
+            log.info("the local stream stores again", **{"class": cls})
         metrics = self._metrics
         metrics.stored.labels(batch.input, cls).inc(batch.readings)
         metrics.batches.labels(cls).inc()
@@ -226,13 +251,14 @@ class Sender:
         cls = batch.id.cls
         self._forget(batch)
         self._ledgers[cls].refuse(batch.id.n, batch.readings, reason.value)
-        retry_after = None if reason is Reason.TOO_LARGE else 10.0
-        refusal = RefusedError(
-            reason, f"the local stream refuses: {text}; nothing of this was stored", retry_after
-        )
-        self._refuse_entries(batch.input, cls, batch.entries, refusal)
+        self._complain(cls, text)
         if reason is Reason.FULL:
-            self._on_full(cls)
+            self._full_until[cls] = asyncio.get_running_loop().time() + FULL_PAUSE
+            self._on_full()
+            refusal = _full(text)
+        else:
+            refusal = RefusedError(reason, f"the local stream refuses: {text}; nothing of this was stored")
+        self._refuse_entries(batch.input, cls, batch.entries, refusal)
 
     def _refuse_entries(self, input_name: str, cls: str, entries: Entries, refusal: RefusedError) -> None:
         for entry in entries:
@@ -243,3 +269,9 @@ class Sender:
         del self._in_flight[batch.serial]
         self._progress.set()
         self._publisher.queued.set()
+
+
+def _full(text: str) -> RefusedError:
+    return RefusedError(
+        Reason.FULL, f"the local stream is full ({text}); nothing of this was stored", retry_after=10.0
+    )

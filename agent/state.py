@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import threading
 import uuid
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from agent.contract import Checkpoint, Previous, Readings
+from agent.contract import Checkpoint, ContractError, Previous, Readings, check_epoch
 
 VERSION = 1
 SAVE_SECONDS = 0.5
@@ -45,9 +46,17 @@ class Acked(Struct, frozen=True):
         return Previous(self.run, self.n, self.readings, self.closed)
 
 
+class Position(Struct, frozen=True):
+    """Where a pull input goes on after its last stored batch, which is at `seq`. The stream tells it more
+    exactly as long as it holds that batch, but may have trimmed it."""
+
+    text: str
+    seq: int
+
+
 class State(Struct):
-    """The whole file. `epochs`, `acked` and `checkpoint` are by class; `command` is the id of the last
-    command run."""
+    """The whole file. `epochs`, `acked`, `previous` and `checkpoint` are by class, `positions` by class and
+    input; `command` is the id of the last command run."""
 
     version: int
     machine: str
@@ -56,21 +65,23 @@ class State(Struct):
     acked: dict[str, Acked] = {}
     previous: dict[str, Acked] = {}
     checkpoint: dict[str, Checkpoint] = {}
+    positions: dict[str, dict[str, Position]] = {}
     command: str | None = None
 
 
-def machine_id() -> str:
+def machine_id(known: str | None = None) -> str:
     """An id of this machine that does not reveal the machine-id itself (machine-id(5) asks for a keyed hash);
-    a random one where there is none."""
+    where there is none the `known` one, or a random one."""
     text = _MACHINE_ID.read_text().strip() if _MACHINE_ID.exists() else ""
     if not text:
-        return uuid.uuid4().hex[:16]
+        return known or uuid.uuid4().hex[:16]
     return hashlib.blake2b(text.encode(), key=b"petiole", digest_size=8).hexdigest()
 
 
 def load(path: Path, domain: str) -> State:
-    """Read the state file, or start a new one where there is none. Raises `StateError` for one that is
-    damaged, of a newer version or of another domain."""
+    """Read the state file, or start a new one where there is none. One that came with a copied disk gets the
+    id of this machine. Raises `StateError` for one that is damaged, of another version or of another domain,
+    and `OSError`."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -79,10 +90,13 @@ def load(path: Path, domain: str) -> State:
         version = msgspec.json.decode(data, type=dict).get("version")
         if version != VERSION:
             raise StateError(
-                f"{path}: version {version!r} was written by another release; this one reads {VERSION}"
+                f"{path} is of version {version!r}, written by another release; this one reads {VERSION}: "
+                "install that release, or move the file away to start anew"
             )
         state = msgspec.json.decode(data, type=State)
-    except msgspec.MsgspecError as error:
+        for epoch in state.epochs.values():
+            check_epoch(epoch)
+    except (msgspec.MsgspecError, UnicodeDecodeError, ContractError) as error:
         raise StateError(
             f"{path} is damaged ({error}); move it away to start anew: what the hub holds already is "
             "sent again and dropped at the table"
@@ -91,6 +105,7 @@ def load(path: Path, domain: str) -> State:
         raise StateError(
             f"{path} is of domain {state.domain!r}, the configuration says {domain!r}; use another state_dir"
         )
+    state.machine = machine_id(state.machine)
     return state
 
 
@@ -118,7 +133,8 @@ class StateFile:
     def __init__(self, path: Path, state: State) -> None:
         self._path = path
         self._changed = asyncio.Event()
-        self._writing = asyncio.Lock()
+        self._writing = threading.Lock()
+        self._asked = self._written = 0
         self.current = state
 
     def mark(self) -> None:
@@ -126,11 +142,22 @@ class StateFile:
         self._changed.set()
 
     async def save(self) -> None:
-        """Write the state now. Raises `OSError`."""
-        async with self._writing:
-            self._changed.clear()
-            data = msgspec.json.encode(self.current)
-            await asyncio.to_thread(replace, self._path, data)
+        """Write the state as it is now; when that fails it stays marked. Raises `OSError`."""
+        self._changed.clear()
+        self._asked += 1
+        try:
+            await asyncio.to_thread(self._write, self._asked, msgspec.json.encode(self.current))
+        except BaseException:
+            self._changed.set()
+            raise
+
+    def _write(self, number: int, data: bytes) -> None:
+        # In a thread that goes on when whoever waits for it is cancelled: so writes may meet here, and an
+        # older state must not follow a newer one.
+        with self._writing:
+            if number > self._written:
+                replace(self._path, data)
+                self._written = number
 
     async def run(self) -> None:
         """Write marked changes until cancelled; a disk that refuses is told once and tried again."""
@@ -140,7 +167,6 @@ class StateFile:
             try:
                 await self.save()
             except OSError as error:
-                self._changed.set()
                 if not failing:
                     log.error("the state file cannot be written", path=str(self._path), error=str(error))
                 failing = True

@@ -1,9 +1,11 @@
-"""Keeping an input running: what fails is told once, started again with backoff, and told once when it is
-well."""
+"""Keeping parts running: what fails is told once, started again with backoff, and takes nothing else with
+it."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import structlog
 
@@ -13,33 +15,49 @@ from agent.metrics import Metrics
 _FIRST_DELAY, _LONGEST_DELAY = 0.5, 30.0
 _STEADY_SECONDS = 60.0
 
-log = structlog.get_logger("input")
+log = structlog.get_logger("agent")
 
 
 async def keep_running(one: Input, intake: Intake, stopping: asyncio.Event, metrics: Metrics) -> None:
-    """Run an input until `stopping` is set and it has ended; an input that fails takes nothing else with
-    it."""
+    """Run an input until it has ended, and again when it fails while `stopping` is not set."""
+
+    async def run() -> None:
+        metrics.input_up.labels(one.name).set(1)
+        try:
+            await one.run(intake, stopping)
+        finally:
+            metrics.input_up.labels(one.name).set(0)
+
+    await _again(run, stopping, "input", one.name)
+
+
+async def keep_serving(name: str, service: Callable[[], Awaitable[Any]]) -> None:
+    """Run a service beside the publish path until it has ended or this is cancelled, and again when it
+    fails."""
+    await _again(service, asyncio.Event(), "service", name)
+
+
+async def _again(run: Callable[[], Awaitable[Any]], stopping: asyncio.Event, kind: str, name: str) -> None:
     loop = asyncio.get_running_loop()
     failures, complaint = 0, ""
     while not stopping.is_set():
         began = loop.time()
-        metrics.input_up.labels(one.name).set(1)
         try:
-            await one.run(intake, stopping)
+            await run()
             return
-        except Exception as error:  # whatever an input fails with is its own
+        except Exception as error:  # whatever it fails with is its own
+            if stopping.is_set():
+                log.warning(f"{kind} failed while it was stopping", **{kind: name}, error=str(error))
+                return
             if loop.time() - began > _STEADY_SECONDS:
                 failures, complaint = 0, ""
             text = f"{type(error).__name__}: {error}"
             if text != complaint:
-                log.error("input failed and is started again", input=one.name, error=text, exc_info=error)
+                log.error(f"{kind} failed and is started again", **{kind: name}, exc_info=error)
             complaint = text
-        finally:
-            metrics.input_up.labels(one.name).set(0)
-        delay = min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** min(failures, 10))
-        failures += 1
         try:
-            async with asyncio.timeout(delay):
+            async with asyncio.timeout(min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** min(failures, 10))):
                 await stopping.wait()
+            return
         except TimeoutError:
-            continue
+            failures += 1

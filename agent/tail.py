@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
 
-from agent.jetstream import JetStream, UnavailableError
+from agent.jetstream import JetStream, JetStreamError, UnavailableError
 
-_PULL = 5_000
+_PULL = 1_000
 _PROGRESS_SECONDS = 10.0
 
 
@@ -31,17 +33,22 @@ def ack_place(reply: str) -> tuple[int, float]:
     """Stream sequence and store time from the reply subject of a delivered message, of the short form or the
     one with domain and account (server ADR-15). Raises `ValueError` for another subject."""
     tokens = reply.split(".")
-    if tokens[:2] != ["$JS", "ACK"] or len(tokens) < 9:
+    if tokens[:2] != ["$JS", "ACK"] or len(tokens) not in (9, 11, 12):
         raise ValueError(f"{reply!r} is not the reply subject of a consumer")
     at = 5 if len(tokens) == 9 else 7
     return int(tokens[at]), int(tokens[at + 2]) / 1e9
 
 
 async def read_headers(
-    nc: Client, js: JetStream, stream: str, start: Mapping[str, Any]
-) -> list[StoredHeaders]:
-    """All messages from `start` (a consumer's deliver policy with its filter) to the end of the stream as it
-    is now, in order. Raises `ApiError`, or `UnavailableError` when the server stops answering midway."""
+    nc: Client,
+    js: JetStream,
+    stream: str,
+    start: Mapping[str, Any],
+    take: Callable[[StoredHeaders], None],
+) -> None:
+    """Give all messages from `start` (a consumer's deliver policy with its filter) to the end of the stream
+    as it is now to `take`, in order. Raises `ApiError`, or `UnavailableError` when the server stops answering
+    midway."""
     config = {
         "name": nc.new_inbox().rpartition(".")[2],
         "ack_policy": "none",
@@ -51,31 +58,45 @@ async def read_headers(
         **start,
     }
     consumer = await js.create_consumer(stream, config)
-    found: list[StoredHeaders] = []
+    try:
+        await _pull(nc, f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer.name}", consumer.pending, take)
+    except (TimeoutError, NatsError, OSError) as error:
+        why = str(error) or "no answer"
+        raise UnavailableError(f"reading {stream} stopped before its end: {why}") from None
+    finally:
+        # Best effort: a consumer that is left behind goes by itself after `inactive_threshold`.
+        with contextlib.suppress(JetStreamError, NatsError, OSError):
+            await js.delete_consumer(stream, consumer.name)
+
+
+async def _pull(nc: Client, subject: str, pending: int, take: Callable[[StoredHeaders], None]) -> None:
+    """Pull `pending` messages, a bounded number at a time, or fewer where the rest is gone by now: a pull
+    that does not wait ends with a status, which has no reply subject. Raises `TimeoutError` when nothing
+    comes."""
+    taken = 0
+    ended = False
     arrived = asyncio.Event()
     inbox = nc.new_inbox()
 
-    async def take(msg: Msg) -> None:
-        if msg.reply:
-            found.append(StoredHeaders(*ack_place(msg.reply), msg.headers or {}))
+    async def receive(msg: Msg) -> None:
+        nonlocal taken, ended
         arrived.set()
+        if not msg.reply:
+            ended = True
+            return
+        taken += 1
+        take(StoredHeaders(*ack_place(msg.reply), msg.headers or {}))
 
-    subscription = await nc.subscribe(inbox, cb=take)
+    subscription = await nc.subscribe(inbox, cb=receive)
     try:
-        for begin in range(0, consumer.pending, _PULL):
-            end = min(begin + _PULL, consumer.pending)
-            pull = {"batch": end - begin, "expires": int(_PROGRESS_SECONDS * 1e9)}
-            subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer.name}"
-            await nc.publish(subject, json.dumps(pull).encode(), inbox)
-            while len(found) < end:
+        while taken < pending and not ended:
+            size = min(_PULL, pending - taken)
+            end = taken + size
+            await nc.publish(subject, json.dumps({"batch": size, "no_wait": True}).encode(), inbox)
+            while taken < end and not ended:
                 arrived.clear()
                 async with asyncio.timeout(_PROGRESS_SECONDS):
                     await arrived.wait()
-    except TimeoutError:
-        raise UnavailableError(
-            f"reading {stream} stopped at {len(found)} of {consumer.pending} messages"
-        ) from None
     finally:
-        await subscription.unsubscribe()
-        await js.delete_consumer(stream, consumer.name)
-    return found
+        with contextlib.suppress(NatsError, OSError):
+            await subscription.unsubscribe()

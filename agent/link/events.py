@@ -13,11 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import structlog
-from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.errors import Error as NatsError
 
-from agent.connection import connect
+from agent.connection import EXPECTED, connected
 from agent.contract import ACCOUNT
 
 _RETRY_SECONDS = 1.0
@@ -34,18 +32,14 @@ class LinkEvents:
     async def run(self) -> None:
         """Listen until cancelled, over one connection after the other."""
         while True:
-            over = asyncio.Event()
-            nc: Client | None = None
             try:
-                nc = await connect(self._url, self._seed_file, self._identity, over.set)
-                for event in ("CONNECT", "DISCONNECT"):
-                    await nc.subscribe(f"$SYS.ACCOUNT.{ACCOUNT}.{event}", cb=self._take)
-                await over.wait()
-            except (NatsError, OSError, TimeoutError) as error:
+                async with connected(self._url, self._seed_file, self._identity) as link:
+                    for event in ("CONNECT", "DISCONNECT"):
+                        await link.nc.subscribe(f"$SYS.ACCOUNT.{ACCOUNT}.{event}", cb=self._take)
+                    self._changed()
+                    await link.ended()
+            except EXPECTED as error:
                 log.debug("no system events", error=str(error))
-            finally:
-                if nc is not None:
-                    await nc.close()
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def _take(self, msg: Msg) -> None:

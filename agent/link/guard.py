@@ -24,7 +24,7 @@ SENTENCES = {
     Why.FIRST: "the link is made for the first time",
     Why.STATE_LOST: "the state file knows nothing of a stream that holds messages",
     Why.RECREATED: "the stream is not the one that acknowledged last: its store was lost or deleted",
-    Why.PUT_BACK: "the stream ends before the last acknowledged message: an older store was put back",
+    Why.PUT_BACK: "the stream lacks messages that were acknowledged: an older store was put back",
     Why.CONSUMER_GONE: "the link consumer was deleted",
 }
 
@@ -41,7 +41,8 @@ class Remembered:
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What the server shows: the stream's identity and last sequence, its consumers' names, and the message
-    id at the checkpoint's sequence (None where there is none)."""
+    id at the checkpoint's sequence ("" for a message without one, None where no message is: it was trimmed).
+    """
 
     created: str
     last: int
@@ -71,6 +72,11 @@ def _why(remembered: Remembered, seen: Seen) -> Why | None:
     if acked is not None and acked.created != seen.created:
         return Why.RECREATED
     if acked is not None and seen.last < acked.seq:
+        return Why.PUT_BACK
+    if remembered.checkpoint is not None and seen.id_at_checkpoint not in (
+        None,
+        remembered.checkpoint.message_id,
+    ):
         return Why.PUT_BACK
     if remembered.epoch is None:
         return Why.FIRST if seen.last == 0 else Why.STATE_LOST

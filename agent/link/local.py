@@ -12,7 +12,7 @@ from agent.config import StreamClass
 from agent.contract import H_MESSAGE_ID, Checkpoint
 from agent.jetstream import JetStream, StreamInfo
 from agent.link.guard import SENTENCES, NewEpoch, Remembered, Seen, judge
-from agent.state import Acked, StateFile
+from agent.state import Acked, Position, StateFile
 
 _CONSUMER_PREFIX: Final = contract.link_consumer("")
 
@@ -55,16 +55,21 @@ async def _start_epoch(
 ) -> None:
     # The consumer first: an agent that dies before the state is saved finds neither of the two epochs usable
     # and starts a third, while a saved epoch without its consumer would look like one that was deleted by
-    # hand.
+    # hand. For the same reason a disk that takes no state now does not stand in the way.
     epoch = contract.new_epoch()
     await js.create_consumer(info.name, streams.link_consumer(domain, cls, epoch, verdict.start))
-    state.current.epochs[cls] = epoch
-    state.current.checkpoint.pop(cls, None)
-    if (acked := state.current.acked.get(cls)) is not None:
-        state.current.acked[cls] = Acked(
-            acked.run, acked.n, info.last, info.created, acked.readings, acked.closed
-        )
-    await state.save()
+    current = state.current
+    current.epochs[cls] = epoch
+    current.checkpoint.pop(cls, None)
+    if (acked := current.acked.get(cls)) is not None:
+        current.acked[cls] = Acked(acked.run, acked.n, info.last, info.created, acked.readings, acked.closed)
+    for name, position in current.positions.get(cls, {}).items():
+        # What this stream stores of an input from now on is newer than what is remembered of it.
+        current.positions[cls][name] = Position(position.text, min(position.seq, info.last))
+    try:
+        await state.save()
+    except OSError as error:
+        log.error("the new epoch is not in the state file yet", **{"class": cls}, error=str(error))
     log.warning("new epoch", **{"class": cls}, epoch=epoch, start=verdict.start, why=SENTENCES[verdict.why])
 
 

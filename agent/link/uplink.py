@@ -7,6 +7,7 @@ checkpoint, and trims the stream up to what the hub has confirmed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -63,9 +64,11 @@ class Uplink:
         metrics: Metrics,
         ledger: Callable[[str], Previous],
         clock: Callable[[], str],
+        may_trim: Callable[[], bool],
     ) -> None:
         self._domain, self._run, self._classes, self._versions = domain, run, classes, versions
         self._state, self._metrics, self._ledger, self._clock = state, metrics, ledger, clock
+        self._may_trim = may_trim
         self._connection: tuple[Client, JetStream] | None = None
         self._due = asyncio.Event()
         self.link = Link(classes={name: ClassLink() for name in classes})
@@ -128,7 +131,7 @@ class Uplink:
                 contract.announce_subject(self._domain), announce.encode(), timeout=ANSWER_SECONDS
             )
             answer = contract.parse_answer(reply.data)
-        except (NatsError, TimeoutError):
+        except (NatsError, OSError, TimeoutError):
             self._say(False, "the hub does not answer: the link is down or its registrar is away")
             return None
         except ContractError as error:
@@ -155,8 +158,15 @@ class Uplink:
         link = self.link.classes[name]
         link.hub_stream = answer.stream
         self._say_class(name, self._sentence(name, answer))
+        if answer.agreed is False:
+            # What one side lost may still be here, so nothing is trimmed, and no newer checkpoint is agreed
+            # on that would hide it.
+            link.confirmed = 0
+            return
+        # A hub that holds less than before had an older store put back.
+        link.confirmed = min(link.confirmed, answer.cursor)
         if await self._same_message(js, info, answer.cursor, answer.message_id):
-            link.confirmed = max(link.confirmed, answer.cursor)
+            link.confirmed = answer.cursor
         proposed = answer.checkpoint
         if proposed and await self._same_message(js, info, proposed.leaf_seq, proposed.message_id):
             link.confirmed = max(link.confirmed, proposed.leaf_seq)
@@ -174,6 +184,12 @@ class Uplink:
         # The confirmed message itself stays: it is where the next answer is compared.
         if info.bytes <= TRIM_ABOVE * self._classes[name].max_bytes or confirmed - 1 < info.first:
             return
+        if not self._may_trim():
+            return
+        # The last batch of a pull input goes with the rest: from here on only the state file has its
+        # position. A disk that is full is no reason to keep what fills it.
+        with contextlib.suppress(OSError):
+            await self._state.save()
         purged = await js.purge(info.name, confirmed - 1)
         self._metrics.trimmed.labels(name).inc(purged)
         log.info(
@@ -192,9 +208,12 @@ class Uplink:
         self.link.classes[name] = ClassLink()
 
     def _sentence(self, name: str, answer: ClassAnswer) -> str:
-        if answer.agreed is False:
-            seq = self._state.current.checkpoint[name].leaf_seq
-            return f"leaf and hub disagree on message {seq}: a store was put back on one side"
+        checkpoint = self._state.current.checkpoint.get(name)
+        if answer.agreed is False and checkpoint is not None:
+            return (
+                f"leaf and hub disagree on message {checkpoint.leaf_seq}: a store was put back on one side; "
+                "nothing is trimmed"
+            )
         return answer.state
 
     def _say_class(self, name: str, sentence: str) -> None:

@@ -1,0 +1,73 @@
+"""What a leaf's stream tells of what was stored before: the end of the last run, batches whose ack was lost,
+requests of the last ten minutes, positions of pull inputs. Reads only."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+from nats.aio.client import Client
+
+from agent import contract
+from agent.contract import H_MESSAGE_ID, H_POSITION, H_REQUESTS, ContractError
+from agent.jetstream import JetStream
+from agent.requests import KNOWN_SECONDS, RequestLog
+from agent.state import Position
+from agent.tail import StoredHeaders, read_headers
+
+log = structlog.get_logger("leaf")
+
+
+class Recall:
+    """The past of a domain's streams as one connection shows it. Everything raises `ApiError` or
+    `UnavailableError`."""
+
+    def __init__(self, nc: Client, js: JetStream, domain: str) -> None:
+        self._nc, self._js, self._domain = nc, js, domain
+
+    async def batches_above(self, cls: str, seq: int) -> list[StoredHeaders]:
+        """The batches of a class above a sequence, in order."""
+        found: list[StoredHeaders] = []
+        start = {"deliver_policy": "by_start_sequence", "opt_start_seq": seq + 1}
+        await self._read(cls, start, found.append)
+        return found
+
+    async def ids_above(self, cls: str, seq: int) -> dict[str, int]:
+        """The message ids of the batches above a sequence, with where they are."""
+        found = await self.batches_above(cls, seq)
+        return {one.headers[H_MESSAGE_ID]: one.seq for one in found if H_MESSAGE_ID in one.headers}
+
+    async def requests(self, cls: str, known: RequestLog) -> None:
+        """Make the requests known that were stored in a class in the last ten minutes."""
+        now, monotonic = time.time(), asyncio.get_running_loop().time()
+        since = datetime.fromtimestamp(now - KNOWN_SECONDS, UTC)
+
+        def take(message: StoredHeaders) -> None:
+            try:
+                requests = contract.parse_requests(message.headers.get(H_REQUESTS, ""))
+            except ContractError as error:
+                log.warning("a stored batch names its requests badly", seq=message.seq, error=str(error))
+                return
+            for request in requests:
+                known.store(request, monotonic - max(0.0, now - message.time))
+
+        start = {"deliver_policy": "by_start_time", "opt_start_time": f"{since:%Y-%m-%dT%H:%M:%S.%f}Z"}
+        await self._read(cls, start, take)
+
+    async def position(self, cls: str, input_name: str, remembered: Position | None) -> str | None:
+        """Where a pull input goes on. The stream knows it exactly, but for a batch that was trimmed or went
+        with a lost store: then what is remembered is newer."""
+        subject = contract.batch_subject(self._domain, cls, input_name)
+        stream = contract.leaf_stream(self._domain, cls)
+        message = await self._js.get_message(stream, last_by_subject=subject)
+        if message is not None and (remembered is None or message.seq > remembered.seq):
+            return message.headers.get(H_POSITION)
+        return None if remembered is None else remembered.text
+
+    async def _read(self, cls: str, start: dict[str, Any], take: Callable[[StoredHeaders], None]) -> None:
+        only = {"filter_subject": contract.batch_subject(self._domain, cls, ">")}
+        await read_headers(self._nc, self._js, contract.leaf_stream(self._domain, cls), start | only, take)
