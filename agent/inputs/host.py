@@ -56,6 +56,17 @@ class HostOptions(msgspec.Struct, tag_field="type", tag="host", forbid_unknown_f
     collect: list[Group] = msgspec.field(default_factory=lambda: list(GROUPS))
 
 
+class _Line(msgspec.Struct, omit_defaults=True):
+    ts: str
+    device: str
+    metric: str
+    value: float
+    tags: dict[str, str] = {}
+
+
+_ENCODER: Final = msgspec.json.Encoder()
+
+
 class HostInput:
     """Samples this machine."""
 
@@ -128,5 +139,5 @@ def next_due(due: float, now: float, interval: float) -> float:
 
 def _chunk(measures: list[Measure], domain: str, now_ns: int) -> Chunk:
     ts = f"{datetime.fromtimestamp(now_ns // 10**9, UTC):%Y-%m-%dT%H:%M:%S}.{now_ns // 1000 % 10**6:06d}Z"
-    lines = [contract.Reading(one.metric, one.value, ts, domain, one.tags).encode() for one in measures]
-    return Chunk(b"\n".join(lines) + b"\n", len(lines))
+    lines = [_Line(ts, domain, one.metric, one.value, dict(one.tags)) for one in measures]
+    return Chunk(_ENCODER.encode_lines(lines), len(lines))
