@@ -5,7 +5,7 @@ which the server does not tell. Jobs take the name of a history, the column `cre
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ import pyarrow as pa
 from agent.contract import HUB_DOMAIN
 from hub_jobs.source.wire import Connection, StreamInfo, read_columns
 from hub_jobs.tables import Table
-from hub_jobs.tables.scan import rows
+from hub_jobs.tables.scan import files, rows
 from hub_jobs.tables.schemas import TIME
 from hub_jobs.transforms.bronze import digest
 
@@ -77,3 +77,11 @@ def _put_back(bronze: Table, known: Incarnation, info: StreamInfo, conn: Connect
         there = (arrived, digest(columns.payloads[0]))
         return there != (held["arrived"][0], held["digest"][0].as_py())
     return False
+
+
+def all_of(bronze: Table) -> list[Incarnation]:
+    """Every history that bronze holds rows of, with what is ingested of it. A file of bronze holds one."""
+    found = files(bronze)
+    pairs = set(zip(found["min.stream"].to_pylist(), found["min.created"].to_pylist(), strict=True))
+    named = [Incarnation(stream, created) for stream, created in sorted(pairs)]
+    return [replace(one, done=bronze.offset(one.ingested)) for one in named]

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
@@ -65,7 +65,7 @@ class Fleet:
         """Run the job."""
         return await asyncio.to_thread(ingest.main, self.options)
 
-    def bronze(self, *columns: str) -> list[object]:
+    def bronze(self, *columns: str) -> list[Any]:
         """What is in the table."""
         return contents(self.lake, "bronze", *columns)
 
@@ -186,10 +186,11 @@ async def test_a_stream_that_was_put_back_is_read_again_under_another_name(fleet
 async def test_of_two_drivers_at_once_one_commits_and_the_other_says_so(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, results = tasks.run, []
+    first: Any = tasks.run
+    results: list[Exit] = []
 
     def overtaken(spark: SparkSession, *rest: object) -> object:
-        written = first(spark, *rest)  # type: ignore[arg-type]
+        written: Any = first(spark, *rest)
         monkeypatch.setattr(tasks, "run", first)
         results.append(ingest.main(fleet.options))
         return written

@@ -1,0 +1,227 @@
+"""What one pass of `refine` works on: which rows of bronze, which of them are dropped, and how they are
+shared out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from hub_jobs import incarnations
+from hub_jobs.incarnations import Incarnation
+from hub_jobs.tables import Condition, Table
+from hub_jobs.tables.scan import batches, files, rows
+from hub_jobs.tables.seen import identities
+from hub_jobs.tasks import RefinePart
+from hub_jobs.transforms import repeats
+from hub_jobs.transforms.repeats import Decision, History, Key
+from hub_jobs.transforms.spaces import ID_COLUMNS, Seen
+
+MAX_ROWS: Final = 1_000_000
+"""Rows of bronze in a pass: the driver holds their identities, about 300 bytes each."""
+MAX_BYTES: Final = 4 * 1024**3
+_PART_BYTES: Final = 64 * 1024**2
+
+Line = tuple[int, int | None]
+"""A hub sequence and a line of that message, None for all of it."""
+
+
+class Tables(NamedTuple):
+    """The snapshots that a pass is planned on and committed to."""
+
+    bronze: Table
+    readings: Table
+    quarantine: Table
+
+
+class File(NamedTuple):
+    """A file of bronze and the sequences it holds."""
+
+    path: str
+    first: int
+    last: int
+    rows: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Increment:
+    """Rows of one incarnation above `after` and up to `to`, and the files they are in."""
+
+    one: Incarnation
+    after: int
+    to: int
+    files: list[File]
+
+    @property
+    def history(self) -> History:
+        """Its stream and incarnation."""
+        return self.one.stream, self.one.created
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What is to be refined; `before` is every incarnation with what is refined of it now. `resumed` when a
+    run that ended between its two commits had begun just this."""
+
+    increments: list[Increment]
+    before: list[Incarnation]
+    resumed: bool
+
+    @property
+    def after(self) -> list[Incarnation]:
+        """Every incarnation as it is refined once the pass is committed."""
+        ends = {increment.history: increment.to for increment in self.increments}
+        return [replace(one, done=ends.get((one.stream, one.created), one.done)) for one in self.before]
+
+    @property
+    def offsets(self) -> dict[str, int]:
+        """The transactions of its commits."""
+        return {increment.one.refined: increment.to for increment in self.increments}
+
+
+def plan(tables: Tables) -> Pass | None:
+    """The next pass, None when there is nothing to refine."""
+    known = incarnations.all_of(tables.bronze)
+    before = [replace(one, done=tables.readings.offset(one.refined) or 0) for one in known]
+    begun = [tables.quarantine.offset(one.refined) or 0 for one in known]
+    resumed = any((one.done or 0) < to for one, to in zip(before, begun, strict=True))
+    ends = begun if resumed else [one.done or 0 for one in known]
+    held = _files(tables.bronze)
+    increments = [
+        Increment(one, one.done or 0, to, _overlapping(held, one, one.done or 0, to))
+        for one, to in zip(before, ends, strict=True)
+        if to > (one.done or 0)
+    ]
+    if not increments:
+        return None
+    return Pass(increments if resumed else list(_bounded(increments)), before, resumed)
+
+
+def decide(bronze: Table, planned: Pass, seen: Seen) -> Decision:
+    """Which rows of the pass are repeats. Afterwards `seen` knows the rows of the pass too."""
+    pieces = [
+        ids
+        for one in planned.increments
+        for ids in identities(bronze, replace(one.one, done=one.to), one.after)
+    ]
+    if not pieces:
+        return Decision()
+    ids = pa.concat_tables(pieces).combine_chunks()
+    refined = {(one.stream, one.created): one.done or 0 for one in planned.before}
+
+    def earlier(space: str, first: int, last: int) -> dict[Key, set[bytes]]:
+        return _digests(bronze, refined, space, first, last)
+
+    decision = repeats.decide(ids, seen, earlier)
+    seen.add(ids)
+    return decision
+
+
+def named(quarantine: Table, planned: Pass) -> dict[History, frozenset[Line]]:
+    """What of the pass is in quarantine already, because a run ended between its commits."""
+    if not planned.resumed:
+        return {}
+    found = {}
+    for one in planned.increments:
+        where = _rows_of(one.one, one.after, one.to)
+        held = rows(quarantine, ["seq", "line"], where)
+        found[one.history] = frozenset(zip(held["seq"].to_pylist(), held["line"].to_pylist(), strict=True))
+    return found
+
+
+def parts(
+    lake: Path, planned: Pass, decision: Decision, known: dict[History, frozenset[Line]], cores: int
+) -> list[RefinePart]:
+    """The tasks of a pass: files of one incarnation together, so that small ones share a task and every
+    core has one."""
+    total = sum(file.size for one in planned.increments for file in one.files)
+    least = min(_PART_BYTES, total // cores + 1)
+    return [
+        RefinePart(
+            lake=lake,
+            paths=[file.path for file in group],
+            after=one.after,
+            to=one.to,
+            repeated=frozenset(decision.repeated.get(one.history, ())),
+            other_content=decision.other_content.get(one.history, {}),
+            named=known.get(one.history, frozenset()),
+        )
+        for one in planned.increments
+        for group in _groups(one.files, least)
+    ]
+
+
+def _files(bronze: Table) -> dict[History, list[File]]:
+    """The files of every incarnation, in the order of their sequences."""
+    columns = ("min.stream", "min.created", "path", "min.seq", "max.seq", "num_records", "size_bytes")
+    found: dict[History, list[File]] = {}
+    lists = [column.to_pylist() for column in files(bronze).select(columns).columns]
+    for stream, created, path, *numbers in zip(*lists, strict=True):
+        found.setdefault((stream, created), []).append(File(str(bronze.path / path), *numbers))
+    return {history: sorted(held, key=lambda file: file.first) for history, held in found.items()}
+
+
+def _overlapping(held: dict[History, list[File]], one: Incarnation, after: int, to: int) -> list[File]:
+    return [file for file in held[one.stream, one.created] if file.last > after and file.first <= to]
+
+
+def _bounded(increments: Sequence[Increment]) -> Iterator[Increment]:
+    """What of the increments one pass takes: at least a file, then no more than its bounds."""
+    taken_rows = taken_bytes = 0
+    for one in increments:
+        to = one.after
+        for file in sorted(one.files, key=lambda file: file.last):
+            taken_rows += file.rows
+            taken_bytes += file.size
+            if taken_rows > file.rows and (taken_rows > MAX_ROWS or taken_bytes > MAX_BYTES):
+                if to > one.after:
+                    yield replace(one, to=to, files=[each for each in one.files if each.first <= to])
+                return
+            to = min(file.last, one.to)
+        yield one
+
+
+def _groups(held: Sequence[File], least: int) -> Iterator[list[File]]:
+    group: list[File] = []
+    for file in held:
+        group.append(file)
+        if sum(each.size for each in group) >= least:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _digests(
+    bronze: Table, refined: dict[History, int], space: str, first: int, last: int
+) -> dict[Key, set[bytes]]:
+    """The digests of refined rows by their number in a space (see `transforms.spaces`)."""
+    kind, *names = space.split("/")
+    columns, number = _SPACES[kind]
+    where: list[Condition] = [(column, "=", name) for column, name in zip(columns, names, strict=True)]
+    where += [(number, ">=", first), (number, "<=", last)]
+    found: dict[Key, set[bytes]] = {}
+    for batch in batches(bronze, ID_COLUMNS, where):
+        for row in batch.select(["stream", "created", "seq", number, "digest"]).to_pylist():
+            if row["seq"] <= refined.get((row["stream"], row["created"]), 0):
+                found.setdefault((space, row[number]), set()).add(row["digest"])
+    return found
+
+
+def _rows_of(one: Incarnation, after: int, to: int) -> list[Condition]:
+    return [
+        ("stream", "=", one.stream),
+        ("created", "=", one.created),
+        ("seq", ">", after),
+        ("seq", "<=", to),
+    ]
+
+
+_SPACES: Final = {
+    "batch": (("domain", "class", "run"), "n"),
+    "source": (("source_stream", "source_identity"), "source_seq"),
+}

@@ -1,0 +1,91 @@
+"""spark-submit hub_jobs/refine.py: what is new in `bronze` becomes rows of `readings` and `quarantine`.
+ The offsets are hub sequences, carried by both tables: a pass commits `quarantine` first, and with it says
+what it is about; the offsets of `readings` are the truth. A run that finds the first ahead of the second
+finishes that very pass, and names nothing in quarantine twice. Repeats are dropped on rows of bronze,
+before any payload is opened.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from hub_jobs import passes, tasks
+from hub_jobs.exits import Exit, ended, say
+from hub_jobs.tables import ConflictError, ensure_table, open_table, seen
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from hub_jobs.transforms.spaces import Seen
+
+_NAME: Final = "refine"
+
+
+def main(argv: Sequence[str] | None = None) -> Exit:
+    """Run the job and return its exit code."""
+    parser = argparse.ArgumentParser(prog="refine.py", description="Turn `bronze` into `readings`.")
+    parser.add_argument("--lake", required=True, type=Path, help="the directory of the tables")
+    lake = parser.parse_args(argv).lake.absolute()
+    return ended(_NAME, lambda: run(lake))
+
+
+def run(lake: Path) -> Exit:
+    """Refine all that bronze holds."""
+    spark: SparkSession | None = None
+    known: Seen | None = None
+    done: passes.Pass | None = None
+    while True:
+        bronze = open_table(lake, "bronze")
+        if bronze is None:
+            say(_NAME, f"there is no table {lake / 'bronze'} yet: nothing to do")
+            return Exit.WELL
+        tables = passes.Tables(bronze, ensure_table(lake, "readings"), ensure_table(lake, "quarantine"))
+        planned = passes.plan(tables)
+        if planned is None:
+            break
+        if known is None:
+            known = seen.load(lake, bronze, planned.before)
+        if spark is None:
+            from hub_jobs.session import session
+
+            spark = session(_NAME)
+        _refine(spark, lake, tables, planned, known)
+        done = planned
+    if done is not None and known is not None:
+        seen.save(lake, known, done.after)
+    return Exit.WELL
+
+
+def _refine(
+    spark: SparkSession, lake: Path, tables: passes.Tables, planned: passes.Pass, known: Seen
+) -> None:
+    """One pass: decide, decode, commit. Afterwards `known` holds the rows of the pass too."""
+    decision = passes.decide(tables.bronze, planned, known)
+    named = passes.named(tables.quarantine, planned)
+    parts = passes.parts(lake, planned, decision, named, spark.sparkContext.defaultParallelism)
+    written = tasks.run(spark, tasks.refine, parts) if parts else []
+    readings = [file for one in written for file in one.readings]
+    quarantine = [file for one in written for file in one.quarantine]
+    try:
+        if quarantine or not planned.resumed:
+            tables.quarantine.commit(quarantine, planned.offsets)
+    except ConflictError:
+        tables.readings.discard(readings)
+        raise
+    tables.readings.commit(readings, planned.offsets)
+    say(
+        _NAME,
+        f"{sum(file.rows for file in readings)} readings, "
+        f"{sum(file.rows for file in quarantine)} rows to quarantine, "
+        f"{sum(map(len, decision.repeated.values()))} repeated messages dropped",
+    )
+    if decision.unverified:
+        say(_NAME, f"{decision.unverified} repeats by number alone: bronze no longer has their first copy")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

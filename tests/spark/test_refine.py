@@ -1,0 +1,208 @@
+"""`refine` with real Spark and real tables."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hub_jobs import passes, refine, tasks
+from hub_jobs.exits import Exit
+from hub_jobs.tables import open_table
+from tests.spark.lakes import add_bronze, contents, killed, orphans
+from tests.unit.hub_jobs.rows import OTHER_RUN, batch_row, direct_row
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
+
+LINE = b'{"metric":"m","value":1}\n'
+OTHER_LINE = b'{"metric":"m","value":2}\n'
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """A lake with four batches of two readings each, a bad line among them, and a direct message."""
+    where = tmp_path / "lake"
+    batches = [batch_row(LINE * 2, n=n, source_seq=n) for n in (1, 2, 3)]
+    add_bronze(
+        where,
+        [
+            *batches,
+            batch_row(LINE + b"bad\n", n=4, source_seq=4),
+            direct_row(b"21.5", source_seq=5),
+        ],
+        files=2,
+    )
+    return where
+
+
+def _run(lake: Path) -> Exit:
+    return refine.main(["--lake", str(lake)])
+
+
+def _readings(lake: Path) -> list[Any]:
+    return contents(lake, "readings", "n", "index")
+
+
+def _named(lake: Path) -> list[Any]:
+    return contents(lake, "quarantine", "seq", "line", "reason")
+
+
+EXPECTED = [(1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1), (4, 0), (None, 0)]
+BAD_LINE = [(4, 1, "bad line")]
+
+
+def test_every_reading_is_there_once_however_often_the_job_runs(lake: Path) -> None:
+    assert [_run(lake) for _ in range(3)] == [Exit.WELL] * 3
+
+    assert _readings(lake) == EXPECTED
+    assert _named(lake) == BAD_LINE
+
+    add_bronze(lake, [batch_row(LINE, n=5, source_seq=6)])
+    assert _run(lake) == Exit.WELL
+    assert _readings(lake) == sorted([*EXPECTED, (5, 0)], key=str)
+    assert _named(lake) == BAD_LINE
+
+
+def test_repeats_of_earlier_runs_are_dropped_and_other_content_is_named(lake: Path) -> None:
+    assert _run(lake) == Exit.WELL
+    add_bronze(
+        lake,
+        [
+            batch_row(LINE * 2, n=1, source_seq=1),
+            batch_row(OTHER_LINE * 2, n=2, source_seq=2),
+            batch_row(OTHER_LINE, n=1, source_seq=8, run=OTHER_RUN),
+            direct_row(b"21.5", source_seq=5),
+            direct_row(b"21.5", source_seq=6),
+            direct_row(b"22.5", source_seq=5),
+        ],
+    )
+
+    assert _run(lake) == Exit.WELL
+
+    added = [(1, 0), (None, 0), (None, 0)]
+    assert _readings(lake) == sorted(EXPECTED + added, key=str)
+    assert _named(lake) == [*BAD_LINE, (7, None, "other content under a known id")]
+
+
+def test_a_batch_that_comes_through_another_aggregate_is_a_repeat_too(lake: Path) -> None:
+    add_bronze(lake, [batch_row(LINE * 2, n=n, stream="TELEMETRY_1") for n in (1, 2)])
+
+    assert _run(lake) == Exit.WELL
+
+    assert _readings(lake) == EXPECTED
+
+
+@pytest.mark.parametrize("lost", ["gone", "behind", "ahead"])
+def test_what_was_seen_is_made_again_when_it_is_lost_or_not_of_this_bronze(lake: Path, lost: str) -> None:
+    assert _run(lake) == Exit.WELL
+    copy = lake.with_name("copy")
+    if lost == "gone":
+        shutil.rmtree(lake / "seen")
+    elif lost == "behind":
+        shutil.copytree(lake / "seen", copy)
+        add_bronze(lake, [batch_row(LINE, n=5, source_seq=6)])
+        assert _run(lake) == Exit.WELL
+        shutil.rmtree(lake / "seen")
+        copy.rename(lake / "seen")
+    else:
+        for name in ("readings", "quarantine"):
+            shutil.rmtree(lake / name)
+    add_bronze(lake, [batch_row(LINE * 2, n=1, source_seq=1)])
+
+    assert _run(lake) == Exit.WELL
+
+    expected = [*EXPECTED, (5, 0)] if lost == "behind" else EXPECTED
+    assert _readings(lake) == sorted(expected, key=str)
+    seen = contents(lake, "seen", "space", "first", "last")
+    assert (f"batch/edge-1/normal/{batch_row(LINE)['run']}", 1, 5 if lost == "behind" else 4) in seen
+
+
+def test_a_backlog_is_refined_in_passes_of_bounded_size(
+    lake: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(passes, "MAX_ROWS", 2)
+    add_bronze(lake, [batch_row(LINE * 2, n=n, source_seq=n) for n in (5, 6, 7)])
+
+    assert _run(lake) == Exit.WELL
+
+    assert capfd.readouterr().err.count("readings,") == 3
+    assert _readings(lake) == sorted(
+        [*EXPECTED, *((n, index) for n in (5, 6, 7) for index in (0, 1))], key=str
+    )
+
+
+_KILLED_AT = """
+import os, signal
+from hub_jobs import refine
+from hub_jobs.tables import Table
+commit = Table.commit
+def die(table, *args, **options):
+    if table.name == {name!r}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    commit(table, *args, **options)
+Table.commit = die
+refine.main(["--lake", {lake!r}])
+"""
+
+
+@pytest.mark.parametrize("name", ["quarantine", "readings"])
+def test_a_driver_killed_before_either_commit_loses_and_doubles_nothing(
+    lake: Path, tmp_path: Path, name: str
+) -> None:
+    killed(tmp_path / "driver.py", _KILLED_AT.format(name=name, lake=str(lake)))
+    assert _readings(lake) == []
+    assert _named(lake) == ([] if name == "quarantine" else BAD_LINE)
+    assert orphans(lake, "readings") > 0
+    add_bronze(lake, [batch_row(LINE + b"worse\n", n=5, source_seq=6), batch_row(LINE * 2, n=1)])
+
+    assert _run(lake) == Exit.WELL
+
+    assert _readings(lake) == sorted([*EXPECTED, (5, 0)], key=str)
+    assert _named(lake) == [*BAD_LINE, (6, 1, "bad line")]
+
+
+@pytest.fixture
+def overtaken(monkeypatch: pytest.MonkeyPatch) -> list[Exit]:
+    """The first run is overtaken by a whole second one while its tasks write."""
+    first = tasks.run
+    results: list[Exit] = []
+
+    def run(spark: SparkSession, task: Any, work: Any) -> Any:
+        written: Any = first(spark, task, work)
+        monkeypatch.setattr(tasks, "run", first)
+        results.append(_run(work[0].lake))
+        return written
+
+    monkeypatch.setattr(tasks, "run", run)
+    return results
+
+
+def test_of_two_drivers_at_once_one_commits_and_the_other_says_so(lake: Path, overtaken: list[Exit]) -> None:
+    overtaken.append(_run(lake))
+
+    assert overtaken == [Exit.WELL, Exit.CONFLICT]
+    assert _readings(lake) == EXPECTED
+    assert _named(lake) == BAD_LINE
+    assert orphans(lake, "readings") == orphans(lake, "quarantine") == 0
+
+
+def test_a_table_of_a_newer_version_is_refused_in_words(
+    lake: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    table = open_table(lake, "bronze")
+    assert table is not None
+    table.delta.alter.set_table_properties({"petiole.version": "2"}, raise_if_not_exists=False)
+
+    assert _run(lake) == Exit.FAILED
+
+    assert "is of version 2 and this program knows versions up to 1" in capfd.readouterr().err
+
+
+def test_without_bronze_there_is_nothing_to_do(tmp_path: Path) -> None:
+    assert _run(tmp_path / "none") == Exit.WELL
+    assert not (tmp_path / "none").exists()
