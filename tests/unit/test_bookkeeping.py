@@ -1,0 +1,88 @@
+"""Completing what was known of the run before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agent.bookkeeping import Books
+from agent.contract import H_COUNT, H_MESSAGE_ID, Readings, new_run
+from agent.ledger import ClassLedger
+from agent.state import VERSION, Acked, State, StateFile
+from agent.tail import StoredHeaders
+
+BEFORE, NOW = new_run(), new_run()
+CREATED, OTHER = "2026-11-21T06:00:00Z", "2026-11-21T07:00:00Z"
+KNOWN = Acked(BEFORE, 10, 20, CREATED, Readings(accepted=120, stored=100, refused=20))
+
+
+def stored(seq: int, ident: str, count: str = "5") -> StoredHeaders:
+    """A batch that the stream holds."""
+    return StoredHeaders(seq, 0.0, {H_MESSAGE_ID: ident, H_COUNT: count})
+
+
+@pytest.fixture
+def books(tmp_path: Path) -> Books:
+    """The books of a run that follows on `BEFORE`."""
+    state = State(VERSION, "machine", "edge-1", acked={"normal": KNOWN})
+    return Books(
+        "edge-1", NOW, {"normal": ClassLedger("edge-1", "normal", NOW)}, StateFile(tmp_path / "s", state)
+    )
+
+
+def previous(books: Books) -> tuple[int, Readings]:
+    """What the first record of this run says of the run before."""
+    found = books._ledgers["normal"].previous
+    assert found is not None
+    assert found.run == BEFORE
+    return found.n, found.readings
+
+
+async def test_a_run_that_ended_when_the_state_was_saved_is_told_as_it_was_known(books: Books) -> None:
+    books.recall("normal", CREATED, [])
+    assert previous(books) == (10, KNOWN.readings)
+
+
+async def test_batches_stored_after_the_state_was_saved_are_counted(books: Books) -> None:
+    books.recall("normal", CREATED, [stored(21, f"{BEFORE}-normal-11"), stored(22, f"{BEFORE}-normal-12")])
+    assert previous(books) == (12, Readings(accepted=120, stored=110, refused=20))
+
+
+async def test_no_more_is_stored_than_was_accepted(books: Books) -> None:
+    books.recall("normal", CREATED, [stored(21, f"{BEFORE}-normal-11", "50")])
+    assert previous(books) == (11, Readings(accepted=150, stored=150, refused=20))
+
+
+async def test_a_batch_that_was_stored_late_under_an_earlier_number_is_counted(books: Books) -> None:
+    books.recall("normal", CREATED, [stored(21, f"{BEFORE}-normal-9")])
+    assert previous(books) == (10, Readings(accepted=120, stored=105, refused=20))
+
+
+async def test_what_others_stored_is_not_counted(books: Books) -> None:
+    foreign = [
+        stored(21, f"{new_run()}-normal-11"),
+        stored(22, "nonsense"),
+        stored(23, f"{BEFORE}-normal-11", "many"),
+        StoredHeaders(24, 0.0, {}),
+    ]
+    books.recall("normal", CREATED, foreign)
+    assert previous(books) == (10, KNOWN.readings)
+
+
+async def test_a_stream_that_is_another_one_tells_nothing_of_the_run_before(books: Books) -> None:
+    books.recall("normal", OTHER, [stored(21, f"{BEFORE}-normal-11")])
+    assert previous(books) == (10, KNOWN.readings)
+
+
+async def test_recalling_twice_counts_once(books: Books) -> None:
+    for _ in range(2):
+        books.recall("normal", CREATED, [stored(21, f"{BEFORE}-normal-11")])
+    assert previous(books) == (11, Readings(accepted=120, stored=105, refused=20))
+
+
+async def test_a_first_run_has_no_previous_one(tmp_path: Path) -> None:
+    ledger = ClassLedger("edge-1", "normal", NOW)
+    books = Books("edge-1", NOW, {"normal": ledger}, StateFile(tmp_path / "s", State(VERSION, "m", "edge-1")))
+    books.recall("normal", CREATED, [])
+    assert ledger.previous is None

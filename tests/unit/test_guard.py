@@ -1,0 +1,117 @@
+"""The local guard: when a new epoch is needed, and where it starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from agent.contract import Checkpoint, Readings, link_consumer, new_epoch, new_run
+from agent.link.guard import SENTENCES, NewEpoch, Remembered, Seen, Why, judge
+from agent.state import Acked
+
+EPOCH = new_epoch()
+RUN = new_run()
+CREATED, OTHER = "2026-11-21T06:00:00Z", "2026-11-21T07:00:00Z"
+HERE = frozenset({link_consumer(EPOCH)})
+GONE = frozenset({"somebody-elses"})
+CHECKPOINT = Checkpoint(40, f"{RUN}-normal-40", "TELEMETRY_0", 400)
+
+
+def acked(seq: int) -> Acked:
+    """A last PubAck at this sequence of the stream made at `CREATED`."""
+    return Acked(RUN, seq, seq, CREATED, Readings())
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is remembered and seen, and what follows."""
+
+    name: str
+    remembered: Remembered
+    seen: Seen
+    verdict: NewEpoch | None
+
+
+CASES = [
+    Case("nothing yet", Remembered(None, None, None), Seen(CREATED, 0, GONE, None), NewEpoch(Why.FIRST, 1)),
+    Case(
+        "the state file was lost",
+        Remembered(None, None, None),
+        Seen(CREATED, 9, HERE, None),
+        NewEpoch(Why.STATE_LOST, 1),
+    ),
+    Case(
+        "all is well",
+        Remembered(EPOCH, acked(50), CHECKPOINT),
+        Seen(CREATED, 50, HERE, CHECKPOINT.message_id),
+        None,
+    ),
+    Case(
+        "others have published too", Remembered(EPOCH, acked(50), None), Seen(CREATED, 90, HERE, None), None
+    ),
+    Case("nothing was acknowledged yet", Remembered(EPOCH, None, None), Seen(CREATED, 0, HERE, None), None),
+    Case(
+        "the checkpoint was trimmed",
+        Remembered(EPOCH, acked(50), CHECKPOINT),
+        Seen(CREATED, 60, HERE, None),
+        None,
+    ),
+    Case(
+        "the store was wiped",
+        Remembered(EPOCH, acked(50), CHECKPOINT),
+        Seen(OTHER, 0, GONE, None),
+        NewEpoch(Why.RECREATED, 1),
+    ),
+    Case(
+        "the store was wiped and has overtaken what was acknowledged",
+        Remembered(EPOCH, acked(50), CHECKPOINT),
+        Seen(OTHER, 60, HERE, CHECKPOINT.message_id),
+        NewEpoch(Why.RECREATED, 1),
+    ),
+    Case(
+        "an older store was put back, which holds the checkpoint",
+        Remembered(EPOCH, acked(50), CHECKPOINT),
+        Seen(CREATED, 45, HERE, CHECKPOINT.message_id),
+        NewEpoch(Why.PUT_BACK, 41),
+    ),
+    Case(
+        "an older store was put back, from before the checkpoint",
+        Remembered(EPOCH, acked(50), CHECKPOINT),
+        Seen(CREATED, 30, HERE, None),
+        NewEpoch(Why.PUT_BACK, 1),
+    ),
+    Case(
+        "an older store was put back, and a device has published past what was acknowledged",
+        Remembered(EPOCH, acked(50), CHECKPOINT),
+        Seen(CREATED, 70, HERE, ""),
+        NewEpoch(Why.PUT_BACK, 1),
+    ),
+    Case(
+        "the link consumer was deleted",
+        Remembered(EPOCH, acked(50), CHECKPOINT),
+        Seen(CREATED, 50, GONE, CHECKPOINT.message_id),
+        NewEpoch(Why.CONSUMER_GONE, 41),
+    ),
+    Case(
+        "the link consumer was deleted before any checkpoint",
+        Remembered(EPOCH, acked(50), None),
+        Seen(CREATED, 50, GONE, None),
+        NewEpoch(Why.CONSUMER_GONE, 1),
+    ),
+    Case(
+        "the store was wiped before anything was acknowledged",
+        Remembered(EPOCH, None, None),
+        Seen(OTHER, 0, GONE, None),
+        NewEpoch(Why.CONSUMER_GONE, 1),
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_guard_decides(case: Case) -> None:
+    assert judge(case.remembered, case.seen) == case.verdict
+
+
+def test_every_reason_has_a_sentence() -> None:
+    assert set(SENTENCES) == set(Why)

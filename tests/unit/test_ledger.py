@@ -1,0 +1,71 @@
+"""The ledger of one class and run."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.contract import Previous, Readings, StreamState, new_run, parse_ledger
+from agent.ledger import ClassLedger
+
+STREAM = StreamState("2026-11-21T06:00:00Z", 1, 9)
+
+
+def ledger() -> ClassLedger:
+    """A ledger that nothing was entered in."""
+    return ClassLedger("edge-1", "normal", new_run())
+
+
+def test_numbers_count_from_one() -> None:
+    one = ledger()
+    assert [one.number(5), one.number(5)] == [1, 2]
+
+
+def test_the_record_says_which_batches_became_what() -> None:
+    one = ledger()
+    for _ in range(6):
+        one.number(10)
+    for n in (1, 2, 5):
+        one.store(n, 10)
+    one.refuse(3, 10, "stream_full")
+    one.refuse(6, 10, "stream_full")
+    one.refuse(4, 10, "too_large")
+    record = one.record(STREAM)
+    assert record.n == 6
+    assert record.stored == ((1, 2), (5, 5))
+    assert record.refused == ((3, 3, "stream_full"), (4, 4, "too_large"), (6, 6, "stream_full"))
+    assert record.readings == Readings(accepted=60, stored=30, refused=30)
+    assert not record.final
+    assert one.highest_stored == 5
+
+
+def test_the_record_is_read_back_as_it_was() -> None:
+    one = ledger()
+    one.store(one.number(3), 3)
+    one.previous = Previous(new_run(), 7, Readings(70, 70), closed=True)
+    record = one.record(STREAM, final=True)
+    assert parse_ledger(record.encode()) == record
+
+
+@given(st.lists(st.tuples(st.integers(1, 100), st.sampled_from(["store", "refuse", "wait"])), max_size=60))
+def test_what_was_accepted_is_stored_refused_or_in_flight_at_every_moment(
+    batches: list[tuple[int, str]],
+) -> None:
+    one = ledger()
+    in_flight = 0
+    for readings, fate in batches:
+        n = one.number(readings)
+        in_flight += readings
+        if fate != "wait":
+            in_flight -= readings
+        if fate == "store":
+            one.store(n, readings)
+        elif fate == "refuse":
+            one.refuse(n, readings, "stream_full")
+        counts = one.readings
+        assert counts.accepted == counts.stored + counts.refused + in_flight
+    record = one.record(STREAM)
+    stored = {n for first, last in record.stored for n in range(first, last + 1)}
+    refused = {n for first, last, _ in record.refused for n in range(first, last + 1)}
+    assert not stored & refused
+    assert stored | refused == {n for n, (_, fate) in enumerate(batches, 1) if fate != "wait"}

@@ -1,0 +1,96 @@
+"""Requests known by their idempotency keys."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from agent.contract import Request
+from agent.intake import Reason, RefusedError
+from agent.requests import KNOWN_SECONDS, RequestLog, Settled
+
+ONE = Request("key", 1)
+OTHER_BODY = Request("key", 2)
+
+
+def fate() -> Settled:
+    """An outcome that is still open."""
+    return asyncio.get_running_loop().create_future()
+
+
+async def test_a_new_key_is_claimed() -> None:
+    assert RequestLog().claim(ONE, fate(), 0) is None
+
+
+async def test_a_key_in_flight_gives_the_outcome_of_the_first_request() -> None:
+    log, first = RequestLog(), fate()
+    log.claim(ONE, first, 0)
+    assert log.claim(ONE, fate(), 0) is first
+
+
+async def test_a_stored_key_is_answered_at_once() -> None:
+    log = RequestLog()
+    log.claim(ONE, fate(), 0)
+    log.store(ONE, 0)
+    again = log.claim(ONE, fate(), 1)
+    assert again is not None
+    assert again.result() is None
+
+
+@pytest.mark.parametrize("stored", [True, False])
+async def test_a_known_key_with_another_body_is_refused(stored: bool) -> None:
+    log = RequestLog()
+    log.claim(ONE, fate(), 0)
+    if stored:
+        log.store(ONE, 0)
+    with pytest.raises(RefusedError, match="another body") as caught:
+        log.claim(OTHER_BODY, fate(), 0)
+    assert caught.value.reason is Reason.KEY_REUSED
+    assert caught.value.retry_after is None
+
+
+async def test_a_refused_request_frees_its_key() -> None:
+    log, first = RequestLog(), fate()
+    log.claim(ONE, first, 0)
+    log.forget(ONE, first)
+    assert log.claim(OTHER_BODY, fate(), 0) is None
+
+
+async def test_only_who_claimed_a_key_can_free_it() -> None:
+    log, first = RequestLog(), fate()
+    log.claim(ONE, first, 0)
+    log.forget(ONE, fate())
+    assert log.claim(ONE, fate(), 0) is first
+
+
+async def test_a_stored_key_is_known_for_ten_minutes() -> None:
+    log = RequestLog()
+    log.store(ONE, 100.0)
+    assert log.claim(ONE, fate(), 99.0 + KNOWN_SECONDS) is not None
+    assert log.claim(OTHER_BODY, fate(), 100.0 + KNOWN_SECONDS) is None
+
+
+async def test_a_key_read_back_from_the_stream_is_known_as_long_as_if_the_agent_had_not_stopped() -> None:
+    log = RequestLog()
+    log.store(ONE, 1000.0 - 500.0)
+    assert log.claim(ONE, fate(), 1099.0) is not None
+    assert log.claim(ONE, fate(), 1101.0) is None
+
+
+async def test_above_the_bound_a_new_key_is_refused_rather_than_an_old_one_forgotten() -> None:
+    log = RequestLog(max_keys=2)
+    log.store(Request("a", 0), 0)
+    log.claim(Request("b", 0), fate(), 0)
+    with pytest.raises(RefusedError) as caught:
+        log.claim(Request("c", 0), fate(), 0)
+    assert caught.value.reason is Reason.BUSY
+    assert log.claim(Request("a", 0), fate(), 0) is not None
+    assert len(log) == 2
+
+
+async def test_keys_that_are_past_make_room() -> None:
+    log = RequestLog(max_keys=1)
+    log.store(Request("a", 0), 0)
+    assert log.claim(Request("b", 0), fate(), KNOWN_SECONDS) is None
+    assert len(log) == 1
