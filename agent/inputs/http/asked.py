@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from aiohttp.web import BaseRequest
 from multidict import CIMultiDictProxy
@@ -19,8 +18,7 @@ _PLAIN: Final = "identity"
 _ENCODINGS: Final = (_PLAIN, "gzip", "zstd")
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(NamedTuple):
     """A request whose header is in order: `array` for JSON, else NDJSON; `encoding` None for a plain body;
     `limit` bounds its body in bytes, as it comes and unpacked."""
 

@@ -1,4 +1,5 @@
-"""Receiving request bodies within bounds: of each body, of all bodies together, and of time."""
+"""Receiving request bodies within bounds: of each body, of all bodies together, and of time (which the
+connection watches)."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Final
 from aiohttp import ClientPayloadError, StreamReader
 from aiohttp.web import BaseRequest, RequestPayloadError
 
-from agent.inputs.http.answers import at_fault, refused
+from agent.inputs.http.answers import at_fault, refused, stopped
 from agent.inputs.http.asked import Asked
 from agent.inputs.http.unpack import UnpackedTooLargeError, unpack
 from agent.intake import Reason, RefusedError
@@ -38,21 +39,13 @@ class Hold:
 
 
 class Bodies:
-    """All bodies under way; `held` of at most `limit` bytes. Each must come within `timeout` seconds."""
+    """All bodies under way; `held` of at most `limit` bytes. Once `stopping` is set, a body that is late is
+    not its sender's fault."""
 
-    def __init__(self, limit: int, timeout: float) -> None:
+    def __init__(self, limit: int, stopping: asyncio.Event) -> None:
         self.limit = limit
         self.held = 0
-        self._timeout = timeout
-        self._stopping = False
-        self._receiving: set[asyncio.Timeout] = set()
-
-    def stop(self, grace: float) -> None:
-        """Give bodies that are still coming `grace` seconds more; they are answered 503 after that."""
-        self._stopping = True
-        deadline = asyncio.get_running_loop().time() + grace
-        for one in self._receiving:
-            one.reschedule(deadline)
+        self.stopping = stopping
 
     async def receive(self, request: BaseRequest, asked: Asked, hold: Hold) -> bytes:
         """The body of a request, unpacked. Raises `Answer`."""
@@ -69,21 +62,16 @@ class Bodies:
         return unpacked
 
     async def _read(self, request: BaseRequest, asked: Asked, hold: Hold) -> bytes:
-        limit = asyncio.timeout(self._timeout)
         try:
-            async with limit:
-                self._receiving.add(limit)
-                if asked.waits:
-                    await _say_continue(request)
-                return await _gather(request.content, asked, hold)
+            if asked.waits:
+                await _say_continue(request)
+            return await _gather(request.content, asked, hold)
         except TimeoutError:
-            if self._stopping:
-                raise refused(RefusedError(Reason.STOPPING, "the agent is stopping"), unread=True) from None
-            raise at_fault(408, "timeout", f"the body did not come within {self._timeout:g} s") from None
+            if self.stopping.is_set():
+                raise stopped() from None
+            raise at_fault(408, "timeout", "the body of the request did not come in time") from None
         except _BROKEN as error:
             raise at_fault(400, "not_http", f"the body broke off: {error!s:.200}") from None
-        finally:
-            self._receiving.discard(limit)
 
 
 async def _gather(content: StreamReader, asked: Asked, hold: Hold) -> bytes:

@@ -25,22 +25,16 @@ Options (`[[input]]` with `type = "http"`):
 from __future__ import annotations
 
 import asyncio
-import time
-import zlib
 from typing import Annotated, Final
 
-from aiohttp.web import BaseRequest, Response, StreamResponse
 from msgspec import Meta, Struct, field
 
 from agent import contract
 from agent.config import Seconds, Size, listen_address
-from agent.decoder import BadLinesError, decode_array, decode_ndjson
-from agent.inputs.http.answers import SERVER, Answer, at_fault, bad_lines, refused, unknown_outcome
-from agent.inputs.http.asked import Asked, read_header
-from agent.inputs.http.bodies import Bodies, Hold
 from agent.inputs.http.guard import Guard
-from agent.inputs.http.listener import Connection, Listener, taken
-from agent.intake import Chunk, Intake, Reason, RefusedError, UnknownOutcomeError
+from agent.inputs.http.handler import Handler
+from agent.inputs.http.listener import Listener, taken
+from agent.intake import Intake
 from agent.metrics import Metrics
 
 _GRACE: Final = 1.0
@@ -67,12 +61,6 @@ class HttpInput:
     def __init__(self, options: HttpOptions, metrics: Metrics) -> None:
         self._options = options
         self._metrics = metrics
-        self._accepted = metrics.accepted.labels(options.name, options.class_)
-        self._guard = Guard(listen_address(options.listen)[0], options.allowed_hosts, options.allowed_origins)
-        self._bodies = Bodies(options.buffer, options.timeout)
-        self._active = 0
-        self._stopping = False
-        self._quiet = asyncio.Event()
 
     @property
     def name(self) -> str:
@@ -86,84 +74,29 @@ class HttpInput:
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Serve until `stopping` is set, then answer what is under way. Raises `ConfigError` when the address
         cannot be listened on."""
-
-        async def handle(request: BaseRequest) -> StreamResponse:
-            return await self._answer(request, intake)
-
+        options = self._options
+        handler = Handler(
+            options.name,
+            options.class_,
+            Guard(listen_address(options.listen)[0], options.allowed_hosts, options.allowed_origins),
+            body=options.body,
+            buffer=options.buffer,
+            intake=intake,
+            metrics=self._metrics,
+            stopping=stopping,
+        )
         listener = Listener(
-            self._options.listen,
-            handle,
-            max_connections=self._options.max_connections,
-            header_timeout=self._options.timeout,
-            on_fault=self._count_fault,
+            options.listen,
+            handler.answer,
+            max_connections=options.max_connections,
+            timeout=options.timeout,
+            on_fault=handler.count_fault,
         )
         await listener.open()
         try:
             await stopping.wait()
-            self._stopping = True
             listener.close_door()
-            self._bodies.stop(_GRACE)
-            if self._active:
-                await self._quiet.wait()
+            listener.hurry(_GRACE)
+            await handler.finish()
         finally:
             await listener.close()
-
-    async def _answer(self, request: BaseRequest, intake: Intake) -> StreamResponse:
-        connection = request.protocol
-        if isinstance(connection, Connection):
-            connection.began()
-        self._active += 1
-        try:
-            response = await self._outcome(request, intake)
-        finally:
-            self._active -= 1
-            if isinstance(connection, Connection):
-                connection.ended()
-            if self._stopping and not self._active:
-                self._quiet.set()
-        if self._stopping:
-            response.force_close()
-        return response
-
-    async def _outcome(self, request: BaseRequest, intake: Intake) -> Response:
-        hold = Hold(self._bodies)
-        try:
-            asked = read_header(request, self._guard, self._options.body)
-            if self._stopping:
-                raise refused(RefusedError(Reason.STOPPING, "the agent is stopping"), unread=True)
-            chunk = self._chunk(await self._bodies.receive(request, asked, hold), asked, intake.domain)
-            await self._store(chunk, intake)
-        except Answer as answer:
-            self._count_fault(answer)
-            return answer.response()
-        finally:
-            hold.release()
-        return Response(status=204, headers=SERVER)
-
-    async def _store(self, chunk: Chunk, intake: Intake) -> None:
-        """Hand the readings to the core; raises `Answer` when they are not stored."""
-        try:
-            await intake.submit(self.name, self._options.class_, chunk)
-        except RefusedError as error:
-            self._metrics.refused.labels(self.name, self._options.class_, error.reason).inc(chunk.count)
-            raise refused(error) from None
-        except UnknownOutcomeError:
-            self._accepted.inc(chunk.count)
-            raise unknown_outcome(keyed=chunk.request is not None) from None
-        self._accepted.inc(chunk.count)
-
-    def _chunk(self, body: bytes, asked: Asked, domain: str) -> Chunk:
-        decode = decode_array if asked.array else decode_ndjson
-        try:
-            decoded = decode(body, domain, time.time_ns())
-        except BadLinesError as error:
-            raise bad_lines(error) from None
-        if not decoded.count:
-            raise at_fault(400, "empty", "the body holds no reading", unread=False)
-        # The CRC is of the body as its sender meant it: packed again, or filled in later, it is the same.
-        request = None if asked.key is None else contract.Request(asked.key, zlib.crc32(body))
-        return Chunk(decoded.payload, decoded.count, request)
-
-    def _count_fault(self, answer: Answer) -> None:
-        if answer.fault is not None:
-            self._metrics.invalid.labels(self.name, answer.fault).inc()

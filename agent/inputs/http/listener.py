@@ -1,5 +1,5 @@
-"""The listening side of an HTTP input: binding, the bound on connections, the wait for a request's header,
-and closing. What a request means is its owner's business."""
+"""The listening side of an HTTP input: binding, the bound on connections, the bound on time, and closing.
+What a request means is its owner's business."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from aiohttp import web
+from aiohttp import StreamReader, web
 from aiohttp.web import BaseRequest, RequestHandler, StreamResponse
 
 from agent.config import ConfigError, listen_address
@@ -52,33 +52,54 @@ def cannot_listen(listen: str, error: OSError) -> str:
 
 
 class Connection(RequestHandler):
-    """One connection. Arms a timer with the first byte of a request, which its owner stops by `began`."""
+    """One connection. From the first byte of a request its header has a deadline, then its body; they are
+    looked at now and then, which costs less than a timer for each."""
 
-    __slots__ = ("_busy", "_owner", "_timer")
+    __slots__ = ("_body", "_busy", "_deadline", "_now", "_owner")
 
     def __init__(self, owner: _Server, **kwargs: Any) -> None:
-        super().__init__(owner, loop=asyncio.get_running_loop(), **kwargs)
+        loop = asyncio.get_running_loop()
+        super().__init__(owner, loop=loop, **kwargs)
         self._owner = owner
+        self._now = loop.time
         self._busy = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._body: StreamReader | None = None
+        self._deadline: float | None = None
 
-    def began(self) -> None:
-        """The header of a request is here."""
+    def data_received(self, data: bytes) -> None:
+        if self._deadline is None and not self._busy:
+            self._deadline = self._now() + self._owner.timeout
+        super().data_received(data)
+
+    def began(self, body: StreamReader) -> None:
+        """The header of a request is here; its body may still be coming."""
         self._busy = True
-        self._stop_timer()
+        self._body = body
+        self._deadline = self._now() + self._owner.timeout
+
+    def received(self) -> None:
+        """The body is here."""
+        self._deadline = None
 
     def ended(self) -> None:
         """The request is answered."""
         self._busy = False
+        self._body = self._deadline = None
 
-    def data_received(self, data: bytes) -> None:
-        if self._timer is None and not self._busy:
-            self._timer = asyncio.get_running_loop().call_later(self._owner.header_timeout, self._too_slow)
-        super().data_received(data)
+    def hurry(self, deadline: float) -> None:
+        """Whatever is coming must be here by then."""
+        if self._deadline is not None:
+            self._deadline = min(self._deadline, deadline)
 
-    def connection_lost(self, exc: BaseException | None) -> None:
-        self._stop_timer()
-        super().connection_lost(exc)
+    def look(self, now: float) -> None:
+        """End the wait for a header or body whose deadline has passed: 408, or `TimeoutError` to who reads."""
+        if self._deadline is None or now < self._deadline:
+            return
+        self._deadline = None
+        if self._body is None:
+            self.refuse(at_fault(408, "timeout", "the header of the request did not come in time"))
+        else:
+            self._body.set_exception(TimeoutError())
 
     def handle_error(
         self,
@@ -90,14 +111,10 @@ class Connection(RequestHandler):
         """Answer what is not HTTP in our words and without a traceback in the log."""
         if status >= 500:
             return super().handle_error(request, status, exc, message)
-        self._stop_timer()
         words = " ".join((message or "unreadable").split())
         answer = at_fault(status, "not_http", f"the request is not HTTP: {words:.200}")
         self._owner.on_fault(answer)
         return answer.response()
-
-    def _too_slow(self) -> None:
-        self.refuse(at_fault(408, "timeout", "the header of the request did not come in time"))
 
     def refuse(self, answer: Answer) -> None:
         """Answer without a request, and close."""
@@ -106,18 +123,13 @@ class Connection(RequestHandler):
             self.transport.write(answer.raw())
         self.force_close()
 
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
 
 class _Server(web.Server):
     def __init__(
-        self, handler: Handler, limit: int, header_timeout: float, on_fault: Callable[[Answer], None]
+        self, handler: Handler, limit: int, timeout: float, on_fault: Callable[[Answer], None]
     ) -> None:
         super().__init__(handler)
-        self.header_timeout = header_timeout
+        self.timeout = timeout
         self.on_fault = on_fault
         self._limit = limit
 
@@ -150,11 +162,13 @@ class Listener:
         handler: Handler,
         *,
         max_connections: int,
-        header_timeout: float,
+        timeout: float,
         on_fault: Callable[[Answer], None],
     ) -> None:
         self._listen = listen
-        self._server = _Server(handler, max_connections, header_timeout, on_fault)
+        self._server = _Server(handler, max_connections, timeout, on_fault)
+        self._period = min(1.0, timeout / 4)
+        self._look: asyncio.TimerHandle | None = None
         self._sockets: asyncio.Server | None = None
 
     async def open(self) -> None:
@@ -164,6 +178,22 @@ class Listener:
             self._sockets = await asyncio.get_running_loop().create_server(self._server, host, port)
         except OSError as error:
             raise ConfigError([cannot_listen(self._listen, error)]) from None
+        self._look_at_all()
+
+    def hurry(self, grace: float) -> None:
+        """What is still coming has `grace` seconds left."""
+        deadline = asyncio.get_running_loop().time() + grace
+        for one in self._connections():
+            one.hurry(deadline)
+
+    def _look_at_all(self) -> None:
+        loop = asyncio.get_running_loop()
+        for one in self._connections():
+            one.look(loop.time())
+        self._look = loop.call_later(self._period, self._look_at_all)
+
+    def _connections(self) -> list[Connection]:
+        return [one for one in self._server.connections if isinstance(one, Connection)]
 
     def close_door(self) -> None:
         """Take no new connection; those that are there go on."""
@@ -175,3 +205,5 @@ class Listener:
         self.close_door()
         self._server.pre_shutdown()
         await self._server.shutdown(_CLOSING)
+        if self._look is not None:
+            self._look.cancel()
