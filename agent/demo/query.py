@@ -7,9 +7,9 @@ import json
 import sys
 from pathlib import Path
 
-from hub_jobs.session import session
 from pyspark.sql import functions as F  # noqa: N812
 
+from hub_jobs.session import session
 from hub_jobs.tables import read
 
 
@@ -20,7 +20,7 @@ def main(lake: str, asked: str, answered: str) -> None:
     spark = session("query")
     expected = spark.createDataFrame(
         [(domain, device, n) for domain, devices in counts.items() for device, n in devices.items()],
-        "domain string, device string, n long",
+        "domain string, device string, sent long",
     )
     serials = read(spark, f"{lake}/readings").where(F.col("metric") == "serial")
     rows = (
@@ -29,7 +29,7 @@ def main(lake: str, asked: str, answered: str) -> None:
         .agg(
             F.count("value").alias("rows"),
             F.countDistinct("value").alias("distinct"),
-            F.countDistinct(F.when(F.col("value").between(1, F.col("n")), F.col("value"))).alias(
+            F.countDistinct(F.when(F.col("value").between(1, F.col("sent")), F.col("value"))).alias(
                 "acknowledged"
             ),
         )
