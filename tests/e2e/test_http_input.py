@@ -452,6 +452,17 @@ async def test_a_header_that_does_not_end_is_answered_408(piece: bytes) -> None:
         assert served.metric("petiole_invalid_requests_total", reason="timeout") == 1
 
 
+async def test_a_slow_core_is_not_taken_for_a_slow_sender() -> None:
+    async with serving(timeout=Seconds(0.1)) as served:
+        served.core.open.clear()
+        answer = asyncio.create_task(served.post(FULL))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.4):
+                assert await asyncio.shield(answer) is None, "answered before it was stored"
+        served.core.open.set()
+        assert (await answer)[0] == 204
+
+
 async def test_a_connection_may_rest_between_requests_longer_than_a_header_may_take() -> None:
     async with serving(timeout=Seconds(0.1)) as served, served.connection() as (reader, writer):
         for _ in range(3):

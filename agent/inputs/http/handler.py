@@ -77,7 +77,7 @@ class Handler:
         self._active += 1
         hold = Hold(self._bodies)
         try:
-            await self._store(await self._receive(request, connection, hold))
+            await self._store(await self._receive(request, hold))
         except Answer as answer:
             self.count_fault(answer)
             return self._closing(answer.response())
@@ -96,13 +96,11 @@ class Handler:
             response.force_close()
         return response
 
-    async def _receive(self, request: BaseRequest, connection: Connection, hold: Hold) -> Chunk:
+    async def _receive(self, request: BaseRequest, hold: Hold) -> Chunk:
         asked = read_header(request, self._guard, self._body)
         if self._stopping.is_set():
             raise stopped()
-        body = await self._bodies.receive(request, asked, hold)
-        connection.received()
-        return self._chunk(body, asked)
+        return self._chunk(await self._bodies.receive(request, asked, hold), asked)
 
     def _chunk(self, body: bytes, asked: Asked) -> Chunk:
         decode = decode_array if asked.array else decode_ndjson

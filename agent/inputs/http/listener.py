@@ -77,10 +77,6 @@ class Connection(RequestHandler):
         self._body = body
         self._deadline = self._now() + self._owner.timeout
 
-    def received(self) -> None:
-        """The body is here."""
-        self._deadline = None
-
     def ended(self) -> None:
         """The request is answered."""
         self._busy = False
@@ -92,7 +88,7 @@ class Connection(RequestHandler):
             self._deadline = min(self._deadline, deadline)
 
     def look(self, now: float) -> None:
-        """End the wait for a header or body whose deadline has passed: 408, or `TimeoutError` to who reads."""
+        """End a wait whose deadline has passed: 408 for a header, `TimeoutError` to the body's reader."""
         if self._deadline is None or now < self._deadline:
             return
         self._deadline = None
