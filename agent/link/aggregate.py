@@ -158,9 +158,19 @@ class SourceState:
         return self.active is not None and self.active < ALIVE
 
 
-def source_states(info: StreamInfo) -> dict[str, SourceState]:
-    """The state of each source, by the name of the leaf's stream."""
-    return {
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """An aggregate as it was when its server was asked, at a monotonic time; `states` is by the name of the
+    leaf's stream."""
+
+    info: StreamInfo
+    states: Mapping[str, SourceState]
+    asked: float
+
+
+def observed(info: StreamInfo, asked: float) -> Observation:
+    """What a stream's info tells of its sources."""
+    states = {
         one["name"]: SourceState(
             seq=one.get("seq", 0),
             active=None if one["active"] < 0 else one["active"] / 1e9,
@@ -168,6 +178,7 @@ def source_states(info: StreamInfo) -> dict[str, SourceState]:
         )
         for one in info.sources
     }
+    return Observation(info, states, asked)
 
 
 def purge_up_to(committed: Committed, info: StreamInfo, keep: int) -> int:
@@ -244,4 +255,4 @@ def next_look(suspect: Suspect, now: float) -> float:
 
 def _wait_after(tries: int) -> float:
     """Each try scans the aggregate, so what does not help is done ever more rarely."""
-    return 1.0 if tries < _QUICK_TRIES else min(10.0 * 2.0 ** (tries - _QUICK_TRIES), _LONGEST_WAIT)
+    return 1.0 if tries < _QUICK_TRIES else min(10.0 * 2.0 ** min(tries - _QUICK_TRIES, 10), _LONGEST_WAIT)

@@ -15,14 +15,15 @@ from tenacity import AsyncRetrying, retry_if_exception_type, wait_exponential
 
 from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, JetStreamError, StreamInfo, covers, merged
 from agent.link.aggregate import (
+    Observation,
     Source,
     Suspect,
     aggregate_config,
     faults,
     judge,
     next_look,
+    observed,
     planned,
-    source_states,
 )
 from agent.link.registrar_log import Problems
 from agent.link.registrar_metrics import RegistrarMetrics
@@ -31,6 +32,11 @@ _PATIENCE: Final = 1.5
 """Seconds for a source that was not seen to break to show itself: more than a heartbeat."""
 _SETTLE: Final = 0.02
 _UPDATE_SECONDS: Final = 30.0
+_NAMED: Final = 20
+_HOPELESS: Final = (
+    "sources do not flow though their leaves are linked; look whether the link consumer exists on the leaf "
+    "and whether the hub's server was started with the permissions for it"
+)
 
 
 class AggregateKeeper:
@@ -43,7 +49,7 @@ class AggregateKeeper:
         name: str,
         max_bytes: int,
         known: Collection[str],
-        noted: Callable[[StreamInfo], None],
+        noted: Callable[[Observation], None],
         problems: Problems,
         metrics: RegistrarMetrics,
         log: FilteringBoundLogger,
@@ -58,42 +64,43 @@ class AggregateKeeper:
         self._log = log
         self._want: dict[str, Source] = {}
         self._suspects: dict[str, Suspect] = {}
-        self.info: StreamInfo | None = None
-        self._asked_at = 0.0
+        self._hopeless: set[str] = set()
+        self.seen: Observation | None = None
         self._looking = asyncio.Lock()
         self._wake = asyncio.Event()
         self._changed = asyncio.Condition()
 
-    async def begin(self, want: Mapping[str, Source]) -> StreamInfo:
+    async def begin(self, want: Mapping[str, Source]) -> Observation:
         """Make the stream, or set right what is dangerous in it, and take over the fleet. Raises `ApiError`
         or `UnavailableError`."""
-        self.info = None
+        self.seen = None
         self._want = dict(want)
         try:
-            info = await self.observe()
+            seen = await self.observe()
         except ApiError as error:
             if error.err_code != STREAM_NOT_FOUND:
                 raise
-            info = await self._js.ensure_stream(aggregate_config(self.name, self._max_bytes, []))
-            self._see(info, _now())
-        for sentence in faults(info.config):
+            asked = _now()
+            config = aggregate_config(self.name, self._max_bytes, [])
+            seen = self._see(await self._js.ensure_stream(config), asked)
+        have = seen.info.config
+        for sentence in faults(have):
             self._log.warning(f"{self.name}: {sentence}")
-        config = aggregate_config(self.name, self._max_bytes, info.config.get("sources") or [])
-        if not covers(info.config, config):
-            info = await self._update(info, config["sources"])
+        config = aggregate_config(self.name, self._max_bytes, have.get("sources") or [])
+        if not covers(have, config):
+            seen = await self._update(seen, config["sources"])
         self._wake.set()
-        return info
+        return seen
 
-    async def observe(self, not_before: float | None = None) -> StreamInfo:
+    async def observe(self, not_before: float | None = None) -> Observation:
         """The aggregate as it was at or after a monotonic time, by default now. Those who ask together share
         one question. Raises `ApiError` or `UnavailableError`."""
         wanted = _now() if not_before is None else not_before
         async with self._looking:
-            if self.info is None or self._asked_at < wanted:
-                asked = _now()
-                self._see(await self._js.stream_info(self.name), asked)
-            assert self.info is not None
-            return self.info
+            if self.seen is not None and self.seen.asked >= wanted:
+                return self.seen
+            asked = _now()
+            return self._see(await self._js.stream_info(self.name), asked)
 
     def want(self, sources: Mapping[str, Source]) -> None:
         """These sources shall be there in this form, besides those that are."""
@@ -158,64 +165,64 @@ class AggregateKeeper:
             self._changed.notify_all()
 
     async def _make_true(self) -> None:
-        info = await self.observe()
-        have = info.config.get("sources") or []
+        seen = await self.observe()
+        have = seen.info.config.get("sources") or []
         target = planned(have, self._want, self._known)
-        again = self._judge(info)
+        again = self._judge(seen)
         if again:
             target = have if target is None else target
             # Wanted from here on, so that a failure between the two changes does not lose them.
             self._want |= {one["name"]: one for one in target if one["name"] in again}
-            self._noted(info)
-            info = await self._update(info, [one for one in have if one["name"] not in again])
+            self._noted(seen)
+            seen = await self._update(seen, [one for one in have if one["name"] not in again])
             self._metrics.readds.inc(len(again))
         if target is not None:
-            await self._update(info, target)
-            self._log.info("sources changed", stream=self.name, sources=len(target), again=sorted(again))
+            await self._update(seen, target)
+            self._log.info("sources changed", stream=self.name, sources=len(target), added_again=len(again))
         for name in again:
             if name in self._suspects:
                 self._suspects[name] = self._suspects[name].tried(_now())
 
-    def _judge(self, info: StreamInfo) -> set[str]:
+    def _judge(self, seen: Observation) -> set[str]:
         """The sources to remove and add again."""
-        now, states, again = self._asked_at, source_states(info), set()
-        for name, suspect in list(self._suspects.items()):
-            verdict = judge(suspect, states.get(name), now)
-            if verdict == "well":
-                del self._suspects[name]
-                self._problems.end(f"source {name}", f"{name} flows again")
-            elif verdict == "again":
-                again.add(name)
-                if suspect.hopeless:
-                    self._problems.begin(f"source {name}", _hopeless(name, states[name].error))
+        verdicts = {
+            name: judge(suspect, seen.states.get(name), seen.asked)
+            for name, suspect in self._suspects.items()
+        }
+        again = {name for name, verdict in verdicts.items() if verdict == "again"}
+        well = {name for name, verdict in verdicts.items() if verdict == "well"}
+        for name in well:
+            del self._suspects[name]
+        self._say_hopeless({name for name in again if self._suspects[name].hopeless}, well)
         return again
 
-    async def _update(self, info: StreamInfo, sources: list[Source]) -> StreamInfo:
-        config: dict[str, Any] = merged(info.config, aggregate_config(self.name, self._max_bytes, sources))
+    def _say_hopeless(self, new: set[str], well: set[str]) -> None:
+        """Say which sources a person should look after and which are well again, each once."""
+        if ended := self._hopeless & well:
+            self._log.info("sources flow again", sources=len(ended), names=sorted(ended)[:_NAMED])
+        if begun := new - self._hopeless:
+            self._log.warning(_HOPELESS, sources=len(begun), names=sorted(begun)[:_NAMED])
+        self._hopeless = self._hopeless - well | new
+
+    async def _update(self, seen: Observation, sources: list[Source]) -> Observation:
+        config: dict[str, Any] = merged(
+            seen.info.config, aggregate_config(self.name, self._max_bytes, sources)
+        )
         async with self._looking:
             asked = _now()
-            answer = await self._js.update_stream(config, timeout=_UPDATE_SECONDS)
-            self._see(answer, asked)
-        return answer
+            return self._see(await self._js.update_stream(config, timeout=_UPDATE_SECONDS), asked)
 
-    def _see(self, info: StreamInfo, asked: float) -> None:
-        self.info, self._asked_at = info, asked
+    def _see(self, info: StreamInfo, asked: float) -> Observation:
+        self.seen = observed(info, asked)
         self._metrics.aggregate_messages.labels(self.name).set(info.messages)
         self._metrics.aggregate_bytes.labels(self.name).set(info.bytes)
+        return self.seen
 
     def _has(self, sources: Mapping[str, Source]) -> bool:
-        if self.info is None:
+        if self.seen is None:
             return False
-        have = {one["name"]: one for one in self.info.config.get("sources") or []}
+        have = {one["name"]: one for one in self.seen.info.config.get("sources") or []}
         return all(name in have and covers(have[name], one) for name, one in sources.items())
-
-
-def _hopeless(name: str, error: str) -> str:
-    said = f" (its server says: {error})" if error else ""
-    return (
-        f"{name} does not flow though its leaf is linked{said}; look whether its link consumer exists on the "
-        f"leaf and whether the hub's server was started with the permissions for this leaf"
-    )
 
 
 def _now() -> float:

@@ -10,8 +10,7 @@ from typing import Final
 import msgspec
 
 from agent.contract import Announce, leaf_stream
-from agent.jetstream import StreamInfo
-from agent.link.aggregate import Source, source, source_states
+from agent.link.aggregate import Observation, Source, source
 from agent.link.fleet import FRESH, ClassRecord, Leaf
 from agent.link.registrar_answer import held_at_start, held_now
 
@@ -47,15 +46,15 @@ class FleetBook:
         self._announces: dict[str, Allowance] = {}
         self._epochs: dict[str, Allowance] = {}
 
-    def begin(self, leaves: Mapping[str, Leaf], info: StreamInfo, now: float) -> None:
+    def begin(self, leaves: Mapping[str, Leaf], seen: Observation, now: float) -> None:
         """Take over the records as they were read back; what the hub may not hold any more is forgotten. A
         machine that is known counts as heard now, so that another one cannot take its domain first."""
-        states = source_states(info)
+        info = seen.info
         self.leaves = {}
         for leaf in leaves.values():
             records = {}
             for cls, record in leaf.classes.items():
-                state = states.get(leaf_stream(leaf.domain, cls))
+                state = seen.states.get(leaf_stream(leaf.domain, cls))
                 same = record.stream_created == info.created
                 held = held_at_start(record.held, state, info) if same else None
                 records[cls] = msgspec.structs.replace(record, held=held)
@@ -70,11 +69,10 @@ class FleetBook:
             if domain in (None, leaf.domain)
         }
 
-    def note(self, info: StreamInfo) -> None:
+    def note(self, seen: Observation) -> None:
         """Remember what the sources say they hold, before they are changed."""
-        states = source_states(info)
         for name, leaf, cls, record in list(self._records()):
-            held = held_now(record.held, states.get(name), None, info)
+            held = held_now(record.held, seen.states.get(name), None, seen.info)
             if held != record.held:
                 self.put(leaf.domain, cls, msgspec.structs.replace(record, held=held))
 

@@ -41,7 +41,7 @@ from agent.metrics import Metrics
 
 MAX_ANNOUNCE: Final = 64 * 1024
 _PENDING: Final = 4096
-_AT_ONCE: Final = 256
+_AT_ONCE: Final = 64
 _LOOK_SECONDS: Final = 0.2
 _ANSWER_SECONDS: Final = 4.0
 """A leaf waits five seconds for an answer."""
@@ -91,6 +91,7 @@ class Registrar:
         self._generation: int | None = None
         self._beginning = asyncio.Lock()
         self._busy: set[str] = set()
+        self._places = asyncio.Semaphore(_AT_ONCE)
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Serve until `stopping` is set, whatever the hub's server does meanwhile."""
@@ -124,7 +125,7 @@ class Registrar:
             if (sentence := self._problems.of(key)) is not None
         }
         return fleet_status(
-            self._classes, self._book.leaves, self._book.announced, linked, troubles, self._keeper.info
+            self._classes, self._book.leaves, self._book.announced, linked, troubles, self._keeper.seen
         )
 
     async def _keep_ready(self) -> None:
@@ -163,10 +164,11 @@ class Registrar:
         await self._js.ensure_stream(commands_config())
         leaves = await self._store.load(self._classes)
         self._announcements.begin()
-        info = await self._keeper.begin({})
-        self._book.begin(leaves, info, _now())
+        seen = await self._keeper.begin({})
+        self._book.begin(leaves, seen, _now())
         self._keeper.want(self._book.sources())
         self._watch.look()
+        info = seen.info
         self._log.info("ready", stream=info.name, first=info.first, last=info.last, leaves=len(leaves))
 
     @property
@@ -190,13 +192,13 @@ class Registrar:
             return f"announce: {len(data)} bytes are above the limit of {MAX_ANNOUNCE}"
         if domain in self._busy:
             return f"an announcement of {domain!r} is being answered; announce again"
-        if len(self._busy) >= _AT_ONCE:
-            return f"{_AT_ONCE} announcements are being answered; announce again"
+        if len(self._busy) >= _PENDING:
+            return f"{_PENDING} announcements wait for an answer; announce again"
         return None
 
     async def _answer(self, domain: str, msg: Msg) -> None:
         try:
-            async with asyncio.timeout(_ANSWER_SECONDS):
+            async with asyncio.timeout(_ANSWER_SECONDS), self._places:
                 answer = await self._answered(domain, msg.data)
         except ContractError as error:
             answer = Answer(refused=str(error))
@@ -244,11 +246,12 @@ class Registrar:
         if committed.stream != stream:
             raise ContractError(f"committed: {committed.stream!r} came on the subject of {stream!r}")
         await self._ready()
-        info = await self._keeper.observe()
+        seen = await self._keeper.observe()
+        info = seen.info
         up_to = purge_up_to(committed, info, self._keep)
         if up_to < info.first:
             return 0
-        self._book.note(info)
+        self._book.note(seen)
         purged = await self._js.purge(info.name, up_to)
         self._metrics.purged.labels(info.name).inc(purged)
         self._log.info("purged what is committed", stream=info.name, messages=purged, up_to=up_to)

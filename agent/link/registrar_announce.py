@@ -17,7 +17,7 @@ import msgspec
 
 from agent.contract import Announce, Answer, Checkpoint, ClassAnswer, leaf_stream, leaf_subjects
 from agent.jetstream import JetStream, StreamInfo
-from agent.link.aggregate import SourceState, source_states
+from agent.link.aggregate import Observation, SourceState
 from agent.link.aggregate_keeper import AggregateKeeper
 from agent.link.fleet import ClassRecord, Leaf, admitted, new_epochs, refusal
 from agent.link.fleet_book import EPOCH_EVERY, FleetBook
@@ -63,8 +63,8 @@ class Announcements:
         refused = self._refusal(announce, now)
         if refused is not None:
             return Answer(refused=refused)
-        info = await self._take_in(announce, now)
-        fresh = linked_at if info is None else now
+        changed = await self._take_in(announce, now)
+        fresh = now if changed else linked_at
         seen = await self._observe(announce, max(fresh, now - _OBSERVED))
         answers = {cls: await self._class(announce, cls, seen) for cls in announce.classes}
         await self._save(announce.domain, now)
@@ -90,41 +90,40 @@ class Announcements:
             )
         return None
 
-    async def _take_in(self, announce: Announce, now: float) -> StreamInfo | None:
-        """Bring the record up to date; where the link is another one, change the source and return what the
-        aggregate was like then."""
+    async def _take_in(self, announce: Announce, now: float) -> bool:
+        """Bring the record up to date; where the link is another one, have the source changed. Returns
+        whether it was another one."""
         domain = announce.domain
-        info = await self._keeper.observe(now - _OBSERVED)
+        info = (await self._keeper.observe(now - _OBSERVED)).info
         known = self._book.leaves.get(domain)
         now_text = datetime.now(UTC).isoformat(timespec="seconds")
         leaf = admitted(announce, known, (info.name, info.created), now_text)
         self._book.leaves[domain] = leaf
         self._book.heard(announce, now)
         if not new_epochs(leaf, known):
-            return None
+            return False
         await self._store.save(leaf)
         sources = self._book.sources(domain)
         self._keeper.want(sources)
         await self._keeper.settled(sources, _SETTLE_SECONDS)
-        return info
+        return True
 
-    async def _observe(self, announce: Announce, not_before: float) -> StreamInfo:
+    async def _observe(self, announce: Announce, not_before: float) -> Observation:
         """A look at the aggregate that may be a second old, but not where it would tell a leaf less than it
         knows already."""
-        info = await self._keeper.observe(not_before)
-        states = source_states(info)
+        seen = await self._keeper.observe(not_before)
         for cls, state in announce.classes.items():
             name = leaf_stream(announce.domain, cls)
-            source = states.get(name)
+            source = seen.states.get(name)
             if source is None or not source.alive:
                 self._keeper.silent(name)
             if source is None or source.seq < state.confirmed:
                 return await self._keeper.observe()
-        return info
+        return seen
 
-    async def _class(self, announce: Announce, cls: str, info: StreamInfo) -> ClassAnswer:
-        domain = announce.domain
-        state = source_states(info).get(leaf_stream(domain, cls))
+    async def _class(self, announce: Announce, cls: str, seen: Observation) -> ClassAnswer:
+        domain, info = announce.domain, seen.info
+        state = seen.states.get(leaf_stream(domain, cls))
         record = await self._with_held(domain, cls, state, info)
         checkpoint = announce.checkpoint.get(cls)
         agrees = None

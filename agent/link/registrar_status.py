@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from agent.contract import Announce, leaf_stream
 from agent.jetstream import StreamInfo
-from agent.link.aggregate import SourceState, is_full, source_states
+from agent.link.aggregate import Observation, SourceState, is_full
 from agent.link.fleet import Leaf
 
 
@@ -17,13 +17,12 @@ def fleet_status(
     announced: dict[str, Announce],
     linked: set[str],
     troubles: dict[str, str],
-    info: StreamInfo | None,
+    seen: Observation | None,
 ) -> dict[str, Any]:
     """The aggregate and each configured leaf. `troubles` gives a domain the sentence of what is wrong with
     it."""
-    states = source_states(info) if info else {}
     return {
-        "aggregate": None if info is None else _aggregate(info),
+        "aggregate": None if seen is None else _aggregate(seen.info),
         "leaves": {
             domain: _leaf(
                 domain,
@@ -31,7 +30,7 @@ def fleet_status(
                 announced.get(domain),
                 domain in linked,
                 troubles.get(domain),
-                states,
+                {} if seen is None else seen.states,
             )
             for domain in domains
         },
@@ -57,7 +56,7 @@ def _leaf(
     announced: Announce | None,
     linked: bool,
     trouble: str | None,
-    states: dict[str, SourceState],
+    states: Mapping[str, SourceState],
 ) -> dict[str, Any]:
     row: dict[str, Any] = {"linked": linked}
     if leaf is not None:
@@ -79,7 +78,7 @@ def _leaf(
     return {"state": trouble or _sentence(domain, leaf, linked, states), **row}
 
 
-def _sentence(domain: str, leaf: Leaf | None, linked: bool, states: dict[str, SourceState]) -> str:
+def _sentence(domain: str, leaf: Leaf | None, linked: bool, states: Mapping[str, SourceState]) -> str:
     if leaf is None:
         return "linked, but its agent has never announced itself" if linked else "never seen"
     silent = [

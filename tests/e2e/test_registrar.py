@@ -238,6 +238,18 @@ async def test_a_leaf_that_announces_itself_is_sourced_under_its_own_domain(worl
         assert (row["state"], row["linked"], row["classes"]["normal"]["cursor"]) == ("flowing", True, 3)
 
 
+async def test_a_leaf_that_forges_the_domain_of_another_writes_into_its_own(world: World) -> None:
+    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+    forged = {"src": f"tel.{leaf.domain}.>", "dest": "tel.edge-9.>"}
+    await leaf.js.ensure_stream({"name": leaf.stream, "subject_transform": forged})
+    async with hub.registrar():
+        await leaf.announce()
+        await hub.holds(leaf.domain, await leaf.store())
+        message = await hub.js.get_message(AGGREGATE, seq=1)
+        assert message is not None
+        assert message.subject == batch_subject(leaf.domain, "normal", "http")
+
+
 async def test_the_streams_of_the_hub_hold_what_must_not_be_lost(world: World) -> None:
     hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
     async with hub.registrar():

@@ -1,0 +1,171 @@
+"""What a leaf is told: the cursor may be too low, never too high."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.contract import H_MESSAGE_ID, H_SOURCE, Checkpoint
+from agent.jetstream import RawMessage, StreamInfo
+from agent.link.aggregate import SourceState
+from agent.link.fleet import ClassRecord, Held
+from agent.link.registrar_answer import (
+    Stored,
+    agreed,
+    class_answer,
+    class_state,
+    held_at_start,
+    held_now,
+    proposal,
+    stored,
+)
+
+STREAM = "TEL_a_normal"
+CREATED = "2026-01-01T00:00:00Z"
+
+
+def info(last: int = 100, first: int = 1, size: int = 0) -> StreamInfo:
+    return StreamInfo("TELEMETRY_0", CREATED, first, last, 0, size, {"max_bytes": 2**30}, [])
+
+
+def message(leaf_seq: int, message_id: str, hub_seq: int, stream: str = STREAM) -> RawMessage:
+    headers = {H_SOURCE: f"{stream}:x:C=y {leaf_seq} > > tel.a.normal.d.m", H_MESSAGE_ID: message_id}
+    return RawMessage(hub_seq, "tel.a.normal.d.m", headers, b"", CREATED)
+
+
+def record(held: Held | None = None, checkpoint: Checkpoint | None = None) -> ClassRecord:
+    return ClassRecord("0000000000000", CREATED, "TELEMETRY_0", CREATED, held, checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("held", "seq", "newest", "expected"),
+    [
+        (None, 0, None, None),
+        (None, 0, Stored(9, "id", 50), None),
+        (None, 9, Stored(9, "id", 50), Held(9, "id", 50, 100)),
+        (None, 9, Stored(11, "id", 101), Held(11, "id", 101, 101)),
+        (None, 9, Stored(7, "id", 50), Held(9, "", 0, 100)),
+        (None, 9, None, Held(9, "", 0, 100)),
+        (Held(9, "id", 50, 60), 0, None, Held(9, "id", 50, 60)),
+        (Held(9, "id", 50, 60), 9, None, Held(9, "id", 50, 60)),
+        (Held(9, "", 0, 60), 9, Stored(9, "id", 50), Held(9, "id", 50, 100)),
+        (Held(9, "id", 50, 60), 12, None, Held(12, "", 0, 100)),
+    ],
+    ids=[
+        "nothing yet",
+        "a message of an epoch before",
+        "the message at the cursor",
+        "a message newer than the look",
+        "an older message only",
+        "the message was purged",
+        "the source lost its sequence",
+        "nothing new",
+        "the message is found later",
+        "gone on, the message was purged",
+    ],
+)
+def test_what_the_hub_holds_is_told_from_its_source_and_the_newest_message(
+    held: Held | None, seq: int, newest: Stored | None, expected: Held | None
+) -> None:
+    assert held_now(held, SourceState(seq, 0.1), newest, info()) == expected
+
+
+seqs = st.integers(0, 200)
+helds = st.none() | st.builds(Held, seqs, st.sampled_from(["", "id"]), seqs, seqs)
+
+
+@given(held=helds, seq=seqs, newest=st.none() | st.builds(Stored, seqs, st.just("id"), seqs))
+def test_a_cursor_is_never_above_what_the_source_or_the_aggregate_shows_nor_below_what_was_held(
+    held: Held | None, seq: int, newest: Stored | None
+) -> None:
+    now = held_now(held, SourceState(seq, 0.1), newest, info())
+    shown = [0, held.seq if held else 0, seq, newest.leaf_seq if newest else 0]
+    cursor = now.seq if now else 0
+    assert max(seq, held.seq if held else 0) <= cursor <= max(shown)
+
+
+@given(held=helds, seq=seqs, last=seqs)
+def test_after_the_hub_was_away_nothing_is_held_that_its_stream_contradicts(
+    held: Held | None, seq: int, last: int
+) -> None:
+    now = held_at_start(held, SourceState(seq, None), info(last))
+    if now is not None:
+        assert now == held
+        assert last >= now.last
+        assert seq in (0, now.seq) or seq > now.seq
+
+
+def test_only_a_message_with_an_id_is_proposed_as_a_checkpoint() -> None:
+    assert proposal(Held(9, "id", 50, 60), "TELEMETRY_0") == Checkpoint(9, "id", "TELEMETRY_0", 50)
+    assert proposal(Held(9, "", 50, 60), "TELEMETRY_0") is None
+    assert proposal(None, "TELEMETRY_0") is None
+
+
+ANNOUNCED = Checkpoint(9, "id", "TELEMETRY_0", 50)
+
+
+@pytest.mark.parametrize(
+    ("known", "last", "at", "expected"),
+    [
+        (record(), 100, message(9, "id", 50), True),
+        (record(), 100, message(9, "other", 50), False),
+        (record(), 100, message(8, "id", 50), False),
+        (record(), 100, message(9, "id", 50, "TEL_b_normal"), False),
+        (record(), 49, None, False),
+        (record(), 100, None, None),
+        (record(checkpoint=ANNOUNCED), 100, None, True),
+        (record(held=Held(9, "id", 50, 60)), 100, None, True),
+        (record(checkpoint=Checkpoint(8, "id", "TELEMETRY_0", 49)), 100, None, None),
+        (record(checkpoint=ANNOUNCED), 49, None, False),
+        (record(checkpoint=ANNOUNCED), 100, message(9, "other", 50), False),
+    ],
+    ids=[
+        "held",
+        "another id",
+        "another sequence",
+        "another leaf",
+        "the hub ends before",
+        "purged, not remembered",
+        "purged, agreed before",
+        "purged, proposed before",
+        "purged, another one remembered",
+        "remembered, but the hub ends before",
+        "remembered, but another message is there",
+    ],
+)
+def test_a_checkpoint_is_compared_with_the_message_and_only_then_with_what_is_remembered(
+    known: ClassRecord, last: int, at: RawMessage | None, expected: bool | None
+) -> None:
+    assert agreed(ANNOUNCED, STREAM, known, info(last), at) is expected
+
+
+def test_nobody_can_tell_of_a_checkpoint_in_another_stream() -> None:
+    other = Checkpoint(9, "id", "TELEMETRY_7", 50)
+    assert agreed(other, STREAM, record(checkpoint=other), info(), None) is None
+
+
+def test_a_message_of_another_stream_or_without_an_origin_says_nothing_of_the_leaf() -> None:
+    assert stored(message(9, "id", 50), STREAM) == Stored(9, "id", 50)
+    assert stored(message(9, "id", 50, "TEL_b_normal"), STREAM) is None
+    assert stored(RawMessage(1, "tel.a.normal.d.m", {}, b"", CREATED), STREAM) is None
+    assert stored(None, STREAM) is None
+
+
+@pytest.mark.parametrize(
+    ("active", "size", "contested", "expected"),
+    [
+        (0.5, 0, False, "flowing"),
+        (None, 0, False, "linking"),
+        (9.0, 0, False, "linking"),
+        (0.5, 2**30, False, "full"),
+        (0.5, 0, True, "contested"),
+    ],
+)
+def test_the_state_is_one_word(active: float | None, size: int, contested: bool, expected: str) -> None:
+    assert class_state(SourceState(1, active), info(size=size), contested=contested) == expected
+
+
+def test_an_answer_without_anything_held_has_the_cursor_nought() -> None:
+    answer = class_answer(record(), "linking", None)
+    assert (answer.cursor, answer.message_id, answer.checkpoint) == (0, "", None)

@@ -1,0 +1,227 @@
+"""Whom the registrar takes in, what it remembers, and who is linked."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+import structlog
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.contract import Announce, Checkpoint, ClassState, ContractError, new_run
+from agent.jetstream import StreamInfo
+from agent.link.aggregate import observed
+from agent.link.fleet import (
+    FRESH,
+    ClassRecord,
+    Held,
+    Leaf,
+    admitted,
+    decode_leaf,
+    encode_leaf,
+    new_epochs,
+    refusal,
+)
+from agent.link.fleet_book import Allowance, FleetBook
+from agent.link.fleet_events import Links, parse_event, parse_links
+from agent.link.registrar_log import Problems
+
+RUN = new_run()
+CREATED = "2026-01-01T00:00:00Z"
+AGGREGATE = ("TELEMETRY_0", CREATED)
+HELD = Held(9, "id", 50, 60)
+CHECKPOINT = Checkpoint(9, "id", "TELEMETRY_0", 50)
+EPOCH = "0000000000000"
+
+
+def announce(
+    epoch: str = EPOCH, created: str = CREATED, machine: str = "m1", cls: str = "normal"
+) -> Announce:
+    return Announce("a", machine, RUN, {}, {cls: ClassState(epoch, created, 1, 9, 0, 100)})
+
+
+def leaf(**changes: Any) -> Leaf:
+    record = msgspec.structs.replace(ClassRecord(EPOCH, CREATED, *AGGREGATE, HELD, CHECKPOINT), **changes)
+    return Leaf("a", "m1", RUN, {"agent": "1"}, CREATED, {"normal": record})
+
+
+@pytest.mark.parametrize(
+    ("said", "classes", "known", "heard_ago", "words"),
+    [
+        (announce(), ["normal"], None, 0, None),
+        (announce(), ["normal"], leaf(), 0, None),
+        (announce(machine="m2"), ["normal"], leaf(), FRESH, None),
+        (announce(machine="m2"), ["normal"], leaf(), FRESH - 1, "belongs to machine m1"),
+        (announce(), None, None, 0, "is not among the leaves in the hub's configuration"),
+        (announce(cls="bulk"), ["normal"], None, 0, "class 'bulk' of 'a' is not in the hub's configuration"),
+    ],
+)
+def test_a_leaf_is_taken_in_or_told_why_not(
+    said: Announce, classes: list[str] | None, known: Leaf | None, heard_ago: float, words: str | None
+) -> None:
+    refused = refusal(said, classes, known, heard_ago)
+    assert refused is None if words is None else words in (refused or "")
+
+
+@pytest.mark.parametrize(
+    ("said", "aggregate", "held", "checkpoint"),
+    [
+        (announce(), AGGREGATE, HELD, CHECKPOINT),
+        (announce(epoch="1111111111111"), AGGREGATE, None, CHECKPOINT),
+        (announce(created="2026-02-02T00:00:00Z"), AGGREGATE, None, CHECKPOINT),
+        (announce(), ("TELEMETRY_0", "2026-02-02T00:00:00Z"), None, None),
+    ],
+    ids=["the same link", "new epoch", "the leaf's stream was made anew", "the aggregate was made anew"],
+)
+def test_what_the_hub_held_is_remembered_only_of_the_same_link(
+    said: Announce, aggregate: tuple[str, str], held: Held | None, checkpoint: Checkpoint | None
+) -> None:
+    record = admitted(said, leaf(), aggregate, CREATED).classes["normal"]
+    assert (record.held, record.checkpoint) == (held, checkpoint)
+
+
+def test_a_class_has_a_new_epoch_when_it_is_new_or_another_one() -> None:
+    assert new_epochs(leaf(), None) == ["normal"]
+    assert new_epochs(leaf(epoch="1111111111111"), leaf()) == ["normal"]
+    assert new_epochs(leaf(), leaf()) == []
+
+
+def test_a_record_is_read_back_as_it_was_written() -> None:
+    assert decode_leaf(encode_leaf(leaf())) == leaf()
+    assert json.loads(encode_leaf(leaf()))["v"] == 1
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", encode_leaf(leaf()).replace(b'"v":1', b'"v":2')])
+def test_a_record_that_cannot_be_read_is_refused_in_words(data: bytes) -> None:
+    with pytest.raises(ContractError, match="fleet record"):
+        decode_leaf(data)
+
+
+def observation(last: int, seq: int, created: str = CREATED) -> Any:
+    sources = [{"name": "TEL_a_normal", "active": -1, "seq": seq}]
+    return observed(StreamInfo("TELEMETRY_0", created, 1, last, last, 0, {}, sources), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("seen", "held"),
+    [
+        (observation(60, 9), HELD),
+        (observation(60, 0), HELD),
+        (observation(59, 9), None),
+        (observation(60, 8), None),
+        (observation(60, 9, "2026-02-02T00:00:00Z"), None),
+    ],
+    ids=["as it was", "purged", "the stream was put back", "the source was put back", "made anew"],
+)
+def test_a_fleet_that_is_read_back_believes_only_what_the_stream_allows(seen: Any, held: Held | None) -> None:
+    book = FleetBook()
+    book.begin({"a": leaf()}, seen, now=0)
+    assert book.leaves["a"].classes["normal"].held == held
+
+
+def test_a_machine_that_was_read_back_counts_as_heard_but_is_not_refreshed_by_a_reconnect() -> None:
+    book = FleetBook()
+    for now in (100.0, 130.0):
+        book.begin({"a": leaf()}, observation(60, 9), now)
+    assert book.heard_ago("a", 140.0) == 40.0
+    assert book.heard_ago("unknown", 140.0) == float("inf")
+
+
+def test_what_a_source_holds_is_noted_before_it_is_changed() -> None:
+    book = FleetBook()
+    book.begin({"a": leaf()}, observation(60, 9), 0)
+    book.note(observation(70, 12))
+    assert book.leaves["a"].classes["normal"].held == Held(12, "", 0, 70)
+
+
+def test_a_rival_is_told_as_long_as_it_announces_itself_and_once_when_it_is_gone() -> None:
+    book = FleetBook()
+    book.claimed("a", "m2", now=0)
+    assert book.rival("a", FRESH - 1) == "m2"
+    assert book.gone_rivals(FRESH - 1) == []
+    assert book.rival("a", FRESH) is None
+    assert book.gone_rivals(FRESH) == ["a"]
+    assert book.gone_rivals(FRESH) == []
+
+
+@given(gaps=st.lists(st.floats(0, 5), max_size=60), at_once=st.integers(1, 5))
+def test_an_allowance_is_never_exceeded(gaps: list[float], at_once: int) -> None:
+    allowance, now, taken = Allowance(at_once, 2.0), 0.0, 0
+    for gap in gaps:
+        now += gap
+        taken += allowance.take(now)
+    assert taken <= at_once + now / 2.0
+
+
+def test_an_allowance_comes_back_with_time() -> None:
+    allowance = Allowance(2, 10.0)
+    assert [allowance.take(now) for now in (0.0, 0.0, 0.0, 9.0, 10.0, 11.0, 20.0)] == [
+        True,
+        True,
+        False,
+        False,
+        True,
+        False,
+        True,
+    ]
+
+
+def event(link: int, user: str = "UA", kind: str = "Leafnode", server: str = "a-m1") -> bytes:
+    client = {"id": link, "acc": "PETIOLE", "user": user, "name": server, "kind": kind}
+    return json.dumps({"server": {"id": "HUB"}, "client": client, "reason": "Client Closed"}).encode()
+
+
+def leafz(*links: tuple[int, str]) -> bytes:
+    leafs = [{"id": link, "name": name, "account": "PETIOLE"} for link, name in links]
+    return json.dumps({"data": {"server_id": "HUB", "leafs": leafs}}).encode()
+
+
+def test_only_leaves_are_told_of_by_an_event() -> None:
+    assert parse_event(event(1, kind="Client")) is None
+    for broken in (b"", b"[]", b"{}", b'{"client": {"kind": "Leafnode"}}'):
+        with pytest.raises(ContractError, match="not understood"):
+            parse_event(broken)
+        with pytest.raises(ContractError, match="not understood"):
+            parse_links(broken)
+
+
+def test_a_domain_is_linked_until_its_last_link_goes() -> None:
+    links = Links()
+    first, second = parse_event(event(1)), parse_event(event(2, server="a-m2"))
+    assert first is not None
+    assert second is not None
+    links.connected(first, "a")
+    links.connected(second, "a")
+    assert links.servers("a") == {"a-m1", "a-m2"}
+    assert links.disconnected(first) is None
+    assert links.disconnected(second) == "a"
+    assert links.disconnected(second) is None
+    assert links.domains() == set()
+
+
+def test_a_link_of_which_no_event_told_is_known_by_its_server_now_or_once_that_announces_itself() -> None:
+    links = Links()
+    told = parse_event(event(1, server="strange"))
+    assert told is not None
+    links.connected(told, "a")
+    links.replace(parse_links(leafz((1, "strange"), (2, "b-m1"), (3, "c-m1"))), {"b-m1": "b"})
+    assert links.domains() == {"a", "b"}
+    links.named("c-m1", "c")
+    assert links.domains() == {"a", "b", "c"}
+    links.replace(parse_links(leafz((2, "b-m1"))), {})
+    assert links.domains() == {"b"}
+
+
+def test_a_problem_is_told_once_when_it_begins_and_once_when_it_ends() -> None:
+    with structlog.testing.capture_logs() as logs:
+        problems = Problems(structlog.get_logger())
+        problems.end("x", "was never there")
+        problems.begin("x", "broken")
+        problems.begin("x", "broken")
+        problems.begin("x", "broken otherwise")
+        problems.end("x", "well")
+        problems.end("x", "well")
+    assert [one["event"] for one in logs] == ["broken", "broken otherwise", "well"]
