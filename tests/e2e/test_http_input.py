@@ -153,7 +153,6 @@ async def test_readings_are_stored_before_the_answer(served: Served) -> None:
     status, body, _ = await served.post(FULL * 3)
     assert (status, body) == (204, {})
     assert served.core.stored == [Chunk(FULL * 3, 3)]
-    assert served.metric("petiole_accepted_readings_total", **{"class": "normal"}) == 3
 
 
 async def test_the_answer_waits_until_the_core_has_stored(served: Served) -> None:
@@ -384,9 +383,6 @@ async def test_what_the_core_refuses_is_answered_by_its_reason(
     assert answered == status
     assert body["error"] == "because; nothing of the request was stored"
     assert headers.get("Retry-After") == ("3" if status in (429, 503) else None)
-    labels = {"class": "normal", "reason": str(reason)}
-    assert served.metric("petiole_refused_readings_total", **labels) == 4
-    assert served.metric("petiole_accepted_readings_total", **{"class": "normal"}) == 0
 
 
 async def test_a_refusal_without_a_time_still_says_when_to_come_back(served: Served) -> None:

@@ -3,44 +3,22 @@ the input, neither by name (DNS rebinding) nor across sites. No I/O."""
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable
-from typing import Final
 
-_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
-_EVERYWHERE: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
+from agent.hosts import Hosts
 
 
 class Guard:
-    """The names of one listener. Where it listens on every address, any address is a good `Host`: rebinding
-    needs a name."""
+    """The names of one listener, and the origins that may post to it."""
 
     def __init__(self, listen_host: str, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
-        self._names = _LOOPBACK | {listen_host.lower()} | {one.lower() for one in hosts}
-        self._any_address = listen_host in _EVERYWHERE
+        self._hosts = Hosts(listen_host, hosts)
         self._origins = frozenset(origins)
 
     def admits_host(self, header: str | None) -> bool:
         """Whether a `Host` header names this listener; its port does not matter."""
-        if header is None:
-            return False
-        name = _without_port(header).lower()
-        return name in self._names or (self._any_address and _is_address(name))
+        return self._hosts.admit(header)
 
     def admits_origin(self, header: str | None) -> bool:
         """Whether an `Origin` header may post; programs send none."""
         return header is None or header in self._origins
-
-
-def _without_port(header: str) -> str:
-    if header.startswith("["):
-        return header[1:].partition("]")[0]
-    return header.partition(":")[0]
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

@@ -53,7 +53,6 @@ class Handler:
         self._bodies = Bodies(buffer, stopping)
         self._intake = intake
         self._metrics = metrics
-        self._accepted = metrics.accepted.labels(name, cls)
         self._stopping = stopping
         self._active = 0
         self._quiet = asyncio.Event()
@@ -119,9 +118,6 @@ class Handler:
         try:
             await self._intake.submit(self._name, self._class, chunk)
         except RefusedError as error:
-            self._metrics.refused.labels(self._name, self._class, error.reason).inc(chunk.count)
             raise refused(error) from None
         except UnknownOutcomeError:
-            self._accepted.inc(chunk.count)
             raise unknown_outcome(keyed=chunk.request is not None) from None
-        self._accepted.inc(chunk.count)
