@@ -31,7 +31,7 @@ def ended(name: str, job: Callable[[], Exit]) -> Exit:
         return _failed(name, Exit.UNREACHABLE, error)
     except ApiError as error:
         return _failed(name, Exit.UNREACHABLE if error.code >= 500 else Exit.FAILED, error)
-    except (TableError, WireError) as error:
+    except (TableError, WireError, OSError) as error:
         return _failed(name, Exit.FAILED, error)
 
 

@@ -1,0 +1,87 @@
+"""What an audit found, as a table for people, as JSON for programs, and as rows of the table `audit`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from hub_jobs.tables import ensure_table
+from hub_jobs.tables.parquet import PartWriter
+from hub_jobs.tables.schemas import AUDIT
+from hub_jobs.transforms.accounts import Account
+
+_SHOWN: Final = [name for name in AUDIT.names if name not in ("at", "findings")]
+_FINDINGS_SHOWN: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The accounts of one moment; `gaps` and `explained` are findings about sequences, without and with a
+    reason."""
+
+    at: datetime
+    accounts: Sequence[Account]
+    gaps: Sequence[str]
+    explained: Sequence[str]
+
+    @property
+    def lost(self) -> bool:
+        """Whether something is gone without a reason, or doubled."""
+        return bool(self.gaps) or any(account.lost for account in self.accounts)
+
+    @property
+    def findings(self) -> list[str]:
+        """All sentences."""
+        return [*self.gaps, *self.explained, *(one for account in self.accounts for one in account.findings)]
+
+
+def as_json(report: Report) -> str:
+    """`{"at", "lost", "rows": [{column: value}], "findings": [sentence]}`."""
+    rows = [{name: row[name] for name in AUDIT.names if name != "at"} for row in map(_row, report.accounts)]
+    body = {"at": report.at.isoformat(), "lost": report.lost, "rows": rows, "findings": report.findings}
+    return json.dumps(body, indent=2) + "\n"
+
+
+def as_text(report: Report) -> str:
+    """A table, the sentences, and the verdict."""
+    cells = [_SHOWN, *([_cell(row[name]) for name in _SHOWN] for row in map(_row, report.accounts))]
+    widths = [max(len(row[at]) for row in cells) for at in range(len(_SHOWN))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
+    findings = report.findings
+    lines += findings[:_FINDINGS_SHOWN]
+    if len(findings) > _FINDINGS_SHOWN:
+        lines.append(f"and {len(findings) - _FINDINGS_SHOWN} more findings, in the table audit and in --json")
+    missing = sum(account.missing for account in report.accounts)
+    doubled = sum(account.doubled for account in report.accounts)
+    verdict = f"{missing} readings missing, {doubled} doubled, {len(report.gaps)} streams with gaps"
+    return "\n".join([*lines, verdict if report.lost else "nothing is missing, nothing is doubled"])
+
+
+def store(lake: Path, report: Report) -> None:
+    """Add the accounts to the table `audit`. Findings that are of no run stand in the first row."""
+    rows = [{"at": report.at, **_row(account)} for account in report.accounts]
+    if rows:
+        rows[0]["findings"] = [*report.gaps, *report.explained, *rows[0]["findings"]]
+    table = ensure_table(lake, "audit")
+    with PartWriter(lake, "audit") as writer:
+        writer.write(pa.Table.from_pylist(rows, AUDIT))
+    table.commit(writer.files, {})
+
+
+def _row(account: Account) -> dict[str, Any]:
+    row = asdict(account)
+    row["class"] = row.pop("cls")
+    return row
+
+
+def _cell(value: object) -> str:
+    return "-" if value is None else str(value)

@@ -1,0 +1,170 @@
+"""The account of one run: what its agent said against what arrived. Pure.
+ Its agent promised what it acknowledged as stored. A run that was killed never says how it ended; what it
+had only accepted in memory was not promised and is an open tail, with its size as far as it is known, but
+no loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from agent.contract import Ledger, Previous, Readings
+from hub_jobs.transforms.ranges import Range, size, text, union, without
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """What the tables hold of a run: the numbers of its batches in bronze, and readings by where they are.
+    `missing` and `doubled` are between bronze and readings; `findings` name them."""
+
+    batches: Sequence[Range] = ()
+    in_bronze: int = 0
+    pending: int = 0
+    in_readings: int = 0
+    quarantined: int = 0
+    missing: int = 0
+    doubled: int = 0
+    findings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A row of the audit, in readings. `lost` says whether something is gone without a reason, or doubled."""
+
+    domain: str | None
+    cls: str | None
+    run: str | None
+    accepted: int
+    stored: int
+    in_bronze: int
+    pending: int
+    in_readings: int
+    quarantined: int
+    missing: int
+    doubled: int
+    discarded: int
+    refused: int
+    open_tail: int | None
+    findings: list[str] = field(default_factory=list)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the promise is broken."""
+        return self.missing > 0 or self.doubled > 0
+
+
+def of_run(
+    domain: str, cls: str, run: str, ledger: Ledger | None, previous: Previous | None, arrived: Arrived
+) -> Account:
+    """The account of a run from its newest ledger record, what the next run remembered of it, and what
+    arrived."""
+    said = _said(ledger, previous)
+    known = union(arrived.batches)
+    lost = without(_promised(ledger, previous), known)
+    explained = union((first, last) for first, last, _, _ in (ledger.discarded if ledger else ()))
+    unexplained = without(lost, explained)
+    short = said.stored - arrived.in_bronze - (said.discarded if lost != unexplained else 0)
+    # Of a batch that never came only a bound is known: it held a reading at least.
+    never_came = max(short, size(unexplained), 0)
+    closed = (ledger is not None and ledger.final) or (previous is not None and previous.closed)
+    account = Account(
+        domain=domain,
+        cls=cls,
+        run=run,
+        accepted=max(said.accepted, arrived.in_bronze),
+        stored=max(said.stored, arrived.in_bronze),
+        in_bronze=arrived.in_bronze,
+        pending=arrived.pending,
+        in_readings=arrived.in_readings,
+        quarantined=arrived.quarantined,
+        missing=arrived.missing + never_came,
+        doubled=arrived.doubled,
+        discarded=said.discarded,
+        refused=said.refused,
+        open_tail=None if closed else _tail(said, arrived),
+        findings=list(arrived.findings),
+    )
+    findings = _findings(account, ledger, previous, unexplained, known, never_came)
+    return replace(account, findings=account.findings + findings)
+
+
+def of_direct(domain: str | None, cls: str | None, arrived: Arrived) -> Account:
+    """The account of messages that no run speaks for."""
+    return Account(
+        domain=domain,
+        cls=cls,
+        run=None,
+        accepted=arrived.in_bronze,
+        stored=arrived.in_bronze,
+        in_bronze=arrived.in_bronze,
+        pending=arrived.pending,
+        in_readings=arrived.in_readings,
+        quarantined=arrived.quarantined,
+        missing=arrived.missing,
+        doubled=arrived.doubled,
+        discarded=0,
+        refused=0,
+        open_tail=None,
+        findings=list(arrived.findings),
+    )
+
+
+def _said(ledger: Ledger | None, previous: Previous | None) -> Readings:
+    """The most that was said of a run: counts only grow."""
+    given = [one.readings for one in (ledger, previous) if one is not None]
+    most = {name: max((getattr(one, name) for one in given), default=0) for name in Readings.__slots__}
+    return Readings(**most)
+
+
+def _promised(ledger: Ledger | None, previous: Previous | None) -> list[Range]:
+    """Numbers of batches that are known to have been acknowledged. Between the last ledger record and the
+    last acknowledgement that the next run remembered, only the last number is."""
+    stored = list(ledger.stored) if ledger else []
+    if previous is not None and previous.n:
+        stored.append((previous.n, previous.n))
+    return union(stored)
+
+
+def _tail(said: Readings, arrived: Arrived) -> int:
+    settled = max(said.stored, arrived.in_bronze) + said.refused + said.discarded
+    return max(said.accepted - settled, 0)
+
+
+def _findings(
+    account: Account,
+    ledger: Ledger | None,
+    previous: Previous | None,
+    unexplained: Sequence[Range],
+    known: Sequence[Range],
+    never_came: int,
+) -> list[str]:
+    found = []
+    name = f"{account.domain}, class {account.cls}, run {account.run}"
+    if unexplained:
+        found.append(
+            f"{name}: batches {text(unexplained)} were acknowledged as stored and never came, "
+            f"{never_came} readings or more"
+        )
+    elif never_came:
+        top = previous.n if previous else 0
+        holes = without([(1, max(top, ledger.n if ledger else 0))], known)
+        found.append(
+            f"{name}: {never_came} readings that were acknowledged as stored never came; "
+            f"batches that did not come: {text(holes) or 'none'}"
+        )
+    for first, last, readings, reason in ledger.discarded if ledger else ():
+        found.append(
+            f"{name}: batches {first}-{last}, {readings} readings, were discarded at the edge: {reason}"
+        )
+    if account.open_tail is not None:
+        found.append(f"{name}: open tail, {_tail_text(account.open_tail, ledger, previous)}")
+    return found
+
+
+def _tail_text(tail: int, ledger: Ledger | None, previous: Previous | None) -> str:
+    if ledger is None and previous is None:
+        return "no record of it came; what it accepted beyond what arrived is not known"
+    if previous is not None:
+        return f"it ended without closing; {tail} readings were accepted and not acknowledged as stored"
+    return f"it has not closed; {tail} readings were accepted and not settled when it was last heard of"

@@ -1,0 +1,175 @@
+"""Bronze against readings and quarantine, as DataFrames. A batch is complete when the places 0 to count - 1
+are each there once, as a reading or as a line in quarantine; count, sum and sum of squares of the places
+say so without a list, and a repeat that hides a hole shows too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from hub_jobs.transforms.messages import Reason
+
+BATCH = ["domain", "class", "run", "n"]
+_MESSAGE = ["stream", "created", "seq"]
+_PLACE = ["source_stream", "source_identity", "source_seq"]
+
+
+def refined(offsets: Mapping[tuple[str, str], int]) -> Column:
+    """Whether a row of bronze or quarantine is below the offset of its stream and incarnation."""
+    below = F.lit(False)
+    for (stream, created), to in offsets.items():
+        below |= (F.col("stream") == stream) & (F.col("created") == created) & (F.col("seq") <= to)
+    return below
+
+
+def batches(bronze: DataFrame, readings: DataFrame, quarantine: DataFrame, is_refined: Column) -> DataFrame:
+    """A row a batch: its key, `count`, `refined`, what of it is in `in_readings` and `quarantined`, and
+    whether it is `complete`."""
+    other_content = quarantine.where(F.col("reason") == str(Reason.OTHER_CONTENT)).select(_MESSAGE)
+    held = (
+        bronze.where(F.col("n").isNotNull())
+        .join(other_content, on=_MESSAGE, how="left_anti")
+        .groupBy(BATCH)
+        .agg(F.coalesce(F.max("count"), F.lit(0)).alias("count"), F.max(is_refined).alias("refined"))
+    )
+    placed = _placed(readings, quarantine)
+    sums = placed.groupBy(BATCH).agg(
+        F.count("place").alias("places"),
+        F.coalesce(F.sum("place"), F.lit(0)).alias("total"),
+        F.coalesce(F.sum(F.col("place") * F.col("place")), F.lit(0)).alias("squares"),
+        F.sum(F.col("read").cast("long")).alias("in_readings"),
+        F.max(F.col("place").isNull()).alias("whole"),
+    )
+    joined = held.join(sums, on=BATCH, how="left").fillna(
+        {"places": 0, "total": 0, "squares": 0, "in_readings": 0, "whole": False}
+    )
+    count = F.col("count")
+    adds_up = (
+        (F.col("places") == count)
+        & (F.col("total") * 2 == count * (count - 1))
+        & (F.col("squares") * 6 == count * (count - 1) * (count * 2 - 1))
+    )
+    return joined.select(
+        *BATCH,
+        "count",
+        "refined",
+        "in_readings",
+        F.when(F.col("whole"), count).otherwise(F.col("places") - F.col("in_readings")).alias("quarantined"),
+        F.when(F.col("whole"), F.col("places") == 0).otherwise(adds_up).alias("complete"),
+    )
+
+
+def incomplete(balanced: DataFrame, readings: DataFrame, quarantine: DataFrame) -> DataFrame:
+    """A row a batch that is refined and not complete: its key, `missing` and `doubled` readings and the
+    `places` that are there, in order."""
+    broken = balanced.where(F.col("refined") & ~F.col("complete")).select(*BATCH, "count")
+    placed = _placed(readings, quarantine).join(broken.select(BATCH), on=BATCH, how="left_semi")
+    found = placed.groupBy(BATCH).agg(
+        F.count("place").alias("rows"),
+        F.countDistinct("place").alias("distinct"),
+        F.sort_array(F.collect_list("place")).alias("places"),
+    )
+    return broken.join(found, on=BATCH, how="left").select(
+        *BATCH,
+        "count",
+        F.greatest(F.col("count") - F.coalesce("distinct", F.lit(0)), F.lit(0)).alias("missing"),
+        F.coalesce(F.col("rows") - F.col("distinct"), F.lit(0)).alias("doubled"),
+        F.coalesce("places", F.array().cast("array<int>")).alias("places"),
+    )
+
+
+def runs(balanced: DataFrame, broken: DataFrame) -> DataFrame:
+    """A row a run: `in_bronze`, `pending`, `in_readings`, `quarantined`, `missing`, `doubled`, all
+    readings."""
+    key = ["domain", "class", "run"]
+    sums = balanced.groupBy(key).agg(
+        F.sum("count").alias("in_bronze"),
+        F.sum(F.when(F.col("refined"), 0).otherwise(F.col("count"))).alias("pending"),
+        F.sum("in_readings").alias("in_readings"),
+        F.sum("quarantined").alias("quarantined"),
+    )
+    faults = broken.groupBy(key).agg(F.sum("missing").alias("missing"), F.sum("doubled").alias("doubled"))
+    return sums.join(faults, on=key, how="left").fillna({"missing": 0, "doubled": 0})
+
+
+def others(bronze: DataFrame, readings: DataFrame, quarantine: DataFrame, is_refined: Column) -> DataFrame:
+    """A row a place in a source where messages stood that are no batch: `domain`, `class`, the place, how
+    many messages, and how many of them are `pending`, `in_readings` and `quarantined`."""
+    kind = F.split("subject", r"\.").getItem(3)
+    named = quarantine.select(_MESSAGE).distinct().withColumn("named", F.lit(True))
+    held = (
+        bronze.where(F.col("n").isNull() & ~F.coalesce(kind.isin("_ledger", "_dead"), F.lit(False)))
+        .withColumn("refined", is_refined)
+        .join(named, on=_MESSAGE, how="left")
+        .groupBy("domain", "class", *_PLACE)
+        .agg(
+            F.countDistinct("digest").alias("in_bronze"),
+            F.countDistinct(F.when(F.col("refined"), F.col("digest"))).alias("refined"),
+            F.countDistinct(F.when(F.col("named"), F.col("digest"))).alias("quarantined"),
+        )
+    )
+    stored = readings.where(F.col("n").isNull()).groupBy(_PLACE).agg(F.count("domain").alias("in_readings"))
+    return (
+        held.join(stored, on=_PLACE, how="left")
+        .fillna({"in_readings": 0})
+        .select(
+            "domain",
+            "class",
+            *_PLACE,
+            "in_bronze",
+            (F.col("in_bronze") - F.col("refined")).alias("pending"),
+            "in_readings",
+            "quarantined",
+            (F.col("refined") - F.col("in_readings") - F.col("quarantined")).alias("difference"),
+        )
+    )
+
+
+def direct(placed: DataFrame) -> DataFrame:
+    """A row a domain and class of `others`: the same sums as `runs`."""
+    sums = ("in_bronze", "pending", "in_readings", "quarantined")
+    return placed.groupBy("domain", "class").agg(
+        *(F.sum(name).alias(name) for name in sums),
+        F.sum(F.greatest(F.col("difference"), F.lit(0))).alias("missing"),
+        F.sum(F.greatest(-F.col("difference"), F.lit(0))).alias("doubled"),
+    )
+
+
+def ledgers(bronze: DataFrame) -> DataFrame:
+    """The newest ledger record of every run: `domain`, `class`, `payload`."""
+    payload = F.col("payload").cast("string")
+    said = bronze.where(F.col("class").isNotNull() & F.col("subject").endswith("._ledger")).select(
+        "domain",
+        "class",
+        "payload",
+        F.get_json_object(payload, "$.run").alias("run"),
+        F.struct(
+            F.coalesce(F.get_json_object(payload, "$.final") == "true", F.lit(False)).alias("final"),
+            F.get_json_object(payload, "$.n").cast("long").alias("n"),
+            F.get_json_object(payload, "$.readings.accepted").cast("long").alias("accepted"),
+            F.get_json_object(payload, "$.readings.stored").cast("long").alias("stored"),
+        ).alias("age"),
+    )
+    newest = said.groupBy("domain", "class", "run").agg(F.max_by("payload", "age").alias("payload"))
+    return newest.select("domain", "class", "payload")
+
+
+def sources(bronze: DataFrame) -> DataFrame:
+    """The domain and class of every source: `source_stream`, `source_identity`, `domain`, `class`."""
+    named = bronze.where(F.col("class").isNotNull())
+    return named.groupBy("source_stream", "source_identity").agg(
+        F.max("domain").alias("domain"), F.max("class").alias("class")
+    )
+
+
+def _placed(readings: DataFrame, quarantine: DataFrame) -> DataFrame:
+    """The places of batches that are taken, `read` or in quarantine; null for a whole batch in quarantine."""
+    taken = readings.where(F.col("n").isNotNull()).select(
+        *BATCH, F.col("index").alias("place"), F.lit(True).alias("read")
+    )
+    named = quarantine.where(F.col("n").isNotNull() & (F.col("reason") != str(Reason.OTHER_CONTENT))).select(
+        *BATCH, F.col("line").alias("place"), F.lit(False).alias("read")
+    )
+    return taken.unionByName(named)

@@ -1,0 +1,244 @@
+"""`audit` with real Spark and real tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from agent.contract import Ledger, Previous, Readings, StreamState
+from hub_jobs import audit, refine
+from hub_jobs.exits import Exit
+from hub_jobs.tables import ensure_table
+from hub_jobs.tables.parquet import PartWriter
+from hub_jobs.tables.scan import rows
+from hub_jobs.tables.schemas import READINGS
+from tests.spark.lakes import add_bronze, contents
+from tests.unit.hub_jobs.rows import OTHER_RUN, RUN, batch_row, direct_row, row
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
+
+LINE = b'{"metric":"m","value":1}\n'
+LEDGER = Ledger(
+    "edge-1",
+    "normal",
+    RUN,
+    4,
+    ((1, 4),),
+    Readings(accepted=40, stored=40),
+    StreamState("now", 1, 4),
+    final=True,
+)
+
+
+def _ledger_row(ledger: Ledger, **given: Any) -> dict[str, Any]:
+    return row(ledger.encode(), f"tel.{ledger.domain}.normal._ledger", {}, **given)
+
+
+def _batches(*numbers: int) -> list[dict[str, Any]]:
+    return [batch_row(LINE * 10, n=n, source_seq=n) for n in numbers]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """A lake with four batches of ten readings, one of them bad, a direct message, and a final ledger."""
+    where = tmp_path / "lake"
+    given = [
+        *_batches(1, 2, 3),
+        batch_row(LINE * 9 + b"bad\n", n=4, source_seq=4),
+        direct_row(b"21.5", source_seq=5),
+        _ledger_row(replace(LEDGER, final=False, n=2, stored=((1, 2),)), source_seq=6),
+        _ledger_row(LEDGER, source_seq=7),
+    ]
+    add_bronze(where, given)
+    return where
+
+
+def _audit(lake: Path) -> tuple[Exit, dict[str | None, dict[str, Any]], str]:
+    """The exit code, the rows by run, and all findings."""
+    assert refine.main(["--lake", str(lake)]) == Exit.WELL
+    return _audit_only(lake)
+
+
+def _audit_only(lake: Path) -> tuple[Exit, dict[str | None, dict[str, Any]], str]:
+    report = lake.with_suffix(".json")
+    code = audit.main(["--lake", str(lake), "--json", str(report)])
+    found = json.loads(report.read_text())
+    return code, {one["run"]: one for one in found["rows"]}, "\n".join(found["findings"])
+
+
+def _replace_readings(lake: Path, change: Callable[[pa.Table], pa.Table]) -> None:
+    """Plant a fault: the rows of `readings` are changed behind the jobs' back."""
+    table = ensure_table(lake, "readings")
+    changed = change(rows(table, READINGS.names))
+    with PartWriter(lake, "readings") as writer:
+        writer.write(changed)
+    table.commit(writer.files, {}, replace=True)
+
+
+def _place(table: pa.Table, n: int, index: int) -> list[bool]:
+    return [
+        (one, at) == (n, index)
+        for one, at in zip(table["n"].to_pylist(), table["index"].to_pylist(), strict=True)
+    ]
+
+
+def test_a_lake_in_order_is_shown_in_full_and_exits_well(
+    lake: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, found, findings = _audit(lake)
+
+    assert (code, findings) == (Exit.WELL, "")
+    assert found[RUN] == {
+        "domain": "edge-1",
+        "class": "normal",
+        "run": RUN,
+        "accepted": 40,
+        "stored": 40,
+        "in_bronze": 40,
+        "pending": 0,
+        "in_readings": 39,
+        "quarantined": 1,
+        "missing": 0,
+        "doubled": 0,
+        "discarded": 0,
+        "refused": 0,
+        "open_tail": None,
+        "findings": [],
+    }
+    assert (found[None]["in_bronze"], found[None]["in_readings"]) == (1, 1)
+    assert capsys.readouterr().out.endswith("nothing is missing, nothing is doubled\n")
+    assert contents(lake, "audit", "domain", "run", "missing") == [
+        ("edge-1", RUN, 0),
+        ("edge-1", None, 0),
+    ]
+
+
+def test_what_is_not_refined_yet_is_pending_and_not_lost(lake: Path) -> None:
+    code, found, _ = _audit_only(lake)
+
+    assert code == Exit.WELL
+    assert (found[RUN]["pending"], found[RUN]["in_readings"]) == (40, 0)
+    assert found[None]["pending"] == 1
+
+
+def test_repeats_other_content_and_whole_batches_in_quarantine_add_up(lake: Path) -> None:
+    add_bronze(
+        lake,
+        [
+            *_batches(1, 2),
+            batch_row(LINE * 3, n=3, source_seq=8),
+            batch_row(LINE * 3, n=1, count=4, run=OTHER_RUN, source_seq=9),
+            direct_row(b"no", source_seq=10),
+            row(LINE, "tel.edge-2.normal._batch.http", {}, source_seq=11, **{"class": None}),
+        ],
+    )
+
+    code, found, _ = _audit(lake)
+
+    assert code == Exit.WELL
+    assert (found[RUN]["in_bronze"], found[RUN]["in_readings"], found[RUN]["quarantined"]) == (40, 39, 1)
+    assert (found[OTHER_RUN]["in_readings"], found[OTHER_RUN]["quarantined"]) == (0, 4)
+
+
+def test_one_lost_reading_is_named_by_batch_and_place(lake: Path) -> None:
+    assert refine.main(["--lake", str(lake)]) == Exit.WELL
+    _replace_readings(lake, lambda all_: all_.filter(pa.array([not it for it in _place(all_, 2, 7)])))
+
+    code, found, findings = _audit_only(lake)
+
+    assert code == Exit.LOSS
+    assert (found[RUN]["missing"], found[RUN]["doubled"], found[RUN]["in_readings"]) == (1, 0, 38)
+    assert findings == (f"edge-1, class normal, run {RUN}, batch 2: places 7 of 10 are missing from readings")
+
+
+def test_a_doubled_reading_that_hides_a_lost_one_is_named_too(lake: Path) -> None:
+    assert refine.main(["--lake", str(lake)]) == Exit.WELL
+
+    def swap(table: pa.Table) -> pa.Table:
+        kept = table.filter(pa.array([not it for it in _place(table, 2, 7)]))
+        return pa.concat_tables([kept, table.filter(pa.array(_place(table, 2, 6)))])
+
+    _replace_readings(lake, swap)
+
+    code, found, findings = _audit_only(lake)
+
+    assert code == Exit.LOSS
+    assert (found[RUN]["missing"], found[RUN]["doubled"]) == (1, 1)
+    assert "places 7 of 10 are missing from readings; places 6 are in readings more than once" in findings
+
+
+def test_a_lost_direct_message_is_named_by_its_sequence(lake: Path) -> None:
+    assert refine.main(["--lake", str(lake)]) == Exit.WELL
+    _replace_readings(lake, lambda all_: all_.filter(pa.compute.is_valid(all_["n"])))
+
+    code, found, findings = _audit_only(lake)
+
+    assert code == Exit.LOSS
+    assert found[None]["missing"] == 1
+    assert findings == "edge-1: message 5 of TEL_edge-1_normal (abc) is missing from readings"
+
+
+def test_a_batch_the_ledger_calls_stored_and_bronze_lacks_is_named_with_its_gap(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    add_bronze(lake, [*_batches(1, 2, 4), _ledger_row(LEDGER, source_seq=5)])
+
+    code, found, findings = _audit(lake)
+
+    assert code == Exit.LOSS
+    assert found[RUN]["missing"] == 10
+    assert "batches 3 were acknowledged as stored and never came, 10 readings or more" in findings
+    assert "source TEL_edge-1_normal/abc: sequences 3 never came" in findings
+
+
+def test_a_run_killed_with_all_it_acknowledged_there_is_an_open_tail_and_no_loss(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    previous = Previous(RUN, 3, Readings(accepted=35, stored=30), closed=False)
+    opened = Ledger(
+        "edge-1", "normal", OTHER_RUN, 0, (), Readings(), StreamState("now", 1, 3), previous=previous
+    )
+    add_bronze(lake, [*_batches(1, 2, 3), _ledger_row(opened, source_seq=4)])
+
+    code, found, findings = _audit(lake)
+
+    assert code == Exit.WELL
+    assert (found[RUN]["accepted"], found[RUN]["open_tail"], found[RUN]["missing"]) == (35, 5, 0)
+    assert "it ended without closing" in findings
+
+
+def test_a_store_lost_with_its_ledger_is_named_by_what_the_next_run_remembered(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    previous = Previous(RUN, 9, Readings(accepted=90, stored=90), closed=False)
+    opened = replace(LEDGER, run=OTHER_RUN, n=0, stored=(), readings=Readings(), previous=previous)
+    add_bronze(lake, [_ledger_row(opened, source_seq=1)])
+
+    code, found, _ = _audit(lake)
+
+    assert code == Exit.LOSS
+    assert (found[RUN]["missing"], found[RUN]["in_bronze"]) == (90, 0)
+
+
+def test_a_message_that_no_run_speaks_for_is_missed_by_its_sequences(lake: Path) -> None:
+    table = ensure_table(lake, "bronze")
+    changed = rows(table, table.schema.names).to_pylist()
+    with PartWriter(lake, "bronze") as writer:
+        writer.write(pa.Table.from_pylist([one for one in changed if one["seq"] != 5], table.schema))
+    table.commit(writer.files, {}, replace=True)
+
+    code, _, findings = _audit(lake)
+
+    assert code == Exit.LOSS
+    assert "hub stream TELEMETRY_0/2026-11-21T00:00:00Z: sequences 5 were gone" in findings
+    assert "source TEL_edge-1_normal/abc: sequences 5 never came" in findings
+
+
+def test_without_bronze_there_is_nothing_to_compare(tmp_path: Path) -> None:
+    report = tmp_path / "audit.json"
+
+    assert audit.main(["--lake", str(tmp_path / "none"), "--json", str(report)]) == Exit.WELL
+    assert json.loads(report.read_text())["rows"] == []

@@ -1,0 +1,115 @@
+"""The account of one run."""
+
+from __future__ import annotations
+
+from agent.contract import Ledger, Previous, Readings, StreamState
+from hub_jobs.transforms.accounts import Account, Arrived, of_run
+from hub_jobs.transforms.ranges import Range
+from tests.unit.hub_jobs.rows import RUN
+
+
+def _ledger(n: int, stored: tuple[Range, ...], readings: Readings, **given: object) -> Ledger:
+    return Ledger("edge-1", "normal", RUN, n, stored, readings, StreamState("now", 1, n), **given)  # type: ignore[arg-type]
+
+
+def _arrived(batches: list[Range], readings: int) -> Arrived:
+    return Arrived(batches=batches, in_bronze=readings, in_readings=readings)
+
+
+def _account(ledger: Ledger | None, previous: Previous | None, arrived: Arrived) -> Account:
+    return of_run("edge-1", "normal", RUN, ledger, previous, arrived)
+
+
+def test_a_closed_run_of_which_everything_came_is_in_order() -> None:
+    ledger = _ledger(3, ((1, 3),), Readings(accepted=30, stored=30), final=True)
+
+    account = _account(ledger, None, _arrived([(1, 3)], 30))
+
+    assert (account.accepted, account.stored, account.in_bronze, account.missing) == (30, 30, 30, 0)
+    assert (account.open_tail, account.findings, account.lost) == (None, [], False)
+
+
+def test_a_batch_that_was_acknowledged_and_never_came_is_named() -> None:
+    ledger = _ledger(5, ((1, 5),), Readings(accepted=50, stored=50), final=True)
+
+    account = _account(ledger, None, _arrived([(1, 2), (4, 5)], 40))
+
+    assert (account.missing, account.lost) == (10, True)
+    assert "batches 3 were acknowledged as stored and never came, 10 readings or more" in account.findings[0]
+
+
+def test_a_lost_batch_counts_even_where_an_unacknowledged_one_makes_up_for_its_readings() -> None:
+    ledger = _ledger(3, ((1, 2),), Readings(accepted=30, stored=20))
+
+    account = _account(ledger, None, _arrived([(1, 1), (3, 3)], 20))
+
+    assert (account.missing, account.lost) == (1, True)
+
+
+def test_what_was_refused_or_discarded_with_a_reason_is_no_loss() -> None:
+    ledger = _ledger(
+        4,
+        ((1, 3),),
+        Readings(accepted=40, stored=30, refused=10, discarded=10),
+        refused=((4, 4, "stream_full"),),
+        discarded=((2, 2, 10, "store full"),),
+        final=True,
+    )
+
+    account = _account(ledger, None, _arrived([(1, 1), (3, 3)], 20))
+
+    assert (account.missing, account.refused, account.discarded, account.lost) == (0, 10, 10, False)
+    assert account.findings == [
+        f"edge-1, class normal, run {RUN}: batches 2-2, 10 readings, were discarded at the edge: store full"
+    ]
+
+
+def test_a_killed_run_of_which_all_that_was_acknowledged_came_has_an_open_tail_and_no_loss() -> None:
+    ledger = _ledger(2, ((1, 2),), Readings(accepted=25, stored=20))
+    previous = Previous(RUN, 4, Readings(accepted=45, stored=40), closed=False)
+
+    account = _account(ledger, previous, _arrived([(1, 4)], 40))
+
+    assert (account.open_tail, account.missing, account.lost) == (5, 0, False)
+    assert "it ended without closing; 5 readings were accepted and not acknowledged" in account.findings[0]
+
+
+def test_an_unacknowledged_batch_below_the_last_acknowledged_one_is_no_loss() -> None:
+    previous = Previous(RUN, 4, Readings(accepted=40, stored=30), closed=False)
+
+    account = _account(None, previous, _arrived([(1, 2), (4, 4)], 30))
+
+    assert (account.open_tail, account.missing, account.lost) == (10, 0, False)
+
+
+def test_what_the_next_run_remembers_as_acknowledged_is_missed_without_any_ledger() -> None:
+    previous = Previous(RUN, 4, Readings(accepted=40, stored=40), closed=False)
+
+    top_lost = _account(None, previous, _arrived([(1, 2)], 20))
+    hole = _account(None, previous, _arrived([(1, 2), (4, 4)], 30))
+
+    assert (top_lost.missing, hole.missing) == (20, 10)
+    assert "batches 4 were acknowledged" in top_lost.findings[0]
+    assert "10 readings that were acknowledged as stored never came" in hole.findings[0]
+    assert "batches that did not come: 3" in hole.findings[0]
+
+
+def test_a_run_that_goes_on_is_open_and_one_without_any_record_says_so() -> None:
+    going_on = _account(_ledger(2, ((1, 1),), Readings(accepted=20, stored=10)), None, _arrived([(1, 1)], 10))
+    unknown = _account(None, None, _arrived([(1, 1)], 10))
+
+    assert (going_on.open_tail, going_on.lost) == (10, False)
+    assert "it has not closed" in going_on.findings[0]
+    assert (unknown.accepted, unknown.open_tail, unknown.lost) == (10, 0, False)
+    assert "is not known" in unknown.findings[0]
+
+
+def test_a_reading_lost_or_doubled_between_bronze_and_readings_is_a_loss() -> None:
+    ledger = _ledger(1, ((1, 1),), Readings(accepted=10, stored=10), final=True)
+    for missing, doubled in ((1, 0), (0, 1)):
+        arrived = Arrived([(1, 1)], 10, 0, 9, 0, missing, doubled, ("batch 1",))
+
+        account = _account(ledger, None, arrived)
+
+        assert account.lost
+        assert account.findings == ["batch 1"]
