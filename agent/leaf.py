@@ -61,6 +61,7 @@ class Leaf:
             ledger=self._books.last,
             clock=lambda: str(clock.read()),
             may_trim=self._publisher.recalled.is_set,
+            on_trimmed=lambda cls: self._sender.has_room(cls),
         )
         mine = identities(config)
         url = f"nats://{config.nats.listen}"

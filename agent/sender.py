@@ -99,6 +99,10 @@ class Sender:
             self._nc = None
             self._publisher.server_away()
 
+    def has_room(self, cls: str) -> None:
+        """The stream of a class was trimmed: what comes now is tried at once."""
+        self._full_until.pop(cls, None)
+
     def floor(self, cls: str) -> int | None:
         """The sequence above which batches in flight may be stored, None when none is in flight."""
         return min((batch.floor for batch in self._in_flight.values() if batch.id.cls == cls), default=None)

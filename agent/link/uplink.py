@@ -24,6 +24,7 @@ from agent.state import StateFile
 
 ANNOUNCE_SECONDS = 10.0
 UNLINKED_SECONDS = 1.0
+CROWDED_SECONDS = 2.0
 ANSWER_SECONDS = 5.0
 TRIM_ABOVE = 0.8
 
@@ -33,12 +34,13 @@ log = structlog.get_logger("link")
 @dataclass(slots=True)
 class ClassLink:
     """What is known of one class's link. `confirmed` is the leaf sequence up to which the hub holds
-    everything."""
+    everything; `crowded` that the stream is so full that this much is trimmed."""
 
     confirmed: int = 0
     last: int = 0
     state: str = "not announced yet"
     hub_stream: str = ""
+    crowded: bool = False
 
 
 @dataclass(slots=True)
@@ -65,10 +67,11 @@ class Uplink:
         ledger: Callable[[str], Previous],
         clock: Callable[[], str],
         may_trim: Callable[[], bool],
+        on_trimmed: Callable[[str], None],
     ) -> None:
         self._domain, self._run, self._classes, self._versions = domain, run, classes, versions
         self._state, self._metrics, self._ledger, self._clock = state, metrics, ledger, clock
-        self._may_trim = may_trim
+        self._may_trim, self._on_trimmed = may_trim, on_trimmed
         self._connection: tuple[Client, JetStream] | None = None
         self._due = asyncio.Event()
         self.link = Link(classes={name: ClassLink() for name in classes})
@@ -88,16 +91,23 @@ class Uplink:
         self._due.set()
 
     async def run(self) -> None:
-        """Announce every `ANNOUNCE_SECONDS` while the hub answers, more often while it does not."""
+        """Announce every `ANNOUNCE_SECONDS`, more often while the hub does not answer or a stream waits to be
+        trimmed."""
         while True:
             self._due.clear()
             if self._connection is not None:
                 await self._turn(*self._connection)
             try:
-                async with asyncio.timeout(ANNOUNCE_SECONDS if self.link.linked else UNLINKED_SECONDS):
+                async with asyncio.timeout(self._pause()):
                     await self._due.wait()
             except TimeoutError:
                 continue
+
+    def _pause(self) -> float:
+        if not self.link.linked:
+            return UNLINKED_SECONDS
+        crowded = any(one.crowded for one in self.link.classes.values())
+        return CROWDED_SECONDS if crowded else ANNOUNCE_SECONDS
 
     async def _turn(self, nc: Client, js: JetStream) -> None:
         try:
@@ -157,6 +167,7 @@ class Uplink:
     async def _take_in(self, js: JetStream, name: str, info: StreamInfo, answer: ClassAnswer) -> None:
         link = self.link.classes[name]
         link.hub_stream = answer.stream
+        link.crowded = info.bytes > TRIM_ABOVE * self._classes[name].max_bytes
         self._say_class(name, self._sentence(name, answer))
         if answer.agreed is False:
             # What one side lost may still be here, so nothing is trimmed, and no newer checkpoint is agreed
@@ -175,16 +186,15 @@ class Uplink:
         await self._trim(js, name, info, link.confirmed)
 
     async def _same_message(self, js: JetStream, info: StreamInfo, seq: int, message_id: str) -> bool:
-        if not message_id or not info.first <= seq <= info.last:
+        # A device's own message has no id on either side; nothing more can be asked of it.
+        if not info.first <= seq <= info.last:
             return False
         message = await js.get_message(info.name, seq=seq)
-        return message is not None and message.headers.get(H_MESSAGE_ID) == message_id
+        return message is not None and message.headers.get(H_MESSAGE_ID, "") == message_id
 
     async def _trim(self, js: JetStream, name: str, info: StreamInfo, confirmed: int) -> None:
         # The confirmed message itself stays: it is where the next answer is compared.
-        if info.bytes <= TRIM_ABOVE * self._classes[name].max_bytes or confirmed - 1 < info.first:
-            return
-        if not self._may_trim():
+        if not self.link.classes[name].crowded or confirmed - 1 < info.first or not self._may_trim():
             return
         # The last batch of a pull input goes with the rest: from here on only the state file has its
         # position. A disk that is full is no reason to keep what fills it.
@@ -192,6 +202,7 @@ class Uplink:
             await self._state.save()
         purged = await js.purge(info.name, confirmed - 1)
         self._metrics.trimmed.labels(name).inc(purged)
+        self._on_trimmed(name)
         log.info(
             "trimmed what the hub has confirmed", **{"class": name}, messages=purged, up_to=confirmed - 1
         )

@@ -1,0 +1,442 @@
+"""The leaf's agent on a real server: what it takes in, stores, answers and writes down."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from nats.aio.msg import Msg
+
+from agent.config import Config, LeafMember, Nats, Publish, Registrar, Seconds, Size, StreamClass
+from agent.contract import (
+    Answer,
+    Checkpoint,
+    ClassAnswer,
+    Readings,
+    announce_subject,
+    direct_subject,
+    link_consumer,
+    parse_announce,
+)
+from agent.hub import Hub
+from agent.intake import Chunk, Reason, RefusedError
+from agent.jetstream import ApiError
+from agent.metrics import Metrics
+from tests.agents import CLASS, Agent, Shelf, agent, chunk, insist, leaf_config, shelf
+from tests.servers import World, until
+
+QUICK = Publish(linger=Seconds(0.01))
+SMALL = StreamClass(max_bytes=Size(256 * 1024))
+"""A stream that some incompressible chunks fill."""
+
+
+@pytest.fixture
+def config(world: World, tmp_path: Path) -> Config:
+    """An agent beside the first leaf's server."""
+    return leaf_config(world.leaf, tmp_path / "state", QUICK)
+
+
+def noise(key: str) -> Chunk:
+    """A reading of about 20 KB that hardly compresses."""
+    return chunk(os.urandom(10_000).hex(), key=key)
+
+
+async def fill(one: Agent) -> int:
+    """Submit until the stream is full; how many requests were stored."""
+    stored = 0
+    while (refusal := await refusal_of(one.submit(noise(f"fill-{one.run}-{stored}")))) is None:
+        stored += 1
+    assert refusal.reason is Reason.FULL
+    assert refusal.retry_after
+    return stored
+
+
+async def refusal_of(submitted: Awaitable[None]) -> RefusedError | None:
+    """How a chunk was refused, None where it was stored."""
+    try:
+        await submitted
+    except RefusedError as refusal:
+        return refusal
+    return None
+
+
+async def test_what_was_answered_is_in_the_stream(world: World, config: Config) -> None:
+    async with agent(config) as one:
+        await one.submit(chunk("a", 3))
+        assert await (await shelf(world.leaf)).texts() == ["a/0", "a/1", "a/2"]
+
+
+async def test_chunks_that_come_together_share_a_batch_in_the_order_they_came(
+    world: World, config: Config
+) -> None:
+    async with agent(config) as one:
+        await asyncio.gather(*(one.submit(chunk(str(number))) for number in range(20)))
+        (batch,) = await (await shelf(world.leaf)).batches()
+    assert batch.texts == [f"{number}/0" for number in range(20)]
+
+
+async def test_batches_are_numbered_from_one_without_gaps(world: World, config: Config) -> None:
+    async with agent(config) as one:
+        for number in range(5):
+            await one.submit(chunk(str(number)))
+        ids = [batch.id for batch in await (await shelf(world.leaf)).batches()]
+        assert [(ident.run, ident.n) for ident in ids] == [(one.run, n) for n in range(1, 6)]
+
+
+async def test_a_request_repeated_with_the_same_key_is_stored_once(world: World, config: Config) -> None:
+    async with agent(config) as one:
+        await asyncio.gather(*(one.submit(chunk("a", key="k")) for _ in range(3)))
+        await one.submit(chunk("a", key="k"))
+        assert await (await shelf(world.leaf)).texts() == ["a/0"]
+
+
+async def test_a_request_repeated_after_a_restart_is_stored_once(world: World, config: Config) -> None:
+    for _ in range(2):
+        async with agent(config) as one:
+            await one.submit(chunk("a", key="k"))
+            await one.crash()
+    assert await (await shelf(world.leaf)).texts() == ["a/0"]
+
+
+async def test_a_key_that_comes_with_another_body_is_refused(world: World, config: Config) -> None:
+    async with agent(config) as one:
+        await one.submit(chunk("a", key="k"))
+        with pytest.raises(RefusedError) as caught:
+            await one.submit(chunk("b", key="k"))
+        assert caught.value.reason is Reason.KEY_REUSED
+        assert await (await shelf(world.leaf)).texts() == ["a/0"]
+
+
+async def test_a_request_whose_sender_went_away_is_stored_and_known(world: World, config: Config) -> None:
+    async with agent(config) as one:
+        gone = asyncio.create_task(one.submit(chunk("a", key="k")))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await one.submit(chunk("a", key="k"))
+        assert await (await shelf(world.leaf)).texts() == ["a/0"]
+
+
+async def test_a_chunk_above_the_servers_limit_is_refused_for_good(world: World, config: Config) -> None:
+    async with agent(config) as one:
+        limit = (await world.leaf.connect("agent")).max_payload
+        huge = Chunk(os.urandom(limit) + b"\n", 1)
+        with pytest.raises(RefusedError) as caught:
+            await one.submit(huge)
+        assert caught.value.reason is Reason.TOO_LARGE
+        assert caught.value.retry_after is None
+        await one.submit(chunk("a"))
+        (batch,) = await (await shelf(world.leaf)).batches()
+        assert batch.id.n == 1
+
+
+async def test_a_position_is_stored_with_its_batch_and_read_back(world: World, config: Config) -> None:
+    async with agent(config) as one:
+        assert await one.leaf.position("tail", CLASS) is None
+        await one.submit(chunk("a", position="17"), "tail")
+        await one.submit(chunk("b", position="99"), "other")
+        assert await one.leaf.position("tail", CLASS) == "17"
+        assert [one.position for one in await (await shelf(world.leaf)).batches()] == ["17", "99"]
+    async with agent(config) as one:
+        assert await one.leaf.position("tail", CLASS) == "17"
+
+
+async def test_a_position_is_known_as_soon_as_its_batch_is_settled(world: World, config: Config) -> None:
+    async with agent(config) as one:
+        submitted = asyncio.create_task(one.submit(chunk("a", position="17"), "tail"))
+        await asyncio.sleep(0)
+        assert await one.leaf.position("tail", CLASS) in (None, "17")
+        await submitted
+        assert await one.leaf.position("tail", CLASS) == "17"
+
+
+async def test_a_position_outlives_the_batch_that_carried_it(world: World, config: Config) -> None:
+    one_shelf = await shelf(world.leaf)
+    async with agent(config) as one:
+        await one.submit(chunk("a", position="17"), "tail")
+        await one.stop()
+    await _make_room(one_shelf)
+    async with agent(config) as one:
+        assert await one.leaf.position("tail", CLASS) == "17"
+
+
+async def test_an_ordered_stop_closes_the_run(world: World, config: Config) -> None:
+    async with agent(config) as one:
+        await one.submit(chunk("a", 3))
+        await one.stop()
+    first, last = await (await shelf(world.leaf)).ledgers()
+    assert (first.run, first.n, first.final) == (one.run, 0, False)
+    assert (last.run, last.n, last.final, last.stored) == (one.run, 1, True, ((1, 1),))
+    assert last.readings == Readings(accepted=3, stored=3)
+    assert one.state().acked[CLASS].closed
+
+
+async def test_a_stop_answers_all_that_is_under_way_and_refuses_what_comes_after(
+    world: World, config: Config
+) -> None:
+    async with agent(config) as one:
+        under_way = [asyncio.create_task(one.submit(chunk(str(number)))) for number in range(50)]
+        await asyncio.sleep(0)
+        stopped = asyncio.create_task(one.stop())
+        while (refusal := await refusal_of(one.submit(chunk("late")))) is None:
+            continue
+        assert refusal.reason is Reason.STOPPING
+        await stopped
+        assert [task.done() and task.exception() for task in under_way] == [None] * 50
+    assert {*await (await shelf(world.leaf)).texts()} >= {f"{number}/0" for number in range(50)}
+
+
+async def test_the_next_run_tells_of_the_one_before(world: World, config: Config) -> None:
+    async with agent(config) as before:
+        await before.submit(chunk("a", 3))
+        await before.crash()
+    async with agent(config) as one:
+        record = (await (await shelf(world.leaf)).ledgers())[-1]
+        assert record.run == one.run
+        assert record.previous is not None
+        assert (record.previous.run, record.previous.n, record.previous.closed) == (before.run, 1, False)
+        assert record.previous.readings.stored == 3
+
+
+async def test_memory_in_flight_stays_within_its_bound_under_a_flood(world: World, tmp_path: Path) -> None:
+    bound = 200_000
+    publish = Publish(in_flight=Size(bound), window=4, batch_bytes=Size(50_000))
+    highest = 0.0
+    flooding = True
+
+    async def watch(one: Agent) -> None:
+        nonlocal highest
+        while flooding:
+            highest = max(highest, one.value("petiole_in_flight_bytes"))
+            await asyncio.sleep(0)
+
+    async with agent(leaf_config(world.leaf, tmp_path / "state", publish)) as one:
+        watcher = asyncio.create_task(watch(one))
+        size = len(chunk("0000", 100).payload)
+        await asyncio.gather(*(one.submit(chunk(f"{number:04}", 100)) for number in range(300)))
+        flooding = False
+        await watcher
+        assert bound - size < highest <= bound
+        assert one.value("petiole_in_flight_bytes") == 0
+        labels = {"input": "http", "class": CLASS}
+        assert one.value("petiole_accepted_readings_total", **labels) == 30_000
+        assert one.value("petiole_stored_readings_total", **labels) == 30_000
+    texts = await (await shelf(world.leaf)).texts()
+    assert len(texts) == len({*texts}) == 30_000
+
+
+async def test_a_device_that_publishes_on_its_own_does_no_harm(world: World, config: Config) -> None:
+    device = await world.leaf.connect("device")
+    one_shelf = await shelf(world.leaf)
+    async with agent(config) as one:
+        await one.submit(chunk("a", key="k", position="1"))
+        for text in (b"21.5", b"not even JSON", b""):
+            await device.publish(direct_subject(world.leaf.domain, CLASS, "thermo", "celsius"), text)
+        await device.flush()
+        await _holds(one_shelf, 5)
+        epoch = one.state().epochs[CLASS]
+        await one.crash()
+    async with agent(config) as one:
+        await one.submit(chunk("a", key="k", position="1"))
+        assert await one.leaf.position("http", CLASS) == "1"
+        assert await one_shelf.texts() == ["a/0"]
+        assert one.state().epochs[CLASS] == epoch
+
+
+async def _holds(one_shelf: Shelf, messages: int) -> None:
+    async def reached() -> bool:
+        return len(await one_shelf.messages()) == messages
+
+    await until(reached, f"the stream holds {messages} messages")
+
+
+async def test_a_full_stream_refuses_and_the_ledger_names_what_was_refused(
+    world: World, tmp_path: Path
+) -> None:
+    config = leaf_config(world.leaf, tmp_path / "state", QUICK, SMALL)
+    async with agent(config) as one:
+        stored = await fill(one)
+        assert one.leaf.status()["classes"][CLASS]["readings"] == {
+            "accepted": stored + 1,
+            "stored": stored,
+            "refused": 1,
+            "discarded": 0,
+            "dead": 0,
+        }
+        with pytest.raises(RefusedError) as caught:
+            await one.submit(chunk("at once", key="at once"))
+        assert caught.value.reason is Reason.FULL
+        await _make_room(await shelf(world.leaf))
+        await one.stop()
+    record = (await (await shelf(world.leaf)).ledgers())[-1]
+    assert (record.run, record.n, record.final) == (one.run, stored + 1, True)
+    assert record.stored == ((1, stored),)
+    assert record.refused == ((stored + 1, stored + 1, "stream_full"),)
+
+
+async def _make_room(one_shelf: Shelf) -> None:
+    await one_shelf.js.purge(one_shelf.stream, (await one_shelf.js.stream_info(one_shelf.stream)).last)
+
+
+@asynccontextmanager
+async def registrar(world: World, tmp_path: Path) -> AsyncIterator[None]:
+    """The hub's agent."""
+    config = Config(
+        domain="hub",
+        role="hub",
+        state_dir=tmp_path / "hub-state",
+        nats=Nats(
+            server="external",
+            listen=world.hub.config.listen,
+            seed_file=world.hub.keys["registrar"],
+            system_seed_file=world.hub.keys["registrar_system"],
+        ),
+        registrar=Registrar(max_bytes=Size(64 * 2**20)),
+        leaf=[LeafMember(user.domain, user.key, list(user.classes)) for user in world.hub.config.leaves],
+    )
+    stopping = asyncio.Event()
+    task = asyncio.create_task(Hub(config, Metrics()).run(stopping))
+    try:
+        yield
+    finally:
+        stopping.set()
+        await task
+
+
+async def test_a_full_stream_takes_readings_again_once_the_hub_has_them(world: World, tmp_path: Path) -> None:
+    config = leaf_config(world.leaf, tmp_path / "state", QUICK, SMALL)
+    one_shelf = await shelf(world.leaf)
+    async with agent(config) as one:
+        await one.submit(chunk("a", position="17"), "tail")
+        await fill(one)
+        async with registrar(world, tmp_path):
+            await insist(one, noise("after"))
+            await until(
+                lambda: one.value("petiole_trimmed_messages_total", **{"class": CLASS}) > 0, "trimmed"
+            )
+            confirmed = one.leaf.status()["classes"][CLASS]["confirmed"]
+            assert (await one_shelf.js.stream_info(one_shelf.stream)).first <= confirmed
+            assert await one.leaf.position("tail", CLASS) == "17"
+        await one.stop()
+    record = (await one_shelf.ledgers())[-1]
+    assert record.final
+    assert [reason for _, _, reason in record.refused] == ["stream_full"] * len(record.refused)
+    numbers = {n for first, last in record.stored for n in range(first, last + 1)}
+    refused = {n for first, last, _ in record.refused for n in range(first, last + 1)}
+    assert refused
+    assert numbers | refused == set(range(1, record.n + 1))
+
+
+class HubByHand:
+    """Answers announcements as a test says, in the registrar's place."""
+
+    def __init__(self) -> None:
+        self.answer = ClassAnswer("TELEMETRY_0", 0, "", "flowing")
+        self.asked = 0
+
+    async def serve(self, world: World) -> None:
+        """Answer from now on."""
+        nc = await world.hub.connect("registrar")
+
+        async def reply(msg: Msg) -> None:
+            parse_announce(msg.data, world.leaf.domain)
+            self.asked += 1
+            await msg.respond(Answer({CLASS: self.answer}).encode())
+
+        await nc.subscribe(announce_subject(world.leaf.domain), cb=reply)
+        await nc.flush()
+
+    async def round(self, one: Agent) -> None:
+        """Return when the agent has taken in an answer that was given from now on."""
+        for _ in range(2):
+            asked = self.asked
+            one.leaf._uplink.announce_now()
+            await until(lambda before=asked: self.asked > before, "an announcement")  # type: ignore[misc]
+
+
+async def test_nothing_beyond_the_confirmed_message_is_trimmed(world: World, tmp_path: Path) -> None:
+    one_shelf = await shelf(world.leaf)
+    hub = HubByHand()
+    async with agent(leaf_config(world.leaf, tmp_path / "state", QUICK, SMALL)) as one:
+        await fill(one)
+        await hub.serve(world)
+        seq, ident = await _some_batch(one_shelf, 4)
+
+        hub.answer = ClassAnswer("TELEMETRY_0", seq, "another id", "flowing")
+        await hub.round(one)
+        assert await _first(one_shelf) == 1, "the cursor's message is not ours"
+
+        hub.answer = ClassAnswer("TELEMETRY_0", seq, ident, "flowing", agreed=False)
+        await hub.round(one)
+        assert await _first(one_shelf) == 1, "leaf and hub disagree on the checkpoint"
+
+        checkpoint = Checkpoint(seq, ident, "TELEMETRY_0", 7)
+        hub.answer = ClassAnswer("TELEMETRY_0", seq, ident, "flowing", None, checkpoint)
+        await hub.round(one)
+        assert await _first(one_shelf) == seq, "the confirmed message itself stays"
+        await until(lambda: one.state().checkpoint.get(CLASS) == checkpoint, "the checkpoint is remembered")
+
+
+async def test_a_hub_that_holds_less_than_before_confirms_less(world: World, config: Config) -> None:
+    one_shelf = await shelf(world.leaf)
+    hub = HubByHand()
+    await hub.serve(world)
+    async with agent(config) as one:
+        for number in range(5):
+            await one.submit(chunk(str(number)))
+        for place in (4, 2):
+            seq, ident = await _some_batch(one_shelf, place)
+            hub.answer = ClassAnswer("TELEMETRY_0", seq, ident, "flowing")
+            await hub.round(one)
+            assert one.leaf.status()["classes"][CLASS]["confirmed"] == seq
+        hub.answer = ClassAnswer("TELEMETRY_0", 0, "", "linking")
+        await hub.round(one)
+        assert one.leaf.status()["classes"][CLASS]["confirmed"] == 0
+
+
+async def _some_batch(one_shelf: Shelf, place: int) -> tuple[int, str]:
+    batch = (await one_shelf.batches())[place]
+    return batch.seq, str(batch.id)
+
+
+async def _first(one_shelf: Shelf) -> int:
+    return (await one_shelf.js.stream_info(one_shelf.stream)).first
+
+
+async def test_an_agent_that_starts_on_a_full_stream_is_trimmed_and_goes_on(
+    world: World, tmp_path: Path
+) -> None:
+    config = leaf_config(world.leaf, tmp_path / "state", QUICK, SMALL)
+    one_shelf = await shelf(world.leaf)
+    async with agent(config) as one:
+        await fill(one)
+        # A ledger record is small, so fill the last bytes too.
+        await _stuff(one_shelf)
+        await one.crash()
+    async with agent(config) as one, registrar(world, tmp_path):
+        await insist(one, chunk("a", key="a"))
+        assert (await one_shelf.texts())[-1] == "a/0"
+
+
+async def _stuff(one_shelf: Shelf) -> None:
+    subject = direct_subject(one_shelf.domain, CLASS, "d", "m")
+    for size in (1000, 100, 10, 0):
+        with contextlib.suppress(ApiError):
+            for _ in range(100):
+                await one_shelf.js.publish(subject, b"x" * size)
+    with pytest.raises(ApiError):
+        await one_shelf.js.publish(subject, b"")
+
+
+async def test_the_first_epoch_is_made_before_anything_is_stored(world: World, config: Config) -> None:
+    one_shelf = await shelf(world.leaf)
+    async with agent(config) as one:
+        await one.submit(chunk("a"))
+        name = link_consumer(one.state().epochs[CLASS])
+        assert await one_shelf.link_consumers() == [name]
+        made = (await one_shelf.js.consumer_info(one_shelf.stream, name)).created
+        assert made < (await one_shelf.messages())[0].time
