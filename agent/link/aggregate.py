@@ -2,9 +2,10 @@
 JetStream as plain mappings, decides what is to change, changes nothing itself.
 
 A source sits on a durable consumer of the leaf. To remove such a source and add it again makes the hub ask
-the leaf at once instead of after a timeout of five seconds; seen on 2.15.1 it goes on from the consumer's ack
-floor, nothing lost or doubled, also when the aggregate was purged in between. What does get lost is `seq`: it
-stays absent until the next message where the aggregate holds none of that source, so the caller notes it
+the leaf at once instead of after a timeout of five seconds. Seen on 2.15.1: it goes on after the newest
+message of that source in the aggregate. Where that was purged it goes on from the consumer's ack floor:
+nothing is lost, but what the leaf does not know to be acknowledged comes again (under steady flow the floor
+trails by up to `max_ack_pending`), and `seq` stays absent until the next message, so the caller notes it
 first.
 """
 

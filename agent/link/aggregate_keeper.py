@@ -116,10 +116,10 @@ class AggregateKeeper:
             return False
         return True
 
-    def linked(self, name: str) -> None:
-        """The leaf of a source was linked just now, so the source has to show a sign of life; what was tried
-        before counts no more."""
-        self._suspects[name] = Suspect(_now())
+    def linked(self, name: str, since: float) -> None:
+        """The leaf of a source is linked, so the source has to show a sign of life after `since`; what was
+        tried before counts no more."""
+        self._suspects[name] = Suspect(since)
         self._wake.set()
 
     def silent(self, name: str) -> None:

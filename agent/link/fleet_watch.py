@@ -12,6 +12,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from agent.contract import ContractError, server_name
+from agent.link.aggregate import ALIVE
 from agent.link.aggregate_keeper import AggregateKeeper
 from agent.link.fleet_book import FleetBook
 from agent.link.fleet_events import CONNECT, DISCONNECT, LEAFZ, LinkEvent, Links, parse_event, parse_links
@@ -79,8 +80,10 @@ class FleetWatch:
         answer = await nc.request(LEAFZ, b"", timeout=_LEAFZ_SECONDS)
         domains = {server_name(leaf.domain, leaf.machine): leaf.domain for leaf in self._book.leaves.values()}
         self.links.replace(parse_links(answer.data), domains)
+        # Nothing says that these links are new, so a source that was heard lately is well.
+        since = asyncio.get_running_loop().time() - ALIVE
         for domain in self.links.domains():
-            self._suspect(domain)
+            self._suspect(domain, since)
 
     async def _on_event(self, msg: Msg) -> None:
         try:
@@ -102,12 +105,12 @@ class FleetWatch:
         if domain is None:
             return
         self.links.connected(event, domain)
-        self._linked_at[domain] = asyncio.get_running_loop().time()
-        self._suspect(domain)
+        self._linked_at[domain] = now = asyncio.get_running_loop().time()
+        self._suspect(domain, now)
 
-    def _suspect(self, domain: str) -> None:
+    def _suspect(self, domain: str, since: float) -> None:
         for name in self._book.sources(domain):
-            self._keeper.linked(name)
+            self._keeper.linked(name, since)
 
     def _compare(self, domain: str | None) -> None:
         if domain is None:

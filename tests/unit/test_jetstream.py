@@ -1,0 +1,45 @@
+"""Comparing and merging configurations as JetStream writes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.jetstream import covers, merged
+
+leaves = st.none() | st.booleans() | st.integers(-5, 5) | st.text("ab", max_size=2)
+values = st.recursive(
+    leaves,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("xyz"), inner, max_size=3),
+)
+configs = st.dictionaries(st.sampled_from("abcd"), values, max_size=4)
+
+
+@pytest.mark.parametrize(
+    ("have", "want", "expected"),
+    [
+        ({"a": 1, "b": 2}, {"a": 1}, True),
+        ({"a": 1}, {"a": 2}, False),
+        ({}, {"a": 0, "b": "", "c": [], "d": False, "e": None, "f": {}}, True),
+        ({"a": 5}, {"a": 0}, False),
+        ({"metadata": {"x": "1", "_nats.ver": "2"}}, {"metadata": {"x": "1"}}, True),
+        ({"metadata": {"x": "2"}}, {"metadata": {"x": "1"}}, False),
+        ({"sources": [1, 2]}, {"sources": [1]}, False),
+    ],
+)
+def test_a_configuration_covers_another_when_it_holds_all_that_is_set(
+    have: dict[str, Any], want: dict[str, Any], expected: bool
+) -> None:
+    assert covers(have, want) is expected
+
+
+@given(have=configs, want=configs)
+def test_what_was_merged_covers_what_was_wanted_and_keeps_the_rest(
+    have: dict[str, Any], want: dict[str, Any]
+) -> None:
+    result = merged(have, want)
+    assert covers(result, want)
+    assert all(result[key] == value for key, value in have.items() if key not in want)
