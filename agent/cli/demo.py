@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -44,4 +45,4 @@ async def _tell(directory: Path, console: Console) -> Report:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return await Story(directory, console.print).tell()
+    return await Story(directory, partial(console.print, soft_wrap=True)).tell()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import hub_jobs
@@ -13,6 +14,15 @@ from agent.exits import Exit
 
 _MASTER = "local[*,4]"
 _QUERY = Path(__file__).with_name("query.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """What the audit said: whether nothing is lost, readings discarded by domain, and its last sentence."""
+
+    clean: bool
+    discarded: dict[str, int]
+    said: str
 
 
 class Jobs:
@@ -43,23 +53,22 @@ class Jobs:
             )
         return found
 
-    async def audit(self) -> tuple[bool, dict[str, int]]:
-        """Whether the audit finds nothing lost, and what it finds discarded, by domain."""
+    async def audit(self) -> Audited:
+        """What the audit finds."""
         report = self._directory / "audit.json"
-        code = await self._submit(
+        code, printed = await self._submit(
             "audit", _job("audit"), "--lake", self._lake, "--json", str(report), accept=(Exit.WELL, Exit.LOSS)
         )
         discarded: dict[str, int] = {}
         for row in json.loads(report.read_text())["rows"]:
             discarded[row["domain"]] = discarded.get(row["domain"], 0) + row["discarded"]
-        return code == Exit.WELL, discarded
+        return Audited(code == Exit.WELL, discarded, printed.strip().rpartition("\n")[2])
 
     async def _submit(
         self, name: str, script: str, *options: str, accept: tuple[int, ...] = (Exit.WELL,)
-    ) -> int:
+    ) -> tuple[int, str]:
         command = (program("spark-submit"), "--master", _MASTER, script, *options)
-        code, _ = await self._processes.output(name, *command, accept=accept)
-        return code
+        return await self._processes.output(name, *command, accept=accept)
 
 
 def _job(name: str) -> str:

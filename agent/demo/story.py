@@ -196,12 +196,13 @@ class Story:
         self._say("spark-submit query: readings by domain and device")
         found = await jobs.query(acknowledged)
         self._say("spark-submit audit: ledgers against tables")
-        clean, discarded = await jobs.audit()
+        audited = await jobs.audit()
+        self._say(f"  the audit: {audited.said}")
         domains = {
-            domain: Domain.compare(counts, found.get(domain, {}), discarded.get(domain, 0))
+            domain: Domain.compare(counts, found.get(domain, {}), audited.discarded.get(domain, 0))
             for domain, counts in acknowledged.items()
         }
-        if not clean and all(one.whole for one in domains.values()):
+        if not audited.clean and all(one.whole for one in domains.values()):
             raise DemoError(
                 f"the audit found a loss where the senders saw none; see {self._processes.log('audit')}"
             )
