@@ -4,6 +4,7 @@ them."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterable, Mapping
 
 import structlog
@@ -84,6 +85,10 @@ class Books:
                     await self._publish(self._js, cls, final=False)
             except ApiError as error:
                 log.warning("the run's first ledger record comes later", **{"class": cls}, error=str(error))
+        # From here on the run is known even if its stream is lost; a disk that takes no state is told of by
+        # who writes the file.
+        with contextlib.suppress(OSError):
+            await self._state.save()
 
     async def close(self) -> None:
         """Publish each class's final record and remember that the run is closed. Raises `ApiError`,
@@ -129,17 +134,23 @@ class Books:
 
 
 def _completed(known: Acked, stored_since: Iterable[StoredHeaders]) -> Acked:
-    # All that was counted is at or below the last known sequence, so whatever stands above it was not.
-    n, accepted, stored = known.n, known.readings.accepted, known.readings.stored
+    # All that was counted is at or below the last known sequence, so whatever stands above it was not. A run
+    # that is killed as it begins may be in the stream alone (runs are UUIDv7: a later one is greater).
     for message in stored_since:
         try:
             ident = contract.parse_message_id(message.headers.get(H_MESSAGE_ID, ""))
             count = int(message.headers.get(H_COUNT, "0"))
         except (ContractError, ValueError):
             continue
+        if ident.run > known.run:
+            known = Acked(ident.run, 0, known.seq, known.created, Readings())
         if ident.run == known.run:
-            n, stored = max(n, ident.n), stored + count
-    readings = Readings(
-        max(accepted, stored), stored, known.readings.refused, known.readings.discarded, known.readings.dead
-    )
-    return Acked(known.run, n, known.seq, known.created, readings, known.closed)
+            known = _with_batch(known, ident.n, count)
+    return known
+
+
+def _with_batch(known: Acked, n: int, count: int) -> Acked:
+    was = known.readings
+    stored = was.stored + count
+    readings = Readings(max(was.accepted, stored), stored, was.refused, was.discarded, was.dead)
+    return Acked(known.run, max(known.n, n), known.seq, known.created, readings, known.closed)

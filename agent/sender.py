@@ -213,9 +213,7 @@ class Sender:
             return
         batch.unanswered -= 1
         match acks.parse(msg.data):
-            case acks.Stored(seq, duplicate):
-                if not duplicate and seq <= self._stream_seq[batch.id.cls]:
-                    self._on_stuck(f"the stream of class {batch.id.cls} counts from {seq} again")
+            case acks.Stored(seq):
                 self._store(batch, seq)
             case acks.NotStored(text, None):
                 self._retry_later(batch, text)

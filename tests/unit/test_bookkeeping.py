@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from agent.bookkeeping import Books
-from agent.contract import H_COUNT, H_MESSAGE_ID, Readings, new_run
+from agent.contract import H_COUNT, H_MESSAGE_ID, Previous, Readings, new_run
 from agent.ledger import ClassLedger
 from agent.state import VERSION, Acked, State, StateFile
 from agent.tail import StoredHeaders
 
-BEFORE, NOW = new_run(), new_run()
+BEFORE, NOW = new_run(now_ns=10**18), new_run()
 CREATED, OTHER = "2026-11-21T06:00:00Z", "2026-11-21T07:00:00Z"
 KNOWN = Acked(BEFORE, 10, 20, CREATED, Readings(accepted=120, stored=100, refused=20))
 
@@ -61,13 +61,25 @@ async def test_a_batch_that_was_stored_late_under_an_earlier_number_is_counted(b
 
 async def test_what_others_stored_is_not_counted(books: Books) -> None:
     foreign = [
-        stored(21, f"{new_run()}-normal-11"),
+        stored(21, f"{new_run(now_ns=0)}-normal-11"),
         stored(22, "nonsense"),
         stored(23, f"{BEFORE}-normal-11", "many"),
         StoredHeaders(24, 0.0, {}),
     ]
     books.recall("normal", CREATED, foreign)
     assert previous(books) == (10, KNOWN.readings)
+
+
+async def test_a_later_run_of_which_only_the_stream_knows_is_the_one_before(books: Books) -> None:
+    later = new_run()
+    since = [
+        stored(21, f"{BEFORE}-normal-11"),
+        stored(22, f"{later}-normal-1"),
+        stored(23, f"{later}-normal-2"),
+    ]
+    books.recall("normal", CREATED, since)
+    found = books._ledgers["normal"].previous
+    assert found == Previous(later, 2, Readings(accepted=10, stored=10), closed=False)
 
 
 async def test_a_stream_that_is_another_one_tells_nothing_of_the_run_before(books: Books) -> None:
