@@ -1,0 +1,192 @@
+"""The registrar while servers are killed, links are cut and what is committed is purged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import structlog
+
+from agent.contract import (
+    COMMANDS,
+    Committed,
+)
+from tests.e2e.registrar import KEEP, MACHINE, LeafHand, heartbeat, hub_of, silent
+from tests.servers import World, until
+from tests.streams import AGGREGATE
+
+
+async def test_an_aggregate_that_would_drop_messages_is_set_right(world: World) -> None:
+    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+    async with hub.registrar():
+        await leaf.announce()
+        await hub.holds(leaf.domain, await leaf.store())
+    config = (await hub.aggregate()).config
+    await hub.js.update_stream({**config, "duplicate_window": 60 * 10**9, "max_age": 3600 * 10**9})
+    with structlog.testing.capture_logs() as logs:
+        async with hub.registrar():
+            config = (await hub.aggregate()).config
+            assert hub.counted("petiole_source_readds_total") == 0
+    assert (config.get("duplicate_window", 0), config["max_age"]) == (0, 0)
+    said = [one["event"] for one in logs]
+    assert any("duplicate_window was not 0" in text for text in said)
+    assert any("max_age was not 0" in text for text in said)
+
+
+async def test_a_leaf_that_comes_back_flows_on(two_leaves: World) -> None:
+    hub = await hub_of(two_leaves)
+    one, two = [await LeafHand.make(leaf) for leaf in two_leaves.leaves.values()]
+    async with hub.registrar():
+        for leaf in (one, two):
+            await leaf.store(2)
+            await leaf.announce()
+            await hub.holds(leaf.domain, 2)
+        cut = two_leaves.leaves[one.domain]
+        cut.proxy.cut()
+        await cut.wait_linked(False)
+        last = await one.store(20)
+        await silent(hub, one.domain)
+        cut.proxy.restore()
+        await hub.holds(one.domain, last)
+        assert await hub.leaf_sequences(one.domain, 1) == list(range(1, last + 1))
+        assert await hub.leaf_sequences(two.domain, 1) == [1, 2]
+
+
+async def test_a_killed_hub_goes_on_where_it_was(world: World) -> None:
+    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+    async with hub.registrar():
+        await leaf.store(10)
+        await leaf.announce()
+        await hub.holds(leaf.domain, 10)
+        await world.hub.kill()
+        last = await leaf.store(10)
+        await world.hub.start()
+        await hub.holds(leaf.domain, last)
+        assert hub.counted("petiole_source_readds_total") >= 1
+        assert await hub.leaf_sequences(leaf.domain, 1) == list(range(1, last + 1))
+        await world.leaf.wait_linked()
+        assert (await leaf.announce(confirmed=last)).cursor == last
+
+
+async def test_a_source_is_added_again_when_its_leaf_connects_and_what_it_held_is_remembered(
+    world: World,
+) -> None:
+    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+    async with hub.registrar():
+        await leaf.store(10)
+        await leaf.announce()
+        await hub.holds(leaf.domain, 10)
+        held = await leaf.announce(confirmed=10)
+        info = await hub.holds(leaf.domain, await leaf.store(2))
+        await until(leaf.acknowledged, "the hub's acknowledgements are back at the leaf")
+        await hub.js.purge(AGGREGATE, info.last)
+        await world.leaf.stop()  # killed, it would forget its newest acknowledgements and send those again
+        await world.leaf.start()
+        await until(lambda: hub.counted("petiole_source_readds_total") >= 1, "the source is added again")
+        await until(leaf.answers, "the leaf's agent is connected again")
+        answer = await leaf.announce(held.checkpoint, confirmed=12)
+        assert (answer.cursor, answer.message_id, answer.agreed) == (12, "", True)
+        await hub.holds(leaf.domain, await leaf.store(3))
+        assert await hub.leaf_sequences(leaf.domain, 1) == [13, 14, 15]
+
+
+async def test_a_registrar_that_starts_leaves_sources_that_flow_alone(world: World) -> None:
+    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+    async with hub.registrar():
+        await leaf.announce()
+        await hub.holds(leaf.domain, await leaf.store())
+    async with hub.registrar():
+        await heartbeat(hub, leaf.domain)
+        assert (await leaf.announce()).state == "flowing"
+        assert hub.counted("petiole_source_readds_total") == 0
+
+
+async def test_a_hub_that_was_killed_after_a_purge_keeps_its_cursor_and_loses_nothing(world: World) -> None:
+    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+    async with hub.registrar():
+        await leaf.store(10)
+        await leaf.announce()
+        info = await hub.holds(leaf.domain, 10)
+        held = await leaf.announce(confirmed=10)
+        await hub.js.purge(AGGREGATE, info.last)
+        await world.hub.kill()
+        await world.hub.start()
+        await world.leaf.wait_linked()
+        await until(lambda: hub.counted("petiole_source_readds_total") >= 1, "the source is added again")
+        answer = await leaf.announce(held.checkpoint, confirmed=10)
+        assert (answer.cursor, answer.message_id, answer.agreed) == (10, held.message_id, True)
+        await hub.holds(leaf.domain, await leaf.store(5))
+        found = await hub.leaf_sequences(leaf.domain, 1)
+        again = found[:-5]
+        assert found[-5:] == [11, 12, 13, 14, 15]
+        assert again == list(range(11 - len(again), 11)), "what comes again is the newest, in its order"
+
+
+async def test_the_aggregate_is_purged_up_to_what_is_committed_less_a_margin(world: World) -> None:
+    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+    async with hub.registrar():
+        await leaf.store(20)
+        await leaf.announce()
+        info = await hub.holds(leaf.domain, 20)
+        assert (await hub.committed(Committed(AGGREGATE, info.created, KEEP)))["purged"] == 0
+        assert await hub.committed(Committed(AGGREGATE, info.created, 12)) == {"v": 1, "purged": 12 - KEEP}
+        assert (await hub.aggregate()).first == 12 - KEEP + 1
+
+
+async def test_nothing_is_purged_that_is_not_known_to_be_committed(world: World) -> None:
+    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+    async with hub.registrar():
+        await leaf.store(20)
+        await leaf.announce()
+        info = await hub.holds(leaf.domain, 20)
+        wrong = {
+            "ends at 20, so 21 cannot be committed": Committed(AGGREGATE, info.created, 21),
+            "is of a stream that is gone": Committed(AGGREGATE, "2020-01-01T00:00:00Z", 20),
+            "came on the subject of": Committed(COMMANDS, info.created, 20),
+        }
+        for words, record in wrong.items():
+            answer = await hub.committed(record)
+            assert answer["purged"] == 0
+            assert words in answer["refused"]
+        assert (await hub.aggregate()).first == 1
+
+
+async def test_a_registrar_that_starts_again_reads_the_fleet_back(world: World) -> None:
+    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+    async with hub.registrar():
+        await leaf.store(3)
+        await leaf.announce()
+        await hub.holds(leaf.domain, 3)
+        held = await leaf.announce(confirmed=3)
+    config = (await hub.aggregate()).config
+    without_sources = {key: value for key, value in config.items() if key != "sources"}
+    await hub.js.update_stream(without_sources)
+    async with hub.registrar() as registrar:
+        row = registrar.status()["leaves"][leaf.domain]
+        assert (row["machine"], row["classes"]["normal"]["cursor"]) == (MACHINE, 3)
+        await hub.holds(leaf.domain, await leaf.store())
+        other = replace(await leaf.announcement(), machine="other")
+        assert "belongs to machine" in await leaf.refused(other.encode())
+        assert (await leaf.announce(held.checkpoint, confirmed=3)).agreed is True
+
+
+async def test_a_registrar_ends_in_order_while_its_server_is_away(world: World) -> None:
+    hub = await hub_of(world)
+    async with hub.registrar() as registrar:
+        await world.hub.kill()
+        assert set(registrar.status()["leaves"]) == {"edge-1"}
+
+
+async def test_a_purged_checkpoint_is_agreed_if_the_hub_remembers_it_and_unknown_if_not(world: World) -> None:
+    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+    async with hub.registrar():
+        await leaf.store(3)
+        await leaf.announce()
+        await hub.holds(leaf.domain, 3)
+        held = (await leaf.announce(confirmed=3)).checkpoint
+        assert held is not None
+        assert (await leaf.announce(held)).agreed is True
+        await hub.holds(leaf.domain, await leaf.store(3))
+        await hub.js.purge(AGGREGATE, 5)
+    async with hub.registrar():
+        assert (await leaf.announce(held)).agreed is True
+        assert (await leaf.announce(replace(held, message_id="another"))).agreed is None
