@@ -1,0 +1,198 @@
+"""`petiole run` as its users run it: a process of its own, with an embedded server."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent.demo import plan
+from agent.demo.plan import Member
+from agent.server.probe import process_of
+
+PETIOLE = str(Path(sys.executable).parent / "petiole")
+WAIT_SECONDS = 30.0
+READING = b'{"device":"pump-7","metric":"pressure","value":2.4}'
+
+
+class Agent:
+    """One agent's configuration, and the process that runs it."""
+
+    def __init__(self, member: Member, toml: str) -> None:
+        self.member = member
+        member.directory.mkdir(parents=True, exist_ok=True)
+        member.config.write_text(toml)
+        self.process: subprocess.Popen[str] | None = None
+
+    def petiole(self, *command: str) -> subprocess.CompletedProcess[str]:
+        arguments = [PETIOLE, *command, "-c", str(self.member.config)]
+        return subprocess.run(arguments, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            [PETIOLE, "run", "-c", str(self.member.config)], stderr=subprocess.DEVNULL, text=True
+        )
+        wait_for(lambda: self.status_of("/readyz") == 200, "the agent is ready")
+
+    def end(self, number: signal.Signals) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(WAIT_SECONDS)
+
+    def server(self) -> int | None:
+        return process_of(self.member.state / "nats" / "nats-server.conf")
+
+    def status_of(self, path: str) -> int | None:
+        with contextlib.suppress(OSError):
+            return int(urllib.request.urlopen(self.member.admin_url + path, timeout=5).status)
+        return None
+
+    def status(self) -> dict[str, Any]:
+        with urllib.request.urlopen(self.member.admin_url + "/status", timeout=5) as answer:
+            found: dict[str, Any] = json.load(answer)
+        return found
+
+    def stored_over_http(self) -> float:
+        with urllib.request.urlopen(self.member.admin_url + "/metrics", timeout=5) as answer:
+            families = list(text_string_to_metric_families(answer.read().decode()))
+        return sum(
+            sample.value
+            for family in families
+            for sample in family.samples
+            if sample.name == "petiole_stored_readings_total" and sample.labels["input"] == "http"
+        )
+
+    def post(self, body: bytes, key: str) -> int:
+        request = urllib.request.Request(
+            f"{self.member.http_url}/v1/readings",
+            body,
+            {"Content-Type": "application/json", "Idempotency-Key": key},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=15) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as refusal:
+            return refusal.code
+
+    def close(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        if self.server() is not None:
+            self.petiole("server", "stop")
+
+
+def wait_for(true: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not true():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def leaf(tmp_path: Path) -> Iterator[Agent]:
+    """A leaf whose hub does not run."""
+    member = plan.member(tmp_path, "edge-1")
+    agent = Agent(member, plan.leaf_toml(member, plan.free_port()))
+    yield agent
+    agent.close()
+
+
+def test_all_problems_of_a_configuration_are_told_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "petiole.toml"
+    path.write_text(
+        'domain = "edge.1"\nstate_dri = "/x"\n[publish]\nlinger = "soon"\n[[input]]\ntype = "htpp"\n'
+    )
+    ended = subprocess.run([PETIOLE, "run", "-c", path], capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    for part in ("edge.1", "state_dri", "state_dir", "linger", "htpp", "http"):
+        assert part in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_taken_port_is_told_before_anything_runs(leaf: Agent) -> None:
+    with socket.create_server(("127.0.0.1", leaf.member.http_port)):
+        ended = leaf.petiole("run")
+    assert ended.returncode == 2
+    assert str(leaf.member.http_port) in ended.stderr
+    assert leaf.server() is None
+
+
+def test_a_reading_is_taken_once_however_often_and_whatever_dies(leaf: Agent) -> None:
+    leaf.start()
+    server = leaf.server()
+    assert leaf.post(READING, "a-1") == 204
+    leaf.end(signal.SIGKILL)
+    assert leaf.server() == server, "the server outlives its agent"
+    leaf.start()
+    assert leaf.server() == server, "the next agent takes the server over"
+    assert leaf.post(READING, "a-1") == 204
+    assert leaf.post(READING, "a-2") == 204
+    assert leaf.stored_over_http() == 1, "of the two requests of this run, one was stored before"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains_and_leaves_the_server_running_until_it_is_stopped(
+    leaf: Agent, number: signal.Signals
+) -> None:
+    leaf.start()
+    assert leaf.post(READING, "a-1") == 204
+    server = leaf.server()
+    assert leaf.end(number) == 0
+    state = json.loads((leaf.member.state / "state.json").read_bytes())
+    assert state["acked"]["normal"]["closed"] is True
+    assert server is not None
+    assert psutil.pid_exists(server)
+    assert leaf.petiole("server", "stop").returncode == 0
+    assert leaf.server() is None
+
+
+def test_two_agents_do_not_share_a_state_directory(leaf: Agent) -> None:
+    leaf.start()
+    text = leaf.member.config.read_text()
+    other = plan.member(leaf.member.directory, "other")
+    for mine, theirs in (
+        (leaf.member.http_port, other.http_port),
+        (leaf.member.admin_port, other.admin_port),
+    ):
+        text = text.replace(str(mine), str(theirs))
+    leaf.member.config.write_text(text)
+    ended = leaf.petiole("run")
+    assert ended.returncode == 2
+    assert "another agent" in ended.stderr
+
+
+def test_a_reading_reaches_the_hub_and_the_registrar_confirms_it(leaf: Agent, tmp_path: Path) -> None:
+    hub_member, leaf_port = plan.member(tmp_path, "hub"), plan.free_port()
+    leaf.member.config.write_text(plan.leaf_toml(leaf.member, leaf_port))
+    enrolled = leaf.petiole("enrol")
+    assert enrolled.returncode == 0
+    assert "SU" not in enrolled.stdout, "a seed never leaves its file"
+    hub = Agent(hub_member, plan.hub_toml(hub_member, leaf_port, [enrolled.stdout]))
+    try:
+        hub.start()
+        leaf.start()
+        assert leaf.post(READING, "a-1") == 204
+        stored = leaf.status()["classes"]["normal"]["last"]
+        wait_for(
+            lambda: leaf.status()["classes"]["normal"]["confirmed"] > stored,
+            "the hub has confirmed what was stored",
+        )
+        assert leaf.status()["link"]["linked"] is True
+        assert "edge-1" in json.dumps(hub.status()["fleet"])
+        assert hub.end(signal.SIGTERM) == 0
+    finally:
+        hub.close()
