@@ -3,6 +3,8 @@ traps met while measuring stay shut."""
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -39,7 +41,11 @@ def session(name: str) -> SparkSession:
     conf = SparkConf(_jvm=SparkContext._jvm)
     master = conf.get("spark.master") or "local[*]"
     conf.setMaster(_RETRYING if master == "local[*]" else master).setAppName(f"petiole {name}")
-    for key, value in (_ALWAYS | (_LOCAL if master.startswith("local") else {})).items():
+    is_local = master.startswith("local")
+    if is_local:
+        # Spark would take the first Python on the path for its workers.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    for key, value in (_ALWAYS | (_LOCAL if is_local else {})).items():
         conf.setIfMissing(key, value)
     spark = SparkSession.builder.config(conf=conf).getOrCreate()
     spark.sparkContext.setLogLevel("WARN")

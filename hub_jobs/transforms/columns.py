@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Final
+from operator import attrgetter
+from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
@@ -20,6 +21,7 @@ from hub_jobs.transforms.lines import FAULTS, Line, Tags
 
 _TIME: Final = msgspec.json.Decoder(Annotated[datetime, Meta(tz=True)])
 _TAGS: Final = msgspec.json.Decoder(Tags)
+_RAW_TAGS: Final = attrgetter("tags")
 _MAP: Final = pa.map_(pa.string(), pa.string())
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -93,12 +95,18 @@ def _outside(stamps: Times) -> Mask:
 
 def values(rows: Sequence[Line]) -> tuple[pa.Array, pa.Array]:
     """The columns `value` and `text`."""
-    given = [row.value for row in rows]
-    if set(map(type, given)) == {float}:
-        return pa.array(given, pa.float64()), pa.nulls(len(given), pa.string())
-    numbers = [None if type(one) is str else float(one) for one in given]
-    texts = [one if type(one) is str else _BOOLS[one] if type(one) is bool else None for one in given]
-    return pa.array(numbers, pa.float64()), pa.array(texts, pa.string())
+    given: list[Any] = [row.value for row in rows]
+    texts: list[str | None] = [None] * len(given)
+    for at in [at for at, kind in enumerate(map(type, given)) if kind is not float and kind is not int]:
+        one = given[at]
+        texts[at] = one if isinstance(one, str) else _BOOLS[bool(one)]
+        given[at] = None if isinstance(one, str) else float(one)
+    try:
+        numbers = pa.array(given, pa.float64())
+    except pa.ArrowInvalid:
+        # A whole number that a double does not hold exactly.
+        numbers = pa.array([None if one is None else float(one) for one in given], pa.float64())
+    return numbers, pa.array(texts, pa.string())
 
 
 _BOOLS: Final = {True: "true", False: "false"}
@@ -106,7 +114,7 @@ _BOOLS: Final = {True: "true", False: "false"}
 
 def tags(rows: Sequence[Line]) -> tuple[pa.MapArray, Mask]:
     """The column `tags`, each distinct text parsed once, and which rows have tags that are none."""
-    texts = pa.array([bytes(row.tags) for row in rows], pa.binary()).dictionary_encode()
+    texts = pa.array(list(map(bytes, map(_RAW_TAGS, rows))), pa.binary()).dictionary_encode()
     parsed: list[list[tuple[str, str]]] = []
     wrong: list[int] = []
     for at, text in enumerate(texts.dictionary.to_pylist()):
@@ -120,10 +128,10 @@ def tags(rows: Sequence[Line]) -> tuple[pa.MapArray, Mask]:
     return column, np.isin(codes, np.array(wrong, dtype=np.int32))
 
 
-def devices(rows: Sequence[Line], domains: pa.Array) -> pa.Array:
-    """The column `device`, with the domain where a line has none."""
+def devices(rows: Sequence[Line], domains: pa.Array, owner: npt.NDArray[np.int32]) -> pa.Array:
+    """The column `device`, with the domain of its message where a line has none."""
     given = [row.device for row in rows]
     if UNSET not in given:
         return pa.array(given, pa.string())
     named = pa.array([None if one is UNSET else one for one in given], pa.string())
-    return pc.coalesce(named, domains)
+    return pc.coalesce(named, domains.take(pa.array(owner)))

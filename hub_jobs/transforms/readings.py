@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from agent.contract import ContractError
 from hub_jobs.tables.schemas import QUARANTINE, READINGS, TIME
@@ -39,14 +40,14 @@ class _Part:
     """Rows of one message inside a chunk."""
 
     message: Message
-    numbers: Sequence[int]
+    numbers: npt.NDArray[np.int32]
     rows: list[Line]
     text: bytes
     first: int
 
     def line(self, at: int) -> bytes:
         """The text of row `at`."""
-        return self.text.split(b"\n")[self.numbers[at] - self.first]
+        return self.text.split(b"\n")[int(self.numbers[at]) - self.first]
 
 
 class Refiner:
@@ -88,18 +89,18 @@ class Refiner:
         if repaired:
             again, lost = _table(repaired)
             for part in (repaired[at] for at in np.flatnonzero(lost).tolist()):
-                self._bad(part.message, part.numbers[0], part.line(0), _NO_MOMENT)
-            table = pa.concat_tables([table, again.filter(pa.array(~lost))])
+                self._bad(part.message, int(part.numbers[0]), part.line(0), _NO_MOMENT)
+            table = pa.concat_tables([table, again.filter(pa.array(~lost))]).unify_dictionaries()
         return table
 
     def _add(self, message: Message, found: Slice) -> None:
-        numbers = found.numbers
-        if numbers is None:
-            numbers = range(found.first, found.first + len(found.rows))  # type: ignore[assignment]
         for bad in found.bad:
             self._bad(message, bad.number, bad.text, bad.reason)
         if found.rows:
-            self._parts.append(_Part(message, numbers or (), found.rows, found.text, found.first))
+            numbers = np.array(found.numbers or (), dtype=np.int32)
+            if found.numbers is None:
+                numbers = np.arange(found.first, found.first + len(found.rows), dtype=np.int32)
+            self._parts.append(_Part(message, numbers, found.rows, found.text, found.first))
             self._size += len(found.rows)
 
     def _bad(self, message: Message, line: int, text: bytes, detail: str) -> None:
@@ -115,13 +116,13 @@ class Refiner:
             index = int(np.searchsorted(ends, at, side="right"))
             part = parts[index]
             inside = at - int(ends[index] - sizes[index])
-            text, number = part.line(inside), part.numbers[inside]
+            text, number = part.line(inside), int(part.numbers[inside])
             try:
                 line = _reread(text, part.rows[inside], direct=part.message.n is None)
             except ContractError as error:
                 self._bad(part.message, number, text, str(error))
             else:
-                repaired.append(_Part(part.message, [number], [line], text, number))
+                repaired.append(_Part(part.message, part.numbers[inside : inside + 1], [line], text, number))
         return repaired
 
 
@@ -135,40 +136,50 @@ def _reread(text: bytes, line: Line, *, direct: bool) -> Line:
 
 def _table(parts: Sequence[_Part]) -> tuple[pa.Table, Mask]:
     """The rows of `readings`, and which of them have a time or tags that are none."""
-    rows = [line for part in parts for line in part.rows]
+    rows = list(chain.from_iterable(part.rows for part in parts))
     messages = [part.message for part in parts]
     sizes = np.array([len(part.rows) for part in parts], dtype=np.int64)
-    owner = pa.array(np.repeat(np.arange(len(parts)), sizes))
-
-    def spread(name: str, kind: pa.DataType) -> pa.Array:
-        return pa.array([getattr(message, name) for message in messages], kind).take(owner)
-
+    owner = np.repeat(np.arange(len(parts), dtype=np.int32), sizes)
     stamps, own, wrong_times = times(rows)
-    default = np.repeat(np.array([message.default_ts for message in messages], dtype=np.int64), sizes)
+    default = np.array([message.default_ts for message in messages], dtype=np.int64)[owner]
     moments = pa.array(np.where(own, stamps, default)).cast(TIME)
     column, wrong_tags = tags(rows)
     value, text = values(rows)
-    domain = spread("domain", pa.string())
+    clocks = np.array([_CLOCKS.index(message.ts_source) for message in messages], dtype=np.int32)
     arrays = {
         "ts": moments,
-        "ts_source": pc.if_else(pa.array(own), "device", spread("ts_source", pa.string())),
-        "domain": domain,
-        "device": devices(rows, domain),
+        "ts_source": _coded(np.where(own, 0, clocks[owner]).astype(np.int32), _CLOCKS),
+        "domain": _coded(owner, [message.domain for message in messages]),
+        "device": devices(rows, pa.array([message.domain for message in messages], pa.string()), owner),
         "metric": pa.array([row.metric for row in rows], pa.string()),
         "value": value,
         "text": text,
         "tags": column,
-        "class": spread("cls", pa.string()),
-        "run": spread("run", pa.string()),
-        "n": spread("n", pa.int64()),
-        "index": pa.array([number for part in parts for number in part.numbers], pa.int32()),
-        "arrived": spread("arrived", pa.int64()).cast(TIME),
+        "class": _coded(owner, [message.cls for message in messages]),
+        "run": _coded(owner, [message.run for message in messages]),
+        "n": _number(owner, [message.n for message in messages]),
+        "index": pa.array(np.concatenate([_NO_NUMBERS, *(part.numbers for part in parts)])),
+        "arrived": _number(owner, [message.arrived for message in messages]).cast(TIME),
         "event_date": moments.cast(pa.date32()),
-        "source_stream": spread("source_stream", pa.string()),
-        "source_identity": spread("source_identity", pa.string()),
-        "source_seq": spread("source_seq", pa.int64()),
+        "source_stream": _coded(owner, [message.source_stream for message in messages]),
+        "source_identity": _coded(owner, [message.source_identity for message in messages]),
+        "source_seq": _number(owner, [message.source_seq for message in messages]),
     }
-    return pa.table(arrays, schema=READINGS), wrong_times | wrong_tags
+    return pa.table(arrays).select(READINGS.names), wrong_times | wrong_tags
+
+
+_NO_NUMBERS: Final = np.array([], dtype=np.int32)
+_CLOCKS: Final = ("device", "agent", "hub")
+
+
+def _coded(codes: npt.NDArray[np.int32], texts: Sequence[str | None]) -> pa.DictionaryArray:
+    """A text for every row, each distinct one once: Parquet takes it as it is."""
+    distinct = pa.array(texts, pa.string()).dictionary_encode()
+    return pa.DictionaryArray.from_arrays(distinct.indices.take(pa.array(codes)), distinct.dictionary)
+
+
+def _number(owner: npt.NDArray[np.int32], numbers: Sequence[int | None]) -> pa.Array:
+    return pa.array(numbers, pa.int64()).take(pa.array(owner))
 
 
 def quarantine_table(refused: Sequence[Refused]) -> pa.Table:
