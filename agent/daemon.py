@@ -18,9 +18,7 @@ from agent import state as state_file
 from agent.admin.server import AdminServer
 from agent.config import Config, listen_address
 from agent.exits import Exit
-from agent.hub import Hub
 from agent.intake import Input
-from agent.leaf import Leaf
 from agent.metrics import Metrics
 from agent.server.binary import ServerError
 from agent.server.keys import SeedError
@@ -56,13 +54,26 @@ def run(config: Config, inputs: Sequence[Input], metrics: Metrics) -> Exit:
         config.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _only_one(config.state_dir), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(config, inputs, metrics))
-    except (StateError, SeedError, RenderError, InUseError, OSError) as error:
-        log.error("cannot start", reason=str(error))
-        return Exit.USAGE
-    except ServerError as error:
+    except Exception as error:
+        return _told(_alone(error))
+    return Exit.WELL
+
+
+def _alone(error: Exception) -> Exception:
+    """What a TaskGroup has wrapped, when it is a single exception."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def _told(error: Exception) -> Exit:
+    if isinstance(error, ServerError):
         log.error("the NATS server cannot be started", reason=str(error))
         return Exit.UNREACHABLE
-    return Exit.WELL
+    if isinstance(error, StateError | SeedError | RenderError | InUseError | OSError):
+        log.error("cannot start", reason=str(error))
+        return Exit.USAGE
+    raise error
 
 
 @contextlib.contextmanager
@@ -85,7 +96,7 @@ async def _serve(config: Config, inputs: Sequence[Input], metrics: Metrics) -> N
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    role: Role = Hub(config, metrics) if config.role == "hub" else Leaf(config, state, metrics, inputs)
+    role = _role(config, state, inputs, metrics)
     admin = AdminServer(listen_address(config.admin.listen), metrics, role.status, role.ready)
     ended = asyncio.Event()
     async with asyncio.TaskGroup() as group:
@@ -99,6 +110,17 @@ async def _serve(config: Config, inputs: Sequence[Input], metrics: Metrics) -> N
         ended.set()
         await admin_task
     log.info("stopped", domain=config.domain)
+
+
+def _role(config: Config, state: StateFile, inputs: Sequence[Input], metrics: Metrics) -> Role:
+    # Imported here, so that an edge machine does not hold the hub's half in memory.
+    if config.role == "hub":
+        from agent.hub import Hub
+
+        return Hub(config, metrics)
+    from agent.leaf import Leaf
+
+    return Leaf(config, state, metrics, inputs)
 
 
 async def _server(

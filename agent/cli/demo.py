@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from agent.demo.processes import DemoError
-from agent.demo.report import Report
-from agent.demo.story import Story, fresh
 from agent.exits import Exit
+
+if TYPE_CHECKING:
+    from agent.demo.report import Report
+    from agent.demo.story import Story
 
 _DIRECTORY = Path("build/demo")
 
@@ -25,11 +26,17 @@ Directory = Annotated[Path, typer.Option("--directory", help="Where it works; wh
 def command(directory: Directory = _DIRECTORY) -> None:
     """Run a hub and two leaves under load, break things while data flows, and show that every reading arrived
     once."""
+    from rich.console import Console
+
+    from agent.demo.processes import DemoError
+    from agent.demo.story import Story, fresh
+
     console = Console(highlight=False)
+    story = partial(Story, directory.resolve(), partial(console.print, soft_wrap=True))
     directory = directory.resolve()
     fresh(directory)
     try:
-        report = asyncio.run(_tell(directory, console))
+        report = asyncio.run(_told(story))
     except DemoError as error:
         console.print(f"[red]the demonstration failed:[/red] {error}")
         raise typer.Exit(Exit.FAILED) from None
@@ -41,8 +48,8 @@ def command(directory: Directory = _DIRECTORY) -> None:
     raise typer.Exit(Exit.WELL if report.whole else Exit.LOSS)
 
 
-async def _tell(directory: Path, console: Console) -> Report:
+async def _told(story: Callable[[], Story]) -> Report:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return await Story(directory, partial(console.print, soft_wrap=True)).tell()
+    return await story().tell()

@@ -131,6 +131,14 @@ def test_a_taken_port_is_told_before_anything_runs(leaf: Agent) -> None:
     assert leaf.server() is None
 
 
+def test_a_port_of_the_server_that_is_taken_ends_the_agent_in_one_sentence(leaf: Agent) -> None:
+    with socket.create_server(("127.0.0.1", leaf.member.nats_port)):
+        ended = leaf.petiole("run")
+    assert ended.returncode == 5
+    assert f"{leaf.member.nats_port} is taken" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 def test_a_reading_is_taken_once_however_often_and_whatever_dies(leaf: Agent) -> None:
     leaf.start()
     server = leaf.server()
