@@ -1,0 +1,217 @@
+"""The leaf's agent when a store, a consumer or its state is lost or put back: a new epoch comes first."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+from nats.aio.msg import Msg
+
+from agent import streams
+from agent.config import Config, Publish, Seconds
+from agent.contract import link_consumer
+from agent.jetstream import JetStreamError
+from agent.sender import Sender
+from tests.agents import CLASS, Agent, Shelf, agent, chunk, insist, leaf_config, shelf
+from tests.servers import Leaf as LeafServer
+from tests.servers import World, until
+
+QUICK = Publish(linger=Seconds(0.005), drain=Seconds(1.0))
+
+
+@pytest.fixture
+def config(world: World, tmp_path: Path) -> Config:
+    """An agent beside the first leaf's server."""
+    return leaf_config(world.leaf, tmp_path / "state", QUICK)
+
+
+@pytest.mark.parametrize("wiped", [False, True])
+async def test_a_batch_whose_ack_was_lost_is_not_sent_again_when_the_server_has_forgotten_it(
+    world: World, config: Config, monkeypatch: pytest.MonkeyPatch, wiped: bool
+) -> None:
+    monkeypatch.setattr(streams, "DUPLICATE_WINDOW_NS", 100_000_000)
+    one_shelf = await shelf(world.leaf)
+    async with agent(config) as one:
+        for number in range(5):
+            await one.submit(chunk(str(number)))
+        with monkeypatch.context() as deaf:
+            deaf.setattr(Sender, "_on_reply", _ignore)
+            await _again(world.leaf)
+            await one.ready()
+            waiting = asyncio.create_task(one.submit(chunk("a")))
+            await until(lambda: _holds(one_shelf, "a/0"), "the batch is stored")
+            if wiped:
+                await wipe(world.leaf)
+                await until(lambda: _holds(one_shelf, "a/0"), "the batch is stored again")
+            await world.leaf.kill()
+            await until(lambda: not one.leaf.ready()[0], "the agent has noticed")
+        await asyncio.sleep(0.2)  # the time after which the server takes the same id again
+        await world.leaf.start()
+        await waiting
+        assert (await one_shelf.texts()).count("a/0") == 1
+
+
+async def _again(server: LeafServer) -> None:
+    await server.kill()
+    await server.start()
+
+
+async def _ignore(_sender: Sender, _msg: Msg) -> None:
+    """An ack that does not arrive."""
+
+
+async def _holds(one_shelf: Shelf, text: str) -> bool:
+    try:
+        return text in await one_shelf.texts()
+    except JetStreamError:
+        return False
+
+
+async def new_epoch_first(one_shelf: Shelf, one: Agent, old: str) -> None:
+    """The epoch is another one than `old`, its consumer is the only one, and was there before the first batch
+    of this run was stored."""
+    await until(lambda: one.state().epochs[CLASS] != old, "there is a new epoch")
+    name = link_consumer(one.state().epochs[CLASS])
+    assert await one_shelf.link_consumers() == [name]
+    made = (await one_shelf.js.consumer_info(one_shelf.stream, name)).created
+    mine = [batch for batch in await one_shelf.batches() if "after/0" in batch.texts]
+    assert len(mine) == 1
+    assert made < mine[0].time
+
+
+def _epochs(one: Agent, reason: str) -> float:
+    return one.value("petiole_epochs_total", reason=reason, **{"class": CLASS})
+
+
+async def wipe(server: LeafServer) -> None:
+    """Lose the server's store."""
+    await server.kill()
+    await asyncio.to_thread(shutil.rmtree, server.config.store_dir)
+    await server.start()
+
+
+async def test_a_store_that_is_wiped_while_the_agent_runs_gets_a_new_epoch_first(
+    world: World, config: Config
+) -> None:
+    async with agent(config) as one:
+        await one.submit(chunk("before"))
+        old = one.leaf._state.current.epochs[CLASS]
+        await wipe(world.leaf)
+        await insist(one, chunk("after", key="after"))
+        await new_epoch_first(await shelf(world.leaf), one, old)
+        assert _epochs(one, "stream_recreated") == 1
+
+
+async def test_a_store_that_is_wiped_while_the_agent_is_down_gets_a_new_epoch_first(
+    world: World, config: Config
+) -> None:
+    async with agent(config) as one:
+        await one.submit(chunk("before", position="7"), "tail")
+        await one.stop()
+        old = one.state().epochs[CLASS]
+    await wipe(world.leaf)
+    async with agent(config) as one:
+        await one.submit(chunk("after"))
+        await new_epoch_first(await shelf(world.leaf), one, old)
+        assert await one.leaf.position("tail", CLASS) == "7", "the lost batch is not read in twice"
+
+
+async def copy_store(server: LeafServer, copy: Path) -> None:
+    """Copy the server's store as it is."""
+    await server.stop()
+    await asyncio.to_thread(shutil.copytree, server.config.store_dir, copy)
+    await server.start()
+
+
+async def put_back(server: LeafServer, copy: Path) -> None:
+    """Put a copy of the server's store in its place."""
+    await server.kill()
+    await asyncio.to_thread(shutil.rmtree, server.config.store_dir)
+    await asyncio.to_thread(shutil.move, copy, server.config.store_dir)
+    await server.start()
+
+
+async def test_a_store_that_was_put_back_gets_a_new_epoch_first(
+    world: World, config: Config, tmp_path: Path
+) -> None:
+    async with agent(config) as one:
+        await one.submit(chunk("before"))
+        await copy_store(world.leaf, tmp_path / "copy")
+        await insist(one, chunk("lost", key="lost"))
+        old = one.leaf._state.current.epochs[CLASS]
+        await put_back(world.leaf, tmp_path / "copy")
+        await insist(one, chunk("after", key="after"))
+        one_shelf = await shelf(world.leaf)
+        await new_epoch_first(one_shelf, one, old)
+        assert await one_shelf.texts() == ["before/0", "after/0"]
+        assert _epochs(one, "stream_put_back") == 1
+
+
+async def test_a_position_is_the_newest_that_was_stored_whatever_store_and_state_remember(
+    world: World, config: Config, tmp_path: Path
+) -> None:
+    one_shelf = await shelf(world.leaf)
+    async with agent(config) as one:
+        await one.submit(chunk("a", position="1"), "tail")
+        await copy_store(world.leaf, tmp_path / "copy")
+        await insist(one, chunk("b", key="b", position="2"))
+        await one.submit(chunk("b", position="2"), "tail")
+        await put_back(world.leaf, tmp_path / "copy")
+        await until(lambda: _epochs(one, "stream_put_back") == 1, "there is a new epoch")
+        assert await one.leaf.position("tail", CLASS) == "2", "the store is older than the state"
+        remembered = one.state_path.read_bytes()
+        await one.submit(chunk("c", position="3"), "tail")
+        assert [batch.position for batch in await one_shelf.batches()] == ["1", "3"]
+        await one.crash()
+        one.state_path.write_bytes(remembered)
+    async with agent(config) as one:
+        assert await one.leaf.position("tail", CLASS) == "3", "the state is older than the store"
+
+
+async def test_a_link_consumer_that_was_deleted_gets_a_new_epoch_first(world: World, config: Config) -> None:
+    one_shelf = await shelf(world.leaf)
+    async with agent(config) as one:
+        await one.submit(chunk("before"))
+        await one.stop()
+        old = one.state().epochs[CLASS]
+    await one_shelf.js.delete_consumer(one_shelf.stream, link_consumer(old))
+    async with agent(config) as one:
+        await one.submit(chunk("after"))
+        await new_epoch_first(one_shelf, one, old)
+
+
+async def test_a_state_file_that_was_lost_means_a_new_epoch_first(world: World, config: Config) -> None:
+    one_shelf = await shelf(world.leaf)
+    async with agent(config) as one:
+        await one.submit(chunk("before", key="k", position="7"), "tail")
+        await one.stop()
+        old = one.state().epochs[CLASS]
+        one.state_path.unlink()
+    async with agent(config) as one:
+        await one.submit(chunk("before", key="k", position="7"), "tail")
+        assert await one.leaf.position("tail", CLASS) == "7"
+        await one.submit(chunk("after"))
+        await new_epoch_first(one_shelf, one, old)
+        assert await one_shelf.texts() == ["before/0", "after/0"]
+
+
+async def test_an_epoch_that_could_not_be_saved_is_saved_when_the_disk_takes_it(
+    world: World, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = True
+    replace = Path.replace
+
+    def refuse(one: Path, to: Path) -> Path:
+        if full:
+            raise OSError(28, "No space left on device")
+        return replace(one, to)
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    async with agent(config) as one:
+        await one.submit(chunk("a"))
+        assert one.state().epochs == {}
+        full = False
+        await until(lambda: one.state().epochs != {}, "the epoch is saved")
+        assert await (await shelf(world.leaf)).link_consumers() == [link_consumer(one.state().epochs[CLASS])]
