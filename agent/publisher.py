@@ -100,7 +100,7 @@ class Publisher:
     def abandon(self) -> None:
         """Refuse all that was never sent: the agent ends."""
         self.stop()
-        stopping = RefusedError(Reason.STOPPING, "the agent is stopping; nothing of this was stored", 5.0)
+        stopping = RefusedError(Reason.STOPPING, "the agent is stopping", 5.0)
         for draft in self.queue:
             for entry in draft.live():
                 self.refuse((draft.input, draft.cls), entry, stopping)
@@ -108,17 +108,15 @@ class Publisher:
 
     def _refuse_at_once(self, now: float) -> None:
         if self._stopping:
-            raise RefusedError(Reason.STOPPING, "the agent is stopping; nothing of this was stored", 5.0)
+            raise RefusedError(Reason.STOPPING, "the agent is stopping", 5.0)
         if self._away_since is not None and now - self._away_since > AWAY_GRACE:
-            raise RefusedError(
-                Reason.UNAVAILABLE, "the local NATS server does not answer; nothing of this was stored", 5.0
-            )
+            raise RefusedError(Reason.UNAVAILABLE, "the local NATS server does not answer", 5.0)
 
     async def _admit(self, key: tuple[str, str], entry: Entry[Settled]) -> None:
         try:
             await self._budget.acquire(len(entry.chunk.payload))
         except asyncio.CancelledError:
-            busy = "more is in flight than memory is set aside for; nothing of this was stored"
+            busy = "more is in flight than memory is set aside for"
             entry.withdrawn = True
             self.refuse(key, entry, RefusedError(Reason.BUSY, busy, 1.0))
             raise
@@ -145,7 +143,7 @@ class Publisher:
     def _give_up(self, key: tuple[str, str], entry: Entry[Settled], *, joined: bool) -> Exception | None:
         if not joined and not entry.sent and not entry.waiter.done():
             entry.withdrawn = True
-            away = "the local NATS server has not taken it in time; nothing of this was stored"
+            away = "the local NATS server has not taken it in time"
             self.refuse(key, entry, RefusedError(Reason.UNAVAILABLE, away, 5.0))
             self._drop_withdrawn()
         if entry.waiter.done() and not joined:

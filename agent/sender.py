@@ -259,7 +259,7 @@ class Sender:
             self._on_full()
             refusal = _full(text)
         else:
-            refusal = RefusedError(reason, f"the local stream refuses: {text}; nothing of this was stored")
+            refusal = RefusedError(reason, f"the local stream refuses: {text}")
         self._refuse_entries(batch.input, cls, batch.entries, refusal)
 
     def _refuse_entries(self, input_name: str, cls: str, entries: Entries, refusal: RefusedError) -> None:
@@ -274,6 +274,4 @@ class Sender:
 
 
 def _full(text: str) -> RefusedError:
-    return RefusedError(
-        Reason.FULL, f"the local stream is full ({text}); nothing of this was stored", retry_after=10.0
-    )
+    return RefusedError(Reason.FULL, f"the local stream is full ({text})", retry_after=10.0)

@@ -9,7 +9,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -22,6 +21,7 @@ from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NoAnswerError
 
 from agent.contract import DEFAULT_CLASS, aggregate, inbox_prefix, server_name
+from agent.demo.plan import free_port
 from agent.server.keys import ensure_key
 from agent.server.process import EmbeddedServer
 from agent.server.render import HubConfig, LeafConfig, LeafUser, ServerConfig, address_of
@@ -31,13 +31,6 @@ WAIT_SECONDS = 20.0
 _STORE = 1024**3
 _HUB_KEYS = ("registrar", "registrar_system", "jobs")
 _LEAF_KEYS = ("agent", "agent_system", "device")
-
-
-def free_port() -> int:
-    """A port on the loopback that nobody listens on now."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 class Node:

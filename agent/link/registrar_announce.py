@@ -15,14 +15,30 @@ from typing import Final
 
 import msgspec
 
-from agent.contract import Announce, Answer, Checkpoint, ClassAnswer, leaf_stream, leaf_subjects
+from agent.contract import (
+    Announce,
+    Answer,
+    Checkpoint,
+    ClassAnswer,
+    batch_subject,
+    leaf_stream,
+    leaf_subjects,
+)
 from agent.jetstream import JetStream, StreamInfo
 from agent.link.aggregate import Observation, SourceState
 from agent.link.aggregate_keeper import AggregateKeeper
 from agent.link.fleet import ClassRecord, Leaf, admitted, new_epochs, refusal
 from agent.link.fleet_book import EPOCH_EVERY, FleetBook
 from agent.link.fleet_store import FleetStore
-from agent.link.registrar_answer import agreed, class_answer, class_state, held_now, proposal, stored
+from agent.link.registrar_answer import (
+    Stored,
+    agreed,
+    class_answer,
+    class_state,
+    held_now,
+    proposal,
+    stored,
+)
 from agent.link.registrar_log import Problems
 
 _OBSERVED: Final = 1.0
@@ -138,7 +154,10 @@ class Announcements:
                 self._problems.end(about, f"leaf {domain} and hub agree on {checkpoint}")
         self._book.put(domain, cls, record)
         contested = self._book.rival(domain, _now()) is not None
-        return class_answer(record, class_state(state, info, contested=contested), agrees)
+        batch = None
+        if record.held is not None and not record.held.message_id:
+            batch = await self._newest(domain, cls, batch_subject(domain, cls, ">"), info)
+        return class_answer(record, class_state(state, info, contested=contested), agrees, batch)
 
     async def _with_held(
         self, domain: str, cls: str, state: SourceState | None, info: StreamInfo
@@ -146,14 +165,16 @@ class Announcements:
         newest = None
         held = self._book.leaves[domain].classes[cls].held
         if state is not None and state.seq and (held is None or held.seq < state.seq or not held.message_id):
-            subject = leaf_subjects(domain, cls)
-            message = await self._js.get_message(info.name, last_by_subject=subject)
-            newest = stored(message, leaf_stream(domain, cls))
+            newest = await self._newest(domain, cls, leaf_subjects(domain, cls), info)
         record = self._book.leaves[domain].classes[cls]
         held = held_now(record.held, state, newest, info)
         if newest is not None and (seen := proposal(held, info.name)) is not None:
             self._prove(domain, cls, seen)
         return msgspec.structs.replace(record, held=held)
+
+    async def _newest(self, domain: str, cls: str, subject: str, info: StreamInfo) -> Stored | None:
+        message = await self._js.get_message(info.name, last_by_subject=subject)
+        return stored(message, leaf_stream(domain, cls))
 
     async def _agreed(
         self, domain: str, cls: str, checkpoint: Checkpoint, record: ClassRecord, info: StreamInfo

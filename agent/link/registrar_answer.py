@@ -102,8 +102,11 @@ def class_state(state: SourceState | None, info: StreamInfo, *, contested: bool)
     return "flowing" if state is not None and state.alive else "linking"
 
 
-def class_answer(record: ClassRecord, state: str, agreed: bool | None) -> ClassAnswer:
-    """The answer for one class."""
+def class_answer(
+    record: ClassRecord, state: str, agreed: bool | None, newest_batch: Stored | None = None
+) -> ClassAnswer:
+    """The answer for one class. Where the message at the cursor has no id, as a device's own has none, the
+    newest batch is proposed as checkpoint instead."""
     held = record.held
     return ClassAnswer(
         stream=record.stream,
@@ -111,5 +114,11 @@ def class_answer(record: ClassRecord, state: str, agreed: bool | None) -> ClassA
         message_id=held.message_id if held else "",
         state=state,
         agreed=agreed,
-        checkpoint=proposal(held, record.stream),
+        checkpoint=proposal(held, record.stream) or _checkpoint(newest_batch, record.stream),
     )
+
+
+def _checkpoint(message: Stored | None, stream: str) -> Checkpoint | None:
+    if message is None or not message.message_id:
+        return None
+    return Checkpoint(message.leaf_seq, message.message_id, stream, message.hub_seq)

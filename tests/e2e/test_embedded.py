@@ -17,12 +17,13 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from agent.demo.plan import free_port
 from agent.server.binary import ServerError
 from agent.server.keys import ensure_key
 from agent.server.probe import process_of
 from agent.server.process import EmbeddedServer
 from agent.server.render import HubConfig, LeafUser, address_of
-from tests.servers import free_port, make_hub, until
+from tests.servers import make_hub, until
 
 AGENT = """
 import asyncio, pathlib, pickle, socket, sys, uvloop

@@ -18,6 +18,7 @@ import zstandard
 
 from agent import contract
 from agent.config import ConfigError, Seconds, Size
+from agent.demo.plan import free_port
 from agent.inputs.http import HttpInput, HttpOptions
 from agent.intake import Chunk, Reason, RefusedError, UnknownOutcomeError
 from agent.metrics import Metrics
@@ -106,13 +107,6 @@ class Served:
 
     def metric(self, name: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(name, {"input": "http", **labels}) or 0.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 async def until(condition: Callable[[], bool]) -> None:

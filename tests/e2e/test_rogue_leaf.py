@@ -15,13 +15,14 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from agent.contract import announce_subject, inbox_prefix, new_epoch
+from agent.demo.plan import free_port
 from agent.server.binary import find_binary
 from agent.server.child import reap, spawn
 from agent.server.files import private_directory, write_private
 from agent.server.keys import write_link_include
 from agent.server.probe import Watched, greeting
 from agent.server.render import LINK_INCLUDE
-from tests.servers import Leaf, World, api, free_port, is_answered, until
+from tests.servers import Leaf, World, api, is_answered, until
 from tests.streams import AGGREGATE, held, make_aggregate, make_commands, make_leaf_stream, make_mirror
 
 OPEN = """

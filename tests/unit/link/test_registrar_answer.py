@@ -169,3 +169,11 @@ def test_the_state_is_one_word(active: float | None, size: int, contested: bool,
 def test_an_answer_without_anything_held_has_the_cursor_nought() -> None:
     answer = class_answer(record(), "linking", None)
     assert (answer.cursor, answer.message_id, answer.checkpoint) == (0, "", None)
+
+
+def test_where_a_device_spoke_last_the_newest_batch_is_proposed() -> None:
+    held = Held(seq=9, message_id="", hub_seq=0, last=20)
+    answer = class_answer(record(held), "flowing", None, Stored(7, "run-normal-3", 18))
+    assert (answer.cursor, answer.message_id) == (9, "")
+    assert answer.checkpoint == Checkpoint(7, "run-normal-3", "TELEMETRY_0", 18)
+    assert class_answer(record(held), "flowing", None, Stored(7, "", 18)).checkpoint is None

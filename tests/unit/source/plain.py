@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from agent.demo.plan import free_port
 from hub_jobs.source.wire import Connection, Server, WireError
 
 WAIT_SECONDS = 20.0
@@ -32,9 +33,7 @@ class PlainServer:
 
     def __init__(self, directory: Path, extra: str = "", leaf_port: int | None = None) -> None:
         self._directory = directory
-        with socket.socket() as one:
-            one.bind(("127.0.0.1", 0))
-            self.port = one.getsockname()[1]
+        self.port = free_port()
         self._config = directory / "server.conf"
         directory.mkdir(parents=True, exist_ok=True)
         self._config.write_text(
