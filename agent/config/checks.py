@@ -16,6 +16,8 @@ from agent.config.schema import Config, Nats, listen_address
 _USER_KEY: Final = re.compile(r"U[A-Z2-7]{55}\Z")
 _EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
 _SCHEMES: Final = ("nats-leaf", "nats", "tls", "ws", "wss")
+_MAX_LINGER: Final = 5.0
+"""Half of what `agent.publisher` waits before it refuses a chunk that was not sent."""
 _SECRETS: Final = ("seed_file", "system_seed_file", "link_seed_file", "jobs_seed_file", "device_seed_file")
 
 
@@ -152,6 +154,18 @@ def _addresses(config: Config) -> Iterator[Problem]:
 
 
 def _sizes(config: Config) -> Iterator[Problem]:
+    if config.publish.linger > _MAX_LINGER:
+        yield Problem(
+            "publish.linger",
+            f"{config.publish.linger:g} s is longer than a sender waits for its answer",
+            f'make it at most "{_MAX_LINGER:g}s"',
+        )
+    if config.publish.batch_bytes > contract.MAX_BODY_BYTES:
+        yield Problem(
+            "publish.batch_bytes",
+            f"{config.publish.batch_bytes} bytes are more than a batch may have",
+            f"make it at most {contract.MAX_BODY_BYTES}",
+        )
     if config.publish.in_flight < config.publish.batch_bytes:
         yield Problem(
             "publish.in_flight",

@@ -117,6 +117,8 @@ def test_all_problems_are_told_at_once_each_with_its_key(file: Path) -> None:
         (LEAF + "[publish]\nwindow = 0", "a whole number of at least 1"),
         (LEAF + '[publish]\nwindow = "64"', "a whole number of at least 1"),
         (LEAF + "[publish]\nwindow = true", "a whole number of at least 1"),
+        (LEAF + '[publish]\nlinger = "9s"', "publish.linger: 9 s is longer than a sender waits"),
+        (LEAF + '[publish]\nbatch_bytes = "17MiB"', "publish.batch_bytes: 17825792 bytes are more than"),
         (LEAF + '[publish]\nin_flight = "1kB"', "publish.in_flight: 1000 bytes do not hold one batch"),
         ("state_dir = 1\n" + LEAF, "state_dir: 1 cannot be used; give a path in quotes"),
         ('state_dir = ""\n' + LEAF, "a path in quotes"),
