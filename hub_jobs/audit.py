@@ -181,12 +181,12 @@ def _broken_text(row: Row) -> str:
     repeated = sorted(
         {place for place, after in zip(row.places, row.places[1:], strict=False) if place == after}
     )
-    parts = [f"places {text(lacking)} of {row['count']} are missing from readings"] if lacking else []
+    parts = [f"indexes {text(lacking)} of {row['count']} are missing from readings"] if lacking else []
     if repeated:
         doubled = text(runs_of(np.array(repeated, dtype=np.int64)))
-        parts.append(f"places {doubled} are in readings more than once")
+        parts.append(f"indexes {doubled} are in readings more than once")
     name = f"{row.domain}, class {row['class']}, run {row.run}, batch {row.n}"
-    return f"{name}: {'; '.join(parts) or 'more places than it has'}"
+    return f"{name}: {'; '.join(parts) or 'more readings than it has'}"
 
 
 def _gaps(frames: Frames, said: dict[Run, Ledger]) -> tuple[list[str], list[str]]:

@@ -154,7 +154,9 @@ def test_one_lost_reading_is_named_by_batch_and_place(lake: Path) -> None:
 
     assert code == Exit.LOSS
     assert (found[RUN]["missing"], found[RUN]["doubled"], found[RUN]["in_readings"]) == (1, 0, 38)
-    assert findings == (f"edge-1, class normal, run {RUN}, batch 2: places 7 of 10 are missing from readings")
+    assert findings == (
+        f"edge-1, class normal, run {RUN}, batch 2: indexes 7 of 10 are missing from readings"
+    )
 
 
 def test_a_doubled_reading_that_hides_a_lost_one_is_named_too(lake: Path) -> None:
@@ -170,7 +172,7 @@ def test_a_doubled_reading_that_hides_a_lost_one_is_named_too(lake: Path) -> Non
 
     assert code == Exit.LOSS
     assert (found[RUN]["missing"], found[RUN]["doubled"]) == (1, 1)
-    assert "places 7 of 10 are missing from readings; places 6 are in readings more than once" in findings
+    assert "indexes 7 of 10 are missing from readings; indexes 6 are in readings more than once" in findings
 
 
 def test_a_lost_direct_message_is_named_by_its_sequence(lake: Path) -> None:
