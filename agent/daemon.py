@@ -17,7 +17,7 @@ import uvloop
 from agent import state as state_file
 from agent.admin.server import AdminServer
 from agent.config import Config, listen_address
-from agent.exits import Exit
+from agent.contract import Exit
 from agent.intake import Input
 from agent.metrics import Metrics
 from agent.server.binary import ServerError

@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from agent.contract import ContractError, Ledger, Previous, parse_ledger
+from agent.contract import ContractError, Exit, Ledger, Previous, parse_ledger
 from hub_jobs import incarnations, report
-from hub_jobs.exits import Exit, ended, say
+from hub_jobs.exits import ended, say
 from hub_jobs.tables import ensure_table, frame, open_table, seen
 from hub_jobs.transforms import accounts, balance
 from hub_jobs.transforms.accounts import Account, Arrived

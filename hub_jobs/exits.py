@@ -4,21 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from enum import IntEnum
 
+from agent.contract import Exit
 from hub_jobs.source.wire import ApiError, Denied, Unreachable, WireError
 from hub_jobs.tables import ConflictError, TableError
-
-
-class Exit(IntEnum):
-    """What a job says when it ends."""
-
-    WELL = 0
-    FAILED = 1
-    USAGE = 2
-    LOSS = 3
-    CONFLICT = 4
-    UNREACHABLE = 5
 
 
 def ended(name: str, job: Callable[[], Exit]) -> Exit:

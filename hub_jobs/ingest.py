@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from agent.contract import Committed, aggregate, committed_subject
+from agent.contract import Committed, Exit, aggregate, committed_subject
 from hub_jobs import incarnations, tasks
-from hub_jobs.exits import Exit, ended, say
+from hub_jobs.exits import ended, say
 from hub_jobs.incarnations import Incarnation
 from hub_jobs.source.plan import Range, split
 from hub_jobs.source.wire import Connection, Server, StreamInfo, WireError, stream_info

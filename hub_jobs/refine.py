@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from agent.contract import Exit
 from hub_jobs import passes, tasks
-from hub_jobs.exits import Exit, ended, say
+from hub_jobs.exits import ended, say
 from hub_jobs.tables import ConflictError, ensure_table, open_table, seen
 
 if TYPE_CHECKING:

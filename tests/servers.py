@@ -22,10 +22,10 @@ from nats.errors import TimeoutError as NoAnswerError
 
 from agent.contract import DEFAULT_CLASS, aggregate, inbox_prefix, server_name
 from agent.demo.plan import free_port
+from agent.demo.proxy import Proxy
 from agent.server.keys import ensure_key
 from agent.server.process import EmbeddedServer
 from agent.server.render import HubConfig, LeafConfig, LeafUser, ServerConfig, address_of
-from tests.proxy import Proxy
 
 WAIT_SECONDS = 20.0
 _STORE = 1024**3

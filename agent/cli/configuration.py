@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from agent.config import Config, ConfigError, load
-from agent.exits import Exit
+from agent.contract import Exit
 from agent.inputs import INPUTS
 
 ConfigFile = Annotated[

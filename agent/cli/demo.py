@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent.exits import Exit
+from agent.contract import Exit
 
 if TYPE_CHECKING:
     from agent.demo.report import Report

@@ -7,7 +7,7 @@ import asyncio
 import typer
 
 from agent.cli.configuration import ConfigFile, configuration, end
-from agent.exits import Exit
+from agent.contract import Exit
 from agent.server.binary import ServerError
 from agent.server.process import EmbeddedServer
 from agent.server.setup import server_config, server_directory

@@ -46,6 +46,7 @@ from agent.contract.command import (
     Command,
     parse_command,
 )
+from agent.contract.exits import Exit
 from agent.contract.ledger import (
     Ledger,
     Previous,
@@ -148,6 +149,7 @@ __all__ = [
     "Command",
     "Committed",
     "ContractError",
+    "Exit",
     "Ledger",
     "MessageId",
     "Previous",

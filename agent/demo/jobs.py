@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import hub_jobs
+from agent.contract import Exit
 from agent.demo.plan import Member
 from agent.demo.processes import Processes, program
 from agent.demo.report import Found
-from agent.exits import Exit
 
 _MASTER = "local[*,4]"
 _QUERY = Path(__file__).with_name("query.py")

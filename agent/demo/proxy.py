@@ -1,72 +1,75 @@
-"""A TCP relay that can be cut: what stands between a leaf and its hub when a link is to fail."""
+"""A link that can be cut without any privilege: a TCP relay between a leaf and its hub."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+from contextlib import suppress
 
-_CHUNK = 64 * 1024
+_STOP_SECONDS = 10.0
 
 
 class Proxy:
-    """Relays a port of its own to `target`, a port on loopback. While cut it closes and refuses every
-    connection."""
+    """A TCP relay on the loopback whose link can be cut; while it is, new connections are closed at once."""
 
     def __init__(self, target: int) -> None:
+        self.port = 0
         self._target = target
         self._server: asyncio.Server | None = None
+        self._open: set[asyncio.StreamWriter] = set()
         self._relays: set[asyncio.Task[None]] = set()
-        self._open = True
-        self.port = 0
+        self._cut = False
 
     async def start(self) -> None:
-        """Listen on a port that the system picks."""
+        """Listen, on a port that `port` then holds."""
         self._server = await asyncio.start_server(self._relay, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
     def cut(self) -> None:
-        """Break every connection and refuse new ones."""
-        self._open = False
-        for relay in self._relays:
-            relay.cancel()
+        """Break every connection with a reset and refuse new ones."""
+        self._cut = True
+        for writer in self._open:
+            writer.transport.abort()
 
     def restore(self) -> None:
         """Let new connections through again."""
-        self._open = True
+        self._cut = False
 
     async def stop(self) -> None:
-        """Stop listening and break every connection."""
+        """End all of it."""
         self.cut()
         if self._server is not None:
             self._server.close()
-        await asyncio.gather(*self._relays, return_exceptions=True)
+        if self._relays:
+            await asyncio.wait(self._relays, timeout=_STOP_SECONDS)
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._relays.add(task)
-        with contextlib.suppress(OSError, asyncio.CancelledError):
-            if self._open:
-                await self._through(reader, writer)
-        self._relays.discard(task)
-        writer.transport.abort()
-
-    async def _through(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
-        ways = [
-            asyncio.ensure_future(_copy(reader, far_writer)),
-            asyncio.ensure_future(_copy(far_reader, writer)),
-        ]
+        task.add_done_callback(self._relays.discard)
+        if self._cut:
+            writer.transport.abort()
+            return
         try:
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        ends = {writer, far_writer}
+        self._open |= ends
+        if self._cut:  # since the look above
+            self.cut()
+        try:
+            await asyncio.gather(_copy(reader, far_writer), _copy(far_reader, writer))
         finally:
-            for way in ways:
-                way.cancel()
-            far_writer.transport.abort()
+            self._open -= ends
+            for end in ends:
+                end.transport.abort()
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while data := await reader.read(_CHUNK):
+    with suppress(OSError):
+        while data := await reader.read(65536):
             writer.write(data)
             await writer.drain()
+    writer.transport.abort()

@@ -11,9 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from agent.contract import Ledger, Previous, Readings, StreamState
+from agent.contract import Exit, Ledger, Previous, Readings, StreamState
 from hub_jobs import audit, refine
-from hub_jobs.exits import Exit
 from hub_jobs.tables import ensure_table
 from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.scan import rows

@@ -16,9 +16,8 @@ import pytest_asyncio
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from agent.contract import BatchHeaders, Clock, MessageId, committed_subject, new_run, parse_committed
+from agent.contract import BatchHeaders, Clock, Exit, MessageId, committed_subject, new_run, parse_committed
 from hub_jobs import ingest, tasks
-from hub_jobs.exits import Exit
 from hub_jobs.tables import open_table
 from tests.servers import World, api
 from tests.spark.lakes import contents, killed, orphans

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from agent.contract import Exit
 from hub_jobs import passes, refine, tasks
-from hub_jobs.exits import Exit
 from hub_jobs.tables import open_table
 from tests.spark.lakes import add_bronze, contents, killed, orphans
 from tests.unit.hub_jobs.rows import OTHER_RUN, batch_row, direct_row
