@@ -48,8 +48,8 @@ class InUseError(Exception):
 
 
 def run(config: Config, inputs: Sequence[Input], metrics: Metrics) -> Exit:
-    """Run the agent until SIGTERM or SIGINT; returns its exit code. What stands in the way of a start is
-    logged."""
+    """Run the agent until SIGTERM, SIGINT or SIGHUP; returns its exit code. What stands in the way of a start
+    is logged."""
     try:
         config.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _only_one(config.state_dir), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -80,10 +80,13 @@ def _told(error: Exception) -> Exit:
 def _only_one(state_dir: Path) -> Iterator[None]:
     descriptor = os.open(state_dir / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InUseError(
+                f"another agent works with {state_dir}; stop it, or set another state_dir"
+            ) from None
         yield
-    except BlockingIOError:
-        raise InUseError(f"another agent works with {state_dir}; stop it, or set another state_dir") from None
     finally:
         os.close(descriptor)
 
@@ -94,7 +97,7 @@ async def _serve(config: Config, inputs: Sequence[Input], metrics: Metrics) -> N
     await state.save()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, stopping.set)
     role = _role(config, state, inputs, metrics)
     admin = AdminServer(listen_address(config.admin.listen), metrics, role.status, role.ready)

@@ -64,6 +64,12 @@ class Hub:
             return False, "the hub's NATS server does not answer"
         return True, "the registrar answers"
 
+    async def _connected(self) -> None:
+        self._metrics.connected.set(1)
+
+    async def _disconnected(self) -> None:
+        self._metrics.connected.set(0)
+
     async def _connect(self, seed: Path, stopping: asyncio.Event) -> Client:
         """A connection that reconnects for ever; the first one is tried until it is made or `stopping` is
         set."""
@@ -74,7 +80,7 @@ class Hub:
             reraise=True,
         ):
             with attempt:
-                return await nats.connect(
+                client = await nats.connect(
                     f"nats://{self._config.nats.listen}",
                     name=f"petiole {_IDENTITY}",
                     nkeys_seed=str(seed),
@@ -84,7 +90,11 @@ class Hub:
                     ping_interval=_PING_SECONDS,
                     max_outstanding_pings=2,
                     error_cb=_note,
+                    disconnected_cb=self._disconnected,
+                    reconnected_cb=self._connected,
                 )
+                await self._connected()
+                return client
         raise AssertionError("the retries end with a connection or an exception")
 
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Prepares this machine for the targets of the Makefile: a Python of 3.11 or newer with venv, Java 17 or newer for Spark,
-# and a virtual environment in .venv with the package and all its extras. Packages of the system are installed by apt
+# and a virtual environment in .venv with the package and what its tests need. Packages of the system are installed by apt
 # where they are missing and that is permitted; otherwise one sentence says what to install.
 set -eu
 cd "$(dirname "$0")/.."

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 _DIRECTORY = Path("build/demo")
 
-Directory = Annotated[Path, typer.Option("--directory", help="Where it works; what is there is removed.")]
+Directory = Annotated[
+    Path, typer.Option("--directory", help="Where it works; an earlier demonstration there is removed.")
+]
 
 
 def command(directory: Directory = _DIRECTORY) -> None:
@@ -34,11 +36,14 @@ def command(directory: Directory = _DIRECTORY) -> None:
     console = Console(highlight=False)
     story = partial(Story, directory.resolve(), partial(console.print, soft_wrap=True))
     directory = directory.resolve()
-    fresh(directory)
     try:
+        fresh(directory)
         report = asyncio.run(_told(story))
-    except DemoError as error:
-        console.print(f"[red]the demonstration failed:[/red] {error}")
+    except (DemoError, OSError) as error:
+        console.print(f"[red]the demonstration failed:[/red] {error}", soft_wrap=True)
+        raise typer.Exit(Exit.FAILED) from None
+    except asyncio.CancelledError:
+        console.print("stopped; nothing is left running")
         raise typer.Exit(Exit.FAILED) from None
     (directory / "report.json").write_text(json.dumps(report.as_json(), indent=2) + "\n")
     console.print(report.as_table())

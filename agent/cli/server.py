@@ -9,9 +9,11 @@ import typer
 from agent.cli.configuration import ConfigFile, configuration, end
 from agent.contract import Exit
 from agent.server.binary import ServerError
+from agent.server.keys import SeedError
 from agent.server.process import EmbeddedServer
+from agent.server.render import RenderError
 from agent.server.setup import server_config, server_directory
-from agent.state import load, machine_id
+from agent.state import machine_id
 
 app = typer.Typer(help="The embedded NATS server.", no_args_is_help=True)
 
@@ -25,10 +27,10 @@ def about() -> None:
 def stop(config: ConfigFile) -> None:
     """Stop the embedded server that an agent has left running."""
     settings = configuration(config)
-    path = settings.state_dir / "state.json"
-    machine = load(path, settings.domain).machine if path.exists() else machine_id()
-    server = EmbeddedServer(server_config(settings, machine), server_directory(settings))
     try:
+        server = EmbeddedServer(server_config(settings, machine_id()), server_directory(settings))
         asyncio.run(server.stop())
+    except (SeedError, RenderError, OSError) as error:
+        end([str(error)])
     except ServerError as error:
         end([str(error)], Exit.UNREACHABLE)

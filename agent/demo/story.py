@@ -25,6 +25,7 @@ from agent.server.probe import process_of
 _READY_SECONDS = 30.0
 _RELINK_SECONDS = 60.0
 _DRAIN_SECONDS = 60.0
+_MARKER = "made-by-petiole-demo"
 _JOBS_SEED = Path("keys") / "jobs.nk"
 _AGENT_SEED = Path("keys") / "agent.nk"
 
@@ -218,6 +219,12 @@ async def _at(moment: float) -> None:
 
 
 def fresh(directory: Path) -> None:
-    """Make the directory anew, without what an earlier demonstration left there."""
-    shutil.rmtree(directory, ignore_errors=True)
+    """Make the directory anew, without what an earlier demonstration left there. Raises `DemoError` for one
+    that holds anything else."""
+    marker = directory / _MARKER
+    if marker.exists():
+        shutil.rmtree(directory)
+    elif directory.exists() and any(directory.iterdir()):
+        raise DemoError(f"{directory} holds what no demonstration made; name another directory")
     (directory / "logs").mkdir(parents=True)
+    marker.touch()

@@ -152,7 +152,7 @@ def test_a_reading_is_taken_once_however_often_and_whatever_dies(leaf: Agent) ->
     assert leaf.stored_over_http() == 1, "of the two requests of this run, one was stored before"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_drains_and_leaves_the_server_running_until_it_is_stopped(
     leaf: Agent, number: signal.Signals
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 
 from agent.demo.guardian import DONE, GROUP
 from agent.demo.load import READINGS, body
+from agent.demo.processes import DemoError
 from agent.demo.report import Domain, Found, Report
+from agent.demo.story import fresh
 
 WHOLE = Domain(accepted=10, in_table=10, missing=0, duplicates=0, discarded=0)
 
@@ -51,6 +54,20 @@ def test_the_report_has_the_promised_keys() -> None:
     }
     assert report["relink_seconds"] == {"link_cut": 0.21, "hub_kill": 0.9}
     assert report["seconds"] == 120.0
+
+
+def test_a_directory_that_no_demonstration_made_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "letters").mkdir()
+    with pytest.raises(DemoError):
+        fresh(tmp_path)
+    assert (tmp_path / "letters").exists()
+
+
+def test_what_an_earlier_demonstration_left_is_removed(tmp_path: Path) -> None:
+    fresh(tmp_path / "demo")
+    (tmp_path / "demo" / "edge-1").mkdir()
+    fresh(tmp_path / "demo")
+    assert not (tmp_path / "demo" / "edge-1").exists()
 
 
 @given(st.integers(0, 3), st.integers(0, 50))
