@@ -22,7 +22,7 @@ def leaf_stream(domain: str, cls: StreamClass) -> dict[str, Any]:
         "retention": "limits",
         "storage": "file",
         "compression": "s2",
-        "discard": cls.discard,
+        "discard": "new",  # "old" would lose what was acknowledged, and no record would say so
         "max_bytes": int(cls.max_bytes),
         "max_age": 0,
         "max_msgs": -1,

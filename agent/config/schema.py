@@ -97,11 +97,10 @@ class Nats(Struct, forbid_unknown_fields=True):
 
 
 class StreamClass(Struct, forbid_unknown_fields=True):
-    """A class of readings: a stream of its own with a quota and a policy for when that is full."""
+    """A class of readings: a stream of its own with a quota; when that is full it takes nothing more."""
 
     name: str = contract.DEFAULT_CLASS
     max_bytes: Size = Size(2**30)
-    discard: Literal["new", "old"] = "new"
 
 
 class Publish(Struct, forbid_unknown_fields=True):
