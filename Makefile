@@ -4,7 +4,7 @@
 BIN := .venv/bin
 
 help:
-	@echo "make demo    a hub, two leaves, three agents, faults, Spark jobs and the proof (about three minutes)"
+	@echo "make demo    a hub, two leaves, three agents, faults, Spark jobs and the proof (about two minutes)"
 	@echo "make test    style, types and all tests (under fifteen minutes)"
 	@echo "make bench   every benchmark, or those of NAME=…; results under build/bench/"
 	@echo "make clean   remove what was built, keep .venv"
