@@ -107,20 +107,33 @@ def _sentence(status: int, text: str) -> Response:
     return Response(status=status, text=f"{text}\n")
 
 
+class _Connection(RequestHandler):
+    """One that was refused is lost before its task begins, which aiohttp does not expect."""
+
+    __slots__ = ()
+
+    async def start(self) -> None:
+        if self.transport is not None:
+            await super().start()
+
+
 class _BoundedServer(Server):
     """Bounds how many connections there are and how long each lasts, however slowly its request comes."""
 
     def __init__(self, handler: Callable[[BaseRequest], Awaitable[StreamResponse]]) -> None:
-        super().__init__(handler, access_log=None)
+        super().__init__(handler)
         self._deadlines: dict[RequestHandler, asyncio.TimerHandle] = {}
+
+    def __call__(self) -> RequestHandler:
+        return _Connection(self, loop=asyncio.get_running_loop(), access_log=None)
 
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
+        loop = asyncio.get_running_loop()
         if len(self.connections) > MAX_CONNECTIONS:
             transport.write(_BUSY)
             handler.force_close()
             return
-        loop = asyncio.get_running_loop()
         self._deadlines[handler] = loop.call_later(SECONDS, handler.force_close)
 
     def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:

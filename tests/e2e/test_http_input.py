@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import gzip
 import io
 import json
@@ -511,6 +512,15 @@ async def test_connections_beyond_the_limit_are_answered_503() -> None:
             assert b"Retry-After: 1" in answer
             assert b"all 2 connections are in use; nothing of the request was stored" in answer
         await answered(served, b" 204 ")
+
+
+async def test_connections_beyond_the_limit_log_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(max_connections=2) as served, served.connection(), served.connection():
+        await answered(served, b" 503 ")
+        answers = [await served.raw(b"") for _ in range(50)]
+    assert all(b" 503 " in answer[:20] for answer in answers)
+    gc.collect()
+    assert not caplog.records
 
 
 async def test_bodies_beyond_the_buffer_are_answered_503_and_the_others_go_on() -> None:

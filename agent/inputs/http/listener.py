@@ -66,6 +66,11 @@ class Connection(RequestHandler):
         self._body: StreamReader | None = None
         self._deadline: float | None = None
 
+    async def start(self) -> None:
+        """Serve requests. One that was refused is lost before this begins, which aiohttp doesn't expect."""
+        if self.transport is not None:
+            await super().start()
+
     def data_received(self, data: bytes) -> None:
         if self._deadline is None and not self._busy:
             self._deadline = self._now() + self._owner.timeout
