@@ -125,7 +125,8 @@ class _BoundedServer(Server):
         self._deadlines: dict[RequestHandler, asyncio.TimerHandle] = {}
 
     def __call__(self) -> RequestHandler:
-        return _Connection(self, loop=asyncio.get_running_loop(), access_log=None)
+        # None means no log of requests, which the annotation leaves out.
+        return _Connection(self, loop=asyncio.get_running_loop(), access_log=None)  # type: ignore[arg-type]
 
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
