@@ -19,7 +19,9 @@ def _refuse_constant(text: str) -> float:
 def open_record(data: bytes | str, what: str) -> dict[str, Any]:
     try:
         row = json.loads(data, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise ContractError(f"{what}: nested too deeply") from None
+    except ValueError as error:
         raise ContractError(f"{what}: not JSON: {error}") from None
     if not isinstance(row, dict):
         raise ContractError(f"{what}: an object was expected, not {type(row).__name__}")

@@ -22,6 +22,7 @@ _RFC3339 = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt ](?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.([0-9]+))?"
     r"(?:[Zz]|[+-](?:[01][0-9]|2[0-3]):?[0-5][0-9])\Z"
 )
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _END_OF_TIME = "9999-12-31"
 
 Value = float | int | str | bool
@@ -61,12 +62,15 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_Members, parse_constant=_refuse_c
 def parse_reading(line: bytes | str) -> Reading:
     """Read one JSON line as a reading; raises `ContractError`. The reference for the fast decoders of the
     agent and of the jobs, which must take and refuse the same lines: UTF-8 without a byte order mark; of a
-    name that comes twice the last value counts and each must be valid."""
+    name that comes twice the last value counts and each must be valid; `device`, `metric` and the names of
+    tags hold no control character (U+0000 to U+001F, U+007F)."""
     try:
         row = _DECODER.decode(line if isinstance(line, str) else line.decode())
     except json.JSONDecodeError as error:
         raise ContractError(f"not JSON: {error.msg} at character {error.pos + 1}") from None
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise ContractError("nested too deeply") from None
+    except ValueError as error:
         raise ContractError(f"not JSON: {error}") from None
     if not isinstance(row, _Members):
         raise ContractError(f"a reading is an object, got {_shown(row)}")
@@ -96,7 +100,11 @@ def _text(value: object, what: str, least: int, most: int) -> str:
 
 
 def _name(value: object, what: str) -> str:
-    return _text(value, what, 1, MAX_NAME)
+    name = _text(value, what, 1, MAX_NAME)
+    found = _CONTROL.search(name)
+    if found is not None:
+        raise ContractError(f"{what} holds a control character (U+{ord(found[0]):04X}); leave it out")
+    return name
 
 
 def _value(value: object) -> Value:

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from agent.contract import MAX_INT, MAX_TAGS, Reading
 
-_names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
+_any_names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
+_controls = [*map(chr, range(0x20)), "\x7f"]
+_names = st.text(st.characters(codec="utf-8", exclude_characters=_controls), min_size=1, max_size=12)
 _texts = st.text(st.characters(codec="utf-8"), max_size=20)
 _offsets = st.sampled_from(["Z", "z", "+00:00", "-00:00", "+23:59", "-0530", "+24:00", "+1:00", "", " Z"])
 _numbers = st.one_of(
@@ -74,7 +76,9 @@ def _members() -> st.SearchStrategy[list[tuple[str, Any]]]:
         st.tuples(st.just("ts"), times()),
         st.tuples(st.just("value"), _numbers),
         st.tuples(st.just("tags"), st.dictionaries(_names, _texts | junk, max_size=3)),
-        st.tuples(st.sampled_from(_FIELDS) | _names, junk),
+        st.tuples(st.sampled_from(_FIELDS) | _any_names, junk),
+        st.tuples(st.sampled_from(["device", "metric"]), _any_names | st.sampled_from(_controls)),
+        st.tuples(st.just("tags"), st.dictionaries(_any_names, _texts, max_size=2)),
     )
     return st.lists(member, max_size=4)
 
@@ -113,6 +117,10 @@ def _value(text: bytes) -> bytes:
 
 def _ts(text: bytes) -> bytes:
     return b'{"metric":"a","value":1,"ts":' + text + b"}"
+
+
+def _metric(text: bytes) -> bytes:
+    return b'{"metric":"' + text + b'","value":1}'
 
 
 def _tags(count: int, name: bytes = b"k%d") -> bytes:
@@ -154,7 +162,14 @@ _LINES = [
     _GOOD + _GOOD, _GOOD + b",", _GOOD + b"\x00",
     b"\xef\xbb\xbf" + _GOOD, _GOOD.decode().encode("utf-16"), _GOOD.decode().encode("utf-16-le"),
     b" \t\r" + _GOOD + b" \r\t ", b"\x0b" + _GOOD, b"\xc2\xa0" + _GOOD,
+    b'{"metric":"a","value":1,"device":"\\u0000"}', b'{"metric":"a","value":1,"tags":{"\\u0000":"x"}}',
+    b'{"metric":"a","value":1,"tags":{"x":"\\u0000"}}', b'{"metric":"a","value":1,"tags":{"a\\n":"x"}}',
     _tags(MAX_TAGS), _tags(MAX_TAGS + 1), _tags(MAX_TAGS + 1, b"k"),
 ]  # fmt: skip
-ODD_LINES = [*map(_value, _VALUES), *map(_ts, _TIMES), *_LINES]
+_NAMES = [
+    b"a\\u0000", b"\\u001Fa", b"a\\u0020", b"a\\\\u0000", b"a\\\\\\u0000", b"a\x7f", b"\\u007f", b"\\u007F",
+    b"\\n", b"a\\n", b"\\t", b"\\b", b"\\f", b"\\r", b'\\"', b"\\\\n", b"\\u0080", b"\xc2\x80",
+    b'a\\u0000","metric":"a',
+]  # fmt: skip
+ODD_LINES = [*map(_metric, _NAMES), *map(_value, _VALUES), *map(_ts, _TIMES), *_LINES]
 """Lines in which JSON readers are known to differ."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.contract import ContractError, Reading, parse_reading
+from agent.contract import ContractError, Reading, parse_ledger, parse_reading
 from tests.unit.contract.readings import lines, readings
 
 
@@ -47,12 +47,21 @@ def test_whatever_comes_is_read_or_refused_in_words(line: bytes | str) -> None:
         ({"metric": "m", "value": 1, "tags": {str(n): "" for n in range(65)}}, "at most 64"),
         ({"metric": "m", "value": 1, "device": ""}, "device must be text"),
         ({"metric": "\ud800", "value": 1}, "surrogate"),
+        ({"metric": "a\0", "value": 1}, r"metric holds a control character \(U\+0000\)"),
+        ({"metric": "m", "value": 1, "device": "\x7f"}, r"device holds a control character \(U\+007F\)"),
+        ({"metric": "m", "value": 1, "tags": {"a\n": ""}}, "a tag's name holds a control character"),
         ([], "an object"),
     ],
 )
 def test_a_refusal_says_what_was_wrong(row: object, words: str) -> None:
     with pytest.raises(ContractError, match=words):
         parse_reading(json.dumps(row))
+
+
+def test_what_is_nested_too_deeply_is_refused_in_words() -> None:
+    for read in (parse_reading, parse_ledger):
+        with pytest.raises(ContractError, match=r"nested too deeply$"):
+            read(b"[" * 100_000)
 
 
 def test_of_a_name_that_comes_twice_the_last_value_counts() -> None:
