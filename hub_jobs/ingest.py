@@ -1,5 +1,6 @@
 """spark-submit hub_jobs/ingest.py: what is new in an aggregate of the hub goes into the table `bronze`.
- The offset is the sequence of the stream, in the same commit as the rows. Server and table are asked before
+
+The offset is the sequence of the stream, in the same commit as the rows. Server and table are asked before
 a Spark session exists, so that a run with nothing to do ends in a moment. A gap in the stream stops
 nothing: what is there is committed, the gap is named and the exit code is 3. After the commit the registrar
 is told what it may purge; when it is away the next run tells it.

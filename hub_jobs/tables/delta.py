@@ -1,5 +1,6 @@
 """Opening Delta tables and committing to them: one commit an act, carrying the offset it stands for.
- The rule that makes two writers safe: read the offset (`offset`), plan, write files and commit on ONE
+
+The rule that makes two writers safe: read the offset (`offset`), plan, write files and commit on ONE
 `Table`, opened before planning, and never retry a conflict by opening the table again. delta-rs compares a
 transaction id only with commits newer than the snapshot it was given, so a fresh snapshot would let the
 same offset in a second time.

@@ -1,5 +1,6 @@
 """Reading tables: the files that may hold a row are chosen by the statistics in the Delta log.
- Spark reads them as Parquet with the log's schema (a schema that Spark infers leaves new columns out in
+
+Spark reads them as Parquet with the log's schema (a schema that Spark infers leaves new columns out in
 silence); the driver reads a few columns of them with Arrow. Deletion vectors and column mapping are never
 used here, so a table is the rows of its files.
 """

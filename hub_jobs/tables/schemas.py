@@ -1,6 +1,7 @@
 """The columns of the tables, as every job writes and reads them. Part of the contract: a column is never
 renamed or given another meaning; a new one is added at the end and `VERSION` is raised.
- Numbers of readings inside a batch (`index`, `line`) count from 0. No table is partitioned: readings carry
+
+Numbers of readings inside a batch (`index`, `line`) count from 0. No table is partitioned: readings carry
 the time of their device, so a partition by date would let one bad clock make a file for every day it names.
 Files are found by the minimum and maximum of the columns in `STATISTICS` instead.
 """

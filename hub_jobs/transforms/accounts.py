@@ -1,5 +1,6 @@
 """The account of one run: what its agent said against what arrived. Pure.
- Its agent promised what it acknowledged as stored. A run that was killed never says how it ended; what it
+
+Its agent promised what it acknowledged as stored. A run that was killed never says how it ended; what it
 had only accepted in memory was not promised and is an open tail, with its size as far as it is known, but
 no loss.
 """

@@ -1,5 +1,6 @@
 """Decoding the lines of a batch: unpacking within bounds, then readings and bad lines. Pure.
- It takes and refuses the lines that `agent.contract.parse_reading` does, at about a hundred times its
+
+It takes and refuses the lines that `agent.contract.parse_reading` does, at about a hundred times its
 speed: what the fast decoder refuses is asked of the reference, line by line. Times and tags are checked
 later, by column (`transforms.columns`), where that is cheaper.
 """
@@ -37,6 +38,8 @@ _Time = (
 )
 Tags = Annotated[dict[Name, Text], Meta(max_length=MAX_TAGS)]
 
+_CleanName = Annotated[Name, Meta(pattern=r"^[^\x00-\x1f\x7f]*\Z")]
+
 NO_TAGS: Final = Raw(b"{}")
 FAULTS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What a msgspec decoder raises over its input."""
@@ -58,11 +61,11 @@ class Line(Struct, gc=False, forbid_unknown_fields=True):
 class _Checked(Struct, gc=False, forbid_unknown_fields=True):
     """A reading with every field checked, which costs half as much again."""
 
-    metric: Name
+    metric: _CleanName
     value: float | Whole | Text | bool
     ts: _Time | UnsetType = UNSET
-    device: Name | UnsetType = UNSET
-    tags: Tags | UnsetType = UNSET
+    device: _CleanName | UnsetType = UNSET
+    tags: Annotated[dict[_CleanName, Text], Meta(max_length=MAX_TAGS)] | UnsetType = UNSET
 
 
 _LINE: Final = msgspec.json.Decoder(Line)
@@ -176,15 +179,16 @@ def _fast(text: bytes, first: int) -> Slice | None:
         rows = list(map(_LINE.decode, text.removesuffix(b"\n").split(b"\n")))
     except FAULTS:
         return None
-    if _may_repeat(text, rows) and not _all_checked(text):
+    if _needs_check(text, rows) and not _all_checked(text):
         return None
     return Slice(first, text, rows)
 
 
-def _may_repeat(text: bytes, rows: list[Line]) -> bool:
-    """Whether a line may name a field twice. The last value counts and each must be good, but of those that
-    are not checked yet only the last is kept."""
-    if b"\\" in text and b"\\u" in text:
+def _needs_check(text: bytes, rows: list[Line]) -> bool:
+    """Whether a line may name a field twice, or hold a control character in a name (JSON has those only
+    escaped, but for U+007F). Of a field that comes twice the last value counts and each must be good, but of
+    those that are not checked yet only the last is kept."""
+    if b"\\" in text or b"\x7f" in text:
         return True
     times = sum([row.ts is not UNSET for row in rows])
     tags = sum([row.tags is not NO_TAGS for row in rows])
