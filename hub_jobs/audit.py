@@ -1,5 +1,6 @@
 """spark-submit hub_jobs/audit.py: what the agents acknowledged against what is in the tables.
- Each ledger against the batches in bronze, each batch in bronze against its readings and quarantine, and
+
+Each ledger against the batches in bronze, each batch in bronze against its readings and quarantine, and
 every sequence of a hub's or a source's stream. What is missing is named by its batches and places; exit
 code 3 when something is gone without a reason, or doubled. The accounts also go into the table `audit`.
 """
@@ -58,13 +59,12 @@ def run(lake: Path, json_file: Path | None = None) -> Exit:
     """Audit a lake, print its accounts, and write them to the table `audit` and to `json_file`."""
     at = datetime.now(UTC)
     if open_table(lake, "bronze") is None:
-        say(_NAME, f"there is no table {lake / 'bronze'} yet: nothing to compare")
-        found = report.Report(at, [], [], [])
-    else:
-        from hub_jobs.session import session
+        say(_NAME, f"there is no table {lake / 'bronze'}: give --lake the directory that ingest writes to")
+        return Exit.USAGE
+    from hub_jobs.session import session
 
-        found = _audit(session(_NAME), lake, at)
-        report.store(lake, found)
+    found = _audit(session(_NAME), lake, at)
+    report.store(lake, found)
     if json_file is not None:
         json_file.write_text(report.as_json(found))
     print(report.as_text(found))

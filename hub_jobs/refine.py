@@ -1,5 +1,6 @@
 """spark-submit hub_jobs/refine.py: what is new in `bronze` becomes rows of `readings` and `quarantine`.
- The offsets are hub sequences, carried by both tables: a pass commits `quarantine` first, and with it says
+
+The offsets are hub sequences, carried by both tables: a pass commits `quarantine` first, and with it says
 what it is about; the offsets of `readings` are the truth. A run that finds the first ahead of the second
 finishes that very pass, and names nothing in quarantine twice. Repeats are dropped on rows of bronze,
 before any payload is opened.
@@ -36,6 +37,9 @@ def main(argv: Sequence[str] | None = None) -> Exit:
 
 def run(lake: Path) -> Exit:
     """Refine all that bronze holds."""
+    if not lake.is_dir():
+        say(_NAME, f"there is no directory {lake}: give --lake the directory that ingest writes to")
+        return Exit.USAGE
     spark: SparkSession | None = None
     known: Seen | None = None
     done: passes.Pass | None = None

@@ -238,8 +238,24 @@ def test_a_message_that_no_run_speaks_for_is_missed_by_its_sequences(lake: Path)
     assert "source TEL_edge-1_normal/abc: sequences 5 never came" in findings
 
 
-def test_without_bronze_there_is_nothing_to_compare(tmp_path: Path) -> None:
+def test_a_lake_that_is_not_there_or_has_no_bronze_is_wrong_usage_and_not_in_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     report = tmp_path / "audit.json"
+    (tmp_path / "empty").mkdir()
 
-    assert audit.main(["--lake", str(tmp_path / "none"), "--json", str(report)]) == Exit.WELL
-    assert json.loads(report.read_text())["rows"] == []
+    for name in ("none", "empty"):
+        assert audit.main(["--lake", str(tmp_path / name), "--json", str(report)]) == Exit.USAGE
+
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert said.err.startswith(f"audit: there is no table {tmp_path / name / 'bronze'}: give --lake")
+        assert len(said.err.splitlines()) == 1
+    assert not report.exists()
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_bronze_that_holds_nothing_yet_is_in_order(tmp_path: Path) -> None:
+    ensure_table(tmp_path, "bronze")
+
+    assert audit.main(["--lake", str(tmp_path)]) == Exit.WELL
