@@ -142,14 +142,19 @@ def _findings(
 ) -> list[str]:
     found = []
     name = f"{account.domain}, class {account.cls}, run {account.run}"
-    if unexplained:
+    holes = _unsettled(ledger, previous, known)
+    if unexplained and (holes == unexplained or _names_all(ledger, previous, unexplained, never_came)):
         found.append(
             f"{name}: batches {text(unexplained)} were acknowledged as stored and never came, "
             f"{never_came} readings or more"
         )
+    elif unexplained:
+        found.append(
+            f"{name}: batches {text(holes)} never came, {never_came} readings or more; "
+            f"that {text(unexplained)} were acknowledged as stored is certain, "
+            "of the others only the sum of readings is"
+        )
     elif never_came:
-        top = previous.n if previous else 0
-        holes = without([(1, max(top, ledger.n if ledger else 0))], known)
         found.append(
             f"{name}: {never_came} readings that were acknowledged as stored never came; "
             f"batches that did not come: {text(holes) or 'none'}"
@@ -161,6 +166,23 @@ def _findings(
     if account.open_tail is not None:
         found.append(f"{name}: open tail, {_tail_text(account.open_tail, ledger, previous)}")
     return found
+
+
+def _unsettled(ledger: Ledger | None, previous: Previous | None, known: Sequence[Range]) -> list[Range]:
+    """Batches up to the last number heard of that did not come and of which no reason was said."""
+    last = max(previous.n if previous else 0, ledger.n if ledger else 0)
+    refused = [(low, high) for low, high, _ in ledger.refused] if ledger else []
+    discarded = [(low, high) for low, high, _, _ in ledger.discarded] if ledger else []
+    return without(without([(1, last)], known), union(refused, discarded))
+
+
+def _names_all(
+    ledger: Ledger | None, previous: Previous | None, named: Sequence[Range], never_came: int
+) -> bool:
+    """Whether the named batches can be all that is missing: a reading each makes up the sum, or the ledger,
+    which has every number, knows of as many stored readings as anybody."""
+    complete = ledger is not None and ledger.readings.stored >= _said(ledger, previous).stored
+    return complete or never_came <= size(named)
 
 
 def _tail_text(tail: int, ledger: Ledger | None, previous: Previous | None) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from agent.contract import Ledger, Previous, Readings, StreamState
 from hub_jobs.transforms.accounts import Account, Arrived, of_run
 from hub_jobs.transforms.ranges import Range
@@ -89,9 +91,53 @@ def test_what_the_next_run_remembers_as_acknowledged_is_missed_without_any_ledge
     hole = _account(None, previous, _arrived([(1, 2), (4, 4)], 30))
 
     assert (top_lost.missing, hole.missing) == (20, 10)
-    assert "batches 4 were acknowledged" in top_lost.findings[0]
+    assert "batches 3-4 never came, 20 readings or more; that 4 were acknowledged" in top_lost.findings[0]
     assert "10 readings that were acknowledged as stored never came" in hole.findings[0]
     assert "batches that did not come: 3" in hole.findings[0]
+
+
+@pytest.mark.parametrize(
+    ("ledger", "previous", "arrived", "said"),
+    [
+        (
+            None,
+            Previous(RUN, 26, Readings(1751, 1751), closed=False),
+            _arrived([], 0),
+            "batches 1-26 never came, 1751 readings or more; that 26 were",
+        ),
+        (
+            _ledger(4, ((1, 3),), Readings(40, 30)),
+            Previous(RUN, 9, Readings(90, 90), closed=False),
+            _arrived([(1, 2)], 20),
+            "batches 3-9 never came, 70 readings or more; that 3, 9 were",
+        ),
+        (
+            _ledger(4, ((1, 3),), Readings(40, 30, refused=10), refused=((4, 4, "stream_full"),)),
+            Previous(RUN, 6, Readings(60, 50), closed=False),
+            _arrived([(1, 3)], 30),
+            "batches 5-6 never came, 20 readings or more; that 6 were",
+        ),
+        (
+            None,
+            Previous(RUN, 3, Readings(21, 21), closed=False),
+            _arrived([(1, 1)], 20),
+            "batches 3 were acknowledged as stored and never came, 1 readings or more",
+        ),
+        (
+            _ledger(9, ((1, 3), (5, 7)), Readings(90, 60)),
+            Previous(RUN, 7, Readings(70, 60), closed=False),
+            _arrived([(1, 3), (5, 5)], 40),
+            "batches 6-7 were acknowledged as stored and never came, 20 readings or more",
+        ),
+    ],
+)
+def test_every_batch_that_a_shortfall_may_be_of_is_listed(
+    ledger: Ledger | None, previous: Previous, arrived: Arrived, said: str
+) -> None:
+    account = _account(ledger, previous, arrived)
+
+    assert account.lost
+    assert said in account.findings[0]
 
 
 def test_a_run_that_goes_on_is_open_and_one_without_any_record_says_so() -> None:
