@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
@@ -11,7 +12,7 @@ from typing import Any
 import structlog
 from nats.aio.client import Client
 
-from agent import contract
+from agent import contract, request_file
 from agent.accumulator import Limits
 from agent.bookkeeping import Books
 from agent.clock import ClockReader
@@ -61,8 +62,10 @@ class Leaf:
             ledger=self._books.last,
             clock=lambda: str(clock.read()),
             may_trim=self._publisher.recalled.is_set,
+            before_trim=self._save_requests,
             on_trimmed=lambda cls: self._sender.has_room(cls),
         )
+        self._request_file = config.state_dir / "requests.json"
         mine = identities(config)
         url = f"nats://{config.nats.listen}"
         self._connection = Connection(
@@ -204,6 +207,9 @@ class Leaf:
     async def _remember_requests(self) -> None:
         """Read back which requests were stored in the last ten minutes; keyed requests and trimming wait for
         it."""
+        loop = asyncio.get_running_loop()
+        for request, age in request_file.load(self._request_file, time.time()):
+            self._publisher.requests.store(request, loop.time() - age)
         while True:
             await self._attached.wait()
             recall = self._recall
@@ -216,6 +222,10 @@ class Leaf:
             else:
                 self._publisher.recalled.set()
                 return
+
+    async def _save_requests(self) -> None:
+        known = self._publisher.requests.known(asyncio.get_running_loop().time())
+        await asyncio.to_thread(request_file.save, self._request_file, known, time.time())
 
     async def _drain(self, inputs: Sequence[asyncio.Task[None]], taking: asyncio.Event) -> None:
         log.info("draining", at_most_seconds=self._config.publish.drain)

@@ -64,6 +64,11 @@ class RequestLog:
         if running is not None and running[1] is settled:
             del self._in_flight[request.key]
 
+    def known(self, now: float) -> dict[str, tuple[int, float]]:
+        """The keys stored, each with its CRC and the seconds for which it stays known."""
+        self._expire(now)
+        return {key: (self._stored[key], expires - now) for expires, key in self._expiry}
+
     def __len__(self) -> int:
         return len(self._stored) + len(self._in_flight)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 import structlog
@@ -67,11 +67,12 @@ class Uplink:
         ledger: Callable[[str], Previous],
         clock: Callable[[], str],
         may_trim: Callable[[], bool],
+        before_trim: Callable[[], Awaitable[None]],
         on_trimmed: Callable[[str], None],
     ) -> None:
         self._domain, self._run, self._classes, self._versions = domain, run, classes, versions
         self._state, self._metrics, self._ledger, self._clock = state, metrics, ledger, clock
-        self._may_trim, self._on_trimmed = may_trim, on_trimmed
+        self._may_trim, self._before_trim, self._on_trimmed = may_trim, before_trim, on_trimmed
         self._connection: tuple[Client, JetStream] | None = None
         self._due = asyncio.Event()
         self.link = Link(classes={name: ClassLink() for name in classes})
@@ -197,8 +198,10 @@ class Uplink:
         if not self.link.classes[name].crowded or confirmed - 1 < info.first or not self._may_trim():
             return
         # The last batch of a pull input goes with the rest: from here on only the state file has its
-        # position. A disk that is full is no reason to keep what fills it.
+        # position, and the file of requests their keys. A disk that is full is no reason to keep what fills
+        # it.
         with contextlib.suppress(OSError):
+            await self._before_trim()
             await self._state.save()
         purged = await js.purge(info.name, confirmed - 1)
         self._metrics.trimmed.labels(name).inc(purged)

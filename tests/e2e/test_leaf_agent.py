@@ -331,6 +331,23 @@ async def test_a_full_stream_takes_readings_again_once_the_hub_has_them(world: W
     assert numbers | refused == set(range(1, record.n + 1))
 
 
+async def test_a_request_whose_batch_was_trimmed_is_known_after_a_crash(world: World, tmp_path: Path) -> None:
+    config = leaf_config(world.leaf, tmp_path / "state", QUICK, SMALL)
+    first = chunk("a", key="a-1")
+    async with agent(config) as one:
+        await one.submit(first)
+        await fill(one)
+        async with registrar(world, tmp_path):
+            await insist(one, noise("after"))
+            await until(
+                lambda: one.value("petiole_trimmed_messages_total", **{"class": CLASS}) > 0, "trimmed"
+            )
+        await one.crash()
+    async with agent(config) as two:
+        await two.submit(first)
+        assert two.value("petiole_stored_readings_total", input="http", **{"class": CLASS}) == 0
+
+
 class HubByHand:
     """Answers announcements as a test says, in the registrar's place."""
 
