@@ -1,7 +1,8 @@
 """spark-submit hub_jobs/ingest.py: what is new in an aggregate of the hub goes into the table `bronze`.
 
 The offset is the sequence of the stream, in the same commit as the rows. Server and table are asked before
-a Spark session exists, so that a run with nothing to do ends in a moment. A gap in the stream stops
+a Spark session exists, so that a run with nothing to do starts none: under spark-submit the launcher's JVM
+runs anyway, `python hub_jobs/ingest.py` starts no JVM at all. A gap in the stream stops
 nothing: what is there is committed, the gap is named and the exit code is 3. After the commit the registrar
 is told what it may purge; when it is away the next run tells it.
 """
@@ -21,7 +22,15 @@ from hub_jobs import incarnations, tasks
 from hub_jobs.exits import ended, say
 from hub_jobs.incarnations import Incarnation
 from hub_jobs.source.plan import Range, split
-from hub_jobs.source.wire import Connection, Server, StreamInfo, WireError, stream_info
+from hub_jobs.source.wire import (
+    Connection,
+    Denied,
+    Server,
+    StreamInfo,
+    UnknownIdentity,
+    WireError,
+    stream_info,
+)
 from hub_jobs.tables import Table, ensure_table
 from hub_jobs.tables.parquet import MAX_FILE_BYTES
 from hub_jobs.transforms import ranges
@@ -57,8 +66,7 @@ def main(argv: Sequence[str] | None = None) -> Exit:
 
 def run(options: Options) -> Exit:
     """Ingest all that the stream held when the run began."""
-    with Connection(options.server) as conn:
-        end = stream_info(conn, options.stream).last_seq
+    end = _end(options)
     spark: SparkSession | None = None
     gaps: list[ranges.Range] = []
     while True:
@@ -80,6 +88,27 @@ def run(options: Options) -> Exit:
         say(_NAME, f"stream {options.stream} has lost sequences {ranges.text(ranges.union(gaps))}")
         return Exit.LOSS
     return Exit.WELL
+
+
+def _end(options: Options) -> int:
+    """The last sequence now; what the hub refuses here is most often a wrong option, and is said in its
+    words."""
+    server = options.server
+    try:
+        conn = Connection(server)
+    except UnknownIdentity as error:
+        key = server.seed_file or server.creds_file or server.secret_env or "none was given"
+        raise Denied(
+            f"the hub does not know this key ({key}); it is keys/jobs.nk of the hub's agent"
+        ) from error
+    with conn:
+        try:
+            return stream_info(conn, options.stream).last_seq
+        except Denied as error:
+            raise Denied(
+                f"stream {options.stream} is not there, or this key may not read it; "
+                f"the hub's aggregates are named {aggregate(0)}, {aggregate(1)}, …"
+            ) from error
 
 
 def _commit_next(

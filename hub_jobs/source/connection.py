@@ -16,16 +16,16 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
-from hub_jobs.source.errors import ApiError, Denied, Unreachable, WireError
+from hub_jobs.source.errors import ApiError, Denied, UnknownIdentity, Unreachable, WireError
 from hub_jobs.source.protocol import MAX_LINE, Answer, Frames, ProtocolError, scan, status
 from hub_jobs.source.server import Address, Server, connect_options
 
 _BUFFER: Final = 1 << 20
 _REQUESTS: Final = b"1"
 _NO_RESPONDERS: Final = 503
+_UNKNOWN: Final = "authorization violation"
 _DENIALS: Final = (
     "permissions violation",
-    "authorization violation",
     "user authentication",
     "account authentication",
 )
@@ -249,5 +249,7 @@ class Connection:
 
 
 def _refusal(address: Address, text: str) -> WireError:
+    if text.lower().startswith(_UNKNOWN):
+        return UnknownIdentity(f"{address}: {text}")
     denied = text.lower().startswith(_DENIALS)
     return Denied(f"{address}: {text}") if denied else Unreachable(f"{address}: the server ended it: {text}")

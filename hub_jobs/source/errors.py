@@ -17,6 +17,10 @@ class Denied(WireError):  # noqa: N818
     """The server refuses this identity, or what it asked for. Trying again does not help."""
 
 
+class UnknownIdentity(Denied):
+    """The server does not know this identity at all."""
+
+
 class ApiError(WireError):
     """JetStream's own answer that says no.
 

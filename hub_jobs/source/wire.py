@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hub_jobs.source.connection import Connection
-from hub_jobs.source.errors import ApiError, Denied, RangeLost, Unreachable, WireError
+from hub_jobs.source.errors import ApiError, Denied, RangeLost, UnknownIdentity, Unreachable, WireError
 from hub_jobs.source.lineage import (
     SOURCE_HEADER,
     SourceKey,
@@ -29,6 +29,7 @@ __all__ = [
     "Server",
     "SourceKey",
     "StreamInfo",
+    "UnknownIdentity",
     "Unreachable",
     "WireError",
     "header",

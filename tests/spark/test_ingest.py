@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import nkeys
 import pytest
 import pytest_asyncio
 from nats.aio.client import Client
@@ -229,6 +230,20 @@ async def test_what_can_not_be_reached_or_used_is_said_with_its_exit_code(
     assert ingest.main(["--server", "nats://127.0.0.1:1", *lake]) == Exit.UNREACHABLE
     assert "no server can be reached" in capfd.readouterr().err
     assert ingest.main([*fleet.options[:2], *lake]) == Exit.UNREACHABLE
+    assert "the hub does not know this key (none was given)" in capfd.readouterr().err
+    stranger = fleet.lake.with_name("stranger.nk")
+    stranger.write_bytes(nkeys.encode_seed(b"s" * 32, nkeys.PREFIX_BYTE_USER))
+    stranger.chmod(0o600)
+    assert ingest.main([*fleet.options[:2], "--seed-file", str(stranger), *lake]) == Exit.UNREACHABLE
+    assert capfd.readouterr().err == (
+        f"ingest: the hub does not know this key ({stranger}); it is keys/jobs.nk of the hub's agent\n"
+    )
+    assert ingest.main([*fleet.options, "--stream", "NOPE"]) == Exit.UNREACHABLE
+    assert capfd.readouterr().err == (
+        "ingest: stream NOPE is not there, or this key may not read it; "
+        "the hub's aggregates are named TELEMETRY_0, TELEMETRY_1, …\n"
+    )
+    assert not fleet.lake.exists()
     fleet.lake.write_text("not a directory")
     assert await fleet.ingest() == Exit.FAILED
     assert f"table {fleet.lake / 'bronze'}" in capfd.readouterr().err
