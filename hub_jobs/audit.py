@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from agent.contract import ContractError, Exit, Ledger, Previous, parse_ledger
+from agent.contract import Exit, Ledger, Previous, parse_ledger
 from hub_jobs import incarnations, report
 from hub_jobs.exits import ended, say
 from hub_jobs.tables import ensure_table, frame, open_table, seen
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _NAME: Final = "audit"
 _LISTED: Final = 1_000
-"""Batches, and places of direct messages, that are named one by one; their sums count all."""
+"""Batches, places of direct messages, and ledger records that are named one by one; their sums count all."""
 
 Run = tuple[str, str, str]
 """Domain, class and run."""
@@ -73,7 +73,7 @@ def run(lake: Path, json_file: Path | None = None) -> Exit:
 
 def _audit(spark: SparkSession, lake: Path, at: datetime) -> report.Report:
     frames = _open(spark, lake)
-    said, remembered = _said(frames.bronze)
+    said, remembered, unreadable = _said(frames.bronze)
     arrived, direct = _balance(frames)
     for key in said.keys() | remembered.keys():
         arrived.setdefault(key, Arrived())
@@ -87,7 +87,7 @@ def _audit(spark: SparkSession, lake: Path, at: datetime) -> report.Report:
         for key, held in sorted(arrived.items())
     ]
     lost, explained = _gaps(frames, said)
-    return report.Report(at, rows + direct, lost, explained)
+    return report.Report(at, rows + direct, lost, explained + unreadable)
 
 
 def _open(spark: SparkSession, lake: Path) -> Frames:
@@ -107,24 +107,28 @@ def _open(spark: SparkSession, lake: Path) -> Frames:
     )
 
 
-def _said(bronze: DataFrame) -> tuple[dict[Run, Ledger], dict[Run, Previous]]:
-    """The newest ledger record of every run, and what later runs remembered of earlier ones."""
+def _said(bronze: DataFrame) -> tuple[dict[Run, Ledger], dict[Run, Previous], list[str]]:
+    """The newest good ledger record of every run, what later runs remembered of earlier ones, and the records
+    that can't be used."""
     said: dict[Run, Ledger] = {}
     remembered: dict[Run, Previous] = {}
-    for row in balance.ledgers(bronze).toLocalIterator():
-        try:
-            ledger = parse_ledger(bytes(row.payload))
-        except ContractError:
-            continue
-        if (ledger.domain, ledger.cls) != (row.domain, row["class"]):
-            continue
+    records = balance.ledgers(bronze).persist()
+    unusable = records.where("fault is not null").orderBy("stream", "seq").limit(_LISTED)
+    unreadable = [
+        f"{row.domain}, class {row['class']}: the ledger record at hub sequence {row.seq} of {row.stream} "
+        f"can't be used: {row.fault}"
+        for row in unusable.collect()
+    ]
+    for row in balance.newest(records).toLocalIterator():
+        ledger = parse_ledger(bytes(row.payload))
         said[ledger.domain, ledger.cls, ledger.run] = ledger
         if ledger.previous is not None:
             key = (ledger.domain, ledger.cls, ledger.previous.run)
             known = remembered.get(key)
             if known is None or known.n <= ledger.previous.n:
                 remembered[key] = ledger.previous
-    return said, remembered
+    records.unpersist()
+    return said, remembered, unreadable
 
 
 def _balance(frames: Frames) -> tuple[dict[Run, Arrived], list[Account]]:

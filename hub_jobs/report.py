@@ -23,7 +23,7 @@ _FINDINGS_SHOWN: Final = 50
 @dataclass(frozen=True, slots=True)
 class Report:
     """The accounts of one moment; `gaps` and `explained` are findings about sequences, without and with a
-    reason."""
+    reason; among the latter stand the ledger records that can't be used, which are no loss."""
 
     at: datetime
     accounts: Sequence[Account]

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StringType
 
+from agent.contract import ContractError, parse_ledger
 from hub_jobs.transforms.messages import Reason
 
 BATCH = ["domain", "class", "run", "n"]
@@ -138,9 +140,29 @@ def direct(placed: DataFrame) -> DataFrame:
 
 
 def ledgers(bronze: DataFrame) -> DataFrame:
-    """The newest ledger record of every run: `domain`, `class`, `payload`."""
+    """All ledger records: `domain`, `class`, `stream`, `seq`, `payload`, and the `fault` for which one can't
+    be used, null for a good one."""
+    said = bronze.where(F.col("class").isNotNull() & F.col("subject").endswith("._ledger"))
+    fault = F.udf(_ledger_fault, StringType(), useArrow=False)
+    return said.select(
+        "domain", "class", "stream", "seq", "payload", fault("payload", "domain", "class").alias("fault")
+    )
+
+
+def _ledger_fault(payload: bytes, domain: str, cls: str) -> str | None:
+    try:
+        ledger = parse_ledger(bytes(payload))
+    except ContractError as error:
+        return str(error)
+    if (ledger.domain, ledger.cls) != (domain, cls):
+        return f"it speaks for {ledger.domain}, class {ledger.cls}"
+    return None
+
+
+def newest(records: DataFrame) -> DataFrame:
+    """The newest good record of every run among `ledgers`: `domain`, `class`, `payload`."""
     payload = F.col("payload").cast("string")
-    said = bronze.where(F.col("class").isNotNull() & F.col("subject").endswith("._ledger")).select(
+    said = records.where(F.col("fault").isNull()).select(
         "domain",
         "class",
         "payload",
@@ -152,8 +174,8 @@ def ledgers(bronze: DataFrame) -> DataFrame:
             F.get_json_object(payload, "$.readings.stored").cast("long").alias("stored"),
         ).alias("age"),
     )
-    newest = said.groupBy("domain", "class", "run").agg(F.max_by("payload", "age").alias("payload"))
-    return newest.select("domain", "class", "payload")
+    chosen = said.groupBy("domain", "class", "run").agg(F.max_by("payload", "age").alias("payload"))
+    return chosen.select("domain", "class", "payload")
 
 
 def sources(bronze: DataFrame) -> DataFrame:

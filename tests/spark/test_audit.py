@@ -238,6 +238,29 @@ def test_a_message_that_no_run_speaks_for_is_missed_by_its_sequences(lake: Path)
     assert "source TEL_edge-1_normal/abc: sequences 5 never came" in findings
 
 
+def test_a_ledger_that_can_not_be_used_is_named_and_the_last_good_one_counts(lake: Path) -> None:
+    newer = LEDGER.encode().replace(b'"n":4', b'"n":9').replace(b'"stored":[[1,4]]', b'"stored":"all"')
+    foreign = replace(LEDGER, domain="edge-2").encode()
+    add_bronze(
+        lake,
+        [
+            row(body, "tel.edge-1.normal._ledger", {}, source_seq=at)
+            for at, body in enumerate((newer, b"\xff{", foreign), 8)
+        ],
+    )
+
+    code, found, findings = _audit(lake)
+
+    assert code == Exit.WELL
+    assert (found[RUN]["stored"], found[RUN]["missing"], found[RUN]["open_tail"]) == (40, 0, None)
+    named = "edge-1, class normal: the ledger record at hub sequence {} of TELEMETRY_0 can't be used: "
+    lines = findings.splitlines()
+    assert [line.startswith(named.format(seq)) for line, seq in zip(lines, (8, 9, 10), strict=True)] == [
+        True
+    ] * 3
+    assert lines[2].endswith("it speaks for edge-2, class normal")
+
+
 def test_a_lake_that_is_not_there_or_has_no_bronze_is_wrong_usage_and_not_in_order(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
