@@ -92,8 +92,9 @@ async def make_mirror(agent: Client, domain: str, epoch: str) -> None:
 
 
 async def held(client: Client, stream: str, messages: int) -> dict[str, Any]:
-    """The stream's info, once it holds so many messages."""
-    async with asyncio.timeout(20):
+    """The stream's info, once it holds so many messages. Left alone after a cut, the server's own retries
+    back off by ten seconds each, so this waits for more than one of them."""
+    async with asyncio.timeout(90):
         while True:
             info = await api(client, f"STREAM.INFO.{stream}")
             if info["state"]["messages"] >= messages:
