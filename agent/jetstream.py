@@ -21,15 +21,6 @@ STREAM_NOT_FOUND: Final = 10059
 CONSUMER_NOT_FOUND: Final = 10014
 MESSAGE_NOT_FOUND: Final = 10037
 
-_AWAY = (
-    nats.errors.NoRespondersError,
-    nats.errors.TimeoutError,
-    nats.errors.ConnectionClosedError,
-    nats.errors.ConnectionDrainingError,
-    nats.errors.ConnectionReconnectingError,
-    nats.errors.OutboundBufferLimitError,
-)
-
 
 class JetStreamError(Exception):
     """A request to JetStream was refused or not answered."""
@@ -49,6 +40,10 @@ class ApiError(JetStreamError):
 class UnavailableError(JetStreamError):
     """No answer: the server is away, has no JetStream, or the permissions of this user let nothing through.
     Whether the request was carried out is not known."""
+
+
+class TooLargeError(JetStreamError):
+    """The request is above what this connection's server takes in a message, and was not sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +109,8 @@ class JetStream:
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> int:
-        """Store one message and return its sequence. Raises `ApiError` or `UnavailableError`."""
+        """Store one message and return its sequence. Raises `ApiError`, `TooLargeError` or
+        `UnavailableError`."""
         answer = await self._request(subject, data, f"a message on {subject}", headers, timeout)
         return int(answer["seq"])
 
@@ -212,7 +208,11 @@ class JetStream:
             message = await self._nc.request(
                 subject, data, timeout=seconds, headers=None if headers is None else dict(headers)
             )
-        except _AWAY as error:
+        except nats.errors.MaxPayloadError as error:
+            raise TooLargeError(
+                f"{what} has {len(data)} bytes, the server takes {self._nc.max_payload} in a message"
+            ) from error
+        except nats.errors.Error as error:
             raise UnavailableError(f"JetStream did not answer {what}: {_reason(error)}") from error
         answer = json.loads(message.data)
         if not isinstance(answer, dict):

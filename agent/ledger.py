@@ -8,6 +8,10 @@ from collections.abc import Iterable
 from agent.contract import Ledger, Previous, Readings, StreamState
 from agent.ranges import RangeSet
 
+MAX_RANGES = 2_000
+"""Ranges that a class keeps, and so a record names: about 60 KB. A stream that is full by turns for days
+would make more of them than a message can hold."""
+
 
 class ClassLedger:
     """Counts of one class in this run. A batch has a number from the moment it is first sent."""
@@ -29,12 +33,22 @@ class ClassLedger:
     def store(self, n: int, readings: int) -> None:
         """Batch `n` was acknowledged."""
         self._stored.add(n)
+        self._bound()
         self._readings["stored"] += readings
 
     def refuse(self, n: int, readings: int, reason: str) -> None:
         """Batch `n` is not stored and will not be."""
         self._refused.setdefault(reason, RangeSet()).add(n)
+        self._bound()
         self._readings["refused"] += readings
+
+    def _bound(self) -> None:
+        # What is left stays true: a number that is dropped is not said to be anything, and its readings
+        # stand in the counts. A refused one goes first, for its sender was told.
+        if len(self._stored) + sum(map(len, self._refused.values())) <= MAX_RANGES:
+            return
+        refused = [numbers for numbers in self._refused.values() if len(numbers)]
+        min(refused, key=lambda numbers: numbers.lowest, default=self._stored).drop_lowest()
 
     @property
     def readings(self) -> Readings:

@@ -31,6 +31,19 @@ class RangeSet:
             self._first.insert(at, number)
             self._last.insert(at, number)
 
+    def drop_lowest(self) -> None:
+        """Forget the lowest range; raises `IndexError` when there is none."""
+        del self._first[0], self._last[0]
+
+    @property
+    def lowest(self) -> int:
+        """The lowest number, 0 while there is none."""
+        return self._first[0] if self._first else 0
+
+    def __len__(self) -> int:
+        """How many ranges there are."""
+        return len(self._first)
+
     def ranges(self) -> tuple[tuple[int, int], ...]:
         """The ranges in order."""
         return tuple(zip(self._first, self._last, strict=True))

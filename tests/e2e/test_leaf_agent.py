@@ -19,13 +19,14 @@ from agent.contract import (
     ClassAnswer,
     Readings,
     announce_subject,
+    batch_subject,
     direct_subject,
     link_consumer,
     parse_announce,
 )
 from agent.hub import Hub
 from agent.intake import Chunk, Reason, RefusedError
-from agent.jetstream import ApiError
+from agent.jetstream import ApiError, TooLargeError
 from agent.metrics import Metrics
 from tests.agents import CLASS, Agent, Shelf, agent, chunk, insist, leaf_config, shelf
 from tests.servers import World, until
@@ -132,6 +133,17 @@ async def test_a_chunk_above_the_servers_limit_is_refused_for_good(world: World,
         await one.submit(chunk("a"))
         (batch,) = await (await shelf(world.leaf)).batches()
         assert batch.id.n == 1
+
+
+async def test_a_message_above_the_servers_limit_is_an_error_of_jetstream(
+    world: World, config: Config
+) -> None:
+    async with agent(config):
+        one_shelf = await shelf(world.leaf)
+        limit = one_shelf.nc.max_payload
+        with pytest.raises(TooLargeError, match=f"{limit + 1} bytes, the server takes {limit}"):
+            await one_shelf.js.publish(batch_subject(world.leaf.domain, CLASS, "http"), bytes(limit + 1))
+        await one_shelf.js.stream_info(one_shelf.stream)
 
 
 async def test_a_position_is_stored_with_its_batch_and_read_back(world: World, config: Config) -> None:

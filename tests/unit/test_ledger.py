@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.contract import Previous, Readings, StreamState, new_run, parse_ledger
-from agent.ledger import ClassLedger
+from agent.ledger import MAX_RANGES, ClassLedger
 
 STREAM = StreamState("2026-11-21T06:00:00Z", 1, 9)
 
@@ -44,6 +44,35 @@ def test_the_record_is_read_back_as_it_was() -> None:
     one.store(one.number(3), 3)
     one.previous = Previous(new_run(), 7, Readings(70, 70), closed=True)
     record = one.record(STREAM, final=True)
+    assert parse_ledger(record.encode()) == record
+
+
+def test_a_record_is_bounded_and_gives_up_the_oldest_refused_ranges_first() -> None:
+    one = ledger()
+    reasons = ("stream_full", "too_large")
+    for turn in range(MAX_RANGES // 2 + 100):
+        one.store(one.number(10), 10)
+        one.refuse(one.number(10), 10, reasons[turn % 2])
+    turns = MAX_RANGES // 2 + 100
+    record = one.record(STREAM)
+    assert record.stored == tuple((n, n) for n in range(1, 2 * turns, 2))
+    kept = MAX_RANGES - turns
+    assert [first for first, _, _ in record.refused] == list(
+        range(2 * turns - 2 * kept + 2, 2 * turns + 1, 2)
+    )
+    assert record.readings == Readings(accepted=20 * turns, stored=10 * turns, refused=10 * turns)
+
+
+def test_a_record_never_names_more_than_its_bound_nor_what_was_not_stored() -> None:
+    one = ledger()
+    for _ in range(2 * MAX_RANGES):
+        one.store(one.number(1), 1)
+        one.refuse(one.number(1), 1, "stream_full")
+    record = one.record(STREAM)
+    assert len(record.stored) + len(record.refused) == MAX_RANGES
+    assert all(first == last and first % 2 == 1 for first, last in record.stored)
+    assert one.highest_stored == record.n - 1
+    assert len(record.encode()) < 100_000
     assert parse_ledger(record.encode()) == record
 
 

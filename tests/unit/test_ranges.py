@@ -46,3 +46,14 @@ def test_the_ranges_are_sorted_and_do_not_touch(values: list[int]) -> None:
     ranges = filled(values).ranges()
     assert all(first <= last for first, last in ranges)
     assert all(before[1] + 1 < after[0] for before, after in pairwise(ranges))
+
+
+@given(numbers)
+def test_dropping_the_lowest_range_leaves_the_others(values: list[int]) -> None:
+    one = filled(values)
+    while before := one.ranges():
+        assert one.lowest == before[0][0]
+        one.drop_lowest()
+        assert one.ranges() == before[1:]
+        assert len(one) == len(before) - 1
+    assert one.lowest == 0
