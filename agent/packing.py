@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import zstandard
 
-from agent.accumulator import Entry
-from agent.clock import ClockReader
-from agent.contract import H_POSITION, BatchHeaders, MessageId
+from agent.accumulator import Draft, Entry
+from agent.contract import H_POSITION, BatchHeaders, Clock, MessageId
 from agent.requests import Settled
 
 _LEVEL = 3
@@ -19,11 +17,21 @@ _HEADER_BYTES = 1024
 Entries = list[Entry[Settled]]
 
 
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A draft that takes no more chunks, and when it was sealed: `wall` in ns since 1970, `clock` as it was
+    then, `at` in the event loop's seconds."""
+
+    draft: Draft[Settled]
+    wall: int
+    clock: Clock
+    at: float
+
+
 class Packer:
     """Packs chunks into the payload and headers of one message."""
 
     def __init__(self) -> None:
-        self._clock = ClockReader()
         self._zstd = zstandard.ZstdCompressor(level=_LEVEL)
 
     def pack(self, entries: Entries) -> tuple[bytes, bool]:
@@ -32,13 +40,13 @@ class Packer:
         packed = self._zstd.compress(raw)
         return (packed, True) if len(packed) < len(raw) else (raw, False)
 
-    def headers(self, entries: Entries, ident: MessageId, compressed: bool) -> dict[str, str]:
-        """The headers of the batch."""
+    def headers(self, sealed: Sealed, entries: Entries, ident: MessageId, compressed: bool) -> dict[str, str]:
+        """The headers of the batch of these entries of a draft."""
         return BatchHeaders(
             id=ident,
             count=sum(entry.chunk.count for entry in entries),
-            sealed_at=time.time_ns(),
-            clock=self._clock.read(),
+            sealed_at=sealed.wall,
+            clock=sealed.clock,
             compressed=compressed,
             requests=tuple(entry.chunk.request for entry in entries if entry.chunk.request is not None),
             position=entries[-1].chunk.position,

@@ -9,12 +9,15 @@ on trying.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 
 from agent.accumulator import Accumulator, Draft, Entry, Limits
 from agent.budget import ByteBudget
+from agent.clock import ClockReader
 from agent.intake import Chunk, Reason, RefusedError, UnknownOutcomeError
 from agent.metrics import Metrics
+from agent.packing import Sealed
 from agent.requests import RequestLog, Settled
 
 PATIENCE = 10.0
@@ -30,9 +33,10 @@ class Publisher:
         self._accumulator: Accumulator[Settled] = Accumulator(limits)
         self._budget = ByteBudget(in_flight)
         self._metrics = metrics
+        self._clock = ClockReader()
         self._stopping = False
         self._away_since: float | None = asyncio.get_running_loop().time()
-        self.queue: deque[Draft[Settled]] = deque()
+        self.queue: deque[Sealed] = deque()
         self.queued = asyncio.Event()
         self.requests = RequestLog()
         self.recalled = asyncio.Event()
@@ -101,9 +105,9 @@ class Publisher:
         """Refuse all that was never sent: the agent ends."""
         self.stop()
         stopping = RefusedError(Reason.STOPPING, "the agent is stopping", 5.0)
-        for draft in self.queue:
-            for entry in draft.live():
-                self.refuse((draft.input, draft.cls), entry, stopping)
+        for sealed in self.queue:
+            for entry in sealed.draft.live():
+                self.refuse((sealed.draft.input, sealed.draft.cls), entry, stopping)
         self.queue.clear()
 
     def _refuse_at_once(self, now: float) -> None:
@@ -136,7 +140,8 @@ class Publisher:
             self._enqueue([draft])
 
     def _enqueue(self, drafts: list[Draft[Settled]]) -> None:
-        self.queue.extend(drafts)
+        now = asyncio.get_running_loop().time()
+        self.queue.extend(Sealed(draft, time.time_ns(), self._clock.read(), now) for draft in drafts)
         if self.queue:
             self.queued.set()
 
@@ -153,7 +158,7 @@ class Publisher:
         )
 
     def _drop_withdrawn(self) -> None:
-        while self.queue and not self.queue[0].live():
+        while self.queue and not self.queue[0].draft.live():
             self.queue.popleft()
         self.queued.set()
 

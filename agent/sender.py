@@ -17,14 +17,12 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from agent import acks, contract
-from agent.accumulator import Draft
 from agent.contract import MessageId
 from agent.intake import Reason, RefusedError, UnknownOutcomeError
 from agent.ledger import ClassLedger
 from agent.metrics import Metrics
-from agent.packing import Batch, Entries, Packer, message_bytes
+from agent.packing import Batch, Entries, Packer, Sealed, message_bytes
 from agent.publisher import Publisher
-from agent.requests import Settled
 
 ACK_WAIT = 5.0
 RETRY_PAUSE = 0.5
@@ -153,7 +151,8 @@ class Sender:
                     entry, UnknownOutcomeError("the agent stopped before the local NATS server answered")
                 )
 
-    async def _send(self, draft: Draft[Settled], max_payload: int) -> None:
+    async def _send(self, sealed: Sealed, max_payload: int) -> None:
+        draft = sealed.draft
         entries = draft.live()
         if not entries:
             return
@@ -170,11 +169,12 @@ class Sender:
             return
         for entry in entries:
             entry.sent = True
-        batch = self._number(draft, entries, payload, compressed)
+        batch = self._number(sealed, entries, payload, compressed)
         self._in_flight[batch.serial] = batch
         await self._transmit(batch)
 
-    def _number(self, draft: Draft[Settled], entries: Entries, payload: bytes, compressed: bool) -> Batch:
+    def _number(self, sealed: Sealed, entries: Entries, payload: bytes, compressed: bool) -> Batch:
+        draft = sealed.draft
         readings = sum(entry.chunk.count for entry in entries)
         ident = MessageId(self._run, draft.cls, self._ledgers[draft.cls].number(readings))
         now = asyncio.get_running_loop().time()
@@ -182,14 +182,14 @@ class Sender:
             serial=next(self._serial),
             id=ident,
             subject=contract.batch_subject(self._domain, draft.cls, draft.input),
-            headers=self._packer.headers(entries, ident, compressed),
+            headers=self._packer.headers(sealed, entries, ident, compressed),
             payload=payload,
             entries=entries,
             input=draft.input,
             readings=readings,
             raw_bytes=sum(len(entry.chunk.payload) for entry in entries),
             floor=self._stream_seq[draft.cls],
-            sealed=now,
+            sealed=sealed.at,
             first_sent=now,
             last_sent=now,
         )

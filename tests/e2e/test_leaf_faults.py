@@ -8,6 +8,7 @@ import base64
 import json
 import os
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 
 from agent import connection, publisher, sender
 from agent.config import Config, Publish, Seconds, Size
+from agent.contract import H_SEALED_AT, parse_batch_headers
 from agent.intake import Reason, RefusedError, UnknownOutcomeError
 from tests.agents import CLASS, Agent, Shelf, agent, chunk, insist, leaf_config, shelf
 from tests.servers import Leaf as LeafServer
@@ -65,6 +67,25 @@ async def all_is_there_once(one_shelf: Shelf, acknowledged: list[str]) -> None:
         by_run.setdefault(batch.id.run, []).append(batch.id.n)
     for numbers in by_run.values():
         assert sorted(numbers) == list(range(1, len(numbers) + 1))
+
+
+async def test_a_batch_that_waits_for_the_server_tells_when_it_was_sealed(
+    world: World, config: Config
+) -> None:
+    async with agent(config) as one:
+        await world.leaf.kill()
+        await until(lambda: not one.leaf.ready()[0], "the agent has noticed")
+        waiting = asyncio.create_task(one.submit(chunk("a")))
+        await until(lambda: len(one.leaf._publisher.queue) == 1, "the draft is sealed")
+        before, sealed_by = time.monotonic(), time.time_ns()
+        await asyncio.sleep(0.5)  # the wait that has to show
+        await world.leaf.start()
+        await waiting
+        (message,) = [m for m in await (await shelf(world.leaf)).messages() if H_SEALED_AT in m.headers]
+        headers = parse_batch_headers(message.headers)
+        assert headers.sealed_at <= sealed_by
+        assert headers.clock.monotonic <= before * 1e9
+        assert one.value("petiole_publish_seconds_sum", **{"class": CLASS}) > 0.5
 
 
 async def test_nothing_is_lost_or_doubled_when_the_server_is_killed_under_load(
