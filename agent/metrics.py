@@ -38,6 +38,9 @@ class Metrics:
         self.in_flight = Gauge(
             "petiole_in_flight_bytes", "Bytes accepted and not yet stored or refused.", registry=registry
         )
+        self.known_requests = Gauge(
+            "petiole_known_requests", "Idempotency keys in flight or stored lately.", registry=registry
+        )
         self.batches = Counter("petiole_stored_batches", "Batches stored.", by_class, registry=registry)
         self.retries = Counter(
             "petiole_publish_retries", "Batches sent again under the same id.", by_class, registry=registry

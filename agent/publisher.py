@@ -39,6 +39,7 @@ class Publisher:
         self.queue: deque[Sealed] = deque()
         self.queued = asyncio.Event()
         self.requests = RequestLog()
+        metrics.known_requests.set_function(lambda: self.requests.count(time.monotonic()))
         self.recalled = asyncio.Event()
         """Set once the keys that the stream's tail holds are known again; requests with a key wait for it."""
 

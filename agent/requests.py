@@ -69,7 +69,9 @@ class RequestLog:
         self._expire(now)
         return {key: (self._stored[key], expires - now) for expires, key in self._expiry}
 
-    def __len__(self) -> int:
+    def count(self, now: float) -> int:
+        """How many keys are known."""
+        self._expire(now)
         return len(self._stored) + len(self._in_flight)
 
     def _expire(self, now: float) -> None:

@@ -104,6 +104,14 @@ async def test_a_request_repeated_after_a_restart_is_stored_once(world: World, c
     assert await (await shelf(world.leaf)).texts() == ["a/0"]
 
 
+async def test_the_number_of_known_keys_is_shown(world: World, config: Config) -> None:
+    async with agent(config) as one:
+        await one.submit(chunk("a"))
+        for key in ("k", "l", "k"):
+            await one.submit(chunk("b", key=key))
+        assert one.value("petiole_known_requests") == 2
+
+
 async def test_a_key_that_comes_with_another_body_is_refused(world: World, config: Config) -> None:
     async with agent(config) as one:
         await one.submit(chunk("a", key="k"))

@@ -86,11 +86,17 @@ async def test_above_the_bound_a_new_key_is_refused_rather_than_an_old_one_forgo
         log.claim(Request("c", 0), fate(), 0)
     assert caught.value.reason is Reason.BUSY
     assert log.claim(Request("a", 0), fate(), 0) is not None
-    assert len(log) == 2
+    assert log.count(1) == 2
 
 
 async def test_keys_that_are_past_make_room() -> None:
     log = RequestLog(max_keys=1)
     log.store(Request("a", 0), 0)
     assert log.claim(Request("b", 0), fate(), KNOWN_SECONDS) is None
-    assert len(log) == 1
+    assert log.count(KNOWN_SECONDS) == 1
+
+
+async def test_a_key_that_is_past_is_not_counted_though_no_request_came_since() -> None:
+    log = RequestLog()
+    log.store(ONE, 0)
+    assert [log.count(1), log.count(KNOWN_SECONDS)] == [1, 0]
