@@ -15,8 +15,8 @@ from nats.errors import Error as NatsError
 
 from agent import contract
 from agent.config import Config
-from agent.link.registrar import Registrar
 from agent.metrics import Metrics
+from agent.registrar.service import Registrar
 from agent.server.setup import identities
 
 _IDENTITY = "registrar"

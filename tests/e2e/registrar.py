@@ -33,9 +33,9 @@ from agent.contract import (
     parse_answer,
 )
 from agent.jetstream import JetStream, JetStreamError, StreamInfo
-from agent.link.aggregate import parse_source_header
-from agent.link.registrar import Registrar
 from agent.metrics import Metrics
+from agent.registrar.aggregate import parse_source_header
+from agent.registrar.service import Registrar
 from tests.servers import Leaf, World, until
 from tests.streams import AGGREGATE, make_leaf_stream
 

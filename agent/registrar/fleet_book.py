@@ -10,9 +10,9 @@ from typing import Final
 import msgspec
 
 from agent.contract import Announce, leaf_stream
-from agent.link.aggregate import Observation, Source, source
-from agent.link.fleet import FRESH, ClassRecord, Leaf
-from agent.link.registrar_answer import held_at_start, held_now
+from agent.registrar.aggregate import Observation, Source, source
+from agent.registrar.answer import held_at_start, held_now
+from agent.registrar.fleet import FRESH, ClassRecord, Leaf
 
 ANNOUNCES_AT_ONCE: Final = 10
 ANNOUNCE_EVERY: Final = 1.0

@@ -8,9 +8,9 @@ from typing import Final
 
 from agent.contract import FLEET_BUCKET, ContractError
 from agent.jetstream import JetStream
-from agent.link.aggregate import fleet_config
-from agent.link.fleet import Leaf, decode_leaf, encode_leaf
-from agent.link.registrar_log import Problems
+from agent.registrar.aggregate import fleet_config
+from agent.registrar.fleet import Leaf, decode_leaf, encode_leaf
+from agent.registrar.problems import Problems
 
 _STREAM: Final = f"KV_{FLEET_BUCKET}"
 _AT_ONCE: Final = 32

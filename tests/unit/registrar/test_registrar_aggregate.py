@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agent.contract import Committed, ContractError, aggregate, leaf_stream
 from agent.jetstream import StreamInfo, covers
-from agent.link.aggregate import (
+from agent.registrar.aggregate import (
     ALIVE,
     SourceState,
     Suspect,

@@ -7,8 +7,8 @@ from typing import Any
 
 from agent.contract import Announce, leaf_stream
 from agent.jetstream import StreamInfo
-from agent.link.aggregate import Observation, SourceState, is_full
-from agent.link.fleet import Leaf
+from agent.registrar.aggregate import Observation, SourceState, is_full
+from agent.registrar.fleet import Leaf
 
 
 def fleet_status(

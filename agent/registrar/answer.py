@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from agent.contract import H_MESSAGE_ID, H_SOURCE, Checkpoint, ClassAnswer, ContractError
 from agent.jetstream import RawMessage, StreamInfo
-from agent.link.aggregate import SourceState, is_full, parse_source_header
-from agent.link.fleet import ClassRecord, Held
+from agent.registrar.aggregate import SourceState, is_full, parse_source_header
+from agent.registrar.fleet import ClassRecord, Held
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from structlog.typing import FilteringBoundLogger
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_exponential
 
 from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, JetStreamError, StreamInfo, covers, merged
-from agent.link.aggregate import (
+from agent.registrar.aggregate import (
     Observation,
     Source,
     Suspect,
@@ -25,8 +25,8 @@ from agent.link.aggregate import (
     observed,
     planned,
 )
-from agent.link.registrar_log import Problems
-from agent.link.registrar_metrics import RegistrarMetrics
+from agent.registrar.metrics import RegistrarMetrics
+from agent.registrar.problems import Problems
 
 _PATIENCE: Final = 1.5
 """Seconds for a source that was not seen to break to show itself: more than a heartbeat."""

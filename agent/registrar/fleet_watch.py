@@ -12,11 +12,19 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from agent.contract import ContractError, server_name
-from agent.link.aggregate import ALIVE
-from agent.link.aggregate_keeper import AggregateKeeper
-from agent.link.fleet_book import FleetBook
-from agent.link.fleet_events import CONNECT, DISCONNECT, LEAFZ, LinkEvent, Links, parse_event, parse_links
-from agent.link.registrar_log import Problems
+from agent.registrar.aggregate import ALIVE
+from agent.registrar.aggregate_keeper import AggregateKeeper
+from agent.registrar.fleet_book import FleetBook
+from agent.registrar.fleet_events import (
+    CONNECT,
+    DISCONNECT,
+    LEAFZ,
+    LinkEvent,
+    Links,
+    parse_event,
+    parse_links,
+)
+from agent.registrar.problems import Problems
 
 _LEAFZ_SECONDS: Final = 2.0
 _AGAIN_SECONDS: Final = 0.2

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from agent.contract import H_MESSAGE_ID, H_SOURCE, Checkpoint
 from agent.jetstream import RawMessage, StreamInfo
-from agent.link.aggregate import SourceState
-from agent.link.fleet import ClassRecord, Held
-from agent.link.registrar_answer import (
+from agent.registrar.aggregate import SourceState
+from agent.registrar.answer import (
     Stored,
     agreed,
     class_answer,
@@ -20,6 +19,7 @@ from agent.link.registrar_answer import (
     proposal,
     stored,
 )
+from agent.registrar.fleet import ClassRecord, Held
 
 STREAM = "TEL_a_normal"
 CREATED = "2026-01-01T00:00:00Z"

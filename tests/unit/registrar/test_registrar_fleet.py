@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from agent.contract import Announce, Checkpoint, ClassState, ContractError, new_run
 from agent.jetstream import StreamInfo
-from agent.link.aggregate import observed
-from agent.link.fleet import (
+from agent.registrar.aggregate import observed
+from agent.registrar.fleet import (
     FRESH,
     ClassRecord,
     Held,
@@ -25,9 +25,9 @@ from agent.link.fleet import (
     new_epochs,
     refusal,
 )
-from agent.link.fleet_book import Allowance, FleetBook
-from agent.link.fleet_events import Links, parse_event, parse_links
-from agent.link.registrar_log import Problems
+from agent.registrar.fleet_book import Allowance, FleetBook
+from agent.registrar.fleet_events import Links, parse_event, parse_links
+from agent.registrar.problems import Problems
 
 RUN = new_run()
 CREATED = "2026-01-01T00:00:00Z"

@@ -25,12 +25,9 @@ from agent.contract import (
     leaf_subjects,
 )
 from agent.jetstream import JetStream, StreamInfo
-from agent.link.aggregate import Observation, SourceState
-from agent.link.aggregate_keeper import AggregateKeeper
-from agent.link.fleet import ClassRecord, Leaf, admitted, new_epochs, refusal
-from agent.link.fleet_book import EPOCH_EVERY, FleetBook
-from agent.link.fleet_store import FleetStore
-from agent.link.registrar_answer import (
+from agent.registrar.aggregate import Observation, SourceState
+from agent.registrar.aggregate_keeper import AggregateKeeper
+from agent.registrar.answer import (
     Stored,
     agreed,
     class_answer,
@@ -39,7 +36,10 @@ from agent.link.registrar_answer import (
     proposal,
     stored,
 )
-from agent.link.registrar_log import Problems
+from agent.registrar.fleet import ClassRecord, Leaf, admitted, new_epochs, refusal
+from agent.registrar.fleet_book import EPOCH_EVERY, FleetBook
+from agent.registrar.fleet_store import FleetStore
+from agent.registrar.problems import Problems
 
 _OBSERVED: Final = 1.0
 _SETTLE_SECONDS: Final = 2.0

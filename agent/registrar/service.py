@@ -28,16 +28,16 @@ from agent.contract import (
     parse_committed,
 )
 from agent.jetstream import JetStream, JetStreamError, UnavailableError
-from agent.link.aggregate import commands_config, purge_up_to
-from agent.link.aggregate_keeper import AggregateKeeper
-from agent.link.fleet_book import FleetBook
-from agent.link.fleet_store import FleetStore
-from agent.link.fleet_watch import FleetWatch
-from agent.link.registrar_announce import Announcements
-from agent.link.registrar_log import Problems
-from agent.link.registrar_metrics import RegistrarMetrics
-from agent.link.registrar_status import fleet_status
 from agent.metrics import Metrics
+from agent.registrar.aggregate import commands_config, purge_up_to
+from agent.registrar.aggregate_keeper import AggregateKeeper
+from agent.registrar.announcements import Announcements
+from agent.registrar.fleet_book import FleetBook
+from agent.registrar.fleet_store import FleetStore
+from agent.registrar.fleet_watch import FleetWatch
+from agent.registrar.metrics import RegistrarMetrics
+from agent.registrar.problems import Problems
+from agent.registrar.status import fleet_status
 
 MAX_ANNOUNCE: Final = 64 * 1024
 _PENDING: Final = 4096
