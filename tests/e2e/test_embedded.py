@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import os
 import pickle
+import re
 import signal
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from agent.server.keys import ensure_key
 from agent.server.probe import process_of
 from agent.server.process import EmbeddedServer
 from agent.server.render import HubConfig, LeafUser, address_of
+from tests.old_servers import TOO_OLD, old_server
 from tests.servers import make_hub, until
 
 AGENT = """
@@ -205,11 +207,12 @@ async def test_a_server_that_cannot_start_says_why(embed: Embed, config: HubConf
         await server.start()
 
 
-async def test_an_old_server_is_refused_with_the_version_to_take(config: HubConfig, tmp_path: Path) -> None:
-    old = tmp_path / "nats-server"
-    old.write_text("#!/bin/sh\necho 'nats-server: v2.14.6'\n")
-    old.chmod(0o755)
-    server = EmbeddedServer(config, tmp_path / "hub", binary=old)
-    with pytest.raises(ServerError, match=r"is nats-server 2\.14\.6.* take 2\.15\.1"):
+@pytest.mark.parametrize("version", TOO_OLD)
+async def test_an_old_server_is_refused_with_the_version_to_take(
+    config: HubConfig, tmp_path: Path, version: str
+) -> None:
+    server = EmbeddedServer(config, tmp_path / "hub", binary=old_server(version))
+    with pytest.raises(ServerError, match=rf"is nats-server {re.escape(version)}; .* take 2\.15\.1"):
         await server.start()
+    assert server.pid is None
     server.release()
