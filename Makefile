@@ -1,11 +1,12 @@
 # `make demo` and `make test` do all of their own set-up.
-.PHONY: help demo test lint types bench clean
+.PHONY: help demo test lint types faults bench clean
 
 BIN := .venv/bin
 
 help:
 	@echo "make demo    a hub, two leaves, three agents, faults, Spark jobs and the proof (about two minutes)"
 	@echo "make test    style, types and all tests (under fifteen minutes)"
+	@echo "make faults  the slow faults, or those of CASE=…; the report is build/faults/report.json"
 	@echo "make bench   every benchmark, or those of NAME=…; results under build/bench/"
 	@echo "make clean   remove what was built, keep .venv"
 
@@ -24,6 +25,9 @@ lint: .venv/ready
 
 types: .venv/ready
 	@$(BIN)/mypy
+
+faults: .venv/ready
+	@$(BIN)/python -m pytest tests/faults $(if $(CASE),-k "$(CASE)")
 
 bench: .venv/ready
 	@$(BIN)/python -m bench $(NAME)

@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import nats
 from nats.aio.client import Client
@@ -31,6 +31,22 @@ WAIT_SECONDS = 20.0
 _STORE = 1024**3
 _HUB_KEYS = ("registrar", "registrar_system", "jobs")
 _LEAF_KEYS = ("agent", "agent_system", "device")
+
+
+class Cable(Protocol):
+    """What stands between a leaf and its hub and can be broken: `Proxy`, or `Wire` of `tests.faults`."""
+
+    host: str
+    port: int
+
+    def cut(self) -> None:
+        """Break every connection with a reset and refuse new ones."""
+
+    def stall(self) -> None:
+        """Let nothing pass and close nothing."""
+
+    def restore(self) -> None:
+        """Let everything through again."""
 
 
 class Node:
@@ -132,7 +148,7 @@ class Leaf(Node):
         directory: Path,
         keys: dict[str, Path],
         inboxes: dict[str, str],
-        proxy: Proxy,
+        proxy: Cable,
     ):
         super().__init__(config, directory, keys, inboxes)
         self.proxy = proxy
@@ -177,25 +193,34 @@ async def open_world(
     *domains: str,
     classes: tuple[str, ...] = (DEFAULT_CLASS,),
     aggregates: tuple[str, ...] = (aggregate(0),),
+    cable: Cable | None = None,
+    leaf_listen: str | None = None,
 ) -> AsyncIterator[World]:
-    """A world with a leaf for every domain; all of it ends with the context."""
+    """A world with a leaf for every domain; all of it ends with the context. Each leaf has a proxy of its own
+    before the hub, unless a `cable` is given, which leads to the hub's `leaf_listen`."""
     async with AsyncExitStack() as stack:
         links = {domain: directory / domain / "keys" / "link" for domain in domains}
         users = tuple(LeafUser(domain, ensure_key(key), classes) for domain, key in links.items())
-        hub = make_hub(directory / "hub", users, aggregates)
+        hub = make_hub(directory / "hub", users, aggregates, leaf_listen)
         stack.push_async_callback(hub.close)
         await hub.start()
         leaves = {}
         for domain, link in links.items():
-            proxy = Proxy(hub.leaf_port)
-            await proxy.start()
-            stack.push_async_callback(proxy.stop)
-            leaves[domain] = _leaf(directory / domain, domain, classes, proxy, link)
+            leaves[domain] = _leaf(
+                directory / domain, domain, classes, cable or await _proxy(stack, hub), link
+            )
             stack.push_async_callback(leaves[domain].close)
             await leaves[domain].start()
         for leaf in leaves.values():
             await leaf.wait_linked()
         yield World(hub, leaves)
+
+
+async def _proxy(stack: AsyncExitStack, hub: Hub) -> Proxy:
+    proxy = Proxy(hub.leaf_port)
+    await proxy.start()
+    stack.push_async_callback(proxy.stop)
+    return proxy
 
 
 async def ask(client: Client, subject: str, body: object = None, seconds: float = 5.0) -> dict[str, Any]:
@@ -238,14 +263,17 @@ def _keys(directory: Path, names: tuple[str, ...]) -> tuple[dict[str, Path], dic
 
 
 def make_hub(
-    directory: Path, users: tuple[LeafUser, ...] = (), aggregates: tuple[str, ...] = (aggregate(0),)
+    directory: Path,
+    users: tuple[LeafUser, ...] = (),
+    aggregates: tuple[str, ...] = (aggregate(0),),
+    leaf_listen: str | None = None,
 ) -> Hub:
     """A hub that is not started yet."""
     paths, public = _keys(directory, _HUB_KEYS)
     config = HubConfig(
         server_name=server_name("hub", "test"),
         listen=f"127.0.0.1:{free_port()}",
-        leaf_listen=f"127.0.0.1:{free_port()}",
+        leaf_listen=leaf_listen or f"127.0.0.1:{free_port()}",
         store_dir=directory / "store",
         max_file_store=_STORE,
         leaves=users,
@@ -258,7 +286,7 @@ def make_hub(
     return Hub(config, directory, paths, {name: inbox_prefix(who) for name, who in inboxes.items()})
 
 
-def _leaf(directory: Path, domain: str, classes: tuple[str, ...], proxy: Proxy, link: Path) -> Leaf:
+def _leaf(directory: Path, domain: str, classes: tuple[str, ...], proxy: Cable, link: Path) -> Leaf:
     paths, public = _keys(directory, _LEAF_KEYS)
     config = LeafConfig(
         server_name=server_name(domain, "test"),
@@ -267,7 +295,7 @@ def _leaf(directory: Path, domain: str, classes: tuple[str, ...], proxy: Proxy, 
         listen=f"127.0.0.1:{free_port()}",
         store_dir=directory / "store",
         max_file_store=_STORE,
-        hub_urls=(f"nats-leaf://127.0.0.1:{proxy.port}",),
+        hub_urls=(f"nats-leaf://{proxy.host}:{proxy.port}",),
         link_key_file=link,
         agent=public["agent"],
         agent_system=public["agent_system"],

@@ -9,7 +9,10 @@ _STOP_SECONDS = 10.0
 
 
 class Proxy:
-    """A TCP relay on the loopback whose link can be cut; while it is, new connections are closed at once."""
+    """A TCP relay on the loopback whose link can be cut or stalled; while it is cut, new connections are
+    closed at once."""
+
+    host = "127.0.0.1"
 
     def __init__(self, target: int) -> None:
         self.port = 0
@@ -18,21 +21,30 @@ class Proxy:
         self._open: set[asyncio.StreamWriter] = set()
         self._relays: set[asyncio.Task[None]] = set()
         self._cut = False
+        self._flowing = asyncio.Event()
+        self._flowing.set()
 
     async def start(self) -> None:
         """Listen, on a port that `port` then holds."""
-        self._server = await asyncio.start_server(self._relay, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._relay, self.host, 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
     def cut(self) -> None:
         """Break every connection with a reset and refuse new ones."""
         self._cut = True
+        self._flowing.set()
         for writer in self._open:
             writer.transport.abort()
 
+    def stall(self) -> None:
+        """Pass nothing on and close nothing: both ends see a half-open link. What they send meanwhile waits
+        in sockets and arrives after `restore`, so this is not loss."""
+        self._flowing.clear()
+
     def restore(self) -> None:
-        """Let new connections through again."""
+        """Let everything through again."""
         self._cut = False
+        self._flowing.set()
 
     async def stop(self) -> None:
         """End all of it."""
@@ -47,11 +59,12 @@ class Proxy:
         assert task is not None
         self._relays.add(task)
         task.add_done_callback(self._relays.discard)
+        await self._flowing.wait()
         if self._cut:
             writer.transport.abort()
             return
         try:
-            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
+            far_reader, far_writer = await asyncio.open_connection(self.host, self._target)
         except OSError:
             writer.transport.abort()
             return
@@ -60,16 +73,17 @@ class Proxy:
         if self._cut:  # since the look above
             self.cut()
         try:
-            await asyncio.gather(_copy(reader, far_writer), _copy(far_reader, writer))
+            await asyncio.gather(self._copy(reader, far_writer), self._copy(far_reader, writer))
         finally:
             self._open -= ends
             for end in ends:
                 end.transport.abort()
 
-
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-    writer.transport.abort()
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65536):
+                await self._flowing.wait()
+                writer.write(data)
+                await writer.drain()
+        await self._flowing.wait()
+        writer.transport.abort()

@@ -1,0 +1,61 @@
+"""What became of each fault, as `build/faults/report.json` tells it."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+PATH = Path("build/faults/report.json")
+
+
+@dataclass(slots=True)
+class Case:
+    """One fault. `expected` says what must happen, `seen` what was, in the product's own words with the
+    seconds since the fault; `not_proven` what this run could not show. `sent` and `acknowledged` count
+    readings, `lost` acknowledged ones that are missing at the hub, `duplicates` such as are there more than
+    once. None: not measured."""
+
+    case: str
+    expected: str = ""
+    passed: bool = False
+    sent: int | None = None
+    acknowledged: int | None = None
+    lost: int | None = None
+    duplicates: int | None = None
+    detect_seconds: float | None = None
+    recover_seconds: float | None = None
+    seen: list[str] = field(default_factory=list)
+    not_proven: list[str] = field(default_factory=list)
+    _began: float = 0.0
+
+    def begins(self) -> None:
+        """The fault is there from now on."""
+        self._began = time.monotonic()
+
+    def saw(self, what: str) -> float:
+        """Note what was seen; returns the seconds since the fault began."""
+        seconds = round(time.monotonic() - self._began, 3)
+        self.seen.append(f"{seconds:.1f} s: {what}")
+        return seconds
+
+
+def write(cases: list[Case], *, some: bool) -> None:
+    """Write the report. Where only `some` cases were run, the others keep what an earlier run said of
+    them."""
+    rows = {one["case"]: one for one in _earlier()} if some else {}
+    for case in cases:
+        row = asdict(case)
+        del row["_began"]
+        rows[case.case] = row
+    PATH.parent.mkdir(parents=True, exist_ok=True)
+    PATH.write_text(json.dumps({"cases": list(rows.values())}, indent=2) + "\n")
+
+
+def _earlier() -> list[dict[str, object]]:
+    try:
+        found: list[dict[str, object]] = json.loads(PATH.read_text())["cases"]
+    except (OSError, ValueError, KeyError):
+        return []
+    return found

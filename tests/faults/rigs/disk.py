@@ -1,0 +1,53 @@
+"""A small disk of its own that can be filled and freed. Needs root."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_FILLER = "filler"
+_CHUNK = 64 * 1024
+
+
+class SmallDisk:
+    """A tmpfs at `path`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def fill(self) -> None:
+        """Take all the room that is left."""
+        block = bytes(_CHUNK)
+        with (self.path / _FILLER).open("ab", buffering=0) as filler:
+            try:
+                while True:
+                    filler.write(block)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+
+    def free(self) -> None:
+        """Give back what `fill` took."""
+        with suppress(FileNotFoundError):
+            (self.path / _FILLER).unlink()
+
+    def room(self) -> int:
+        """Bytes that are left."""
+        found = os.statvfs(self.path)
+        return found.f_bavail * found.f_frsize
+
+
+@contextmanager
+def small_disk(path: Path, mebibytes: int) -> Iterator[SmallDisk]:
+    """A disk of this size, mounted on a new directory as long as the context lasts. What still has files open
+    there does not keep it."""
+    path.mkdir(parents=True)
+    subprocess.run(("mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", path), check=True)
+    try:
+        yield SmallDisk(path)
+    finally:
+        subprocess.run(("umount", "--lazy", path), check=True)
