@@ -4,14 +4,17 @@ ranges."""
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
+
+Ranges = tuple[tuple[int, int], ...]
 
 
 class RangeSet:
-    """Numbers as sorted, disjoint, inclusive ranges."""
+    """Numbers as sorted, disjoint, inclusive ranges, from such ranges."""
 
-    def __init__(self) -> None:
-        self._first: list[int] = []
-        self._last: list[int] = []
+    def __init__(self, ranges: Ranges = ()) -> None:
+        self._first = [first for first, _ in ranges]
+        self._last = [last for _, last in ranges]
 
     def add(self, number: int) -> None:
         """Put one number in; putting it in again changes nothing."""
@@ -35,6 +38,11 @@ class RangeSet:
         """Forget the lowest range; raises `IndexError` when there is none."""
         del self._first[0], self._last[0]
 
+    def drop_highest(self) -> int:
+        """Forget the highest range and return its first number; raises `IndexError` when there is none."""
+        del self._last[-1]
+        return self._first.pop()
+
     @property
     def lowest(self) -> int:
         """The lowest number, 0 while there is none."""
@@ -44,7 +52,7 @@ class RangeSet:
         """How many ranges there are."""
         return len(self._first)
 
-    def ranges(self) -> tuple[tuple[int, int], ...]:
+    def ranges(self) -> Ranges:
         """The ranges in order."""
         return tuple(zip(self._first, self._last, strict=True))
 
@@ -56,3 +64,28 @@ class RangeSet:
     def __contains__(self, number: int) -> bool:
         at = bisect_right(self._first, number)
         return at > 0 and number <= self._last[at - 1]
+
+
+def without(first: int, last: int, held: Ranges) -> Ranges:
+    """What of `first` to `last` is not in these ranges, which are in order and apart."""
+    left = []
+    for low, high in held:
+        if low > last:
+            break
+        if low > first:
+            left.append((first, low - 1))
+        first = max(first, high + 1)
+    if first <= last:
+        left.append((first, last))
+    return tuple(left)
+
+
+def size(ranges: Iterable[tuple[int, int]]) -> int:
+    """How many numbers there are."""
+    return sum(last - first + 1 for first, last in ranges)
+
+
+def text(ranges: Ranges, most: int = 20) -> str:
+    """The ranges for people: `1-3, 7`."""
+    shown = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges[:most])
+    return f"{shown} and {len(ranges) - most} more ranges" if len(ranges) > most else shown

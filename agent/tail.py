@@ -45,10 +45,11 @@ async def read_headers(
     stream: str,
     start: Mapping[str, Any],
     take: Callable[[StoredHeaders], None],
-) -> None:
+    enough: Callable[[], bool] = lambda: False,
+) -> bool:
     """Give all messages from `start` (a consumer's deliver policy with its filter) to the end of the stream
-    as it is now to `take`, in order. Raises `ApiError`, or `UnavailableError` when the server stops answering
-    midway."""
+    as it is now to `take`, in order; False where `enough`, which is asked now and then, ended it before.
+    Raises `ApiError`, or `UnavailableError` when the server stops answering midway."""
     config = {
         "name": nc.new_inbox().rpartition(".")[2],
         "ack_policy": "none",
@@ -59,7 +60,8 @@ async def read_headers(
     }
     consumer = await js.create_consumer(stream, config)
     try:
-        await _pull(nc, f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer.name}", consumer.pending, take)
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer.name}"
+        return await _pull(nc, subject, consumer.pending, take, enough)
     except (TimeoutError, NatsError, OSError) as error:
         why = str(error) or "no answer"
         raise UnavailableError(f"reading {stream} stopped before its end: {why}") from None
@@ -69,7 +71,13 @@ async def read_headers(
             await js.delete_consumer(stream, consumer.name)
 
 
-async def _pull(nc: Client, subject: str, pending: int, take: Callable[[StoredHeaders], None]) -> None:
+async def _pull(
+    nc: Client,
+    subject: str,
+    pending: int,
+    take: Callable[[StoredHeaders], None],
+    enough: Callable[[], bool],
+) -> bool:
     """Pull `pending` messages, a bounded number at a time, or fewer where the rest is gone by now: a pull
     that does not wait ends with a status, which has no reply subject. Raises `TimeoutError` when nothing
     comes."""
@@ -90,6 +98,8 @@ async def _pull(nc: Client, subject: str, pending: int, take: Callable[[StoredHe
     subscription = await nc.subscribe(inbox, cb=receive)
     try:
         while taken < pending and not ended:
+            if enough():
+                return False
             size = min(_PULL, pending - taken)
             end = taken + size
             await nc.publish(subject, json.dumps({"batch": size, "no_wait": True}).encode(), inbox)
@@ -97,6 +107,7 @@ async def _pull(nc: Client, subject: str, pending: int, take: Callable[[StoredHe
                 arrived.clear()
                 async with asyncio.timeout(_PROGRESS_SECONDS):
                     await arrived.wait()
+        return True
     finally:
         with contextlib.suppress(NatsError, OSError):
             await subscription.unsubscribe()

@@ -109,7 +109,7 @@ class Publish(Struct, forbid_unknown_fields=True):
     linger: Seconds = Seconds(0.1)
     batch_bytes: Size = Size(contract.MAX_BATCH_BYTES)
     batch_readings: Positive = contract.MAX_BATCH_READINGS
-    window: Positive = 64
+    window: Annotated[int, Meta(ge=1, le=contract.MAX_WINDOW)] = 64
     in_flight: Size = Size(32 * 2**20)
     drain: Seconds = Seconds(20.0)
 

@@ -26,6 +26,7 @@ from agent.contract import (
     leaf_stream,
     parse_announce,
     parse_committed,
+    verify_subject,
 )
 from agent.jetstream import JetStream, JetStreamError, UnavailableError
 from agent.metrics import Metrics
@@ -38,6 +39,7 @@ from agent.registrar.fleet_watch import FleetWatch
 from agent.registrar.metrics import RegistrarMetrics
 from agent.registrar.problems import Problems
 from agent.registrar.status import fleet_status
+from agent.registrar.verify import Verifier
 
 MAX_ANNOUNCE: Final = 64 * 1024
 _PENDING: Final = 4096
@@ -88,6 +90,7 @@ class Registrar:
             self._keeper,
             self._problems,
         )
+        self._verifier = Verifier(nc, js, self._classes, lambda: (aggregate(0),), log)
         self._generation: int | None = None
         self._beginning = asyncio.Lock()
         self._busy: set[str] = set()
@@ -102,11 +105,15 @@ class Registrar:
             async def announce(msg: Msg) -> None:
                 await self._on_announce(msg, group)
 
+            async def verify(msg: Msg) -> None:
+                await self._verifier.take(msg, group)
+
             subscriptions = [
                 await self._nc.subscribe(announce_subject("*"), cb=announce, pending_msgs_limit=_PENDING),
                 await self._nc.subscribe(
                     committed_subject("*"), cb=self._on_committed, pending_msgs_limit=_PENDING
                 ),
+                await self._nc.subscribe(verify_subject("*"), cb=verify, pending_msgs_limit=_PENDING),
             ]
             await stopping.wait()
             if not self._nc.is_closed:

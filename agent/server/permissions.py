@@ -98,7 +98,7 @@ def registrar(aggregates: Iterable[str], leaves: Iterable[tuple[str, Iterable[st
     return Permissions(
         publish=(
             f"{_API}.INFO",
-            *(subject for stream in aggregates for subject in _stream_api(stream)),
+            *(subject for stream in aggregates for subject in (*_stream_api(stream), *_reader_api(stream))),
             *_stream_api(COMMANDS),
             *_consumer_api(COMMANDS),
             *_stream_api(_FLEET_STREAM),
@@ -132,9 +132,7 @@ def jobs(aggregates: Iterable[str]) -> Permissions:
                 f"{_API}.STREAM.MSG.GET.{stream}",
                 f"{_API}.DIRECT.GET.{stream}",
                 f"{_API}.DIRECT.GET.{stream}.>",
-                f"{_API}.CONSUMER.CREATE.{stream}.>",
-                f"{_API}.CONSUMER.DELETE.{stream}.*",
-                f"{_API}.CONSUMER.MSG.NEXT.{stream}.*",
+                *_reader_api(stream),
                 committed_subject(stream),
             )
         ),
@@ -184,6 +182,15 @@ def _stream_api(stream: str) -> tuple[str, ...]:
         *(f"{_API}.STREAM.{verb}.{stream}" for verb in _STREAM_VERBS),
         f"{_API}.DIRECT.GET.{stream}",
         f"{_API}.DIRECT.GET.{stream}.>",
+    )
+
+
+def _reader_api(stream: str) -> tuple[str, ...]:
+    """Reading through a consumer of one's own."""
+    return (
+        f"{_API}.CONSUMER.CREATE.{stream}.>",
+        f"{_API}.CONSUMER.DELETE.{stream}.*",
+        f"{_API}.CONSUMER.MSG.NEXT.{stream}.*",
     )
 
 

@@ -116,6 +116,7 @@ def test_all_problems_are_told_at_once_each_with_its_key(file: Path) -> None:
         (LEAF + "[publish]\nbatch_bytes = 1.5", "give a size such as"),
         (LEAF + "[publish]\nwindow = 0", "a whole number of at least 1"),
         (LEAF + '[publish]\nwindow = "64"', "a whole number of at least 1"),
+        (LEAF + "[publish]\nwindow = 1025", "a whole number of at least 1 of at most 1024"),
         (LEAF + "[publish]\nwindow = true", "a whole number of at least 1"),
         (LEAF + '[publish]\nlinger = "9s"', "publish.linger: 9 s is longer than a sender waits"),
         (LEAF + '[publish]\nbatch_bytes = "17MiB"', "publish.batch_bytes: 17825792 bytes are more than"),

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.ranges import RangeSet
+from agent.ranges import RangeSet, size, text, without
 
 numbers = st.lists(st.integers(1, 40), max_size=60)
 
@@ -57,3 +57,26 @@ def test_dropping_the_lowest_range_leaves_the_others(values: list[int]) -> None:
         assert one.ranges() == before[1:]
         assert len(one) == len(before) - 1
     assert one.lowest == 0
+
+
+@given(numbers)
+def test_dropping_the_highest_range_leaves_the_others(values: list[int]) -> None:
+    one = RangeSet(filled(values).ranges())
+    while before := one.ranges():
+        assert one.drop_highest() == before[-1][0]
+        assert one.ranges() == before[:-1]
+
+
+@given(numbers, st.integers(1, 42), st.integers(0, 42))
+def test_what_is_left_without_some_ranges_is_exactly_the_rest(
+    values: list[int], first: int, last: int
+) -> None:
+    left = without(first, last, filled(values).ranges())
+    rest = [n for n in range(first, last + 1) if n not in values]
+    assert [n for low, high in left for n in range(low, high + 1)] == rest
+    assert size(left) == len(rest)
+
+
+def test_ranges_are_told_to_people_up_to_a_number_of_them() -> None:
+    assert text(((1, 3), (7, 7))) == "1-3, 7"
+    assert text(((1, 3), (7, 7), (9, 9)), 2) == "1-3, 7 and 1 more ranges"

@@ -25,6 +25,8 @@ RECORDS: dict[str, tuple[st.SearchStrategy[Any], Callable[[bytes | str], Any]]] 
     "answer": (values.answers, contract.parse_answer),
     "committed": (values.committed, contract.parse_committed),
     "command": (values.commands, contract.parse_command),
+    "verify": (values.verify_requests, contract.parse_verify_request),
+    "verified": (values.verify_answers, contract.parse_verify_answer),
 }
 GOOD: dict[str, dict[str, Any]] = {
     "ledger": json.loads(
@@ -40,7 +42,11 @@ GOOD: dict[str, dict[str, Any]] = {
     "answer": json.loads(contract.Answer({"c": contract.ClassAnswer("s", 1, "", "well")}).encode()),
     "committed": {"v": 1, "stream": "s", "created": "now", "seq": 1},
     "command": {"v": 1, "id": "x", "args": {}, "expires": None},
+    "verify": json.loads(contract.VerifyRequest("c", RUN).encode()),
+    "verified": json.loads(contract.VerifyAnswer("s", "now").encode()),
 }
+FOUND = GOOD["verify"]["found"]
+
 PARSE = {name: one[1] for name, one in RECORDS.items()} | {
     "announce": lambda data: contract.parse_announce(data, "d")
 }
@@ -158,6 +164,17 @@ def test_a_record_with_anything_in_any_place_is_read_or_refused_in_words(
         ("command", {"args": []}, "args"),
         ("command", {"expires": "soon"}, "expires"),
         ("command", {"expires": 10**400}, "expires"),
+        ("verify", {"class": "a.b"}, "class"),
+        ("verify", {"run": "x"}, "run"),
+        ("verify", {"first": 0}, "no range of batches"),
+        ("verify", {"first": 3, "last": 2}, "no range of batches"),
+        ("verify", {"found": {**FOUND, "held": [[2, 3], [4, 5]]}}, "not apart in order"),
+        ("verify", {"found": {**FOUND, "held": [[4, 5], [1, 2]]}}, "not apart in order"),
+        ("verify", {"found": {**FOUND, "held": [[n, n] for n in range(1, 4_004, 2)]}}, "at most 2000"),
+        ("verify", {"found": {**FOUND, "edge": {"run": RUN, "seq": -1, "n": 1, "batches": 1}}}, "seq"),
+        ("verify", {"found": {**FOUND, "edge": 1}}, "edge"),
+        ("verified", {"complete": 1}, "complete"),
+        ("verified", {"lacking": [[3, 1]]}, "lacking"),
     ],
 )
 def test_a_refusal_names_the_field(name: str, change: dict[str, Any], words: str) -> None:

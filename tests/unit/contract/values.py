@@ -100,3 +100,32 @@ commands = st.builds(
     args=st.dictionaries(words, st.none() | st.booleans() | counts | words, max_size=3),
     expires=st.none() | st.floats(0, 2**40),
 )
+found = st.builds(
+    contract.Found,
+    held=st.lists(st.integers(1, 10**6), max_size=6, unique=True).map(
+        lambda numbers: tuple((2 * n, 2 * n) for n in sorted(numbers))
+    ),
+    cut=st.booleans(),
+    edge=st.none() | st.builds(contract.Edge, runs, counts, counts, counts),
+    next=counts,
+)
+verify_requests = st.builds(
+    lambda cls, run, span, found: contract.VerifyRequest(cls, run, span[0], span[1], found),
+    classes,
+    runs,
+    spans | st.tuples(st.integers(1, MAX_INT), st.none()),
+    found,
+)
+verify_answers = st.builds(
+    contract.VerifyAnswer,
+    stream=words,
+    created=words,
+    end=counts,
+    cursor=counts,
+    last=st.none() | counts,
+    found=found,
+    complete=st.booleans(),
+    lacking=spans.map(lambda span: (span,)) | st.just(()),
+    unknown=spans.map(lambda span: (span,)) | st.just(()),
+    refused=st.none() | words,
+)

@@ -1,0 +1,167 @@
+"""Verification: which batches of a run the hub holds, which it lacks, and of which nobody can tell.
+
+An aggregate is kept short: what is in the table is purged. A batch that is not there may have been purged, so
+it counts as lacking only where that is impossible; for all others the answer is `unknown`. The hub looks
+through the aggregate for a few seconds at a time, and whoever asks brings back what was found so far.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from agent.contract.checks import MAX_INT, ContractError, check_class, check_run
+from agent.contract.fields import count_of, field_of, open_record, optional, ranges_of
+from agent.contract.ledger import Ranges
+from agent.contract.names import VERSION
+
+MAX_HELD: Final = 2_000
+"""Ranges that an answer names; where there are more it tells of fewer numbers."""
+MAX_WINDOW: Final = 1_024
+"""Batches that a leaf may have in flight. When a batch is stored at the leaf, fewer than these can have a
+lower number and come later, so that a later one tells which numbers came before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """The oldest batches of a leaf that an aggregate still holds: `run` and leaf sequence `seq` of the very
+    first, and the highest number `n` among the first `batches` of that run (at most `MAX_WINDOW`)."""
+
+    run: str
+    seq: int
+    n: int
+    batches: int
+
+    def purged(self, run: str) -> int:
+        """Up to which number of a run batches may have been purged."""
+        if run == self.run and self.batches >= MAX_WINDOW:
+            return self.n
+        return 0 if run > self.run else MAX_INT
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was found of one run in an aggregate below its sequence `next`. `cut` says that older messages
+    were purged, `edge` where that ended (None: no batch of the leaf has been found yet)."""
+
+    held: Ranges = ()
+    cut: bool = False
+    edge: Edge | None = None
+    next: int = 0
+
+    def purged(self, run: str) -> int:
+        """Up to which number of a run batches may have been purged."""
+        if not self.cut:
+            return 0
+        return MAX_INT if self.edge is None else self.edge.purged(run)
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyRequest:
+    """Which batches of a run the hub shall look for: `first` to `last`, None for the highest that it holds.
+    `found` is that of the answer before, where that one was not complete."""
+
+    cls: str
+    run: str
+    first: int = 1
+    last: int | None = None
+    found: Found = Found()
+
+    def encode(self) -> bytes:
+        """The request as it is sent."""
+        return _encoded(asdict(self) | {"class": self.cls})
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyAnswer:
+    """What the hub found in its stream of this name, made at `created`, whose last sequence is `end`, for the
+    numbers up to `last` (0 where it holds none and none was asked for). `cursor` is the highest leaf sequence
+    that came over the present link, 0 where that is not known.
+
+    `lacking` and `unknown` are for a `complete` answer; another is to be asked for again with its `found` and
+    `last`. `refused` says in words why there is no answer.
+    """
+
+    stream: str = ""
+    created: str = ""
+    end: int = 0
+    cursor: int = 0
+    last: int | None = None
+    found: Found = Found()
+    complete: bool = False
+    lacking: Ranges = ()
+    unknown: Ranges = ()
+    refused: str | None = None
+
+    def encode(self) -> bytes:
+        """The answer as it is sent."""
+        return _encoded(asdict(self))
+
+
+def parse_verify_request(data: bytes | str) -> VerifyRequest:
+    """Read a request; raises `ContractError`."""
+    what = "verify"
+    row = open_record(data, what)
+    first = count_of(row, "first", what)
+    last = optional(row, "last", lambda _: count_of(row, "last", what))
+    if first < 1 or (last is not None and last < first):
+        raise ContractError(f"verify: the numbers {first} to {last} are no range of batches")
+    return VerifyRequest(
+        check_class(row.get("class")),
+        check_run(row.get("run")),
+        first,
+        last,
+        _found(field_of(row, "found", dict, what)),
+    )
+
+
+def parse_verify_answer(data: bytes | str) -> VerifyAnswer:
+    """Read an answer; raises `ContractError`."""
+    what = "verified"
+    row = open_record(data, what)
+    return VerifyAnswer(
+        stream=field_of(row, "stream", str, what),
+        created=field_of(row, "created", str, what),
+        end=count_of(row, "end", what),
+        cursor=count_of(row, "cursor", what),
+        last=optional(row, "last", lambda _: count_of(row, "last", what)),
+        found=_found(field_of(row, "found", dict, what)),
+        complete=field_of(row, "complete", bool, what),
+        lacking=_numbers(row, "lacking", MAX_HELD + 1),
+        unknown=_numbers(row, "unknown", MAX_HELD + 1),
+        refused=optional(row, "refused", lambda _: str(field_of(row, "refused", str, what))),
+    )
+
+
+def _found(row: Mapping[str, Any]) -> Found:
+    return Found(
+        held=_numbers(row, "held", MAX_HELD),
+        cut=field_of(row, "cut", bool, "found"),
+        edge=optional(row, "edge", _edge),
+        next=count_of(row, "next", "found"),
+    )
+
+
+def _edge(row: Any) -> Edge:
+    if not isinstance(row, dict):
+        raise ContractError(f"found: edge is {row!r:.80}, an object was expected")
+    return Edge(check_run(row.get("run")), *(count_of(row, name, "edge") for name in ("seq", "n", "batches")))
+
+
+def _numbers(row: Mapping[str, Any], name: str, most: int) -> Ranges:
+    """Ranges in order, none of which meets the next."""
+    found = ranges_of(row, name, (int, int), "found")
+    if len(found) > most:
+        raise ContractError(f"found: {name} holds {len(found)} ranges, at most {most} are read")
+    for before, after in pairwise(found):
+        if after[0] <= before[1] + 1:
+            raise ContractError(f"found: {name} holds {before} and {after}, which are not apart in order")
+    return tuple((first, last) for first, last in found)
+
+
+def _encoded(row: dict[str, Any]) -> bytes:
+    row.pop("cls", None)
+    return json.dumps({"v": VERSION, **row}, separators=(",", ":")).encode()

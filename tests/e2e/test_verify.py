@@ -1,0 +1,152 @@
+"""The hub tells which batches it lacks, and never calls lacking what was only purged."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from agent.contract import (
+    H_MESSAGE_ID,
+    Committed,
+    Found,
+    VerifyAnswer,
+    VerifyRequest,
+    batch_subject,
+    parse_verify_answer,
+    verify_subject,
+)
+from agent.registrar import verify
+from agent.server import permissions
+from tests.e2e.registrar import KEEP, HubHand, LeafHand, hub_of
+from tests.servers import World, open_world
+from tests.streams import AGGREGATE
+
+
+@pytest_asyncio.fixture
+async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    """A hub whose registrar's key may also delete single messages, and two leaves."""
+    monkeypatch.setattr(permissions, "_STREAM_VERBS", (*permissions._STREAM_VERBS, "MSG.DELETE"))
+    async with open_world(tmp_path, "edge-1", "edge-2") as one:
+        yield one
+
+
+async def lose(hub: HubHand, *seqs: int) -> None:
+    """Take messages out of the aggregate."""
+    for seq in seqs:
+        await hub.js.api(f"STREAM.MSG.DELETE.{AGGREGATE}", {"seq": seq})
+
+
+async def asked(leaf: LeafHand, request: VerifyRequest | bytes) -> VerifyAnswer:
+    """One answer."""
+    data = request if isinstance(request, bytes) else request.encode()
+    return parse_verify_answer((await leaf.nc.request(verify_subject(leaf.domain), data, timeout=10)).data)
+
+
+async def test_the_batches_that_were_lost_at_the_hub_are_named(world: World) -> None:
+    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+    async with hub.registrar():
+        await leaf.announce()
+        await hub.holds(leaf.domain, await leaf.store(10))
+        request = VerifyRequest("normal", leaf.run, 1, 12)
+        answer = await asked(leaf, request)
+        assert (answer.lacking, answer.found.held) == (((11, 12),), ((1, 10),))
+
+        await lose(hub, 3, 4, 10)
+        answer = await asked(leaf, request)
+        assert answer.refused is None
+        assert answer.complete
+        assert answer.found.held == ((1, 2), (5, 9))
+        assert answer.lacking == ((3, 4), (10, 12))
+        assert answer.unknown == ()
+        assert (answer.stream, answer.end, answer.cursor) == (AGGREGATE, 10, 10)
+        assert (await asked(leaf, replace(request, last=None))).last == 9
+
+
+async def test_what_was_purged_is_told_apart_from_what_is_lacking(world: World) -> None:
+    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+    async with hub.registrar():
+        await leaf.announce()
+        info = await hub.holds(leaf.domain, await leaf.store(20))
+        await lose(hub, 18)
+        committed = Committed(AGGREGATE, info.created, 15)
+        assert (await hub.committed(committed))["purged"] == 15 - KEEP
+        answer = await asked(leaf, VerifyRequest("normal", leaf.run, 1, 20))
+        assert (answer.lacking, answer.unknown) == ((), ((1, 10), (18, 18)))
+        assert answer.found.edge is not None
+        assert (answer.found.edge.run, answer.found.edge.seq) == (leaf.run, 11)
+
+
+async def test_a_batch_in_the_name_of_this_leaf_from_anywhere_else_does_not_count(world: World) -> None:
+    hub = await hub_of(world)
+    one, other = [await LeafHand.make(leaf) for leaf in world.leaves.values()]
+    async with hub.registrar():
+        await one.announce()
+        await other.announce()
+        other.run = one.run
+        await hub.holds(other.domain, await other.store(3))
+        await hub.holds(one.domain, await one.store(2))
+        assert (await asked(one, VerifyRequest("normal", one.run, 1, 3))).lacking == ((3, 3),)
+
+
+async def test_a_look_that_takes_too_long_says_how_far_it_came_and_goes_on_from_there(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+    monkeypatch.setattr("agent.tail._PULL", 4)
+    async with hub.registrar():
+        await leaf.announce()
+        await hub.holds(leaf.domain, await leaf.store(10))
+        await lose(hub, 6)
+        request, pages = VerifyRequest("normal", leaf.run, 1, 10), []
+        with monkeypatch.context() as slow:
+            slow.setattr(verify, "_LOOK_SECONDS", -1.0)
+            answer = await asked(leaf, request)
+            assert (answer.complete, answer.found.next, answer.lacking) == (False, 1, ())
+        # A look that has time for one pull: it is asked after each whether it was enough.
+        slept = iter([0.0, 0.0, 1.0] * 10)
+        with monkeypatch.context() as slow:
+            slow.setattr(verify, "_LOOK_SECONDS", 0.5)
+            slow.setattr(verify, "_now", lambda: next(slept))
+            while not answer.complete:
+                answer = await asked(leaf, replace(request, found=answer.found))
+                pages.append(answer.found.next)
+        assert pages == [5, 10, 11]
+        assert answer.lacking == ((6, 6),)
+
+
+async def test_a_purge_while_the_hub_looks_makes_it_begin_again(world: World) -> None:
+    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+    async with hub.registrar():
+        await leaf.announce()
+        info = await hub.holds(leaf.domain, await leaf.store(20))
+        looked = Found(held=((1, 4),), next=5)
+        await hub.committed(Committed(AGGREGATE, info.created, 15))
+        answer = await asked(leaf, VerifyRequest("normal", leaf.run, 1, 20, looked))
+        assert answer.complete
+        assert (answer.found.held, answer.lacking, answer.unknown) == (((11, 20),), (), ((1, 10),))
+
+
+async def test_what_cannot_be_answered_is_refused_in_words_and_the_next_is_answered(world: World) -> None:
+    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+    async with hub.registrar():
+        request = VerifyRequest("normal", leaf.run)
+        assert "not taken in yet" in str((await asked(leaf, request)).refused)
+        await leaf.announce()
+        assert "not in the hub's configuration" in str((await asked(leaf, replace(request, cls="x"))).refused)
+        assert "not JSON" in str((await asked(leaf, b"{")).refused)
+        assert "above the limit" in str((await asked(leaf, b" " * (verify.MAX_REQUEST + 1))).refused)
+        assert (await asked(leaf, request)).refused is None
+
+
+async def test_the_registrar_leaves_no_consumer_behind(world: World) -> None:
+    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+    async with hub.registrar():
+        await leaf.announce()
+        await leaf.js.publish(batch_subject(leaf.domain, "normal", "http"), b"", {H_MESSAGE_ID: "x"})
+        await asked(leaf, VerifyRequest("normal", leaf.run))
+        state = (await hub.js.api(f"STREAM.INFO.{AGGREGATE}"))["state"]
+        assert state["consumer_count"] == 0
