@@ -144,11 +144,20 @@ class JetStream:
         return int(answer["purged"])
 
     async def get_message(
-        self, stream: str, *, seq: int | None = None, last_by_subject: str | None = None
+        self,
+        stream: str,
+        *,
+        seq: int | None = None,
+        last_by_subject: str | None = None,
+        next_by_subject: str | None = None,
     ) -> RawMessage | None:
-        """The message at a sequence, or the last one of a subject (wildcards allowed); None where there is
-        none. Raises `ApiError` or `UnavailableError`."""
-        request = {"seq": seq} if last_by_subject is None else {"last_by_subj": last_by_subject}
+        """The message at a sequence, the first one of a subject from a sequence on, or the last one of a
+        subject (wildcards allowed); None where there is none. Raises `ApiError` or `UnavailableError`."""
+        request: dict[str, Any] = (
+            {"seq": seq} if last_by_subject is None else {"last_by_subj": last_by_subject}
+        )
+        if next_by_subject is not None:
+            request["next_by_subj"] = next_by_subject
         try:
             answer = await self.api(f"STREAM.MSG.GET.{stream}", request)
         except ApiError as error:

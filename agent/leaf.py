@@ -16,6 +16,8 @@ from agent import contract, request_file
 from agent.accumulator import Limits
 from agent.bookkeeping import Books
 from agent.clock import ClockReader
+from agent.commands.runner import CommandRunner, system_clock
+from agent.commands.verbs import Controls, make_verbs
 from agent.config import Config
 from agent.connection import Connection
 from agent.intake import Chunk, Input
@@ -82,6 +84,13 @@ class Leaf:
             on_full=self._uplink.announce_now,
             on_stuck=self._connection.renew,
         )
+        self._commands = CommandRunner(
+            contract.DEFAULT_CLASS if contract.DEFAULT_CLASS in self._classes else next(iter(self._classes)),
+            state,
+            make_verbs(Controls(self.status, self._publisher.flush)),
+            metrics,
+            system_clock(),
+        )
         self._events: LinkEvents | None = None
         if mine.system is not None:
             self._events = LinkEvents(url, mine.system, config.domain, self._uplink.announce_now)
@@ -130,7 +139,7 @@ class Leaf:
             tasks += [group.create_task(keep_serving(*service)) for service in services.items()]
             inputs = [
                 group.create_task(keep_running(one, self, taking, self._metrics), name=one.name)
-                for one in self._inputs
+                for one in (*self._inputs, self._commands)
             ]
             await stopping.wait()
             await self._drain(inputs, taking)
@@ -188,6 +197,7 @@ class Leaf:
             nc, nc.new_inbox(), {name: info.last for name, info in infos.items()}, stored
         )
         self._uplink.attach(nc, js)
+        self._commands.attach(js)
         self._recall = recall
         self._attached.set()
 
@@ -196,6 +206,7 @@ class Leaf:
         self._sender.detach()
         self._books.detach()
         self._uplink.detach()
+        self._commands.detach()
 
     async def _complete_run_before(self, recall: Recall, cls: str, info: StreamInfo) -> None:
         known = self._books.remembered.get(cls)

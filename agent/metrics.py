@@ -95,3 +95,6 @@ class Metrics:
         self.connected = Gauge("petiole_connected", "1 while the local server answers.", registry=registry)
         self.linked = Gauge("petiole_linked", "1 while the hub answers announcements.", registry=registry)
         self.input_up = Gauge("petiole_input_up", "1 while the input runs.", ["input"], registry=registry)
+        self.commands = Counter(
+            "petiole_commands", "Commands answered, by what became of them.", ["outcome"], registry=registry
+        )

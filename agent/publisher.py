@@ -97,10 +97,16 @@ class Publisher:
         refused."""
         self._away_since = asyncio.get_running_loop().time()
 
+    def flush(self) -> int:
+        """Seal what has come, without waiting for more; returns how many drafts that are."""
+        drafts = self._accumulator.flush()
+        self._enqueue(drafts)
+        return len(drafts)
+
     def stop(self) -> None:
         """Refuse what comes from now on and seal what has come."""
         self._stopping = True
-        self._enqueue(self._accumulator.flush())
+        self.flush()
 
     def abandon(self) -> None:
         """Refuse all that was never sent: the agent ends."""

@@ -56,7 +56,7 @@ class Position(Struct, frozen=True):
 
 class State(Struct):
     """The whole file. `epochs`, `acked`, `previous` and `checkpoint` are by class, `positions` by class and
-    input; `command` is the id of the last command run."""
+    input; `command` is the place of the last command begun (`agent.commands.place`)."""
 
     version: int
     machine: str

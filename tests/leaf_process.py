@@ -12,7 +12,7 @@ import json
 import sys
 from pathlib import Path
 
-from agent.config import Config, Nats, Publish, Seconds
+from agent.config import Config, Nats, Publish, Seconds, Size, StreamClass
 from agent.intake import RefusedError, UnknownOutcomeError
 from tests.agents import Agent, chunk
 
@@ -28,6 +28,7 @@ def _config(text: str) -> Config:
             seed_file=Path(given["seed"]),
             system_seed_file=Path(given["system_seed"]),
         ),
+        class_=[StreamClass(max_bytes=Size(2**28))],
         publish=Publish(linger=Seconds(0.005), batch_readings=10),
     )
 

@@ -1,21 +1,59 @@
-"""Commands: what the hub asks of a leaf's programs; the verb stands in the subject."""
+"""Commands: what the hub asks of a leaf's programs, and how our own agent answers.
+
+A command is a message on `cmd.<domain>.<app>.<verb>`: `{"v": 1, "id", "args": {…}, "expires": epoch seconds
+or null}`, at most `MAX_COMMAND_BYTES`. Our agent is the app `agent`. It answers each command once, by a
+reading of its input `commands`, so that the answer takes the way of every reading into the table:
+
+    {"ts": …, "device": <domain>, "metric": "petiole_command", "value": <text>,
+     "tags": {"verb": …, "outcome": …, "sequence": <of the command in the hub's stream>, "id": …}}
+
+`id` is left out where the command could not be read. The text is JSON for a verb that reports something and a
+sentence otherwise.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from types import NoneType
-from typing import Any
+from typing import Any, Final
 
-from agent.contract.checks import MAX_INT, ContractError
+from agent.contract.checks import MAX_INT, ContractError, matching
 from agent.contract.fields import field_of, open_record
 from agent.contract.names import VERSION
+from agent.contract.reading import MAX_TEXT, Reading
+
+MAX_COMMAND_BYTES: Final = 64 * 1024
+COMMANDS_INPUT: Final = "commands"
+COMMAND_METRIC: Final = "petiole_command"
+_MAX_VERB: Final = 64
+
+_ID = re.compile(r"[!-~]{1,64}\Z")
+_WORD = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}\Z")
+
+
+class Outcome(StrEnum):
+    """What became of a command; with all but `done` and `interrupted` it has changed nothing."""
+
+    DONE = "done"
+    FAILED = "failed"
+    """The verb was tried and refused; the text says why."""
+    EXPIRED = "expired"
+    UNKNOWN = "unknown"
+    """This agent has no such verb."""
+    MALFORMED = "malformed"
+    """The command cannot be read, or its arguments are not those of the verb."""
+    INTERRUPTED = "interrupted"
+    """Begun, and the agent ended before it was answered: nobody knows how far it came. It is not repeated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command to an agent. `expires` is epoch seconds, None for never; the verb stands in the subject."""
+    """A command to an agent. `id` is 1 to 64 visible ASCII characters, `expires` epoch seconds, None for
+    never; the verb stands in the subject."""
 
     id: str
     args: Mapping[str, Any] = field(default_factory=dict)
@@ -28,11 +66,60 @@ class Command:
 
 def parse_command(data: bytes | str) -> Command:
     """Read a command; raises `ContractError`."""
+    if len(data) > MAX_COMMAND_BYTES:
+        raise ContractError(f"command: {len(data)} bytes are above the limit of {MAX_COMMAND_BYTES}")
     row = open_record(data, "command")
-    ident = field_of(row, "id", str, "command")
-    if not 1 <= len(ident) <= 64:
-        raise ContractError("command: id must have 1 to 64 characters")
+    ident = matching(_ID, row.get("id"), "command: id", "1 to 64 visible ASCII characters")
     expires = field_of(row, "expires", (int, float, NoneType), "command")
     if expires is not None and not 0 <= expires <= MAX_INT:
         raise ContractError(f"command: expires is {expires!r:.80}, epoch seconds were expected")
     return Command(ident, field_of(row, "args", dict, "command"), None if expires is None else float(expires))
+
+
+def check_app(value: object) -> str:
+    """The name of a program that takes commands, as given; raises `ContractError`."""
+    return matching(_WORD, value, "app", "1 to 32 lower-case letters, digits, '_' or '-'")
+
+
+def check_verb(value: object) -> str:
+    """A verb, as given; raises `ContractError`."""
+    return matching(_WORD, value, "verb", "1 to 32 lower-case letters, digits, '_' or '-'")
+
+
+def verb_of(subject: str) -> str:
+    """The verb in the subject of a command, as it stands there, which may be no verb at all; what is longer
+    than any verb is cut."""
+    return subject.split(".", 3)[3][:_MAX_VERB]
+
+
+@dataclass(frozen=True, slots=True)
+class CommandAnswer:
+    """What became of the command that stands at `sequence` of the hub's stream."""
+
+    sequence: int
+    verb: str
+    id: str | None
+    outcome: Outcome
+    text: str
+
+    def reading(self, ts: str, domain: str) -> Reading:
+        """The answer as a reading; a text that is too long for one is cut."""
+        tags = {"verb": self.verb, "outcome": self.outcome.value, "sequence": str(self.sequence)}
+        if self.id is not None:
+            tags["id"] = self.id
+        text = self.text if len(self.text) <= MAX_TEXT else self.text[: MAX_TEXT - 1] + "…"
+        # Half a surrogate pair, which JSON lets through, is no text.
+        return Reading(COMMAND_METRIC, text.encode(errors="replace").decode(), ts, domain, tags)
+
+
+def answer_in(reading: Reading) -> CommandAnswer | None:
+    """The answer that a reading holds, None for any other reading. Raises `ContractError`."""
+    if reading.metric != COMMAND_METRIC:
+        return None
+    tags = reading.tags
+    try:
+        return CommandAnswer(
+            int(tags["sequence"]), tags["verb"], tags.get("id"), Outcome(tags["outcome"]), str(reading.value)
+        )
+    except (KeyError, ValueError) as error:
+        raise ContractError(f"answer to a command: {error} in {dict(tags)!r:.200}") from None

@@ -96,7 +96,7 @@ answers = st.builds(
 committed = st.builds(contract.Committed, words, words, counts)
 commands = st.builds(
     contract.Command,
-    id=st.text(st.characters(codec="utf-8"), min_size=1, max_size=64),
+    id=st.from_regex(r"[!-~]{1,64}", fullmatch=True),
     args=st.dictionaries(words, st.none() | st.booleans() | counts | words, max_size=3),
     expires=st.none() | st.floats(0, 2**40),
 )

@@ -1,0 +1,104 @@
+"""Where in the stream of commands this leaf is: which command comes next and which was run already. Pure.
+
+A mirror keeps the sequences and times of its origin, so as long as the local stream is the same one the
+sequence decides. A mirror that was deleted and made anew (the origin may be another one then, counting from 1
+again) holds commands that were run already: of these only what the hub stored later than all that was run is
+new, or what follows the last command run, should that be met.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Final
+
+from agent.contract import ContractError
+
+_TYPES: Final = {"created": str, "seq": int, "time": int, "id": str, "verb": str}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A command that was begun. `created` is the local stream's, as the server wrote it, `time` when the hub
+    stored this command or, if that is later, any before it (ns since 1970); `id` is empty for a command that
+    could not be read."""
+
+    created: str
+    seq: int
+    time: int
+    id: str
+    verb: str
+
+    def encode(self) -> str:
+        """The place as printable ASCII."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+
+def parse_place(text: str) -> Place:
+    """Read a place back; raises `ContractError`."""
+    try:
+        row = json.loads(text)
+        place = Place(**row)
+    except (ValueError, TypeError) as error:
+        raise ContractError(f"place of a command: {error} in {text!r:.200}") from None
+    for name, kind in _TYPES.items():
+        if type(getattr(place, name)) is not kind:
+            raise ContractError(f"place of a command: {name} is not of its type in {text!r:.200}")
+    return place
+
+
+def nanoseconds(time: str) -> int:
+    """Nanoseconds since 1970 of a time as the server writes it (RFC 3339 in UTC, up to nine decimals)."""
+    whole, _, fraction = time.removesuffix("Z").partition(".")
+    return int(datetime.fromisoformat(f"{whole}+00:00").timestamp()) * 10**9 + int(f"{fraction:0<9}")
+
+
+def unanswered(begun: Place | None, answered: Place | None) -> bool:
+    """Whether `begun`, the last command begun, comes after `answered`, the last one whose answer is stored.
+    It does not where it was answered, nor where what remembers it was put back."""
+    if begun is None or answered is None:
+        return begun is not None
+    if begun.created == answered.created:
+        return begun.seq > answered.seq
+    return begun.time > answered.time
+
+
+class Course:
+    """The way through the stream after the command `last`; None where none was ever run."""
+
+    def __init__(self, last: Place | None) -> None:
+        self._last = last
+        self._created: str | None = None
+        self._past_last = False
+        self.next = 1
+        """The sequence from which the next command is sought."""
+
+    def enter(self, created: str) -> None:
+        """The local stream, as it is now, was created then."""
+        if created == self._created:
+            return
+        same = self._last is not None and self._last.created == created
+        self._created = created
+        self._past_last = same or self._last is None
+        self.next = self._last.seq + 1 if same and self._last is not None else 1
+
+    def skip(self, up_to: int) -> None:
+        """No command of ours is at or below this sequence but those that were taken."""
+        self.next = max(self.next, up_to + 1)
+
+    def take(self, seq: int, time: int, ident: str, verb: str) -> Place | None:
+        """The command at this sequence is the next one: its place when it is new, None when it was run
+        already. `time` is when the hub stored it."""
+        last = self._last
+        assert self._created is not None
+        self.next = seq + 1
+        if last is not None and not self._past_last:
+            if (last.seq, last.id) == (seq, ident):
+                self._past_last = True
+                return None
+            if time <= last.time:
+                return None
+        self._past_last = True
+        self._last = Place(self._created, seq, max(time, 0 if last is None else last.time), ident, verb)
+        return self._last

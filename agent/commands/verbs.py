@@ -1,0 +1,55 @@
+"""The verbs of a leaf's agent, each a small function. None starts a program, takes a path or shows a
+secret."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from agent.commands.verb import Reply, Verb, no_arguments
+
+_MAX_REPORT: Final = 24 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Controls:
+    """What the verbs may do to the agent. `status` is what `/status` shows; `flush` seals all open batches
+    and says how many there were."""
+
+    status: Callable[[], Mapping[str, Any]]
+    flush: Callable[[], int]
+
+
+def make_verbs(controls: Controls) -> dict[str, Verb]:
+    """The verbs by name."""
+
+    async def ping(args: Mapping[str, Any]) -> Reply:
+        no_arguments(args)
+        return Reply("here")
+
+    async def status(args: Mapping[str, Any]) -> Reply:
+        no_arguments(args)
+        return Reply(report(controls.status()))
+
+    async def flush(args: Mapping[str, Any]) -> Reply:
+        no_arguments(args)
+        return Reply(f"{controls.flush()} open batches sealed")
+
+    return {
+        "ping": Verb(ping, harmless=True),
+        "status": Verb(status, harmless=True),
+        "flush": Verb(flush, harmless=True),
+    }
+
+
+def report(status: Mapping[str, Any]) -> str:
+    """The status as JSON that fits into a reading: a part that is too long for it says so."""
+    parts = {name: json.dumps(value, separators=(",", ":")) for name, value in status.items()}
+    room = _MAX_REPORT
+    for name, text in sorted(parts.items(), key=lambda part: len(part[1])):
+        if len(text) > room:
+            parts[name] = json.dumps(f"left out: {len(text)} characters; see /status on the machine")
+        room -= len(parts[name])
+    return "{" + ",".join(f"{json.dumps(name)}:{text}" for name, text in parts.items()) + "}"

@@ -1,0 +1,286 @@
+"""Commands on a leaf with real servers: run once, in order, answered once, whatever happens in between."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from agent import leaf as leaf_module
+from agent.commands import runner
+from agent.commands.expiry import Now
+from agent.commands.verb import Reply, Verb
+from agent.commands.verbs import Controls, make_verbs
+from agent.config import Config, Size, StreamClass
+from agent.contract import COMMANDS, MAX_COMMAND_BYTES, command_consumer, command_deliver, new_epoch
+from agent.jetstream import JetStream, JetStreamError
+from tests.agents import agent, leaf_config
+from tests.commands import Desk, open_desk, soon
+from tests.servers import Leaf, World, api, until
+from tests.streams import make_mirror
+
+
+@pytest_asyncio.fixture
+async def desk(world: World) -> Desk:
+    """The stream of commands, its mirror, and hands at both."""
+    return await open_desk(world)
+
+
+class Bell:
+    """A verb `ring` that notes each call, and hangs while it is `stuck`."""
+
+    def __init__(self) -> None:
+        self.rung: list[Any] = []
+        self.stuck = False
+
+    async def ring(self, args: Mapping[str, Any]) -> Reply:
+        self.rung.append(args.get("n"))
+        if self.stuck:
+            await asyncio.Event().wait()
+        return Reply("rung")
+
+    def verbs(self, controls: Controls) -> dict[str, Verb]:
+        return make_verbs(controls) | {"ring": Verb(self.ring)}
+
+
+@pytest.fixture
+def bell(monkeypatch: pytest.MonkeyPatch) -> Bell:
+    one = Bell()
+    monkeypatch.setattr(leaf_module, "make_verbs", one.verbs)
+    return one
+
+
+async def test_commands_sent_while_the_link_is_cut_run_once_and_in_order_when_it_is_back(
+    desk: Desk, bell: Bell, tmp_path: Path
+) -> None:
+    leaf = desk.world.leaf
+    async with agent(_config(leaf, tmp_path / "agent")):
+        await desk.send("ring", n=0)
+        await desk.answers(1)
+        leaf.proxy.cut()
+        await leaf.wait_linked(False)
+        for n in range(1, 6):
+            await desk.send("ring", n=n, expires=soon())
+        assert bell.rung == [0]
+        leaf.proxy.restore()
+        answers = await desk.answers(6, 60)
+    assert bell.rung == [0, 1, 2, 3, 4, 5]
+    assert [one.id for one in answers] == desk.sent
+    assert {one.outcome for one in answers} == {"done"}
+
+
+async def test_each_kind_of_command_is_answered_once_in_its_own_words(desk: Desk, tmp_path: Path) -> None:
+    async with agent(_config(desk.world.leaf, tmp_path / "agent")) as one:
+        await desk.send("ping")
+        await desk.send("status")
+        await desk.send("format-the-disk")
+        await desk.send("ping", path="/etc/shadow")
+        await desk.send("ping", expires=soon(-1))
+        await desk.put("ping", b"\xff not JSON")
+        await desk.put("ping", json.dumps({"v": 1, "id": "x" * 65, "args": {}, "expires": None}).encode())
+        await desk.put("ping", b" " * (MAX_COMMAND_BYTES + 1))
+        await desk.put("ping.twice", b"{}")
+        await desk.put("ring", b"{}", app="plc")
+        await desk.send("ping")
+        answers = await desk.answers(10)
+        await asyncio.sleep(runner.POLL_SECONDS)
+        assert len(await desk.answers(10)) == 10
+        assert one.value("petiole_commands_total", outcome="malformed") == 5
+    outcomes = [one.outcome.value for one in answers]
+    assert outcomes == ["done", "done", "unknown", "malformed", "expired", *["malformed"] * 4, "done"]
+    assert json.loads(answers[1].text)["domain"] == desk.domain
+    assert "there is no verb 'format-the-disk' here; there are flush," in answers[2].text
+    assert "path" in answers[3].text
+    assert "it was not run" in answers[4].text
+    assert "above the limit of 65536" in answers[7].text
+    assert answers[8].verb == "ping.twice"
+    assert [one.id for one in answers] == [*desk.sent[:5], None, None, None, None, desk.sent[5]]
+
+
+async def test_a_subject_that_is_no_text_stops_nothing(desk: Desk, tmp_path: Path) -> None:
+    async with agent(_config(desk.world.leaf, tmp_path / "agent")):
+        raw = await desk.world.hub.connect("registrar")
+        writer = raw._transport
+        assert writer is not None
+        writer.write(f"PUB cmd.{desk.domain}.agent.".encode() + b"\xff\xfe 1\r\nx\r\n")
+        await raw.flush()
+        await desk.send("ping")
+        answers = await desk.answers(2)
+    assert [one.outcome for one in answers] == ["malformed", "done"]
+
+
+async def test_a_command_that_was_begun_when_the_agent_died_is_not_run_again(
+    desk: Desk, bell: Bell, tmp_path: Path
+) -> None:
+    config = _config(desk.world.leaf, tmp_path / "agent")
+    async with agent(config):
+        bell.stuck = True
+        await desk.send("ring", n=1)
+        await desk.send("ring", n=2)
+        await until(lambda: bell.rung == [1], "the first is begun")
+    bell.stuck = False
+    async with agent(config):
+        answers = await desk.answers(2)
+    assert bell.rung == [1, 2]
+    assert [(one.id, one.outcome.value) for one in answers] == [("c-0", "interrupted"), ("c-1", "done")]
+
+
+async def test_an_agent_that_is_killed_over_and_over_answers_each_command_once(
+    desk: Desk, tmp_path: Path
+) -> None:
+    leaf = desk.world.leaf
+    (tmp_path / "agent").mkdir()
+    given = {
+        "domain": leaf.domain,
+        "listen": leaf.config.listen,
+        "seed": str(leaf.keys["agent"]),
+        "system_seed": str(leaf.keys["agent_system"]),
+        "state_dir": str(tmp_path / "agent"),
+    }
+    for _ in range(60):
+        await desk.send("flush")
+    for answered in (5, 20, 40, 60):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.leaf_process", json.dumps(given), stdin=asyncio.subprocess.PIPE
+        )
+        await desk.answers(answered)
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
+    answers = await desk.answers(60)
+    assert [one.id for one in answers] == desk.sent
+    assert {one.outcome.value for one in answers} <= {"done", "interrupted"}
+    assert sum(one.outcome == "interrupted" for one in answers) <= 3
+
+
+async def test_a_flood_of_commands_is_run_at_a_bounded_rate_and_in_order(desk: Desk, tmp_path: Path) -> None:
+    count = 100
+    await asyncio.gather(*(desk.send("ping") for _ in range(count)))
+    async with agent(_config(desk.world.leaf, tmp_path / "agent")):
+        began = asyncio.get_running_loop().time()
+        answers = await desk.answers(count)
+        took = asyncio.get_running_loop().time() - began
+    assert took > (count - 1) * runner.SPACING * 0.9
+    assert [one.sequence for one in answers] == sorted({one.sequence for one in answers})
+    assert len(answers) == count
+
+
+async def test_a_mirror_that_is_deleted_and_made_anew_runs_nothing_twice(
+    desk: Desk, bell: Bell, tmp_path: Path
+) -> None:
+    async with agent(_config(desk.world.leaf, tmp_path / "agent")):
+        for n in range(3):
+            await desk.send("ring", n=n)
+        await desk.answers(3)
+        await _renew_mirror(desk)
+        await desk.send("ring", n=3)
+        await desk.answers(4)
+    assert bell.rung == [0, 1, 2, 3]
+
+
+async def test_commands_of_a_hub_whose_stream_was_made_anew_are_run(
+    desk: Desk, bell: Bell, tmp_path: Path
+) -> None:
+    config = _config(desk.world.leaf, tmp_path / "agent")
+    async with agent(config):
+        for n in range(3):
+            await desk.send("ring", n=n)
+        await desk.answers(3)
+    await desk.world.hub.stop()
+    (stream,) = desk.world.hub.config.store_dir.rglob(f"streams/{COMMANDS}")
+    shutil.rmtree(stream)
+    await desk.world.hub.start()
+    await until(lambda: _answers(desk.hub), "the hub answers")
+    await api(desk.leaf.nc, f"STREAM.DELETE.{COMMANDS}")
+    await open_desk(desk.world)
+    await desk.send("ring", n=3)
+    async with agent(config):
+        answers = await desk.answers(4)
+    assert bell.rung == [0, 1, 2, 3]
+    assert answers[3].sequence == 1
+
+
+async def test_a_restarted_hub_runs_nothing_twice(desk: Desk, bell: Bell, tmp_path: Path) -> None:
+    async with agent(_config(desk.world.leaf, tmp_path / "agent")):
+        await desk.send("ring", n=0)
+        await desk.answers(1)
+        await desk.world.hub.kill()
+        await desk.world.hub.start()
+        await until(lambda: _answers(desk.hub), "the hub answers")
+        await desk.send("ring", n=1)
+        await desk.answers(2, 60)
+    assert bell.rung == [0, 1]
+
+
+async def test_a_command_that_may_have_expired_waits_for_the_clock(
+    desk: Desk, bell: Bell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [Now(0.0, False)]
+    monkeypatch.setattr(leaf_module, "system_clock", lambda: lambda: clock[0])
+    monkeypatch.setattr(runner, "CLOCK_SECONDS", 2.0)
+    async with agent(_config(desk.world.leaf, tmp_path / "agent")):
+        await desk.send("ping", expires=soon())
+        await desk.send("ring", n=1, expires=soon())
+        await desk.answers(1)
+        assert bell.rung == []
+        clock[0] = Now(soon(0.0), True)
+        await desk.answers(2)
+        assert bell.rung == [1]
+        clock[0] = Now(0.0, False)
+        await desk.send("ring", n=2, expires=soon())
+        await desk.send("ring", n=3)
+        answers = await desk.answers(4)
+    assert bell.rung == [1, 3]
+    assert answers[2].outcome == "expired"
+    assert "this machine's clock says 1970-01-01" in answers[2].text
+
+
+async def test_nothing_with_an_effect_is_run_while_the_state_file_cannot_be_written(
+    desk: Desk, bell: Bell, tmp_path: Path
+) -> None:
+    config = _config(desk.world.leaf, tmp_path / "agent")
+    async with agent(config) as one:
+        one.state_path.with_suffix(".new").mkdir()
+        await desk.send("ring", n=1)
+        await desk.send("ping")
+        answers = await desk.answers(2)
+    assert bell.rung == []
+    assert [one.outcome.value for one in answers] == ["failed", "done"]
+    assert "the state file cannot be written" in answers[0].text
+
+
+def _config(server: Leaf, state_dir: Path) -> Config:
+    """An agent whose stream leaves room for the mirror."""
+    return leaf_config(server, state_dir, stream=StreamClass(max_bytes=Size(2**28)))
+
+
+async def _renew_mirror(desk: Desk) -> None:
+    epoch = new_epoch()
+    await api(desk.leaf.nc, f"STREAM.DELETE.{COMMANDS}")
+    hub = await desk.world.hub.connect("registrar")
+    name = command_consumer(desk.domain)
+    await api(hub, f"CONSUMER.DELETE.{COMMANDS}.{name}")
+    config = {
+        "durable_name": name,
+        "ack_policy": "flow_control",
+        "filter_subject": f"cmd.{desk.domain}.>",
+        "deliver_subject": command_deliver(desk.domain, epoch),
+    }
+    request = {"stream_name": COMMANDS, "config": config}
+    await api(hub, f"CONSUMER.DURABLE.CREATE.{COMMANDS}.{name}", request)
+    await make_mirror(desk.leaf.nc, desk.domain, epoch)
+
+
+async def _answers(js: JetStream) -> bool:
+    try:
+        await js.api("INFO", timeout=1.0)
+    except JetStreamError:
+        return False
+    return True
