@@ -20,6 +20,8 @@ from nats.errors import Error as NatsError
 from agent import contract
 from agent.jetstream import JetStreamError
 from agent.metrics import Metrics
+from agent.server.binary import ServerError
+from agent.server.health import ServerHealth
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.1, 1.0
 _CONNECT_SECONDS = 5
@@ -118,9 +120,10 @@ class Connection:
         prepare: Callable[[Client], Awaitable[None]],
         ended: Callable[[], None],
         metrics: Metrics,
+        health: ServerHealth,
     ) -> None:
         self._url, self._seed_file, self._identity = url, seed_file, identity
-        self._prepare, self._ended, self._metrics = prepare, ended, metrics
+        self._prepare, self._ended, self._metrics, self._health = prepare, ended, metrics, health
         self._link: Link | None = None
         self._trouble: str | None = None
         self._connected_before = False
@@ -139,6 +142,8 @@ class Connection:
             began = loop.time()
             try:
                 await self._once()
+            except ServerError as error:
+                log.debug("refused", error=str(error))  # it is told as the state of the server
             except EXPECTED as error:
                 self._complain(f"{type(error).__name__}: {error}")
             except Exception as error:  # what a server answers must not end the agent
@@ -153,6 +158,7 @@ class Connection:
             async with connected(self._url, self._seed_file, self._identity) as link:
                 self._link = link
                 try:
+                    self._health.admit(str(link.nc._server_info["version"]))
                     async with asyncio.timeout(_PREPARE_SECONDS):
                         await self._prepare(link.nc)
                     self._well()

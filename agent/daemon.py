@@ -20,12 +20,16 @@ from agent.config import Config, listen_address
 from agent.contract import Exit
 from agent.intake import Input
 from agent.metrics import Metrics
+from agent.server import permissions
 from agent.server.binary import ServerError
+from agent.server.health import ServerHealth
 from agent.server.keys import SeedError
 from agent.server.process import EmbeddedServer
 from agent.server.render import RenderError
-from agent.server.setup import server_config, server_directory
+from agent.server.setup import identities, server_config, server_directory
+from agent.server.watch import ServerWatch
 from agent.state import StateError, StateFile
+from agent.supervision import keep_serving
 
 log = structlog.get_logger("agent")
 
@@ -99,14 +103,24 @@ async def _serve(config: Config, inputs: Sequence[Input], metrics: Metrics) -> N
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, stopping.set)
-    role = _role(config, state, inputs, metrics)
-    admin = AdminServer(listen_address(config.admin.listen), metrics, role.status, role.ready)
+    health = ServerHealth(metrics)
+    role = _role(config, state, inputs, metrics, health)
+    admin = AdminServer(
+        listen_address(config.admin.listen),
+        metrics,
+        lambda: {**role.status(), "server": health.status()},
+        lambda: (False, health.sentence) if health.sentence is not None else role.ready(),
+    )
     ended = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         admin_task = group.create_task(admin.run(ended))
         server = await _server(config, state.current.machine, group)
+        watch = _watch(config, server and server[0], health)
+        watching = None if watch is None else group.create_task(keep_serving("server watch", watch.run))
         log.info("started", domain=config.domain, role=config.role, pid=os.getpid())
         await role.run(stopping)
+        if watching is not None:
+            watching.cancel()
         if server is not None:
             server[1].cancel()
             server[0].release()
@@ -115,15 +129,29 @@ async def _serve(config: Config, inputs: Sequence[Input], metrics: Metrics) -> N
     log.info("stopped", domain=config.domain)
 
 
-def _role(config: Config, state: StateFile, inputs: Sequence[Input], metrics: Metrics) -> Role:
+def _role(
+    config: Config, state: StateFile, inputs: Sequence[Input], metrics: Metrics, health: ServerHealth
+) -> Role:
     # Imported here, so that an edge machine does not hold the hub's half in memory.
     if config.role == "hub":
         from agent.hub import Hub
 
-        return Hub(config, metrics)
+        return Hub(config, metrics, health)
     from agent.leaf import Leaf
 
-    return Leaf(config, state, metrics, inputs)
+    return Leaf(config, state, metrics, inputs, health)
+
+
+def _watch(config: Config, server: EmbeddedServer | None, health: ServerHealth) -> ServerWatch | None:
+    system = identities(config).system
+    if system is None:
+        health.synced("whether acknowledged means synced is not known: name system_seed_file", known=False)
+        return None
+    own = config.domain if config.role == "leaf" else permissions.REGISTRAR
+    if server is None:
+        return ServerWatch(f"nats://{config.nats.listen}", system, own, health)
+    store = server.config.store_dir
+    return ServerWatch(server.url, system, own, health, restart=server.end, store=store)
 
 
 async def _server(

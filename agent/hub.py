@@ -17,6 +17,8 @@ from agent import contract
 from agent.config import Config
 from agent.metrics import Metrics
 from agent.registrar.service import Registrar
+from agent.server.binary import ServerError
+from agent.server.health import ServerHealth
 from agent.server.setup import identities
 
 _IDENTITY = "registrar"
@@ -30,8 +32,8 @@ log = structlog.get_logger("hub")
 class Hub:
     """One run of the hub's agent."""
 
-    def __init__(self, config: Config, metrics: Metrics) -> None:
-        self._config, self._metrics = config, metrics
+    def __init__(self, config: Config, metrics: Metrics, health: ServerHealth) -> None:
+        self._config, self._metrics, self._health = config, metrics, health
         self._registrar: Registrar | None = None
         self._nc: Client | None = None
 
@@ -75,7 +77,7 @@ class Hub:
         set."""
         async for attempt in tenacity.AsyncRetrying(
             wait=tenacity.wait_exponential(multiplier=_RECONNECT_SECONDS, max=_LONGEST_WAIT),
-            retry=tenacity.retry_if_exception_type((NatsError, OSError, TimeoutError)),
+            retry=tenacity.retry_if_exception_type((NatsError, OSError, TimeoutError, ServerError)),
             stop=lambda _state: stopping.is_set(),
             reraise=True,
         ):
@@ -93,6 +95,11 @@ class Hub:
                     disconnected_cb=self._disconnected,
                     reconnected_cb=self._connected,
                 )
+                try:
+                    self._health.admit(str(client._server_info["version"]))
+                except ServerError:
+                    await client.close()
+                    raise
                 await self._connected()
                 return client
         raise AssertionError("the retries end with a connection or an exception")

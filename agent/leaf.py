@@ -30,6 +30,7 @@ from agent.metrics import Metrics
 from agent.publisher import Publisher
 from agent.recall import Recall
 from agent.sender import Sender
+from agent.server.health import ServerHealth
 from agent.server.setup import identities
 from agent.state import StateFile
 from agent.supervision import keep_running, keep_serving
@@ -43,7 +44,14 @@ log = structlog.get_logger("leaf")
 class Leaf:
     """One run of a leaf's agent. Also the `Intake` of its inputs."""
 
-    def __init__(self, config: Config, state: StateFile, metrics: Metrics, inputs: Sequence[Input]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        state: StateFile,
+        metrics: Metrics,
+        inputs: Sequence[Input],
+        health: ServerHealth,
+    ) -> None:
         self._config, self._state, self._metrics, self._inputs = config, state, metrics, inputs
         self._classes = {cls.name: cls for cls in config.class_}
         run = contract.new_run()
@@ -52,7 +60,10 @@ class Leaf:
         publish = config.publish
         self._books = Books(config.domain, run, ledgers, state)
         self._publisher = Publisher(
-            Limits(publish.batch_bytes, publish.batch_readings, publish.linger), publish.in_flight, metrics
+            Limits(publish.batch_bytes, publish.batch_readings, publish.linger),
+            publish.in_flight,
+            metrics,
+            lambda cls: health.refusal(contract.leaf_stream(config.domain, cls)),
         )
         self._uplink = Uplink(
             domain=config.domain,
@@ -71,7 +82,13 @@ class Leaf:
         mine = identities(config)
         url = f"nats://{config.nats.listen}"
         self._connection = Connection(
-            url, mine.account, config.domain, prepare=self._prepare, ended=self._detach, metrics=metrics
+            url,
+            mine.account,
+            config.domain,
+            prepare=self._prepare,
+            ended=self._detach,
+            metrics=metrics,
+            health=health,
         )
         self._sender = Sender(
             self._publisher,

@@ -93,6 +93,14 @@ class Metrics:
             "petiole_reconnects", "Connections to the local server made again.", registry=registry
         )
         self.connected = Gauge("petiole_connected", "1 while the local server answers.", registry=registry)
+        self.server_trouble = Gauge(
+            "petiole_server_trouble", "1 while the local server is known not to store.", registry=registry
+        )
+        self.server_synced = Gauge(
+            "petiole_server_synced",
+            "1 when the local server syncs before it acknowledges, 0 when not, NaN when unknown.",
+            registry=registry,
+        )
         self.linked = Gauge("petiole_linked", "1 while the hub answers announcements.", registry=registry)
         self.input_up = Gauge("petiole_input_up", "1 while the input runs.", ["input"], registry=registry)
         self.commands = Counter(

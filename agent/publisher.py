@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
 
 from agent.accumulator import Accumulator, Draft, Entry, Limits
 from agent.budget import ByteBudget
@@ -29,10 +30,14 @@ class Publisher:
     """Takes chunks in, lets them gather into drafts, and settles them when the sender says what became of
     them."""
 
-    def __init__(self, limits: Limits, in_flight: int, metrics: Metrics) -> None:
+    def __init__(
+        self, limits: Limits, in_flight: int, metrics: Metrics, refusal: Callable[[str], str | None]
+    ) -> None:
         self._accumulator: Accumulator[Settled] = Accumulator(limits)
         self._budget = ByteBudget(in_flight)
         self._metrics = metrics
+        self.refusal = refusal
+        """Why the stream of a class stores nothing now, None while it is not known not to."""
         self._clock = ClockReader()
         self._stopping = False
         self._away_since: float | None = asyncio.get_running_loop().time()
@@ -51,7 +56,7 @@ class Publisher:
         known: Settled | None = None
         try:
             async with asyncio.timeout(PATIENCE):
-                known = await self._claim(entry, loop)
+                known = await self._claim(entry, cls, loop)
                 if known is None:
                     await self._admit(key, entry)
                 outcome = await asyncio.shield(known or entry.waiter)
@@ -64,8 +69,10 @@ class Publisher:
             # One outcome may be told to many: it must not gather the frames of all of them.
             raise outcome.with_traceback(None)
 
-    async def _claim(self, entry: Entry[Settled], loop: asyncio.AbstractEventLoop) -> Settled | None:
-        self._refuse_at_once(loop.time())
+    async def _claim(
+        self, entry: Entry[Settled], cls: str, loop: asyncio.AbstractEventLoop
+    ) -> Settled | None:
+        self._refuse_at_once(cls, loop.time())
         request = entry.chunk.request
         if request is None:
             return None
@@ -117,11 +124,13 @@ class Publisher:
                 self.refuse((sealed.draft.input, sealed.draft.cls), entry, stopping)
         self.queue.clear()
 
-    def _refuse_at_once(self, now: float) -> None:
+    def _refuse_at_once(self, cls: str, now: float) -> None:
         if self._stopping:
             raise RefusedError(Reason.STOPPING, "the agent is stopping", 5.0)
         if self._away_since is not None and now - self._away_since > AWAY_GRACE:
             raise RefusedError(Reason.UNAVAILABLE, "the local NATS server does not answer", 5.0)
+        if (why := self.refusal(cls)) is not None:
+            raise RefusedError(Reason.UNAVAILABLE, why, 5.0)
 
     async def _admit(self, key: tuple[str, str], entry: Entry[Settled]) -> None:
         try:

@@ -159,6 +159,11 @@ class Sender:
         if asyncio.get_running_loop().time() < self._full_until.get(draft.cls, 0.0):
             self._refuse_entries(draft.input, draft.cls, entries, _full("no room"))
             return
+        if (why := self._publisher.refusal(draft.cls)) is not None:
+            # What is sent to a server that can't store is of unknown outcome; what isn't is refused.
+            refusal = RefusedError(Reason.UNAVAILABLE, why, 5.0)
+            self._refuse_entries(draft.input, draft.cls, entries, refusal)
+            return
         payload, compressed = self._packer.pack(entries)
         size = message_bytes(payload, entries)
         if size > max_payload:

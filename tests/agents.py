@@ -33,6 +33,7 @@ from agent.intake import Chunk, Input, RefusedError, UnknownOutcomeError
 from agent.jetstream import JetStream, RawMessage
 from agent.leaf import Leaf
 from agent.metrics import Metrics
+from agent.server.health import ServerHealth
 from agent.state import State, StateFile, load
 from tests.servers import Leaf as LeafServer
 from tests.servers import until
@@ -64,6 +65,7 @@ class Agent:
     def __init__(self, config: Config, inputs: Iterable[Input] = ()) -> None:
         self.config = config
         self.metrics = Metrics()
+        self.health = ServerHealth(self.metrics)
         config.state_dir.mkdir(exist_ok=True)
         self.state_path = config.state_dir / "state.json"
         self.leaf = Leaf(
@@ -71,6 +73,7 @@ class Agent:
             StateFile(self.state_path, load(self.state_path, config.domain)),
             self.metrics,
             list(inputs),
+            self.health,
         )
         self._stopping = asyncio.Event()
         self._task = asyncio.create_task(self.leaf.run(self._stopping))

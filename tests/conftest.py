@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 
+from tests.faults.rigs import old_servers
 from tests.servers import World, open_world
+
+
+@pytest.fixture(params=["2.12.7", "2.14.6", "2.15.0"])
+def old_server(request: pytest.FixtureRequest) -> tuple[str, Path]:
+    """The version and the binary of a server that is too old."""
+    try:
+        return request.param, old_servers.old_server(request.param)
+    except old_servers.NotFetchedError as error:
+        pytest.skip(str(error))
 
 
 @pytest_asyncio.fixture

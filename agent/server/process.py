@@ -103,6 +103,10 @@ class EmbeddedServer:
                 complaint = ""
                 _log.info("nats-server answers", server=self.config.server_name, how=how, pid=self.pid)
 
+    async def end(self) -> None:
+        """End the server's process; `supervise` starts it again. Raises `ServerError` when it does not go."""
+        await self._end()
+
     async def stop(self) -> None:
         """End the server, by SIGKILL when it does not go within ten seconds, and let go of it.
 
@@ -246,16 +250,18 @@ class EmbeddedServer:
             self._process = None
 
     async def _end(self) -> None:
-        if self._process is None:
+        process = self._process
+        if process is None:
             return
         for number in (signal.SIGTERM, signal.SIGKILL):
-            self._process.signal(number)
+            process.signal(number)
             try:
                 async with asyncio.timeout(STOP_SECONDS):
-                    await self._process.ended.wait()
+                    await process.ended.wait()
                 break
             except TimeoutError:
                 continue
         else:
-            raise ServerError(f"nats-server (process {self._process.pid}) does not end, not even by SIGKILL")
-        self._forget()
+            raise ServerError(f"nats-server (process {process.pid}) does not end, not even by SIGKILL")
+        if self._process is process:
+            self._forget()

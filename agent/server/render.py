@@ -32,6 +32,7 @@ LINK_INCLUDE = "link.conf"
 
 _SYSTEM_ACCOUNT = "SYS"
 _INCLUDE = "include"
+_QUESTIONS = ("LEAFZ", "VARZ", "HEALTHZ")
 _MEMORY_STORE = 64 * 1024 * 1024
 _LOG_FILE_SIZE = 8 * 1024 * 1024
 _LOG_FILES = 3
@@ -153,14 +154,13 @@ def _hub(config: HubConfig) -> dict[str, Any]:
                 _user(config.jobs, permissions.jobs(config.aggregates)),
                 *leaves,
             ],
-            [_user(config.registrar_system, permissions.system(permissions.REGISTRAR, ("LEAFZ",)))],
+            [_user(config.registrar_system, permissions.system(permissions.REGISTRAR, _QUESTIONS))],
         ),
         "system_account": _SYSTEM_ACCOUNT,
     }
 
 
 def _leaf(config: LeafConfig) -> dict[str, Any]:
-    questions = ("LEAFZ", "VARZ", "STATSZ")
     return {
         **_common(config, config.domain),
         "leafnodes": {
@@ -180,7 +180,7 @@ def _leaf(config: LeafConfig) -> dict[str, Any]:
                 _user(config.agent, permissions.agent(config.domain, config.classes)),
                 _user(config.device, permissions.device(config.domain, config.classes)),
             ],
-            [_user(config.agent_system, permissions.system(config.domain, questions))],
+            [_user(config.agent_system, permissions.system(config.domain, _QUESTIONS))],
         ),
         "system_account": _SYSTEM_ACCOUNT,
     }

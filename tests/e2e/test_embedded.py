@@ -24,7 +24,6 @@ from agent.server.keys import ensure_key
 from agent.server.probe import process_of
 from agent.server.process import EmbeddedServer
 from agent.server.render import HubConfig, LeafUser, address_of
-from tests.old_servers import TOO_OLD, old_server
 from tests.servers import make_hub, until
 
 AGENT = """
@@ -207,11 +206,11 @@ async def test_a_server_that_cannot_start_says_why(embed: Embed, config: HubConf
         await server.start()
 
 
-@pytest.mark.parametrize("version", TOO_OLD)
 async def test_an_old_server_is_refused_with_the_version_to_take(
-    config: HubConfig, tmp_path: Path, version: str
+    config: HubConfig, tmp_path: Path, old_server: tuple[str, Path]
 ) -> None:
-    server = EmbeddedServer(config, tmp_path / "hub", binary=old_server(version))
+    version, binary = old_server
+    server = EmbeddedServer(config, tmp_path / "hub", binary=binary)
     with pytest.raises(ServerError, match=rf"is nats-server {re.escape(version)}; .* take 2\.15\.1"):
         await server.start()
     assert server.pid is None

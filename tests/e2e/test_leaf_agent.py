@@ -28,6 +28,7 @@ from agent.hub import Hub
 from agent.intake import Chunk, Reason, RefusedError
 from agent.jetstream import ApiError, TooLargeError
 from agent.metrics import Metrics
+from agent.server.health import ServerHealth
 from tests.agents import CLASS, Agent, Shelf, agent, chunk, insist, leaf_config, shelf
 from tests.servers import World, until
 
@@ -318,8 +319,8 @@ async def registrar(world: World, tmp_path: Path) -> AsyncIterator[None]:
         registrar=Registrar(max_bytes=Size(64 * 2**20)),
         leaf=[LeafMember(user.domain, user.key, list(user.classes)) for user in world.hub.config.leaves],
     )
-    stopping = asyncio.Event()
-    task = asyncio.create_task(Hub(config, Metrics()).run(stopping))
+    stopping, metrics = asyncio.Event(), Metrics()
+    task = asyncio.create_task(Hub(config, metrics, ServerHealth(metrics)).run(stopping))
     try:
         yield
     finally:

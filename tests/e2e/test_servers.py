@@ -154,7 +154,7 @@ async def test_the_system_users_hear_the_link_come_and_go_and_learn_how_the_serv
     assert len((await ask(hub, "$SYS.REQ.SERVER.PING.LEAFZ"))["data"]["leafs"]) == 1
     server = (await ask(leaf, "$SYS.REQ.SERVER.PING.VARZ"))["data"]
     assert server["jetstream"]["config"]["sync_always"] is True
-    assert "statsz" in await ask(leaf, "$SYS.REQ.SERVER.PING.STATSZ")
+    assert (await ask(leaf, "$SYS.REQ.SERVER.PING.HEALTHZ"))["data"]["status"] == "ok"
 
 
 async def test_what_a_leaf_has_acknowledged_outlives_the_kill_of_its_server(world: World) -> None:
@@ -200,7 +200,7 @@ REFUSED = {
         "tel.edge-1.normal.pump.bar",
         "_INBOX_jobs.x",
     ),
-    "registrar_system": ("hub", "$SYS.REQ.SERVER.PING.CONNZ", "$SYS.REQ.SERVER.PING.VARZ"),
+    "registrar_system": ("hub", "$SYS.REQ.SERVER.PING.CONNZ", "$SYS.REQ.SERVER.PING.STATSZ"),
     "agent": (
         "leaf",
         "$JS.API.STREAM.DELETE.TEL_edge-1_normal",
