@@ -1,0 +1,197 @@
+"""`petiole command`: send a command to a program on a leaf and wait for its answer; run at the hub.
+
+Exit codes: 0 done, or stored where no answer is waited for; 1 anything but `done`; 2 wrong usage; 5 the hub
+cannot be reached, or the command is stored and no answer has come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+
+import typer
+
+from agent import contract, logs
+from agent.cli.configuration import ConfigFile, configuration, end
+from agent.config import Config, Seconds
+from agent.contract import Command, CommandAnswer, ContractError, Exit, Outcome
+from agent.jetstream import JetStream, JetStreamError
+
+_CONNECT_SECONDS: Final = 5.0
+"""The client library's own first connect goes on for two minutes."""
+_STATUS_SECONDS: Final = 2.0
+_IDENTITY: Final = "registrar"
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A command that is stored at `sequence`. `linked` is what the hub's agent says of the leaf, None where
+    it says nothing; `answer` what has come back, None when nothing has."""
+
+    domain: str
+    app: str
+    verb: str
+    command: Command
+    sequence: int
+    linked: bool | None
+    answer: CommandAnswer | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        answer = self.answer
+        return {
+            "id": self.command.id,
+            "domain": self.domain,
+            "app": self.app,
+            "verb": self.verb,
+            "sequence": self.sequence,
+            "expires": self.command.expires,
+            "linked": self.linked,
+            "outcome": None if answer is None else answer.outcome.value,
+            "text": None if answer is None else answer.text,
+        }
+
+    def stored(self) -> str:
+        """What is known before there is an answer."""
+        until = f"{datetime.fromtimestamp(self.command.expires or 0.0, UTC):%Y-%m-%d %H:%M:%SZ}"
+        back = f"it runs when the leaf is back, unless that is after {until}"
+        if self.linked is False:
+            return f"stored; {self.domain} is not linked: {back}"
+        return f"stored; {back}" if self.linked is None else f"stored; {self.domain} is linked"
+
+
+def command(
+    config: ConfigFile,
+    domain: Annotated[str, typer.Argument(help="The leaf.", show_default=False)],
+    verb: Annotated[str, typer.Argument(help="What it shall do, such as ping.", show_default=False)],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Arguments of the verb, each KEY=VALUE.", show_default=False)
+    ] = None,
+    app: Annotated[str, typer.Option(help="The program on the leaf.")] = contract.APP,
+    expires: Annotated[str, typer.Option(help="How long it may wait to be run.")] = "1h",
+    wait: Annotated[str, typer.Option(help="How long to wait for the answer; 0s not at all.")] = "30s",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Send a command to a leaf; it is stored at the hub and runs once, in order, when the leaf is linked."""
+    settings = configuration(config)
+    logs.set_up(settings.log)
+    one = _command(settings, domain, app, verb, arguments or [], expires)
+    patience = 0.0 if wait in ("0", "0s") else _duration("--wait", wait)
+    if app != contract.APP:
+        # Only our own agent answers by readings of ours.
+        patience = 0.0
+    sent = asyncio.run(_send(settings, domain, app, verb, one, patience, quiet=as_json))
+    if as_json:
+        typer.echo(json.dumps(sent.as_json()))
+    elif sent.answer is not None:
+        typer.echo(f"{sent.answer.outcome.value}: {sent.answer.text}")
+    elif patience:
+        typer.echo(f"no answer within {wait}: {sent.stored()}")
+    raise typer.Exit(_exit(sent, patience))
+
+
+def _exit(sent: Sent, patience: float) -> Exit:
+    if sent.answer is None:
+        return Exit.UNREACHABLE if patience else Exit.WELL
+    return Exit.WELL if sent.answer.outcome is Outcome.DONE else Exit.FAILED
+
+
+def _command(
+    settings: Config, domain: str, app: str, verb: str, arguments: list[str], expires: str
+) -> Command:
+    if settings.role != "hub":
+        end(["commands are sent at the hub; name the hub's configuration with -c"])
+    known = [leaf.domain for leaf in settings.leaf]
+    if domain not in known:
+        end([f"the hub knows no leaf {domain!r}; it knows {', '.join(sorted(known)) or 'none'}"])
+    try:
+        contract.check_app(app)
+        contract.check_verb(verb)
+    except ContractError as error:
+        end([str(error)])
+    until = time.time() + _duration("--expires", expires)
+    one = Command(uuid.uuid4().hex, dict(map(_argument, arguments)), until)
+    if (size := len(one.encode())) > contract.MAX_COMMAND_BYTES:
+        end([f"the command has {size} bytes, {contract.MAX_COMMAND_BYTES} are allowed; send less in it"])
+    return one
+
+
+def _argument(text: str) -> tuple[str, str | int | float | bool]:
+    """KEY=VALUE; what is a number, `true` or `false` in JSON is sent as that, anything else as text."""
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        end([f"{text!r} is not KEY=VALUE, such as for=10m"])
+    try:
+        parsed = json.loads(value, parse_constant=str)
+    except ValueError:
+        return key, value
+    return key, parsed if isinstance(parsed, int | float) else value
+
+
+def _duration(option: str, text: str) -> float:
+    try:
+        return float(Seconds.parse(text))
+    except ValueError:
+        end([f"{option} {text!r} is not a duration of at most a year, such as 30s, 10m, 1h or 7d"])
+
+
+async def _send(
+    settings: Config, domain: str, app: str, verb: str, one: Command, patience: float, *, quiet: bool
+) -> Sent:
+    # Imported here, so that the agent does not hold the other end of its commands in memory.
+    from agent.commands.sending import AnswerWatch, store
+    from agent.connection import EXPECTED, connected
+    from agent.server.setup import identities
+
+    seed = identities(settings).account
+    try:
+        async with (
+            asyncio.timeout(_CONNECT_SECONDS) as connecting,
+            connected(f"nats://{settings.nats.listen}", seed, _IDENTITY) as link,
+        ):
+            connecting.reschedule(None)
+            js = JetStream(link.nc)
+            watch = AnswerWatch(js, (contract.aggregate(0),), domain)
+            if patience:
+                await watch.begin()
+            sequence = await store(js, domain, app, verb, one)
+            sent = Sent(
+                domain, app, verb, one, sequence, await asyncio.to_thread(is_linked, settings, domain)
+            )
+            if not quiet:
+                typer.echo(sent.stored(), err=bool(patience))
+            answer = None
+            if patience:
+                answer = await _answer(watch, one.id, patience)
+            return replace(sent, answer=answer)
+    except EXPECTED as error:
+        why = str(error) or f"no answer within {_CONNECT_SECONDS:.0f} s"
+        end([f"the hub's NATS server at {settings.nats.listen} cannot be used: {why}"], Exit.UNREACHABLE)
+
+
+async def _answer(watch: Any, ident: str, patience: float) -> CommandAnswer | None:
+    try:
+        async with asyncio.timeout(patience):
+            answer: CommandAnswer = await watch.answer(ident)
+            return answer
+    except (TimeoutError, JetStreamError):
+        # The command is stored whatever becomes of this watch.
+        return None
+
+
+def is_linked(settings: Config, domain: str) -> bool | None:
+    """What the hub's agent says of the leaf's link, None when it does not answer."""
+    import urllib.request
+
+    try:
+        with urllib.request.urlopen(
+            f"http://{settings.admin.listen}/status", timeout=_STATUS_SECONDS
+        ) as answer:
+            return bool(json.loads(answer.read())["fleet"]["leaves"][domain]["linked"])
+    except (OSError, ValueError, KeyError):
+        return None

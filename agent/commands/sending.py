@@ -1,0 +1,83 @@
+"""The hub's side of a command: stored in the stream of commands, and its answer found among the readings that
+come in. Uses the raw API as the registrar; keeps nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import Final
+
+import zstandard
+
+from agent.contract import (
+    COMMANDS_INPUT,
+    H_ENCODING,
+    H_MESSAGE_ID,
+    MAX_UNPACKED_BYTES,
+    Command,
+    CommandAnswer,
+    ContractError,
+    answer_in,
+    batch_subject,
+    command_subject,
+    parse_reading,
+)
+from agent.jetstream import JetStream, RawMessage
+
+LOOK_SECONDS: Final = 0.2
+
+
+async def store(js: JetStream, domain: str, app: str, verb: str, command: Command) -> int:
+    """Store a command for a program on a leaf; returns its sequence. Raises `JetStreamError`."""
+    return await js.publish(command_subject(domain, app, verb), command.encode(), {H_MESSAGE_ID: command.id})
+
+
+class AnswerWatch:
+    """Watches the aggregates for the answer to a command."""
+
+    def __init__(self, js: JetStream, streams: Iterable[str], domain: str) -> None:
+        self._js = js
+        self._subject = batch_subject(domain, "*", COMMANDS_INPUT)
+        self._next = dict.fromkeys(streams, 0)
+
+    async def begin(self) -> None:
+        """Look at nothing that is there already; to be called before the command is stored. Raises
+        `JetStreamError`."""
+        for stream in self._next:
+            self._next[stream] = (await self._js.stream_info(stream)).last + 1
+
+    async def answer(self, ident: str) -> CommandAnswer:
+        """Wait for the answer to the command of this id; the caller bounds the wait. Raises
+        `JetStreamError`."""
+        while True:
+            for stream in self._next:
+                async for message in self._new(stream):
+                    for answer in answers_in(message):
+                        if answer.id == ident:
+                            return answer
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _new(self, stream: str) -> AsyncIterator[RawMessage]:
+        """The answers' batches that have come since the last look."""
+        last = (await self._js.stream_info(stream)).last
+        while self._next[stream] <= last:
+            message = await self._js.get_message(
+                stream, seq=self._next[stream], next_by_subject=self._subject
+            )
+            if message is None:
+                self._next[stream] = last + 1
+                return
+            self._next[stream] = message.seq + 1
+            yield message
+
+
+def answers_in(message: RawMessage) -> list[CommandAnswer]:
+    """The answers to commands in a batch; whatever else it holds is left to the jobs."""
+    data = message.data
+    try:
+        if H_ENCODING in message.headers:
+            data = zstandard.ZstdDecompressor().decompress(data, max_output_size=MAX_UNPACKED_BYTES)
+        answers = [answer_in(parse_reading(line)) for line in data.splitlines()]
+    except (zstandard.ZstdError, ContractError):
+        return []
+    return [one for one in answers if one is not None]

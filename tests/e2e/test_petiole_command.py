@@ -1,0 +1,173 @@
+"""`petiole command` as an operator runs it at the hub."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from agent.cli.command import is_linked
+from agent.cli.configuration import configuration
+from agent.config import Size, StreamClass
+from agent.demo.plan import free_port
+from tests.agents import agent, leaf_config
+from tests.commands import Desk, open_desk
+from tests.servers import World, until
+
+PETIOLE = str(Path(sys.executable).parent / "petiole")
+
+
+@dataclass(frozen=True)
+class Printed:
+    """What a command ended with."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Operator:
+    """Types commands at the hub."""
+
+    def __init__(self, config: Path, desk: Desk) -> None:
+        self.config, self.desk = config, desk
+        self.settings = configuration(config)
+
+    async def types(self, *words: str) -> Printed:
+        """Run `petiole command -c … WORDS`."""
+        process = await asyncio.create_subprocess_exec(
+            PETIOLE,
+            "command",
+            "-c",
+            str(self.config),
+            *words,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, err = await process.communicate()
+        assert process.returncode is not None
+        return Printed(process.returncode, out.decode(), err.decode())
+
+    async def _says(self, linked: bool) -> bool:
+        return await asyncio.to_thread(is_linked, self.settings, self.desk.domain) is linked
+
+    @asynccontextmanager
+    async def hub_agent(self) -> AsyncIterator[None]:
+        """The hub's agent, as long as the context."""
+        process = await asyncio.create_subprocess_exec(PETIOLE, "run", "-c", str(self.config))
+        try:
+            await until(lambda: self._says(False), "the hub's agent answers")
+            # It knows the link by its user when it sees it come up; by its name it is another machine's here.
+            leaf = self.desk.world.leaf
+            leaf.proxy.cut()
+            await leaf.wait_linked(False)
+            leaf.proxy.restore()
+            await until(lambda: self._says(True), "the hub's agent sees the link")
+            yield
+        finally:
+            process.terminate()
+            await process.wait()
+
+
+@pytest_asyncio.fixture
+async def operator(world: World, tmp_path: Path) -> Operator:
+    """The hub's configuration beside a test's server, and the stream of commands with its mirror."""
+    hub = world.hub
+    (user,) = hub.config.leaves
+    for key in ("registrar", "registrar_system"):
+        hub.keys[key].chmod(0o600)
+    config = tmp_path / "hub.toml"
+    config.write_text(
+        f"""\
+role = "hub"
+domain = "hub"
+state_dir = "{tmp_path / "hub-agent"}"
+
+[nats]
+server = "external"
+listen = "{hub.config.listen}"
+seed_file = "{hub.keys["registrar"]}"
+system_seed_file = "{hub.keys["registrar_system"]}"
+
+[admin]
+listen = "127.0.0.1:{free_port()}"
+
+[registrar]
+max_bytes = "64MiB"
+
+[[leaf]]
+domain = "{user.domain}"
+key = "{user.key}"
+"""
+    )
+    return Operator(config, await open_desk(world))
+
+
+async def test_an_operator_sends_a_command_and_reads_its_answer(
+    operator: Operator, world: World, tmp_path: Path
+) -> None:
+    stream = StreamClass(max_bytes=Size(2**28))
+    async with (
+        operator.hub_agent(),
+        agent(leaf_config(world.leaf, tmp_path / "agent", stream=stream)) as leaf,
+    ):
+        await until(lambda: leaf.value("petiole_linked") == 1.0, "the hub answers announcements")
+        pong = await operator.types("edge-1", "ping")
+        assert (pong.code, pong.out) == (0, "done: here\n"), pong
+        assert "stored; edge-1 is linked" in pong.err
+        shown = json.loads((await operator.types("edge-1", "status", "--json")).out)
+        assert shown["outcome"] == "done"
+        assert json.loads(shown["text"])["run"] == leaf.run
+        refused = await operator.types("edge-1", "dance")
+        assert refused.code == 1
+        assert refused.out.startswith("unknown: there is no verb 'dance' here; there are ")
+        world.leaf.proxy.cut()
+        await world.leaf.wait_linked(False)
+        later = asyncio.create_task(operator.types("edge-1", "ping", "--wait", "40s"))
+        gone = await operator.types("edge-1", "ping", "--wait", "1s")
+        assert gone.code == 5
+        assert "no answer within 1s: stored; edge-1 is not linked: it runs when the leaf is back" in gone.out
+        world.leaf.proxy.restore()
+        assert (await later).out == "done: here\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("edge-9", "ping"), "the hub knows no leaf 'edge-9'; it knows edge-1"),
+        (("edge-1", "Ping Pong"), "verb 'Ping Pong' is not"),
+        (("edge-1", "ping", "nonsense"), "'nonsense' is not KEY=VALUE"),
+        (("edge-1", "ping", "--expires", "soon"), "--expires 'soon' is not a duration"),
+        (("edge-1", "ping", f"x={'y' * 70_000}"), "65536 are allowed"),
+    ],
+)
+async def test_wrong_usage_is_told_and_sends_nothing(
+    operator: Operator, words: tuple[str, ...], told: str
+) -> None:
+    printed = await operator.types(*words)
+    assert printed.code == 2
+    assert told in printed.err
+    assert (await operator.desk.hub.stream_info("COMMANDS")).last == 0
+
+
+async def test_a_command_for_another_program_is_stored_and_not_waited_for(operator: Operator) -> None:
+    printed = await operator.types("edge-1", "move", "by=3", "fast=true", "--app", "plc", "--json")
+    assert printed.code == 0
+    message = await operator.desk.hub.get_message("COMMANDS", seq=json.loads(printed.out)["sequence"])
+    assert message is not None
+    assert message.subject == "cmd.edge-1.plc.move"
+    assert json.loads(message.data)["args"] == {"by": 3, "fast": True}
+
+
+async def test_a_hub_that_is_away_is_told(operator: Operator) -> None:
+    await operator.desk.world.hub.stop()
+    printed = await operator.types("edge-1", "ping", "--wait", "0s")
+    assert printed.code == 5
+    assert "the hub's NATS server at" in printed.err
