@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
 import subprocess
@@ -51,9 +50,13 @@ class Agent:
         return process_of(self.member.state / "nats" / "nats-server.conf")
 
     def status_of(self, path: str) -> int | None:
-        with contextlib.suppress(OSError):
-            return int(urllib.request.urlopen(self.member.admin_url + path, timeout=5).status)
-        return None
+        try:
+            with urllib.request.urlopen(self.member.admin_url + path, timeout=5) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as refusal:
+            return refusal.code
+        except OSError:
+            return None
 
     def status(self) -> dict[str, Any]:
         with urllib.request.urlopen(self.member.admin_url + "/status", timeout=5) as answer:

@@ -1,10 +1,11 @@
 """Whether the local server can be relied on, as one sentence. Pure but for the log: asks nothing and starts
 nothing.
 
-How a fault shows was seen on nats-server 2.15.1: a single server whose disk is full goes on answering every
-question, but stores nothing in that stream and refuses to purge it ("write error" in HEALTHZ; publishing is
-not answered at all), also when there is room again, until it is started anew; a reload does not help. A
-server of a cluster shuts its JetStream down instead ("JetStream not enabled").
+How a full disk shows was seen on nats-server 2.15.1. Where a client publishes, the server goes on answering
+every question, but stores nothing in that stream and refuses to purge it ("write error" in HEALTHZ;
+publishing is not answered at all), also when there is room again, until it is started anew; a reload does not
+help. Where a stream is filled by sources or is replicated, JetStream shuts itself down ("JetStream not
+enabled").
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -111,6 +112,8 @@ class ServerWatch:
         now = asyncio.get_running_loop().time()
         left = None if self._store is None else room(self._store)
         trouble = diagnose(healthz) or self._lack(left)
+        if trouble is not None and trouble.kind is Kind.SHUT_DOWN and left is not None and left.low:
+            trouble = dataclasses.replace(trouble, why="its disk is full")
         self._health.found(trouble, "" if trouble is None else self._remedy(trouble, left))
         if trouble is None:
             self._restarts.well(now)
@@ -126,7 +129,7 @@ class ServerWatch:
             return None
         wanted = 2 * left.reserve / _MIB
         return Trouble(
-            Kind.LOW, f"the disk of the NATS server's store is full, but for a reserve of {wanted:.0f} MiB"
+            Kind.LOW, f"the disk of the NATS server's store is full: {wanted:.0f} MiB of it are kept free"
         )
 
     def _remedy(self, trouble: Trouble, left: Room | None) -> str:

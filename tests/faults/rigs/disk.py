@@ -19,12 +19,12 @@ class SmallDisk:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def fill(self) -> None:
-        """Take all the room that is left."""
+    def fill(self, but: int = 0) -> None:
+        """Take all the room that is left, but so many bytes."""
         block = bytes(_CHUNK)
         with (self.path / _FILLER).open("ab", buffering=0) as filler:
             try:
-                while True:
+                while self.room() > but:
                     filler.write(block)
             except OSError as error:
                 if error.errno != errno.ENOSPC:
