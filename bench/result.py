@@ -57,7 +57,7 @@ class Row:
         if self.against is None:
             return None
         better, worse = (self.against.value, self.value) if self.least else (self.value, self.against.value)
-        return _rounded(better / worse)
+        return _rounded(better / worse) if worse else None
 
 
 @dataclass(slots=True)

@@ -1,0 +1,284 @@
+"""How long a link takes to be right again after it broke: Petiole beside raw JetStream, which is left alone,
+with its durable sources and with its classic ones. All three live in the same two servers, take the same way
+and carry the same load, so that every fault meets all of them at once.
+
+Caught up: the newest message that the leaf held when the link was given back is in the hub's stream (after a
+kill of the leaf's server: the first message that was not there before). Verified: besides, the agent
+says that the link flows and has said in between that it did not. From the moment at which the peer's process
+is started or packets pass again, and from link-up, which the leaf's server logs.
+
+`ROUNDS=3 python -m bench relink` for fewer than ten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from nats.aio.client import Client
+
+from agent.contract import DEFAULT_CLASS, aggregate, leaf_stream
+from agent.demo.plan import free_port
+from agent.demo.proxy import Proxy
+from agent.jetstream import JetStream, JetStreamError
+from bench import relink_count
+from bench.relink_load import Load, over_http, over_nats, session
+from bench.relink_raw import RawStream, make_at_hub, make_at_leaf
+from bench.relink_rows import Fault, Measured, rows
+from bench.relink_watch import Trace, watch_held, watch_state
+from bench.relink_world import OURS, RAW, LinkWorld, link_world
+from bench.result import Result
+from tests.faults.rigs.wire import missing, wire
+from tests.servers import Cable
+
+DOMAIN: Final = "edge-1"
+FAULTS: Final = (
+    Fault("hub SIGKILL", "hub", 3.0),
+    Fault("leaf server SIGKILL", "leaf", 3.0),
+    Fault("link cut", "cut", 3.0),
+    Fault("link cut", "cut", 15.0),
+    Fault("link cut", "cut", 40.0),
+    Fault("half-open", "stall", 30.0),
+)
+FLOWING: Final = "flowing"
+_RATE = 100.0
+_ROUNDS = 10
+_SETTLE_SECONDS = 5.0
+_WAIT_SECONDS = 120.0
+_SAID_SECONDS = 20.0
+
+
+class NotSeenError(Exception):
+    """What was waited for did not happen in time; the text says what."""
+
+
+@dataclass(slots=True)
+class Side:
+    """One of the three, with its connections, its load and what is seen of it."""
+
+    name: str
+    account: str
+    leaf: Client
+    leaf_stream: str
+    hub: Client
+    hub_stream: str
+    load: Load
+    held: Trace[int] = field(default_factory=Trace)
+
+    async def last(self) -> int:
+        """The newest sequence of the leaf's stream."""
+        while True:
+            try:
+                return (await JetStream(self.leaf, timeout=1.0).stream_info(self.leaf_stream)).last
+            except JetStreamError:
+                await asyncio.sleep(0.02)
+
+
+def run() -> Result:
+    """Measure all faults, in rounds."""
+    return asyncio.run(_run(int(os.environ.get("ROUNDS", _ROUNDS))))
+
+
+async def _run(rounds: int) -> Result:
+    async with _bench() as bench:
+        for number in range(rounds):
+            for fault in FAULTS:
+                print(f"round {number + 1} of {rounds}: {fault.name}", flush=True)
+                await bench.measure(fault)
+        lost, doubled = await bench.count()
+    return Result("relink", rows(FAULTS, bench.measured, lost, doubled, bench.way))
+
+
+class Bench:
+    """The running world and what was measured in it."""
+
+    def __init__(self, world: LinkWorld, cable: Cable, way: str, sides: list[Side]) -> None:
+        self.world, self.way, self.sides = world, way, sides
+        self.measured: list[Measured] = []
+        self.state: Trace[str] = Trace()
+        self._cable = cable
+        self._marks: list[tuple[Fault, dict[str, int]]] = []
+
+    async def measure(self, fault: Fault) -> None:
+        """Make a fault, mend it, and wait until all is well again."""
+        await self._settled()
+        self._marks.append((fault, {side.name: side.load.sent for side in self.sides}))
+        began = time.time()
+        self._make(fault)
+        await asyncio.sleep(fault.seconds)
+        if fault.kind == "leaf":
+            targets = {side.name: side.held.seen[-1][1] + 1 for side in self.sides}
+        else:
+            targets = {side.name: await side.last() for side in self.sides}
+        restored = self._mend(fault)
+        for side in self.sides:
+            await self._held(side, targets[side.name], restored)
+        verified = await self._verified(began, restored)
+        leaf = self.world.leaves[DOMAIN]
+        for side in self.sides:
+            target = targets[side.name]
+            self.measured.append(
+                Measured(
+                    fault,
+                    side.name,
+                    restored,
+                    next(leaf.link_ups(side.account, restored), None),
+                    side.held.first(lambda seq, target=target: seq >= target, restored),  # type: ignore[misc]
+                    verified if side.account == OURS else None,
+                    self._noticed(side, began),
+                )
+            )
+
+    def _noticed(self, side: Side, began: float) -> float | None:
+        """Seconds until the product said that the link does not flow; for raw JetStream, until the leaf's
+        server closed it."""
+        if side.account == OURS:
+            at = self.state.first(lambda state: state != FLOWING, began)
+        else:
+            at = next(self.world.leaves[DOMAIN].link_downs(side.account, began), None)
+        return None if at is None else at - began
+
+    async def count(self) -> tuple[dict[tuple[str, str], int], dict[tuple[str, str], int]]:
+        """Lost and doubled messages, by fault and side."""
+        await self._settled()
+        for side in self.sides:
+            side.load.stop()
+        lost: dict[tuple[str, str], int] = {}
+        doubled: dict[tuple[str, str], int] = {}
+        for side in self.sides:
+            await self._held(side, await side.last(), time.time())
+            there = await relink_count.numbers(side.hub, side.hub_stream)
+            for index, (fault, first) in enumerate(self._marks):
+                after = self._marks[index + 1][1] if index + 1 < len(self._marks) else None
+                end = side.load.sent if after is None else after[side.name]
+                key, span = (fault.name, side.name), range(first[side.name] + 1, end + 1)
+                known = [number for number in span if number in side.load.acknowledged]
+                lost[key] = lost.get(key, 0) + sum(there[number] == 0 for number in known)
+                doubled[key] = doubled.get(key, 0) + sum(max(0, there[number] - 1) for number in span)
+        return lost, doubled
+
+    def _make(self, fault: Fault) -> None:
+        match fault.kind:
+            case "hub":
+                self.world.hub.kill()
+            case "leaf":
+                self.world.leaves[DOMAIN].kill()
+            case "cut":
+                self._cable.cut()
+            case "stall":
+                self._cable.stall()
+
+    def _mend(self, fault: Fault) -> float:
+        match fault.kind:
+            case "hub":
+                return self.world.hub.start()
+            case "leaf":
+                return self.world.leaves[DOMAIN].start()
+            case _:
+                self._cable.restore()
+                return time.time()
+
+    async def _held(self, side: Side, target: int, since: float) -> None:
+        await _until(
+            lambda: side.held.first(lambda seq: seq >= target, since) is not None,
+            f"{side.name}: the hub holds {target} of {side.leaf_stream}",
+        )
+
+    async def _verified(self, began: float, restored: float) -> float | None:
+        """When the product first said again that the link flows, having said that it does not; None where it
+        does not say so."""
+
+        def at() -> float | None:
+            broken = self.state.first(lambda state: state != FLOWING, began)
+            if broken is None:
+                return None
+            return self.state.first(lambda state: state == FLOWING, max(broken, restored))
+
+        with contextlib.suppress(NotSeenError):
+            await _until(lambda: at() is not None, "the agent says that the link flows again", _SAID_SECONDS)
+        return at()
+
+    async def _settled(self) -> None:
+        """All sides hold what there is, and some seconds have passed over that: the servers' own retries of
+        the fault before are not to be measured."""
+        for side in self.sides:
+            await self._held(side, await side.last(), time.time())
+        await _until(lambda: bool(self.state.seen) and self.state.seen[-1][1] == FLOWING, "the link flows")
+        await asyncio.sleep(_SETTLE_SECONDS)
+
+
+@asynccontextmanager
+async def _bench() -> AsyncIterator[Bench]:
+    async with AsyncExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="petiole-bench-")))
+        cable, listen, way = await _cable(stack)
+        world = stack.enter_context(link_world(directory, [DOMAIN], cable=cable, leaf_listen=listen))
+        leaf, agent = world.leaves[DOMAIN], world.agents[DOMAIN]
+        world.hub.start()
+        leaf.start()
+        await asyncio.sleep(1.0)
+        world.registrar.start()
+        agent.start()
+        http = await stack.enter_async_context(session())
+        raw_leaf, raw_hub = await leaf.raw(), await world.hub.raw()
+        stack.push_async_callback(raw_leaf.close)
+        stack.push_async_callback(raw_hub.close)
+        ours_leaf, ours_hub = await leaf.ours("agent", DOMAIN), await world.hub.ours("jobs", "jobs")
+        stack.push_async_callback(ours_leaf.close)
+        stack.push_async_callback(ours_hub.close)
+        sides = [
+            Side(
+                "Petiole",
+                OURS,
+                ours_leaf,
+                leaf_stream(DOMAIN, DEFAULT_CLASS),
+                ours_hub,
+                aggregate(0),
+                Load(over_http(http, agent.http_port), _RATE),
+            )
+        ]
+        raws = [RawStream(DOMAIN, "durable", "durable"), RawStream(DOMAIN, "classic", "classic")]
+        await make_at_leaf(raw_leaf, raws)
+        for raw in raws:
+            await make_at_hub(raw_hub, raw.name.upper(), [raw])
+            load = Load(over_nats(raw_leaf, raw.subject), _RATE)
+            sides.append(Side(f"raw {raw.kind}", RAW, raw_leaf, raw.name, raw_hub, raw.name.upper(), load))
+        bench = Bench(world, cable, way, sides)
+        async with asyncio.TaskGroup() as group:
+            watching = [group.create_task(watch_state(agent, bench.state))]
+            watching += [group.create_task(watch_held(s.hub, s.hub_stream, s.held)) for s in sides]
+            loads = [group.create_task(side.load.run()) for side in sides]
+            yield bench
+            for side in sides:
+                side.load.stop()
+            await asyncio.wait(loads)
+            for task in watching:
+                task.cancel()
+
+
+async def _cable(stack: AsyncExitStack) -> tuple[Cable, str, str]:
+    """A wire where root is given, else a proxy: what it is, where the hub listens, and its name."""
+    if missing() is None:
+        one = stack.enter_context(wire())
+        return one, one.listen, "packets dropped in a network namespace"
+    port = free_port()
+    proxy = Proxy(port)
+    await proxy.start()
+    stack.push_async_callback(proxy.stop)
+    return proxy, f"127.0.0.1:{port}", "a TCP proxy that stalls; nothing is lost"
+
+
+async def _until(true: Callable[[], bool], what: str, seconds: float = _WAIT_SECONDS) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > deadline:
+            raise NotSeenError(f"not within {seconds:.0f} s: {what}")
+        await asyncio.sleep(0.02)

@@ -1,0 +1,84 @@
+"""What is seen of a link while it breaks and mends: what the hub held when, and what the product said of it.
+Looks only; times are seconds since 1970."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from bisect import bisect_left
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import nats.errors
+from nats.aio.client import Client
+
+from agent.contract import DEFAULT_CLASS, H_SOURCE
+from agent.jetstream import JetStream, JetStreamError
+from agent.registrar.aggregate import parse_source_header
+from bench.relink_world import AgentProcess
+
+V = TypeVar("V")
+
+_HELD_SECONDS = 0.02
+_STATUS_SECONDS = 0.05
+_ANSWER_SECONDS = 0.2
+
+
+@dataclass(slots=True)
+class Trace(Generic[V]):
+    """What was seen when; only changes are kept."""
+
+    seen: list[tuple[float, V]] = field(default_factory=list)
+
+    def add(self, value: V) -> None:
+        """Note a value seen now."""
+        if not self.seen or self.seen[-1][1] != value:
+            self.seen.append((time.time(), value))
+
+    def first(self, true: Callable[[V], bool], since: float) -> float | None:
+        """When a value for which this is true was there first, at or after a time; None if never."""
+        begin = bisect_left(self.seen, since, key=lambda one: one[0])
+        if begin and true(self.seen[begin - 1][1]):
+            return since
+        return next((at for at, value in self.seen[begin:] if true(value)), None)
+
+
+async def watch_held(nc: Client, stream: str, trace: Trace[int]) -> None:
+    """Follow the leaf sequence of the newest message in a hub's stream that sources one stream of a leaf. The
+    message is looked at, not the cursor: what a cursor says may be wrong."""
+    js = JetStream(nc, timeout=_ANSWER_SECONDS)
+
+    async def look() -> None:
+        newest = await js.get_message(stream, last_by_subject=">")
+        if newest is not None:
+            trace.add(parse_source_header(newest.headers[H_SOURCE])[1])
+
+    await _again_and_again(look, _HELD_SECONDS)
+
+
+async def watch_state(agent: AgentProcess, trace: Trace[str]) -> None:
+    """Follow the state in which the product says that its link is."""
+
+    async def look() -> None:
+        trace.add(link_state(await asyncio.to_thread(agent.status)))
+
+    await _again_and_again(look, _STATUS_SECONDS)
+
+
+def link_state(status: dict[str, Any]) -> str:
+    """The one word for the link in what `/status` shows; "unseen" where nothing answers."""
+    if not status:
+        return "unseen"
+    if not status["link"]["linked"]:
+        return "down"
+    return str(status["classes"][DEFAULT_CLASS]["state"])
+
+
+async def _again_and_again(look: Callable[[], Awaitable[None]], pause: float) -> None:
+    while True:
+        # What fails here is the fault that is measured.
+        with contextlib.suppress(JetStreamError, nats.errors.Error, OSError, TimeoutError):
+            await look()
+        await asyncio.sleep(pause)
