@@ -78,6 +78,10 @@ async def connected(url: str, seed_file: Path, identity: str) -> AsyncIterator[L
             nkeys_seed=str(seed_file),
             inbox_prefix=contract.inbox_prefix(identity).encode(),
             allow_reconnect=False,
+            # The library tries a server that refuses again and again before it says so: here that is known
+            # after a second try at once.
+            max_reconnect_attempts=1,
+            reconnect_time_wait=0,
             connect_timeout=_CONNECT_SECONDS,
             ping_interval=_PING_SECONDS,
             max_outstanding_pings=2,
