@@ -147,6 +147,7 @@ class Leaf:
             services = {
                 "connection": self._connection.run,
                 "uplink": self._uplink.run,
+                "commands": self._uplink.commands.run,
                 "ledger": self._books.run,
                 "state": self._state.run,
                 "requests": self._remember_requests,
@@ -183,6 +184,7 @@ class Leaf:
                 }
                 for name, one in link.classes.items()
             },
+            "links": [self._uplink.commands.status()],
             "inputs": [one.name for one in self._inputs],
         }
 

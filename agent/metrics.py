@@ -102,7 +102,24 @@ class Metrics:
             registry=registry,
         )
         self.linked = Gauge("petiole_linked", "1 while the hub answers announcements.", registry=registry)
+        self.link_lag = Gauge(
+            "petiole_link_lag_messages",
+            "Messages of a declared link's origin that are not here yet; no series while that is not known.",
+            ["link"],
+            registry=registry,
+        )
+        self.link_up = Gauge(
+            "petiole_link_up", "1 while a declared link brings in messages.", ["link"], registry=registry
+        )
         self.input_up = Gauge("petiole_input_up", "1 while the input runs.", ["input"], registry=registry)
         self.commands = Counter(
             "petiole_commands", "Commands answered, by what became of them.", ["outcome"], registry=registry
         )
+
+    def show_link(self, link: str, *, up: bool, lag: int | None) -> None:
+        """Show how a declared link is; `lag` is None while nobody knows it."""
+        self.link_up.labels(link).set(up)
+        if lag is not None:
+            self.link_lag.labels(link).set(lag)
+        else:
+            self.link_lag.remove(link)

@@ -56,7 +56,8 @@ class Position(Struct, frozen=True):
 
 class State(Struct):
     """The whole file. `epochs`, `acked`, `previous` and `checkpoint` are by class, `positions` by class and
-    input; `command` is the place of the last command begun (`agent.commands.place`)."""
+    input; `command` is the place of the last command begun (`agent.commands.place`), `command_epoch` the
+    epoch of the commands' mirror."""
 
     version: int
     machine: str
@@ -67,6 +68,7 @@ class State(Struct):
     checkpoint: dict[str, Checkpoint] = {}
     positions: dict[str, dict[str, Position]] = {}
     command: str | None = None
+    command_epoch: str | None = None
 
 
 def machine_id(known: str | None = None) -> str:
@@ -94,7 +96,7 @@ def load(path: Path, domain: str) -> State:
                 "install that release, or move the file away to start anew"
             )
         state = msgspec.json.decode(data, type=State)
-        for epoch in state.epochs.values():
+        for epoch in (*state.epochs.values(), *filter(None, [state.command_epoch])):
             check_epoch(epoch)
     except (msgspec.MsgspecError, UnicodeDecodeError, ContractError) as error:
         raise StateError(

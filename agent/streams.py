@@ -12,6 +12,8 @@ DUPLICATE_WINDOW_NS: Final = 120_000_000_000
 MAX_ACK_PENDING: Final = 10_000
 """Twice the rate of 1,000 over a link of 300 ms, and more brings nothing (measured on nats-server 2.15.1)."""
 
+ORIGIN_METADATA: Final = "petiole.origin"
+
 
 def leaf_stream(domain: str, cls: StreamClass) -> dict[str, Any]:
     """The stream of one class. `max_age` is 0 on purpose: the server compares it with the wall clock, and a
@@ -52,3 +54,31 @@ def link_consumer(domain: str, cls: str, epoch: str, start: int) -> dict[str, An
     if start > 1:
         config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": start}
     return config
+
+
+def command_mirror(domain: str, epoch: str, origin: str) -> dict[str, Any]:
+    """The leaf's mirror of its commands, over the hub's consumer of one epoch; `origin` is when the hub's
+    stream was made, and is kept in the metadata, for a mirror can't tell whether it is still the same."""
+    return {
+        "name": contract.COMMANDS,
+        "mirror": {
+            "name": contract.COMMANDS,
+            "external": {"api": contract.api_prefix(contract.HUB_DOMAIN), "deliver": ""},
+            "consumer": {
+                "name": contract.command_consumer(domain),
+                "deliver_subject": contract.command_deliver(domain, epoch),
+            },
+        },
+        "storage": "file",
+        "compression": "s2",
+        "retention": "limits",
+        "discard": "old",
+        "max_bytes": contract.COMMANDS_BYTES,
+        "max_consumers": -1,
+        "allow_direct": True,
+        "metadata": {
+            "petiole.domain": domain,
+            "petiole.version": str(contract.VERSION),
+            ORIGIN_METADATA: origin,
+        },
+    }

@@ -28,7 +28,7 @@ from agent.server.process import EmbeddedServer
 from agent.server.render import HubConfig, LeafConfig, LeafUser, ServerConfig, address_of
 
 WAIT_SECONDS = 20.0
-_STORE = 1024**3
+_STORE = 2 * 1024**3
 _HUB_KEYS = ("registrar", "registrar_system", "jobs")
 _LEAF_KEYS = ("agent", "agent_system", "device")
 

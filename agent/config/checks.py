@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from agent import contract
 from agent.config.schema import Config, Nats, listen_address
+from agent.contract import COMMANDS_BYTES
 
 _USER_KEY: Final = re.compile(r"U[A-Z2-7]{55}\Z")
 _EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
@@ -174,11 +175,12 @@ def _sizes(config: Config) -> Iterator[Problem]:
             f"{config.publish.in_flight} bytes do not hold one batch of {config.publish.batch_bytes}",
             "make it larger than publish.batch_bytes",
         )
-    total = sum(one.max_bytes for _, one in _rows(config.class_))
+    total = sum(one.max_bytes for _, one in _rows(config.class_)) + COMMANDS_BYTES
     if config.nats.server == "embedded" and config.role == "leaf" and total > config.nats.max_file_store:
         yield Problem(
             "nats.max_file_store",
-            f"{config.nats.max_file_store} bytes do not hold the classes, which may take {total}",
+            f"{config.nats.max_file_store} bytes do not hold the classes and the mirror of the commands, "
+            f"which may take {total}",
             "make it larger, or max_bytes of the classes smaller",
         )
 

@@ -65,8 +65,25 @@ class ClassState:
 
 
 @dataclass(frozen=True, slots=True)
+class CommandsWanted:
+    """The leaf's mirror of its commands, as it announces it: the epoch under which it wants (or has) the
+    hub's consumer, and the last sequence in the mirror, 0 where there is none."""
+
+    epoch: str
+    last: int
+
+
+def _commands_wanted(value: Any) -> CommandsWanted:
+    what = "announce"
+    if not isinstance(value, dict):
+        raise ContractError(f"{what}: commands is {value!r:.80}, an object was expected")
+    return CommandsWanted(check_epoch(value.get("epoch")), count_of(value, "last", what))
+
+
+@dataclass(frozen=True, slots=True)
 class Announce:
-    """What a leaf tells the registrar every ten seconds and at each link-up."""
+    """What a leaf tells the registrar every ten seconds and at each link-up; `commands` is absent in an agent
+    that has no mirror of its commands."""
 
     domain: str
     machine: str
@@ -75,6 +92,7 @@ class Announce:
     classes: Mapping[str, ClassState]
     checkpoint: Mapping[str, Checkpoint] = field(default_factory=dict)
     clock: str = ""
+    commands: CommandsWanted | None = None
 
     def encode(self) -> bytes:
         """The announcement as it is requested."""
@@ -120,6 +138,7 @@ def parse_announce(data: bytes | str, domain: str) -> Announce:
             check_class(c): parse_checkpoint(v) for c, v in field_of(row, "checkpoint", dict, what).items()
         },
         clock=field_of(row, "clock", str, what),
+        commands=optional(row, "commands", _commands_wanted),
     )
 
 
@@ -138,11 +157,39 @@ class ClassAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class CommandsHeld:
+    """The hub's side of a leaf's commands: the epoch under which its consumer delivers, when the stream was
+    made and its last sequence (of any leaf's command), the sequence of this leaf's newest command (0 without
+    one), and at most how many of its commands the mirror lacks."""
+
+    epoch: str
+    stream_created: str
+    stream_last: int
+    last: int
+    behind: int
+
+
+def _commands_held(value: Any) -> CommandsHeld:
+    what = "answer"
+    if not isinstance(value, dict):
+        raise ContractError(f"{what}: commands is {value!r:.80}, an object was expected")
+    return CommandsHeld(
+        epoch=check_epoch(value.get("epoch")),
+        stream_created=field_of(value, "stream_created", str, what),
+        stream_last=count_of(value, "stream_last", what),
+        last=count_of(value, "last", what),
+        behind=count_of(value, "behind", what),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
-    """The registrar's answer; `refused` says in words why the leaf was not taken in."""
+    """The registrar's answer; `refused` says in words why the leaf was not taken in. `commands` is absent
+    where none were announced, or where the hub cannot tell now."""
 
     classes: Mapping[str, ClassAnswer] = field(default_factory=dict)
     refused: str | None = None
+    commands: CommandsHeld | None = None
 
     def encode(self) -> bytes:
         """The answer as it is sent."""
@@ -173,6 +220,7 @@ def parse_answer(data: bytes | str) -> Answer:
     return Answer(
         {check_class(cls): _class_answer(value) for cls, value in classes.items()},
         optional(row, "refused", lambda _: str(field_of(row, "refused", str, "answer"))),
+        optional(row, "commands", _commands_held),
     )
 
 

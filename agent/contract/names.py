@@ -14,6 +14,8 @@ VERSION: Final = 1
 HUB_DOMAIN: Final = "hub"
 DEFAULT_CLASS: Final = "normal"
 COMMANDS: Final = "COMMANDS"
+COMMANDS_BYTES: Final = 64 * 2**20
+"""The most that the stream of commands takes, on the hub and in each mirror; the server reserves it."""
 FLEET_BUCKET: Final = "petiole_fleet"
 ACCOUNT: Final = "PETIOLE"
 APP: Final = "agent"
@@ -117,6 +119,11 @@ def direct_subject(domain: str, cls: str, device: str, metric: str) -> str:
 def command_subject(domain: str, app: str, verb: str) -> str:
     """The subject of a command; our own agent listens as app `agent`."""
     return f"cmd.{domain}.{app}.{verb}"
+
+
+def command_subjects(domain: str) -> str:
+    """All commands to a leaf."""
+    return f"cmd.{domain}.>"
 
 
 def announce_subject(domain: str) -> str:

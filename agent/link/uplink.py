@@ -19,6 +19,7 @@ from agent import contract
 from agent.config import StreamClass
 from agent.contract import H_MESSAGE_ID, Announce, Answer, ClassAnswer, ClassState, ContractError, Previous
 from agent.jetstream import JetStream, JetStreamError, StreamInfo
+from agent.link.declared.commands import CommandMirror
 from agent.metrics import Metrics
 from agent.state import StateFile
 
@@ -70,6 +71,7 @@ class Uplink:
         before_trim: Callable[[], Awaitable[None]],
         on_trimmed: Callable[[str], None],
     ) -> None:
+        self.commands = CommandMirror(domain, state, metrics, self.announce_now)
         self._domain, self._run, self._classes, self._versions = domain, run, classes, versions
         self._state, self._metrics, self._ledger, self._clock = state, metrics, ledger, clock
         self._may_trim, self._before_trim, self._on_trimmed = may_trim, before_trim, on_trimmed
@@ -80,11 +82,13 @@ class Uplink:
     def attach(self, nc: Client, js: JetStream) -> None:
         """Announce over this connection, at once."""
         self._connection = (nc, js)
+        self.commands.attach(js)
         self._due.set()
 
     def detach(self) -> None:
         """There is no connection to announce over."""
         self._connection = None
+        self.commands.detach()
 
     def announce_now(self) -> None:
         """Something has changed (the link came up, a stream is full): announce without waiting for the next
@@ -119,6 +123,7 @@ class Uplink:
             self._say(False, f"the local stream does not answer: {error}")
             return
         answer = await self._announce(nc, infos)
+        self.commands.answered(None if answer is None else answer.commands)
         try:
             for name, info in infos.items():
                 if answer is not None and (mine := answer.classes.get(name)) is not None:
@@ -136,6 +141,7 @@ class Uplink:
             classes={name: self._class_state(name, info) for name, info in infos.items()},
             checkpoint=self._state.current.checkpoint,
             clock=self._clock(),
+            commands=self.commands.wanted(),
         )
         try:
             reply = await nc.request(

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 
 from agent.contract import (
     COMMANDS,
+    COMMANDS_BYTES,
     FLEET_BUCKET,
     MAX_BATCH_BYTES,
     VERSION,
@@ -36,7 +37,6 @@ _GRACE = 0.25
 _QUICK_TRIES = 5
 _LONGEST_WAIT = 300.0
 _METADATA = {"petiole.version": str(VERSION)}
-_COMMANDS_BYTES = 64 * 2**20
 _FLEET_BYTES = 64 * 2**20
 
 Source = dict[str, Any]
@@ -84,7 +84,7 @@ def commands_config() -> dict[str, Any]:
         "compression": "s2",
         "retention": "limits",
         "discard": "old",
-        "max_bytes": _COMMANDS_BYTES,
+        "max_bytes": COMMANDS_BYTES,
         "max_consumers": -1,
         "allow_direct": True,
         "metadata": _METADATA,

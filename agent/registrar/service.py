@@ -6,6 +6,7 @@ made go on flowing without it.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from typing import Any, Final
 
@@ -33,6 +34,7 @@ from agent.metrics import Metrics
 from agent.registrar.aggregate import commands_config, purge_up_to
 from agent.registrar.aggregate_keeper import AggregateKeeper
 from agent.registrar.announcements import Announcements
+from agent.registrar.command_consumers import CommandConsumers
 from agent.registrar.fleet_book import FleetBook
 from agent.registrar.fleet_store import FleetStore
 from agent.registrar.fleet_watch import FleetWatch
@@ -83,6 +85,7 @@ class Registrar:
         self._announcements = Announcements(
             js, self._book, self._store, self._keeper, self._classes, self._problems
         )
+        self._commands = CommandConsumers(js, self._problems)
         self._watch = FleetWatch(
             system_nc,
             {leaf.key: leaf.domain for leaf in config.leaf},
@@ -229,6 +232,7 @@ class Registrar:
             raise UnavailableError("its server was restarted meanwhile")
         if answer.refused is None:
             self._watch.announced(domain, announce.machine)
+            answer = dataclasses.replace(answer, commands=await self._commands.answer(announce))
         return answer
 
     async def _respond(self, domain: str, msg: Msg, answer: Answer) -> None:

@@ -35,6 +35,7 @@ def full_state() -> State:
         checkpoint={"normal": Checkpoint(1, "id", "TELEMETRY_0", 2)},
         positions={"normal": {"tail": Position("12", 3)}},
         command="c-1",
+        command_epoch=new_epoch(),
     )
 
 
@@ -65,6 +66,7 @@ def test_a_file_is_for_its_owner_alone(path: Path) -> None:
         b'{"version":1}',
         b'{"version":1,"machine":"m","domain":"edge-1","epochs":{"normal":7}}',
         b'{"version":1,"machine":"m","domain":"edge-1","epochs":{"normal":"no epoch"}}',
+        b'{"version":1,"machine":"m","domain":"edge-1","command_epoch":"no epoch"}',
         b'{"version":1,"machine":"m","domain":"edge-1","acked":{"normal":{}}}',
         b"[" * 100_000,
     ],

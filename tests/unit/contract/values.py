@@ -75,6 +75,7 @@ announces = st.builds(
     classes=st.dictionaries(classes, states, max_size=2),
     checkpoint=st.dictionaries(classes, checkpoints, max_size=2),
     clock=words,
+    commands=st.none() | st.builds(contract.CommandsWanted, epoch=epochs, last=counts),
 )
 answers = st.builds(
     contract.Answer,
@@ -92,6 +93,15 @@ answers = st.builds(
         max_size=2,
     ),
     refused=st.none() | words,
+    commands=st.none()
+    | st.builds(
+        contract.CommandsHeld,
+        epoch=epochs,
+        stream_created=words,
+        stream_last=counts,
+        last=counts,
+        behind=counts,
+    ),
 )
 committed = st.builds(contract.Committed, words, words, counts)
 commands = st.builds(

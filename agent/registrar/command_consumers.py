@@ -1,0 +1,99 @@
+"""The hub's consumers of commands, one a leaf: made under the epoch that the leaf announces, and what the hub
+holds for it.
+
+A leaf's mirror names its consumer and the subject on which that delivers, and neither can be changed in a
+mirror. Seen on nats-server 2.15.1: the deliver subject of a consumer that is in use can't be changed (10013),
+and a mirror that is made anew over an old consumer begins after what that has delivered. So a new epoch
+deletes the consumer and makes it again, from the first command on. One that was deleted by hand is made again
+under the same epoch: the mirror then goes on after its last message.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from agent.contract import (
+    COMMANDS,
+    Announce,
+    CommandsHeld,
+    CommandsWanted,
+    command_consumer,
+    command_deliver,
+    command_subjects,
+)
+from agent.jetstream import (
+    CONSUMER_NOT_FOUND,
+    STREAM_NOT_FOUND,
+    ApiError,
+    ConsumerInfo,
+    JetStream,
+    JetStreamError,
+)
+from agent.registrar.aggregate import commands_config
+from agent.registrar.problems import Problems
+
+_MAX_ACK_PENDING: Final = 1000
+
+
+class CommandConsumers:
+    """Keeps the consumers of `COMMANDS` on the hub."""
+
+    def __init__(self, js: JetStream, problems: Problems) -> None:
+        self._js = js
+        self._problems = problems
+
+    async def answer(self, announce: Announce) -> CommandsHeld | None:
+        """What the hub holds for a leaf, once its consumer is there; None where the leaf asks for none or the
+        hub's server cannot do it now, which must not keep its readings waiting."""
+        wanted = announce.commands
+        if wanted is None:
+            return None
+        about = f"commands of {announce.domain}"
+        try:
+            held = await self._held(announce.domain, wanted)
+        except JetStreamError as error:
+            self._problems.begin(about, f"the commands of {announce.domain} cannot be delivered: {error}")
+            return None
+        self._problems.end(about, f"the commands of {announce.domain} are delivered")
+        return held
+
+    async def _held(self, domain: str, wanted: CommandsWanted) -> CommandsHeld:
+        consumer = await self._consumer(domain, wanted.epoch)
+        stream = await self._js.stream_info(COMMANDS)
+        newest = await self._js.get_message(COMMANDS, last_by_subject=command_subjects(domain))
+        last = newest.seq if newest is not None else 0
+        # What was delivered counts as missing until the leaf has acknowledged it, which takes a second.
+        behind = consumer.pending + consumer.ack_pending if last > wanted.last else 0
+        return CommandsHeld(wanted.epoch, stream.created, stream.last, last, behind)
+
+    async def _consumer(self, domain: str, epoch: str) -> ConsumerInfo:
+        name = command_consumer(domain)
+        try:
+            info = await self._js.consumer_info(COMMANDS, name)
+        except ApiError as error:
+            if error.err_code == STREAM_NOT_FOUND:
+                await self._js.ensure_stream(commands_config())
+            elif error.err_code != CONSUMER_NOT_FOUND:
+                raise
+        else:
+            if info.config.get("deliver_subject") == command_deliver(domain, epoch):
+                return info
+            await self._js.delete_consumer(COMMANDS, name)
+        return await self._js.create_consumer(COMMANDS, consumer_config(domain, epoch))
+
+
+def consumer_config(domain: str, epoch: str) -> dict[str, Any]:
+    """The consumer of one leaf's commands, from the first one on."""
+    name = command_consumer(domain)
+    return {
+        "name": name,
+        "durable_name": name,
+        "filter_subject": command_subjects(domain),
+        "deliver_subject": command_deliver(domain, epoch),
+        "deliver_policy": "all",
+        "replay_policy": "instant",
+        "ack_policy": "flow_control",
+        "max_ack_pending": _MAX_ACK_PENDING,
+        "flow_control": True,
+        "idle_heartbeat": 1_000_000_000,
+    }

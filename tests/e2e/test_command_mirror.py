@@ -1,0 +1,189 @@
+"""Commands reach the leaf's mirror once and in order, whatever happens to either side."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.contract import CommandsHeld, CommandsWanted, command_consumer, new_epoch
+from agent.jetstream import JetStream, JetStreamError
+from tests.agents import Agent, agent, leaf_config
+from tests.e2e.registrar import HubHand, LeafHand, hub_of
+from tests.servers import World, open_world, until
+from tests.streams import make_mirror
+
+DOMAIN = "edge-1"
+
+
+class Commands:
+    """Sends commands at the hub, and reads what the leaf's mirror holds."""
+
+    def __init__(self, world: World, hub: HubHand) -> None:
+        self.world = world
+        self.hub = hub
+        self.sent: list[str] = []
+
+    async def send(self, count: int) -> None:
+        """Commands to this leaf, each followed by one to another."""
+        for _ in range(count):
+            text = f"command {len(self.sent)}"
+            await self.hub.js.publish(f"cmd.{DOMAIN}.agent.ping", text.encode())
+            await self.hub.js.publish("cmd.edge-2.agent.ping", b"of another leaf")
+            self.sent.append(text)
+
+    async def here(self) -> list[str]:
+        """What the mirror holds, in its order; nothing where there is none."""
+        leaf = await self._leaf()
+        try:
+            info = await leaf.stream_info("COMMANDS")
+        except JetStreamError:
+            return []
+        found = [
+            await leaf.get_message("COMMANDS", seq=seq) for seq in range(max(1, info.first), info.last + 1)
+        ]
+        return [one.data.decode() for one in found if one is not None]
+
+    async def arrived(self) -> None:
+        """Return when the mirror holds what was sent."""
+
+        async def reached() -> bool:
+            return await self.here() == self.sent
+
+        await until(reached, "the commands are in the mirror, each of them once and in order")
+
+    async def _leaf(self) -> JetStream:
+        if not hasattr(self, "_js"):
+            self._js = JetStream(await self.world.leaf.connect("agent"))
+        return self._js
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with open_world(tmp_path, DOMAIN) as made:
+        yield made
+
+
+@asynccontextmanager
+async def running(world: World, state: Path) -> AsyncIterator[tuple[Commands, Agent]]:
+    """A registrar and a leaf's agent, the mirror made."""
+    hub = await hub_of(world)
+    async with hub.registrar(), agent(leaf_config(world.leaf, state)) as one:
+        commands = Commands(world, hub)
+        await commands.send(2)
+        await commands.arrived()
+        yield commands, one
+
+
+def state_of(one: Agent) -> str:
+    """The mirror's sentence."""
+    return str(one.leaf.status()["links"][0]["state"])
+
+
+async def test_commands_of_this_leaf_alone_are_mirrored_and_their_state_is_told(
+    world: World, tmp_path: Path
+) -> None:
+    async with running(world, tmp_path / "state") as (commands, one):
+        await commands.send(50)
+        await commands.arrived()
+        await until(lambda: state_of(one).startswith("flowing"), "the mirror flows")
+        assert one.value("petiole_link_up", link="COMMANDS") == 1
+        assert one.state().command_epoch is not None
+
+
+async def test_commands_survive_the_kill_of_either_server_and_a_cut(world: World, tmp_path: Path) -> None:
+    async with running(world, tmp_path / "state") as (commands, one):
+        epoch = one.state().command_epoch
+        await world.leaf.kill()
+        await commands.send(3)
+        await world.leaf.start()
+        await commands.arrived()
+        world.leaf.proxy.cut()
+        await commands.send(3)
+        world.leaf.proxy.restore()
+        await commands.arrived()
+        await world.hub.kill()
+        await until(lambda: state_of(one).startswith("down"), "the cut is told")
+        await world.hub.start()
+        await until(lambda: commands.hub.nc.is_connected, "the hub answers")
+        await commands.send(3)
+        await commands.arrived()
+        assert one.state().command_epoch == epoch
+
+
+async def test_a_stream_of_commands_that_was_made_again_is_mirrored_anew(
+    world: World, tmp_path: Path
+) -> None:
+    async with running(world, tmp_path / "state") as (commands, one):
+        epoch = one.state().command_epoch
+        await lose_commands(commands)
+        commands.sent.clear()
+        await commands.send(1)
+        await commands.arrived()
+        assert one.state().command_epoch != epoch
+
+
+async def test_a_mirror_that_was_deleted_by_hand_is_made_anew_with_all_commands(
+    world: World, tmp_path: Path
+) -> None:
+    async with running(world, tmp_path / "state") as (commands, _):
+        leaf = JetStream(await world.leaf.connect("agent"))
+        await leaf.api("STREAM.DELETE.COMMANDS")
+        await commands.send(1)
+        await commands.arrived()
+
+
+async def test_a_consumer_that_was_deleted_by_hand_is_made_again(world: World) -> None:
+    hub = await hub_of(world)
+    async with hub.registrar():
+        leaf, commands = await LeafHand.make(world.leaf), Commands(world, hub)
+        epoch = new_epoch()
+        await ask(leaf, CommandsWanted(epoch, 0))
+        await make_mirror(leaf.nc, DOMAIN, epoch)
+        await commands.send(3)
+        await commands.arrived()
+        await hub.js.delete_consumer("COMMANDS", command_consumer(DOMAIN))
+        await commands.send(2)
+        held = await ask(leaf, CommandsWanted(epoch, 5))
+        assert (held.epoch, held.last, held.stream_last, held.behind) == (epoch, 9, 10, 5)
+        await commands.arrived()
+
+
+async def test_another_epoch_delivers_every_command_again(world: World) -> None:
+    hub = await hub_of(world)
+    async with hub.registrar():
+        leaf, commands = await LeafHand.make(world.leaf), Commands(world, hub)
+        for _ in range(2):
+            epoch = new_epoch()
+            await ask(leaf, CommandsWanted(epoch, 0))
+            await make_mirror(leaf.nc, DOMAIN, epoch)
+            await commands.send(3)
+            await commands.arrived()
+            await leaf.js.api("STREAM.DELETE.COMMANDS")
+
+
+async def ask(leaf: LeafHand, wanted: CommandsWanted) -> CommandsHeld:
+    """What the registrar holds for a leaf that announces its mirror."""
+    answer = await leaf.say(replace(await leaf.announcement(), commands=wanted).encode())
+    assert answer.commands is not None, answer.refused
+    return answer.commands
+
+
+async def lose_commands(commands: Commands) -> None:
+    """The hub's stream of commands is gone, and its registrar makes another."""
+    hub = commands.world.hub
+    await hub.kill()
+    shutil.rmtree(hub.config.store_dir / "jetstream" / "PETIOLE" / "streams" / "COMMANDS")
+    await hub.start()
+
+    async def there() -> bool:
+        try:
+            return (await commands.hub.js.stream_info("COMMANDS")).last == 0
+        except JetStreamError:
+            return False
+
+    await until(there, "the registrar has made the stream again")
