@@ -8,6 +8,7 @@ every call ends within its timeout.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from typing import Any, Final
 
 import nats.errors
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 
 STREAM_NOT_FOUND: Final = 10059
 CONSUMER_NOT_FOUND: Final = 10014
@@ -214,9 +216,7 @@ class JetStream:
     ) -> dict[str, Any]:
         seconds = self._timeout if timeout is None else timeout
         try:
-            message = await self._nc.request(
-                subject, data, timeout=seconds, headers=None if headers is None else dict(headers)
-            )
+            message = await request(self._nc, subject, data, seconds, headers)
         except nats.errors.MaxPayloadError as error:
             raise TooLargeError(
                 f"{what} has {len(data)} bytes, the server takes {self._nc.max_payload} in a message"
@@ -231,6 +231,20 @@ class JetStream:
                 refusal.get("code", 0), refusal.get("err_code", 0), refusal.get("description", ""), what
             )
         return answer
+
+
+async def request(
+    nc: Client, subject: str, data: bytes, timeout: float, headers: Mapping[str, str] | None = None
+) -> Msg:
+    """The answer to one request; raises what nats-py does. A cancellation is never lost: `asyncio.wait_for`
+    of Python 3.11, in the client, swallows one that comes together with the answer, and a service that is
+    cancelled once would go on for ever."""
+    message = await nc.request(
+        subject, data, timeout=timeout, headers=None if headers is None else dict(headers)
+    )
+    if (task := asyncio.current_task()) is not None and task.cancelling():
+        raise asyncio.CancelledError
+    return message
 
 
 def covers(have: Mapping[str, Any], want: Mapping[str, Any]) -> bool:

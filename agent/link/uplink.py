@@ -18,7 +18,7 @@ from nats.errors import Error as NatsError
 from agent import contract
 from agent.config import StreamClass
 from agent.contract import H_MESSAGE_ID, Announce, Answer, ClassAnswer, ClassState, ContractError, Previous
-from agent.jetstream import JetStream, JetStreamError, StreamInfo
+from agent.jetstream import JetStream, JetStreamError, StreamInfo, request
 from agent.link.declared.commands import CommandMirror
 from agent.metrics import Metrics
 from agent.state import StateFile
@@ -144,8 +144,8 @@ class Uplink:
             commands=self.commands.wanted(),
         )
         try:
-            reply = await nc.request(
-                contract.announce_subject(self._domain), announce.encode(), timeout=ANSWER_SECONDS
+            reply = await request(
+                nc, contract.announce_subject(self._domain), announce.encode(), ANSWER_SECONDS
             )
             answer = contract.parse_answer(reply.data)
         except (NatsError, OSError, TimeoutError):
