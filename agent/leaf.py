@@ -24,6 +24,8 @@ from agent.intake import Chunk, Input
 from agent.jetstream import JetStream, JetStreamError, StreamInfo
 from agent.ledger import ClassLedger
 from agent.link.events import LinkEvents
+from agent.link.horizon import Horizon
+from agent.link.horizon_report import HorizonReport
 from agent.link.local import make_ready
 from agent.link.uplink import Uplink
 from agent.metrics import Metrics
@@ -101,8 +103,14 @@ class Leaf:
             on_full=self._uplink.announce_now,
             on_stuck=self._connection.renew,
         )
+        own = contract.DEFAULT_CLASS if contract.DEFAULT_CLASS in self._classes else next(iter(self._classes))
+        self.horizon = Horizon(
+            {cls.name: cls.max_bytes for cls in config.class_},
+            config.nats.max_file_store if config.nats.server == "embedded" else None,
+        )
+        self._horizon_report = HorizonReport(self.horizon, own, metrics)
         self._commands = CommandRunner(
-            contract.DEFAULT_CLASS if contract.DEFAULT_CLASS in self._classes else next(iter(self._classes)),
+            own,
             state,
             make_verbs(Controls(self.status, self._publisher.flush)),
             metrics,
@@ -157,7 +165,7 @@ class Leaf:
             tasks += [group.create_task(keep_serving(*service)) for service in services.items()]
             inputs = [
                 group.create_task(keep_running(one, self, taking, self._metrics), name=one.name)
-                for one in (*self._inputs, self._commands)
+                for one in (*self._inputs, self._commands, self._horizon_report)
             ]
             await stopping.wait()
             await self._drain(inputs, taking)
@@ -180,6 +188,7 @@ class Leaf:
                     "last": one.last,
                     "confirmed": one.confirmed,
                     "hub_stream": one.hub_stream,
+                    "seconds_to_loss": self.horizon.seconds[name],
                     "readings": asdict(self._books.last(name).readings),
                 }
                 for name, one in link.classes.items()

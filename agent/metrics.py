@@ -71,6 +71,12 @@ class Metrics:
             registry=registry,
         )
         self.stream_bytes = Gauge("petiole_stream_bytes", "Bytes in the stream.", by_class, registry=registry)
+        self.seconds_to_loss = Gauge(
+            "petiole_seconds_to_loss",
+            "Seconds until the first unconfirmed message would be refused or discarded.",
+            by_class,
+            registry=registry,
+        )
         self.confirmed = Gauge(
             "petiole_confirmed_sequence",
             "Stream sequence up to which the hub holds all.",

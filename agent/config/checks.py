@@ -68,7 +68,7 @@ def _inputs(config: Config) -> Iterator[Problem]:
         key = f"input[{number}]"
         yield from _contract(f"{key}.name", contract.check_input, one.name, "choose another name")
         yield from _once(f"{key}.name", one.name, seen)
-        if one.name == contract.COMMANDS_INPUT:
+        if one.name in (contract.COMMANDS_INPUT, contract.AGENT_INPUT):
             yield Problem(f"{key}.name", f'"{one.name}" is the agent\'s own', "choose another name")
         if one.class_ not in classes:
             declared = ", ".join(sorted(classes))

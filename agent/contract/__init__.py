@@ -82,6 +82,7 @@ from agent.contract.link import (
 )
 from agent.contract.names import (
     ACCOUNT,
+    AGENT_INPUT,
     APP,
     COMMANDS,
     COMMANDS_BYTES,
@@ -136,6 +137,7 @@ from agent.contract.verify import (
 
 __all__ = [
     "ACCOUNT",
+    "AGENT_INPUT",
     "APP",
     "COMMANDS",
     "COMMANDS_BYTES",

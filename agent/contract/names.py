@@ -13,6 +13,8 @@ from agent.contract.checks import ContractError, check_class, check_domain, chec
 VERSION: Final = 1
 HUB_DOMAIN: Final = "hub"
 DEFAULT_CLASS: Final = "normal"
+AGENT_INPUT: Final = "agent"
+"""The name under which the agent stores readings of itself."""
 COMMANDS: Final = "COMMANDS"
 COMMANDS_BYTES: Final = 64 * 2**20
 """The most that the stream of commands takes, on the hub and in each mirror; the server reserves it."""

@@ -19,6 +19,7 @@ import structlog
 
 from agent.metrics import Metrics
 from agent.server.binary import ServerError, check_version
+from agent.server.disk import Room
 
 _WRITE_ERROR: Final = "write error: "
 _NOT_ENABLED: Final = "JetStream not enabled"
@@ -96,6 +97,8 @@ class ServerHealth:
         self._trouble: tuple[Trouble, str] | None = None
         self._warning: str | None = "whether acknowledged means synced is not known: the server was not asked"
         self._synced: bool | None = None
+        self.room: Room | None = None
+        """What the disk of the server's store has left, as far as that is known."""
         metrics.server_synced.set(_UNKNOWN)
 
     @property

@@ -110,7 +110,7 @@ class ServerWatch:
         if healthz is None:
             return
         now = asyncio.get_running_loop().time()
-        left = None if self._store is None else room(self._store)
+        left = self._health.room = None if self._store is None else room(self._store)
         trouble = diagnose(healthz) or self._lack(left)
         if trouble is not None and trouble.kind is Kind.SHUT_DOWN and left is not None and left.low:
             trouble = dataclasses.replace(trouble, why="its disk is full")

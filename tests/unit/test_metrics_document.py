@@ -51,5 +51,12 @@ def test_every_metric_of_the_agent_is_documented_with_its_labels() -> None:
             assert described[exposed(family.name, family.type)] == (family.type, labels)
 
 
+def test_every_alert_is_of_a_metric_that_there_is() -> None:
+    rules = (ROOT / "deploy" / "prometheus").glob("*.rules.yml")
+    named = {name for path in rules for name in re.findall(r"\bpetiole_\w+", path.read_text())}
+    assert named
+    assert named <= documented().keys()
+
+
 def test_every_name_begins_with_the_product() -> None:
     assert all(name.startswith("petiole_") for name in defined())

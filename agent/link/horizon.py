@@ -1,0 +1,107 @@
+"""How long until something is lost: for each class the seconds until the first unconfirmed message would be
+refused or discarded for want of room. Pure: is told what the stream shows, measures rates, asks nothing.
+
+What the hub has confirmed is not counted, for it is trimmed as soon as its room is needed. A stream that is
+caught up, or whose backlog shrinks, loses nothing: infinity.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from agent.jetstream import StreamInfo
+
+MEMORY_SECONDS: Final = 60.0
+"""Over how long the rates are measured: an older growth counts for less, by e each such time."""
+CAUGHT_UP_SECONDS: Final = 30.0
+"""A backlog of what came in this time is what is under way between two announcements, not one that grows."""
+
+
+class _Rate:
+    """Bytes a second, as an average that forgets."""
+
+    def __init__(self) -> None:
+        self.value: float | None = None
+
+    def take(self, bytes_: float, seconds: float) -> None:
+        """So much in so many seconds."""
+        now = bytes_ / seconds
+        if self.value is None:
+            self.value = now
+        else:
+            self.value += (now - self.value) * -math.expm1(-seconds / MEMORY_SECONDS)
+
+
+class _Class:
+    """One class's stream as it was last seen."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.created = ""
+        self.at = self.unconfirmed = self.held = 0.0
+        self.last = 0
+        self.growth, self.inflow = _Rate(), _Rate()
+
+    def see(self, info: StreamInfo, confirmed: int, now: float) -> None:
+        """What the stream shows now."""
+        size = info.bytes / info.messages if info.messages else 0.0
+        unconfirmed = min(float(info.bytes), size * max(0, info.last - max(confirmed, info.first - 1)))
+        if info.created != self.created or info.last < self.last:
+            self.growth, self.inflow = _Rate(), _Rate()
+        elif now > self.at:
+            self.growth.take(unconfirmed - self.unconfirmed, now - self.at)
+            self.inflow.take(size * (info.last - self.last), now - self.at)
+        self.created, self.last, self.at = info.created, info.last, now
+        self.unconfirmed, self.held = unconfirmed, float(info.bytes)
+
+    @property
+    def grows(self) -> float:
+        """Bytes a second by which the backlog grows; 0 while it does not."""
+        if self.unconfirmed <= (self.inflow.value or 0.0) * CAUGHT_UP_SECONDS and self._flows:
+            return 0.0
+        return max(0.0, self.growth.value or 0.0)
+
+    @property
+    def _flows(self) -> bool:
+        return (self.growth.value or 0.0) < 0.5 * (self.inflow.value or 0.0)
+
+
+class Horizon:
+    """The classes of one leaf, by name with their `max_bytes`; `max_file_store` is what their server may take
+    on disk, None where that is not known."""
+
+    def __init__(self, classes: Mapping[str, int], max_file_store: int | None = None) -> None:
+        self._classes = {name: _Class(max_bytes) for name, max_bytes in classes.items()}
+        self._max_file_store = max_file_store
+        self.seconds = dict.fromkeys(classes, math.inf)
+
+    def observe(
+        self, cls: str, info: StreamInfo, confirmed: int, now: float, free: int | None = None
+    ) -> float:
+        """Seconds until the class loses something, from its stream, the sequence up to which the hub holds
+        everything (0 where that is not known), the time on a monotonic clock and the bytes that are `free` on
+        the disk of the store. Infinity at the first look, for a rate takes two."""
+        one = self._classes[cls]
+        one.see(info, confirmed, now)
+        ways = [(one.max_bytes - one.unconfirmed, one.grows)]
+        shared = self._shared_room(free)
+        if shared is not None:
+            ways.append((shared, sum(each.grows for each in self._classes.values())))
+        self.seconds[cls] = min(
+            (max(0.0, room) / rate for room, rate in ways if rate > 0.0 and one.grows > 0.0),
+            default=math.inf,
+        )
+        return self.seconds[cls]
+
+    def last(self, cls: str) -> int:
+        """The last sequence that was seen of a class."""
+        return self._classes[cls].last
+
+    def _shared_room(self, free: int | None) -> float | None:
+        held = sum(one.held for one in self._classes.values())
+        unconfirmed = sum(one.unconfirmed for one in self._classes.values())
+        rooms = [self._max_file_store - unconfirmed] if self._max_file_store is not None else []
+        rooms += [free + held - unconfirmed] if free is not None else []
+        return min(rooms, default=None)
