@@ -6,7 +6,7 @@ limits only when a single chunk does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from agent.intake import Chunk
@@ -62,6 +62,10 @@ class Accumulator(Generic[Waiter]):
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._open: dict[Key, Draft[Waiter]] = {}
+
+    def linger(self, seconds: float) -> None:
+        """How long drafts that are opened from now on may wait."""
+        self._limits = replace(self._limits, linger=seconds)
 
     def add(self, key: Key, entry: Entry[Waiter], now: float) -> list[Draft[Waiter]]:
         """Put a chunk into the draft of `key`; returns the drafts that this seals, oldest first. A chunk with

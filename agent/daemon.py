@@ -7,7 +7,8 @@ import contextlib
 import fcntl
 import os
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ import uvloop
 
 from agent import state as state_file
 from agent.admin.server import AdminServer
+from agent.commands.verb import Reload
 from agent.config import Config, listen_address
 from agent.contract import Exit
 from agent.intake import Input
@@ -51,15 +53,20 @@ class InUseError(Exception):
     """Another agent works with this state directory."""
 
 
-def run(config: Config, inputs: Sequence[Input], metrics: Metrics) -> Exit:
+def run(config: Config, inputs: Sequence[Input], metrics: Metrics, problems: Callable[[], list[str]]) -> Exit:
     """Run the agent until SIGTERM, SIGINT or SIGHUP; returns its exit code. What stands in the way of a start
-    is logged."""
+    is logged. `problems` says what stands in the way of running with the configuration file as it is now: a
+    leaf that is told to take it anew ends in order, and its process becomes the new agent."""
+    again = asyncio.Event()
     try:
         config.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _only_one(config.state_dir), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(config, inputs, metrics))
+            runner.run(_serve(config, inputs, metrics, problems, again))
     except Exception as error:
         return _told(_alone(error))
+    if again.is_set():
+        # The same process, whatever supervises it; what it had open is closed with the exec.
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - its own arguments
     return Exit.WELL
 
 
@@ -95,7 +102,13 @@ def _only_one(state_dir: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-async def _serve(config: Config, inputs: Sequence[Input], metrics: Metrics) -> None:
+async def _serve(
+    config: Config,
+    inputs: Sequence[Input],
+    metrics: Metrics,
+    problems: Callable[[], list[str]],
+    again: asyncio.Event,
+) -> None:
     path = config.state_dir / "state.json"
     state = StateFile(path, state_file.load(path, config.domain))
     await state.save()
@@ -104,7 +117,12 @@ async def _serve(config: Config, inputs: Sequence[Input], metrics: Metrics) -> N
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, stopping.set)
     health = ServerHealth(metrics)
-    role = _role(config, state, inputs, metrics, health)
+
+    def restart() -> None:
+        again.set()
+        stopping.set()
+
+    role = _role(config, state, inputs, metrics, health, Reload(problems, restart))
     admin = AdminServer(
         listen_address(config.admin.listen),
         metrics,
@@ -130,7 +148,12 @@ async def _serve(config: Config, inputs: Sequence[Input], metrics: Metrics) -> N
 
 
 def _role(
-    config: Config, state: StateFile, inputs: Sequence[Input], metrics: Metrics, health: ServerHealth
+    config: Config,
+    state: StateFile,
+    inputs: Sequence[Input],
+    metrics: Metrics,
+    health: ServerHealth,
+    reload: Reload,
 ) -> Role:
     # Imported here, so that an edge machine does not hold the hub's half in memory.
     if config.role == "hub":
@@ -139,7 +162,7 @@ def _role(
         return Hub(config, metrics, health)
     from agent.leaf import Leaf
 
-    return Leaf(config, state, metrics, inputs, health)
+    return Leaf(config, state, metrics, inputs, health, reload)
 
 
 def _watch(config: Config, server: EmbeddedServer | None, health: ServerHealth) -> ServerWatch | None:

@@ -43,6 +43,7 @@ class Reason(StrEnum):
     UNAVAILABLE = "server_away"
     STOPPING = "stopping"
     KEY_REUSED = "key_reused"
+    RATE = "rate_limit"
 
 
 class RefusedError(Exception):

@@ -16,7 +16,10 @@ from agent import contract, request_file
 from agent.accumulator import Limits
 from agent.bookkeeping import Books
 from agent.clock import ClockReader
+from agent.commands.levers import make_levers
 from agent.commands.runner import CommandRunner, system_clock
+from agent.commands.settings import Settings, this_moment
+from agent.commands.verb import Reload
 from agent.commands.verbs import Controls, make_verbs
 from agent.config import Config
 from agent.connection import Connection
@@ -35,7 +38,7 @@ from agent.sender import Sender
 from agent.server.health import ServerHealth
 from agent.server.setup import identities
 from agent.state import StateFile
-from agent.supervision import keep_running, keep_serving
+from agent.supervision import Switch, keep_running, keep_serving
 from agent.tail import StoredHeaders
 
 _AGAIN_SECONDS = 1.0
@@ -53,6 +56,7 @@ class Leaf:
         metrics: Metrics,
         inputs: Sequence[Input],
         health: ServerHealth,
+        reload: Reload | None = None,
     ) -> None:
         self._config, self._state, self._metrics, self._inputs = config, state, metrics, inputs
         self._classes = {cls.name: cls for cls in config.class_}
@@ -109,10 +113,13 @@ class Leaf:
             config.nats.max_file_store if config.nats.server == "embedded" else None,
         )
         self._horizon_report = HorizonReport(self.horizon, own, metrics)
+        self._switches = {one.name: Switch() for one in inputs}
+        levers = make_levers(config, self._publisher, self._switches, None)
+        self._settings = Settings(state, levers, this_moment())
         self._commands = CommandRunner(
             own,
             state,
-            make_verbs(Controls(self.status, self._publisher.flush)),
+            make_verbs(Controls(self.status, self._publisher.flush, self._settings, reload)),
             metrics,
             system_clock(),
         )
@@ -150,6 +157,7 @@ class Leaf:
         closed. Whatever fails beside the publish path is started again; a fault in that path itself ends the
         agent, for what it had acknowledged could no longer be answered for."""
         taking = asyncio.Event()
+        self._settings.restore()
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(part) for part in (self._sender.run(), self._sender.run_retries())]
             services = {
@@ -159,18 +167,25 @@ class Leaf:
                 "ledger": self._books.run,
                 "state": self._state.run,
                 "requests": self._remember_requests,
+                "settings": self._settings.run,
             }
             if self._events is not None:
                 services["events"] = self._events.run
             tasks += [group.create_task(keep_serving(*service)) for service in services.items()]
-            inputs = [
+            inputs = [group.create_task(self._take_in(one, taking), name=one.name) for one in self._inputs]
+            inputs += [
                 group.create_task(keep_running(one, self, taking, self._metrics), name=one.name)
-                for one in (*self._inputs, self._commands, self._horizon_report)
+                for one in (self._commands, self._horizon_report)
             ]
             await stopping.wait()
             await self._drain(inputs, taking)
             for task in tasks:
                 task.cancel()
+
+    async def _take_in(self, one: Input, taking: asyncio.Event) -> None:
+        await self._switches[one.name].run(
+            lambda stopping: keep_running(one, self, stopping, self._metrics), taking
+        )
 
     def status(self) -> Mapping[str, Any]:
         """What `/status` shows."""
@@ -195,6 +210,7 @@ class Leaf:
             },
             "links": [self._uplink.commands.status()],
             "inputs": [one.name for one in self._inputs],
+            "settings": self._settings.shown(),
         }
 
     def ready(self) -> tuple[bool, str]:

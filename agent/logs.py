@@ -7,15 +7,18 @@ import logging
 import sys
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor, WrappedLogger
 
 from agent.config import Log
+
+_LEVELS = logging.getLevelNamesMapping()
+_threshold = logging.INFO
 
 
 def set_up(config: Log) -> None:
     """Log as configured; `auto` is the console's form on a terminal and JSON elsewhere."""
     console = config.format == "console" or (config.format == "auto" and sys.stderr.isatty())
-    level = logging.getLevelNamesMapping()[config.level.upper()]
+    set_level(config.level)
     renderer = structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer()
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -24,15 +27,28 @@ def set_up(config: Log) -> None:
         structlog.processors.format_exc_info,
     ]
     structlog.configure(
-        processors=[*shared, renderer],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
+        processors=[_drop_below, *shared, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         logger_factory=_named_print_logger,
         cache_logger_on_first_use=True,
     )
     formatter = structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processor=renderer)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter)
-    logging.basicConfig(level=max(level, logging.WARNING), handlers=[handler], force=True)
+    logging.basicConfig(level=max(_threshold, logging.WARNING), handlers=[handler], force=True)
+
+
+def set_level(level: str) -> None:
+    """Log from this level on, in a program whose loggers are made already."""
+    global _threshold
+    _threshold = _LEVELS[level.upper()]
+
+
+def _drop_below(_logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    # Loggers that are made keep their class and its level, so the class lets all through.
+    if _LEVELS[method.upper()] < _threshold:
+        raise structlog.DropEvent
+    return event
 
 
 def _named_print_logger(*_names: str) -> structlog.PrintLogger:

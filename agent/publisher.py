@@ -16,12 +16,15 @@ from collections.abc import Callable
 from agent.accumulator import Accumulator, Draft, Entry, Limits
 from agent.budget import ByteBudget
 from agent.clock import ClockReader
+from agent.contract import AGENT_INPUT, COMMANDS_INPUT
 from agent.intake import Chunk, Reason, RefusedError, UnknownOutcomeError
 from agent.metrics import Metrics
 from agent.packing import Sealed
+from agent.rate import RateLimit
 from agent.requests import RequestLog, Settled
 
 PATIENCE = 10.0
+_OWN = frozenset({AGENT_INPUT, COMMANDS_INPUT})
 AWAY_GRACE = 3.0
 """How long a lost local server is waited for before chunks are refused at once."""
 
@@ -39,6 +42,7 @@ class Publisher:
         self.refusal = refusal
         """Why the stream of a class stores nothing now, None while it is not known not to."""
         self._clock = ClockReader()
+        self._rate = RateLimit()
         self._stopping = False
         self._away_since: float | None = asyncio.get_running_loop().time()
         self.queue: deque[Sealed] = deque()
@@ -132,7 +136,20 @@ class Publisher:
         if (why := self.refusal(cls)) is not None:
             raise RefusedError(Reason.UNAVAILABLE, why, 5.0)
 
+    def set_linger(self, seconds: float) -> None:
+        """How long a batch waits for more readings from now on."""
+        self._accumulator.linger(seconds)
+
+    def limit_rate(self, readings_per_second: float | None) -> None:
+        """Take in no more than this, None for no limit; what the agent itself says is exempt."""
+        self._rate.limit(readings_per_second)
+
     async def _admit(self, key: tuple[str, str], entry: Entry[Settled]) -> None:
+        loop = asyncio.get_running_loop()
+        if key[0] not in _OWN and (wait := self._rate.take(entry.chunk.count, loop.time())) > 0:
+            limited = "more readings come in than a command allows for the time being"
+            self.refuse(key, entry, RefusedError(Reason.RATE, limited, wait))
+            return
         try:
             await self._budget.acquire(len(entry.chunk.payload))
         except asyncio.CancelledError:
@@ -143,7 +160,6 @@ class Publisher:
         entry.held = len(entry.chunk.payload)
         self._metrics.accepted.labels(*key).inc(entry.chunk.count)
         self._metrics.in_flight.set(self._budget.used)
-        loop = asyncio.get_running_loop()
         opened = self._accumulator.due(key)
         self._enqueue(self._accumulator.add(key, entry, loop.time()))
         due = self._accumulator.due(key)

@@ -54,10 +54,22 @@ class Position(Struct, frozen=True):
     seq: int
 
 
+class Setting(Struct, frozen=True):
+    """A value that holds instead of the configured one, from `since` to `until` (epoch seconds). Within the
+    boot in which it was set `deadline` says so (seconds of `CLOCK_BOOTTIME`), whatever becomes of the
+    clock."""
+
+    value: str | float | bool
+    since: float
+    until: float
+    boot: str
+    deadline: float
+
+
 class State(Struct):
     """The whole file. `epochs`, `acked`, `previous` and `checkpoint` are by class, `positions` by class and
     input; `command` is the place of the last command begun (`agent.commands.place`), `command_epoch` the
-    epoch of the commands' mirror."""
+    epoch of the commands' mirror, `settings` what commands have set for a time, by name."""
 
     version: int
     machine: str
@@ -69,6 +81,7 @@ class State(Struct):
     positions: dict[str, dict[str, Position]] = {}
     command: str | None = None
     command_epoch: str | None = None
+    settings: dict[str, Setting] = {}
 
 
 def machine_id(known: str | None = None) -> str:

@@ -18,6 +18,51 @@ _STEADY_SECONDS = 60.0
 log = structlog.get_logger("agent")
 
 
+class Switch:
+    """Turns one part off and on again while the agent runs."""
+
+    def __init__(self) -> None:
+        self._on = True
+        self._stop = asyncio.Event()
+        self._turned = asyncio.Event()
+
+    def turn(self, on: bool) -> None:
+        """Let the part run, or end it in order."""
+        if on != self._on:
+            self._on = on
+            self._turned.set()
+            if not on:
+                self._stop.set()
+
+    async def run(self, part: Callable[[asyncio.Event], Awaitable[None]], stopping: asyncio.Event) -> None:
+        """Run `part` while this is on; it is handed an event that is set when it shall end. Ends once
+        `stopping` is set and the part has ended."""
+        while not stopping.is_set():
+            self._turned.clear()
+            if self._on:
+                self._stop = asyncio.Event()
+                relay = asyncio.create_task(_relay(stopping, self._stop))
+                try:
+                    await part(self._stop)
+                finally:
+                    relay.cancel()
+            await _either(self._turned, stopping)
+
+
+async def _relay(one: asyncio.Event, other: asyncio.Event) -> None:
+    await one.wait()
+    other.set()
+
+
+async def _either(one: asyncio.Event, other: asyncio.Event) -> None:
+    waits = [asyncio.create_task(event.wait()) for event in (one, other)]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+
+
 async def keep_running(one: Input, intake: Intake, stopping: asyncio.Event, metrics: Metrics) -> None:
     """Run an input until it has ended, and again when it fails while `stopping` is not set."""
 

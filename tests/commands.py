@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import zstandard
@@ -15,13 +16,12 @@ from agent.contract import (
     answer_in,
     batch_subject,
     command_subject,
-    new_epoch,
     parse_reading,
 )
 from agent.jetstream import JetStream, JetStreamError, RawMessage
 from tests.agents import CLASS, Shelf, shelf
+from tests.e2e.registrar import hub_of
 from tests.servers import World, until
-from tests.streams import make_commands, make_mirror
 
 
 class Desk:
@@ -75,14 +75,12 @@ def answers_of(message: RawMessage) -> list[CommandAnswer]:
     return [one for line in data.splitlines() if (one := answer_in(parse_reading(line))) is not None]
 
 
-async def open_desk(world: World) -> Desk:
-    """The stream of commands at the hub and its mirror on the first leaf, and a desk over both."""
-    hub = await world.hub.connect("registrar")
-    one = Desk(world, JetStream(hub), await shelf(world.leaf))
-    epoch = new_epoch()
-    await make_commands(hub, one.domain, epoch)
-    await make_mirror(one.leaf.nc, one.domain, epoch)
-    return one
+@asynccontextmanager
+async def open_desk(world: World) -> AsyncIterator[Desk]:
+    """A desk at a hub whose registrar runs as long as the context."""
+    hub = await hub_of(world)
+    async with hub.registrar():
+        yield Desk(world, hub.js, await shelf(world.leaf))
 
 
 def soon(seconds: float = 3600.0) -> float:

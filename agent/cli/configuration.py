@@ -19,9 +19,14 @@ ConfigFile = Annotated[
 def configuration(path: Path) -> Config:
     """The configuration, or the end of the process with every problem told."""
     try:
-        return load(path, {kind: one.options for kind, one in INPUTS.items()})
+        return read(path)
     except ConfigError as error:
         end(error.problems)
+
+
+def read(path: Path) -> Config:
+    """The configuration with all inputs that there are. Raises `ConfigError` with every problem."""
+    return load(path, {kind: one.options for kind, one in INPUTS.items()})
 
 
 def end(problems: list[str], code: Exit = Exit.USAGE) -> NoReturn:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
 import typer
 
 from agent import daemon, logs
 from agent.admin.server import AdminServer
-from agent.cli.configuration import ConfigFile, configuration, end
-from agent.config import listen_address
+from agent.cli.configuration import ConfigFile, configuration, end, read
+from agent.config import Config, ConfigError, listen_address
 from agent.inputs import INPUTS
+from agent.intake import Input
 from agent.metrics import Metrics
+
+_FIXED = ("domain", "role", "state_dir")
+"""What a running agent cannot change: its state file would not be that of the new one."""
 
 
 def command(config: ConfigFile) -> None:
@@ -17,10 +26,44 @@ def command(config: ConfigFile) -> None:
     settings = configuration(config)
     logs.set_up(settings.log)
     metrics = Metrics()
-    inputs = [INPUTS[options.__struct_config__.tag].make(options, metrics) for options in settings.input]
+    inputs = _inputs(settings, metrics)
     admin = AdminServer(listen_address(settings.admin.listen), metrics, dict, lambda: (False, ""))
-    checks = [check for one in (*inputs, admin) if (check := getattr(one, "check", None)) is not None]
-    problems = [problem for check in checks for problem in check()]
-    if problems:
+    if problems := _checked([*inputs, admin]):
         end(problems)
-    raise typer.Exit(daemon.run(settings, inputs, metrics))
+    raise typer.Exit(daemon.run(settings, inputs, metrics, partial(_problems, config, settings)))
+
+
+def _inputs(settings: Config, metrics: Metrics) -> list[Input]:
+    return [INPUTS[options.__struct_config__.tag].make(options, metrics) for options in settings.input]
+
+
+def _checked(parts: Iterable[object]) -> list[str]:
+    """What stands in the way of these parts on this machine."""
+    checks = [check for one in parts if (check := getattr(one, "check", None)) is not None]
+    return [problem for check in checks for problem in check()]
+
+
+def _problems(path: Path, running: Config) -> list[str]:
+    """What stands in the way of running with the file as it is now instead of as it was."""
+    try:
+        settings = read(path)
+    except ConfigError as error:
+        return error.problems
+    fixed = [
+        f"{name}: {getattr(settings, name)} cannot take the place of {getattr(running, name)} while the "
+        "agent runs; change it back, or stop the agent first"
+        for name in _FIXED
+        if getattr(settings, name) != getattr(running, name)
+    ]
+    # Who listens where this agent listens now would find the port taken by it.
+    held = {running.admin.listen, *map(_listen, running.input)}
+    inputs = [
+        one
+        for options, one in zip(settings.input, _inputs(settings, Metrics()), strict=True)
+        if _listen(options) is None or _listen(options) not in held
+    ]
+    return fixed + _checked(inputs)
+
+
+def _listen(options: Any) -> str | None:
+    return getattr(options, "listen", None)

@@ -3,12 +3,15 @@ secret."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from agent.commands.verb import Reply, Verb, no_arguments
+from agent.commands.setting_verbs import setting_verbs
+from agent.commands.settings import Settings
+from agent.commands.verb import Reload, Reply, Verb, VerbError, no_arguments
 
 _MAX_REPORT: Final = 24 * 1024
 
@@ -16,10 +19,12 @@ _MAX_REPORT: Final = 24 * 1024
 @dataclass(frozen=True, slots=True)
 class Controls:
     """What the verbs may do to the agent. `status` is what `/status` shows; `flush` seals all open batches
-    and says how many there were."""
+    and says how many there were; `reload` is None where nobody can start the agent anew."""
 
     status: Callable[[], Mapping[str, Any]]
     flush: Callable[[], int]
+    settings: Settings
+    reload: Reload | None = None
 
 
 def make_verbs(controls: Controls) -> dict[str, Verb]:
@@ -37,10 +42,20 @@ def make_verbs(controls: Controls) -> dict[str, Verb]:
         no_arguments(args)
         return Reply(f"{controls.flush()} open batches sealed")
 
+    async def reload(args: Mapping[str, Any]) -> Reply:
+        no_arguments(args)
+        if controls.reload is None:
+            raise VerbError("this agent was not started by `petiole run`, so it cannot start itself again")
+        if problems := await asyncio.to_thread(controls.reload.problems):
+            raise VerbError(f"the agent goes on as it is; correct its configuration: {'; '.join(problems)}")
+        return Reply("the configuration is valid; the agent starts again with it", controls.reload.restart)
+
     return {
         "ping": Verb(ping, harmless=True),
         "status": Verb(status, harmless=True),
         "flush": Verb(flush, harmless=True),
+        "reload": Verb(reload),
+        **setting_verbs(controls.settings),
     }
 
 

@@ -16,10 +16,13 @@ import pytest_asyncio
 from agent.cli.command import is_linked
 from agent.cli.configuration import configuration
 from agent.config import Size, StreamClass
+from agent.contract import COMMANDS
 from agent.demo.plan import free_port
-from tests.agents import agent, leaf_config
-from tests.commands import Desk, open_desk
-from tests.servers import World, until
+from agent.jetstream import JetStream
+from tests.agents import agent, leaf_config, shelf
+from tests.commands import Desk
+from tests.servers import World, api, until
+from tests.streams import STREAM
 
 PETIOLE = str(Path(sys.executable).parent / "petiole")
 
@@ -78,7 +81,7 @@ class Operator:
 
 @pytest_asyncio.fixture
 async def operator(world: World, tmp_path: Path) -> Operator:
-    """The hub's configuration beside a test's server, and the stream of commands with its mirror."""
+    """The hub's configuration beside a test's server, and an empty stream of commands."""
     hub = world.hub
     (user,) = hub.config.leaves
     for key in ("registrar", "registrar_system"):
@@ -107,7 +110,9 @@ domain = "{user.domain}"
 key = "{user.key}"
 """
     )
-    return Operator(config, await open_desk(world))
+    registrar = await hub.connect("registrar")
+    await api(registrar, f"STREAM.CREATE.{COMMANDS}", {**STREAM, "name": COMMANDS, "subjects": ["cmd.>"]})
+    return Operator(config, Desk(world, JetStream(registrar), await shelf(world.leaf)))
 
 
 async def test_an_operator_sends_a_command_and_reads_its_answer(

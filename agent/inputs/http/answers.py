@@ -20,6 +20,7 @@ _RETRY_AFTER: Final = 5.0
 _STATUS: Final = {
     Reason.TOO_LARGE: 413,
     Reason.FULL: 429,
+    Reason.RATE: 429,
     Reason.BUSY: 503,
     Reason.UNAVAILABLE: 503,
     Reason.STOPPING: 503,
