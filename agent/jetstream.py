@@ -98,6 +98,11 @@ class JetStream:
         self._prefix = prefix
         self._timeout = timeout
 
+    @property
+    def connected(self) -> bool:
+        """Whether the connection is up now."""
+        return bool(self._nc.is_connected)
+
     async def api(
         self, verb: str, request: Mapping[str, Any] | None = None, timeout: float | None = None
     ) -> dict[str, Any]:

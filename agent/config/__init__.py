@@ -3,6 +3,7 @@
 The options of an input are declared by the input's own module and handed in, so that the core knows no input.
 """
 
+from agent.config.aggregates import aggregates
 from agent.config.load import load
 from agent.config.schema import (
     Admin,
@@ -33,6 +34,7 @@ __all__ = [
     "Seconds",
     "Size",
     "StreamClass",
+    "aggregates",
     "listen_address",
     "load",
 ]

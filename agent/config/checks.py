@@ -11,12 +11,15 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from agent import contract
+from agent.config.aggregates import aggregates
 from agent.config.schema import Config, Nats, listen_address
 from agent.contract import COMMANDS_BYTES
 
 _USER_KEY: Final = re.compile(r"U[A-Z2-7]{55}\Z")
 _EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
 _SCHEMES: Final = ("nats-leaf", "nats", "tls", "ws", "wss")
+_OTHER_HUB_STREAMS: Final = 128 * 2**20
+"""The commands and the fleet, see `agent.registrar.aggregate`."""
 _MAX_LINGER: Final = 5.0
 """Half of what `agent.publisher` waits before it refuses a chunk that was not sent."""
 _SECRETS: Final = ("seed_file", "system_seed_file", "link_seed_file", "jobs_seed_file", "device_seed_file")
@@ -40,6 +43,7 @@ def check(config: Config) -> Iterator[Problem]:
     yield from _inputs(config)
     yield from _role(config)
     yield from _members(config)
+    yield from _hub_streams(config)
     yield from _addresses(config)
     yield from _sizes(config)
     yield from _secrets(config.nats)
@@ -130,6 +134,26 @@ def _members(config: Config) -> Iterator[Problem]:
         yield from _once(f"{key}.key", one.key, keys)
         for cls in one.classes:
             yield from _contract(f"{key}.classes", contract.check_class, cls, "name a class of that leaf")
+
+
+def _hub_streams(config: Config) -> Iterator[Problem]:
+    if config.role != "hub" or config.nats.server != "embedded":
+        return
+    if config.registrar.replicas > 1:
+        yield Problem(
+            "registrar.replicas",
+            "an embedded server stands alone, so it cannot keep copies on others",
+            'write replicas = 1, or run a cluster of your own and write nats.server = "external"',
+        )
+    names = aggregates(config)
+    total = len(names) * config.registrar.max_bytes + _OTHER_HUB_STREAMS
+    if total > config.nats.max_file_store:
+        yield Problem(
+            "nats.max_file_store",
+            f"{config.nats.max_file_store} bytes do not hold {len(names)} aggregates of "
+            f"{config.registrar.max_bytes} and the hub's other streams, which may take {total}",
+            "make it larger, or registrar.max_bytes smaller",
+        )
 
 
 def _listeners(config: Config) -> Iterator[tuple[str, str]]:

@@ -146,7 +146,9 @@ def parse_announce(data: bytes | str, domain: str) -> Announce:
 class ClassAnswer:
     """The hub's side of one class: its `cursor` (highest leaf sequence it holds), the id of the message there
     ("" where it has none), one word of `state`, whether the announced checkpoint still holds (None: nobody
-    can tell any more), and a newer `checkpoint` that the leaf may adopt after a look at its own message."""
+    can tell any more), and a newer `checkpoint` that the leaf may adopt after a look at its own message.
+    Where it is not `certain` the cursor may be too low: the hub's server lost count of a source whose
+    messages were purged unseen."""
 
     stream: str
     cursor: int
@@ -154,6 +156,7 @@ class ClassAnswer:
     state: str
     agreed: bool | None = None
     checkpoint: Checkpoint | None = None
+    certain: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +213,7 @@ def _class_answer(value: Any) -> ClassAnswer:
         state=field_of(value, "state", str, what),
         agreed=optional(value, "agreed", lambda _: bool(field_of(value, "agreed", bool, what))),
         checkpoint=optional(value, "checkpoint", parse_checkpoint),
+        certain="certain" not in value or bool(field_of(value, "certain", bool, what)),
     )
 
 

@@ -1,19 +1,18 @@
 """The aggregate: its configuration, its sources and how they fare. Pure: reads and writes the JSON of
 JetStream as plain mappings, decides what is to change, changes nothing itself.
 
-A source sits on a durable consumer of the leaf. To remove such a source and add it again makes the hub ask
-the leaf at once instead of after a timeout of five seconds. Seen on 2.15.1: it goes on after the newest
-message of that source in the aggregate. Where that was purged it goes on from the consumer's ack floor:
-nothing is lost, but what the leaf does not know to be acknowledged comes again (under steady flow the floor
-trails by up to `max_ack_pending`), and `seq` stays absent until the next message, so the caller notes it
-first.
+A source sits on a durable consumer of the leaf. Seen on 2.15.1: one that is removed and added again goes on
+after the newest message of that epoch in the aggregate, and its `seq` is that message's, as it is after a
+restart of the server. Where that message was purged it goes on from the consumer's ack floor: nothing is
+lost, but what the leaf does not know to be acknowledged comes again (under steady flow the floor trails by up
+to `max_ack_pending`), and `seq` stays absent until the next message, so the caller notes it first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
 from agent.contract import (
     COMMANDS,
@@ -33,11 +32,9 @@ from agent.jetstream import StreamInfo, covers
 ALIVE: Final = 2.0
 """Seconds without a sign of life after which a source is not well; the leaf sends a heartbeat each second."""
 
-_GRACE = 0.25
-_QUICK_TRIES = 5
-_LONGEST_WAIT = 300.0
 _METADATA = {"petiole.version": str(VERSION)}
 _FLEET_BYTES = 64 * 2**20
+_NAMED = 5
 
 Source = dict[str, Any]
 
@@ -56,7 +53,16 @@ def source(domain: str, cls: str, epoch: str) -> Source:
     }
 
 
-def aggregate_config(name: str, max_bytes: int, sources: list[Source]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the configuration says of every aggregate: the bytes it may take and on how many servers it
+    stands."""
+
+    max_bytes: int
+    replicas: int = 1
+
+
+def aggregate_config(name: str, settings: Settings, sources: list[Source]) -> dict[str, Any]:
     """The configuration of an aggregate, with what must not differ. Without a source the server gives it its
     own name as subject, which nobody may publish to, and a window of duplicates that only then does no
     harm."""
@@ -67,7 +73,10 @@ def aggregate_config(name: str, max_bytes: int, sources: list[Source]) -> dict[s
         "retention": "limits",
         "discard": "new",
         "max_age": 0,
-        "max_bytes": max_bytes,
+        "max_bytes": settings.max_bytes,
+        "max_msgs": -1,
+        "max_msgs_per_subject": -1,
+        "num_replicas": settings.replicas,
         "allow_direct": True,
         "metadata": _METADATA,
         "sources": sources,
@@ -75,7 +84,7 @@ def aggregate_config(name: str, max_bytes: int, sources: list[Source]) -> dict[s
     return {**config, "subjects": [], "duplicate_window": 0} if sources else config
 
 
-def commands_config() -> dict[str, Any]:
+def commands_config(replicas: int = 1) -> dict[str, Any]:
     """The stream of commands; every leaf has a consumer on it, so their number is not limited."""
     return {
         "name": COMMANDS,
@@ -86,12 +95,13 @@ def commands_config() -> dict[str, Any]:
         "discard": "old",
         "max_bytes": COMMANDS_BYTES,
         "max_consumers": -1,
+        "num_replicas": replicas,
         "allow_direct": True,
         "metadata": _METADATA,
     }
 
 
-def fleet_config() -> dict[str, Any]:
+def fleet_config(replicas: int = 1) -> dict[str, Any]:
     """The stream under the key-value bucket of the fleet, one record a leaf."""
     return {
         "name": f"KV_{FLEET_BUCKET}",
@@ -102,6 +112,7 @@ def fleet_config() -> dict[str, Any]:
         "discard": "new",
         "max_msgs_per_subject": 1,
         "max_bytes": _FLEET_BYTES,
+        "num_replicas": replicas,
         "allow_direct": True,
         "allow_rollup_hdrs": True,
         "deny_delete": True,
@@ -126,18 +137,55 @@ def faults(config: Mapping[str, Any]) -> list[str]:
         )
     if config.get("discard") != "new":
         found.append("it discarded old messages when full; now it makes the leaves wait")
+    if config.get("max_msgs_per_subject", -1) > 0:
+        found.append("it kept only the newest messages of a subject; set to keep all")
     if config.get("subjects"):
         found.append("it had subjects of its own, so others could write into it; taken away")
     return found
 
 
-def planned(have: Iterable[Source], want: Mapping[str, Source], known: Iterable[str]) -> list[Source] | None:
-    """The sources an aggregate shall have, None where it has them. `want` is what the leaves announced; a
-    source of a leaf that is `known` from the configuration but has not announced itself stays as it is; one
-    of a leaf that is not known goes."""
+def changed_by_hand(config: Mapping[str, Any], want: Mapping[str, Any]) -> list[str]:
+    """What somebody else changed in the configuration of an aggregate, sources apart, one sentence each."""
+    told = faults(config)
+    named = {"duplicate_window", "max_age", "discard", "subjects", "max_msgs_per_subject", "sources"}
+    other = [key for key in want if key not in named and not covers(config, {key: want[key]})]
+    if other:
+        told.append(
+            f"its {', '.join(sorted(other))} was changed by hand; set back to the hub's configuration"
+        )
+    return told
+
+
+def moved_by_hand(have: Iterable[Source], placed: Mapping[str, Source]) -> list[str]:
+    """Whose sources are not as the registrar `placed` them, one sentence each."""
+    now = {one["name"]: one for one in have}
+    gone = sorted(placed.keys() - now.keys())
+    other = sorted(name for name in placed.keys() & now.keys() if not covers(now[name], placed[name]))
+    strange = sorted(now.keys() - placed.keys())
+    return [
+        f"the source{'s'[: len(names) > 1]} of {_listed(names)} {what}"
+        for names, what in (
+            (gone, "had been removed by hand; added again"),
+            (other, "had been changed by hand; set right"),
+            (strange, "had been added by hand; kept only where its leaf belongs there"),
+        )
+        if names
+    ]
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def planned(
+    have: Iterable[Source], want: Mapping[str, Source], may_stay: Callable[[str], bool]
+) -> list[Source] | None:
+    """The sources an aggregate shall have, None where it has them. `want` is what the leaves announced; of
+    the others one stays as it is if it `may_stay`: the leaf is known from the configuration and has not
+    announced itself."""
     old = list(have)
-    known = set(known)
-    kept = [want.get(one["name"], one) for one in old if one["name"] in want or one["name"] in known]
+    kept = [want.get(one["name"], one) for one in old if one["name"] in want or may_stay(one["name"])]
     names = {one["name"] for one in old}
     new = kept + [one for name, one in want.items() if name not in names]
     same = len(new) == len(old) and all(covers(a, b) for a, b in zip(old, new, strict=True))
@@ -147,11 +195,14 @@ def planned(have: Iterable[Source], want: Mapping[str, Source], known: Iterable[
 @dataclass(frozen=True, slots=True)
 class SourceState:
     """How a source fares: the highest leaf sequence it has stored (0 where it cannot tell), the seconds since
-    a sign of life (None: never since this server started or the source was added) and the server's error."""
+    a sign of life (None: never since this server started or the source was added), the server's error and the
+    consumer that it sits on."""
 
     seq: int
     active: float | None
     error: str = ""
+    error_code: int = 0
+    consumer: str = ""
 
     @property
     def alive(self) -> bool:
@@ -171,15 +222,27 @@ class Observation:
 
 def observed(info: StreamInfo, asked: float) -> Observation:
     """What a stream's info tells of its sources."""
-    states = {
-        one["name"]: SourceState(
-            seq=one.get("seq", 0),
-            active=None if one["active"] < 0 else one["active"] / 1e9,
-            error=(one.get("error") or {}).get("description", ""),
-        )
-        for one in info.sources
-    }
+    sources = info.config.get("sources") or []
+    consumers = {one["name"]: (one.get("consumer") or {}).get("name", "") for one in sources}
+    states = {one["name"]: _state(one, consumers.get(one["name"], "")) for one in info.sources}
     return Observation(info, states, asked)
+
+
+def source_state(seen: Observation, domain: str, cls: str, epoch: str) -> SourceState | None:
+    """The state of a source, None where there is none or it still sits on another epoch."""
+    state = seen.states.get(leaf_stream(domain, cls))
+    return state if state is not None and state.consumer == link_consumer(epoch) else None
+
+
+def _state(row: Mapping[str, Any], consumer: str) -> SourceState:
+    error = row.get("error") or {}
+    return SourceState(
+        seq=row.get("seq", 0),
+        active=None if row["active"] < 0 else row["active"] / 1e9,
+        error=error.get("description", ""),
+        error_code=error.get("err_code", 0),
+        consumer=consumer,
+    )
 
 
 def purge_up_to(committed: Committed, info: StreamInfo, keep: int) -> int:
@@ -213,47 +276,3 @@ def parse_source_header(text: str) -> tuple[str, int]:
     if not name or not number.isdecimal():
         raise ContractError(f"Nats-Stream-Source {text!r:.160} is not <stream> <sequence> …")
     return name.partition(":")[0], int(number)
-
-
-@dataclass(frozen=True, slots=True)
-class Suspect:
-    """A source whose leaf is linked and that has not shown itself; times are monotonic seconds. Only a sign
-    of life after `since` counts; before `not_before` it is let alone."""
-
-    since: float
-    not_before: float = 0.0
-    tries: int = 0
-    tried_at: float = 0.0
-
-    def tried(self, now: float) -> Suspect:
-        """The same after its source was removed and added again."""
-        return replace(self, since=now, tries=self.tries + 1, tried_at=now)
-
-    @property
-    def hopeless(self) -> bool:
-        """Whether adding it again has not helped so often that a person should look."""
-        return self.tries >= _QUICK_TRIES
-
-
-def judge(suspect: Suspect, state: SourceState | None, now: float) -> Literal["well", "wait", "again"]:
-    """Whether a suspect source flows, or is to be removed and added again. A source that was never heard
-    cannot be coming back by itself soon; one that was is given a moment to show itself."""
-    if state is None:
-        return "wait"
-    if state.active is not None and state.active < now - suspect.since:
-        return "well"
-    if suspect.tries == 0:
-        due = max(suspect.not_before, suspect.since + (0.0 if state.active is None else _GRACE))
-    else:
-        due = suspect.tried_at + _wait_after(suspect.tries)
-    return "again" if now >= due else "wait"
-
-
-def next_look(suspect: Suspect, now: float) -> float:
-    """When to look at a suspect again."""
-    return suspect.tried_at + _wait_after(suspect.tries) if suspect.hopeless else now + _GRACE
-
-
-def _wait_after(tries: int) -> float:
-    """Each try scans the aggregate, so what does not help is done ever more rarely."""
-    return 1.0 if tries < _QUICK_TRIES else min(10.0 * 2.0 ** min(tries - _QUICK_TRIES, 10), _LONGEST_WAIT)

@@ -25,8 +25,8 @@ from agent.contract import (
     leaf_subjects,
 )
 from agent.jetstream import JetStream, StreamInfo
-from agent.registrar.aggregate import Observation, SourceState
-from agent.registrar.aggregate_keeper import AggregateKeeper
+from agent.registrar.aggregate import Observation, source_state
+from agent.registrar.aggregates import Aggregates
 from agent.registrar.answer import (
     Stored,
     agreed,
@@ -36,7 +36,7 @@ from agent.registrar.answer import (
     proposal,
     stored,
 )
-from agent.registrar.fleet import ClassRecord, Leaf, admitted, new_epochs, refusal
+from agent.registrar.fleet import COPIED, ClassRecord, Place, admitted, new_epochs, refusal
 from agent.registrar.fleet_book import EPOCH_EVERY, FleetBook
 from agent.registrar.fleet_store import FleetStore
 from agent.registrar.problems import Problems
@@ -44,6 +44,10 @@ from agent.registrar.problems import Problems
 _OBSERVED: Final = 1.0
 _SETTLE_SECONDS: Final = 2.0
 _STORE_EVERY: Final = 300.0
+_NO_AGGREGATE: Final = (
+    "{domain!r} is kept in {stream}, which the hub's configuration provides no more; raise [registrar] "
+    "aggregates there, so that it does, and start the hub's server with it"
+)
 
 
 class Announcements:
@@ -54,23 +58,21 @@ class Announcements:
         js: JetStream,
         book: FleetBook,
         store: FleetStore,
-        keeper: AggregateKeeper,
+        aggregates: Aggregates,
         classes: Mapping[str, frozenset[str]],
         problems: Problems,
     ) -> None:
         self._js = js
         self._book = book
         self._store = store
-        self._keeper = keeper
+        self._aggregates = aggregates
         self._classes = classes
         self._problems = problems
-        self._proven: dict[tuple[str, str], deque[Checkpoint]] = {}
-        self._stored: dict[str, tuple[Leaf, float]] = {}
+        self._proven: dict[tuple[str, str], deque[tuple[str, Checkpoint]]] = {}
 
     def begin(self) -> None:
         """The hub's server was away: what was seen before has to be seen again."""
         self._proven.clear()
-        self._stored.clear()
 
     async def answer(self, announce: Announce, linked_at: float) -> Answer:
         """The answer to an announcement that is well formed; `linked_at` is when the leaf's link came up, for
@@ -79,22 +81,27 @@ class Announcements:
         refused = self._refusal(announce, now)
         if refused is not None:
             return Answer(refused=refused)
-        changed = await self._take_in(announce, now)
+        streams = self._aggregates.place(announce.domain, list(announce.classes))
+        if missing := sorted(set(streams.values()) - self._aggregates.keepers.keys()):
+            return Answer(refused=_NO_AGGREGATE.format(domain=announce.domain, stream=missing[0]))
+        changed = await self._take_in(announce, streams, now)
         fresh = now if changed else linked_at
-        seen = await self._observe(announce, max(fresh, now - _OBSERVED))
-        answers = {cls: await self._class(announce, cls, seen) for cls in announce.classes}
-        await self._save(announce.domain, now)
+        seen = await self._observe(announce, streams, max(fresh, now - _OBSERVED))
+        answers = {cls: await self._class(announce, cls, seen[streams[cls]]) for cls in announce.classes}
+        await self._store.save_changed(self._book.leaves[announce.domain], _STORE_EVERY)
         return Answer(answers)
 
     def _refusal(self, announce: Announce, now: float) -> str | None:
-        domain = announce.domain
+        domain, claims = announce.domain, self._book.claims
         known = self._book.leaves.get(domain)
-        refused = refusal(announce, self._classes.get(domain), known, self._book.heard_ago(domain, now))
+        refused = refusal(announce, self._classes.get(domain), known, claims.heard_ago(domain, now))
         if refused is not None:
             if known is not None and known.machine != announce.machine:
-                self._book.claimed(domain, announce.machine, now)
+                claims.claimed(domain, now)
                 self._problems.begin(f"rival of {domain}", refused)
             return refused
+        if self._is_copy(announce, now):
+            return COPIED.format(domain=domain, machine=announce.machine)
         changed = known is not None and any(
             cls in known.classes and known.classes[cls].epoch != state.epoch
             for cls, state in announce.classes.items()
@@ -106,41 +113,64 @@ class Announcements:
             )
         return None
 
-    async def _take_in(self, announce: Announce, now: float) -> bool:
+    def _is_copy(self, announce: Announce, now: float) -> bool:
+        domain, claims = announce.domain, self._book.claims
+        before = claims.is_copied(domain)
+        copy = claims.is_copy(domain, announce.run, now)
+        if not claims.is_copied(domain):
+            return False
+        if not before and domain in self._book.leaves:
+            # Both came through one link consumer, so what is here may be a mixture of both.
+            self._book.lose(domain, "a copy of its machine sent through it too")
+        if copy or not before:
+            claims.claimed(domain, now)
+            self._problems.begin(f"rival of {domain}", COPIED.format(domain=domain, machine=announce.machine))
+        return copy
+
+    async def _take_in(self, announce: Announce, streams: Mapping[str, str], now: float) -> bool:
         """Bring the record up to date; where the link is another one, have the source changed. Returns
         whether it was another one."""
         domain = announce.domain
-        info = (await self._keeper.observe(now - _OBSERVED)).info
+        places = {}
+        for cls, stream in streams.items():
+            info = (await self._aggregates.keepers[stream].observe(now - _OBSERVED)).info
+            places[cls] = Place(info.name, info.created, info.last)
         known = self._book.leaves.get(domain)
         now_text = datetime.now(UTC).isoformat(timespec="seconds")
-        leaf = admitted(announce, known, (info.name, info.created), now_text)
+        leaf = admitted(announce, known, places, now_text)
         self._book.leaves[domain] = leaf
         self._book.heard(announce, now)
         if not new_epochs(leaf, known):
             return False
         await self._store.save(leaf)
-        sources = self._book.sources(domain)
-        self._keeper.want(sources)
-        await self._keeper.settled(sources, _SETTLE_SECONDS)
+        for stream, sources in self._book.sources_of(domain).items():
+            self._aggregates.keepers[stream].want(sources)
+        for stream, sources in self._book.sources_of(domain).items():
+            await self._aggregates.keepers[stream].settled(sources, _SETTLE_SECONDS)
         return True
 
-    async def _observe(self, announce: Announce, not_before: float) -> Observation:
-        """A look at the aggregate that may be a second old, but not where it would tell a leaf less than it
+    async def _observe(
+        self, announce: Announce, streams: Mapping[str, str], not_before: float
+    ) -> dict[str, Observation]:
+        """Looks at the aggregates that may be a second old, but not where they would tell a leaf less than it
         knows already."""
-        seen = await self._keeper.observe(not_before)
+        began = _now()
+        seen = {}
+        for stream in set(streams.values()):
+            seen[stream] = await self._aggregates.keepers[stream].observe(not_before)
         for cls, state in announce.classes.items():
-            name = leaf_stream(announce.domain, cls)
-            source = seen.states.get(name)
+            name, keeper = leaf_stream(announce.domain, cls), self._aggregates.keepers[streams[cls]]
+            source = seen[streams[cls]].states.get(name)
             if source is None or not source.alive:
-                self._keeper.silent(name)
+                keeper.silent(name)
             if source is None or source.seq < state.confirmed:
-                return await self._keeper.observe()
+                seen[streams[cls]] = await keeper.observe(began)
         return seen
 
     async def _class(self, announce: Announce, cls: str, seen: Observation) -> ClassAnswer:
         domain, info = announce.domain, seen.info
-        state = seen.states.get(leaf_stream(domain, cls))
-        record = await self._with_held(domain, cls, state, info)
+        record = await self._with_held(domain, cls, seen)
+        state = source_state(seen, domain, cls, record.epoch)
         checkpoint = announce.checkpoint.get(cls)
         agrees = None
         if checkpoint is not None:
@@ -153,23 +183,30 @@ class Announcements:
             else:
                 self._problems.end(about, f"leaf {domain} and hub agree on {checkpoint}")
         self._book.put(domain, cls, record)
-        contested = self._book.rival(domain, _now()) is not None
+        contested = self._book.claims.contested(domain, _now())
         batch = None
         if record.held is not None and not record.held.message_id:
             batch = await self._newest(domain, cls, batch_subject(domain, cls, ">"), info)
-        return class_answer(record, class_state(state, info, contested=contested), agrees, batch)
+        word = class_state(state, info, contested=contested)
+        certain = self._book.certain(record, state, info)
+        return class_answer(record, word, agrees, batch, certain=certain)
 
-    async def _with_held(
-        self, domain: str, cls: str, state: SourceState | None, info: StreamInfo
-    ) -> ClassRecord:
-        newest = None
-        held = self._book.leaves[domain].classes[cls].held
+    async def with_message(self, domain: str, cls: str, seen: Observation) -> None:
+        """Look for the message at the cursor of a class, and remember it with what the hub holds."""
+        self._book.put(domain, cls, await self._with_held(domain, cls, seen))
+
+    async def _with_held(self, domain: str, cls: str, seen: Observation) -> ClassRecord:
+        newest, info = None, seen.info
+        record = self._book.leaves[domain].classes[cls]
+        held, state = record.held, source_state(seen, domain, cls, record.epoch)
         if state is not None and state.seq and (held is None or held.seq < state.seq or not held.message_id):
             newest = await self._newest(domain, cls, leaf_subjects(domain, cls), info)
+        if self._book.leaves[domain].classes[cls].epoch != record.epoch:
+            return self._book.leaves[domain].classes[cls]
         record = self._book.leaves[domain].classes[cls]
         held = held_now(record.held, state, newest, info)
-        if newest is not None and (seen := proposal(held, info.name)) is not None:
-            self._prove(domain, cls, seen)
+        if newest is not None and (found := proposal(held, info.name)) is not None:
+            self._prove(domain, cls, found, info)
         return msgspec.structs.replace(record, held=held)
 
     async def _newest(self, domain: str, cls: str, subject: str, info: StreamInfo) -> Stored | None:
@@ -179,28 +216,20 @@ class Announcements:
     async def _agreed(
         self, domain: str, cls: str, checkpoint: Checkpoint, record: ClassRecord, info: StreamInfo
     ) -> bool | None:
-        if checkpoint in self._proven.get((domain, cls), ()):
+        if (info.created, checkpoint) in self._proven.get((domain, cls), ()):
             return True
         message = None
         if checkpoint.hub_stream == info.name:
             message = await self._js.get_message(info.name, seq=checkpoint.hub_seq)
         answer = agreed(checkpoint, leaf_stream(domain, cls), record, info, message)
         if answer:
-            self._prove(domain, cls, checkpoint)
+            self._prove(domain, cls, checkpoint, info)
         return answer
 
-    def _prove(self, domain: str, cls: str, checkpoint: Checkpoint) -> None:
+    def _prove(self, domain: str, cls: str, checkpoint: Checkpoint, info: StreamInfo) -> None:
         """This checkpoint was seen in the aggregate, which does not change while its server runs."""
-        self._proven.setdefault((domain, cls), deque(maxlen=2)).append(checkpoint)
-
-    async def _save(self, domain: str, now: float) -> None:
-        leaf = self._book.leaves[domain]
-        old, at = self._stored.get(domain, (None, 0.0))
-        unchanged = old is not None and msgspec.structs.replace(old, announced_at=leaf.announced_at) == leaf
-        if unchanged and now - at < _STORE_EVERY:
-            return
-        await self._store.save(leaf)
-        self._stored[domain] = (leaf, now)
+        proven = self._proven.setdefault((domain, cls), deque(maxlen=2))
+        proven.append((info.created, checkpoint))
 
 
 def _now() -> float:

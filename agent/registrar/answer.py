@@ -38,6 +38,15 @@ def stored(message: RawMessage | None, leaf_stream: str) -> Stored | None:
     return Stored(seq, message.headers.get(H_MESSAGE_ID, ""), message.seq)
 
 
+def is_certain(record: ClassRecord, state: SourceState | None, info: StreamInfo, noted: int = 0) -> bool:
+    """Whether what the hub is known to hold of an epoch cannot be too little: its source has a sequence, or
+    nothing was purged that was not looked at before. `noted` is the aggregate's last sequence when all
+    records were last brought up to date before a purge."""
+    if state is not None and state.seq:
+        return True
+    return not record.unsure and max(record.known_to, noted) >= info.first - 1
+
+
 def held_now(
     held: Held | None, state: SourceState | None, newest: Stored | None, info: StreamInfo
 ) -> Held | None:
@@ -94,19 +103,27 @@ def agreed(
 
 def class_state(state: SourceState | None, info: StreamInfo, *, contested: bool) -> str:
     """One word: `contested` (another machine announces the domain too), `full` (the aggregate has no room,
-    the leaf waits), `flowing`, or `linking` (the source was not heard from lately)."""
+    the leaf waits), `flowing`, or `linking` (the source was not heard from lately, or its server says what is
+    wrong with it)."""
     if contested:
         return "contested"
     if is_full(info):
         return "full"
-    return "flowing" if state is not None and state.alive else "linking"
+    return "flowing" if state is not None and state.alive and not state.error else "linking"
 
 
 def class_answer(
-    record: ClassRecord, state: str, agreed: bool | None, newest_batch: Stored | None = None
+    record: ClassRecord,
+    state: str,
+    agreed: bool | None,
+    newest_batch: Stored | None = None,
+    *,
+    certain: bool = True,
 ) -> ClassAnswer:
     """The answer for one class. Where the message at the cursor has no id, as a device's own has none, the
-    newest batch is proposed as checkpoint instead."""
+    newest batch is proposed as checkpoint instead. Of an epoch that is lost nothing is held or agreed."""
+    if record.lost:
+        return ClassAnswer(record.stream, 0, "", state, agreed=False)
     held = record.held
     return ClassAnswer(
         stream=record.stream,
@@ -115,6 +132,7 @@ def class_answer(
         state=state,
         agreed=agreed,
         checkpoint=proposal(held, record.stream) or _checkpoint(newest_batch, record.stream),
+        certain=certain,
     )
 
 

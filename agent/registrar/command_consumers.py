@@ -36,10 +36,11 @@ _MAX_ACK_PENDING: Final = 1000
 
 
 class CommandConsumers:
-    """Keeps the consumers of `COMMANDS` on the hub."""
+    """Keeps the consumers of `COMMANDS`, which stands on so many servers of the hub."""
 
-    def __init__(self, js: JetStream, problems: Problems) -> None:
+    def __init__(self, js: JetStream, problems: Problems, replicas: int = 1) -> None:
         self._js = js
+        self._replicas = replicas
         self._problems = problems
 
     async def answer(self, announce: Announce) -> CommandsHeld | None:
@@ -72,7 +73,7 @@ class CommandConsumers:
             info = await self._js.consumer_info(COMMANDS, name)
         except ApiError as error:
             if error.err_code == STREAM_NOT_FOUND:
-                await self._js.ensure_stream(commands_config())
+                await self._js.ensure_stream(commands_config(self._replicas))
             elif error.err_code != CONSUMER_NOT_FOUND:
                 raise
         else:

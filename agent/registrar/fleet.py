@@ -6,16 +6,24 @@ both tell of the same moment.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from agent.contract import VERSION, Announce, Checkpoint, ContractError
 
+COPIED: Final = (
+    "domain {domain!r} is announced by two machines that take turns and have one machine id, {machine}: one "
+    "is a copy of the other's disk; stop the copy, empty its state_dir and its server's store, and give it a "
+    "domain and a key of its own"
+)
+
 FRESH: Final = 60.0
 """Seconds for which a machine that was heard owns its domain."""
+
+_Record = TypeVar("_Record", "Leaf", "Noted")
 
 
 class Held(Struct, frozen=True):
@@ -31,7 +39,11 @@ class Held(Struct, frozen=True):
 
 class ClassRecord(Struct, frozen=True):
     """One class of a leaf: its link, the identities of the leaf's and the hub's stream, what the hub held and
-    the newest checkpoint that both sides know."""
+    the newest checkpoint that both sides know.
+
+    `since` is the aggregate's last sequence when nothing of this epoch was known to be in it. `unsure` says
+    that something of it may have been purged unseen, `lost` why what was stored through this epoch cannot be
+    relied on, so that the leaf has to begin another."""
 
     epoch: str
     created: str
@@ -39,6 +51,22 @@ class ClassRecord(Struct, frozen=True):
     stream_created: str
     held: Held | None = None
     checkpoint: Checkpoint | None = None
+    since: int = 0
+    unsure: bool = False
+    lost: str = ""
+
+    @property
+    def known_to(self) -> int:
+        """Up to which sequence of the aggregate it is known what of this epoch is in it."""
+        return self.held.last if self.held else self.since
+
+
+class Place(Struct, frozen=True):
+    """The aggregate of a class: its name, when it was made and its last sequence."""
+
+    stream: str
+    created: str
+    last: int
 
 
 class Leaf(Struct, frozen=True):
@@ -53,23 +81,42 @@ class Leaf(Struct, frozen=True):
     v: int = VERSION
 
 
+class Noted(Struct, frozen=True):
+    """All stored records of an aggregate knew what of their leaf it held up to its sequence `last`."""
+
+    stream: str
+    created: str
+    last: int
+    v: int = VERSION
+
+
 _DECODER = msgspec.json.Decoder(Leaf)
+_NOTED = msgspec.json.Decoder(Noted)
 
 
-def encode_leaf(leaf: Leaf) -> bytes:
+def encode(record: Leaf | Noted) -> bytes:
     """The record as it is stored."""
-    return msgspec.json.encode(leaf)
+    return msgspec.json.encode(record)
 
 
 def decode_leaf(data: bytes) -> Leaf:
-    """Read a record back; raises `ContractError`."""
+    """Read the record of a leaf back; raises `ContractError`."""
+    return _decoded(_DECODER, data)
+
+
+def decode_noted(data: bytes) -> Noted:
+    """Read what was noted of an aggregate back; raises `ContractError`."""
+    return _decoded(_NOTED, data)
+
+
+def _decoded(decoder: msgspec.json.Decoder[_Record], data: bytes) -> _Record:
     try:
-        leaf = _DECODER.decode(data)
+        record = decoder.decode(data)
     except msgspec.DecodeError as error:
         raise ContractError(f"fleet record: {error}") from None
-    if leaf.v != VERSION:
-        raise ContractError(f"fleet record: version {leaf.v} is not known here; this side speaks {VERSION}")
-    return leaf
+    if record.v != VERSION:
+        raise ContractError(f"fleet record: version {record.v} is not known here; this side speaks {VERSION}")
+    return record
 
 
 def refusal(
@@ -98,18 +145,21 @@ def refusal(
     return None
 
 
-def admitted(announce: Announce, known: Leaf | None, aggregate: tuple[str, str], now: str) -> Leaf:
-    """The record of a leaf that was taken in; `aggregate` is the name of its stream and when that was made.
-    What the hub held is kept only for the same epoch, leaf stream and aggregate: sequences of another one
-    mean other messages."""
+def admitted(announce: Announce, known: Leaf | None, places: Mapping[str, Place], now: str) -> Leaf:
+    """The record of a leaf that was taken in; `places` gives the aggregate of each class. What the hub held
+    is kept only for the same epoch, leaf stream and aggregate: sequences of another one mean other messages.
+    An epoch whose aggregate was made anew under it is lost."""
     records = {}
     for cls, state in announce.classes.items():
-        record = ClassRecord(state.epoch, state.created, *aggregate)
+        place = places[cls]
+        record = ClassRecord(state.epoch, state.created, place.stream, place.created, since=place.last)
         old = known.classes.get(cls) if known else None
         if old is not None and _same_link(old, record):
             record = old
         elif old is not None and old.stream_created == record.stream_created:
             record = msgspec.structs.replace(record, checkpoint=old.checkpoint)
+        elif old is not None and old.epoch == record.epoch:
+            record = msgspec.structs.replace(record, lost=f"{place.stream} was made anew")
         records[cls] = record
     return Leaf(announce.domain, announce.machine, announce.run, dict(announce.versions), now, records)
 

@@ -1,18 +1,20 @@
-"""The fleet in memory: the records, who was heard when, and who else claims a domain. Touches no connection;
-its times are monotonic seconds that the caller gives."""
+"""The fleet in memory: the records, what was announced, and how often that may be. Touches no connection; its
+times are monotonic seconds that the caller gives."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
 
 from agent.contract import Announce, leaf_stream
-from agent.registrar.aggregate import Observation, Source, source
-from agent.registrar.answer import held_at_start, held_now
-from agent.registrar.fleet import FRESH, ClassRecord, Leaf
+from agent.jetstream import StreamInfo
+from agent.registrar.aggregate import Observation, Source, SourceState, source, source_state
+from agent.registrar.answer import held_at_start, held_now, is_certain
+from agent.registrar.claims import Claims
+from agent.registrar.fleet import ClassRecord, Leaf, Noted
 
 ANNOUNCES_AT_ONCE: Final = 10
 ANNOUNCE_EVERY: Final = 1.0
@@ -40,41 +42,81 @@ class FleetBook:
 
     def __init__(self) -> None:
         self.leaves: dict[str, Leaf] = {}
+        self._noted: dict[str, Noted] = {}
         self.announced: dict[str, Announce] = {}
-        self._heard: dict[str, float] = {}
-        self._rivals: dict[str, tuple[str, float]] = {}
+        self.claims = Claims()
         self._announces: dict[str, Allowance] = {}
         self._epochs: dict[str, Allowance] = {}
 
-    def begin(self, leaves: Mapping[str, Leaf], seen: Observation, now: float) -> None:
+    def begin(
+        self,
+        leaves: Mapping[str, Leaf],
+        noted: Mapping[str, Noted],
+        seen: Mapping[str, Observation],
+        now: float,
+    ) -> None:
         """Take over the records as they were read back; what the hub may not hold any more is forgotten. A
         machine that is known counts as heard now, so that another one cannot take its domain first."""
-        info = seen.info
         self.leaves = {}
+        self._noted = dict(noted)
         for leaf in leaves.values():
             records = {}
             for cls, record in leaf.classes.items():
-                state = seen.states.get(leaf_stream(leaf.domain, cls))
-                same = record.stream_created == info.created
-                held = held_at_start(record.held, state, info) if same else None
+                look = seen.get(record.stream)
+                held = None
+                if look is not None and record.stream_created == look.info.created:
+                    state = source_state(look, leaf.domain, cls, record.epoch)
+                    held = held_at_start(record.held, state, look.info)
                 records[cls] = msgspec.structs.replace(record, held=held)
             self.leaves[leaf.domain] = msgspec.structs.replace(leaf, classes=records)
-            self._heard.setdefault(leaf.domain, now)
+            self.claims.begin(leaf.domain, leaf.run, now)
 
-    def sources(self, domain: str | None = None) -> dict[str, Source]:
-        """The sources of one leaf or of all, by the name of the leaf's stream."""
+    def sources(self, stream: str) -> dict[str, Source]:
+        """The sources that an aggregate shall have, by the name of the leaf's stream."""
         return {
             name: source(leaf.domain, cls, record.epoch)
             for name, leaf, cls, record in self._records()
-            if domain in (None, leaf.domain)
+            if record.stream == stream
         }
 
+    def sources_of(self, domain: str) -> dict[str, dict[str, Source]]:
+        """The sources of one leaf, by aggregate and the name of the leaf's stream."""
+        found: dict[str, dict[str, Source]] = {}
+        leaf = self.leaves.get(domain)
+        for cls, record in leaf.classes.items() if leaf else ():
+            one = source(domain, cls, record.epoch)
+            found.setdefault(record.stream, {})[one["name"]] = one
+        return found
+
     def note(self, seen: Observation) -> None:
-        """Remember what the sources say they hold, before they are changed."""
-        for name, leaf, cls, record in list(self._records()):
-            held = held_now(record.held, seen.states.get(name), None, seen.info)
-            if held != record.held:
-                self.put(leaf.domain, cls, msgspec.structs.replace(record, held=held))
+        """Remember what the sources of an aggregate say they hold, before they are changed or it is
+        purged."""
+        info = seen.info
+        for _, leaf, cls, record in list(self._records()):
+            if (record.stream, record.stream_created) != (info.name, info.created):
+                continue
+            state = source_state(seen, leaf.domain, cls, record.epoch)
+            new = msgspec.structs.replace(
+                record,
+                held=held_now(record.held, state, None, info),
+                unsure=not self.certain(record, state, info),
+            )
+            if new != record:
+                self.put(leaf.domain, cls, new)
+
+    def certain(self, record: ClassRecord, state: SourceState | None, info: StreamInfo) -> bool:
+        """Whether what a record holds cannot be too little."""
+        noted = self._noted.get(info.name)
+        last = noted.last if noted is not None and noted.created == info.created else 0
+        return is_certain(record, state, info, last)
+
+    def purging(self, noted: Noted) -> None:
+        """All records of an aggregate are stored as they were at `noted`, and it is going to be purged."""
+        self._noted[noted.stream] = noted
+
+    def records(self, stream: str) -> Iterator[tuple[Leaf, str, ClassRecord]]:
+        """The leaves, classes and records of an aggregate."""
+        return ((leaf, cls, one) for _, leaf, cls, one in self._records() if one.stream == stream)
 
     def put(self, domain: str, cls: str, record: ClassRecord) -> None:
         """Replace the record of one class."""
@@ -83,28 +125,22 @@ class FleetBook:
 
     def heard(self, announce: Announce, now: float) -> None:
         """A machine that owns its domain announced itself."""
-        self._heard[announce.domain] = now
+        self.claims.heard(announce.domain, now)
         self.announced[announce.domain] = announce
 
-    def heard_ago(self, domain: str, now: float) -> float:
-        """Seconds since the machine that owns a domain was heard."""
-        return now - self._heard.get(domain, float("-inf"))
+    def lose(self, domain: str, reason: str) -> None:
+        """What was stored through the epochs of a leaf cannot be relied on."""
+        leaf = self.leaves[domain]
+        records = {cls: msgspec.structs.replace(one, lost=reason) for cls, one in leaf.classes.items()}
+        self.leaves[domain] = msgspec.structs.replace(leaf, classes=records)
 
-    def claimed(self, domain: str, machine: str, now: float) -> None:
-        """Another machine announced a domain that is not its own."""
-        self._rivals[domain] = (machine, now)
-
-    def rival(self, domain: str, now: float) -> str | None:
-        """The machine that lately announced a domain that is not its own."""
-        machine, at = self._rivals.get(domain, ("", float("-inf")))
-        return machine if now - at < FRESH else None
-
-    def gone_rivals(self, now: float) -> list[str]:
-        """The domains whose rival has not been heard any more; each is told once."""
-        gone = [domain for domain, (_, at) in self._rivals.items() if now - at >= FRESH]
-        for domain in gone:
-            del self._rivals[domain]
-        return gone
+    def load(self, streams: Iterable[str]) -> dict[str, int]:
+        """How many sources each aggregate has been given."""
+        counts = dict.fromkeys(streams, 0)
+        for _, _, _, record in self._records():
+            if record.stream in counts:
+                counts[record.stream] += 1
+        return counts
 
     def may_announce(self, domain: str, now: float) -> bool:
         """Whether a domain keeps to its rate of announcements; counts this one."""

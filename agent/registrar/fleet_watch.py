@@ -13,7 +13,7 @@ from nats.aio.msg import Msg
 
 from agent.contract import ContractError, server_name
 from agent.registrar.aggregate import ALIVE
-from agent.registrar.aggregate_keeper import AggregateKeeper
+from agent.registrar.aggregates import Aggregates
 from agent.registrar.fleet_book import FleetBook
 from agent.registrar.fleet_events import (
     CONNECT,
@@ -40,14 +40,14 @@ class FleetWatch:
         nc: Client | None,
         keys: Mapping[str, str],
         book: FleetBook,
-        keeper: AggregateKeeper,
+        aggregates: Aggregates,
         problems: Problems,
     ) -> None:
         self.links = Links()
         self._nc = nc
         self._keys = keys
         self._book = book
-        self._keeper = keeper
+        self._aggregates = aggregates
         self._problems = problems
         self._linked_at: dict[str, float] = {}
         self._look = asyncio.Event()
@@ -90,8 +90,12 @@ class FleetWatch:
         self.links.replace(parse_links(answer.data), domains)
         # Nothing says that these links are new, so a source that was heard lately is well.
         since = asyncio.get_running_loop().time() - ALIVE
-        for domain in self.links.domains():
-            self._suspect(domain, since)
+        linked = self.links.domains()
+        for domain in self._book.leaves:
+            if domain in linked:
+                self._aggregates.linked(domain, since)
+            else:
+                self._aggregates.unlinked(domain)
 
     async def _on_event(self, msg: Msg) -> None:
         try:
@@ -104,8 +108,7 @@ class FleetWatch:
         if msg.subject == CONNECT:
             self._connected(event)
         elif (domain := self.links.disconnected(event)) is not None:
-            for name in self._book.sources(domain):
-                self._keeper.unlinked(name)
+            self._aggregates.unlinked(domain)
         self._compare(self._keys.get(event.user))
 
     def _connected(self, event: LinkEvent) -> None:
@@ -114,11 +117,7 @@ class FleetWatch:
             return
         self.links.connected(event, domain)
         self._linked_at[domain] = now = asyncio.get_running_loop().time()
-        self._suspect(domain, now)
-
-    def _suspect(self, domain: str, since: float) -> None:
-        for name in self._book.sources(domain):
-            self._keeper.linked(name, since)
+        self._aggregates.linked(domain, now)
 
     def _compare(self, domain: str | None) -> None:
         if domain is None:

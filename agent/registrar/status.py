@@ -17,12 +17,15 @@ def fleet_status(
     announced: dict[str, Announce],
     linked: set[str],
     troubles: dict[str, str],
-    seen: Observation | None,
+    seen: Mapping[str, Observation],
+    hub: str | None,
 ) -> dict[str, Any]:
-    """The aggregate and each configured leaf. `troubles` gives a domain the sentence of what is wrong with
-    it."""
+    """The aggregates and each configured leaf. `troubles` gives a domain the sentence of what is wrong with
+    it, `hub` is that of what is wrong with the hub itself."""
+    states = {name: state for one in seen.values() for name, state in one.states.items()}
     return {
-        "aggregate": None if seen is None else _aggregate(seen.info),
+        "state": hub or "well",
+        "aggregates": {name: _aggregate(one.info) for name, one in seen.items()},
         "leaves": {
             domain: _leaf(
                 domain,
@@ -30,7 +33,7 @@ def fleet_status(
                 announced.get(domain),
                 domain in linked,
                 troubles.get(domain),
-                {} if seen is None else seen.states,
+                states,
             )
             for domain in domains
         },
@@ -39,7 +42,6 @@ def fleet_status(
 
 def _aggregate(info: StreamInfo) -> dict[str, Any]:
     return {
-        "stream": info.name,
         "created": info.created,
         "first": info.first,
         "last": info.last,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent import contract
-from agent.config import Config
+from agent.config import Config, aggregates
 from agent.server.keys import ensure_key
 from agent.server.render import HubConfig, LeafConfig, LeafUser, ServerConfig
 
@@ -58,6 +58,7 @@ def _hub(config: Config, machine: str) -> HubConfig:
         registrar_system=ensure_key(mine.system or key_file(config, "registrar_system")),
         jobs=ensure_key(config.nats.jobs_seed_file or key_file(config, "jobs")),
         leaves=tuple(LeafUser(leaf.domain, leaf.key, tuple(leaf.classes)) for leaf in config.leaf),
+        aggregates=aggregates(config),
         listen=config.nats.listen,
         leaf_listen=config.nats.leaf_listen,
     )

@@ -88,6 +88,11 @@ class LeafHand:
             seq = await self.js.publish(subject, b"{}\n", {H_MESSAGE_ID: message_id})
         return seq
 
+    async def pause(self, until_time: str) -> None:
+        """Let nothing flow until then (RFC 3339)."""
+        consumer = link_consumer(self.epoch)
+        await self.js.api(f"CONSUMER.PAUSE.{self.stream}.{consumer}", {"pause_until": until_time})
+
     async def acknowledged(self) -> bool:
         """Whether the leaf knows that the hub holds all."""
         info = await self.js.stream_info(self.stream)
@@ -143,8 +148,11 @@ class HubHand:
         self.metrics = Metrics()
 
     @asynccontextmanager
-    async def registrar(self, *, knows_leaves: bool = True) -> AsyncIterator[Registrar]:
-        """A registrar that runs as long as the context, on connections of its own."""
+    async def registrar(
+        self, *, knows_leaves: bool = True, version: str | None = None, **settings: Any
+    ) -> AsyncIterator[Registrar]:
+        """A registrar that runs as long as the context, on connections of its own. Its server says that it is
+        of a `version`; `settings` are those of `[registrar]`."""
         self.metrics = Metrics()
         hub = self.world.hub
         config = Config(
@@ -155,14 +163,24 @@ class HubHand:
                 for user in hub.config.leaves
                 if knows_leaves
             ],
-            registrar=RegistrarConfig(keep=KEEP, max_bytes=Size(64 * 2**20)),
+            registrar=RegistrarConfig(**{"keep": KEEP, "max_bytes": Size(64 * 2**20), **settings}),
         )
-        nc, system = await hub.connect("registrar"), await hub.connect("registrar_system")
+        async with (
+            saying(version, hub.port) as port,
+            self._run(config, f"nats://127.0.0.1:{port}") as registrar,
+        ):
+            yield registrar
+
+    @asynccontextmanager
+    async def _run(self, config: Config, url: str) -> AsyncIterator[Registrar]:
+        hub = self.world.hub
+        nc = await hub.connect("registrar", servers=url)
+        system = await hub.connect("registrar_system")
         registrar = Registrar(config, nc, system, self.metrics, structlog.get_logger("registrar"))
         stopping = asyncio.Event()
         task = asyncio.create_task(registrar.run(stopping))
         try:
-            await until(lambda: registrar.status()["aggregate"] is not None, "the registrar is ready")
+            await until(lambda: bool(registrar.status()["aggregates"]), "the registrar is ready")
             yield registrar
         finally:
             stopping.set()
@@ -211,6 +229,28 @@ class HubHand:
     def counted(self, name: str, **labels: str) -> float:
         """A metric of the running registrar."""
         return self.metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+@asynccontextmanager
+async def saying(version: str | None, port: int) -> AsyncIterator[int]:
+    """A port on which the server of another port answers as if it were of a version."""
+    if version is None:
+        yield port
+        return
+    said, instead = b'"version":"2.15.1"', f'"version":"{version}"'.encode()
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data.replace(said, instead))
+            await writer.drain()
+        writer.close()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(pass_on(reader, back), pass_on(there, writer), return_exceptions=True)
+
+    async with await asyncio.start_server(relay, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1]
 
 
 async def hub_of(world: World) -> HubHand:

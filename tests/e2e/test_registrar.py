@@ -17,7 +17,7 @@ from agent.contract import (
     batch_subject,
     link_consumer,
 )
-from agent.registrar.service import MAX_ANNOUNCE
+from agent.registrar.reception import MAX_ANNOUNCE
 from tests.e2e.registrar import LeafHand, hub_of
 from tests.servers import World
 from tests.streams import AGGREGATE

@@ -10,7 +10,7 @@ from agent.contract import (
     COMMANDS,
     Committed,
 )
-from tests.e2e.registrar import KEEP, MACHINE, LeafHand, heartbeat, hub_of, silent
+from tests.e2e.registrar import KEEP, MACHINE, HubHand, LeafHand, heartbeat, hub_of, silent
 from tests.servers import World, until
 from tests.streams import AGGREGATE
 
@@ -84,9 +84,11 @@ async def test_a_source_is_added_again_when_its_leaf_connects_and_what_it_held_i
         await until(lambda: hub.counted("petiole_source_readds_total") >= 1, "the source is added again")
         await until(leaf.answers, "the leaf's agent is connected again")
         answer = await leaf.announce(held.checkpoint, confirmed=12)
-        assert (answer.cursor, answer.message_id, answer.agreed) == (12, "", True)
+        assert (answer.cursor, answer.certain, answer.agreed) == (12, True, True)
         await hub.holds(leaf.domain, await leaf.store(3))
-        assert await hub.leaf_sequences(leaf.domain, 1) == [13, 14, 15]
+        found = await hub.leaf_sequences(leaf.domain, 1)
+        assert found[-3:] == [13, 14, 15]
+        assert set(found[:-3]) <= {11, 12}, "only the newest may come again"
 
 
 async def test_a_registrar_that_starts_leaves_sources_that_flow_alone(world: World) -> None:
@@ -130,6 +132,45 @@ async def test_the_aggregate_is_purged_up_to_what_is_committed_less_a_margin(wor
         assert (await hub.committed(Committed(AGGREGATE, info.created, KEEP)))["purged"] == 0
         assert await hub.committed(Committed(AGGREGATE, info.created, 12)) == {"v": 1, "purged": 12 - KEEP}
         assert (await hub.aggregate()).first == 12 - KEEP + 1
+
+
+async def test_what_was_held_is_told_after_a_purge_though_the_hub_forgot_it(world: World) -> None:
+    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+    async with hub.registrar(keep=0):
+        await leaf.announce()
+        info = await hub.holds(leaf.domain, await leaf.store(20))
+        await leaf.pause("2100-01-01T00:00:00Z")
+        assert (await hub.committed(Committed(AGGREGATE, info.created, 20)))["purged"] == 20
+    await forget(hub)
+    async with hub.registrar():
+        answer = await leaf.announce()
+        assert (answer.cursor, answer.message_id) == (20, f"{leaf.run}-normal-20")
+        assert answer.certain
+
+
+async def test_a_cursor_is_uncertain_after_a_purge_that_the_registrar_did_not_make(world: World) -> None:
+    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+    async with hub.registrar():
+        await leaf.announce()
+    info = await hub.holds(leaf.domain, await leaf.store(20))
+    await leaf.pause("2100-01-01T00:00:00Z")
+    await hub.js.purge(AGGREGATE, info.last)
+    await forget(hub)
+    async with hub.registrar():
+        answer = await leaf.announce()
+        assert (answer.cursor, answer.certain) == (0, False)
+        await leaf.pause("2000-01-01T00:00:00Z")
+        await hub.holds(leaf.domain, await leaf.store())
+        answer = await leaf.announce(confirmed=21)
+        assert (answer.cursor, answer.certain) == (21, True)
+
+
+async def forget(hub: HubHand) -> None:
+    """Remove all sources and add them again: the hub forgets what it had of those that were purged."""
+    config = (await hub.aggregate()).config
+    await hub.js.update_stream({key: value for key, value in config.items() if key != "sources"})
+    info = await hub.js.update_stream(config)
+    assert [one.get("seq", 0) for one in info.sources] == [0]
 
 
 async def test_nothing_is_purged_that_is_not_known_to_be_committed(world: World) -> None:

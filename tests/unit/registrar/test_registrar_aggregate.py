@@ -12,19 +12,20 @@ from agent.contract import Committed, ContractError, aggregate, leaf_stream
 from agent.jetstream import StreamInfo, covers
 from agent.registrar.aggregate import (
     ALIVE,
+    Settings,
     SourceState,
-    Suspect,
     aggregate_config,
+    changed_by_hand,
     faults,
     is_full,
-    judge,
-    next_look,
+    moved_by_hand,
     observed,
     parse_source_header,
     planned,
     purge_up_to,
     source,
 )
+from agent.registrar.suspects import Suspect, Suspects, judge, next_look, trouble
 
 EPOCHS = ["0000000000000", "1111111111111"]
 DOMAINS = ["a", "b", "c"]
@@ -74,7 +75,7 @@ other_a = source("a", "normal", EPOCHS[1])
 def test_the_sources_become_what_the_fleet_announced(
     have: list[Any], want: dict[str, Any], known: list[str], expected: list[Any] | None
 ) -> None:
-    assert planned(have, want, known) == expected
+    assert planned(have, want, known.__contains__) == expected
 
 
 sources = st.builds(source, st.sampled_from(DOMAINS), st.just("normal"), st.sampled_from(EPOCHS))
@@ -85,16 +86,16 @@ unique = st.lists(sources, unique_by=lambda one: str(one["name"]))
 def test_a_plan_that_was_carried_out_leaves_nothing_to_do(have: list[Any], want: list[Any]) -> None:
     wanted = {one["name"]: one for one in want}
     known = [stream(domain) for domain in DOMAINS]
-    new = planned(have, wanted, known)
+    new = planned(have, wanted, known.__contains__)
     after = have if new is None else new
     assert all(one in after for one in want)
     assert set(names(have) or []) <= set(names(after) or [])
-    assert planned(after, wanted, known) is None
+    assert planned(after, wanted, known.__contains__) is None
 
 
 def test_a_source_as_its_server_writes_it_is_not_changed() -> None:
     written = {key: a[key] for key in ("subject_transforms", "name", "external", "consumer")}
-    assert planned([written], {stream("a"): a}, []) is None
+    assert planned([written], {stream("a"): a}, lambda _: False) is None
 
 
 @pytest.mark.parametrize(
@@ -151,21 +152,81 @@ def test_the_state_of_a_source_is_read_with_its_absent_and_negative_fields() -> 
 
 def test_what_is_dangerous_in_an_aggregate_is_named_and_the_configuration_sets_it_right() -> None:
     bad = {
-        **aggregate_config(aggregate(0), 10, [a]),
+        **aggregate_config(aggregate(0), Settings(10), [a]),
         "duplicate_window": 1,
         "max_age": 1,
         "discard": "old",
         "subjects": ["x"],
+        "max_msgs_per_subject": 1,
     }
-    assert len(faults(bad)) == 4
-    assert not covers(bad, aggregate_config(aggregate(0), 10, [a]))
-    assert faults(aggregate_config(aggregate(0), 10, [a])) == []
+    assert len(faults(bad)) == 5
+    assert not covers(bad, aggregate_config(aggregate(0), Settings(10), [a]))
+    assert faults(aggregate_config(aggregate(0), Settings(10), [a])) == []
+
+
+def test_what_was_changed_by_hand_is_named_once() -> None:
+    want = aggregate_config(aggregate(0), Settings(10), [a])
+    told = changed_by_hand({**want, "max_bytes": 5, "compression": "none", "max_age": 7}, want)
+    assert len(told) == 2
+    assert "max_age was not 0" in told[0]
+    assert "its compression, max_bytes was changed by hand" in told[1]
+    assert changed_by_hand(want, want) == []
+
+
+@pytest.mark.parametrize(
+    ("have", "placed", "words"),
+    [
+        ([a], [a], []),
+        ([], [a], ["TEL_a_normal had been removed"]),
+        ([other_a], [a], ["TEL_a_normal had been changed"]),
+        ([a, b], [a], ["TEL_b_normal had been added"]),
+        ([], [a, b], ["TEL_a_normal, TEL_b_normal had been removed"]),
+    ],
+)
+def test_whose_sources_were_moved_by_hand_is_named(
+    have: list[Any], placed: list[Any], words: list[str]
+) -> None:
+    told = moved_by_hand(have, {one["name"]: one for one in placed})
+    assert len(told) == len(words)
+    assert all(word in sentence for word, sentence in zip(words, told, strict=True))
+
+
+def test_a_linked_source_that_falls_silent_is_suspect_and_one_that_is_not_linked_is_let_alone() -> None:
+    suspects = Suspects()
+    suspects.linked("A", since=0)
+    suspects.linked("B", since=0)
+    heard = {name: SourceState(1, 0.1) for name in ("A", "B", "C")}
+    assert suspects.look(heard, 1.0).well == {"A", "B"}
+    suspects.unlinked("B")
+    silent = {name: SourceState(1, 5.0) for name in ("A", "B", "C")}
+    assert suspects.look(silent, 10.0).again == {"A"}
+
+
+def test_a_source_that_is_added_again_in_vain_is_told_of_once_and_again_when_it_flows() -> None:
+    suspects, now, told = Suspects(), 0.0, 0
+    suspects.linked("A", since=0)
+    for _ in range(40):
+        now += 1.0
+        verdicts = suspects.look({"A": SourceState(0, None)}, now)
+        suspects.tried(verdicts.again, now)
+        told += len(verdicts.hopeless)
+    assert told == 1
+    assert "permission" in (suspects.words("A") or "")
+    assert suspects.look({"A": SourceState(1, 0.1)}, now + 1).saved == {"A"}
+    assert suspects.words("A") is None
+
+
+def test_the_error_of_a_source_is_told_with_its_remedy() -> None:
+    assert trouble(SourceState(1, 0.1)) is None
+    assert "$JS.FC" in (trouble(SourceState(1, 0.1, "not acknowledged", 10228)) or "")
+    assert "not found" in (trouble(SourceState(1, 0.1, "stream not found", 10059)) or "")
 
 
 def test_an_aggregate_without_sources_is_left_as_its_server_makes_it() -> None:
-    made = {**aggregate_config(aggregate(0), 10, []), "subjects": ["TELEMETRY_0"], "duplicate_window": 1}
+    config = aggregate_config(aggregate(0), Settings(10), [])
+    made = {**config, "subjects": ["TELEMETRY_0"], "duplicate_window": 1}
     assert faults(made) == []
-    assert covers(made, aggregate_config(aggregate(0), 10, []))
+    assert covers(made, config)
 
 
 @given(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -164,6 +165,18 @@ def test_a_message_of_another_stream_or_without_an_origin_says_nothing_of_the_le
 )
 def test_the_state_is_one_word(active: float | None, size: int, contested: bool, expected: str) -> None:
     assert class_state(SourceState(1, active), info(size=size), contested=contested) == expected
+
+
+def test_a_source_of_which_its_server_complains_does_not_flow() -> None:
+    stalled = SourceState(50, 0.5, "stalled on flow control", 10228)
+    assert class_state(stalled, info(), contested=False) == "linking"
+
+
+def test_of_an_epoch_that_is_lost_nothing_is_held_or_agreed() -> None:
+    lost = msgspec.structs.replace(record(Held(9, "id", 50, 60)), lost="the aggregate was made anew")
+    answer = class_answer(lost, "flowing", True)
+    assert (answer.cursor, answer.message_id, answer.agreed, answer.checkpoint) == (0, "", False, None)
+    assert answer.certain
 
 
 def test_an_answer_without_anything_held_has_the_cursor_nought() -> None:

@@ -13,15 +13,18 @@ from hypothesis import strategies as st
 
 from agent.contract import Announce, Checkpoint, ClassState, ContractError, new_run
 from agent.jetstream import StreamInfo
-from agent.registrar.aggregate import observed
+from agent.registrar.aggregate import observed, source
 from agent.registrar.fleet import (
     FRESH,
     ClassRecord,
     Held,
     Leaf,
+    Noted,
+    Place,
     admitted,
     decode_leaf,
-    encode_leaf,
+    decode_noted,
+    encode,
     new_epochs,
     refusal,
 )
@@ -67,20 +70,29 @@ def test_a_leaf_is_taken_in_or_told_why_not(
 
 
 @pytest.mark.parametrize(
-    ("said", "aggregate", "held", "checkpoint"),
+    ("said", "aggregate", "held", "checkpoint", "lost"),
     [
-        (announce(), AGGREGATE, HELD, CHECKPOINT),
-        (announce(epoch="1111111111111"), AGGREGATE, None, CHECKPOINT),
-        (announce(created="2026-02-02T00:00:00Z"), AGGREGATE, None, CHECKPOINT),
-        (announce(), ("TELEMETRY_0", "2026-02-02T00:00:00Z"), None, None),
+        (announce(), AGGREGATE, HELD, CHECKPOINT, ""),
+        (announce(epoch="1111111111111"), AGGREGATE, None, CHECKPOINT, ""),
+        (announce(created="2026-02-02T00:00:00Z"), AGGREGATE, None, CHECKPOINT, ""),
+        (announce(), ("TELEMETRY_0", "2026-02-02T00:00:00Z"), None, None, "TELEMETRY_0 was made anew"),
+        (announce(epoch="1111111111111"), ("TELEMETRY_0", "2026-02-02T00:00:00Z"), None, None, ""),
     ],
-    ids=["the same link", "new epoch", "the leaf's stream was made anew", "the aggregate was made anew"],
+    ids=[
+        "the same link",
+        "new epoch",
+        "the leaf's stream was made anew",
+        "the aggregate was made anew",
+        "and a new epoch",
+    ],
 )
 def test_what_the_hub_held_is_remembered_only_of_the_same_link(
-    said: Announce, aggregate: tuple[str, str], held: Held | None, checkpoint: Checkpoint | None
+    said: Announce, aggregate: tuple[str, str], held: Held | None, checkpoint: Checkpoint | None, lost: str
 ) -> None:
-    record = admitted(said, leaf(), aggregate, CREATED).classes["normal"]
-    assert (record.held, record.checkpoint) == (held, checkpoint)
+    places = {"normal": Place(*aggregate, last=70)}
+    record = admitted(said, leaf(), places, CREATED).classes["normal"]
+    assert (record.held, record.checkpoint, record.lost) == (held, checkpoint, lost)
+    assert record.known_to == (60 if held else 70)
 
 
 def test_a_class_has_a_new_epoch_when_it_is_new_or_another_one() -> None:
@@ -90,19 +102,28 @@ def test_a_class_has_a_new_epoch_when_it_is_new_or_another_one() -> None:
 
 
 def test_a_record_is_read_back_as_it_was_written() -> None:
-    assert decode_leaf(encode_leaf(leaf())) == leaf()
-    assert json.loads(encode_leaf(leaf()))["v"] == 1
+    assert decode_leaf(encode(leaf())) == leaf()
+    assert json.loads(encode(leaf()))["v"] == 1
+    assert decode_noted(encode(Noted(*AGGREGATE, 9))) == Noted(*AGGREGATE, 9)
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", encode_leaf(leaf()).replace(b'"v":1', b'"v":2')])
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", encode(leaf()).replace(b'"v":1', b'"v":2')])
 def test_a_record_that_cannot_be_read_is_refused_in_words(data: bytes) -> None:
     with pytest.raises(ContractError, match="fleet record"):
         decode_leaf(data)
 
 
-def observation(last: int, seq: int, created: str = CREATED) -> Any:
+def observation(last: int, seq: int, created: str = CREATED, first: int = 1, epoch: str = EPOCH) -> Any:
     sources = [{"name": "TEL_a_normal", "active": -1, "seq": seq}]
-    return observed(StreamInfo("TELEMETRY_0", created, 1, last, last, 0, {}, sources), 0.0)
+    config = {"sources": [source("a", "normal", epoch)]}
+    return observed(StreamInfo("TELEMETRY_0", created, first, last, last, 0, config, sources), 0.0)
+
+
+def book_of(seen: Any, now: float = 0.0, noted: int = 0, **record: Any) -> FleetBook:
+    book = FleetBook()
+    all_noted = {"TELEMETRY_0": Noted(*AGGREGATE, noted)} if noted else {}
+    book.begin({"a": leaf(**record)}, all_noted, {"TELEMETRY_0": seen}, now)
+    return book
 
 
 @pytest.mark.parametrize(
@@ -117,34 +138,56 @@ def observation(last: int, seq: int, created: str = CREATED) -> Any:
     ids=["as it was", "purged", "the stream was put back", "the source was put back", "made anew"],
 )
 def test_a_fleet_that_is_read_back_believes_only_what_the_stream_allows(seen: Any, held: Held | None) -> None:
-    book = FleetBook()
-    book.begin({"a": leaf()}, seen, now=0)
+    book = book_of(seen)
     assert book.leaves["a"].classes["normal"].held == held
 
 
 def test_a_machine_that_was_read_back_counts_as_heard_but_is_not_refreshed_by_a_reconnect() -> None:
     book = FleetBook()
     for now in (100.0, 130.0):
-        book.begin({"a": leaf()}, observation(60, 9), now)
-    assert book.heard_ago("a", 140.0) == 40.0
-    assert book.heard_ago("unknown", 140.0) == float("inf")
+        book.begin({"a": leaf()}, {}, {"TELEMETRY_0": observation(60, 9)}, now)
+    assert book.claims.heard_ago("a", 140.0) == 40.0
+    assert book.claims.heard_ago("unknown", 140.0) == float("inf")
 
 
 def test_what_a_source_holds_is_noted_before_it_is_changed() -> None:
-    book = FleetBook()
-    book.begin({"a": leaf()}, observation(60, 9), 0)
+    book = book_of(observation(60, 9))
     book.note(observation(70, 12))
     assert book.leaves["a"].classes["normal"].held == Held(12, "", 0, 70)
 
 
-def test_a_rival_is_told_as_long_as_it_announces_itself_and_once_when_it_is_gone() -> None:
-    book = FleetBook()
-    book.claimed("a", "m2", now=0)
-    assert book.rival("a", FRESH - 1) == "m2"
-    assert book.gone_rivals(FRESH - 1) == []
-    assert book.rival("a", FRESH) is None
-    assert book.gone_rivals(FRESH) == ["a"]
-    assert book.gone_rivals(FRESH) == []
+def test_what_a_source_holds_of_an_epoch_before_is_not_counted_for_this_one() -> None:
+    book = book_of(observation(60, 9), held=None, since=60)
+    book.note(observation(70, 12, epoch="1111111111111"))
+    assert book.leaves["a"].classes["normal"].held is None
+
+
+@pytest.mark.parametrize(
+    ("first", "seq", "noted", "record", "certain"),
+    [
+        (1, 0, 0, {}, True),
+        (61, 0, 0, {}, True),
+        (62, 0, 0, {}, False),
+        (62, 9, 0, {}, True),
+        (62, 0, 61, {}, True),
+        (63, 0, 61, {}, False),
+        (62, 0, 61, {"unsure": True}, False),
+        (11, 0, 0, {"held": None, "since": 10}, True),
+        (12, 0, 0, {"held": None, "since": 10}, False),
+    ],
+)
+def test_a_cursor_is_certain_unless_something_may_have_been_purged_unseen(
+    first: int, seq: int, noted: int, record: dict[str, Any], certain: bool
+) -> None:
+    seen = observation(100, seq, first=first)
+    book = book_of(seen, noted=noted, **record)
+    normal = book.leaves["a"].classes["normal"]
+    assert book.certain(normal, seen.states["TEL_a_normal"], seen.info) is certain
+    book.note(seen)
+    assert book.leaves["a"].classes["normal"].unsure is not certain
+    book.purging(Noted(*AGGREGATE, 100))
+    again = book.leaves["a"].classes["normal"]
+    assert book.certain(again, None, seen.info) is certain
 
 
 @given(gaps=st.lists(st.floats(0, 5), max_size=60), at_once=st.integers(1, 5))

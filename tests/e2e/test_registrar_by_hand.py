@@ -1,0 +1,115 @@
+"""What somebody changes on the hub by hand is put right, and what it cost is told to the leaves."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import structlog
+
+from agent.contract import leaf_stream
+from agent.registrar.aggregate import source
+from agent.server import permissions
+from tests.e2e.registrar import HubHand, LeafHand, hub_of
+from tests.servers import World, api, open_world, until
+from tests.streams import AGGREGATE
+
+
+@pytest_asyncio.fixture
+async def open_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    """A world in which the registrar's key may delete streams, as a person's may."""
+    monkeypatch.setattr(permissions, "_STREAM_VERBS", (*permissions._STREAM_VERBS, "DELETE"))
+    async with open_world(tmp_path, "edge-1") as one:
+        yield one
+
+
+async def flowing(hub: HubHand, leaf: LeafHand) -> None:
+    """Return when a leaf was taken in and its first messages are at the hub."""
+    await leaf.announce()
+    await hub.holds(leaf.domain, await leaf.store(3))
+
+
+async def said(logs: list[Any], words: str) -> None:
+    """Return when something was said, and fail the test if it was said more than once."""
+
+    def found() -> list[Any]:
+        return [one for one in logs if words in one["event"]]
+
+    await until(lambda: bool(found()), f"it is said: {words}", seconds=5)
+    assert len(found()) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda config: {**config, "sources": []}, "TEL_edge-1_normal had been removed by hand"),
+        (
+            lambda config: {**config, "sources": [source("edge-1", "normal", "0000000000000")]},
+            "TEL_edge-1_normal had been changed by hand",
+        ),
+        (
+            lambda config: {**config, "sources": [*config["sources"], source("edge-9", "normal", "0" * 13)]},
+            "TEL_edge-9_normal had been added by hand",
+        ),
+        (lambda config: {**config, "max_bytes": 1000_000}, "its max_bytes was changed by hand"),
+        (lambda config: {**config, "max_age": 3600 * 10**9}, "its max_age was not 0"),
+    ],
+    ids=["a source removed", "a source changed", "a source added", "another size", "an age"],
+)
+async def test_what_is_changed_by_hand_is_put_right_and_said_once(
+    world: World, change: Callable[[dict[str, Any]], dict[str, Any]], words: str
+) -> None:
+    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+    with structlog.testing.capture_logs() as logs:
+        async with hub.registrar():
+            await flowing(hub, leaf)
+            config = (await hub.aggregate()).config
+            await hub.js.update_stream(change(config))
+            await said(logs, words)
+
+            async def right() -> bool:
+                return (await hub.aggregate()).config == config
+
+            await until(right, "the configuration is as it was")
+            await hub.holds(leaf.domain, await leaf.store(3))
+    assert await hub.leaf_sequences(leaf.domain, 1) == [1, 2, 3, 4, 5, 6]
+
+
+async def test_an_aggregate_that_is_deleted_is_made_anew_and_its_leaf_is_told_to_begin_a_new_epoch(
+    open_hub: World,
+) -> None:
+    hub, leaf = await hub_of(open_hub), await LeafHand.make(open_hub.leaf)
+    with structlog.testing.capture_logs() as logs:
+        async with hub.registrar():
+            await flowing(hub, leaf)
+            held = await leaf.announce(confirmed=3)
+            assert held.checkpoint is not None
+            await api(hub.nc, f"STREAM.DELETE.{AGGREGATE}")
+            await said(logs, f"{AGGREGATE} had been deleted by hand")
+            await hub.holds(leaf.domain, await leaf.store(3))
+            answer = await leaf.announce(held.checkpoint, confirmed=3)
+            assert (answer.cursor, answer.agreed, answer.certain) == (0, False, True)
+            assert (await leaf.announce()).agreed is False
+            await leaf.next_epoch(start=1)
+            assert (await leaf.announce()).agreed is None
+            await hub.holds(leaf.domain, 6)
+            answer = await leaf.announce(confirmed=6)
+            assert (answer.cursor, answer.agreed, answer.certain) == (6, None, True)
+    assert set(await hub.leaf_sequences(leaf.domain, 1)) == {1, 2, 3, 4, 5, 6}
+
+
+async def test_an_aggregate_that_was_deleted_while_the_registrar_was_away_costs_a_new_epoch_too(
+    open_hub: World,
+) -> None:
+    hub, leaf = await hub_of(open_hub), await LeafHand.make(open_hub.leaf)
+    async with hub.registrar():
+        await flowing(hub, leaf)
+        await leaf.announce(confirmed=3)
+    await api(hub.nc, f"STREAM.DELETE.{AGGREGATE}")
+    async with hub.registrar():
+        answer = await leaf.announce(confirmed=3)
+        assert (answer.cursor, answer.agreed) == (0, False)
+        assert leaf_stream(leaf.domain, "normal") in [one["name"] for one in (await hub.aggregate()).sources]
