@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import structlog
 
 from agent import contract
-from agent.contract import H_COUNT, H_MESSAGE_ID, ContractError, Previous, Readings, StreamState
+from agent.contract import H_COUNT, H_MESSAGE_ID, H_RESENT, ContractError, Previous, Readings, StreamState
 from agent.jetstream import ApiError, JetStream, JetStreamError, StreamInfo, UnavailableError
 from agent.ledger import ClassLedger
 from agent.packing import Batch
@@ -137,6 +137,8 @@ def _completed(known: Acked, stored_since: Iterable[StoredHeaders]) -> Acked:
     # All that was counted is at or below the last known sequence, so whatever stands above it was not. A run
     # that is killed as it begins may be in the stream alone (runs are UUIDv7: a later one is greater).
     for message in stored_since:
+        if H_RESENT in message.headers:
+            continue  # it was counted when it was stored first
         try:
             ident = contract.parse_message_id(message.headers.get(H_MESSAGE_ID, ""))
             count = int(message.headers.get(H_COUNT, "0"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from itertools import islice
 
 Ranges = tuple[tuple[int, int], ...]
 
@@ -69,7 +70,8 @@ class RangeSet:
 def without(first: int, last: int, held: Ranges) -> Ranges:
     """What of `first` to `last` is not in these ranges, which are in order and apart."""
     left = []
-    for low, high in held:
+    at = max(bisect_right(held, (first, first)) - 1, 0)
+    for low, high in islice(held, at, None):
         if low > last:
             break
         if low > first:

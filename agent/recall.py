@@ -13,8 +13,8 @@ import structlog
 from nats.aio.client import Client
 
 from agent import contract
-from agent.contract import H_MESSAGE_ID, H_POSITION, H_REQUESTS, ContractError
-from agent.jetstream import JetStream
+from agent.contract import H_MESSAGE_ID, H_POSITION, H_REQUESTS, H_RESENT, ContractError
+from agent.jetstream import JetStream, RawMessage
 from agent.requests import KNOWN_SECONDS, RequestLog
 from agent.state import Position
 from agent.tail import StoredHeaders, read_headers
@@ -63,10 +63,30 @@ class Recall:
         with a lost store: then what is remembered is newer."""
         subject = contract.batch_subject(self._domain, cls, input_name)
         stream = contract.leaf_stream(self._domain, cls)
+        message: RawMessage | StoredHeaders | None
         message = await self._js.get_message(stream, last_by_subject=subject)
+        if message is not None and H_RESENT in message.headers:
+            message = await self._last_own(stream, subject, 0 if remembered is None else remembered.seq)
         if message is not None and (remembered is None or message.seq > remembered.seq):
             return message.headers.get(H_POSITION)
         return None if remembered is None else remembered.text
+
+    async def _last_own(self, stream: str, subject: str, seq: int) -> StoredHeaders | None:
+        """The last batch of an input above a sequence that the input itself sent: one that was published
+        again says nothing of where the input is."""
+        found: list[StoredHeaders] = []
+
+        def take(message: StoredHeaders) -> None:
+            if H_RESENT not in message.headers:
+                found[:] = [message]
+
+        start = {
+            "deliver_policy": "by_start_sequence",
+            "opt_start_seq": seq + 1,
+            "filter_subject": subject,
+        }
+        await read_headers(self._nc, self._js, stream, start, take)
+        return found[0] if found else None
 
     async def _read(self, cls: str, start: dict[str, Any], take: Callable[[StoredHeaders], None]) -> None:
         only = {"filter_subject": contract.batch_subject(self._domain, cls, ">")}

@@ -6,7 +6,7 @@ from importlib.metadata import version as version_of
 
 import typer
 
-from agent.cli import command, demo, enrol, run, server
+from agent.cli import command, demo, enrol, resend, run, server
 
 app = typer.Typer(
     name="petiole",
@@ -18,6 +18,7 @@ app = typer.Typer(
 app.command("run")(run.command)
 app.command("enrol")(enrol.command)
 app.command("command")(command.command)
+app.command("resend")(resend.command)
 app.command("demo")(demo.command)
 app.add_typer(server.app, name="server")
 

@@ -20,24 +20,17 @@ from agent.contract import (
     verify_subject,
 )
 from agent.registrar import verify
-from agent.server import permissions
-from tests.e2e.registrar import KEEP, HubHand, LeafHand, hub_of
-from tests.servers import World, open_world
+from tests.e2e.losses import lose, losing_world
+from tests.e2e.registrar import KEEP, LeafHand, hub_of
+from tests.servers import World
 from tests.streams import AGGREGATE
 
 
 @pytest_asyncio.fixture
 async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    """A hub whose registrar's key may also delete single messages, and two leaves."""
-    monkeypatch.setattr(permissions, "_STREAM_VERBS", (*permissions._STREAM_VERBS, "MSG.DELETE"))
-    async with open_world(tmp_path, "edge-1", "edge-2") as one:
+    """Two leaves and a hub that can lose messages."""
+    async with losing_world(tmp_path, monkeypatch, "edge-1", "edge-2") as one:
         yield one
-
-
-async def lose(hub: HubHand, *seqs: int) -> None:
-    """Take messages out of the aggregate."""
-    for seq in seqs:
-        await hub.js.api(f"STREAM.MSG.DELETE.{AGGREGATE}", {"seq": seq})
 
 
 async def asked(leaf: LeafHand, request: VerifyRequest | bytes) -> VerifyAnswer:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.bookkeeping import Books
-from agent.contract import H_COUNT, H_MESSAGE_ID, Previous, Readings, new_run
+from agent.contract import H_COUNT, H_MESSAGE_ID, H_RESENT, Previous, Readings, new_run
 from agent.ledger import ClassLedger
 from agent.state import VERSION, Acked, State, StateFile
 from agent.tail import StoredHeaders
@@ -47,6 +47,12 @@ async def test_a_run_that_ended_when_the_state_was_saved_is_told_as_it_was_known
 async def test_batches_stored_after_the_state_was_saved_are_counted(books: Books) -> None:
     books.recall("normal", CREATED, [stored(21, f"{BEFORE}-normal-11"), stored(22, f"{BEFORE}-normal-12")])
     assert previous(books) == (12, Readings(accepted=120, stored=110, refused=20))
+
+
+async def test_a_batch_that_was_published_again_is_not_counted_again(books: Books) -> None:
+    again = stored(21, f"{BEFORE}-normal-9")
+    books.recall("normal", CREATED, [StoredHeaders(21, 0.0, {**again.headers, H_RESENT: "9"})])
+    assert previous(books) == (10, KNOWN.readings)
 
 
 async def test_no_more_is_stored_than_was_accepted(books: Books) -> None:

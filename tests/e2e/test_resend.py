@@ -1,0 +1,275 @@
+"""`petiole resend` brings back what the hub has lost, and nothing else; the leaf's own books do not move."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from agent import streams
+from agent.config import Config, Publish, Seconds, Size, StreamClass
+from agent.contract import H_POSITION, H_REQUESTS, H_RESENT, Exit, MessageId
+from agent.intake import RefusedError
+from agent.ranges import Ranges
+from agent.resend import stream as resend_stream
+from agent.resend.job import Asked, Report, resend
+from tests.agents import CLASS, Agent, Shelf, agent, chunk, leaf_config, shelf
+from tests.e2e.losses import held_ids, lose, losing_world
+from tests.e2e.registrar import HubHand, hub_of
+from tests.servers import World
+
+QUICK = Publish(linger=Seconds(0.001), drain=Seconds(1.0))
+MISSING = Asked(CLASS, missing=True)
+
+
+@pytest_asyncio.fixture
+async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    """A leaf and a hub that can lose messages."""
+    monkeypatch.setattr(streams, "DUPLICATE_WINDOW_NS", 100_000_000)
+    monkeypatch.setattr(resend_stream, "_AGAIN_SECONDS", 0.05)
+    async with losing_world(tmp_path, monkeypatch, "edge-1") as one:
+        yield one
+
+
+@pytest.fixture
+def config(world: World, tmp_path: Path) -> Config:
+    """An agent beside the leaf's server."""
+    return leaf_config(world.leaf, tmp_path / "state", QUICK)
+
+
+class Told:
+    """What a run of the command said on the way."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    async def resend(self, config: Config, asked: Asked = MISSING) -> Report:
+        return await resend(config, asked, self.said.append)
+
+
+async def store(one: Agent, first: int, last: int) -> None:
+    """A batch for each number, which its one reading tells."""
+    for number in range(first, last + 1):
+        await one.submit(chunk(str(number), key=f"k{number}", position=f"p{number}"), "tail")
+
+
+async def arrived(hub: HubHand, one_shelf: Shelf) -> None:
+    """Return when all that the leaf holds has come to the hub."""
+    await hub.holds(one_shelf.domain, (await one_shelf.js.stream_info(one_shelf.stream)).last)
+
+
+async def lose_batches(hub: HubHand, run: str, *numbers: int) -> None:
+    """The hub loses these batches."""
+    ids = {str(MessageId(run, CLASS, n)) for n in numbers}
+    seqs = [seq for seq, ident in (await held_ids(hub)).items() if ident in ids]
+    assert len(seqs) == len(numbers)
+    await lose(hub, *seqs)
+
+
+async def batches_at(hub: HubHand, run: str) -> list[int]:
+    """The numbers of a run that the hub holds, each as often as it does."""
+    prefix = f"{run}-{CLASS}-"
+    tails = [
+        ident.removeprefix(prefix) for ident in (await held_ids(hub)).values() if ident.startswith(prefix)
+    ]
+    return sorted(int(tail) for tail in tails if tail.isdigit())
+
+
+def sent(report: Report) -> dict[str, Ranges]:
+    """The numbers that were sent, by run."""
+    return {one.plan.run: found for one in report.runs if (found := one.numbers().get("sent", ()))}
+
+
+async def test_what_the_hub_lost_is_brought_back_while_the_agent_runs_and_nothing_else(
+    world: World, config: Config
+) -> None:
+    hub, one_shelf, told = await hub_of(world), await shelf(world.leaf), Told()
+    async with hub.registrar(), agent(config) as one:
+        await store(one, 1, 10)
+        await arrived(hub, one_shelf)
+        assert (await told.resend(config)).exit is Exit.WELL
+        assert sent(await told.resend(config)) == {}
+        await lose_batches(hub, one.run, 3, 4, 10)
+
+        plan = await told.resend(config, Asked(CLASS, missing=True, dry_run=True))
+        assert plan.runs[0].numbers()["to_send"] == ((3, 4), (10, 10))
+        report = await told.resend(config)
+        assert (report.exit, sent(report)) == (Exit.WELL, {one.run: ((3, 4), (10, 10))})
+        await arrived(hub, one_shelf)
+        assert await batches_at(hub, one.run) == list(range(1, 11))
+        assert sent(await told.resend(config)) == {}
+
+        await store(one, 11, 12)
+        await arrived(hub, one_shelf)
+        assert await batches_at(hub, one.run) == list(range(1, 13))
+        assert one.leaf.status()["classes"][CLASS]["readings"]["stored"] == 12
+        assert await one.leaf.position("tail", CLASS) == "p12"
+    held = await one_shelf.messages()
+    again = [message for message in held if H_RESENT in message.headers]
+    first = {message.headers["Nats-Msg-Id"]: message for message in held if H_RESENT not in message.headers}
+    assert len(again) == 3
+    for message in again:
+        original = first[message.headers["Nats-Msg-Id"]]
+        assert (message.subject, message.data) == (original.subject, original.data)
+        assert message.headers[H_RESENT] == str(original.seq)
+        assert not {H_POSITION, H_REQUESTS} & message.headers.keys()
+
+
+async def test_a_resent_batch_moves_no_input_back_and_is_not_counted_twice_by_the_next_run(
+    world: World, config: Config
+) -> None:
+    one_shelf, told = await shelf(world.leaf), Told()
+    async with agent(config) as one:
+        await store(one, 1, 4)
+        before = one.leaf.status()["classes"][CLASS]["readings"]
+        await one.crash()
+    await asyncio.sleep(0.1)  # the duplicate window
+    report = await told.resend(config, Asked(CLASS, first=1, last=2))
+    assert (report.exit, sent(report)) == (Exit.WELL, {one.run: ((1, 2),)})
+    assert len(await one_shelf.batches()) == 6
+    for state in ("kept", "lost"):
+        if state == "lost":
+            (config.state_dir / "state.json").unlink()
+        async with agent(config) as two:
+            assert await two.leaf.position("tail", CLASS) == "p4"
+            previous = two.leaf._books._ledgers[CLASS].previous
+            assert state == "lost" or (previous is not None and previous.readings.stored == before["stored"])
+            if state == "kept":
+                # Only the stream knows the last position when the state file is older than it.
+                assert await two.leaf._recall.position(CLASS, "tail", None) == "p4"
+
+
+async def test_what_the_stream_still_drops_as_a_repeat_is_waited_for(
+    world: World, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "DUPLICATE_WINDOW_NS", 1_500_000_000)
+    one_shelf, told = await shelf(world.leaf), Told()
+    async with agent(config) as one:
+        await store(one, 1, 2)
+        report = await told.resend(config, Asked(CLASS, first=1))
+        assert (report.exit, sent(report)) == (Exit.WELL, {one.run: ((1, 2),)})
+        assert len(told.said) == 1
+        assert "stored less than 2 s ago" in told.said[0]
+        assert [batch.id.n for batch in await one_shelf.batches()] == [1, 2, 1, 2]
+
+        with monkeypatch.context() as hasty:
+            hasty.setattr(resend_stream, "_LONGEST_WINDOW", 0.1)
+            report = await told.resend(config, Asked(CLASS, first=2))
+        assert report.exit is Exit.FAILED
+        assert report.runs[0].numbers()["repeated"] == ((2, 2),)
+        assert "still knows their ids" in report.as_text()
+
+
+async def test_a_batch_that_is_in_no_message_any_more_is_named(world: World, config: Config) -> None:
+    hub, one_shelf, told = await hub_of(world), await shelf(world.leaf), Told()
+    async with hub.registrar(), agent(config) as one:
+        await store(one, 1, 6)
+        await one.leaf._books._publish(one_shelf.js, CLASS, final=False)
+        await arrived(hub, one_shelf)
+        await lose_batches(hub, one.run, 2, 5)
+        second = next(batch for batch in await one_shelf.batches() if batch.id.n == 2)
+        await one_shelf.js.purge(one_shelf.stream, second.seq)
+        report = await told.resend(config)
+        assert (report.exit, sent(report)) == (Exit.LOSS, {one.run: ((5, 5),)})
+        assert report.runs[0].numbers()["gone"] == ((2, 2),)
+
+
+async def test_after_a_purge_at_the_hub_the_leaf_tells_what_is_lacking_from_what_was_purged(
+    world: World, config: Config
+) -> None:
+    hub, one_shelf, told = await hub_of(world), await shelf(world.leaf), Told()
+    async with hub.registrar(), agent(config) as one:
+        await store(one, 1, 10)
+        await arrived(hub, one_shelf)
+        await lose_batches(hub, one.run, 9)
+        fifth = next(seq for seq, ident in (await held_ids(hub)).items() if ident.endswith(f"{CLASS}-5"))
+        await hub.js.purge("TELEMETRY_0", fifth)
+        report = await told.resend(config)
+        assert (report.exit, sent(report)) == (Exit.WELL, {one.run: ((9, 9),)})
+        assert report.runs[0].numbers()["unknown"] == ((1, 5),)
+
+
+async def test_what_is_on_its_way_is_not_sent_twice(world: World, config: Config) -> None:
+    hub, one_shelf, told = await hub_of(world), await shelf(world.leaf), Told()
+    async with hub.registrar(), agent(config) as one:
+        await store(one, 1, 3)
+        await arrived(hub, one_shelf)
+        epoch = one.leaf.status()["classes"][CLASS]["epoch"]
+        until_then = {"pause_until": "2099-01-01T00:00:00Z"}
+        await one_shelf.js.api(f"CONSUMER.PAUSE.{one_shelf.stream}.hub-{epoch}", until_then)
+        await store(one, 4, 5)
+        report = await told.resend(config)
+        assert (report.exit, sent(report)) == (Exit.WELL, {})
+        assert report.runs[0].numbers()["under_way"] == ((4, 5),)
+
+
+async def test_a_full_stream_refuses_and_that_is_said(world: World, tmp_path: Path) -> None:
+    small = leaf_config(world.leaf, tmp_path / "state", QUICK, StreamClass(max_bytes=Size(64 * 1024)))
+    told = Told()
+    async with agent(small) as one:
+        await store(one, 1, 3)
+        with pytest.raises(RefusedError):
+            await store(one, 4, 1_000)
+        await asyncio.sleep(0.1)  # the duplicate window
+        report = await told.resend(small, Asked(CLASS, first=1))
+    assert report.exit is Exit.FAILED
+    found = report.runs[0].numbers()
+    assert found["not_sent"]
+    assert found["not_sent"][0][0] <= 3
+    assert "the stream refuses: maximum bytes exceeded" in report.as_text()
+
+
+async def test_without_the_hub_the_missing_cannot_be_told(
+    world: World, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resend_stream, "_ANSWER_SECONDS", 0.5)
+    async with agent(config) as one:
+        await store(one, 1, 1)
+        report = await Told().resend(config)
+    assert (report.exit, report.failure) == (
+        Exit.UNREACHABLE,
+        "the hub does not answer: the link is down or its registrar is away",
+    )
+
+
+async def test_the_command_reports_in_json_with_its_exit_code(
+    world: World, config: Config, tmp_path: Path
+) -> None:
+    async with agent(config) as one:
+        await store(one, 1, 3)
+        run = one.run
+    path = tmp_path / "petiole.toml"
+    path.write_text(
+        f'domain = "edge-1"\nstate_dir = "{config.state_dir}"\n[nats]\nserver = "external"\n'
+        f'listen = "{config.nats.listen}"\nseed_file = "{config.nats.seed_file}"\n'
+    )
+
+    async def petiole(*arguments: str) -> tuple[int, str, str]:
+        process = await asyncio.create_subprocess_exec(
+            str(Path(sys.executable).parent / "petiole"), "resend", "-c", str(path), *arguments,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        out, error = await process.communicate()
+        return process.returncode or 0, out.decode(), error.decode()
+
+    code, out, error = await petiole("--from", "2", "--json")
+    assert (code, error) == (Exit.WELL, "")
+    assert json.loads(out)["runs"] == [
+        {"run": run, "sent": [[2, 3]], "more": False}
+        | {
+            name: []
+            for name in ("under_way", "unknown", "refused", "gone", "unrecorded", "repeated", "not_sent")
+        }
+    ]
+    code, out, error = await petiole("--to", "9", "--dry-run")
+    assert (code, out.splitlines()[0]) == (Exit.WELL, f"run {run}:")
+    assert "3 would be sent again: 1-3" in out
+    await world.leaf.stop()
+    code, out, error = await petiole("--missing")
+    assert (code, out) == (Exit.UNREACHABLE, "")
+    assert "cannot be used" in error
