@@ -206,7 +206,7 @@ async def open_world(
         await hub.start()
         leaves = {}
         for domain, link in links.items():
-            leaves[domain] = _leaf(
+            leaves[domain] = make_leaf(
                 directory / domain, domain, classes, cable or await _proxy(stack, hub), link
             )
             stack.push_async_callback(leaves[domain].close)
@@ -286,10 +286,13 @@ def make_hub(
     return Hub(config, directory, paths, {name: inbox_prefix(who) for name, who in inboxes.items()})
 
 
-def _leaf(directory: Path, domain: str, classes: tuple[str, ...], proxy: Cable, link: Path) -> Leaf:
+def make_leaf(
+    directory: Path, domain: str, classes: tuple[str, ...], proxy: Cable, link: Path, machine: str = "test"
+) -> Leaf:
+    """A leaf that is not started yet, dialling the hub through `proxy`."""
     paths, public = _keys(directory, _LEAF_KEYS)
     config = LeafConfig(
-        server_name=server_name(domain, "test"),
+        server_name=server_name(domain, machine),
         domain=domain,
         classes=classes,
         listen=f"127.0.0.1:{free_port()}",

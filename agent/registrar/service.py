@@ -156,7 +156,7 @@ class Registrar:
 
     def _trouble(self, domain: str) -> str | None:
         """What is wrong with a leaf, in one sentence; the gravest where there are several."""
-        keys = (about(domain), f"rival of {domain}", f"links of {domain}")
+        keys = (f"rival of {domain}", about(domain), f"links of {domain}")
         said = next((words for key in keys if (words := self._problems.of(key))), None)
         return said or self._aggregates.trouble(domain)
 
