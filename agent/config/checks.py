@@ -42,6 +42,7 @@ def check(config: Config) -> Iterator[Problem]:
     yield from _names(config)
     yield from _inputs(config)
     yield from _role(config)
+    yield from _apps(config)
     yield from _members(config)
     yield from _hub_streams(config)
     yield from _addresses(config)
@@ -106,6 +107,17 @@ def _role(config: Config) -> Iterator[Problem]:
     for url in config.nats.hub_urls:
         if not _is_url(url):
             yield Problem("nats.hub_urls", f'"{url}" is not a server', 'write it as "nats-leaf://<hub>:7422"')
+
+
+def _apps(config: Config) -> Iterator[Problem]:
+    seen: set[str] = set()
+    for app in config.nats.apps:
+        yield from _contract("nats.apps", contract.check_app, app, "name the program")
+        yield from _once("nats.apps", app, seen)
+        if app == contract.APP:
+            yield Problem("nats.apps", f'"{app}" is this agent itself', "name other programs only")
+    if config.nats.apps and config.role == "hub":
+        yield Problem("nats.apps", "commands are read on leaves", "move it to a leaf")
 
 
 def _is_url(url: str) -> bool:

@@ -81,7 +81,8 @@ class Log(Struct, forbid_unknown_fields=True):
 
 
 class Nats(Struct, forbid_unknown_fields=True):
-    """The local nats-server: run by the agent (`embedded`) or there already (`external`)."""
+    """The local nats-server: run by the agent (`embedded`) or there already (`external`). `apps` are programs
+    on this machine that have commands of their own."""
 
     server: Literal["embedded", "external"] = "embedded"
     listen: str = "127.0.0.1:4222"
@@ -94,6 +95,7 @@ class Nats(Struct, forbid_unknown_fields=True):
     leaf_listen: str = "127.0.0.1:7422"
     jobs_seed_file: Path | None = None
     device_seed_file: Path | None = None
+    apps: list[str] = []
 
 
 class StreamClass(Struct, forbid_unknown_fields=True):

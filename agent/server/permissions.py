@@ -20,6 +20,7 @@ from agent.contract import (
     api_prefix,
     command_consumer,
     command_deliver,
+    command_subject,
     committed_subject,
     deliver_subject,
     inbox_prefix,
@@ -160,10 +161,27 @@ def agent(domain: str, classes: Iterable[str]) -> Permissions:
     )
 
 
-def device(domain: str, classes: Iterable[str]) -> Permissions:
-    """A local program that publishes readings of its own; the agent's own subjects are closed to it."""
+def device(domain: str, classes: Iterable[str], apps: Iterable[str] = ()) -> Permissions:
+    """A local program that publishes readings of its own; the agent's own subjects are closed to it.
+
+    For each of `apps` it may have one pull consumer of the commands, named like the app: the subject of that
+    request names consumer and filter, which the server compares with the request. The names are listed one by
+    one because an asterisk would match another's consumer, and a filter that holds an asterisk itself.
+    """
     return Permissions(
-        publish=tuple(f"tel.{domain}.{cls}.*.*" for cls in classes),
+        publish=(
+            *(f"tel.{domain}.{cls}.*.*" for cls in classes),
+            *(
+                subject
+                for app in apps
+                for subject in (
+                    f"{_API}.CONSUMER.CREATE.{COMMANDS}.{app}.{command_subject(domain, app, '>')}",
+                    f"{_API}.CONSUMER.INFO.{COMMANDS}.{app}",
+                    f"{_API}.CONSUMER.MSG.NEXT.{COMMANDS}.{app}",
+                    f"$JS.ACK.{COMMANDS}.{app}.>",
+                )
+            ),
+        ),
         deny_publish=(f"tel.{domain}.*._batch.>", f"tel.{domain}.*._ledger", f"tel.{domain}.*._dead.>"),
         subscribe=(f"{inbox_prefix(DEVICE)}.>",),
     )

@@ -21,6 +21,7 @@ from agent.contract import (
     DEFAULT_CLASS,
     HUB_DOMAIN,
     aggregate,
+    check_app,
     check_class,
     check_domain,
 )
@@ -92,7 +93,8 @@ class HubConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafConfig:
     """A leaf's server, which dials `hub_urls` (`nats-leaf://host:port`) with the seed in `link_key_file`.
-    Keys are public; sizes are bytes, `max_file_store` as in `HubConfig`."""
+    Keys are public; sizes are bytes, `max_file_store` as in `HubConfig`. `apps` are the local programs that
+    have commands of their own."""
 
     server_name: str
     domain: str
@@ -104,6 +106,7 @@ class LeafConfig:
     agent_system: str
     device: str
     classes: tuple[str, ...] = (DEFAULT_CLASS,)
+    apps: tuple[str, ...] = ()
     listen: str = "127.0.0.1:4222"
     max_payload: int = MAX_PAYLOAD
     pid_file: Path | None = None
@@ -111,6 +114,8 @@ class LeafConfig:
 
     def __post_init__(self) -> None:
         _check_leaf(self.domain, self.classes)
+        for app in self.apps:
+            check_app(app)
         _check_keys({name: getattr(self, name) for name in ("agent", "agent_system", "device")})
         address_of(self.listen)
         if not self.hub_urls:
@@ -178,7 +183,7 @@ def _leaf(config: LeafConfig) -> dict[str, Any]:
         "accounts": _accounts(
             [
                 _user(config.agent, permissions.agent(config.domain, config.classes)),
-                _user(config.device, permissions.device(config.domain, config.classes)),
+                _user(config.device, permissions.device(config.domain, config.classes, config.apps)),
             ],
             [_user(config.agent_system, permissions.system(config.domain, _QUESTIONS))],
         ),

@@ -79,6 +79,7 @@ def _leaf(config: Config, machine: str) -> LeafConfig:
         agent_system=ensure_key(mine.system or key_file(config, "agent_system")),
         device=ensure_key(config.nats.device_seed_file or key_file(config, "device")),
         classes=tuple(cls.name for cls in config.class_),
+        apps=tuple(config.nats.apps),
         listen=config.nats.listen,
     )
 
