@@ -18,7 +18,7 @@ import typer
 
 from agent import contract, logs
 from agent.cli.configuration import ConfigFile, configuration, end
-from agent.config import Config, Seconds
+from agent.config import Config, Seconds, aggregates
 from agent.contract import Command, CommandAnswer, ContractError, Exit, Outcome
 from agent.jetstream import JetStream, JetStreamError
 
@@ -156,7 +156,7 @@ async def _send(
         ):
             connecting.reschedule(None)
             js = JetStream(link.nc)
-            watch = AnswerWatch(js, (contract.aggregate(0),), domain)
+            watch = AnswerWatch(js, aggregates(settings), domain)
             if patience:
                 await watch.begin()
             sequence = await store(js, domain, app, verb, one)

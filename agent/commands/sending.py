@@ -22,7 +22,7 @@ from agent.contract import (
     command_subject,
     parse_reading,
 )
-from agent.jetstream import JetStream, RawMessage
+from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, RawMessage
 
 LOOK_SECONDS: Final = 0.2
 
@@ -44,7 +44,7 @@ class AnswerWatch:
         """Look at nothing that is there already; to be called before the command is stored. Raises
         `JetStreamError`."""
         for stream in self._next:
-            self._next[stream] = (await self._js.stream_info(stream)).last + 1
+            self._next[stream] = await self._last(stream) + 1
 
     async def answer(self, ident: str) -> CommandAnswer:
         """Wait for the answer to the command of this id; the caller bounds the wait. Raises
@@ -59,7 +59,7 @@ class AnswerWatch:
 
     async def _new(self, stream: str) -> AsyncIterator[RawMessage]:
         """The answers' batches that have come since the last look."""
-        last = (await self._js.stream_info(stream)).last
+        last = await self._last(stream)
         while self._next[stream] <= last:
             message = await self._js.get_message(
                 stream, seq=self._next[stream], next_by_subject=self._subject
@@ -69,6 +69,15 @@ class AnswerWatch:
                 return
             self._next[stream] = message.seq + 1
             yield message
+
+    async def _last(self, stream: str) -> int:
+        """The last sequence of a stream; 0 where the registrar has not made it yet."""
+        try:
+            return (await self._js.stream_info(stream)).last
+        except ApiError as error:
+            if error.err_code != STREAM_NOT_FOUND:
+                raise
+            return 0
 
 
 def answers_in(message: RawMessage) -> list[CommandAnswer]:
