@@ -12,13 +12,14 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import structlog
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
 from agent import contract
-from agent.jetstream import JetStreamError
+from agent.jetstream import JetStreamError, end_if_cancelled
 from agent.metrics import Metrics
 from agent.server.binary import ServerError
 from agent.server.health import ServerHealth
@@ -40,6 +41,24 @@ EXPECTED = (NatsError, JetStreamError, OSError, TimeoutError)
 log = structlog.get_logger("connection")
 
 
+class CancellableClient(Client):
+    """A client in which a task that is cancelled ends: the library's own catches the cancellation while it
+    flushes (nats-py 2.16, `Client._flush_pending`), and a task that had been told to end would go on."""
+
+    async def _flush_pending(self, force_flush: bool = False) -> Any:
+        try:
+            return await super()._flush_pending(force_flush)
+        finally:
+            end_if_cancelled()
+
+    async def connect(self, *args: Any, **options: Any) -> None:
+        """As the library's."""
+        try:
+            await super().connect(*args, **options)
+        finally:
+            end_if_cancelled()
+
+
 class Link:
     """A connection and its end."""
 
@@ -59,7 +78,7 @@ class Link:
 async def connected(url: str, seed_file: Path, identity: str) -> AsyncIterator[Link]:
     """One connection of an identity (its inbox prefix and name), closed with the context whatever state the
     server is in. Raises `NatsError`, `OSError` or `TimeoutError`."""
-    nc = Client()
+    nc = CancellableClient()
     link = Link(nc)
 
     async def closed() -> None:

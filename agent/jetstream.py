@@ -13,6 +13,7 @@ import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import nats.errors
@@ -65,7 +66,8 @@ class StreamInfo:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerInfo:
-    """A consumer as its server reports it; `delivered` and `ack_floor` are sequences of the stream."""
+    """A consumer as its server reports it; `delivered` and `ack_floor` are sequences of the stream, `start`
+    is the one it begins at, `pause_remaining` is in seconds, 0 when it is not paused."""
 
     name: str
     created: str
@@ -73,7 +75,8 @@ class ConsumerInfo:
     ack_floor: int
     pending: int
     ack_pending: int
-    paused: bool
+    start: int
+    pause_remaining: float
     push_bound: bool
     config: dict[str, Any]
 
@@ -191,6 +194,13 @@ class JetStream:
             parts.append(config["filter_subject"])
         return _consumer_info(await self.api(".".join(parts), {"stream_name": stream, "config": config}))
 
+    async def pause_consumer(self, stream: str, name: str, seconds: float) -> None:
+        """Pause a consumer for so long from now by this machine's clock, which the server compares with its
+        own; 0 lets it flow. Raises `ApiError` (`CONSUMER_NOT_FOUND`) or `UnavailableError`."""
+        until = datetime.now(UTC) + timedelta(seconds=seconds)
+        request = {"pause_until": until.isoformat()} if seconds else None
+        await self.api(f"CONSUMER.PAUSE.{stream}.{name}", request)
+
     async def delete_consumer(self, stream: str, name: str) -> bool:
         """Delete a consumer; False where there was none. Raises `ApiError` or `UnavailableError`."""
         try:
@@ -242,14 +252,20 @@ async def request(
     nc: Client, subject: str, data: bytes, timeout: float, headers: Mapping[str, str] | None = None
 ) -> Msg:
     """The answer to one request; raises what nats-py does. A cancellation is never lost: `asyncio.wait_for`
-    of Python 3.11, in the client, swallows one that comes together with the answer, and a service that is
-    cancelled once would go on for ever."""
-    message = await nc.request(
-        subject, data, timeout=timeout, headers=None if headers is None else dict(headers)
-    )
+    of Python 3.11, in the client, swallows one that comes together with the answer or the end of the
+    connection, and a service that is cancelled once would go on for ever."""
+    try:
+        return await nc.request(
+            subject, data, timeout=timeout, headers=None if headers is None else dict(headers)
+        )
+    finally:
+        end_if_cancelled()
+
+
+def end_if_cancelled() -> None:
+    """Raise the cancellation of this task where it was swallowed."""
     if (task := asyncio.current_task()) is not None and task.cancelling():
         raise asyncio.CancelledError
-    return message
 
 
 def covers(have: Mapping[str, Any], want: Mapping[str, Any]) -> bool:
@@ -304,7 +320,8 @@ def _consumer_info(answer: Mapping[str, Any]) -> ConsumerInfo:
         ack_floor=answer["ack_floor"]["stream_seq"],
         pending=answer["num_pending"],
         ack_pending=answer["num_ack_pending"],
-        paused=bool(answer.get("paused")),
+        start=answer["config"].get("opt_start_seq", 1),
+        pause_remaining=answer.get("pause_remaining", 0) / 1e9 if answer.get("paused") else 0.0,
         push_bound=bool(answer.get("push_bound")),
         config=answer["config"],
     )

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from importlib.metadata import version
 from typing import Any
 
 import structlog
@@ -15,7 +14,6 @@ from nats.aio.client import Client
 from agent import contract, request_file
 from agent.accumulator import Limits
 from agent.bookkeeping import Books
-from agent.clock import ClockReader
 from agent.commands.levers import make_levers
 from agent.commands.runner import CommandRunner, system_clock
 from agent.commands.settings import Settings, this_moment
@@ -26,11 +24,10 @@ from agent.connection import Connection
 from agent.intake import Chunk, Input
 from agent.jetstream import JetStream, JetStreamError, StreamInfo
 from agent.ledger import ClassLedger
-from agent.link.events import LinkEvents
-from agent.link.horizon import Horizon
 from agent.link.horizon_report import HorizonReport
+from agent.link.leaf_link import LeafLink
 from agent.link.local import make_ready
-from agent.link.uplink import Uplink
+from agent.link.trim import Trimmer
 from agent.metrics import Metrics
 from agent.publisher import Publisher
 from agent.recall import Recall
@@ -62,7 +59,6 @@ class Leaf:
         self._classes = {cls.name: cls for cls in config.class_}
         run = contract.new_run()
         ledgers = {name: ClassLedger(config.domain, name, run) for name in self._classes}
-        clock = ClockReader()
         publish = config.publish
         self._books = Books(config.domain, run, ledgers, state)
         self._publisher = Publisher(
@@ -71,30 +67,32 @@ class Leaf:
             metrics,
             lambda cls: health.refusal(contract.leaf_stream(config.domain, cls)),
         )
-        self._uplink = Uplink(
-            domain=config.domain,
-            run=run,
-            classes=self._classes,
-            versions={"agent": version("petiole")},
-            state=state,
-            metrics=metrics,
-            ledger=self._books.last,
-            clock=lambda: str(clock.read()),
-            may_trim=self._publisher.recalled.is_set,
-            before_trim=self._save_requests,
-            on_trimmed=lambda cls: self._sender.has_room(cls),
-        )
         self._request_file = config.state_dir / "requests.json"
         mine = identities(config)
-        url = f"nats://{config.nats.listen}"
         self._connection = Connection(
-            url,
+            f"nats://{config.nats.listen}",
             mine.account,
             config.domain,
             prepare=self._prepare,
             ended=self._detach,
             metrics=metrics,
             health=health,
+        )
+        self.link = LeafLink(
+            config,
+            run,
+            state,
+            metrics,
+            Trimmer(
+                state,
+                metrics,
+                allowed=self._publisher.recalled.is_set,
+                prepare=self._save_requests,
+                trimmed=lambda cls: self._sender.has_room(cls),
+            ),
+            ledger=self._books.last,
+            renew=self._connection.renew,
+            system_seed=mine.system,
         )
         self._sender = Sender(
             self._publisher,
@@ -104,17 +102,13 @@ class Leaf:
             window=publish.window,
             metrics=metrics,
             on_ack=self._books.acked,
-            on_full=self._uplink.announce_now,
+            on_full=self.link.keeper.announce_now,
             on_stuck=self._connection.renew,
         )
         own = contract.DEFAULT_CLASS if contract.DEFAULT_CLASS in self._classes else next(iter(self._classes))
-        self.horizon = Horizon(
-            {cls.name: cls.max_bytes for cls in config.class_},
-            config.nats.max_file_store if config.nats.server == "embedded" else None,
-        )
-        self._horizon_report = HorizonReport(self.horizon, own, metrics)
+        self._horizon_report = HorizonReport(self.link.horizon, own, metrics)
         self._switches = {one.name: Switch() for one in inputs}
-        levers = make_levers(config, self._publisher, self._switches, None)
+        levers = make_levers(config, self._publisher, self._switches, self.link.keeper)
         self._settings = Settings(state, levers, this_moment())
         self._commands = CommandRunner(
             own,
@@ -123,9 +117,6 @@ class Leaf:
             metrics,
             system_clock(),
         )
-        self._events: LinkEvents | None = None
-        if mine.system is not None:
-            self._events = LinkEvents(url, mine.system, config.domain, self._uplink.announce_now)
         self._recall: Recall
         self._completed = False
         self._attached = asyncio.Event()
@@ -162,15 +153,12 @@ class Leaf:
             tasks = [group.create_task(part) for part in (self._sender.run(), self._sender.run_retries())]
             services = {
                 "connection": self._connection.run,
-                "uplink": self._uplink.run,
-                "commands": self._uplink.commands.run,
                 "ledger": self._books.run,
                 "state": self._state.run,
                 "requests": self._remember_requests,
                 "settings": self._settings.run,
+                **self.link.services(),
             }
-            if self._events is not None:
-                services["events"] = self._events.run
             tasks += [group.create_task(keep_serving(*service)) for service in services.items()]
             inputs = [group.create_task(self._take_in(one, taking), name=one.name) for one in self._inputs]
             inputs += [
@@ -189,26 +177,17 @@ class Leaf:
 
     def status(self) -> Mapping[str, Any]:
         """What `/status` shows."""
-        link = self._uplink.link
         return {
             "domain": self._config.domain,
             "role": "leaf",
             "run": self._run,
             "machine": self._state.current.machine,
-            "link": {"linked": link.linked, "state": link.sentence},
+            "link": self.link.status(),
             "classes": {
-                name: {
-                    "epoch": self._state.current.epochs.get(name),
-                    "state": one.state,
-                    "last": one.last,
-                    "confirmed": one.confirmed,
-                    "hub_stream": one.hub_stream,
-                    "seconds_to_loss": self.horizon.seconds[name],
-                    "readings": asdict(self._books.last(name).readings),
-                }
-                for name, one in link.classes.items()
+                name: {**self.link.class_status(name), "readings": asdict(self._books.last(name).readings)}
+                for name in self._classes
             },
-            "links": [self._uplink.commands.status()],
+            "links": self.link.declared_status(),
             "inputs": [one.name for one in self._inputs],
             "settings": self._settings.shown(),
         }
@@ -227,8 +206,7 @@ class Leaf:
         for name, cls in self._classes.items():
             info, verdict = await make_ready(js, self._config.domain, cls, self._state)
             if verdict is not None:
-                self._metrics.epochs.labels(name, verdict.why.value).inc()
-                self._uplink.forget_confirmed(name)
+                self.link.epoch_begun(name, verdict)
             if not self._completed:
                 await self._complete_run_before(recall, name, info)
             if (floor := self._sender.floor(name)) is not None:
@@ -240,7 +218,7 @@ class Leaf:
         await self._sender.attach(
             nc, nc.new_inbox(), {name: info.last for name, info in infos.items()}, stored
         )
-        self._uplink.attach(nc, js)
+        self.link.attach(nc, js)
         self._commands.attach(js)
         self._recall = recall
         self._attached.set()
@@ -249,8 +227,8 @@ class Leaf:
         self._attached.clear()
         self._sender.detach()
         self._books.detach()
-        self._uplink.detach()
         self._commands.detach()
+        self.link.detach()
 
     async def _complete_run_before(self, recall: Recall, cls: str, info: StreamInfo) -> None:
         known = self._books.remembered.get(cls)

@@ -107,6 +107,12 @@ class Metrics:
             "1 when the local server syncs before it acknowledges, 0 when not, NaN when unknown.",
             registry=registry,
         )
+        self.link_state = Gauge(
+            "petiole_link_state",
+            "1 for the state that the link of a class is in.",
+            [*by_class, "state"],
+            registry=registry,
+        )
         self.linked = Gauge("petiole_linked", "1 while the hub answers announcements.", registry=registry)
         self.link_lag = Gauge(
             "petiole_link_lag_messages",

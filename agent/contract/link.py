@@ -187,11 +187,13 @@ def _commands_held(value: Any) -> CommandsHeld:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The registrar's answer; `refused` says in words why the leaf was not taken in. `commands` is absent
-    where none were announced, or where the hub cannot tell now."""
+    """The registrar's answer; `refused` says in words why the leaf was not taken in, and `later` that it was
+    only not taken in now. `commands` is absent where none were announced, or where the hub cannot tell
+    now."""
 
     classes: Mapping[str, ClassAnswer] = field(default_factory=dict)
     refused: str | None = None
+    later: bool = False
     commands: CommandsHeld | None = None
 
     def encode(self) -> bytes:
@@ -224,6 +226,7 @@ def parse_answer(data: bytes | str) -> Answer:
     return Answer(
         {check_class(cls): _class_answer(value) for cls, value in classes.items()},
         optional(row, "refused", lambda _: str(field_of(row, "refused", str, "answer"))),
+        bool(optional(row, "later", lambda _: field_of(row, "later", bool, "answer"))),
         optional(row, "commands", _commands_held),
     )
 

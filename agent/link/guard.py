@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from agent.contract import Checkpoint, link_consumer
+from agent.contract import Checkpoint
 from agent.state import Acked
 
 
@@ -18,6 +18,8 @@ class Why(StrEnum):
     RECREATED = "stream_recreated"
     PUT_BACK = "stream_put_back"
     CONSUMER_GONE = "consumer_gone"
+    HUB_LOST = "hub_lost"
+    DIFFERENT = "different"
 
 
 SENTENCES = {
@@ -26,6 +28,9 @@ SENTENCES = {
     Why.RECREATED: "the stream is not the one that acknowledged last: its store was lost or deleted",
     Why.PUT_BACK: "the stream lacks messages that were acknowledged: an older store was put back",
     Why.CONSUMER_GONE: "the link consumer was deleted",
+    Why.HUB_LOST: "the hub lacks messages that it had acknowledged: its stream was made anew or an older "
+    "store was put back there",
+    Why.DIFFERENT: "leaf and hub hold different messages under one sequence: a store was put back",
 }
 
 
@@ -40,22 +45,32 @@ class Remembered:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the server shows: the stream's identity and last sequence, its consumers' names, and the message
-    id at the checkpoint's sequence ("" for a message without one, None where no message is: it was trimmed).
-    """
+    """What the server shows: the stream's identity and last sequence, and the message id at the checkpoint's
+    sequence ("" for a message without one, None where no message is: it was trimmed)."""
 
     created: str
     last: int
-    consumers: frozenset[str]
     id_at_checkpoint: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class NewEpoch:
-    """Start a new epoch at this sequence of the stream."""
+    """Start a new epoch at this sequence of the stream. `gone` are the first and last sequence that neither
+    side's stream holds any more."""
 
     why: Why
     start: int
+    gone: tuple[int, int] | None = None
+
+    def sentence(self) -> str:
+        """Why it is needed, and what is gone."""
+        if self.gone is None:
+            return SENTENCES[self.why]
+        first, last = self.gone
+        return (
+            f"{SENTENCES[self.why]}; messages {first} to {last} are in neither stream any more, the audit "
+            "says which of them are in the table"
+        )
 
 
 def judge(remembered: Remembered, seen: Seen) -> NewEpoch | None:
@@ -80,8 +95,6 @@ def _why(remembered: Remembered, seen: Seen) -> Why | None:
         return Why.PUT_BACK
     if remembered.epoch is None:
         return Why.FIRST if seen.last == 0 else Why.STATE_LOST
-    if link_consumer(remembered.epoch) not in seen.consumers:
-        return Why.CONSUMER_GONE
     return None
 
 

@@ -48,6 +48,10 @@ _NO_AGGREGATE: Final = (
     "{domain!r} is kept in {stream}, which the hub's configuration provides no more; raise [registrar] "
     "aggregates there, so that it does, and start the hub's server with it"
 )
+_TOO_OFTEN: Final = (
+    "{domain!r} starts new epochs too often; "
+    f"one in {EPOCH_EVERY:.0f} s is taken, for each of them scans the hub's stream"
+)
 
 
 class Announcements:
@@ -81,6 +85,8 @@ class Announcements:
         refused = self._refusal(announce, now)
         if refused is not None:
             return Answer(refused=refused)
+        if self._changes_too_often(announce, now):
+            return Answer(refused=_TOO_OFTEN.format(domain=announce.domain), later=True)
         streams = self._aggregates.place(announce.domain, list(announce.classes))
         if missing := sorted(set(streams.values()) - self._aggregates.keepers.keys()):
             return Answer(refused=_NO_AGGREGATE.format(domain=announce.domain, stream=missing[0]))
@@ -102,16 +108,15 @@ class Announcements:
             return refused
         if self._is_copy(announce, now):
             return COPIED.format(domain=domain, machine=announce.machine)
+        return None
+
+    def _changes_too_often(self, announce: Announce, now: float) -> bool:
+        known = self._book.leaves.get(announce.domain)
         changed = known is not None and any(
             cls in known.classes and known.classes[cls].epoch != state.epoch
             for cls, state in announce.classes.items()
         )
-        if changed and not self._book.may_change(domain, now):
-            return (
-                f"{domain!r} starts new epochs too often; one in {EPOCH_EVERY:.0f} s is taken, for each of "
-                f"them scans the hub's stream"
-            )
-        return None
+        return changed and not self._book.may_change(announce.domain, now)
 
     def _is_copy(self, announce: Announce, now: float) -> bool:
         domain, claims = announce.domain, self._book.claims

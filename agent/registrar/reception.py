@@ -68,19 +68,26 @@ class Reception:
             self._busy.add(domain)
             group.create_task(self._answer(domain, msg))
         else:
-            await self._respond(domain, msg, Answer(refused=refused))
+            await self._respond(domain, msg, refused)
 
-    def _turned_away(self, domain: str, data: bytes) -> str | None:
+    def _turned_away(self, domain: str, data: bytes) -> Answer | None:
         """Why an announcement is not even read."""
+        if (fault := self._server_fault()) is not None:
+            return Answer(refused=fault)
+        if len(data) > MAX_ANNOUNCE:
+            return Answer(refused=f"announce: {len(data)} bytes are above the limit of {MAX_ANNOUNCE}")
+        if (why := self._not_now(domain)) is not None:
+            return Answer(refused=why, later=True)
+        return None
+
+    def _not_now(self, domain: str) -> str | None:
         if domain in self._domains and not self._book.may_announce(domain, _now()):
             return f"{domain!r} announces itself too often; one announcement in ten seconds is enough"
-        if len(data) > MAX_ANNOUNCE:
-            return f"announce: {len(data)} bytes are above the limit of {MAX_ANNOUNCE}"
         if domain in self._busy:
             return f"an announcement of {domain!r} is being answered; announce again"
         if len(self._busy) >= PENDING:
             return f"{PENDING} announcements wait for an answer; announce again"
-        return self._server_fault()
+        return None
 
     async def _answer(self, domain: str, msg: Msg) -> None:
         try:
@@ -89,9 +96,10 @@ class Reception:
         except ContractError as error:
             answer = Answer(refused=str(error))
         except JetStreamError as error:
-            answer = Answer(refused=f"the hub cannot take this in now: {error}")
+            answer = Answer(refused=f"the hub cannot take this in now: {error}", later=True)
         except TimeoutError:
-            answer = Answer(refused=f"the hub's server did not answer within {_ANSWER_SECONDS:.0f} s")
+            late = f"the hub's server did not answer within {_ANSWER_SECONDS:.0f} s"
+            answer = Answer(refused=late, later=True)
         except Exception:  # one announcement must not end the service for all the others
             self._log.exception("an announcement could not be answered", domain=domain)
             answer = Answer(refused="the registrar failed on this announcement; its log says how")

@@ -6,15 +6,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from agent.contract import Checkpoint, Readings, link_consumer, new_epoch, new_run
+from agent.contract import Checkpoint, Readings, new_epoch, new_run
 from agent.link.guard import SENTENCES, NewEpoch, Remembered, Seen, Why, judge
 from agent.state import Acked
 
 EPOCH = new_epoch()
 RUN = new_run()
 CREATED, OTHER = "2026-11-21T06:00:00Z", "2026-11-21T07:00:00Z"
-HERE = frozenset({link_consumer(EPOCH)})
-GONE = frozenset({"somebody-elses"})
 CHECKPOINT = Checkpoint(40, f"{RUN}-normal-40", "TELEMETRY_0", 400)
 
 
@@ -34,76 +32,56 @@ class Case:
 
 
 CASES = [
-    Case("nothing yet", Remembered(None, None, None), Seen(CREATED, 0, GONE, None), NewEpoch(Why.FIRST, 1)),
+    Case("nothing yet", Remembered(None, None, None), Seen(CREATED, 0, None), NewEpoch(Why.FIRST, 1)),
     Case(
         "the state file was lost",
         Remembered(None, None, None),
-        Seen(CREATED, 9, HERE, None),
+        Seen(CREATED, 9, None),
         NewEpoch(Why.STATE_LOST, 1),
     ),
     Case(
         "all is well",
         Remembered(EPOCH, acked(50), CHECKPOINT),
-        Seen(CREATED, 50, HERE, CHECKPOINT.message_id),
+        Seen(CREATED, 50, CHECKPOINT.message_id),
         None,
     ),
-    Case(
-        "others have published too", Remembered(EPOCH, acked(50), None), Seen(CREATED, 90, HERE, None), None
-    ),
-    Case("nothing was acknowledged yet", Remembered(EPOCH, None, None), Seen(CREATED, 0, HERE, None), None),
+    Case("others have published too", Remembered(EPOCH, acked(50), None), Seen(CREATED, 90, None), None),
+    Case("nothing was acknowledged yet", Remembered(EPOCH, None, None), Seen(CREATED, 0, None), None),
     Case(
         "the checkpoint was trimmed",
         Remembered(EPOCH, acked(50), CHECKPOINT),
-        Seen(CREATED, 60, HERE, None),
+        Seen(CREATED, 60, None),
         None,
     ),
     Case(
         "the store was wiped",
         Remembered(EPOCH, acked(50), CHECKPOINT),
-        Seen(OTHER, 0, GONE, None),
+        Seen(OTHER, 0, None),
         NewEpoch(Why.RECREATED, 1),
     ),
     Case(
         "the store was wiped and has overtaken what was acknowledged",
         Remembered(EPOCH, acked(50), CHECKPOINT),
-        Seen(OTHER, 60, HERE, CHECKPOINT.message_id),
+        Seen(OTHER, 60, CHECKPOINT.message_id),
         NewEpoch(Why.RECREATED, 1),
     ),
     Case(
         "an older store was put back, which holds the checkpoint",
         Remembered(EPOCH, acked(50), CHECKPOINT),
-        Seen(CREATED, 45, HERE, CHECKPOINT.message_id),
+        Seen(CREATED, 45, CHECKPOINT.message_id),
         NewEpoch(Why.PUT_BACK, 41),
     ),
     Case(
         "an older store was put back, from before the checkpoint",
         Remembered(EPOCH, acked(50), CHECKPOINT),
-        Seen(CREATED, 30, HERE, None),
+        Seen(CREATED, 30, None),
         NewEpoch(Why.PUT_BACK, 1),
     ),
     Case(
         "an older store was put back, and a device has published past what was acknowledged",
         Remembered(EPOCH, acked(50), CHECKPOINT),
-        Seen(CREATED, 70, HERE, ""),
+        Seen(CREATED, 70, ""),
         NewEpoch(Why.PUT_BACK, 1),
-    ),
-    Case(
-        "the link consumer was deleted",
-        Remembered(EPOCH, acked(50), CHECKPOINT),
-        Seen(CREATED, 50, GONE, CHECKPOINT.message_id),
-        NewEpoch(Why.CONSUMER_GONE, 41),
-    ),
-    Case(
-        "the link consumer was deleted before any checkpoint",
-        Remembered(EPOCH, acked(50), None),
-        Seen(CREATED, 50, GONE, None),
-        NewEpoch(Why.CONSUMER_GONE, 1),
-    ),
-    Case(
-        "the store was wiped before anything was acknowledged",
-        Remembered(EPOCH, None, None),
-        Seen(OTHER, 0, GONE, None),
-        NewEpoch(Why.CONSUMER_GONE, 1),
     ),
 ]
 

@@ -1,0 +1,60 @@
+"""What the link keeper does at the local server: pause and resume the link consumer, begin a new epoch."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import structlog
+
+from agent import contract, streams
+from agent.jetstream import CONSUMER_NOT_FOUND, ApiError, JetStream, StreamInfo
+from agent.link.guard import NewEpoch
+from agent.state import Acked, Position, StateFile
+
+_CONSUMER_PREFIX: Final = contract.link_consumer("")
+
+log = structlog.get_logger("link")
+
+
+async def pause(js: JetStream, domain: str, cls: str, epoch: str, seconds: float) -> None:
+    """Pause the link consumer for so long, 0 to let it flow; one that is gone needs neither. Raises
+    `ApiError` or `UnavailableError`."""
+    try:
+        await js.pause_consumer(contract.leaf_stream(domain, cls), contract.link_consumer(epoch), seconds)
+    except ApiError as error:
+        if error.err_code != CONSUMER_NOT_FOUND:
+            raise
+
+
+async def start_epoch(
+    js: JetStream, domain: str, cls: str, info: StreamInfo, verdict: NewEpoch, state: StateFile
+) -> None:
+    """Make the link consumer of a new epoch and remember it. Raises `ApiError` or `UnavailableError`."""
+    # The consumer first: an agent that dies before the state is saved finds neither of the two epochs usable
+    # and starts a third, while a saved epoch without its consumer would look like one that was deleted by
+    # hand. For the same reason a disk that takes no state now does not stand in the way.
+    epoch = contract.new_epoch()
+    await js.create_consumer(info.name, streams.link_consumer(domain, cls, epoch, verdict.start))
+    current = state.current
+    current.epochs[cls] = epoch
+    checkpoint = current.checkpoint.get(cls)
+    if checkpoint is not None and checkpoint.leaf_seq >= verdict.start:
+        del current.checkpoint[cls]
+    if (acked := current.acked.get(cls)) is not None:
+        current.acked[cls] = Acked(acked.run, acked.n, info.last, info.created, acked.readings, acked.closed)
+    for name, position in current.positions.get(cls, {}).items():
+        # What this stream stores of an input from now on is newer than what is remembered of it.
+        current.positions[cls][name] = Position(position.text, min(position.seq, info.last))
+    try:
+        await state.save()
+    except OSError as error:
+        log.error("the new epoch is not in the state file yet", **{"class": cls}, error=str(error))
+    log.warning("new epoch", **{"class": cls}, epoch=epoch, start=verdict.start, why=verdict.sentence())
+
+
+async def drop_other_epochs(js: JetStream, domain: str, cls: str, epoch: str) -> None:
+    """Delete the consumers of earlier epochs. Raises `ApiError` or `UnavailableError`."""
+    stream, keep = contract.leaf_stream(domain, cls), contract.link_consumer(epoch)
+    for name in await js.consumer_names(stream):
+        if name.startswith(_CONSUMER_PREFIX) and name != keep:
+            await js.delete_consumer(stream, name)

@@ -1,0 +1,316 @@
+"""The link keeper of a leaf: observes, has `decide` decide, acts, and says on the `Board` what state each
+class is in.
+
+It asks the hub and the local server and holds no reading up: with the keeper away a link that is made flows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from agent import contract
+from agent.config import StreamClass
+from agent.contract import Checkpoint
+from agent.jetstream import (
+    CONSUMER_NOT_FOUND,
+    STREAM_NOT_FOUND,
+    ApiError,
+    JetStream,
+    JetStreamError,
+    StreamInfo,
+)
+from agent.link import act
+from agent.link.announcer import Announcer, Said
+from agent.link.board import Board
+from agent.link.compare import confirmed, difference
+from agent.link.decide import REPAIR_EVERY, Ask, Decision, Memory, Pause, Repair, Resume, decide
+from agent.link.guard import NewEpoch, Why
+from agent.link.seen import Compared, ConsumerSeen, LinkSeen, Seen
+from agent.link.states import LinkState
+from agent.link.trim import Trimmer
+from agent.metrics import Metrics
+from agent.state import StateFile
+
+ANNOUNCE_SECONDS: Final = 10.0
+CROWDED_SECONDS: Final = 2.0
+_ASK_FIRST, _ASK_LONGEST = 0.05, 1.0
+_LOOK_SECONDS: Final = 5.0
+_CLOSE_LOOK_SECONDS: Final = 1.0
+_REPAIR_LOOK_SECONDS: Final = 0.1
+_UNKNOWN: Final = LinkSeen(True, 0.0, "unknown")
+"""Without the local system account nobody tells whether the link is up: it is taken to be, so that nothing is
+paused for want of knowledge."""
+
+log = structlog.get_logger("link")
+
+
+@dataclass(slots=True)
+class _Work:
+    """What is remembered of one class between two looks."""
+
+    memory: Memory = field(default_factory=Memory)
+    compared: Compared | None = None
+    accepted_epoch: str = ""
+
+
+class Keeper:
+    """Keeps the link of every class; `attach` and `detach` say over which connection. What it finds stands on
+    the `board`. `link_seen` tells the
+    state of the server's connection to the hub, None where nobody knows; `stream_gone` is called when a
+    stream of the leaf is not there any more."""
+
+    def __init__(
+        self,
+        *,
+        domain: str,
+        classes: Mapping[str, StreamClass],
+        state: StateFile,
+        metrics: Metrics,
+        board: Board,
+        trimmer: Trimmer,
+        link_seen: Callable[[], LinkSeen | None],
+        stream_gone: Callable[[str], None],
+    ) -> None:
+        self._domain, self._classes, self._state, self._metrics = domain, classes, state, metrics
+        self._board, self._trimmer = board, trimmer
+        self._link_seen, self._stream_gone = link_seen, stream_gone
+        self._js: JetStream | None = None
+        self._announcer: Announcer | None = None
+        self._due = asyncio.Event()
+        self._ask = asyncio.Event()
+        self._refused: str | None = None
+        self._silent_since: float | None = None
+        self._silence = ""
+        self._held_until = 0.0
+        self._may_repair_at = 0.0
+        self._work = {cls: _Work() for cls in classes}
+
+    @property
+    def answered(self) -> bool:
+        """Whether the hub answered the newest announcement."""
+        return self._silent_since is None and any(one.compared for one in self._work.values())
+
+    def attach(self, js: JetStream, announcer: Announcer) -> None:
+        """Work over this connection, and look at once."""
+        self._js, self._announcer = js, announcer
+        for one in self._work.values():
+            one.memory = Memory(confirmed=one.memory.confirmed)
+            one.compared = None
+        self.look()
+        self.announce_now()
+
+    def detach(self) -> None:
+        """There is no connection to work over."""
+        self._js = self._announcer = None
+        for cls in self._work:
+            self._board.show(cls, LinkState.AWAY, "it does not answer")
+
+    def epoch_begun(self, cls: str, why: Why) -> None:
+        """The local guard has begun a new epoch: what was known of the one before says nothing of it."""
+        self._work[cls] = _Work()
+        self._board.classes[cls].confirmed = 0
+        if why is not Why.FIRST:
+            self._may_repair_at = _now() + REPAIR_EVERY
+
+    def look(self) -> None:
+        """Something has changed: look without waiting for the next turn."""
+        self._due.set()
+
+    def announce_now(self) -> None:
+        """Something has changed that the hub should know, or that it can tell: announce at once."""
+        self._ask.set()
+
+    def hold(self, seconds: float) -> None:
+        """Pause the link of every class for so long."""
+        self._held_until = _now() + seconds
+        self._due.set()
+
+    def release(self) -> None:
+        """End `hold` before its time."""
+        self._held_until = 0.0
+        self._due.set()
+
+    async def run(self) -> None:
+        """Keep the link until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._run_asking())
+            while True:
+                self._due.clear()
+                if self._js is not None:
+                    await self._turn(self._js)
+                await _wait(self._due, self._until_next_look())
+
+    def _until_next_look(self) -> float:
+        states = {one.state for one in self._board.classes.values()}
+        if LinkState.REPAIRING in states:
+            return _REPAIR_LOOK_SECONDS
+        return _LOOK_SECONDS if states == {LinkState.FLOWING} else _CLOSE_LOOK_SECONDS
+
+    async def _turn(self, js: JetStream) -> None:
+        for cls in self._classes:
+            try:
+                seen = await self._observe(js, cls)
+                if js is self._js:
+                    await self._carry_out(js, cls, seen, decide(self._work[cls].memory, seen))
+            except JetStreamError as error:
+                self._away(js, cls, error)
+
+    def _away(self, js: JetStream, cls: str, error: JetStreamError) -> None:
+        if js is not self._js:
+            return
+        self._board.show(cls, LinkState.AWAY, str(error))
+        if isinstance(error, ApiError) and error.err_code == STREAM_NOT_FOUND:
+            self._stream_gone(str(error))
+
+    async def _observe(self, js: JetStream, cls: str) -> Seen:
+        epoch = self._state.current.epochs[cls]
+        # The link first: a consumer that is looked at afterwards was paused no later than the link was lost.
+        link = self._link_seen() or _UNKNOWN
+        return Seen(
+            now=_now(),
+            epoch=epoch,
+            link=link,
+            consumer=await _consumer(js, contract.leaf_stream(self._domain, cls), epoch),
+            compared=self._work[cls].compared,
+            refused=self._refused,
+            silent_since=self._silent_since,
+            held_until=self._held_until,
+            may_repair_at=self._may_repair_at,
+        )
+
+    async def _carry_out(self, js: JetStream, cls: str, seen: Seen, decision: Decision) -> None:
+        self._work[cls].memory = decision.memory
+        self._board.show(cls, decision.state, decision.detail)
+        for action in decision.actions:
+            match action:
+                case Pause(seconds):
+                    await act.pause(js, self._domain, cls, seen.epoch, seconds)
+                    self._due.set()
+                case Resume():
+                    await act.pause(js, self._domain, cls, seen.epoch, 0.0)
+                    self._due.set()
+                case Ask():
+                    self.announce_now()
+                case Repair(epoch):
+                    await self._repair(js, cls, epoch)
+
+    async def _repair(self, js: JetStream, cls: str, epoch: NewEpoch) -> None:
+        info = await js.stream_info(contract.leaf_stream(self._domain, cls))
+        await act.start_epoch(js, self._domain, cls, info, epoch, self._state)
+        self._metrics.epochs.labels(cls, epoch.why.value).inc()
+        self._may_repair_at = _now() + REPAIR_EVERY
+        self._work[cls].compared = None
+        self._board.classes[cls].confirmed = 0
+        self.announce_now()
+        self._due.set()
+
+    async def _run_asking(self) -> None:
+        failures = 0
+        while True:
+            self._ask.clear()
+            failures = 0 if await self._asked() else failures + 1
+            self._due.set()
+            if failures:
+                await asyncio.sleep(min(_ASK_LONGEST, _ASK_FIRST * 2 ** min(failures - 1, 10)))
+            await _wait(self._ask, self._until_next_ask())
+
+    def _until_next_ask(self) -> float:
+        if self._silent_since is not None:
+            return _ASK_LONGEST
+        crowded = any(one.crowded for one in self._board.classes.values())
+        return CROWDED_SECONDS if crowded else ANNOUNCE_SECONDS
+
+    async def _asked(self) -> bool:
+        """Announce once, if there is a connection; whether the hub answered."""
+        js, announcer = self._js, self._announcer
+        if js is None or announcer is None:
+            return True
+        known = {cls: one.confirmed for cls, one in self._board.classes.items()}
+        try:
+            said = await announcer.ask(known, self._link_seen() or _UNKNOWN)
+            if js is self._js:
+                await self._take_in(js, announcer, said)
+        except JetStreamError as error:
+            for cls in self._work:
+                self._away(js, cls, error)
+            return False
+        return said.answer is not None
+
+    async def _take_in(self, js: JetStream, announcer: Announcer, said: Said) -> None:
+        answer = said.answer
+        self._metrics.linked.set(answer is not None)
+        for cls, info in said.streams.items():
+            self._board.count(cls, info)
+        if answer is None:
+            self._silent_since = self._silent_since or _now()
+            if said.silence != self._silence:
+                log.debug("announced in vain", why=said.silence)
+            self._silence = said.silence
+            return
+        self._silent_since, self._silence = None, ""
+        self._refused = answer.refused
+        for cls, compared in said.compared.items():
+            if compared.epoch != self._state.current.epochs[cls]:
+                continue
+            self._work[cls].compared = compared
+            self._board.classes[cls].hub_stream = answer.classes[cls].stream
+            await self._agree(js, announcer, cls, said.streams[cls], answer.classes[cls].checkpoint)
+            self._board.count(cls, said.streams[cls])
+
+    async def _agree(
+        self, js: JetStream, announcer: Announcer, cls: str, info: StreamInfo, proposed: Checkpoint | None
+    ) -> None:
+        """Take in what both sides hold; nothing is trimmed and no newer checkpoint is agreed on while
+        something speaks against it, for that would hide what one side has lost."""
+        one, shown = self._work[cls], self._board.classes[cls]
+        compared = one.compared
+        assert compared is not None
+        if one.accepted_epoch != compared.epoch:
+            await act.drop_other_epochs(js, self._domain, cls, compared.epoch)
+            one.accepted_epoch = compared.epoch
+        if difference(compared) is not None:
+            shown.confirmed = 0
+            return
+        agreed = confirmed(compared)
+        if proposed and await announcer.same(cls, info, proposed.leaf_seq, proposed.message_id):
+            agreed = max(agreed, proposed.leaf_seq)
+            self._state.current.checkpoint[cls] = proposed
+            self._state.mark()
+        shown.confirmed = agreed
+        if shown.crowded:
+            await self._trimmer.trim(js, cls, info, agreed)
+
+
+async def _consumer(js: JetStream, stream: str, epoch: str) -> ConsumerSeen | None:
+    try:
+        info = await js.consumer_info(stream, contract.link_consumer(epoch))
+    except ApiError as error:
+        if error.err_code != CONSUMER_NOT_FOUND:
+            raise
+        return None
+    return ConsumerSeen(
+        start=info.start,
+        paused_for=info.pause_remaining,
+        bound=info.push_bound,
+        delivered=info.delivered,
+        floor=info.ack_floor,
+        in_flight=info.ack_pending,
+        pending=info.pending,
+    )
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

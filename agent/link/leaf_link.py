@@ -1,0 +1,138 @@
+"""The link of a leaf, put together: what watches it, keeps it, shows it and says how long it may last."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from nats.aio.client import Client
+
+from agent.clock import ClockReader
+from agent.config import Config
+from agent.contract import Previous
+from agent.jetstream import JetStream, StreamInfo
+from agent.link.announcer import Announcer
+from agent.link.board import Board
+from agent.link.declared.commands import CommandMirror
+from agent.link.events import LinkEvents
+from agent.link.guard import NewEpoch
+from agent.link.horizon import Horizon
+from agent.link.keeper import Keeper
+from agent.link.seen import LinkSeen
+from agent.link.trim import Trimmer
+from agent.metrics import Metrics
+from agent.state import StateFile
+
+Service = Callable[[], Awaitable[Any]]
+
+
+class LeafLink:
+    """The link of all classes of a leaf in one run of its agent, over the current connection to the local
+    server: `attach` and `detach` say which that is. `ledger` gives the newest counts of a class, `renew` ends
+    a connection that leads nowhere, and `system_seed` is the key of the server's system account, without
+    which nothing is paused when the link is lost."""
+
+    def __init__(
+        self,
+        config: Config,
+        run: str,
+        state: StateFile,
+        metrics: Metrics,
+        trimmer: Trimmer,
+        *,
+        ledger: Callable[[str], Previous],
+        renew: Callable[[str], None],
+        system_seed: Path | None,
+    ) -> None:
+        self._domain, self._run, self._state, self._metrics = config.domain, run, state, metrics
+        self._ledger, self._clock = ledger, ClockReader()
+        classes = {cls.name: cls for cls in config.class_}
+        embedded = config.nats.server == "embedded"
+        self.horizon = Horizon(
+            {cls.name: cls.max_bytes for cls in config.class_},
+            config.nats.max_file_store if embedded else None,
+        )
+        self.board = Board(config.domain, classes, metrics, self._watch)
+        self._events: LinkEvents | None = None
+        if system_seed is not None:
+            url = f"nats://{config.nats.listen}"
+            self._events = LinkEvents(url, system_seed, config.domain, self._changed)
+        self.keeper = Keeper(
+            domain=config.domain,
+            classes=classes,
+            state=state,
+            metrics=metrics,
+            board=self.board,
+            trimmer=trimmer,
+            link_seen=self._seen,
+            stream_gone=renew,
+        )
+        self._commands = CommandMirror(config.domain, state, metrics, self.keeper.announce_now)
+
+    def services(self) -> dict[str, Service]:
+        """What runs beside the publish path, by name."""
+        services: dict[str, Service] = {"link": self.keeper.run, "commands": self._commands.run}
+        if self._events is not None:
+            services["events"] = self._events.run
+        return services
+
+    def attach(self, nc: Client, js: JetStream) -> None:
+        """Work over this connection, at once."""
+        announcer = Announcer(
+            nc,
+            js,
+            domain=self._domain,
+            run=self._run,
+            versions={"agent": version("petiole")},
+            state=self._state,
+            ledger=self._ledger,
+            clock=lambda: str(self._clock.read()),
+            commands=self._commands,
+        )
+        self.keeper.attach(js, announcer)
+        self._commands.attach(js)
+
+    def detach(self) -> None:
+        """There is no connection to work over."""
+        self.keeper.detach()
+        self._commands.detach()
+
+    def epoch_begun(self, cls: str, epoch: NewEpoch) -> None:
+        """The local guard has begun a new epoch."""
+        self._metrics.epochs.labels(cls, epoch.why.value).inc()
+        self.keeper.epoch_begun(cls, epoch.why)
+
+    def status(self) -> Mapping[str, Any]:
+        """The link as one row of `/status`."""
+        board = self.board
+        return {"linked": self.keeper.answered, "state": board.state, "sentence": board.sentence}
+
+    def class_status(self, cls: str) -> dict[str, Any]:
+        """The link of one class as a row of `/status`."""
+        one = self.board.classes[cls]
+        return {
+            "epoch": self._state.current.epochs.get(cls),
+            "state": one.state,
+            "sentence": one.sentence,
+            "last": one.last,
+            "confirmed": one.confirmed,
+            "hub_stream": one.hub_stream,
+            "seconds_to_loss": self.horizon.seconds[cls],
+        }
+
+    def declared_status(self) -> list[Mapping[str, Any]]:
+        """Every mirror and source beside the telemetry, a row each."""
+        return [self._commands.status()]
+
+    def _seen(self) -> LinkSeen | None:
+        return self._events.seen if self._events is not None else None
+
+    def _changed(self) -> None:
+        self.keeper.look()
+        self.keeper.announce_now()
+
+    def _watch(self, cls: str, info: StreamInfo, confirmed: int) -> None:
+        self.horizon.observe(cls, info, confirmed, asyncio.get_running_loop().time())

@@ -1,0 +1,73 @@
+"""The states of a link, each with its one sentence: the same in the log, in `/status`, in `petiole status`
+and, by its name, in the metric."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+
+class LinkState(StrEnum):
+    """How the link of one class is; the value is the label of the metric. In the order of gravity."""
+
+    FLOWING = "flowing"
+    IN_TURN = "in_turn"
+    COMPARING = "comparing"
+    HELD = "held"
+    CLOSED = "closed"
+    UNVERIFIED = "unverified"
+    REPAIRING = "repairing"
+    POSTPONED = "postponed"
+    FULL = "full"
+    CAPPED = "capped"
+    DOWN = "down"
+    DISCARDED = "discarded"
+    UNHEARD = "unheard"
+    STUCK = "stuck"
+    CONTESTED = "contested"
+    REFUSED = "refused"
+    AWAY = "away"
+
+
+SENTENCES: Final = {
+    LinkState.FLOWING: "data flows, and leaf and hub agree on what the hub holds",
+    LinkState.IN_TURN: "this class waits until class {detail}, which goes first, has caught up",
+    LinkState.COMPARING: "the link is up; leaf and hub compare what they hold before data flows",
+    LinkState.HELD: "the link is paused because somebody asked for it; readings are kept here until then",
+    LinkState.CLOSED: "{detail}; readings are kept here",
+    LinkState.UNVERIFIED: "the link is up, but the hub's registrar does not answer: data flows as far as "
+    "this side can tell, what arrives is compared once the registrar is back; see whether `petiole run` "
+    "runs on the hub",
+    LinkState.REPAIRING: "{detail}; a new epoch of the link begins where both sides agree",
+    LinkState.POSTPONED: "{detail}; a new epoch is due and waits, for there is at most one in 30 s",
+    LinkState.FULL: "the hub's stream is full: readings wait here and nothing is lost; commit and purge on "
+    "the hub (run ingest), or give its stream more room",
+    LinkState.CAPPED: "this domain has sent as much as the hub allows it in an hour: readings wait here, "
+    "nothing is lost, and it goes on by itself",
+    LinkState.DOWN: "the link to the hub is down: readings are kept here, and flow when it is back",
+    LinkState.DISCARDED: "messages {detail} went from the stream of this leaf before the hub had them: "
+    "somebody purged or deleted them here; the audit names what is missing",
+    LinkState.UNHEARD: "the link is up, but the hub takes nothing from this class: its source is missing, or "
+    "the hub's user of this leaf lacks a permission: {detail}",
+    LinkState.STUCK: "the flow has stopped, for the hub's acknowledgements do not come back: {detail}",
+    LinkState.CONTESTED: "another machine announces this domain too: a domain is one machine's; stop the "
+    "other one, or give it a domain of its own",
+    LinkState.REFUSED: "the hub refuses this leaf: {detail}",
+    LinkState.AWAY: "the local NATS server cannot be used: {detail}",
+}
+
+ORDINARY: Final = frozenset(
+    {LinkState.FLOWING, LinkState.IN_TURN, LinkState.COMPARING, LinkState.HELD, LinkState.CLOSED}
+)
+"""States that need nobody's attention."""
+
+
+def sentence(state: LinkState, detail: str = "") -> str:
+    """The sentence of a state; `detail` fills in what differs from case to case."""
+    return SENTENCES[state].format(detail=detail)
+
+
+def worst(states: list[LinkState]) -> LinkState:
+    """The gravest of the states of all classes; there is at least one."""
+    order = list(LinkState)
+    return max(states, key=order.index)

@@ -1,0 +1,295 @@
+"""What the link keeper decides: the table of its cases, and courses of several steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from agent.link.decide import (
+    ANSWER_WITHIN,
+    DRAIN_WITHIN,
+    PAUSE,
+    STUCK_AFTER,
+    UNHEARD_AFTER,
+    Action,
+    Ask,
+    Decision,
+    Memory,
+    Pause,
+    Repair,
+    Resume,
+    decide,
+)
+from agent.link.guard import NewEpoch, Why
+from agent.link.seen import Compared, ConsumerSeen, LinkSeen, Seen
+from agent.link.states import ORDINARY, SENTENCES, LinkState, sentence, worst
+from tests.unit.link.test_compare import WELL
+
+NOW = 1000.0
+UP = LinkSeen(True, NOW - 1, "s/1")
+DOWN = LinkSeen(False, NOW - 1)
+FLOWS = ConsumerSeen(start=1, paused_for=0.0, bound=True, delivered=210, floor=200, in_flight=0, pending=0)
+PAUSED = replace(FLOWS, paused_for=25.0)
+SAID = replace(WELL, asked=NOW - 0.5, link_key="s/1", epoch="e")
+LOST = replace(SAID, cursor=100, agreed=False)
+SEEN = Seen(now=NOW, epoch="e", link=UP, consumer=FLOWS, compared=SAID)
+NEW = Memory()
+KNOWN = Memory(began=NOW - 60, verified=("s/1", "e"), moved_at=NOW - 1, heard_at=NOW - 1, confirmed=205)
+LATE = LinkSeen(True, NOW - ANSWER_WITHIN - 1, "s/1")
+HUB_LOST = NewEpoch(Why.HUB_LOST, 101)
+GONE = NewEpoch(Why.CONSUMER_GONE, 206)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is remembered and seen, and what follows."""
+
+    name: str
+    memory: Memory
+    seen: Seen
+    state: LinkState
+    actions: tuple[Action, ...] = ()
+
+
+def seen(
+    *, link: LinkSeen = UP, consumer: ConsumerSeen | None = FLOWS, compared: Compared | None = SAID
+) -> Seen:
+    """`SEEN` with these parts."""
+    return replace(SEEN, link=link, consumer=consumer, compared=compared)
+
+
+def said(word: str) -> Seen:
+    """The hub answers with this word of state."""
+    return seen(compared=replace(SAID, word=word))
+
+
+CASES = [
+    Case("the link is lost", KNOWN, seen(link=DOWN), LinkState.DOWN, (Pause(PAUSE),)),
+    Case("it stays lost", KNOWN, seen(link=DOWN, consumer=PAUSED), LinkState.DOWN),
+    Case(
+        "the pause runs out",
+        KNOWN,
+        seen(link=DOWN, consumer=replace(PAUSED, paused_for=12.0)),
+        LinkState.DOWN,
+        (Pause(PAUSE),),
+    ),
+    Case(
+        "the clock was set forward and the pause is over",
+        KNOWN,
+        seen(link=DOWN, consumer=FLOWS),
+        LinkState.DOWN,
+        (Pause(PAUSE),),
+    ),
+    Case(
+        "the clock was set back and the pause is an hour long",
+        KNOWN,
+        seen(link=DOWN, consumer=replace(PAUSED, paused_for=3600.0)),
+        LinkState.DOWN,
+        (Pause(PAUSE),),
+    ),
+    Case("lost, without a consumer", KNOWN, seen(link=DOWN, consumer=None), LinkState.DOWN),
+    Case(
+        "closed on purpose",
+        KNOWN,
+        seen(link=replace(DOWN, closed="closed until 22:00"), consumer=PAUSED),
+        LinkState.CLOSED,
+    ),
+    Case(
+        "the link is back and nobody has answered yet",
+        KNOWN,
+        seen(link=replace(UP, key="s/2"), consumer=PAUSED),
+        LinkState.COMPARING,
+        (Ask(),),
+    ),
+    Case(
+        "an answer from before the link was lost does not count",
+        KNOWN,
+        seen(link=replace(UP, key="s/2"), consumer=PAUSED),
+        LinkState.COMPARING,
+        (Ask(),),
+    ),
+    Case(
+        "the comparison takes long and the pause runs out",
+        NEW,
+        seen(consumer=replace(PAUSED, paused_for=5.0), compared=None),
+        LinkState.COMPARING,
+        (Pause(PAUSE), Ask()),
+    ),
+    Case("back, and both agree", NEW, seen(consumer=PAUSED), LinkState.FLOWING, (Resume(),)),
+    Case("the agent starts on a link that flows", NEW, SEEN, LinkState.FLOWING),
+    Case(
+        "the registrar does not answer in time",
+        replace(NEW, began=NOW - 60, moved_at=NOW),
+        seen(link=LATE, consumer=PAUSED, compared=None),
+        LinkState.UNVERIFIED,
+        (Resume(), Ask()),
+    ),
+    Case(
+        "the hub refuses this leaf",
+        NEW,
+        replace(seen(consumer=PAUSED, compared=None), refused="no such domain"),
+        LinkState.REFUSED,
+        (Ask(),),
+    ),
+    Case(
+        "somebody has paused the consumer and forgotten it",
+        KNOWN,
+        seen(consumer=PAUSED),
+        LinkState.FLOWING,
+        (Resume(),),
+    ),
+    Case(
+        "a person wants it paused",
+        KNOWN,
+        replace(SEEN, held_until=NOW + 100),
+        LinkState.HELD,
+        (Pause(PAUSE),),
+    ),
+    Case(
+        "a person's pause is over",
+        KNOWN,
+        replace(seen(consumer=PAUSED), held_until=NOW - 1),
+        LinkState.FLOWING,
+        (Resume(),),
+    ),
+    Case(
+        "another class goes first",
+        KNOWN,
+        replace(SEEN, first_in_turn="critical"),
+        LinkState.IN_TURN,
+        (Pause(PAUSE),),
+    ),
+    Case(
+        "the hub lost messages: first the pause",
+        KNOWN,
+        seen(compared=LOST),
+        LinkState.REPAIRING,
+        (Pause(PAUSE),),
+    ),
+    Case(
+        "then what is in flight",
+        replace(KNOWN, due=HUB_LOST, due_since=NOW - 1),
+        seen(consumer=replace(PAUSED, in_flight=3), compared=LOST),
+        LinkState.REPAIRING,
+    ),
+    Case(
+        "then another look, for something may have flowed meanwhile",
+        replace(KNOWN, due=HUB_LOST, due_since=NOW - 0.1),
+        seen(consumer=PAUSED, compared=LOST),
+        LinkState.REPAIRING,
+        (Ask(),),
+    ),
+    Case(
+        "then the new epoch",
+        replace(KNOWN, due=HUB_LOST, due_since=NOW - 1),
+        seen(consumer=PAUSED, compared=LOST),
+        LinkState.REPAIRING,
+        (Repair(HUB_LOST),),
+    ),
+    Case(
+        "what is in flight never comes back",
+        replace(KNOWN, due=HUB_LOST, due_since=NOW - DRAIN_WITHIN - 0.1),
+        seen(consumer=replace(PAUSED, in_flight=3), compared=LOST),
+        LinkState.REPAIRING,
+        (Repair(HUB_LOST),),
+    ),
+    Case(
+        "it was nothing after all",
+        replace(KNOWN, due=HUB_LOST, due_since=NOW - 1),
+        seen(consumer=PAUSED),
+        LinkState.COMPARING,
+        (Resume(),),
+    ),
+    Case(
+        "the last epoch is less than 30 s old",
+        replace(KNOWN, due=HUB_LOST, due_since=NOW - 1),
+        replace(seen(consumer=PAUSED, compared=LOST), may_repair_at=NOW + 10),
+        LinkState.POSTPONED,
+    ),
+    Case("the consumer is gone", KNOWN, seen(consumer=None), LinkState.REPAIRING, (Ask(),)),
+    Case(
+        "the consumer is gone and the hub has said where it is",
+        replace(KNOWN, due=GONE, due_since=NOW - 1),
+        seen(consumer=None),
+        LinkState.REPAIRING,
+        (Repair(GONE),),
+    ),
+    Case(
+        "the consumer is gone and the hub says nothing",
+        replace(KNOWN, due=GONE, due_since=NOW - ANSWER_WITHIN),
+        seen(consumer=None, compared=replace(SAID, asked=NOW - 20, link_key="s/0")),
+        LinkState.REPAIRING,
+        (Repair(NewEpoch(Why.CONSUMER_GONE, 151)),),
+    ),
+    Case("the hub's stream is full", KNOWN, said("full"), LinkState.FULL),
+    Case("the hub's cap is reached", KNOWN, said("capped"), LinkState.CAPPED),
+    Case("another machine announces the domain", KNOWN, said("contested"), LinkState.CONTESTED),
+    Case(
+        "nobody listens",
+        replace(KNOWN, heard_at=NOW - UNHEARD_AFTER - 1),
+        seen(consumer=replace(FLOWS, bound=False)),
+        LinkState.UNHEARD,
+    ),
+    Case(
+        "acknowledgements do not come back",
+        replace(KNOWN, moved=(1000, 0, 205), moved_at=NOW - STUCK_AFTER - 1),
+        seen(consumer=replace(FLOWS, delivered=1000, floor=0, in_flight=1000, pending=500)),
+        LinkState.STUCK,
+    ),
+    Case(
+        "messages went before they were sent",
+        KNOWN,
+        seen(compared=replace(SAID, first=209)),
+        LinkState.DISCARDED,
+    ),
+    Case(
+        "the registrar went away",
+        KNOWN,
+        replace(SEEN, silent_since=NOW - ANSWER_WITHIN - 1),
+        LinkState.UNVERIFIED,
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_keeper_decides(case: Case) -> None:
+    decision = decide(case.memory, case.seen)
+    assert (decision.state, decision.actions) == (case.state, case.actions)
+
+
+def after(decision: Decision, seconds: float, what: Seen) -> Decision:
+    """The next decision, so many seconds later."""
+    return decide(decision.memory, replace(what, now=NOW + seconds))
+
+
+def test_a_repair_is_compared_anew_in_its_own_epoch() -> None:
+    ready = decide(replace(KNOWN, due=HUB_LOST, due_since=NOW - 1), seen(consumer=PAUSED, compared=LOST))
+    assert ready.actions == (Repair(HUB_LOST),)
+    new = replace(SEEN, epoch="f", compared=None)
+    waiting = after(ready, 0.1, new)
+    assert (waiting.state, waiting.actions) == (LinkState.COMPARING, (Ask(),))
+    compared = replace(SAID, epoch="f", asked=NOW + 0.2, start=101, floor=100, cursor=0, same=None)
+    assert after(waiting, 0.3, replace(new, compared=compared)).state is LinkState.FLOWING
+
+
+def test_an_idle_link_is_never_stuck() -> None:
+    decision = decide(KNOWN, SEEN)
+    for minute in range(1, 10):
+        decision = after(decision, 60.0 * minute, SEEN)
+        assert decision.state is LinkState.FLOWING
+
+
+def test_a_repair_that_is_due_outlives_a_lost_link() -> None:
+    due = decide(KNOWN, seen(compared=LOST))
+    lost = after(due, 1, seen(link=DOWN, consumer=PAUSED))
+    assert lost.state is LinkState.DOWN
+    back = LinkSeen(True, NOW + 5, "s/2")
+    assert after(lost, 5, seen(link=back, consumer=PAUSED)).actions == (Ask(),)
+
+
+def test_every_state_has_a_sentence_and_the_gravest_counts() -> None:
+    assert set(SENTENCES) == set(LinkState)
+    assert all(sentence(state, "x") for state in LinkState)
+    assert worst([LinkState.FLOWING, LinkState.STUCK, LinkState.DOWN]) is LinkState.STUCK
+    assert worst([LinkState.FLOWING]) in ORDINARY
