@@ -133,12 +133,14 @@ class LeafMember(Struct, forbid_unknown_fields=True):
 class Registrar(Struct, forbid_unknown_fields=True):
     """The hub's registrar (role hub). `keep` is how many committed messages an aggregate retains, so that
     checkpoints can still be checked; `max_sources` how many classes of leaves it takes; `aggregates` how many
-    there are at least; `replicas` on how many servers of a cluster the hub's streams stand."""
+    there are at least; `bytes_per_hour` what a domain may send (None: as much as it likes); `replicas` on how
+    many servers of a cluster the hub's streams stand."""
 
     keep: Annotated[int, Meta(ge=0)] = 10_000
     max_bytes: Size = Size(4 * 2**30)
     max_sources: Annotated[int, Meta(ge=1, le=2_000)] = 200
     aggregates: Annotated[int, Meta(ge=1, le=100)] = 1
+    bytes_per_hour: Size | None = None
     replicas: Literal[1, 3] = 1
 
 
