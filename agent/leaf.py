@@ -27,6 +27,7 @@ from agent.ledger import ClassLedger
 from agent.link.horizon_report import HorizonReport
 from agent.link.leaf_link import LeafLink
 from agent.link.local import make_ready
+from agent.link.rate import ensure_rate
 from agent.link.trim import Trimmer
 from agent.metrics import Metrics
 from agent.publisher import Publisher
@@ -205,6 +206,7 @@ class Leaf:
         stored: dict[str, int] = {}
         for name, cls in self._classes.items():
             info, verdict = await make_ready(js, self._config.domain, cls, self._state)
+            await ensure_rate(js, self._config.domain, cls, self._state.current.epochs[name])
             if verdict is not None:
                 self.link.epoch_begun(name, verdict)
             if not self._completed:

@@ -14,6 +14,7 @@ from agent import contract
 from agent.config.aggregates import aggregates
 from agent.config.schema import Config, Nats, listen_address
 from agent.contract import COMMANDS_BYTES
+from agent.link import windows
 
 _USER_KEY: Final = re.compile(r"U[A-Z2-7]{55}\Z")
 _EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
@@ -43,6 +44,7 @@ def check(config: Config) -> Iterator[Problem]:
     yield from _inputs(config)
     yield from _role(config)
     yield from _apps(config)
+    yield from _link(config)
     yield from _members(config)
     yield from _hub_streams(config)
     yield from _addresses(config)
@@ -118,6 +120,22 @@ def _apps(config: Config) -> Iterator[Problem]:
             yield Problem("nats.apps", f'"{app}" is this agent itself', "name other programs only")
     if config.nats.apps and config.role == "hub":
         yield Problem("nats.apps", "commands are read on leaves", "move it to a leaf")
+
+
+def _link(config: Config) -> Iterator[Problem]:
+    for text in config.link.windows:
+        try:
+            windows.parse(text)
+        except ValueError as error:
+            yield Problem("link.windows", str(error), 'write it as "22:00-06:00", by local time')
+    if config.link.windows and config.role == "hub":
+        yield Problem("link.windows", "the hub dials nobody", "set it on the leaf")
+    elif config.link.windows and config.nats.server == "external":
+        yield Problem(
+            "link.windows",
+            'are for an embedded server only, and nats.server is "external"',
+            'remove it, or let the agent run the server: server = "embedded"',
+        )
 
 
 def _is_url(url: str) -> bool:

@@ -99,10 +99,33 @@ class Nats(Struct, forbid_unknown_fields=True):
 
 
 class StreamClass(Struct, forbid_unknown_fields=True):
-    """A class of readings: a stream of its own with a quota; when that is full it takes nothing more."""
+    """A class of readings: a stream of its own with a quota; when that is full it takes nothing more. Over a
+    link that is back the class with the smallest `priority` goes first. `link_rate` is how many bytes a
+    second the hub takes of it on average."""
 
     name: str = contract.DEFAULT_CLASS
     max_bytes: Size = Size(2**30)
+    priority: Annotated[int, Meta(ge=0, le=100)] = 10
+    link_rate: Size | None = None
+
+
+class Link(Struct, forbid_unknown_fields=True):
+    """A leaf's link to its hub. `windows` are the times of day, by local time, in which it is open; empty:
+    always. `thin` asks less of a link that is paid for by the byte."""
+
+    profile: Literal["normal", "thin"] = "normal"
+    windows: list[str] = []
+
+    @property
+    def ping_seconds(self) -> int:
+        """From ping to ping: a dead link is noticed after two to three of them (by the hub, whose pings are
+        its own, in 20 s)."""
+        return 30 if self.profile == "thin" else 5
+
+    @property
+    def announce_seconds(self) -> float:
+        """From announcement to announcement while nothing happens."""
+        return 60.0 if self.profile == "thin" else 10.0
 
 
 class Publish(Struct, forbid_unknown_fields=True):
@@ -153,6 +176,7 @@ class Config(Struct, forbid_unknown_fields=True):
     state_dir: Path = Path("/var/lib/petiole")
     log: Log = msgspec.field(default_factory=Log)
     nats: Nats = msgspec.field(default_factory=Nats)
+    link: Link = msgspec.field(default_factory=Link)
     class_: list[StreamClass] = msgspec.field(name="class", default_factory=lambda: [StreamClass()])
     publish: Publish = msgspec.field(default_factory=Publish)
     admin: Admin = msgspec.field(default_factory=Admin)

@@ -29,6 +29,7 @@ from agent.server import permissions
 from agent.server.permissions import Permissions
 
 MAX_PAYLOAD = 8 * 1024 * 1024
+PING_SECONDS = 5
 LINK_INCLUDE = "link.conf"
 
 _SYSTEM_ACCOUNT = "SYS"
@@ -92,9 +93,9 @@ class HubConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafConfig:
-    """A leaf's server, which dials `hub_urls` (`nats-leaf://host:port`) with the seed in `link_key_file`.
-    Keys are public; sizes are bytes, `max_file_store` as in `HubConfig`. `apps` are the local programs that
-    have commands of their own."""
+    """A leaf's server, which dials `hub_urls` (`nats-leaf://host:port`) with the seed in `link_key_file`,
+    unless the link is not `link_open`. Keys are public; sizes are bytes, `max_file_store` as in `HubConfig`.
+    `apps` are the local programs that have commands of their own."""
 
     server_name: str
     domain: str
@@ -108,6 +109,8 @@ class LeafConfig:
     classes: tuple[str, ...] = (DEFAULT_CLASS,)
     apps: tuple[str, ...] = ()
     listen: str = "127.0.0.1:4222"
+    ping_seconds: int = PING_SECONDS
+    link_open: bool = True
     max_payload: int = MAX_PAYLOAD
     pid_file: Path | None = None
     log_file: Path | None = None
@@ -176,6 +179,7 @@ def _leaf(config: LeafConfig) -> dict[str, Any]:
                     # The server's own second is too short for a satellite link.
                     "dial_timeout": "10s",
                     "first_info_timeout": "10s",
+                    "disabled": not config.link_open,
                     _INCLUDE: LINK_INCLUDE,
                 }
             ]
@@ -203,8 +207,9 @@ def _common(config: ServerConfig, domain: str) -> dict[str, Any]:
         }
     return head | {
         "max_payload": config.max_payload,
-        # A dead link is noticed by the leaf in 15 s, by the hub in 20 s; by default it may take six minutes.
-        "ping_interval": "5s",
+        # Of 5 s: a dead link is noticed by the leaf in 15 s, by the hub in 20 s; by default it may take six
+        # minutes.
+        "ping_interval": f"{config.ping_seconds if isinstance(config, LeafConfig) else PING_SECONDS}s",
         "ping_max": 2,
         "jetstream": {
             "domain": domain,

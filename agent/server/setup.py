@@ -8,6 +8,7 @@ from pathlib import Path
 
 from agent import contract
 from agent.config import Config, aggregates
+from agent.link.windows import Windows, local_time
 from agent.server.keys import ensure_key
 from agent.server.render import HubConfig, LeafConfig, LeafUser, ServerConfig
 
@@ -81,6 +82,8 @@ def _leaf(config: Config, machine: str) -> LeafConfig:
         classes=tuple(cls.name for cls in config.class_),
         apps=tuple(config.nats.apps),
         listen=config.nats.listen,
+        ping_seconds=config.link.ping_seconds,
+        link_open=Windows(config.link.windows).open(local_time()),
     )
 
 

@@ -286,3 +286,23 @@ def test_the_example_shows_the_defaults_of_each_input(file: Path, kind: str) -> 
     for field in fields(read):
         default = field.default if field.default_factory is NODEFAULT else field.default_factory()
         assert field.required or getattr(read, field.name) == default, field.name
+
+
+def test_windows_of_a_link_are_checked_and_need_a_server_that_the_agent_runs(file: Path) -> None:
+    (told,) = problems(file, LEAF + '[link]\nwindows = ["22:00-06:00", "noon"]\n')
+    assert "link.windows: 'noon' is not a window" in told
+    windows = '[link]\nwindows = ["22:00-06:00"]\n'
+    assert "embedded server only" in "".join(problems(file, LEAF + 'server = "external"\n' + windows))
+    assert "the hub dials nobody" in "".join(problems(file, HUB + windows))
+
+
+def test_a_thin_link_is_pinged_and_announced_over_less_often(file: Path) -> None:
+    normal, thin = config(file, LEAF).link, config(file, LEAF + '[link]\nprofile = "thin"\n').link
+    assert thin.ping_seconds > normal.ping_seconds
+    assert thin.announce_seconds > normal.announce_seconds
+
+
+@pytest.mark.parametrize("name", ["agent", "commands"])
+def test_an_input_does_not_take_a_name_of_the_agent_s_own(file: Path, name: str) -> None:
+    (told,) = problems(file, LEAF + f'[[input]]\ntype = "http"\nname = "{name}"\n')
+    assert "the agent's own" in told
