@@ -12,7 +12,6 @@ from agent.contract import (
     H_MESSAGE_ID,
     H_RESENT,
     H_SOURCE,
-    MAX_INT,
     Edge,
     Found,
     VerifyAnswer,
@@ -54,7 +53,7 @@ def look_at(messages: list[StoredHeaders], request: VerifyRequest, first: int) -
     found = Found()
     while True:
         request = parse_verify_request(replace(request, found=found).encode())
-        look = Look(request, STREAM, begun(request.found, info(first, end), alone=True))
+        look = Look(request, STREAM, begun(request.found, info(first, end)))
         page = [one for one in messages if one.seq >= look.found().next][:4]
         for one in page:
             look.take(one)
@@ -166,10 +165,5 @@ def test_a_run_with_more_holes_than_an_answer_may_name_is_told_in_part(
 @pytest.mark.parametrize(("first", "last"), [(9, 20), (1, 6)])
 def test_a_look_begins_again_when_what_it_had_not_seen_is_gone(first: int, last: int) -> None:
     old = Found(held=((1, 2),), next=8)
-    assert begun(old, info(first, last), alone=True) == Found(cut=first > 1, next=first)
-    assert begun(old, info(1, 20), alone=True) == old
-
-
-def test_beside_another_aggregate_what_came_before_is_not_said_to_be_lacking() -> None:
-    assert begun(Found(), info(1, 9), alone=False).cut
-    assert Found(cut=True).purged(RUNS[0]) == MAX_INT
+    assert begun(old, info(first, last)) == Found(cut=first > 1, next=first)
+    assert begun(old, info(1, 20)) == old
