@@ -94,6 +94,7 @@ class Leaf:
             ledger=self._books.last,
             renew=self._connection.renew,
             system_seed=mine.system,
+            health=health,
         )
         self._sender = Sender(
             self._publisher,
