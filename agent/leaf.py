@@ -24,6 +24,7 @@ from agent.connection import Connection
 from agent.intake import Chunk, Input
 from agent.jetstream import JetStream, JetStreamError, StreamInfo
 from agent.ledger import ClassLedger
+from agent.link.declared.service import declared_links
 from agent.link.horizon_report import HorizonReport
 from agent.link.leaf_link import LeafLink
 from agent.link.local import make_ready
@@ -119,6 +120,7 @@ class Leaf:
             metrics,
             system_clock(),
         )
+        self._declared = declared_links(config, config.domain, metrics)
         self._recall: Recall
         self._completed = False
         self._attached = asyncio.Event()
@@ -161,6 +163,8 @@ class Leaf:
                 "settings": self._settings.run,
                 **self.link.services(),
             }
+            if self._declared is not None:
+                services["declared links"] = self._declared.run
             tasks += [group.create_task(keep_serving(*service)) for service in services.items()]
             inputs = [group.create_task(self._take_in(one, taking), name=one.name) for one in self._inputs]
             inputs += [
@@ -189,7 +193,10 @@ class Leaf:
                 name: {**self.link.class_status(name), "readings": asdict(self._books.last(name).readings)}
                 for name in self._classes
             },
-            "links": self.link.declared_status(),
+            "links": [
+                *self.link.declared_status(),
+                *(self._declared.status() if self._declared is not None else ()),
+            ],
             "inputs": [one.name for one in self._inputs],
             "settings": self._settings.shown(),
         }

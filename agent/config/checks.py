@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from agent import contract
 from agent.config.aggregates import aggregates
+from agent.config.link_checks import check_links
+from agent.config.problem import Problem
 from agent.config.schema import Config, Nats, listen_address
 from agent.contract import COMMANDS_BYTES
 from agent.link import windows
@@ -26,18 +27,6 @@ _MAX_LINGER: Final = 5.0
 _SECRETS: Final = ("seed_file", "system_seed_file", "link_seed_file", "jobs_seed_file", "device_seed_file")
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing that is wrong: at which key, what stood there, and what to do."""
-
-    key: str
-    stood: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.key}: {self.stood}; {self.remedy}"
-
-
 def check(config: Config) -> Iterator[Problem]:
     """All problems of a configuration whose values are of their types. Looks at the files that it names."""
     yield from _names(config)
@@ -48,6 +37,7 @@ def check(config: Config) -> Iterator[Problem]:
     yield from _members(config)
     yield from _hub_streams(config)
     yield from _addresses(config)
+    yield from check_links(config)
     yield from _sizes(config)
     yield from _secrets(config.nats)
 
@@ -229,12 +219,13 @@ def _sizes(config: Config) -> Iterator[Problem]:
             f"{config.publish.in_flight} bytes do not hold one batch of {config.publish.batch_bytes}",
             "make it larger than publish.batch_bytes",
         )
-    total = sum(one.max_bytes for _, one in _rows(config.class_)) + COMMANDS_BYTES
+    streams = [*_rows(config.class_), *_rows(config.mirror), *_rows(config.source)]
+    total = sum(one.max_bytes for _, one in streams) + COMMANDS_BYTES
     if config.nats.server == "embedded" and config.role == "leaf" and total > config.nats.max_file_store:
         yield Problem(
             "nats.max_file_store",
-            f"{config.nats.max_file_store} bytes do not hold the classes and the mirror of the commands, "
-            f"which may take {total}",
+            f"{config.nats.max_file_store} bytes do not hold the classes, the declared links and the mirror "
+            f"of the commands, which may take {total}",
             "make it larger, or max_bytes of the classes smaller",
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -146,11 +147,52 @@ class Admin(Struct, forbid_unknown_fields=True):
 
 
 class LeafMember(Struct, forbid_unknown_fields=True):
-    """A leaf that the hub lets in (role hub): its domain, public key and classes."""
+    """A leaf that the hub lets in (role hub): its domain, public key and classes; which of the hub's streams
+    it may mirror or source (`takes`), and which of its own the hub may (`gives`)."""
 
     domain: str
     key: str
     classes: list[str] = msgspec.field(default_factory=lambda: [contract.DEFAULT_CLASS])
+    takes: list[str] = []
+    gives: list[str] = []
+
+
+class Transform(Struct, forbid_unknown_fields=True):
+    """Subjects that are taken over under another name, as JetStream's subject transforms."""
+
+    src: str
+    dest: str
+
+
+class Origin(Struct, forbid_unknown_fields=True, kw_only=True):
+    """The stream from which a declared link takes messages: in another `domain`, or behind an `api` prefix
+    (another account, with the `deliver` prefix that it exports)."""
+
+    of: str = ""
+    domain: str = ""
+    api: str = ""
+    deliver: str = ""
+    start_sequence: Positive | None = None
+    start_time: datetime | None = None
+    filter: str = ""
+    transforms: list[Transform] = []
+
+
+class Mirror(Origin, forbid_unknown_fields=True, kw_only=True):
+    """A stream here that is a copy of another one, sequences included; when it is full the oldest messages of
+    the copy go. `recreate` lets the agent delete it and make it anew where nothing else helps."""
+
+    name: str
+    max_bytes: Size = Size(256 * 2**20)
+    recreate: bool = False
+
+
+class Source(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A stream here that gathers others; when it is full they wait."""
+
+    name: str
+    from_: list[Origin] = msgspec.field(name="from", default_factory=list)
+    max_bytes: Size = Size(256 * 2**20)
 
 
 class Registrar(Struct, forbid_unknown_fields=True):
@@ -181,6 +223,8 @@ class Config(Struct, forbid_unknown_fields=True):
     publish: Publish = msgspec.field(default_factory=Publish)
     admin: Admin = msgspec.field(default_factory=Admin)
     leaf: list[LeafMember] = []
+    mirror: list[Mirror] = []
+    source: list[Source] = []
     registrar: Registrar = msgspec.field(default_factory=Registrar)
     input: list[Any] = []
 

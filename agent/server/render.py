@@ -26,7 +26,7 @@ from agent.contract import (
     check_domain,
 )
 from agent.server import permissions
-from agent.server.permissions import Permissions
+from agent.server.permissions import LinkRights, Permissions
 
 MAX_PAYLOAD = 8 * 1024 * 1024
 PING_SECONDS = 5
@@ -49,11 +49,14 @@ class RenderError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class LeafUser:
-    """A leaf as the hub knows it: its domain, the public key it dials with and the classes it sends."""
+    """A leaf as the hub knows it: its domain, the public key it dials with, the classes it sends, the hub's
+    streams that it may take and its own that the hub may."""
 
     domain: str
     key: str
     classes: tuple[str, ...] = (DEFAULT_CLASS,)
+    takes: tuple[str, ...] = ()
+    gives: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check_leaf(self.domain, self.classes)
@@ -72,6 +75,7 @@ class HubConfig:
     jobs: str
     leaves: tuple[LeafUser, ...] = ()
     aggregates: tuple[str, ...] = (aggregate(0),)
+    links: tuple[LinkRights, ...] = ()
     listen: str = "127.0.0.1:4222"
     leaf_listen: str = "127.0.0.1:7422"
     max_payload: int = MAX_PAYLOAD
@@ -108,6 +112,7 @@ class LeafConfig:
     device: str
     classes: tuple[str, ...] = (DEFAULT_CLASS,)
     apps: tuple[str, ...] = ()
+    links: tuple[LinkRights, ...] = ()
     listen: str = "127.0.0.1:4222"
     ping_seconds: int = PING_SECONDS
     link_open: bool = True
@@ -144,7 +149,7 @@ def address_of(listen: str) -> tuple[str, int]:
 
 def _hub(config: HubConfig) -> dict[str, Any]:
     leaves = [
-        _user(leaf.key, permissions.leaf_link(leaf.domain, leaf.classes), "LEAFNODE")
+        _user(leaf.key, permissions.leaf_link(leaf.domain, leaf.classes, leaf.takes, leaf.gives), "LEAFNODE")
         for leaf in config.leaves
     ]
     served = [(leaf.domain, leaf.classes) for leaf in config.leaves]
@@ -158,7 +163,7 @@ def _hub(config: HubConfig) -> dict[str, Any]:
         },
         "accounts": _accounts(
             [
-                _user(config.registrar, permissions.registrar(config.aggregates, served)),
+                _user(config.registrar, permissions.registrar(config.aggregates, served, config.links)),
                 _user(config.jobs, permissions.jobs(config.aggregates)),
                 *leaves,
             ],
@@ -186,7 +191,7 @@ def _leaf(config: LeafConfig) -> dict[str, Any]:
         },
         "accounts": _accounts(
             [
-                _user(config.agent, permissions.agent(config.domain, config.classes)),
+                _user(config.agent, permissions.agent(config.domain, config.classes, config.links)),
                 _user(config.device, permissions.device(config.domain, config.classes, config.apps)),
             ],
             [_user(config.agent_system, permissions.system(config.domain, _QUESTIONS))],
