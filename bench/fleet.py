@@ -1,9 +1,10 @@
 """A fleet after its hub was killed: how long until the last of all sources is caught up, and what the
 registrar costs meanwhile. Ten real leaf servers with a real agent each, as many classes each as the row says.
-Beside it, in the same servers, as many streams of raw JetStream with durable sources, left alone.
+Beside it, in the same run and after it, for two such fleets at once are more than this machine carries: as
+many leaf servers and streams of raw JetStream, durable sources, left alone, without any agent.
 
-Every stream gets messages while the hub is away, so that every source has something to catch up with. From
-the moment at which the hub's process is started.
+Every stream gets a message while the hub is away, so that every source has something to catch up with; the
+hub syncs its disk for each. From the moment at which the hub's process is started.
 
 `ROUNDS=1 python -m bench fleet` for fewer than three.
 """
@@ -14,11 +15,10 @@ import asyncio
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import nats.errors
 from nats.aio.client import Client
@@ -30,11 +30,10 @@ from bench.relink_world import LinkWorld, link_world
 from bench.result import Against, Result, Row
 
 _LEAVES = 10
-_SIZES = ((30, 1, 3.0), (100, 1, 6.0))
+_SIZES = ((30, 2, 3.0), (100, 5, 6.0))
 """Classes a leaf, aggregates, and the goal in seconds."""
 _ROUNDS = 3
 _AWAY_SECONDS = 3.0
-_MESSAGES = 3
 _IDLE_SECONDS = 20.0
 _LOOK_SECONDS = 0.03
 _WAIT_SECONDS = 300.0
@@ -42,27 +41,28 @@ _WAIT_SECONDS = 300.0
 
 @dataclass(slots=True)
 class Half:
-    """The product's sources, or those of raw JetStream: where each message goes in and where it arrives.
-    `subjects` is by stream of a leaf's domain, `aggregates` are the hub's streams."""
+    """The product's fleet, or that of raw JetStream: by domain, who publishes, who may look at streams, and
+    each stream with its subject; `aggregates` are the hub's streams."""
 
     name: str
     hub: Client
-    leaves: dict[str, Client]
+    publishers: dict[str, Client]
+    readers: dict[str, Client]
     subjects: dict[str, dict[str, str]]
     aggregates: list[str]
     seconds: list[float] = field(default_factory=list)
 
     async def publish(self) -> None:
-        """The same messages to every stream, each awaited."""
+        """A message to every stream, each awaited."""
         for domain, subjects in self.subjects.items():
-            for _ in range(_MESSAGES):
-                await asyncio.gather(*(_put(self.leaves[domain], subject) for subject in subjects.values()))
+            nc = self.publishers[domain]
+            await asyncio.gather(*(_put(nc, subject) for subject in subjects.values()))
 
-    async def last(self, readers: dict[str, Client]) -> dict[str, int]:
+    async def last(self) -> dict[str, int]:
         """The newest sequence of every stream."""
         found: dict[str, int] = {}
         for domain, subjects in self.subjects.items():
-            js = JetStream(readers[domain], timeout=10.0)
+            js = JetStream(self.readers[domain], timeout=10.0)
             infos = await asyncio.gather(*(js.stream_info(name) for name in subjects))
             found |= {info.name: info.last for info in infos}
         return found
@@ -102,21 +102,38 @@ def run() -> Result:
 
 
 async def _size(classes: int, aggregates: int, goal: float, rounds: int) -> list[Row]:
-    async with _fleet(classes, aggregates) as (world, ours, raw, readers):
-        sources = classes * _LEAVES
-        named = f"{sources} sources in {aggregates} aggregates of {_LEAVES} leaf servers with an agent each"
+    sources = classes * _LEAVES
+    many = "an aggregate" if aggregates == 1 else f"{aggregates} aggregates"
+    named = f"{sources} sources in {many}, {_LEAVES} leaf servers with an agent each"
+    async with _servers(classes, aggregates) as (world, stack):
+        ours = await _ours(world, stack, classes, aggregates)
         idle = await _cpu(world, _IDLE_SECONDS)
         busy = []
         for number in range(rounds):
             print(f"{sources} sources, round {number + 1} of {rounds}", flush=True)
-            busy.append(await _round(world, (ours, raw), readers))
-        lost, doubled = await _count(ours, readers)
+            before = _used(world)
+            await _round(world, ours)
+            busy.append(_used(world) - before)
+        lost, doubled = await _count(ours)
         rss = world.registrar.process.memory_info().rss / 1e6
+    async with _servers(classes, aggregates) as (world, stack):
+        raw = await _raw(world, stack, classes, aggregates)
+        for number in range(rounds):
+            print(f"{sources} raw sources, round {number + 1} of {rounds}", flush=True)
+            await _round(world, raw)
     what = f"{named}: hub SIGKILL, the last is caught up after the hub's process starts"
-    beside = Against("raw durable sources, left alone, slowest round", max(raw.seconds))
+    beside = "raw durable sources, left alone, without agents"
     return [
-        Row(f"{what}, slowest of {rounds} rounds", max(ours.seconds), "s", goal, beside, least=True),
-        Row(f"{what}, fastest", min(ours.seconds), "s", goal, Against("raw", min(raw.seconds)), least=True),
+        Row(
+            f"{what}, {which} of {rounds} rounds",
+            choose(ours.seconds),
+            "s",
+            goal,
+            Against(beside, choose(raw.seconds)),
+            least=True,
+        )
+        for which, choose in (("slowest", max), ("fastest", min))
+    ] + [
         Row(f"{named}: lost", lost, "messages", 0, least=True),
         Row(f"{named}: doubled", doubled, "messages", 0, least=True),
         Row(f"{named}: registrar, CPU at rest", idle, "% of a core"),
@@ -125,30 +142,24 @@ async def _size(classes: int, aggregates: int, goal: float, rounds: int) -> list
     ]
 
 
-async def _round(world: LinkWorld, halves: tuple[Half, Half], readers: list[dict[str, Client]]) -> float:
-    """Kill the hub, publish, start it; returns the registrar's CPU-seconds until all is caught up."""
+async def _round(world: LinkWorld, half: Half) -> None:
+    """Kill the hub, publish, start it, wait."""
     world.hub.kill()
     away = time.monotonic() + _AWAY_SECONDS
-    for half in halves:
-        await half.publish()
-    targets = [await half.last(reader) for half, reader in zip(halves, readers, strict=True)]
+    await half.publish()
+    targets = await half.last()
     await asyncio.sleep(away - time.monotonic())
-    before = _used(world)
     began = world.hub.start()
-    ends = await asyncio.gather(*(half.caught_up(one) for half, one in zip(halves, targets, strict=True)))
-    for half, end in zip(halves, ends, strict=True):
-        half.seconds.append(end - began)
-    used = _used(world) - before
+    half.seconds.append(await half.caught_up(targets) - began)
     await asyncio.sleep(5.0)  # so that the next round does not begin in the retries of this one
-    return used
 
 
-async def _count(ours: Half, readers: list[dict[str, Client]]) -> tuple[int, int]:
+async def _count(half: Half) -> tuple[int, int]:
     """Lost and doubled messages: the hub holds each sequence of every stream once, if it holds as many as
     there are."""
-    targets = await ours.last(readers[0])
-    await ours.caught_up(targets)
-    _, held = await ours.cursors()
+    targets = await half.last()
+    await half.caught_up(targets)
+    _, held = await half.cursors()
     surplus = held - sum(targets.values())
     return max(0, -surplus), max(0, surplus)
 
@@ -169,54 +180,62 @@ async def _put(nc: Client, subject: str) -> None:
 
 
 @asynccontextmanager
-async def _fleet(
-    classes: int, aggregates: int
-) -> AsyncIterator[tuple[LinkWorld, Half, Half, list[dict[str, Client]]]]:
-    """The running fleet, with all sources known to the hub."""
-    domains = [f"edge-{number}" for number in range(_LEAVES)]
-    names = tuple(f"c{number}" for number in range(classes))
+async def _servers(classes: int, aggregates: int) -> AsyncIterator[tuple[LinkWorld, AsyncExitStack]]:
+    """Hub and leaves, linked."""
     async with AsyncExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="petiole-bench-")))
-        world = stack.enter_context(link_world(directory, domains, names, aggregates=aggregates))
+        domains = [f"edge-{number}" for number in range(_LEAVES)]
+        world = stack.enter_context(link_world(directory, domains, _names(classes), aggregates=aggregates))
         world.hub.start()
         for leaf in world.leaves.values():
             leaf.start()
         await asyncio.sleep(2.0)
-        world.registrar.start()
-        for agent in world.agents.values():
-            await asyncio.to_thread(agent.start)
-
-        async def client(making: Any) -> Client:
-            nc: Client = await making
-            stack.push_async_callback(nc.close)
-            return nc
-
-        devices = {d: await client(leaf.ours("device", "device")) for d, leaf in world.leaves.items()}
-        agents = {d: await client(leaf.ours("agent", d)) for d, leaf in world.leaves.items()}
-        raws = {d: await client(leaf.raw()) for d, leaf in world.leaves.items()}
-        ours = Half(
-            "Petiole",
-            await client(world.hub.ours("jobs", "jobs")),
-            devices,
-            {d: {leaf_stream(d, c): direct_subject(d, c, "bench", "n") for c in names} for d in domains},
-            [aggregate(number) for number in range(aggregates)],
-        )
-        raw = Half("raw durable", await client(world.hub.raw()), raws, {}, [])
-        await _make_raw(raw, domains, classes, aggregates)
-        for half, readers in ((ours, agents), (raw, raws)):
-            await half.publish()
-            await half.caught_up(await half.last(readers))
-        yield world, ours, raw, [agents, raws]
+        yield world, stack
 
 
-async def _make_raw(raw: Half, domains: list[str], classes: int, aggregates: int) -> None:
-    streams = [
-        RawStream(domain, f"{domain}_{number}", "durable") for domain in domains for number in range(classes)
-    ]
-    for domain in domains:
+async def _ours(world: LinkWorld, stack: AsyncExitStack, classes: int, aggregates: int) -> Half:
+    """The product over these servers, with all sources known to the hub."""
+    world.registrar.start()
+    for agent in world.agents.values():
+        await asyncio.to_thread(agent.start)
+    half = Half(
+        "Petiole",
+        await _client(stack, world.hub.ours("jobs", "jobs")),
+        {d: await _client(stack, leaf.ours("device", "device")) for d, leaf in world.leaves.items()},
+        {d: await _client(stack, leaf.ours("agent", d)) for d, leaf in world.leaves.items()},
+        {
+            d: {leaf_stream(d, cls): direct_subject(d, cls, "bench", "n") for cls in _names(classes)}
+            for d in world.leaves
+        },
+        [aggregate(number) for number in range(aggregates)],
+    )
+    await half.publish()
+    await half.caught_up(await half.last())
+    return half
+
+
+async def _raw(world: LinkWorld, stack: AsyncExitStack, classes: int, aggregates: int) -> Half:
+    """Raw JetStream over these servers, the sources spread evenly."""
+    leaves = {d: await _client(stack, leaf.raw()) for d, leaf in world.leaves.items()}
+    half = Half("raw durable", await _client(stack, world.hub.raw()), leaves, leaves, {}, [])
+    streams = [RawStream(d, f"{d}_{number}", "durable") for d in world.leaves for number in range(classes)]
+    for domain in world.leaves:
         mine = [one for one in streams if one.domain == domain]
-        await make_at_leaf(raw.leaves[domain], mine)
-        raw.subjects[domain] = {one.name: one.subject for one in mine}
+        await make_at_leaf(leaves[domain], mine)
+        half.subjects[domain] = {one.name: one.subject for one in mine}
     for number in range(aggregates):
-        raw.aggregates.append(f"RAW_{number}")
-        await make_at_hub(raw.hub, f"RAW_{number}", streams[number::aggregates])
+        half.aggregates.append(f"RAW_{number}")
+        await make_at_hub(half.hub, f"RAW_{number}", streams[number::aggregates])
+    await half.publish()
+    await half.caught_up(await half.last())
+    return half
+
+
+def _names(classes: int) -> tuple[str, ...]:
+    return tuple(f"c{number}" for number in range(classes))
+
+
+async def _client(stack: AsyncExitStack, making: Awaitable[Client]) -> Client:
+    nc = await making
+    stack.push_async_callback(nc.close)
+    return nc

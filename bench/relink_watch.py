@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import nats.errors
 from nats.aio.client import Client
 
-from agent.contract import DEFAULT_CLASS, H_SOURCE
+from agent.contract import H_SOURCE
 from agent.jetstream import JetStream, JetStreamError
 from agent.registrar.aggregate import parse_source_header
 from bench.relink_world import AgentProcess
@@ -69,11 +69,7 @@ async def watch_state(agent: AgentProcess, trace: Trace[str]) -> None:
 
 def link_state(status: dict[str, Any]) -> str:
     """The one word for the link in what `/status` shows; "unseen" where nothing answers."""
-    if not status:
-        return "unseen"
-    if not status["link"]["linked"]:
-        return "down"
-    return str(status["classes"][DEFAULT_CLASS]["state"])
+    return str(status["link"]["state"]) if status else "unseen"
 
 
 async def _again_and_again(look: Callable[[], Awaitable[None]], pause: float) -> None:

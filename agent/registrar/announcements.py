@@ -192,8 +192,7 @@ class Announcements:
         batch = None
         if record.held is not None and not record.held.message_id:
             batch = await self._newest(domain, cls, batch_subject(domain, cls, ">"), info)
-        capped = domain in self._book.capped
-        word = class_state(state, info, contested=contested, capped=capped)
+        word = class_state(state, info, contested=contested)
         certain = self._book.certain(record, state, info)
         return class_answer(record, word, agrees, batch, certain=certain)
 
