@@ -75,9 +75,12 @@ class Link:
 
 
 @contextlib.asynccontextmanager
-async def connected(url: str, seed_file: Path, identity: str) -> AsyncIterator[Link]:
+async def connected(
+    url: str, seed_file: Path, identity: str, refused: Callable[[str], None] | None = None
+) -> AsyncIterator[Link]:
     """One connection of an identity (its inbox prefix and name), closed with the context whatever state the
-    server is in. Raises `NatsError`, `OSError` or `TimeoutError`."""
+    server is in; `refused` hears what the server says when it refuses a subject. Raises `NatsError`,
+    `OSError` or `TimeoutError`."""
     nc = CancellableClient()
     link = Link(nc)
 
@@ -86,6 +89,8 @@ async def connected(url: str, seed_file: Path, identity: str) -> AsyncIterator[L
 
     async def problem(error: Exception) -> None:
         if isinstance(error, EXPECTED):
+            if refused is not None:
+                refused(str(error))
             log.debug("connection", identity=identity, error=str(error))
         else:
             log.error("a message could not be handled", identity=identity, exc_info=error)

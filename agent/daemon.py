@@ -21,9 +21,11 @@ from agent.commands.verb import Reload
 from agent.config import Config, listen_address
 from agent.contract import Exit
 from agent.intake import Input
+from agent.link.windows import Windows
 from agent.metrics import Metrics
 from agent.server import permissions
 from agent.server.binary import ServerError
+from agent.server.gate import LinkGate
 from agent.server.health import ServerHealth
 from agent.server.keys import SeedError
 from agent.server.process import EmbeddedServer
@@ -135,10 +137,15 @@ async def _serve(
         server = await _server(config, state.current.machine, group)
         watch = _watch(config, server and server[0], health)
         watching = None if watch is None else group.create_task(keep_serving("server watch", watch.run))
+        gate = None
+        if server is not None and config.link.windows:
+            gate = LinkGate(server[0], Windows(config.link.windows), health)
+        gating = None if gate is None else group.create_task(keep_serving("link gate", gate.run))
         log.info("started", domain=config.domain, role=config.role, pid=os.getpid())
         await role.run(stopping)
-        if watching is not None:
-            watching.cancel()
+        for task in (watching, gating):
+            if task is not None:
+                task.cancel()
         if server is not None:
             server[1].cancel()
             server[0].release()

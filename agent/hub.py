@@ -15,11 +15,13 @@ from nats.errors import Error as NatsError
 
 from agent import contract
 from agent.config import Config
+from agent.link.declared.service import declared_links
 from agent.metrics import Metrics
 from agent.registrar.service import Registrar
 from agent.server.binary import ServerError
 from agent.server.health import ServerHealth
 from agent.server.setup import identities
+from agent.supervision import keep_serving
 
 _IDENTITY = "registrar"
 _RECONNECT_SECONDS = 0.1
@@ -35,6 +37,7 @@ class Hub:
     def __init__(self, config: Config, metrics: Metrics, health: ServerHealth) -> None:
         self._config, self._metrics, self._health = config, metrics, health
         self._registrar: Registrar | None = None
+        self._declared = declared_links(config, _IDENTITY, metrics)
         self._nc: Client | None = None
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -50,15 +53,25 @@ class Hub:
             self._nc = clients[0]
             system = clients[1] if len(clients) > 1 else None
             self._registrar = Registrar(self._config, self._nc, system, self._metrics, log)
-            await self._registrar.run(stopping)
+            await self._serve(self._registrar, stopping)
         finally:
             for client in clients:
                 await client.close()
 
+    async def _serve(self, registrar: Registrar, stopping: asyncio.Event) -> None:
+        async with asyncio.TaskGroup() as group:
+            links = None
+            if self._declared is not None:
+                links = group.create_task(keep_serving("declared links", self._declared.run))
+            await registrar.run(stopping)
+            if links is not None:
+                links.cancel()
+
     def status(self) -> Mapping[str, Any]:
         """What `/status` shows."""
         fleet = self._registrar.status() if self._registrar is not None else {}
-        return {"domain": self._config.domain, "role": "hub", "fleet": fleet}
+        links = self._declared.status() if self._declared is not None else []
+        return {"domain": self._config.domain, "role": "hub", "fleet": fleet, "links": links}
 
     def ready(self) -> tuple[bool, str]:
         """Whether announcements are answered, and why not."""

@@ -24,9 +24,11 @@ from agent.connection import Connection
 from agent.intake import Chunk, Input
 from agent.jetstream import JetStream, JetStreamError, StreamInfo
 from agent.ledger import ClassLedger
+from agent.link.declared.service import declared_links
 from agent.link.horizon_report import HorizonReport
 from agent.link.leaf_link import LeafLink
 from agent.link.local import make_ready
+from agent.link.rate import ensure_rate
 from agent.link.trim import Trimmer
 from agent.metrics import Metrics
 from agent.publisher import Publisher
@@ -93,6 +95,7 @@ class Leaf:
             ledger=self._books.last,
             renew=self._connection.renew,
             system_seed=mine.system,
+            health=health,
         )
         self._sender = Sender(
             self._publisher,
@@ -117,6 +120,7 @@ class Leaf:
             metrics,
             system_clock(),
         )
+        self._declared = declared_links(config, config.domain, metrics)
         self._recall: Recall
         self._completed = False
         self._attached = asyncio.Event()
@@ -159,6 +163,8 @@ class Leaf:
                 "settings": self._settings.run,
                 **self.link.services(),
             }
+            if self._declared is not None:
+                services["declared links"] = self._declared.run
             tasks += [group.create_task(keep_serving(*service)) for service in services.items()]
             inputs = [group.create_task(self._take_in(one, taking), name=one.name) for one in self._inputs]
             inputs += [
@@ -187,7 +193,10 @@ class Leaf:
                 name: {**self.link.class_status(name), "readings": asdict(self._books.last(name).readings)}
                 for name in self._classes
             },
-            "links": self.link.declared_status(),
+            "links": [
+                *self.link.declared_status(),
+                *(self._declared.status() if self._declared is not None else ()),
+            ],
             "inputs": [one.name for one in self._inputs],
             "settings": self._settings.shown(),
         }
@@ -205,6 +214,7 @@ class Leaf:
         stored: dict[str, int] = {}
         for name, cls in self._classes.items():
             info, verdict = await make_ready(js, self._config.domain, cls, self._state)
+            await ensure_rate(js, self._config.domain, cls, self._state.current.epochs[name])
             if verdict is not None:
                 self.link.epoch_begun(name, verdict)
             if not self._completed:

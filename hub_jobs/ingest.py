@@ -1,4 +1,4 @@
-"""spark-submit hub_jobs/ingest.py: what is new in an aggregate of the hub goes into the table `bronze`.
+"""spark-submit hub_jobs/ingest.py: what is new in the hub's aggregates goes into the table `bronze`.
 
 The offset is the sequence of the stream, in the same commit as the rows. Server and table are asked before
 a Spark session exists, so that a run with nothing to do starts none: under spark-submit the launcher's JVM
@@ -60,8 +60,8 @@ class Options:
 
 def main(argv: Sequence[str] | None = None) -> Exit:
     """Run the job and return its exit code."""
-    options = _options(argv)
-    return ended(_NAME, lambda: run(options))
+    streams = _options(argv)
+    return ended(_NAME, lambda: max(run(one) for one in streams))
 
 
 def run(options: Options) -> Exit:
@@ -157,10 +157,15 @@ def _tell_registrar(options: Options, info: StreamInfo, done: int | None) -> Non
         say(_NAME, f"the registrar does not know yet what it may purge; the next run tells it: {error}")
 
 
-def _options(argv: Sequence[str] | None) -> Options:
+def _options(argv: Sequence[str] | None) -> list[Options]:
+    """What the command line asks for, one for each stream."""
     parser = argparse.ArgumentParser(prog="ingest.py", description="Bring a stream of the hub into `bronze`.")
     parser.add_argument("--server", required=True, help="nats://host:4222, several with commas between")
-    parser.add_argument("--stream", default=aggregate(0), help="the aggregate (default: %(default)s)")
+    parser.add_argument(
+        "--stream",
+        action="append",
+        help=f"an aggregate; may be given several times (default: {aggregate(0)})",
+    )
     parser.add_argument("--lake", required=True, type=Path, help="the directory of the tables")
     secret = parser.add_mutually_exclusive_group()
     secret.add_argument("--seed-file", help="path of the NKey seed of the jobs")
@@ -178,7 +183,7 @@ def _options(argv: Sequence[str] | None) -> Options:
         )
     except ValueError as error:
         parser.error(str(error))
-    return Options(server, given.stream, given.lake.absolute())
+    return [Options(server, name, given.lake.absolute()) for name in given.stream or [aggregate(0)]]
 
 
 if __name__ == "__main__":

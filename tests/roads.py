@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import zstandard
 
@@ -38,9 +39,9 @@ class Road:
         self.agent = Agent(self.config)
         await self.agent.ready()
 
-    async def start_registrar(self) -> None:
-        """A new registrar."""
-        self.registrar = await self._registrar_stack.enter_async_context(self.hub.registrar())
+    async def start_registrar(self, **options: Any) -> None:
+        """A new registrar, with the options of `HubHand.registrar`."""
+        self.registrar = await self._registrar_stack.enter_async_context(self.hub.registrar(**options))
 
     async def stop_registrar(self) -> None:
         """End the registrar."""
@@ -52,6 +53,11 @@ class Road:
             text = str(len(self.sent))
             await self.agent.submit(chunk(text))
             self.sent.append(f"{text}/0")
+
+    async def send_bytes(self, text: str) -> None:
+        """Store one reading of this text."""
+        await self.agent.submit(chunk(text))
+        self.sent.append(f"{text}/0")
 
     @property
     def state(self) -> LinkState:
@@ -125,15 +131,17 @@ class Road:
 
 
 @asynccontextmanager
-async def open_road(world: World, state_dir: Path) -> AsyncIterator[Road]:
-    """A road on which data flows."""
+async def open_road(
+    world: World, state_dir: Path, state: LinkState = LinkState.FLOWING, **registrar: Any
+) -> AsyncIterator[Road]:
+    """A road whose link is in this state; `registrar` are options of `HubHand.registrar`."""
     road = Road(
         world, leaf_config(world.leaf, state_dir, QUICK), await hub_of(world), await shelf(world.leaf)
     )
-    await road.start_registrar()
+    await road.start_registrar(**registrar)
     await road.start_agent()
     try:
-        await road.reaches(LinkState.FLOWING)
+        await road.reaches(state)
         yield road
     finally:
         await road.agent.crash()

@@ -10,9 +10,10 @@ import json
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import nats
@@ -24,6 +25,7 @@ from agent.contract import DEFAULT_CLASS, aggregate, inbox_prefix, server_name
 from agent.demo.plan import free_port
 from agent.demo.proxy import Proxy
 from agent.server.keys import ensure_key
+from agent.server.permissions import LinkRights
 from agent.server.process import EmbeddedServer
 from agent.server.render import HubConfig, LeafConfig, LeafUser, ServerConfig, address_of
 
@@ -195,19 +197,26 @@ async def open_world(
     aggregates: tuple[str, ...] = (aggregate(0),),
     cable: Cable | None = None,
     leaf_listen: str | None = None,
+    takes: tuple[str, ...] = (),
+    gives: tuple[str, ...] = (),
+    links: Mapping[str, tuple[LinkRights, ...]] = MappingProxyType({}),
 ) -> AsyncIterator[World]:
     """A world with a leaf for every domain; all of it ends with the context. Each leaf has a proxy of its own
-    before the hub, unless a `cable` is given, which leads to the hub's `leaf_listen`."""
+    before the hub, unless a `cable` is given, which leads to the hub's `leaf_listen`. Every leaf `takes` and
+    `gives` these streams; `links` are the declared links of each domain."""
     async with AsyncExitStack() as stack:
-        links = {domain: directory / domain / "keys" / "link" for domain in domains}
-        users = tuple(LeafUser(domain, ensure_key(key), classes) for domain, key in links.items())
-        hub = make_hub(directory / "hub", users, aggregates, leaf_listen)
+        keys = {domain: directory / domain / "keys" / "link" for domain in domains}
+        users = tuple(
+            LeafUser(domain, ensure_key(key), classes, takes, gives) for domain, key in keys.items()
+        )
+        hub = make_hub(directory / "hub", users, aggregates, leaf_listen, links.get("hub", ()))
         stack.push_async_callback(hub.close)
         await hub.start()
         leaves = {}
-        for domain, link in links.items():
+        for domain, link in keys.items():
+            wire = cable or await _proxy(stack, hub)
             leaves[domain] = make_leaf(
-                directory / domain, domain, classes, cable or await _proxy(stack, hub), link
+                directory / domain, domain, classes, wire, link, links=links.get(domain, ())
             )
             stack.push_async_callback(leaves[domain].close)
             await leaves[domain].start()
@@ -267,6 +276,7 @@ def make_hub(
     users: tuple[LeafUser, ...] = (),
     aggregates: tuple[str, ...] = (aggregate(0),),
     leaf_listen: str | None = None,
+    links: tuple[LinkRights, ...] = (),
 ) -> Hub:
     """A hub that is not started yet."""
     paths, public = _keys(directory, _HUB_KEYS)
@@ -278,6 +288,7 @@ def make_hub(
         max_file_store=_STORE,
         leaves=users,
         aggregates=aggregates,
+        links=links,
         registrar=public["registrar"],
         registrar_system=public["registrar_system"],
         jobs=public["jobs"],
@@ -287,7 +298,13 @@ def make_hub(
 
 
 def make_leaf(
-    directory: Path, domain: str, classes: tuple[str, ...], proxy: Cable, link: Path, machine: str = "test"
+    directory: Path,
+    domain: str,
+    classes: tuple[str, ...],
+    proxy: Cable,
+    link: Path,
+    machine: str = "test",
+    links: tuple[LinkRights, ...] = (),
 ) -> Leaf:
     """A leaf that is not started yet, dialling the hub through `proxy`."""
     paths, public = _keys(directory, _LEAF_KEYS)
@@ -295,6 +312,7 @@ def make_leaf(
         server_name=server_name(domain, machine),
         domain=domain,
         classes=classes,
+        links=links,
         listen=f"127.0.0.1:{free_port()}",
         store_dir=directory / "store",
         max_file_store=_STORE,

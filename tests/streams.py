@@ -43,7 +43,7 @@ async def make_leaf_stream(agent: Client, domain: str, epoch: str) -> None:
     )
 
 
-async def make_aggregate(registrar: Client, epochs: dict[str, str]) -> None:
+async def make_aggregate(registrar: Client, epochs: dict[str, str], name: str = AGGREGATE) -> None:
     """The hub's stream that sources every domain in `epochs`."""
     sources = [
         {
@@ -59,8 +59,8 @@ async def make_aggregate(registrar: Client, epochs: dict[str, str]) -> None:
     ]
     await api(
         registrar,
-        f"STREAM.CREATE.{AGGREGATE}",
-        {**STREAM, "name": AGGREGATE, "sources": sources, "allow_direct": True},
+        f"STREAM.CREATE.{name}",
+        {**STREAM, "name": name, "sources": sources, "allow_direct": True},
     )
 
 

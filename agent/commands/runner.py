@@ -46,7 +46,7 @@ POLL_SECONDS: Final = 1.0
 SPACING: Final = 0.02
 """Seconds from one command to the next: however many come, they take no more than a part of the machine."""
 CLOCK_SECONDS: Final = 60.0
-"""How long a command that may have expired waits for the clock to be set."""
+"""How long commands that may have expired wait, all together, for the clock to be set."""
 VERB_SECONDS: Final = 30.0
 _RETRY: Final = 1.0
 _MAX_RETRY: Final = 10.0
@@ -74,6 +74,7 @@ class CommandRunner:
     ) -> None:
         self._cls, self._state, self._verbs, self._metrics, self._clock = cls, state, verbs, metrics, clock
         self._js: JetStream | None = None
+        self._unsure_since: float | None = None
         self._reading = Fault(log, "commands can be read again")
         self._storing = Fault(log, "answers to commands are stored again")
 
@@ -165,15 +166,19 @@ class CommandRunner:
         self, expires: float | None, stored: float, verb: Verb, stopping: asyncio.Event
     ) -> str | None:
         """Why a command must not be run any more, None when it may be."""
-        patience = asyncio.get_running_loop().time() + CLOCK_SECONDS
+        loop = asyncio.get_running_loop()
         while True:
             now = self._clock()
             verdict = judge(expires, stored, now)
+            if verdict is not Verdict.UNSURE:
+                self._unsure_since = None
+            elif self._unsure_since is None:
+                self._unsure_since = loop.time()
             if verdict is Verdict.RUN or (verdict is Verdict.UNSURE and verb.harmless):
                 return None
             if verdict is Verdict.EXPIRED:
                 return f"expired at {_time(expires or 0.0)}; here it is {_time(now.wall)}; it was not run"
-            if stopping.is_set() or asyncio.get_running_loop().time() > patience:
+            if stopping.is_set() or loop.time() - (self._unsure_since or 0.0) > CLOCK_SECONDS:
                 return (
                     f"whether it has expired cannot be told: this machine's clock says {_time(now.wall)}, "
                     f"but the hub had stored the command at {_time(stored)}. It was not run; set the clock "

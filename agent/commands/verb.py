@@ -3,7 +3,7 @@ give instead."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,5 +54,5 @@ def only(args: Mapping[str, Any], known: str) -> None:
         raise ArgumentError(f"{_names(unknown)}: this verb takes only {known!r}; leave the rest out")
 
 
-def _names(args: object) -> str:
-    return f"{', '.join(sorted(map(str, args)))!s:.200}"  # type: ignore[call-overload]
+def _names(args: Iterable[str]) -> str:
+    return ", ".join(map(repr, sorted(args)))[:200]

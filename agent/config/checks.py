@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from agent import contract
 from agent.config.aggregates import aggregates
+from agent.config.link_checks import check_links
+from agent.config.problem import Problem
 from agent.config.schema import Config, Nats, listen_address
 from agent.contract import COMMANDS_BYTES
+from agent.link import windows
 
 _USER_KEY: Final = re.compile(r"U[A-Z2-7]{55}\Z")
 _EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
@@ -25,27 +27,17 @@ _MAX_LINGER: Final = 5.0
 _SECRETS: Final = ("seed_file", "system_seed_file", "link_seed_file", "jobs_seed_file", "device_seed_file")
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing that is wrong: at which key, what stood there, and what to do."""
-
-    key: str
-    stood: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.key}: {self.stood}; {self.remedy}"
-
-
 def check(config: Config) -> Iterator[Problem]:
     """All problems of a configuration whose values are of their types. Looks at the files that it names."""
     yield from _names(config)
     yield from _inputs(config)
     yield from _role(config)
     yield from _apps(config)
+    yield from _link(config)
     yield from _members(config)
     yield from _hub_streams(config)
     yield from _addresses(config)
+    yield from check_links(config)
     yield from _sizes(config)
     yield from _secrets(config.nats)
 
@@ -118,6 +110,22 @@ def _apps(config: Config) -> Iterator[Problem]:
             yield Problem("nats.apps", f'"{app}" is this agent itself', "name other programs only")
     if config.nats.apps and config.role == "hub":
         yield Problem("nats.apps", "commands are read on leaves", "move it to a leaf")
+
+
+def _link(config: Config) -> Iterator[Problem]:
+    for text in config.link.windows:
+        try:
+            windows.parse(text)
+        except ValueError as error:
+            yield Problem("link.windows", str(error), 'write it as "22:00-06:00", by local time')
+    if config.link.windows and config.role == "hub":
+        yield Problem("link.windows", "the hub dials nobody", "set it on the leaf")
+    elif config.link.windows and config.nats.server == "external":
+        yield Problem(
+            "link.windows",
+            'are for an embedded server only, and nats.server is "external"',
+            'remove it, or let the agent run the server: server = "embedded"',
+        )
 
 
 def _is_url(url: str) -> bool:
@@ -211,12 +219,13 @@ def _sizes(config: Config) -> Iterator[Problem]:
             f"{config.publish.in_flight} bytes do not hold one batch of {config.publish.batch_bytes}",
             "make it larger than publish.batch_bytes",
         )
-    total = sum(one.max_bytes for _, one in _rows(config.class_)) + COMMANDS_BYTES
+    streams = [*_rows(config.class_), *_rows(config.mirror), *_rows(config.source)]
+    total = sum(one.max_bytes for _, one in streams) + COMMANDS_BYTES
     if config.nats.server == "embedded" and config.role == "leaf" and total > config.nats.max_file_store:
         yield Problem(
             "nats.max_file_store",
-            f"{config.nats.max_file_store} bytes do not hold the classes and the mirror of the commands, "
-            f"which may take {total}",
+            f"{config.nats.max_file_store} bytes do not hold the classes, the declared links and the mirror "
+            f"of the commands, which may take {total}",
             "make it larger, or max_bytes of the classes smaller",
         )
 

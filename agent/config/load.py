@@ -9,6 +9,7 @@ import difflib
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin
@@ -17,7 +18,8 @@ import msgspec
 from msgspec import NODEFAULT, Meta, Struct
 from msgspec.structs import FieldInfo, fields
 
-from agent.config.checks import Problem, check
+from agent.config.checks import check
+from agent.config.problem import Problem
 from agent.config.schema import Config, ConfigError, Seconds, Size
 
 _LONGEST: Final = 60
@@ -157,6 +159,7 @@ _WORDS: Final[Mapping[Any, str]] = {
     float: "a number",
     bool: "true or false",
     Path: "a path in quotes",
+    datetime: "a time such as 2026-11-21T06:00:00Z, without quotes",
     Seconds: 'a duration above 0, such as "100ms", "20s" or "2m"',
     Size: 'a size such as "500kB", "16MiB" or "1GiB"',
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -99,10 +100,33 @@ class Nats(Struct, forbid_unknown_fields=True):
 
 
 class StreamClass(Struct, forbid_unknown_fields=True):
-    """A class of readings: a stream of its own with a quota; when that is full it takes nothing more."""
+    """A class of readings: a stream of its own with a quota; when that is full it takes nothing more. Over a
+    link that is back the class with the smallest `priority` goes first. `link_rate` is how many bytes a
+    second the hub takes of it on average."""
 
     name: str = contract.DEFAULT_CLASS
     max_bytes: Size = Size(2**30)
+    priority: Annotated[int, Meta(ge=0, le=100)] = 10
+    link_rate: Size | None = None
+
+
+class Link(Struct, forbid_unknown_fields=True):
+    """A leaf's link to its hub. `windows` are the times of day, by local time, in which it is open; empty:
+    always. `thin` asks less of a link that is paid for by the byte."""
+
+    profile: Literal["normal", "thin"] = "normal"
+    windows: list[str] = []
+
+    @property
+    def ping_seconds(self) -> int:
+        """From ping to ping: a dead link is noticed after two to three of them (by the hub, whose pings are
+        its own, in 20 s)."""
+        return 30 if self.profile == "thin" else 5
+
+    @property
+    def announce_seconds(self) -> float:
+        """From announcement to announcement while nothing happens."""
+        return 60.0 if self.profile == "thin" else 10.0
 
 
 class Publish(Struct, forbid_unknown_fields=True):
@@ -123,22 +147,65 @@ class Admin(Struct, forbid_unknown_fields=True):
 
 
 class LeafMember(Struct, forbid_unknown_fields=True):
-    """A leaf that the hub lets in (role hub): its domain, public key and classes."""
+    """A leaf that the hub lets in (role hub): its domain, public key and classes; which of the hub's streams
+    it may mirror or source (`takes`), and which of its own the hub may (`gives`)."""
 
     domain: str
     key: str
     classes: list[str] = msgspec.field(default_factory=lambda: [contract.DEFAULT_CLASS])
+    takes: list[str] = []
+    gives: list[str] = []
+
+
+class Transform(Struct, forbid_unknown_fields=True):
+    """Subjects that are taken over under another name, as JetStream's subject transforms."""
+
+    src: str
+    dest: str
+
+
+class Origin(Struct, forbid_unknown_fields=True, kw_only=True):
+    """The stream from which a declared link takes messages: in another `domain`, or behind an `api` prefix
+    (another account, with the `deliver` prefix that it exports)."""
+
+    of: str = ""
+    domain: str = ""
+    api: str = ""
+    deliver: str = ""
+    start_sequence: Positive | None = None
+    start_time: datetime | None = None
+    filter: str = ""
+    transforms: list[Transform] = []
+
+
+class Mirror(Origin, forbid_unknown_fields=True, kw_only=True):
+    """A stream here that is a copy of another one, sequences included; when it is full the oldest messages of
+    the copy go. `recreate` lets the agent delete it and make it anew where nothing else helps."""
+
+    name: str
+    max_bytes: Size = Size(256 * 2**20)
+    recreate: bool = False
+
+
+class Source(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A stream here that gathers others; when it is full they wait."""
+
+    name: str
+    from_: list[Origin] = msgspec.field(name="from", default_factory=list)
+    max_bytes: Size = Size(256 * 2**20)
 
 
 class Registrar(Struct, forbid_unknown_fields=True):
     """The hub's registrar (role hub). `keep` is how many committed messages an aggregate retains, so that
     checkpoints can still be checked; `max_sources` how many classes of leaves it takes; `aggregates` how many
-    there are at least; `replicas` on how many servers of a cluster the hub's streams stand."""
+    there are at least; `bytes_per_hour` what a domain may send (None: as much as it likes); `replicas` on how
+    many servers of a cluster the hub's streams stand."""
 
     keep: Annotated[int, Meta(ge=0)] = 10_000
     max_bytes: Size = Size(4 * 2**30)
     max_sources: Annotated[int, Meta(ge=1, le=2_000)] = 200
     aggregates: Annotated[int, Meta(ge=1, le=100)] = 1
+    bytes_per_hour: Size | None = None
     replicas: Literal[1, 3] = 1
 
 
@@ -151,10 +218,13 @@ class Config(Struct, forbid_unknown_fields=True):
     state_dir: Path = Path("/var/lib/petiole")
     log: Log = msgspec.field(default_factory=Log)
     nats: Nats = msgspec.field(default_factory=Nats)
+    link: Link = msgspec.field(default_factory=Link)
     class_: list[StreamClass] = msgspec.field(name="class", default_factory=lambda: [StreamClass()])
     publish: Publish = msgspec.field(default_factory=Publish)
     admin: Admin = msgspec.field(default_factory=Admin)
     leaf: list[LeafMember] = []
+    mirror: list[Mirror] = []
+    source: list[Source] = []
     registrar: Registrar = msgspec.field(default_factory=Registrar)
     input: list[Any] = []
 

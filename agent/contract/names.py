@@ -79,6 +79,12 @@ def command_deliver(domain: str, epoch: str) -> str:
     return f"petiole.command.{domain}.{epoch}"
 
 
+def link_deliver(origin: str, target: str, stream: str) -> str:
+    """The prefix below which the server of domain `origin` delivers a declared link to a stream of domain
+    `target`. The server's own prefix is the same for all, so a permission for it would open every link."""
+    return f"petiole.link.{origin}.{target}.{stream}"
+
+
 def server_name(domain: str, machine: str) -> str:
     """A nats-server's name; it holds the machine, for two servers of one name evict each other."""
     return f"{domain}-{machine}"

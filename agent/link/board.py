@@ -32,7 +32,8 @@ class ClassLink:
 
 
 class Board:
-    """All classes of a leaf. `watch(cls, info, confirmed)` is told what each look at a stream shows."""
+    """All classes of a leaf. `watch(cls, info, confirmed)` is told what each look at a stream shows;
+    `short_of_room` says whether the disk of the streams has hardly any left."""
 
     def __init__(
         self,
@@ -40,8 +41,10 @@ class Board:
         classes: Mapping[str, StreamClass],
         metrics: Metrics,
         watch: Callable[[str, StreamInfo, int], None],
+        short_of_room: Callable[[], bool],
     ) -> None:
         self._domain, self._limits, self._metrics, self._watch = domain, classes, metrics, watch
+        self._short_of_room = short_of_room
         first = sentence(LinkState.AWAY, "it has not answered yet")
         self.classes = {cls: ClassLink(LinkState.AWAY, first) for cls in classes}
         for cls in classes:
@@ -73,7 +76,7 @@ class Board:
         """What a look at the stream of a class shows."""
         one = self.classes[cls]
         one.last = info.last
-        one.crowded = is_crowded(info, self._limits[cls].max_bytes)
+        one.crowded = is_crowded(info, self._limits[cls].max_bytes) or self._short_of_room()
         self._metrics.backlog.labels(cls).set(max(0, info.last - max(one.confirmed, info.first - 1)))
         self._metrics.stream_bytes.labels(cls).set(info.bytes)
         self._metrics.confirmed.labels(cls).set(one.confirmed)

@@ -30,13 +30,14 @@ from agent.link.board import Board
 from agent.link.compare import confirmed, difference
 from agent.link.decide import REPAIR_EVERY, Ask, Decision, Memory, Pause, Repair, Resume, decide
 from agent.link.guard import NewEpoch, Why
+from agent.link.rate import ensure_rate
 from agent.link.seen import Compared, ConsumerSeen, LinkSeen, Seen
 from agent.link.states import LinkState
 from agent.link.trim import Trimmer
+from agent.link.turns import first_in_turn
 from agent.metrics import Metrics
 from agent.state import StateFile
 
-ANNOUNCE_SECONDS: Final = 10.0
 CROWDED_SECONDS: Final = 2.0
 _ASK_FIRST, _ASK_LONGEST = 0.05, 1.0
 _LOOK_SECONDS: Final = 5.0
@@ -56,6 +57,7 @@ class _Work:
     memory: Memory = field(default_factory=Memory)
     compared: Compared | None = None
     accepted_epoch: str = ""
+    behind: int = 0
 
 
 class Keeper:
@@ -75,10 +77,12 @@ class Keeper:
         trimmer: Trimmer,
         link_seen: Callable[[], LinkSeen | None],
         stream_gone: Callable[[str], None],
+        announce_seconds: float,
     ) -> None:
         self._domain, self._classes, self._state, self._metrics = domain, classes, state, metrics
         self._board, self._trimmer = board, trimmer
         self._link_seen, self._stream_gone = link_seen, stream_gone
+        self._announce_seconds = announce_seconds
         self._js: JetStream | None = None
         self._announcer: Announcer | None = None
         self._due = asyncio.Event()
@@ -171,17 +175,25 @@ class Keeper:
         epoch = self._state.current.epochs[cls]
         # The link first: a consumer that is looked at afterwards was paused no later than the link was lost.
         link = self._link_seen() or _UNKNOWN
+        consumer = await _consumer(js, contract.leaf_stream(self._domain, cls), epoch)
+        self._work[cls].behind = 0 if consumer is None else consumer.pending + consumer.in_flight
         return Seen(
             now=_now(),
             epoch=epoch,
             link=link,
-            consumer=await _consumer(js, contract.leaf_stream(self._domain, cls), epoch),
+            consumer=consumer,
             compared=self._work[cls].compared,
             refused=self._refused,
             silent_since=self._silent_since,
             held_until=self._held_until,
+            first_in_turn=self._first_in_turn(cls, link),
             may_repair_at=self._may_repair_at,
         )
+
+    def _first_in_turn(self, cls: str, link: LinkSeen) -> str:
+        priorities = {name: one.priority for name, one in self._classes.items()}
+        behind = {name: one.behind for name, one in self._work.items()}
+        return first_in_turn(cls, priorities, behind, _now() - link.since)
 
     async def _carry_out(self, js: JetStream, cls: str, seen: Seen, decision: Decision) -> None:
         self._work[cls].memory = decision.memory
@@ -202,6 +214,7 @@ class Keeper:
     async def _repair(self, js: JetStream, cls: str, epoch: NewEpoch) -> None:
         info = await js.stream_info(contract.leaf_stream(self._domain, cls))
         await act.start_epoch(js, self._domain, cls, info, epoch, self._state)
+        await ensure_rate(js, self._domain, self._classes[cls], self._state.current.epochs[cls])
         self._metrics.epochs.labels(cls, epoch.why.value).inc()
         self._may_repair_at = _now() + REPAIR_EVERY
         self._work[cls].compared = None
@@ -223,7 +236,7 @@ class Keeper:
         if self._silent_since is not None:
             return _ASK_LONGEST
         crowded = any(one.crowded for one in self._board.classes.values())
-        return CROWDED_SECONDS if crowded else ANNOUNCE_SECONDS
+        return CROWDED_SECONDS if crowded else self._announce_seconds
 
     async def _asked(self) -> bool:
         """Announce once, if there is a connection; whether the hub answered."""

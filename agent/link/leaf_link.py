@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -24,6 +25,7 @@ from agent.link.keeper import Keeper
 from agent.link.seen import LinkSeen
 from agent.link.trim import Trimmer
 from agent.metrics import Metrics
+from agent.server.health import ServerHealth
 from agent.state import StateFile
 
 Service = Callable[[], Awaitable[Any]]
@@ -46,16 +48,17 @@ class LeafLink:
         ledger: Callable[[str], Previous],
         renew: Callable[[str], None],
         system_seed: Path | None,
+        health: ServerHealth,
     ) -> None:
         self._domain, self._run, self._state, self._metrics = config.domain, run, state, metrics
-        self._ledger, self._clock = ledger, ClockReader()
+        self._ledger, self._clock, self._health = ledger, ClockReader(), health
         classes = {cls.name: cls for cls in config.class_}
         embedded = config.nats.server == "embedded"
         self.horizon = Horizon(
             {cls.name: cls.max_bytes for cls in config.class_},
             config.nats.max_file_store if embedded else None,
         )
-        self.board = Board(config.domain, classes, metrics, self._watch)
+        self.board = Board(config.domain, classes, metrics, self._watch, self._short_of_room)
         self._events: LinkEvents | None = None
         if system_seed is not None:
             url = f"nats://{config.nats.listen}"
@@ -69,6 +72,7 @@ class LeafLink:
             trimmer=trimmer,
             link_seen=self._seen,
             stream_gone=renew,
+            announce_seconds=config.link.announce_seconds,
         )
         self._commands = CommandMirror(config.domain, state, metrics, self.keeper.announce_now)
 
@@ -128,11 +132,19 @@ class LeafLink:
         return [self._commands.status()]
 
     def _seen(self) -> LinkSeen | None:
-        return self._events.seen if self._events is not None else None
+        seen = self._events.seen if self._events is not None else None
+        if seen is None or seen.up or not self._health.closed:
+            return seen
+        return dataclasses.replace(seen, closed=self._health.closed)
 
     def _changed(self) -> None:
         self.keeper.look()
         self.keeper.announce_now()
 
     def _watch(self, cls: str, info: StreamInfo, confirmed: int) -> None:
-        self.horizon.observe(cls, info, confirmed, asyncio.get_running_loop().time())
+        left = self._health.room
+        free = None if left is None else max(0, left.free - left.reserve)
+        self.horizon.observe(cls, info, confirmed, asyncio.get_running_loop().time(), free)
+
+    def _short_of_room(self) -> bool:
+        return self._health.room is not None and not self._health.room.enough

@@ -64,6 +64,19 @@ class Aggregates:
         for name, keeper in self.keepers.items():
             keeper.want(self._book.sources(name))
 
+    def capped(self, domain: str) -> None:
+        """A domain has sent too much: its sources go until they are wanted again."""
+        self._book.capped.add(domain)
+        for keeper, name in self._sources(domain):
+            keeper.without([name])
+
+    def allowed(self, domain: str) -> None:
+        """A domain may send again."""
+        self._book.capped.discard(domain)
+        for stream, sources in self._book.sources_of(domain).items():
+            if stream in self.keepers:
+                self.keepers[stream].want(sources)
+
     def seen(self) -> dict[str, Observation]:
         """The newest look at each."""
         return {name: one.seen for name, one in self.keepers.items() if one.seen is not None}

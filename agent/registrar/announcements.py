@@ -192,7 +192,8 @@ class Announcements:
         batch = None
         if record.held is not None and not record.held.message_id:
             batch = await self._newest(domain, cls, batch_subject(domain, cls, ">"), info)
-        word = class_state(state, info, contested=contested)
+        capped = domain in self._book.capped
+        word = class_state(state, info, contested=contested, capped=capped)
         certain = self._book.certain(record, state, info)
         return class_answer(record, word, agrees, batch, certain=certain)
 

@@ -45,6 +45,7 @@ class FleetBook:
         self._noted: dict[str, Noted] = {}
         self.announced: dict[str, Announce] = {}
         self.claims = Claims()
+        self.capped: set[str] = set()
         self._announces: dict[str, Allowance] = {}
         self._epochs: dict[str, Allowance] = {}
 
@@ -76,13 +77,13 @@ class FleetBook:
         return {
             name: source(leaf.domain, cls, record.epoch)
             for name, leaf, cls, record in self._records()
-            if record.stream == stream
+            if record.stream == stream and leaf.domain not in self.capped
         }
 
     def sources_of(self, domain: str) -> dict[str, dict[str, Source]]:
         """The sources of one leaf, by aggregate and the name of the leaf's stream."""
         found: dict[str, dict[str, Source]] = {}
-        leaf = self.leaves.get(domain)
+        leaf = self.leaves.get(domain) if domain not in self.capped else None
         for cls, record in leaf.classes.items() if leaf else ():
             one = source(domain, cls, record.epoch)
             found.setdefault(record.stream, {})[one["name"]] = one

@@ -48,12 +48,20 @@ def parse_event(data: bytes) -> LinkEvent | None:
         raise ContractError(f"system event {data[:160]!r} is not understood: {error!r}") from None
 
 
-def parse_links(data: bytes) -> dict[LinkId, str]:
-    """The server names of all links in an answer to LEAFZ. Raises `ContractError`."""
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A link of the list: the name of the leaf's server, and the bytes that came from it so far."""
+
+    server: str
+    received: int
+
+
+def parse_links(data: bytes) -> dict[LinkId, Link]:
+    """All links in an answer to LEAFZ. Raises `ContractError`."""
     try:
         answer: Mapping[str, Any] = json.loads(data)["data"]
         return {
-            (answer["server_id"], one["id"]): one["name"]
+            (answer["server_id"], one["id"]): Link(one["name"], int(one.get("in_bytes", 0)))
             for one in answer.get("leafs") or []
             if one.get("account") == ACCOUNT
         }
@@ -68,12 +76,12 @@ class Links:
         self._up: dict[LinkId, tuple[str, str]] = {}
         self._nameless: dict[LinkId, str] = {}
 
-    def replace(self, links: Mapping[LinkId, str], domains: Mapping[str, str]) -> None:
+    def replace(self, links: Mapping[LinkId, Link], domains: Mapping[str, str]) -> None:
         """These links are all there are; `domains` gives the domain of a server name, for a link of which no
         event told."""
         known = self._up
         self._up = {link: known[link] for link in links if link in known}
-        self._nameless = {link: server for link, server in links.items() if link not in known}
+        self._nameless = {link: one.server for link, one in links.items() if link not in known}
         for server, domain in domains.items():
             self.named(server, domain)
 
@@ -96,6 +104,10 @@ class Links:
         """The names of the servers that are linked for a domain; more than one is a conflict or a link that
         is half open."""
         return {server for one, server in self._up.values() if one == domain}
+
+    def by_link(self) -> dict[LinkId, str]:
+        """The domain of each link."""
+        return {link: domain for link, (domain, _) in self._up.items()}
 
     def domains(self) -> set[str]:
         """The domains that are linked."""

@@ -19,21 +19,26 @@ from agent.registrar.fleet_events import (
     CONNECT,
     DISCONNECT,
     LEAFZ,
+    Link,
     LinkEvent,
+    LinkId,
     Links,
     parse_event,
     parse_links,
 )
 from agent.registrar.problems import Problems
+from agent.registrar.quota import Quota, sentence
 
 _LEAFZ_SECONDS: Final = 2.0
+_TRAFFIC_SECONDS: Final = 5.0
 _AGAIN_SECONDS: Final = 0.2
 _PENDING: Final = 65_536
 _ABOUT: Final = "system account"
 
 
 class FleetWatch:
-    """`keys` gives the domain of a link's public key."""
+    """`keys` gives the domain of a link's public key; the hub has so many `servers`. With a `quota` it counts
+    what the leaves send."""
 
     def __init__(
         self,
@@ -42,6 +47,8 @@ class FleetWatch:
         book: FleetBook,
         aggregates: Aggregates,
         problems: Problems,
+        servers: int = 1,
+        quota: Quota | None = None,
     ) -> None:
         self.links = Links()
         self._nc = nc
@@ -49,6 +56,8 @@ class FleetWatch:
         self._book = book
         self._aggregates = aggregates
         self._problems = problems
+        self._servers = servers
+        self._quota = quota
         self._linked_at: dict[str, float] = {}
         self._look = asyncio.Event()
 
@@ -71,10 +80,10 @@ class FleetWatch:
         for subject in (CONNECT, DISCONNECT):
             await self._nc.subscribe(subject, cb=self._on_event, pending_msgs_limit=_PENDING)
         while True:
-            await self._look.wait()
+            asked = await self._due()
             self._look.clear()
             try:
-                await self._ask(self._nc)
+                await self._ask(self._nc, anew=asked)
             except (nats.errors.Error, TimeoutError, ContractError) as error:
                 self._problems.begin(
                     _ABOUT, f"the hub's server does not say which leaves are linked: {error}"
@@ -84,10 +93,23 @@ class FleetWatch:
             else:
                 self._problems.end(_ABOUT, "the hub's server says which leaves are linked")
 
-    async def _ask(self, nc: Client) -> None:
-        answer = await nc.request(LEAFZ, b"", timeout=_LEAFZ_SECONDS)
+    async def _due(self) -> bool:
+        """Wait until somebody wants a look (True) or traffic is to be counted (False)."""
+        try:
+            async with asyncio.timeout(None if self._quota is None else _TRAFFIC_SECONDS):
+                await self._look.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _ask(self, nc: Client, *, anew: bool) -> None:
         domains = {server_name(leaf.domain, leaf.machine): leaf.domain for leaf in self._book.leaves.values()}
-        self.links.replace(parse_links(answer.data), domains)
+        links = await self._links(nc)
+        self.links.replace(links, domains)
+        if self._quota is not None:
+            self._count(self._quota, links)
+        if not anew:
+            return
         # Nothing says that these links are new, so a source that was heard lately is well.
         since = asyncio.get_running_loop().time() - ALIVE
         linked = self.links.domains()
@@ -96,6 +118,37 @@ class FleetWatch:
                 self._aggregates.linked(domain, since)
             else:
                 self._aggregates.unlinked(domain)
+
+    async def _links(self, nc: Client) -> dict[LinkId, Link]:
+        """The links of all servers of the hub; one that does not answer in time has none."""
+        links: dict[LinkId, Link] = {}
+        inbox = nc.new_inbox()
+        answers = await nc.subscribe(inbox)
+        try:
+            await nc.publish(LEAFZ, b"", reply=inbox)
+            for number in range(self._servers):
+                try:
+                    links |= parse_links((await answers.next_msg(_LEAFZ_SECONDS)).data)
+                except nats.errors.TimeoutError:
+                    if number == 0:
+                        raise
+                    break
+        finally:
+            await answers.unsubscribe()
+        return links
+
+    def _count(self, quota: Quota, links: Mapping[LinkId, Link]) -> None:
+        now = asyncio.get_running_loop().time()
+        quota.count({link: one.received for link, one in links.items()}, self.links.by_link(), now)
+        begun, ended = quota.changed(now)
+        for domain in begun:
+            self._aggregates.capped(domain)
+        for domain in ended:
+            self._aggregates.allowed(domain)
+            self._problems.end(f"quota of {domain}", f"{domain} may send again")
+        for domain in begun:
+            words = sentence(domain, quota.sent(domain, now), quota.limit)
+            self._problems.begin(f"quota of {domain}", words)
 
     async def _on_event(self, msg: Msg) -> None:
         try:

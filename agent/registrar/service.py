@@ -34,6 +34,7 @@ from agent.registrar.fleet_watch import FleetWatch
 from agent.registrar.metrics import RegistrarMetrics
 from agent.registrar.problems import Problems
 from agent.registrar.purging import Purging
+from agent.registrar.quota import Quota
 from agent.registrar.reception import PENDING, Reception, about, respond
 from agent.registrar.status import fleet_status
 from agent.registrar.verify import Verifier
@@ -79,12 +80,15 @@ class Registrar:
         self._announcements = Announcements(
             js, self._book, self._store, self._aggregates, self._classes, self._problems
         )
+        limit = config.registrar.bytes_per_hour
         self._watch = FleetWatch(
             system_nc,
             {leaf.key: leaf.domain for leaf in config.leaf},
             self._book,
             self._aggregates,
             self._problems,
+            self._replicas,
+            None if limit is None else Quota(limit),
         )
         self._reception = Reception(
             self._announcements,
@@ -156,7 +160,7 @@ class Registrar:
 
     def _trouble(self, domain: str) -> str | None:
         """What is wrong with a leaf, in one sentence; the gravest where there are several."""
-        keys = (f"rival of {domain}", about(domain), f"links of {domain}")
+        keys = (f"rival of {domain}", about(domain), f"quota of {domain}", f"links of {domain}")
         said = next((words for key in keys if (words := self._problems.of(key))), None)
         return said or self._aggregates.trouble(domain)
 

@@ -105,13 +105,12 @@ def _edge(edge: Edge | None, ident: MessageId, leaf_seq: int) -> Edge:
     return replace(edge, n=max(edge.n, ident.n), batches=edge.batches + 1)
 
 
-def begun(found: Found, info: StreamInfo, *, alone: bool) -> Found:
+def begun(found: Found, info: StreamInfo) -> Found:
     """Where to go on in an aggregate, from its beginning where what was found is not of it as it is now: a
-    purge may have taken away what was not yet looked at. Unless the aggregate is `alone` another one may
-    have held what came before."""
+    purge may have taken away what was not yet looked at."""
     if found.next and info.first <= found.next <= info.last + 1:
         return found
-    return Found(cut=info.first > 1 or not alone, next=max(info.first, 1))
+    return Found(cut=info.first > 1, next=max(info.first, 1))
 
 
 class Verifier:
@@ -174,7 +173,7 @@ class Verifier:
             raise ContractError(f"class {request.cls!r} of {domain!r} is not in the hub's configuration")
         stream = leaf_stream(domain, request.cls)
         info, cursor = await self._aggregate_of(stream)
-        look = Look(request, stream, begun(request.found, info, alone=len(self._aggregates()) == 1))
+        look = Look(request, stream, begun(request.found, info))
         start = {
             "deliver_policy": "by_start_sequence",
             "opt_start_seq": look.found().next,
@@ -193,7 +192,8 @@ class Verifier:
         return look.answered(info, cursor, complete=ended)
 
     async def _aggregate_of(self, stream: str) -> tuple[StreamInfo, int]:
-        """The aggregate that sources from a leaf's stream, and the highest leaf sequence that came."""
+        """The aggregate that sources from a leaf's stream, which is never moved to another, and the highest
+        leaf sequence that came."""
         for name in self._aggregates():
             info = await self._js.stream_info(name)
             for source in info.sources:

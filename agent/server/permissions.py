@@ -25,6 +25,7 @@ from agent.contract import (
     deliver_subject,
     inbox_prefix,
     leaf_stream,
+    link_deliver,
     verify_subject,
 )
 
@@ -48,16 +49,32 @@ class Permissions:
     replies: bool = False
 
 
-def leaf_link(domain: str, classes: Iterable[str]) -> Permissions:
-    """The user as which a leaf server dials the hub; publish and subscribe are from the leaf's view.
+@dataclass(frozen=True, slots=True)
+class LinkRights:
+    """What the agent needs for one declared stream of its own server: the stream's name, and the API prefix
+    and name of each origin, to ask for."""
+
+    stream: str
+    origins: tuple[tuple[str, str], ...]
+
+
+def leaf_link(
+    domain: str, classes: Iterable[str], takes: Iterable[str] = (), gives: Iterable[str] = ()
+) -> Permissions:
+    """The user as which a leaf server dials the hub; publish and subscribe are from the leaf's view. `takes`
+    are streams of the hub that it may mirror or source, `gives` its own that the hub may.
 
     `$JSC.R.*` stands on both sides because each server answers the other's RESET of a durable consumer there;
     `allow_responses` does not cover it.
     """
     streams = [leaf_stream(domain, cls) for cls in classes]
     consumer, api = command_consumer(domain), api_prefix(domain)
+    taken = _taken(api_prefix(HUB_DOMAIN), takes)
+    given = _taken(api, gives)
     return Permissions(
         publish=(
+            *taken,
+            *((f"{link_deliver(domain, HUB_DOMAIN, '')}>",) if given else ()),
             *(deliver_subject(domain, cls, "*") for cls in classes),
             announce_subject(domain),
             verify_subject(domain),
@@ -67,6 +84,8 @@ def leaf_link(domain: str, classes: Iterable[str]) -> Permissions:
             f"{leaf_inbox(domain)}.>",
         ),
         subscribe=(
+            *given,
+            *((f"{link_deliver(HUB_DOMAIN, domain, '')}>",) if taken else ()),
             *(f"{api}.CONSUMER.RESET.{stream}.*" for stream in streams),
             *(f"{api}.CONSUMER.INFO.{stream}.*" for stream in streams),
             *(f"{api}.STREAM.INFO.{stream}" for stream in streams),
@@ -78,13 +97,44 @@ def leaf_link(domain: str, classes: Iterable[str]) -> Permissions:
     )
 
 
+def _taken(api: str, streams: Iterable[str]) -> tuple[str, ...]:
+    """What the side that takes streams asks the side that has them. The server makes and drops the consumer
+    of a link by itself; STREAM.MSG.GET tells the newest message that a filter lets through."""
+    return tuple(
+        subject
+        for stream in streams
+        for subject in (
+            f"{api}.CONSUMER.CREATE.{stream}",
+            f"{api}.CONSUMER.CREATE.{stream}.>",
+            f"{api}.STREAM.INFO.{stream}",
+            f"{api}.STREAM.MSG.GET.{stream}",
+            f"$JS.FC.{stream}.>",
+        )
+    )
+
+
+def _declared(links: Iterable[LinkRights]) -> tuple[str, ...]:
+    return tuple(
+        subject
+        for link in links
+        for subject in (
+            *(f"{_API}.STREAM.{verb}.{link.stream}" for verb in ("CREATE", "UPDATE", "INFO", "DELETE")),
+            *(f"{api}.STREAM.{verb}.{of}" for api, of in link.origins for verb in ("INFO", "MSG.GET")),
+        )
+    )
+
+
 def leaf_inbox(domain: str) -> str:
     """Where a leaf's server answers what the registrar asks its JetStream: a part of the registrar's inbox
     for that leaf alone, for who may publish to all of it may forge the hub's own answers."""
     return f"{inbox_prefix(REGISTRAR)}.leaf.{domain}"
 
 
-def registrar(aggregates: Iterable[str], leaves: Iterable[tuple[str, Iterable[str]]]) -> Permissions:
+def registrar(
+    aggregates: Iterable[str],
+    leaves: Iterable[tuple[str, Iterable[str]]],
+    links: Iterable[LinkRights] = (),
+) -> Permissions:
     """The hub's agent: owns the streams of the hub, answers leaves, asks their JetStream for state only.
     `leaves` are pairs of domain and classes."""
     asked = tuple(
@@ -108,6 +158,7 @@ def registrar(aggregates: Iterable[str], leaves: Iterable[tuple[str, Iterable[st
             f"$KV.{FLEET_BUCKET}.>",
             "cmd.>",
             *asked,
+            *_declared(links),
         ),
         subscribe=(
             f"{inbox_prefix(REGISTRAR)}.>",
@@ -141,7 +192,7 @@ def jobs(aggregates: Iterable[str]) -> Permissions:
     )
 
 
-def agent(domain: str, classes: Iterable[str]) -> Permissions:
+def agent(domain: str, classes: Iterable[str], links: Iterable[LinkRights] = ()) -> Permissions:
     """A leaf's agent on its own server. It may delete its mirror of the commands, for a mirror can't be given
     another consumer; it may not delete a stream of telemetry."""
     streams = [leaf_stream(domain, cls) for cls in classes]
@@ -154,6 +205,7 @@ def agent(domain: str, classes: Iterable[str]) -> Permissions:
             *_consumer_api(COMMANDS),
             f"{_API}.STREAM.DELETE.{COMMANDS}",
             f"$JS.ACK.{COMMANDS}.>",
+            *_declared(links),
             announce_subject(domain),
             verify_subject(domain),
         ),

@@ -24,7 +24,7 @@ from agent.server.child import reap, spawn
 from agent.server.files import private_directory
 from agent.server.keys import SeedError
 from agent.server.probe import Greeting, Watched, greeting, is_free, process_of
-from agent.server.render import HubConfig, RenderError, ServerConfig, address_of
+from agent.server.render import HubConfig, LeafConfig, RenderError, ServerConfig, address_of
 from agent.server.workspace import Workspace
 
 Start = Literal["started", "adopted", "reloaded", "restarted"]
@@ -61,6 +61,7 @@ class EmbeddedServer:
         self._binary = binary
         self._lock: int | None = None
         self._process: Watched | None = None
+        self._starting = asyncio.Lock()
 
     @property
     def url(self) -> str:
@@ -74,19 +75,37 @@ class EmbeddedServer:
 
     async def start(self) -> Start:
         """Make the server run with this configuration; returns when it answers. Raises `ServerError`."""
+        async with self._starting:
+            try:
+                return await self._start()
+            except (OSError, SeedError, RenderError) as error:
+                raise ServerError(str(error)) from error
+
+    async def set_link(self, open_: bool) -> None:
+        """Let a leaf's server have its link to the hub, or not. Raises `ServerError`; then it has what it
+        had."""
+        before = self.config
+        if not isinstance(before, LeafConfig) or before.link_open is open_:
+            return
+        self.config = dataclasses.replace(before, link_open=open_)
         try:
-            return await self._start()
-        except (OSError, SeedError, RenderError) as error:
-            raise ServerError(str(error)) from error
+            await self.start()
+        except ServerError:
+            self.config = before
+            raise
 
     async def supervise(self) -> None:
         """Start the server again, with backoff, whenever it has ended. Runs until it is cancelled."""
         failures, complaint = 0, ""
         while True:
-            if self._process is not None:
+            process = self._process
+            if process is not None:
                 began = time.monotonic()
-                await self._process.ended.wait()
-                self._forget()
+                await process.ended.wait()
+                async with self._starting:
+                    if self._process is not process and self.pid is not None:
+                        continue  # a change of its configuration has started it again
+                    self._forget()
                 if time.monotonic() - began > _STEADY_SECONDS:
                     failures = 0
                 _log.warning("nats-server has ended; it is started again", server=self.config.server_name)

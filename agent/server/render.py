@@ -26,9 +26,10 @@ from agent.contract import (
     check_domain,
 )
 from agent.server import permissions
-from agent.server.permissions import Permissions
+from agent.server.permissions import LinkRights, Permissions
 
 MAX_PAYLOAD = 8 * 1024 * 1024
+PING_SECONDS = 5
 LINK_INCLUDE = "link.conf"
 
 _SYSTEM_ACCOUNT = "SYS"
@@ -48,11 +49,14 @@ class RenderError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class LeafUser:
-    """A leaf as the hub knows it: its domain, the public key it dials with and the classes it sends."""
+    """A leaf as the hub knows it: its domain, the public key it dials with, the classes it sends, the hub's
+    streams that it may take and its own that the hub may."""
 
     domain: str
     key: str
     classes: tuple[str, ...] = (DEFAULT_CLASS,)
+    takes: tuple[str, ...] = ()
+    gives: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check_leaf(self.domain, self.classes)
@@ -71,6 +75,7 @@ class HubConfig:
     jobs: str
     leaves: tuple[LeafUser, ...] = ()
     aggregates: tuple[str, ...] = (aggregate(0),)
+    links: tuple[LinkRights, ...] = ()
     listen: str = "127.0.0.1:4222"
     leaf_listen: str = "127.0.0.1:7422"
     max_payload: int = MAX_PAYLOAD
@@ -92,9 +97,9 @@ class HubConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafConfig:
-    """A leaf's server, which dials `hub_urls` (`nats-leaf://host:port`) with the seed in `link_key_file`.
-    Keys are public; sizes are bytes, `max_file_store` as in `HubConfig`. `apps` are the local programs that
-    have commands of their own."""
+    """A leaf's server, which dials `hub_urls` (`nats-leaf://host:port`) with the seed in `link_key_file`,
+    unless the link is not `link_open`. Keys are public; sizes are bytes, `max_file_store` as in `HubConfig`.
+    `apps` are the local programs that have commands of their own."""
 
     server_name: str
     domain: str
@@ -107,7 +112,10 @@ class LeafConfig:
     device: str
     classes: tuple[str, ...] = (DEFAULT_CLASS,)
     apps: tuple[str, ...] = ()
+    links: tuple[LinkRights, ...] = ()
     listen: str = "127.0.0.1:4222"
+    ping_seconds: int = PING_SECONDS
+    link_open: bool = True
     max_payload: int = MAX_PAYLOAD
     pid_file: Path | None = None
     log_file: Path | None = None
@@ -141,7 +149,7 @@ def address_of(listen: str) -> tuple[str, int]:
 
 def _hub(config: HubConfig) -> dict[str, Any]:
     leaves = [
-        _user(leaf.key, permissions.leaf_link(leaf.domain, leaf.classes), "LEAFNODE")
+        _user(leaf.key, permissions.leaf_link(leaf.domain, leaf.classes, leaf.takes, leaf.gives), "LEAFNODE")
         for leaf in config.leaves
     ]
     served = [(leaf.domain, leaf.classes) for leaf in config.leaves]
@@ -155,7 +163,7 @@ def _hub(config: HubConfig) -> dict[str, Any]:
         },
         "accounts": _accounts(
             [
-                _user(config.registrar, permissions.registrar(config.aggregates, served)),
+                _user(config.registrar, permissions.registrar(config.aggregates, served, config.links)),
                 _user(config.jobs, permissions.jobs(config.aggregates)),
                 *leaves,
             ],
@@ -176,13 +184,14 @@ def _leaf(config: LeafConfig) -> dict[str, Any]:
                     # The server's own second is too short for a satellite link.
                     "dial_timeout": "10s",
                     "first_info_timeout": "10s",
+                    "disabled": not config.link_open,
                     _INCLUDE: LINK_INCLUDE,
                 }
             ]
         },
         "accounts": _accounts(
             [
-                _user(config.agent, permissions.agent(config.domain, config.classes)),
+                _user(config.agent, permissions.agent(config.domain, config.classes, config.links)),
                 _user(config.device, permissions.device(config.domain, config.classes, config.apps)),
             ],
             [_user(config.agent_system, permissions.system(config.domain, _QUESTIONS))],
@@ -203,8 +212,9 @@ def _common(config: ServerConfig, domain: str) -> dict[str, Any]:
         }
     return head | {
         "max_payload": config.max_payload,
-        # A dead link is noticed by the leaf in 15 s, by the hub in 20 s; by default it may take six minutes.
-        "ping_interval": "5s",
+        # Of 5 s: a dead link is noticed by the leaf in 15 s, by the hub in 20 s; by default it may take six
+        # minutes.
+        "ping_interval": f"{config.ping_seconds if isinstance(config, LeafConfig) else PING_SECONDS}s",
         "ping_max": 2,
         "jetstream": {
             "domain": domain,

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from agent import contract
 from agent.config import Config, aggregates
+from agent.link.windows import Windows, local_time
 from agent.server.keys import ensure_key
+from agent.server.permissions import LinkRights
 from agent.server.render import HubConfig, LeafConfig, LeafUser, ServerConfig
 
 
@@ -57,8 +59,12 @@ def _hub(config: Config, machine: str) -> HubConfig:
         registrar=ensure_key(mine.account),
         registrar_system=ensure_key(mine.system or key_file(config, "registrar_system")),
         jobs=ensure_key(config.nats.jobs_seed_file or key_file(config, "jobs")),
-        leaves=tuple(LeafUser(leaf.domain, leaf.key, tuple(leaf.classes)) for leaf in config.leaf),
+        leaves=tuple(
+            LeafUser(leaf.domain, leaf.key, tuple(leaf.classes), tuple(leaf.takes), tuple(leaf.gives))
+            for leaf in config.leaf
+        ),
         aggregates=aggregates(config),
+        links=link_rights(config),
         listen=config.nats.listen,
         leaf_listen=config.nats.leaf_listen,
     )
@@ -80,7 +86,22 @@ def _leaf(config: Config, machine: str) -> LeafConfig:
         device=ensure_key(config.nats.device_seed_file or key_file(config, "device")),
         classes=tuple(cls.name for cls in config.class_),
         apps=tuple(config.nats.apps),
+        links=link_rights(config),
         listen=config.nats.listen,
+        ping_seconds=config.link.ping_seconds,
+        link_open=Windows(config.link.windows).open(local_time()),
+    )
+
+
+def link_rights(config: Config) -> tuple[LinkRights, ...]:
+    """What the agent's own user needs for the links that the configuration declares."""
+    if not config.mirror and not config.source:
+        return ()
+    from agent.link.declared.plan import declared  # not held in memory where no link is declared
+
+    return tuple(
+        LinkRights(one.name, tuple((origin.api or "$JS.API", origin.stream) for origin in one.origins))
+        for one in declared(config)
     )
 
 

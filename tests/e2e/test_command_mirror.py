@@ -37,15 +37,14 @@ class Commands:
             self.sent.append(text)
 
     async def here(self) -> list[str]:
-        """What the mirror holds, in its order; nothing where there is none."""
+        """What the mirror holds, in its order; nothing where there is none, or it goes meanwhile."""
         leaf = await self._leaf()
         try:
             info = await leaf.stream_info("COMMANDS")
+            places = range(max(1, info.first), info.last + 1)
+            found = [await leaf.get_message("COMMANDS", seq=seq) for seq in places]
         except JetStreamError:
             return []
-        found = [
-            await leaf.get_message("COMMANDS", seq=seq) for seq in range(max(1, info.first), info.last + 1)
-        ]
         return [one.data.decode() for one in found if one is not None]
 
     async def arrived(self) -> None:

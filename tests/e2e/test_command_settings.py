@@ -15,14 +15,18 @@ import pytest
 import pytest_asyncio
 
 from agent.config import Seconds, Size, StreamClass
+from agent.contract import link_consumer
 from agent.demo.plan import free_port
 from agent.inputs.host import HostInput, HostOptions
 from agent.intake import RefusedError
+from agent.jetstream import JetStreamError
 from agent.metrics import Metrics
 from tests.agents import Agent, agent, chunk, leaf_config
 from tests.commands import Desk, open_desk
 from tests.servers import World, until
+from tests.streams import AGGREGATE
 
+HOLD: dict[str, Any] = {"for": "10m"}
 SLOW: dict[str, Any] = {"rate_limit": 10, "for": "3s"}
 OFF: dict[str, Any] = {"input.host": "off", "for": "6s"}
 ROOM = StreamClass(max_bytes=Size(2**28))
@@ -82,6 +86,25 @@ async def test_an_input_that_was_turned_off_stays_off_over_a_restart_until_its_t
         assert one.leaf.status()["settings"] == {}
 
 
+async def test_a_link_that_is_held_lets_nothing_cross_until_it_is_let_go(desk: Desk, tmp_path: Path) -> None:
+    async with agent(leaf_config(desk.world.leaf, tmp_path / "agent", stream=ROOM)) as one:
+        await one.submit(chunk("a"))
+        await until(lambda: _crossed(desk), "all is at the hub")
+        await desk.send("pause-link", **HOLD)
+        await desk.answers(1)
+        await until(lambda: _paused(desk, one), "the link consumer is paused")
+        before = (await desk.hub.stream_info(AGGREGATE)).last
+        await one.submit(chunk("b"))
+        await desk.send("ping")
+        await desk.answers(2)
+        assert (await desk.hub.stream_info(AGGREGATE)).last == before
+        assert one.leaf.status()["settings"]["link"]["value"] == "held"
+        await desk.send("resume-link")
+        assert (await desk.answers(3))[2].text == "the link is let go"
+        await until(lambda: _crossed(desk), "all is at the hub again")
+        assert one.leaf.status()["settings"] == {}
+
+
 async def test_reload_takes_a_valid_configuration_and_refuses_another(desk: Desk, tmp_path: Path) -> None:
     path = tmp_path / "leaf.toml"
     admin, http, other = free_port(), free_port(), free_port()
@@ -117,6 +140,21 @@ async def test_reload_takes_a_valid_configuration_and_refuses_another(desk: Desk
     finally:
         process.terminate()
         assert await process.wait() == 0
+
+
+async def _crossed(desk: Desk) -> bool:
+    """Whether the hub holds as much as the leaf's stream."""
+    last = (await desk.leaf.js.stream_info(desk.leaf.stream)).last
+    try:
+        sources = (await desk.hub.stream_info(AGGREGATE)).sources
+    except JetStreamError:
+        return False
+    return any(source.get("seq") == last for source in sources)
+
+
+async def _paused(desk: Desk, one: Agent) -> bool:
+    name = link_consumer(one.leaf.status()["classes"]["normal"]["epoch"])
+    return (await desk.leaf.js.consumer_info(desk.leaf.stream, name)).pause_remaining > 0
 
 
 def _leaf_toml(desk: Desk, state_dir: Path, admin: int, http: int) -> str:

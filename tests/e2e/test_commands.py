@@ -89,21 +89,23 @@ async def test_each_kind_of_command_is_answered_once_in_its_own_words(desk: Desk
         await desk.put("ping", json.dumps({"v": 1, "id": "x" * 65, "args": {}, "expires": None}).encode())
         await desk.put("ping", b" " * (MAX_COMMAND_BYTES + 1))
         await desk.put("ping.twice", b"{}")
+        await desk.put("ping", b'{"v":1,"id":"\\ud800","args":{},"expires":null}')
+        await desk.put("ping", b'{"v":1,"id":"x","args":{"\\ud800":1},"expires":null}')
         await desk.put("ring", b"{}", app="plc")
         await desk.send("ping")
-        answers = await desk.answers(10)
+        answers = await desk.answers(12)
         await asyncio.sleep(runner.POLL_SECONDS)
-        assert len(await desk.answers(10)) == 10
-        assert one.value("petiole_commands_total", outcome="malformed") == 5
+        assert len(await desk.answers(12)) == 12
+        assert one.value("petiole_commands_total", outcome="malformed") == 7
     outcomes = [one.outcome.value for one in answers]
-    assert outcomes == ["done", "done", "unknown", "malformed", "expired", *["malformed"] * 4, "done"]
+    assert outcomes == ["done", "done", "unknown", "malformed", "expired", *["malformed"] * 6, "done"]
     assert json.loads(answers[1].text)["domain"] == desk.domain
     assert "there is no verb 'format-the-disk' here; there are flush," in answers[2].text
     assert "path" in answers[3].text
     assert "it was not run" in answers[4].text
     assert "above the limit of 65536" in answers[7].text
     assert answers[8].verb == "ping.twice"
-    assert [one.id for one in answers] == [*desk.sent[:5], None, None, None, None, desk.sent[5]]
+    assert [one.id for one in answers] == [*desk.sent[:5], *[None] * 5, "x", desk.sent[5]]
 
 
 async def test_a_subject_that_is_no_text_stops_nothing(desk: Desk, tmp_path: Path) -> None:
@@ -231,12 +233,42 @@ async def test_a_command_that_may_have_expired_waits_for_the_clock(
         await desk.answers(2)
         assert bell.rung == [1]
         clock[0] = Now(0.0, False)
-        await desk.send("ring", n=2, expires=soon())
+        for _ in range(5):
+            await desk.send("ring", n=2, expires=soon())
         await desk.send("ring", n=3)
-        answers = await desk.answers(4)
+        answers = await desk.answers(8, 2.0 + 5.0)
     assert bell.rung == [1, 3]
-    assert answers[2].outcome == "expired"
+    assert [one.outcome.value for one in answers[2:]] == [*["expired"] * 5, "done"]
     assert "this machine's clock says 1970-01-01" in answers[2].text
+
+
+async def test_an_answer_that_has_no_room_waits_and_the_next_command_with_it(
+    desk: Desk, bell: Bell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "_MAX_RETRY", 0.2)
+    async with agent(_config(desk.world.leaf, tmp_path / "agent")) as one:
+        await desk.send("ring", n=0)
+        await desk.answers(1)
+        stream = (await desk.leaf.js.stream_info(desk.leaf.stream)).config
+        await desk.leaf.js.update_stream({**stream, "max_bytes": 1})
+        await desk.send("ring", n=1)
+        await desk.send("ring", n=2)
+        await until(
+            lambda: (
+                one.value(
+                    "petiole_refused_readings_total",
+                    input="commands",
+                    reason="stream_full",
+                    **{"class": "normal"},
+                )
+                > 0
+            ),
+            "there is no room",
+        )
+        await desk.leaf.js.update_stream(stream)
+        answers = await desk.answers(3, 40)
+    assert bell.rung == [0, 1, 2]
+    assert [one.id for one in answers] == desk.sent
 
 
 async def test_nothing_with_an_effect_is_run_while_the_state_file_cannot_be_written(

@@ -44,7 +44,7 @@ async def wiped(node: Node) -> None:
     await node.start()
 
 
-async def test_a_hub_put_back_is_found_under_the_pause_and_nothing_is_lost(
+async def test_a_hub_put_back_is_found_under_the_pause_and_nothing_comes_twice(
     road: Road, tmp_path: Path
 ) -> None:
     await road.send(10)
@@ -55,7 +55,7 @@ async def test_a_hub_put_back_is_found_under_the_pause_and_nothing_is_lost(
     await road.agreed()
     await put_back(road.world.hub, tmp_path / "copy")
     await road.send(5)
-    await road.all_there()
+    await road.exactly_once()
     assert road.epochs("hub_lost") == 1
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import secrets
 import urllib.error
 import urllib.request
@@ -130,6 +131,29 @@ def test_a_server_that_stopped_writing_on_a_full_disk_is_started_anew_once_there
     case.recover_seconds = case.saw("204")
     wait_for(lambda: leaf.status()["classes"]["normal"]["last"] > last, "the stream goes on where it was")
     assert leaf.status_of("/readyz") == 200
+
+
+def test_a_disk_that_others_fill_gets_back_what_the_hub_has_confirmed(
+    tmp_path: Path, leaf: Agent, disk: SmallDisk, case: Case
+) -> None:
+    case.expected = "the stream is trimmed though it is far from full, and readings are taken again"
+    hub_member, leaf_port = plan.member(tmp_path, "hub"), plan.free_port()
+    text = leaf.member.config.read_text()
+    leaf.member.config.write_text(
+        re.sub(r"nats-leaf://127.0.0.1:[0-9]+", f"nats-leaf://127.0.0.1:{leaf_port}", text)
+    )
+    hub = Agent(hub_member, plan.hub_toml(hub_member, leaf_port, [leaf.petiole("enrol").stdout]))
+    with contextlib.ExitStack() as stack:
+        stack.callback(hub.close)
+        hub.start()
+        leaf.start()
+        last = asyncio.run(publish(leaf, 12 * 2**20))
+        wait_for(lambda: leaf.status()["classes"]["normal"]["confirmed"] >= last, "all is at the hub")
+        case.begins()
+        disk.fill(but=2**20)
+        wait_for(lambda: disk.room() > 8 * 2**20, "what the hub holds is trimmed here")
+        wait_for(lambda: answer_of(leaf)[0] == 204, "readings are taken")
+        case.recover_seconds = case.saw("trimmed and 204")
 
 
 def test_the_hub_s_disk_becomes_full_and_is_freed_and_the_leaf_s_readings_arrive(

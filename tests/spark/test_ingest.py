@@ -17,10 +17,19 @@ import pytest_asyncio
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from agent.contract import BatchHeaders, Clock, Exit, MessageId, committed_subject, new_run, parse_committed
+from agent.contract import (
+    BatchHeaders,
+    Clock,
+    Exit,
+    MessageId,
+    aggregate,
+    committed_subject,
+    new_run,
+    parse_committed,
+)
 from hub_jobs import ingest, tasks
 from hub_jobs.tables import open_table
-from tests.servers import World, api
+from tests.servers import World, api, open_world
 from tests.spark.lakes import contents, killed, orphans
 from tests.streams import AGGREGATE, held, make_aggregate, make_leaf_stream
 
@@ -100,6 +109,25 @@ async def test_what_the_hub_holds_is_in_bronze_once_with_the_domain_of_its_sourc
     await fleet.at_hub(6)
     assert await fleet.ingest() == Exit.WELL
     assert fleet.bronze("seq") == [1, 2, 3, 4, 5, 6]
+
+
+async def test_one_run_ingests_every_stream_that_it_is_given(tmp_path: Path) -> None:
+    streams = {"edge-1": aggregate(0), "edge-2": aggregate(1)}
+    async with open_world(tmp_path, *streams, aggregates=tuple(streams.values())) as world:
+        agents = {domain: await leaf.connect("agent") for domain, leaf in world.leaves.items()}
+        registrar = await world.hub.connect("registrar")
+        fleet = Fleet(world, registrar, agents, tmp_path / "lake")
+        for domain, stream in streams.items():
+            await make_leaf_stream(agents[domain], domain, EPOCHS[domain])
+            await make_aggregate(registrar, {domain: EPOCHS[domain]}, stream)
+            await fleet.store(domain, 1, 2)
+            await held(registrar, stream, 2)
+        fleet.options += ["--stream", aggregate(0), "--stream", aggregate(1)]
+        assert await fleet.ingest() == Exit.WELL
+        assert await fleet.ingest() == Exit.WELL
+        assert fleet.bronze("stream", "domain", "seq") == [
+            (stream, domain, seq) for domain, stream in streams.items() for seq in (1, 2)
+        ]
 
 
 async def test_a_run_with_nothing_to_do_starts_no_jvm_and_tells_the_registrar_again(fleet: Fleet) -> None:

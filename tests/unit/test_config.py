@@ -149,6 +149,28 @@ def test_all_problems_are_told_at_once_each_with_its_key(file: Path) -> None:
         (LEAF + '[[input]]\ntype = "http"\nlisten = "127.0.0.1:9464"', "port 9464 is also that of admin"),
         (LEAF + '[[input]]\ntype = "http"\nlisten = "0.0.0.0:4222"', "port 4222 is also that of nats.listen"),
         (LEAF + f'[[leaf]]\ndomain = "x"\nkey = "{KEY}"', "leaf: only the hub lets leaves in"),
+        (LEAF + '[[mirror]]\nname = "A.B"', 'mirror[1].name: "A.B" cannot be a stream'),
+        (LEAF + '[[mirror]]\nof = "A"', "mirror[1].name: is missing"),
+        (LEAF + '[[mirror]]\nname = "COMMANDS"', "is the name of a stream of another kind"),
+        (LEAF + '[[mirror]]\nname = "TEL_x"', "is the name of a stream of another kind"),
+        (LEAF + '[[mirror]]\nname = "A"\n' * 2, 'mirror[2].name: "A" is there twice'),
+        (LEAF + '[[mirror]]\nname = "A"\ndomain = "edge-1"', 'mirror[1].of: "A" would take from itself'),
+        (LEAF + '[[mirror]]\nname = "A"\ndomain = "a.b"', "mirror[1].domain: domain 'a.b' is not"),
+        (LEAF + '[[mirror]]\nname = "A"\ndomain = "x"\napi = "J"', "mirror[1].api: is beside domain"),
+        (LEAF + '[[mirror]]\nname = "A"\napi = "$JS.API"', "is no prefix of another JetStream"),
+        (LEAF + '[[mirror]]\nname = "A"\ndeliver = "a.>"', 'mirror[1].deliver: "a.>" is no prefix'),
+        (LEAF + '[[mirror]]\nname = "A"\nstart_sequence = 0', "a whole number of at least 1"),
+        (LEAF + '[[mirror]]\nname = "A"\nstart_time = "now"', "give a time such as 2026-11-21T06:00:00Z"),
+        (LEAF + '[[mirror]]\nname = "A"\nstart_time = 2026-11-21T06:00:00', "has no time zone"),
+        (LEAF + '[[mirror]]\nname = "A"\nfilter = "a b"', 'mirror[1].filter: "a b" is not a subject'),
+        (LEAF + '[[mirror]]\nname = "A"\nfilter = "a"\ntransforms = [{src = "a", dest = "b"}]',
+         "mirror[1].filter: is beside transforms"),
+        (LEAF + '[[mirror]]\nname = "A"\ntransforms = [{src = "a"}]', "transforms[1].dest: is missing"),
+        (LEAF + '[[mirror]]\nname = "A"\nmax_bytes = "9GiB"', "do not hold the classes, the declared links"),
+        (LEAF + '[[source]]\nname = "A"', "source[1].from: is empty; write [[source.from]]"),
+        (LEAF + '[[source]]\nname = "A"\n[[source.from]]', "source[1].from[1].of: is missing"),
+        (HUB + '[[source]]\nname = "A"\n[[source.from]]\nof = "B"', "source[1].from[1].domain: is missing"),
+        (HUB + f'[[leaf]]\ndomain = "x"\nkey = "{KEY}"\ntakes = ["A.*"]', 'leaf[1].takes: "A.*" cannot be a'),
         (HUB.replace('"hub"\nr', '"x"\nr'), 'domain: "x" cannot be the hub\'s; write domain = "hub"'),
         (HUB + '[nats]\nhub_urls = ["nats-leaf://h:1"]', "nats.hub_urls: the hub dials nobody; remove it"),
         (HUB + '[[input]]\ntype = "http"', "input: the hub takes in no readings; move it to a leaf"),
@@ -286,3 +308,23 @@ def test_the_example_shows_the_defaults_of_each_input(file: Path, kind: str) -> 
     for field in fields(read):
         default = field.default if field.default_factory is NODEFAULT else field.default_factory()
         assert field.required or getattr(read, field.name) == default, field.name
+
+
+def test_windows_of_a_link_are_checked_and_need_a_server_that_the_agent_runs(file: Path) -> None:
+    (told,) = problems(file, LEAF + '[link]\nwindows = ["22:00-06:00", "noon"]\n')
+    assert "link.windows: 'noon' is not a window" in told
+    windows = '[link]\nwindows = ["22:00-06:00"]\n'
+    assert "embedded server only" in "".join(problems(file, LEAF + 'server = "external"\n' + windows))
+    assert "the hub dials nobody" in "".join(problems(file, HUB + windows))
+
+
+def test_a_thin_link_is_pinged_and_announced_over_less_often(file: Path) -> None:
+    normal, thin = config(file, LEAF).link, config(file, LEAF + '[link]\nprofile = "thin"\n').link
+    assert thin.ping_seconds > normal.ping_seconds
+    assert thin.announce_seconds > normal.announce_seconds
+
+
+@pytest.mark.parametrize("name", ["agent", "commands"])
+def test_an_input_does_not_take_a_name_of_the_agent_s_own(file: Path, name: str) -> None:
+    (told,) = problems(file, LEAF + f'[[input]]\ntype = "http"\nname = "{name}"\n')
+    assert "the agent's own" in told

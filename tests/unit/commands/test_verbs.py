@@ -39,7 +39,7 @@ async def test_flush_says_how_many_batches_it_sealed(one: World) -> None:
 
 @pytest.mark.parametrize("verb", ["ping", "status", "flush", "reload", "resume-link"])
 async def test_an_argument_that_a_verb_does_not_take_is_named(one: World, verb: str) -> None:
-    with pytest.raises(ArgumentError, match="path: this verb takes no arguments; leave them out"):
+    with pytest.raises(ArgumentError, match="'path': this verb takes no arguments; leave them out"):
         await one.verbs[verb].act({"path": "/etc/shadow"})
 
 

@@ -218,7 +218,7 @@ def event(link: int, user: str = "UA", kind: str = "Leafnode", server: str = "a-
 
 
 def leafz(*links: tuple[int, str]) -> bytes:
-    leafs = [{"id": link, "name": name, "account": "PETIOLE"} for link, name in links]
+    leafs = [{"id": link, "name": name, "account": "PETIOLE", "in_bytes": 7} for link, name in links]
     return json.dumps({"data": {"server_id": "HUB", "leafs": leafs}}).encode()
 
 

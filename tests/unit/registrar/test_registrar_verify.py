@@ -12,7 +12,6 @@ from agent.contract import (
     H_MESSAGE_ID,
     H_RESENT,
     H_SOURCE,
-    MAX_INT,
     Edge,
     Found,
     VerifyAnswer,
@@ -54,7 +53,7 @@ def look_at(messages: list[StoredHeaders], request: VerifyRequest, first: int) -
     found = Found()
     while True:
         request = parse_verify_request(replace(request, found=found).encode())
-        look = Look(request, STREAM, begun(request.found, info(first, end), alone=True))
+        look = Look(request, STREAM, begun(request.found, info(first, end)))
         page = [one for one in messages if one.seq >= look.found().next][:4]
         for one in page:
             look.take(one)
@@ -71,34 +70,42 @@ def numbers(ranges: Ranges) -> set[int]:
     return {n for first, last in ranges for n in range(first, last + 1)}
 
 
+Batch = tuple[str, int]
+
+
 @st.composite
-def sent(draw: st.DrawFn) -> list[tuple[str, int]]:
+def sent(draw: st.DrawFn) -> list[tuple[Batch, bool]]:
     """Batches of some runs in the order in which the leaf's stream took them: of what is in flight at once,
-    any may be stored first."""
-    order = []
+    any may be stored first. Each with whether it was published again, which comes later than it was
+    stored."""
+    order: list[tuple[Batch, bool]] = []
     for run in RUNS[: draw(st.integers(1, 3))]:
         waiting = list(range(1, draw(st.integers(0, 12)) + 1))
         while waiting:
             at = draw(st.integers(0, min(WINDOW, len(waiting)) - 1))
-            order.append((run, waiting.pop(at)))
+            order.append(((run, waiting.pop(at)), False))
+    for batch, _ in draw(st.lists(st.sampled_from(order), max_size=4)) if order else []:
+        order.insert(draw(st.integers(order.index((batch, False)) + 1, len(order))), (batch, True))
     return order
 
 
 @given(sent(), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=400, deadline=None)
 def test_what_was_purged_is_never_said_to_be_lacking(
-    order: list[tuple[str, int]], data: st.DataObject
+    order: list[tuple[Batch, bool]], data: st.DataObject
 ) -> None:
-    batches = [(seq, run, n) for seq, (run, n) in enumerate(order, 1)]
-    lost = data.draw(st.sets(st.sampled_from(batches))) if batches else set()
-    arrived = [(one, False) for one in batches if one not in lost]
-    for one in data.draw(st.lists(st.sampled_from(batches), max_size=3)) if batches else []:
-        arrived.insert(data.draw(st.integers(0, len(arrived))), (one, True))
-    purged = data.draw(st.integers(0, len(arrived)))
+    lost = data.draw(st.sets(st.integers(1, len(order)))) if order else set()
+    arrived = [(leaf_seq, one) for leaf_seq, one in enumerate(order, 1) if leaf_seq not in lost]
     messages = [
-        message(at, f"{run}-normal-{n}", 1000 + at if again else seq, resent=seq if again else None)
-        for at, ((seq, run, n), again) in enumerate(arrived, 1)
+        message(
+            hub_seq,
+            f"{run}-normal-{n}",
+            leaf_seq,
+            resent=order.index(((run, n), False)) + 1 if again else None,
+        )
+        for hub_seq, (leaf_seq, ((run, n), again)) in enumerate(arrived, 1)
     ]
+    purged = data.draw(st.integers(0, len(arrived)))
     run = data.draw(st.sampled_from(RUNS))
     last = data.draw(st.integers(1, 12))
     with pytest.MonkeyPatch.context() as patch:
@@ -106,8 +113,8 @@ def test_what_was_purged_is_never_said_to_be_lacking(
         patch.setattr(verify, "MAX_WINDOW", WINDOW)
         answer = look_at(messages[purged:], VerifyRequest("normal", run, 1, last), purged + 1)
 
-    held = {n for (_, its, n), _ in arrived[purged:] if its == run and n <= last}
-    came = {n for (_, its, n), _ in arrived if its == run}
+    held = {n for _, ((its, n), _) in arrived[purged:] if its == run and n <= last}
+    came = {n for _, ((its, n), _) in arrived if its == run}
     assert numbers(answer.found.held) == held
     assert numbers(answer.lacking).isdisjoint(came)
     assert numbers(answer.lacking) | numbers(answer.unknown) == set(range(1, last + 1)) - held
@@ -126,6 +133,15 @@ def test_after_a_purge_the_numbers_far_enough_behind_the_edge_are_still_told() -
     assert answer.unknown == ((1, 100),)
     assert answer.last == 199 + count
     assert answer.found.edge == Edge(run, 101, 100 + count, count)
+
+
+def test_a_batch_that_overtook_all_others_in_flight_and_was_purged_is_not_called_lacking() -> None:
+    run, window = RUNS[0], contract_verify.MAX_WINDOW
+    messages = [message(1 + n, f"{run}-normal-{n}", 1 + n) for n in range(1, window)]
+    request = VerifyRequest("normal", run, 1, window)
+    assert look_at(messages, request, 2).unknown == ((window, window),)
+    messages.append(message(1 + window, f"{run}-normal-{window + 2}", 1 + window))
+    assert look_at(messages, replace(request, last=window + 3), 2).lacking == ((window + 3, window + 3),)
 
 
 def test_of_an_aggregate_that_was_emptied_nobody_can_tell() -> None:
@@ -166,10 +182,5 @@ def test_a_run_with_more_holes_than_an_answer_may_name_is_told_in_part(
 @pytest.mark.parametrize(("first", "last"), [(9, 20), (1, 6)])
 def test_a_look_begins_again_when_what_it_had_not_seen_is_gone(first: int, last: int) -> None:
     old = Found(held=((1, 2),), next=8)
-    assert begun(old, info(first, last), alone=True) == Found(cut=first > 1, next=first)
-    assert begun(old, info(1, 20), alone=True) == old
-
-
-def test_beside_another_aggregate_what_came_before_is_not_said_to_be_lacking() -> None:
-    assert begun(Found(), info(1, 9), alone=False).cut
-    assert Found(cut=True).purged(RUNS[0]) == MAX_INT
+    assert begun(old, info(first, last)) == Found(cut=first > 1, next=first)
+    assert begun(old, info(1, 20)) == old

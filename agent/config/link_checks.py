@@ -1,0 +1,101 @@
+"""What no single key of [[mirror]], [[source]] and the streams of a [[leaf]] shows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from agent import contract
+from agent.config.problem import Problem
+from agent.config.schema import Config, Mirror, Origin
+
+_STREAM: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+_SUBJECT: Final = re.compile(r"[^\s.]+(\.[^\s.]+)*\Z")
+_PREFIX: Final = re.compile(r"[^\s.*>]+(\.[^\s.*>]+)*\Z")
+_OURS: Final = ("TEL_", "TELEMETRY_", "KV_", "OBJ_", "MQTT_")
+
+
+def check_links(config: Config) -> Iterator[Problem]:
+    """All problems of the declared links and of what a leaf may take and give."""
+    seen: set[str] = set()
+    for number, mirror in enumerate(config.mirror, 1):
+        if mirror is not None:
+            key = f"mirror[{number}]"
+            yield from _name(f"{key}.name", mirror.name, seen)
+            yield from _origin(config, key, mirror, mirror.name)
+    for number, source in enumerate(config.source, 1):
+        if source is None:
+            continue
+        key = f"source[{number}]"
+        yield from _name(f"{key}.name", source.name, seen)
+        if not source.from_:
+            yield Problem(f"{key}.from", "is empty", "write [[source.from]] with its stream")
+        for place, origin in enumerate(source.from_, 1):
+            if origin is not None:
+                yield from _origin(config, f"{key}.from[{place}]", origin, source.name)
+    for number, leaf in enumerate(config.leaf, 1):
+        if leaf is None:
+            continue
+        for name in ("takes", "gives"):
+            for stream in getattr(leaf, name):
+                yield from _stream(f"leaf[{number}].{name}", stream)
+
+
+def _name(key: str, name: str, seen: set[str]) -> Iterator[Problem]:
+    yield from _stream(key, name)
+    if name in seen:
+        yield Problem(key, f'"{name}" is there twice', "let each have a name of its own")
+    seen.add(name)
+    if name == contract.COMMANDS or name.startswith(_OURS):
+        yield Problem(key, f'"{name}" is the name of a stream of another kind', "choose another name")
+
+
+def _stream(key: str, name: str) -> Iterator[Problem]:
+    if not _STREAM.match(name):
+        yield Problem(key, f'"{name:.60}" cannot be a stream', "use 1 to 64 letters, digits, '_' or '-'")
+
+
+def _origin(config: Config, key: str, origin: Origin, name: str) -> Iterator[Problem]:
+    of = origin.of or (name if isinstance(origin, Mirror) else "")
+    if not of:
+        yield Problem(f"{key}.of", "is missing", "name the stream to take messages from")
+    else:
+        yield from _stream(f"{key}.of", of)
+    yield from _place(config, key, origin)
+    if not origin.api and origin.domain in ("", config.domain) and of == name:
+        yield Problem(f"{key}.of", f'"{of}" would take from itself', "name another stream, domain or api")
+    if origin.start_sequence is not None and origin.start_time is not None:
+        yield Problem(f"{key}.start_time", "is beside start_sequence", "remove one of them")
+    if origin.start_time is not None and origin.start_time.tzinfo is None:
+        yield Problem(f"{key}.start_time", "has no time zone", "write it as 2026-11-21T06:00:00Z")
+    if origin.filter and origin.transforms:
+        yield Problem(f"{key}.filter", "is beside transforms", "filter by the src of the transforms")
+    subjects = [("filter", origin.filter)] if origin.filter else []
+    for number, one in enumerate(origin.transforms, 1):
+        if one is not None:
+            subjects += [(f"transforms[{number}].src", one.src), (f"transforms[{number}].dest", one.dest)]
+    for where, subject in subjects:
+        if not _SUBJECT.match(subject):
+            yield Problem(f"{key}.{where}", f'"{subject:.60}" is not a subject', 'write it as "plans.>"')
+
+
+def _place(config: Config, key: str, origin: Origin) -> Iterator[Problem]:
+    if origin.domain and origin.api:
+        yield Problem(f"{key}.api", "is beside domain", "remove one of them")
+    elif origin.api and (origin.api.startswith("$JS.API") or not _PREFIX.match(origin.api)):
+        yield Problem(f"{key}.api", f'"{origin.api:.60}" is no prefix of another JetStream', _API_REMEDY)
+    elif origin.domain:
+        try:
+            contract.check_domain(origin.domain)
+        except contract.ContractError as error:
+            yield Problem(f"{key}.domain", str(error), "name the domain of the stream")
+    elif not origin.api and config.role == "hub" and not origin.domain:
+        yield Problem(f"{key}.domain", "is missing", 'name the domain of the stream, such as "edge-1"')
+    if origin.deliver and not _PREFIX.match(origin.deliver):
+        yield Problem(
+            f"{key}.deliver", f'"{origin.deliver:.60}" is no prefix', 'write it as "deliver.acc.hub.edge"'
+        )
+
+
+_API_REMEDY: Final = 'write the prefix under which it was imported, such as "JS.acc@hub.API"'

@@ -1,0 +1,163 @@
+"""The declared links as plain values, and the configurations of their streams. Pure.
+
+Seen on nats-server 2.15.1: two sources of one stream are told apart by name, API prefix, filter and
+transforms; a changed start or deliver prefix alone changes nothing in a source that is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+from agent import config as settings
+from agent.contract import HUB_DOMAIN, VERSION, api_prefix, link_deliver
+
+KIND_METADATA: Final = "petiole.declared"
+ORIGIN_METADATA: Final = "petiole.origin"
+
+Key = tuple[str, str, str, tuple[tuple[str, str], ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a link takes messages from. `api` is its prefix, "" for this server's own JetStream; `domain` is
+    "" where the origin was declared by its prefix; `start_time` is RFC 3339."""
+
+    stream: str
+    domain: str
+    api: str
+    deliver: str
+    start_sequence: int = 0
+    start_time: str = ""
+    filter: str = ""
+    transforms: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def key(self) -> Key:
+        """What tells it from the other sources of its stream."""
+        return self.stream, self.api, self.filter, self.transforms
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """The subjects that are taken; none for all."""
+        return (self.filter,) if self.filter else tuple(src for src, _ in self.transforms)
+
+    @property
+    def place(self) -> str:
+        """Stream and place in words."""
+        where = f"domain {self.domain}" if self.domain else self.api or "this server"
+        return f"{self.stream} of {where}"
+
+    def entry(self, after: int = 0) -> dict[str, Any]:
+        """The mirror or source as JetStream takes it; `after` is the sequence after which it goes on where
+        part of it is here already."""
+        entry: dict[str, Any] = {"name": self.stream}
+        if self.api:
+            entry["external"] = {"api": self.api, "deliver": self.deliver}
+        if after or self.start_sequence:
+            entry["opt_start_seq"] = after + 1 if after else self.start_sequence
+        elif self.start_time:
+            entry["opt_start_time"] = self.start_time
+        if self.filter:
+            entry["filter_subject"] = self.filter
+        if self.transforms:
+            entry["subject_transforms"] = [{"src": src, "dest": dest} for src, dest in self.transforms]
+        return entry
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A stream of the configuration: a mirror of one origin, or a stream that gathers several."""
+
+    name: str
+    kind: Literal["mirror", "source"]
+    origins: tuple[Origin, ...]
+    max_bytes: int
+    recreate: bool = False
+
+    def link(self, origin: Origin) -> str:
+        """The name of one link in sentences, `/status` and metrics."""
+        if self.kind == "mirror":
+            return self.name
+        return f"{self.name} from {origin.stream}@{origin.domain or origin.api or 'here'}"
+
+    def stream(self) -> dict[str, Any]:
+        """The configuration without its mirror or sources. A full mirror drops the oldest copies; a full
+        stream of sources makes its origins wait."""
+        return {
+            "name": self.name,
+            "storage": "file",
+            "compression": "s2",
+            "retention": "limits",
+            "discard": "old" if self.kind == "mirror" else "new",
+            "max_bytes": self.max_bytes,
+            "max_age": 0,
+            "max_consumers": -1,
+            "allow_direct": True,
+            "metadata": {KIND_METADATA: self.kind, "petiole.version": str(VERSION)},
+        }
+
+    def made(self, created: str) -> dict[str, Any]:
+        """The configuration with which the stream is made; `created` is when the origin of a mirror was made,
+        "" where that can't be asked."""
+        config = self.stream()
+        if self.kind == "source":
+            return {**config, "duplicate_window": 0, "sources": [one.entry() for one in self.origins]}
+        metadata = config["metadata"] | ({ORIGIN_METADATA: created} if created else {})
+        return {**config, "metadata": metadata, "mirror": self.origins[0].entry()}
+
+
+def key_of(entry: Mapping[str, Any]) -> Key:
+    """The key of a mirror or source as JetStream shows it."""
+    transforms = tuple((one["src"], one["dest"]) for one in entry.get("subject_transforms") or [])
+    return (
+        entry["name"],
+        (entry.get("external") or {}).get("api", ""),
+        entry.get("filter_subject", ""),
+        transforms,
+    )
+
+
+def declared(config: settings.Config) -> list[Declared]:
+    """The declared links of a configuration that was checked."""
+    mirrors = [
+        Declared(
+            one.name,
+            "mirror",
+            (_origin(config.domain, one, one.name),),
+            int(one.max_bytes),
+            one.recreate,
+        )
+        for one in config.mirror
+    ]
+    sources = [
+        Declared(one.name, "source", tuple(_origins(config.domain, one)), int(one.max_bytes))
+        for one in config.source
+    ]
+    return mirrors + sources
+
+
+def _origins(domain: str, source: settings.Source) -> Iterable[Origin]:
+    return (_origin(domain, one, source.name) for one in source.from_)
+
+
+def _origin(own: str, origin: settings.Origin, name: str) -> Origin:
+    domain = "" if origin.api else origin.domain or HUB_DOMAIN
+    foreign = bool(domain) and domain != own
+    return Origin(
+        stream=origin.of or name,
+        domain=domain,
+        api=origin.api or (api_prefix(domain) if foreign else ""),
+        deliver=origin.deliver or (link_deliver(domain, own, name) if foreign else ""),
+        start_sequence=origin.start_sequence or 0,
+        start_time="" if origin.start_time is None else _rfc3339(origin.start_time),
+        filter=origin.filter,
+        transforms=tuple((one.src, one.dest) for one in origin.transforms),
+    )
+
+
+def _rfc3339(time: datetime) -> str:
+    text = time.astimezone(UTC).isoformat().removesuffix("+00:00")
+    return (text.rstrip("0") if "." in text else text) + "Z"

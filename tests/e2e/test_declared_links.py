@@ -1,0 +1,244 @@
+"""Declared mirrors and sources between domains and accounts: made, told truly, repaired."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from agent import config as settings
+from agent.config import Config, Transform
+from tests.e2e.declared import hub_source, kept, leaf_mirror
+from tests.e2e.open_servers import OpenServer, OpenWorld, open_servers
+
+MIRROR, GATHERED = "PLANS", "ALL from LOCAL@edge-1"
+
+
+def at(server: OpenServer, config: Config) -> Any:
+    """The keeper of the links of a configuration, beside one of the servers."""
+    return kept(config, "keeper", server.url, server.seed)
+
+
+def numbered(count: int, name: str = "m") -> list[str]:
+    """So many texts, none like another."""
+    return [f"{name}{number}" for number in range(count)]
+
+
+async def test_a_mirror_of_the_hubs_stream_flows_into_a_leaf(tmp_path: Path) -> None:
+    async with open_servers(tmp_path, "edge-1") as world:
+        hub, leaf = world.ends["hub"], world.ends["edge-1"]
+        await hub.make("PLANS", "plans.>")
+        await hub.store("plans.a", *numbered(20))
+        async with at(world.leaves["edge-1"], leaf_mirror()) as one:
+            await leaf.holds("PLANS", numbered(20))
+            assert await leaf.texts("PLANS") == numbered(20)
+            assert await one.is_in(MIRROR, "flowing") == "all messages of PLANS of domain hub are here"
+            assert (one.value("petiole_link_up", MIRROR), one.value("petiole_link_lag_messages", MIRROR)) == (
+                1,
+                0,
+            )
+
+
+async def test_a_hub_mirrors_and_gathers_the_streams_of_leaves(tmp_path: Path) -> None:
+    async with open_servers(tmp_path, "edge-1", "edge-2") as world:
+        hub = world.ends["hub"]
+        for domain in ("edge-1", "edge-2"):
+            await world.ends[domain].make("LOCAL", f"local.{domain}.>")
+            await world.ends[domain].store(f"local.{domain}.x", *numbered(10, domain))
+        config = hub_source("edge-1", "edge-2")
+        config.mirror = [settings.Mirror(name="COPY", of="LOCAL", domain="edge-2")]
+        async with at(world.hub, config) as one:
+            await hub.holds("ALL", numbered(10, "edge-1") + numbered(10, "edge-2"))
+            await hub.holds("COPY", numbered(10, "edge-2"))
+            for link in (GATHERED, "ALL from LOCAL@edge-2", "COPY"):
+                await one.is_in(link, "flowing")
+
+
+async def test_a_link_begins_at_a_sequence_or_a_time_and_takes_what_it_is_told(tmp_path: Path) -> None:
+    async with open_servers(tmp_path, "edge-1") as world:
+        hub, leaf = world.ends["hub"], world.ends["edge-1"]
+        await hub.make("PLANS", "plans.>")
+        await hub.store("plans.a", *numbered(5))
+        await asyncio.sleep(0.01)
+        middle = datetime.now(UTC)
+        await asyncio.sleep(0.01)
+        await hub.store("plans.b", *numbered(5, "late"))
+        await hub.store("plans.a", "last")
+        declared: list[dict[str, Any]] = [
+            {"name": "SEQUENCE", "start_sequence": 4},
+            {"name": "TIME", "start_time": middle},
+            {"name": "FILTER", "filter": "plans.b"},
+            {"name": "TRANSFORM", "transforms": [Transform("plans.a", "own.first")]},
+        ]
+        config = Config(domain="edge-1", mirror=[settings.Mirror(of="PLANS", **one) for one in declared])
+        origin = settings.Origin(
+            of="PLANS", domain="hub", transforms=[Transform("plans.*", "own.{{wildcard(1)}}")]
+        )
+        config.source = [settings.Source(name="ALL", from_=[origin])]
+        async with at(world.leaves["edge-1"], config) as one:
+            await leaf.holds("SEQUENCE", ["m3", "m4", *numbered(5, "late"), "last"])
+            await leaf.holds("TIME", [*numbered(5, "late"), "last"])
+            await leaf.holds("FILTER", numbered(5, "late"))
+            await leaf.holds("TRANSFORM", [*numbered(5), "last"])
+            await leaf.holds("ALL", [*numbered(5), *numbered(5, "late"), "last"])
+            assert set(await leaf.subjects("TRANSFORM")) == {"own.first"}
+            assert set(await leaf.subjects("ALL")) == {"own.a", "own.b"}
+            for row in one.links.status():
+                await one.is_in(row["link"], "flowing")
+
+
+SEED = """
+ACC {{ jetstream: enabled, users: [ {{ nkey: {key} }} ]
+  exports: [
+    {{ service: "$JS.hub.API.CONSUMER.CREATE.*", response_type: "stream" }}
+    {{ stream: "deliver.acc.hub.>" }}
+    {{ service: "$JS.FC.aggregate-test-leaf.>" }} ] }}
+IMPORT_MIRROR {{ jetstream: enabled, users: [ {{ nkey: {other} }} ]
+  imports: [
+    {{ service: {{ account: ACC, subject: "$JS.hub.API.CONSUMER.CREATE.*" }}
+       to: "JS.acc@hub.API.CONSUMER.CREATE.*" }}
+    {{ service: {{ account: ACC, subject: "$JS.FC.aggregate-test-leaf.>" }} }}
+    {{ stream: {{ account: ACC, subject: "deliver.acc.hub.import_mirror.>" }} }} ] }}
+"""
+ASKED = '{{ service: "$JS.hub.API.STREAM.INFO.aggregate-test-leaf" }}'
+ASKED_THERE = (
+    '{{ service: {{ account: ACC, subject: "$JS.hub.API.STREAM.INFO.aggregate-test-leaf" }}, '
+    'to: "JS.acc@hub.API.STREAM.INFO.aggregate-test-leaf" }}'
+)
+
+
+def across_accounts() -> Config:
+    """The mirror and its deliver prefix as NATS documents them for two accounts."""
+    mirror = settings.Mirror(
+        name="aggregate-test-leaf-from-acc",
+        of="aggregate-test-leaf",
+        api="JS.acc@hub.API",
+        deliver="deliver.acc.hub.import_mirror.hub.aggregate-test-leaf-from-acc",
+    )
+    return Config(domain="hub", role="hub", mirror=[mirror])
+
+
+async def test_a_mirror_across_accounts_flows_and_its_lag_is_unknown_until_it_may_be_asked(
+    tmp_path: Path,
+) -> None:
+    link = "aggregate-test-leaf-from-acc"
+    asked = SEED.replace("exports: [", f"exports: [ {ASKED}").replace(
+        "imports: [", f"imports: [ {ASKED_THERE}"
+    )
+    for accounts, word, words in (
+        (SEED, "unknown", "JS.acc@hub.API.STREAM.INFO.aggregate-test-leaf is not exported and imported"),
+        (asked, "flowing", "all messages"),
+    ):
+        async with open_servers(tmp_path / word, accounts=accounts) as world, AsyncExitStack() as stack:
+            await world.ends["hub"].make("aggregate-test-leaf", "test.>")
+            await world.ends["hub"].store("test.a", *numbered(30))
+            importer = await world.hub.end(stack, world.hub.other_seed)
+            config = across_accounts()
+            async with kept(config, "keeper", world.hub.url, world.hub.other_seed) as one:
+                await importer.holds(link, numbered(30), 40)
+                assert words in await one.is_in(link, word)
+                assert (one.value("petiole_link_lag_messages", link) is None) is (word == "unknown")
+
+
+async def test_what_was_missed_during_a_cut_and_a_kill_of_the_hub_comes_once(tmp_path: Path) -> None:
+    async with open_servers(tmp_path, "edge-1") as world:
+        hub, leaf = world.ends["hub"], world.ends["edge-1"]
+        await leaf.make("LOCAL", "local.>")
+        await leaf.store("local.x", *numbered(10))
+        async with at(world.hub, hub_source("edge-1")) as one:
+            await hub.holds("ALL", numbered(10))
+            await one.is_in(GATHERED, "flowing")
+            world.proxies["edge-1"].cut()
+            await leaf.store("local.x", *numbered(10, "cut"))
+            assert "does not answer" in await one.is_in(GATHERED, "down")
+            assert one.value("petiole_link_up", GATHERED) == 0
+            assert one.value("petiole_link_lag_messages", GATHERED) is None
+            world.proxies["edge-1"].restore()
+            await hub.holds("ALL", numbered(10) + numbered(10, "cut"))
+            await world.hub.kill()
+            await leaf.store("local.x", *numbered(10, "kill"))
+            await world.hub.start()
+            await hub.holds("ALL", [*numbered(10), *numbered(10, "cut"), *numbered(10, "kill")])
+            await one.is_in(GATHERED, "flowing")
+
+
+async def test_a_source_whose_stream_was_purged_goes_on_where_it_was(tmp_path: Path) -> None:
+    async with open_servers(tmp_path, "edge-1") as world:
+        hub, leaf = world.ends["hub"], world.ends["edge-1"]
+        await leaf.make("LOCAL", "local.>")
+        await leaf.store("local.x", *numbered(10))
+        async with at(world.hub, hub_source("edge-1")) as one:
+            await hub.holds("ALL", numbered(10))
+            await hub.js.purge("ALL", 10)
+            await world.hub.kill()
+            await leaf.store("local.x", "new")
+            await world.hub.start()
+            await hub.holds("ALL", ["new"])
+            await one.is_in(GATHERED, "flowing")
+
+
+async def test_a_mirror_of_a_stream_that_was_made_again_says_so_and_is_not_deleted(tmp_path: Path) -> None:
+    async with open_servers(tmp_path, "edge-1") as world:
+        hub, leaf = world.ends["hub"], world.ends["edge-1"]
+        await mirrored_then_recreated(world)
+        async with at(world.leaves["edge-1"], leaf_mirror()) as one:
+            assert "recreate = true" in await one.is_in(MIRROR, "recreated")
+            assert await leaf.texts("PLANS") == numbered(5)
+        async with at(world.leaves["edge-1"], leaf_mirror(recreate=True)) as one:
+            await leaf.holds("PLANS", ["other"])
+            await hub.store("plans.a", "more")
+            await leaf.holds("PLANS", ["other", "more"])
+            await one.is_in(MIRROR, "flowing")
+
+
+async def mirrored_then_recreated(world: OpenWorld) -> None:
+    """A mirror that holds five messages of an origin which was deleted and made again since."""
+    hub, leaf = world.ends["hub"], world.ends["edge-1"]
+    await hub.make("PLANS", "plans.>")
+    await hub.store("plans.a", *numbered(5))
+    async with at(world.leaves["edge-1"], leaf_mirror()):
+        await leaf.holds("PLANS", numbered(5))
+    await hub.js.api("STREAM.DELETE.PLANS")
+    await hub.make("PLANS", "plans.>")
+    await hub.store("plans.a", "other")
+
+
+async def test_a_source_whose_origin_was_made_again_takes_all_of_the_new_one(tmp_path: Path) -> None:
+    async with open_servers(tmp_path, "edge-1") as world:
+        hub, leaf = world.ends["hub"], world.ends["edge-1"]
+        await leaf.make("LOCAL", "local.>")
+        await leaf.store("local.x", *numbered(5))
+        async with at(world.hub, hub_source("edge-1")) as one:
+            await hub.holds("ALL", numbered(5))
+            await leaf.js.api("STREAM.DELETE.LOCAL")
+            await one.is_in(GATHERED, "absent", "refused")
+            await leaf.make("LOCAL", "local.>")
+            await leaf.store("local.x", "a", "b")
+            await hub.holds("ALL", [*numbered(5), "a", "b"], 60)
+            await one.is_in(GATHERED, "flowing")
+
+
+async def test_a_stream_of_somebody_else_is_left_alone_and_a_changed_declaration_is_followed(
+    tmp_path: Path,
+) -> None:
+    async with open_servers(tmp_path, "edge-1") as world:
+        hub, leaf = world.ends["hub"], world.ends["edge-1"]
+        await hub.make("PLANS", "plans.>")
+        await hub.make("MORE", "more.>")
+        await hub.store("plans.a", "a")
+        await hub.store("more.a", "b")
+        await leaf.make("PLANS", "mine.>")
+        config = leaf_mirror()
+        config.source = [settings.Source(name="ALL", from_=[settings.Origin(of="PLANS", domain="hub")])]
+        async with at(world.leaves["edge-1"], config) as one:
+            assert "was not made as this mirror" in await one.is_in(MIRROR, "foreign")
+            await leaf.holds("ALL", ["a"])
+        config.source[0].from_.append(settings.Origin(of="MORE", domain="hub"))
+        config.source[0].max_bytes = settings.Size(2**20)
+        async with at(world.leaves["edge-1"], config) as one:
+            await leaf.holds("ALL", ["a", "b"])
+            await one.is_in("ALL from MORE@hub", "flowing")
+        assert (await leaf.js.stream_info("ALL")).config["max_bytes"] == 2**20
+        assert (await leaf.js.stream_info("PLANS")).config["subjects"] == ["mine.>"]

@@ -1,0 +1,66 @@
+"""A link that may be open at certain times only."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from datetime import datetime
+from pathlib import Path
+
+from agent.link.states import LinkState
+from agent.link.windows import Windows
+from agent.metrics import Metrics
+from agent.server.gate import LinkGate
+from agent.server.health import ServerHealth
+from tests.agents import CLASS
+from tests.roads import Road, open_road
+from tests.servers import World, until
+
+NIGHT, NOON = datetime(2026, 11, 21, 23, 0), datetime(2026, 11, 21, 12, 0)
+
+
+async def test_a_link_is_taken_down_outside_of_its_windows_and_up_again_within(world: World) -> None:
+    clock = [NOON]
+    health, server = ServerHealth(Metrics()), world.leaf.server
+    gate = LinkGate(server, Windows(["22:00-06:00"]), health, lambda: clock[0])
+    pid = server.pid
+    await gate.follow()
+    await world.leaf.wait_linked(False)
+    assert health.closed == "the link is closed until 22:00 by its windows"
+    clock[0] = NIGHT
+    await gate.follow()
+    await world.leaf.wait_linked()
+    assert health.closed == ""
+    assert server.pid == pid, "it is not started anew for it"
+
+
+async def test_a_server_that_is_started_again_while_the_link_is_closed_does_not_dial(world: World) -> None:
+    health = ServerHealth(Metrics())
+    gate = LinkGate(world.leaf.server, Windows(["22:00-06:00"]), health, lambda: NOON)
+    await gate.follow()
+    await world.leaf.wait_linked(False)
+    await world.leaf.kill()
+    await world.leaf.start()
+    await asyncio.sleep(0.5)  # it dials 14 ms after its start where it may
+    assert not await world.leaf.linked()
+
+
+def seconds_to_loss(road: Road) -> float:
+    return road.agent.value("petiole_seconds_to_loss", **{"class": CLASS})
+
+
+async def test_a_closed_link_says_so_and_readings_wait_until_it_opens(world: World, tmp_path: Path) -> None:
+    clock = [NIGHT]
+    async with open_road(world, tmp_path / "state") as road:
+        gate = LinkGate(world.leaf.server, Windows(["22:00-06:00"]), road.agent.health, lambda: clock[0])
+        clock[0] = NOON
+        await gate.follow()
+        await road.reaches(LinkState.CLOSED)
+        assert road.agent.leaf.link.board.sentence.startswith("the link is closed until 22:00 by its windows")
+        await until(lambda: seconds_to_loss(road) == math.inf, "nothing comes in")
+        await road.send(20)
+        await until(lambda: seconds_to_loss(road) < math.inf, "what comes in fills the stream")
+        clock[0] = NIGHT
+        await gate.follow()
+        await road.exactly_once()
+        await road.reaches(LinkState.FLOWING)

@@ -1,0 +1,109 @@
+"""What the leaf says of a hub that refuses, is full, or lacks a permission, and that it goes on by itself."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent import streams
+from agent.config import Size
+from agent.contract import Committed, announce_subject
+from agent.link import decide, keeper
+from agent.link.states import LinkState
+from tests.e2e.registrar import LeafHand
+from tests.e2e.test_registrar_refusals import world_without
+from tests.roads import Road, open_road
+from tests.servers import World
+from tests.streams import AGGREGATE
+
+WINDOW = 50
+
+
+async def permitted(road: Road, wrong: pytest.MonkeyPatch) -> None:
+    """The hub's server as it should be; it takes new permissions of a leaf in only when it starts."""
+    wrong.undo()
+    await road.world.hub.stop()
+    await road.world.hub.start()
+
+
+async def test_without_its_reset_answers_the_link_is_unheard_and_flows_once_they_are_permitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decide, "UNHEARD_AFTER", 1.0)
+    wrong = pytest.MonkeyPatch()
+    async with (
+        world_without(tmp_path, wrong, lambda subject: subject == "$JSC.R.*") as world,
+        open_road(world, tmp_path / "state") as road,
+    ):
+        await road.send(3)
+        await road.reaches(LinkState.UNHEARD)
+        assert "$JSC.R.*" in road.agent.leaf.link.board.sentence
+        await permitted(road, wrong)
+        await road.exactly_once()
+        await road.reaches(LinkState.FLOWING)
+
+
+async def test_without_flow_control_the_link_is_stuck_after_a_window_and_flows_once_it_is_permitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decide, "STUCK_AFTER", 1.0)
+    monkeypatch.setattr(keeper, "_LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(streams, "MAX_ACK_PENDING", WINDOW)
+    wrong = pytest.MonkeyPatch()
+    async with (
+        world_without(tmp_path, wrong, lambda one: one.startswith("$JS.FC.TEL")) as world,
+        open_road(world, tmp_path / "state") as road,
+    ):
+        await road.send(3 * WINDOW)
+        await road.reaches(LinkState.STUCK)
+        assert "$JS.FC.TEL_edge-1_normal.>" in road.agent.leaf.link.board.sentence
+        await permitted(road, wrong)
+        await road.all_there()
+        await road.reaches(LinkState.FLOWING)
+
+
+async def test_a_full_hub_makes_the_leaf_wait_and_lets_it_go_on_once_there_is_room(
+    world: World, tmp_path: Path
+) -> None:
+    async with open_road(world, tmp_path / "state", max_bytes=Size(2 * 2**20)) as road:
+        for _ in range(20):
+            await road.send_bytes(os.urandom(100_000).hex())
+        road.agent.leaf.link.keeper.announce_now()
+        await road.reaches(LinkState.FULL)
+        info = await road.hub.aggregate()
+        assert len(await road.arrived()) < len(road.sent)
+        answer = await road.hub.committed(Committed(AGGREGATE, info.created, info.last))
+        assert answer["purged"] > 0
+        await road.hub.holds("edge-1", (await road.shelf.js.stream_info(road.shelf.stream)).last)
+        road.agent.leaf.link.keeper.announce_now()
+        await road.reaches(LinkState.FLOWING)
+
+
+async def test_a_leaf_is_told_that_another_machine_announces_its_domain(world: World, tmp_path: Path) -> None:
+    async with open_road(world, tmp_path / "state") as road:
+        await road.send(1)
+        await road.agreed()
+        rival = LeafHand(world.leaf, road.shelf.nc)
+        rival.epoch = road.epoch
+        data = replace(await rival.announcement(), machine="another").encode()
+        reply = await road.shelf.nc.request(announce_subject("edge-1"), data, timeout=5)
+        assert b"refused" in reply.data
+        road.agent.leaf.link.keeper.announce_now()
+        await road.reaches(LinkState.CONTESTED)
+        await road.send(3)
+        await road.exactly_once()
+
+
+async def test_a_leaf_that_the_hub_does_not_know_says_so_and_keeps_its_readings(
+    world: World, tmp_path: Path
+) -> None:
+    async with open_road(world, tmp_path / "state", knows_leaves=False, state=LinkState.REFUSED) as road:
+        assert "not among the leaves in the hub's configuration" in road.agent.leaf.link.board.sentence
+        await road.send(3)
+        await road.stop_registrar()
+        await road.start_registrar()
+        await road.exactly_once()
+        await road.reaches(LinkState.FLOWING)

@@ -1,0 +1,55 @@
+"""Classes over a link that is back: the one that matters most goes first."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from agent.config import Publish, Seconds, StreamClass
+from agent.link.states import LinkState
+from agent.link.turns import CAUGHT_UP
+from tests.agents import Agent, chunk, leaf_config
+from tests.e2e.registrar import HubHand, hub_of
+from tests.servers import open_world, until
+from tests.streams import AGGREGATE
+
+BATCHES = 3 * CAUGHT_UP
+
+
+async def arrived_since(hub: HubHand, seq: int) -> list[str]:
+    """The classes of the batches that the hub got, in its order."""
+    last = (await hub.js.stream_info(AGGREGATE)).last
+    messages = [await hub.js.get_message(AGGREGATE, seq=one) for one in range(seq + 1, last + 1)]
+    return [one.subject.split(".")[2] for one in messages if one is not None and "._batch." in one.subject]
+
+
+async def test_alarms_do_not_wait_behind_a_backlog_of_samples(tmp_path: Path) -> None:
+    async with open_world(tmp_path, "edge-1", classes=("alarms", "normal")) as world:
+        config = leaf_config(world.leaf, tmp_path / "state", Publish(linger=Seconds(0.005), batch_readings=1))
+        config.class_ = [StreamClass("normal"), StreamClass("alarms", priority=0)]
+        hub = await hub_of(world)
+        async with hub.registrar():
+            one = Agent(config)
+            await one.ready()
+            board = one.leaf.link.board
+            await until(lambda: board.state is LinkState.FLOWING, "both classes flow")
+            world.leaf.proxy.cut()
+            await until(lambda: board.state is LinkState.DOWN, "the link is down")
+            before = (await hub.js.stream_info(AGGREGATE)).last
+            for cls in ("normal", "alarms"):
+                await asyncio.gather(*(one.leaf.submit("http", cls, chunk(f"{n}")) for n in range(BATCHES)))
+            work = one.leaf.link.keeper._work["alarms"]
+            await until(lambda: work.behind >= BATCHES, "the backlog of the alarms is known")
+            world.leaf.proxy.restore()
+            await until(lambda: board.classes["normal"].state is LinkState.IN_TURN, "the samples wait")
+            assert "class alarms, which goes first" in board.classes["normal"].sentence
+            await until(lambda: board.state is LinkState.FLOWING, "both classes flow again")
+
+            async def all_there() -> bool:
+                return len(await arrived_since(hub, before)) == 2 * BATCHES
+
+            await until(all_there, "all is at the hub")
+            order = await arrived_since(hub, before)
+            await one.crash()
+    assert order[: BATCHES - CAUGHT_UP] == ["alarms"] * (BATCHES - CAUGHT_UP)
+    assert sorted(order) == ["alarms"] * BATCHES + ["normal"] * BATCHES
