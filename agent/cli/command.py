@@ -20,7 +20,7 @@ from agent import contract, logs
 from agent.cli.configuration import ConfigFile, configuration, end
 from agent.config import Config, Seconds, aggregates
 from agent.contract import Command, CommandAnswer, ContractError, Exit, Outcome
-from agent.jetstream import JetStream, JetStreamError
+from agent.jetstream import ApiError, JetStream, JetStreamError
 
 _CONNECT_SECONDS: Final = 5.0
 """The client library's own first connect goes on for two minutes."""
@@ -159,7 +159,11 @@ async def _send(
             watch = AnswerWatch(js, aggregates(settings), domain)
             if patience:
                 await watch.begin()
-            sequence = await store(js, domain, app, verb, one)
+            try:
+                sequence = await store(js, domain, app, verb, one)
+            except ApiError as error:
+                full = "if the stream of commands is full, wait until older ones expire, or purge it"
+                end([f"nothing was sent: {error}; {full}"], Exit.FAILED)
             sent = Sent(
                 domain, app, verb, one, sequence, await asyncio.to_thread(is_linked, settings, domain)
             )

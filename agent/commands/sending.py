@@ -4,6 +4,7 @@ come in. Uses the raw API as the registrar; keeps nothing."""
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterable
 from typing import Final
 
@@ -24,12 +25,20 @@ from agent.contract import (
 )
 from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, RawMessage
 
+KEPT: Final = 7 * 86400.0
+"""Seconds in which a leaf that is back after a command has expired still answers that it has."""
 LOOK_SECONDS: Final = 0.2
+_TTL: Final = "Nats-TTL"
+"""How long the server keeps a message (ADR-43 of NATS)."""
 
 
 async def store(js: JetStream, domain: str, app: str, verb: str, command: Command) -> int:
-    """Store a command for a program on a leaf; returns its sequence. Raises `JetStreamError`."""
-    return await js.publish(command_subject(domain, app, verb), command.encode(), {H_MESSAGE_ID: command.id})
+    """Store a command for a program on a leaf; returns its sequence. The hub keeps it for `KEPT` after it
+    has expired. Raises `JetStreamError`."""
+    headers = {H_MESSAGE_ID: command.id}
+    if command.expires is not None:
+        headers[_TTL] = f"{max(1, round(command.expires - time.time() + KEPT))}s"
+    return await js.publish(command_subject(domain, app, verb), command.encode(), headers)
 
 
 class AnswerWatch:

@@ -85,14 +85,16 @@ def aggregate_config(name: str, settings: Settings, sources: list[Source]) -> di
 
 
 def commands_config(replicas: int = 1) -> dict[str, Any]:
-    """The stream of commands; every leaf has a consumer on it, so their number is not limited."""
+    """The stream of commands; every leaf has a consumer on it, so their number is not limited. When full it
+    refuses a new command rather than lose one that a leaf has yet to run; each says itself when it may go."""
     return {
         "name": COMMANDS,
         "subjects": ["cmd.>"],
         "storage": "file",
         "compression": "s2",
         "retention": "limits",
-        "discard": "old",
+        "discard": "new",
+        "allow_msg_ttl": True,
         "max_bytes": COMMANDS_BYTES,
         "max_consumers": -1,
         "num_replicas": replicas,

@@ -15,14 +15,15 @@ import pytest_asyncio
 
 from agent.cli.command import is_linked
 from agent.cli.configuration import configuration
+from agent.commands import sending
 from agent.config import Size, StreamClass
-from agent.contract import COMMANDS
+from agent.contract import COMMANDS, Command, parse_command
 from agent.demo.plan import free_port
 from agent.jetstream import JetStream
+from agent.registrar.aggregate import commands_config
 from tests.agents import agent, leaf_config, shelf
-from tests.commands import Desk
+from tests.commands import Desk, soon
 from tests.servers import World, api, until
-from tests.streams import STREAM
 
 PETIOLE = str(Path(sys.executable).parent / "petiole")
 
@@ -111,7 +112,7 @@ key = "{user.key}"
 """
     )
     registrar = await hub.connect("registrar")
-    await api(registrar, f"STREAM.CREATE.{COMMANDS}", {**STREAM, "name": COMMANDS, "subjects": ["cmd.>"]})
+    await api(registrar, f"STREAM.CREATE.{COMMANDS}", commands_config())
     return Operator(config, Desk(world, JetStream(registrar), await shelf(world.leaf)))
 
 
@@ -169,6 +170,34 @@ async def test_a_command_for_another_program_is_stored_and_not_waited_for(operat
     assert message is not None
     assert message.subject == "cmd.edge-1.plc.move"
     assert json.loads(message.data)["args"] == {"by": 3, "fast": True}
+
+
+async def test_a_full_stream_of_commands_takes_no_more_and_loses_none(operator: Operator) -> None:
+    js = operator.desk.hub
+    await js.update_stream({**commands_config(), "max_bytes": 1024})
+    codes = [(await operator.types("edge-1", "ping", "--wait", "0s")).code for _ in range(2)]
+    refused = await operator.types("edge-1", "ping", f"x={'y' * 1000}", "--wait", "0s")
+    assert (codes, refused.code) == ([0, 0], 1)
+    assert "nothing was sent: JetStream refused" in refused.err
+    assert "maximum bytes exceeded" in refused.err
+    assert (await js.stream_info(COMMANDS)).messages == 2
+
+
+async def test_the_hub_forgets_a_command_some_time_after_it_has_expired(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    js = operator.desk.hub
+    await sending.store(js, "edge-1", "agent", "ping", Command("long", {}, soon()))
+    monkeypatch.setattr(sending, "KEPT", 0.0)
+    await sending.store(js, "edge-1", "agent", "ping", Command("short", {}, soon(1.0)))
+    await until(lambda: _holds(js, 1), "the hub has forgotten it")
+    kept = await js.get_message(COMMANDS, seq=1)
+    assert kept is not None
+    assert parse_command(kept.data).id == "long"
+
+
+async def _holds(js: JetStream, messages: int) -> bool:
+    return (await js.stream_info(COMMANDS)).messages == messages
 
 
 async def test_a_hub_that_is_away_is_told(operator: Operator) -> None:
