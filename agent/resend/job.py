@@ -152,7 +152,7 @@ async def _resend(stream: LeafStream, asked: Asked, report: Report, say: Callabl
         books = await stream.books(run)
         last = _highest(stored.get(run), books)
         if asked.missing:
-            plan = await _missing(stream, run, last, books)
+            plan = await _missing(stream, run, last, books, say)
         else:
             span = (asked.first or 1, asked.last or last)
             wanted = (span,) if span[0] <= span[1] else ()
@@ -167,10 +167,12 @@ async def _resend(stream: LeafStream, asked: Asked, report: Report, say: Callabl
             return
 
 
-async def _missing(stream: LeafStream, run: str, last: int, books: Ledger | None) -> Plan:
+async def _missing(
+    stream: LeafStream, run: str, last: int, books: Ledger | None, say: Callable[[str], None]
+) -> Plan:
     if last == 0:
         return Plan(run)
-    verified = await stream.verify(run, last)
+    verified = await stream.verify(run, last, say)
     copies = await stream.find(copies_missing(run, verified))
     return plan_missing(run, verified, copies, last, books)
 

@@ -97,8 +97,9 @@ class LeafStream:
         start = {"deliver_policy": "all", "filter_subject": subject}
         await read_headers(self._nc, self._js, self._name, start, take)
 
-    async def verify(self, run: str, last: int) -> Verified:
-        """What the hub lacks of the numbers 1 to `last` of a run. Raises `AskError`."""
+    async def verify(self, run: str, last: int, say: Callable[[str], None]) -> Verified:
+        """What the hub lacks of the numbers 1 to `last` of a run; `say` is told how far it has looked. Raises
+        `AskError`."""
         lacking: list[tuple[int, int]] = []
         unknown: list[tuple[int, int]] = []
         question = VerifyRequest(self._cls, run, 1, last)
@@ -109,6 +110,7 @@ class LeafStream:
             cursor = answer.cursor if cursor is None else cursor
             question = replace(question, last=answer.last, found=answer.found)
             if not answer.complete:
+                say(f"the hub has looked up to sequence {answer.found.next} of {answer.end}")
                 continue
             if answer.last is None or not question.first <= answer.last <= last:
                 raise AskError("the hub's answer is not for the numbers that were asked for")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,15 +14,16 @@ import pytest_asyncio
 
 from agent import streams
 from agent.config import Config, Publish, Seconds, Size, StreamClass
-from agent.contract import H_POSITION, H_REQUESTS, H_RESENT, Exit, MessageId
+from agent.contract import H_POSITION, H_REQUESTS, H_RESENT, Exit, MessageId, direct_subject
 from agent.intake import RefusedError
 from agent.ranges import Ranges
+from agent.registrar import verify as registrar_verify
 from agent.resend import stream as resend_stream
 from agent.resend.job import Asked, Report, resend
 from tests.agents import CLASS, Agent, Shelf, agent, chunk, leaf_config, shelf
 from tests.e2e.losses import held_ids, lose, losing_world
 from tests.e2e.registrar import HubHand, hub_of
-from tests.servers import World
+from tests.servers import World, until
 
 QUICK = Publish(linger=Seconds(0.001), drain=Seconds(1.0))
 MISSING = Asked(CLASS, missing=True)
@@ -61,6 +63,20 @@ async def store(one: Agent, first: int, last: int) -> None:
 async def arrived(hub: HubHand, one_shelf: Shelf) -> None:
     """Return when all that the leaf holds has come to the hub."""
     await hub.holds(one_shelf.domain, (await one_shelf.js.stream_info(one_shelf.stream)).last)
+
+
+async def acknowledged(one_shelf: Shelf) -> bool:
+    """Whether the link consumer sends nothing of what is stored now again by itself."""
+    (name,) = await one_shelf.link_consumers()
+    last = (await one_shelf.js.stream_info(one_shelf.stream)).last
+    return (await one_shelf.js.consumer_info(one_shelf.stream, name)).ack_floor == last
+
+
+async def newest_is(one_shelf: Shelf, subject: str) -> bool:
+    """Whether the leaf's last message is on this subject."""
+    last = (await one_shelf.js.stream_info(one_shelf.stream)).last
+    message = await one_shelf.js.get_message(one_shelf.stream, seq=last)
+    return message is not None and message.subject == subject
 
 
 async def lose_batches(hub: HubHand, run: str, *numbers: int) -> None:
@@ -194,6 +210,41 @@ async def test_after_a_purge_at_the_hub_the_leaf_tells_what_is_lacking_from_what
         assert report.runs[0].numbers()["unknown"] == ((1, 5),)
 
 
+async def test_what_a_hub_that_was_put_back_lost_while_no_agent_looked_is_brought_back(
+    world: World, config: Config
+) -> None:
+    hub, one_shelf, told = await hub_of(world), await shelf(world.leaf), Told()
+    store_dir, copy = world.hub.config.store_dir, world.hub.directory / "copy"
+    async with agent(config) as one:
+        async with hub.registrar():
+            await store(one, 1, 5)
+            await arrived(hub, one_shelf)
+        await world.hub.stop()
+        shutil.copytree(store_dir, copy)
+        await world.hub.start()
+        async with hub.registrar():
+            await store(one, 6, 10)
+            await arrived(hub, one_shelf)
+            await one.stop()
+            await until(lambda: acknowledged(one_shelf), "the leaf knows that the hub has them")
+    await world.hub.kill()
+    shutil.rmtree(store_dir)
+    copy.rename(store_dir)
+    await world.hub.start()
+    async with hub.registrar():
+        device = await world.leaf.connect("device")
+        subject = direct_subject(one_shelf.domain, CLASS, "pump", "bar")
+        await device.publish(subject, b"1")
+        await device.flush()
+        await until(lambda: newest_is(one_shelf, subject), "the device's message is stored")
+        await arrived(hub, one_shelf)
+        assert await batches_at(hub, one.run) == [1, 2, 3, 4, 5]
+        report = await told.resend(config)
+        assert (report.exit, sent(report)) == (Exit.WELL, {one.run: ((6, 10),)})
+        await arrived(hub, one_shelf)
+        assert await batches_at(hub, one.run) == list(range(1, 11))
+
+
 async def test_what_is_on_its_way_is_not_sent_twice(world: World, config: Config) -> None:
     hub, one_shelf, told = await hub_of(world), await shelf(world.leaf), Told()
     async with hub.registrar(), agent(config) as one:
@@ -235,6 +286,22 @@ async def test_without_the_hub_the_missing_cannot_be_told(
         Exit.UNREACHABLE,
         "the hub does not answer: the link is down or its registrar is away",
     )
+
+
+async def test_a_hub_that_does_not_come_to_an_end_is_asked_so_often_and_no_more(
+    world: World, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub, one_shelf, told = await hub_of(world), await shelf(world.leaf), Told()
+    async with hub.registrar(), agent(config) as one:
+        await store(one, 1, 2)
+        await arrived(hub, one_shelf)
+        monkeypatch.setattr(registrar_verify, "_LOOK_SECONDS", -1.0)
+        monkeypatch.setattr(resend_stream, "_PAGES", 3)
+        report = await told.resend(config)
+    assert report.exit is Exit.FAILED
+    assert "is not done; try again later" in str(report.failure)
+    assert len(told.said) == 3
+    assert "the hub has looked up to sequence 1 of" in told.said[0]
 
 
 async def test_the_command_reports_in_json_with_its_exit_code(
