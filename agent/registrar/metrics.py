@@ -32,6 +32,18 @@ class RegistrarMetrics:
         self.aggregate_bytes = Gauge(
             "petiole_aggregate_bytes", "Bytes in an aggregate.", ["stream"], registry=registry
         )
+        self.seconds_to_full = Gauge(
+            "petiole_hub_seconds_to_full",
+            "Seconds until an aggregate takes nothing more, were nothing more committed.",
+            ["stream"],
+            registry=registry,
+        )
+        self.since_commit = Gauge(
+            "petiole_hub_seconds_since_commit",
+            "Seconds since the ingest job said that it had committed an aggregate.",
+            ["stream"],
+            registry=registry,
+        )
         self.leaves = Gauge("petiole_fleet_leaves", "Leaves in the fleet's records.", registry=registry)
         self.linked = Gauge(
             "petiole_fleet_linked_leaves", "Leaves whose server is linked now.", registry=registry

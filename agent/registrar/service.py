@@ -31,6 +31,7 @@ from agent.registrar.command_consumers import CommandConsumers
 from agent.registrar.fleet_book import FleetBook
 from agent.registrar.fleet_store import FleetStore
 from agent.registrar.fleet_watch import FleetWatch
+from agent.registrar.horizon import HubHorizon
 from agent.registrar.metrics import RegistrarMetrics
 from agent.registrar.problems import Problems
 from agent.registrar.purging import Purging
@@ -39,6 +40,8 @@ from agent.registrar.reception import PENDING, Reception, about, respond
 from agent.registrar.status import fleet_status
 from agent.registrar.verify import Verifier
 from agent.server.binary import ServerError, check_version
+from agent.server.disk import room
+from agent.server.setup import store_directory
 
 _LOOK_SECONDS: Final = 0.2
 _SERVER: Final = "server"
@@ -114,6 +117,9 @@ class Registrar:
             log,
         )
         self._verifier = Verifier(nc, js, self._classes, lambda: list(self._aggregates.keepers), log)
+        self._horizon = HubHorizon()
+        embedded = config.nats.server == "embedded"
+        self._disk = store_directory(config) if embedded else config.nats.store_dir
         self._generation: int | None = None
         self._beginning = asyncio.Lock()
 
@@ -148,6 +154,8 @@ class Registrar:
         linked = self._watch.links.domains()
         hub = next((words for key in (_SERVER, _REGISTRAR) if (words := self._problems.of(key))), None)
         troubles = {domain: words for domain in self._classes if (words := self._trouble(domain))}
+        now, free = _now(), self._free()
+        ahead = {name: self._horizon.words(name, free, now) for name in self._horizon.names()}
         return fleet_status(
             self._classes,
             self._book.leaves,
@@ -155,6 +163,7 @@ class Registrar:
             linked,
             troubles,
             self._aggregates.seen(),
+            ahead,
             hub,
         )
 
@@ -174,11 +183,26 @@ class Registrar:
             ):
                 with attempt:
                     await self._ready()
+            self._look_ahead()
             for domain in self._book.claims.settled(_now()):
                 self._problems.end(f"rival of {domain}", f"{domain} is announced by one machine only")
             self._metrics.leaves.set(len(self._book.leaves))
             self._metrics.linked.set(len(self._watch.links.domains()))
             await asyncio.sleep(_LOOK_SECONDS)
+
+    def _look_ahead(self) -> None:
+        """See how long until the hub is full."""
+        now, free = _now(), self._free()
+        seen = self._aggregates.seen()
+        self._horizon.see((one.info for one in seen.values()), now)
+        for name in seen:
+            self._metrics.seconds_to_full.labels(name).set(self._horizon.seconds(name, free))
+            self._metrics.since_commit.labels(name).set(self._horizon.since_commit(name, now))
+
+    def _free(self) -> int | None:
+        """Bytes that are free on the disk of the hub's server, None where that is not this machine's."""
+        left = None if self._disk is None else room(self._disk)
+        return None if left is None else left.free
 
     async def _ready(self) -> int:
         """Return once the streams are there and the fleet is read back since the last reconnect; what was in
@@ -229,7 +253,9 @@ class Registrar:
         row: dict[str, Any] = {"v": VERSION, "purged": 0}
         try:
             await self._ready()
-            row["purged"] = await self._purging.committed(msg.subject.rpartition(".")[2], msg.data)
+            stream = msg.subject.rpartition(".")[2]
+            row["purged"] = await self._purging.committed(stream, msg.data)
+            self._horizon.committed(stream, _now())
         except (ContractError, JetStreamError) as error:
             self._log.warning("what was committed is not purged", reason=str(error))
             row["refused"] = str(error)

@@ -18,6 +18,7 @@ def fleet_status(
     linked: set[str],
     troubles: dict[str, str],
     seen: Mapping[str, Observation],
+    ahead: Mapping[str, str],
     hub: str | None,
 ) -> dict[str, Any]:
     """The aggregates and each configured leaf. `troubles` gives a domain the sentence of what is wrong with
@@ -25,7 +26,9 @@ def fleet_status(
     states = {name: state for one in seen.values() for name, state in one.states.items()}
     return {
         "state": hub or "well",
-        "aggregates": {name: _aggregate(one.info) for name, one in seen.items()},
+        "aggregates": {
+            name: {"state": ahead.get(name, ""), **_aggregate(one.info)} for name, one in seen.items()
+        },
         "leaves": {
             domain: _leaf(
                 domain,

@@ -54,7 +54,7 @@ def _hub(config: Config, machine: str) -> HubConfig:
     mine = identities(config)
     return HubConfig(
         server_name=contract.server_name(contract.HUB_DOMAIN, machine),
-        store_dir=_store(config),
+        store_dir=store_directory(config),
         max_file_store=int(config.nats.max_file_store),
         registrar=ensure_key(mine.account),
         registrar_system=ensure_key(mine.system or key_file(config, "registrar_system")),
@@ -77,7 +77,7 @@ def _leaf(config: Config, machine: str) -> LeafConfig:
     return LeafConfig(
         server_name=contract.server_name(config.domain, machine),
         domain=config.domain,
-        store_dir=_store(config),
+        store_dir=store_directory(config),
         max_file_store=int(config.nats.max_file_store),
         hub_urls=tuple(config.nats.hub_urls),
         link_key_file=link,
@@ -105,5 +105,6 @@ def link_rights(config: Config) -> tuple[LinkRights, ...]:
     )
 
 
-def _store(config: Config) -> Path:
+def store_directory(config: Config) -> Path:
+    """Where the server's streams stand on disk."""
     return config.nats.store_dir or server_directory(config) / "store"

@@ -125,13 +125,15 @@ async def test_a_hub_that_was_killed_after_a_purge_keeps_its_cursor_and_loses_no
 
 async def test_the_aggregate_is_purged_up_to_what_is_committed_less_a_margin(world: World) -> None:
     hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
-    async with hub.registrar():
+    async with hub.registrar() as registrar:
         await leaf.store(20)
         await leaf.announce()
         info = await hub.holds(leaf.domain, 20)
         assert (await hub.committed(Committed(AGGREGATE, info.created, KEEP)))["purged"] == 0
         assert await hub.committed(Committed(AGGREGATE, info.created, 12)) == {"v": 1, "purged": 12 - KEEP}
         assert (await hub.aggregate()).first == 12 - KEEP + 1
+        assert "Spark committed" in registrar.status()["aggregates"][AGGREGATE]["state"]
+        assert hub.counted("petiole_hub_seconds_to_full", stream=AGGREGATE) > 0
 
 
 async def test_what_was_held_is_told_after_a_purge_though_the_hub_forgot_it(world: World) -> None:
