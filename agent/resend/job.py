@@ -11,7 +11,16 @@ from agent.connection import connected
 from agent.contract import Exit, Ledger
 from agent.jetstream import JetStreamError, UnavailableError
 from agent.ranges import Ranges, RangeSet, size, text
-from agent.resend.plan import MAX_BATCHES, Copies, Plan, copies_missing, plan_missing, plan_range, ranges_of
+from agent.resend.plan import (
+    MAX_BATCHES,
+    Copies,
+    Plan,
+    copies_missing,
+    joined,
+    plan_missing,
+    plan_range,
+    ranges_of,
+)
 from agent.resend.stream import AskError, LeafStream, Sent
 from agent.server.setup import identities
 
@@ -62,7 +71,7 @@ class RunReport:
             return {"to_send": planned, **found}
         sent = self.sent
         done = {*sent.again, *sent.repeated, *sent.gone}
-        found["gone"] = ranges_of({*sent.gone, *_each(plan.gone)})
+        found["gone"] = joined((*plan.gone, *ranges_of(sent.gone)))
         return {
             "sent": ranges_of(sent.again),
             **found,
@@ -123,10 +132,6 @@ def _lines(one: RunReport) -> list[str]:
     if one.plan.more:
         lines.append(f"  more than {MAX_BATCHES} at once: run it again for the rest")
     return [f"run {one.plan.run}:", *lines] if lines else []
-
-
-def _each(ranges: Ranges) -> list[int]:
-    return [n for first, last in ranges for n in range(first, last + 1)]
 
 
 async def resend(config: Config, asked: Asked, say: Callable[[str], None]) -> Report:
