@@ -36,20 +36,26 @@ def leaf_stream(domain: str, cls: StreamClass) -> dict[str, Any]:
     }
 
 
-def link_consumer(domain: str, cls: str, epoch: str, start: int) -> dict[str, Any]:
+def rate_limit(cls: StreamClass) -> int:
+    """How fast the hub takes a class, in bits a second; 0 without a limit."""
+    return 8 * (cls.link_rate or 0)
+
+
+def link_consumer(domain: str, cls: StreamClass, epoch: str, start: int) -> dict[str, Any]:
     """The durable consumer through which the hub sources one epoch, from sequence `start` on. Every start
     sits on the consumer, for a source that names one may carry none (error 10215)."""
     name = contract.link_consumer(epoch)
     config: dict[str, Any] = {
         "name": name,
         "durable_name": name,
-        "deliver_subject": contract.deliver_subject(domain, cls, epoch),
+        "deliver_subject": contract.deliver_subject(domain, cls.name, epoch),
         "ack_policy": "flow_control",
         "max_ack_pending": MAX_ACK_PENDING,
         "flow_control": True,
         "idle_heartbeat": 1_000_000_000,
         "replay_policy": "instant",
         "deliver_policy": "all",
+        "rate_limit_bps": rate_limit(cls),
     }
     if start > 1:
         config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": start}

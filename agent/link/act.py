@@ -7,6 +7,7 @@ from typing import Final
 import structlog
 
 from agent import contract, streams
+from agent.config import StreamClass
 from agent.jetstream import CONSUMER_NOT_FOUND, ApiError, JetStream, StreamInfo
 from agent.link.guard import NewEpoch
 from agent.state import Acked, Position, StateFile
@@ -27,14 +28,14 @@ async def pause(js: JetStream, domain: str, cls: str, epoch: str, seconds: float
 
 
 async def start_epoch(
-    js: JetStream, domain: str, cls: str, info: StreamInfo, verdict: NewEpoch, state: StateFile
+    js: JetStream, domain: str, klass: StreamClass, info: StreamInfo, verdict: NewEpoch, state: StateFile
 ) -> None:
     """Make the link consumer of a new epoch and remember it. Raises `ApiError` or `UnavailableError`."""
     # The consumer first: an agent that dies before the state is saved finds neither of the two epochs usable
     # and starts a third, while a saved epoch without its consumer would look like one that was deleted by
     # hand. For the same reason a disk that takes no state now does not stand in the way.
-    epoch = contract.new_epoch()
-    await js.create_consumer(info.name, streams.link_consumer(domain, cls, epoch, verdict.start))
+    epoch, cls = contract.new_epoch(), klass.name
+    await js.create_consumer(info.name, streams.link_consumer(domain, klass, epoch, verdict.start))
     current = state.current
     current.epochs[cls] = epoch
     checkpoint = current.checkpoint.get(cls)

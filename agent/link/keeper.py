@@ -26,11 +26,11 @@ from agent.jetstream import (
 )
 from agent.link import act
 from agent.link.announcer import Announcer, Said
+from agent.link.asking import Asker, wait_for
 from agent.link.board import Board
 from agent.link.compare import confirmed, difference
 from agent.link.decide import REPAIR_EVERY, Ask, Decision, Memory, Pause, Repair, Resume, decide
 from agent.link.guard import NewEpoch, Why
-from agent.link.rate import ensure_rate
 from agent.link.seen import Compared, ConsumerSeen, LinkSeen, Seen
 from agent.link.states import LinkState
 from agent.link.trim import Trimmer
@@ -38,8 +38,6 @@ from agent.link.turns import first_in_turn
 from agent.metrics import Metrics
 from agent.state import StateFile
 
-CROWDED_SECONDS: Final = 2.0
-_ASK_FIRST, _ASK_LONGEST = 0.05, 1.0
 _LOOK_SECONDS: Final = 5.0
 _CLOSE_LOOK_SECONDS: Final = 1.0
 _REPAIR_LOOK_SECONDS: Final = 0.1
@@ -56,15 +54,15 @@ class _Work:
 
     memory: Memory = field(default_factory=Memory)
     compared: Compared | None = None
-    accepted_epoch: str = ""
     behind: int = 0
+    accepted_epoch: str = ""
 
 
 class Keeper:
     """Keeps the link of every class; `attach` and `detach` say over which connection. What it finds stands on
-    the `board`. `link_seen` tells the
-    state of the server's connection to the hub, None where nobody knows; `stream_gone` is called when a
-    stream of the leaf is not there any more."""
+    the `board`. `link_seen` tells the state of the server's connection to the hub, None where nobody knows;
+    `stream_gone` is called when a stream of the leaf is not there any more, and `trouble` says why the local
+    server cannot be used."""
 
     def __init__(
         self,
@@ -77,19 +75,15 @@ class Keeper:
         trimmer: Trimmer,
         link_seen: Callable[[], LinkSeen | None],
         stream_gone: Callable[[str], None],
+        trouble: Callable[[], str | None],
         announce_seconds: float,
     ) -> None:
         self._domain, self._classes, self._state, self._metrics = domain, classes, state, metrics
         self._board, self._trimmer = board, trimmer
-        self._link_seen, self._stream_gone = link_seen, stream_gone
-        self._announce_seconds = announce_seconds
+        self._link_seen, self._stream_gone, self._trouble = link_seen, stream_gone, trouble
         self._js: JetStream | None = None
-        self._announcer: Announcer | None = None
         self._due = asyncio.Event()
-        self._ask = asyncio.Event()
-        self._refused: str | None = None
-        self._silent_since: float | None = None
-        self._silence = ""
+        self._asker = Asker(board, metrics, self._link, self._take_in, self._away, announce_seconds)
         self._held_until = 0.0
         self._may_repair_at = 0.0
         self._work = {cls: _Work() for cls in classes}
@@ -97,22 +91,23 @@ class Keeper:
     @property
     def answered(self) -> bool:
         """Whether the hub answered the newest announcement."""
-        return self._silent_since is None and any(one.compared for one in self._work.values())
+        return self._asker.silent_since is None and any(one.compared for one in self._work.values())
 
     def attach(self, js: JetStream, announcer: Announcer) -> None:
         """Work over this connection, and look at once."""
-        self._js, self._announcer = js, announcer
+        self._js = js
         for one in self._work.values():
             one.memory = Memory(confirmed=one.memory.confirmed)
             one.compared = None
         self.look()
-        self.announce_now()
+        self._asker.attach(js, announcer)
 
     def detach(self) -> None:
         """There is no connection to work over."""
-        self._js = self._announcer = None
+        self._js = None
+        self._asker.detach()
         for cls in self._work:
-            self._board.show(cls, LinkState.AWAY, "it does not answer")
+            self._board.show(cls, LinkState.AWAY, self._trouble() or "it does not answer")
 
     def epoch_begun(self, cls: str, why: Why) -> None:
         """The local guard has begun a new epoch: what was known of the one before says nothing of it."""
@@ -127,7 +122,7 @@ class Keeper:
 
     def announce_now(self) -> None:
         """Something has changed that the hub should know, or that it can tell: announce at once."""
-        self._ask.set()
+        self._asker.ask_now()
 
     def hold(self, seconds: float) -> None:
         """Pause the link of every class for so long."""
@@ -142,12 +137,12 @@ class Keeper:
     async def run(self) -> None:
         """Keep the link until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._run_asking())
+            group.create_task(self._asker.run())
             while True:
                 self._due.clear()
                 if self._js is not None:
                     await self._turn(self._js)
-                await _wait(self._due, self._until_next_look())
+                await wait_for(self._due, self._until_next_look())
 
     def _until_next_look(self) -> float:
         states = {one.state for one in self._board.classes.values()}
@@ -156,44 +151,50 @@ class Keeper:
         return _LOOK_SECONDS if states == {LinkState.FLOWING} else _CLOSE_LOOK_SECONDS
 
     async def _turn(self, js: JetStream) -> None:
-        for cls in self._classes:
-            try:
+        try:
+            for cls in self._classes:
                 seen = await self._observe(js, cls)
                 if js is self._js:
                     await self._carry_out(js, cls, seen, decide(self._work[cls].memory, seen))
-            except JetStreamError as error:
-                self._away(js, cls, error)
+        except JetStreamError as error:
+            self._away(js, error)
 
-    def _away(self, js: JetStream, cls: str, error: JetStreamError) -> None:
+    def _away(self, js: JetStream, error: JetStreamError) -> None:
+        """The local server does not answer as it should."""
         if js is not self._js:
             return
-        self._board.show(cls, LinkState.AWAY, str(error))
+        for cls in self._work:
+            self._board.show(cls, LinkState.AWAY, self._trouble() or str(error))
         if isinstance(error, ApiError) and error.err_code == STREAM_NOT_FOUND:
             self._stream_gone(str(error))
 
     async def _observe(self, js: JetStream, cls: str) -> Seen:
         epoch = self._state.current.epochs[cls]
         # The link first: a consumer that is looked at afterwards was paused no later than the link was lost.
-        link = self._link_seen() or _UNKNOWN
+        link = self._link()
         consumer = await _consumer(js, contract.leaf_stream(self._domain, cls), epoch)
         self._work[cls].behind = 0 if consumer is None else consumer.pending + consumer.in_flight
+        now = _now()
         return Seen(
-            now=_now(),
+            now=now,
             epoch=epoch,
             link=link,
             consumer=consumer,
             compared=self._work[cls].compared,
-            refused=self._refused,
-            silent_since=self._silent_since,
+            refused=self._asker.refused,
+            silent_since=self._asker.silent_since,
             held_until=self._held_until,
-            first_in_turn=self._first_in_turn(cls, link),
+            first_in_turn=self._first_in_turn(cls, now - link.since),
             may_repair_at=self._may_repair_at,
         )
 
-    def _first_in_turn(self, cls: str, link: LinkSeen) -> str:
+    def _link(self) -> LinkSeen:
+        return self._link_seen() or _UNKNOWN
+
+    def _first_in_turn(self, cls: str, linked: float) -> str:
         priorities = {name: one.priority for name, one in self._classes.items()}
         behind = {name: one.behind for name, one in self._work.items()}
-        return first_in_turn(cls, priorities, behind, _now() - link.since)
+        return first_in_turn(cls, priorities, behind, linked)
 
     async def _carry_out(self, js: JetStream, cls: str, seen: Seen, decision: Decision) -> None:
         self._work[cls].memory = decision.memory
@@ -213,8 +214,7 @@ class Keeper:
 
     async def _repair(self, js: JetStream, cls: str, epoch: NewEpoch) -> None:
         info = await js.stream_info(contract.leaf_stream(self._domain, cls))
-        await act.start_epoch(js, self._domain, cls, info, epoch, self._state)
-        await ensure_rate(js, self._domain, self._classes[cls], self._state.current.epochs[cls])
+        await act.start_epoch(js, self._domain, self._classes[cls], info, epoch, self._state)
         self._metrics.epochs.labels(cls, epoch.why.value).inc()
         self._may_repair_at = _now() + REPAIR_EVERY
         self._work[cls].compared = None
@@ -222,57 +222,18 @@ class Keeper:
         self.announce_now()
         self._due.set()
 
-    async def _run_asking(self) -> None:
-        failures = 0
-        while True:
-            self._ask.clear()
-            failures = 0 if await self._asked() else failures + 1
-            self._due.set()
-            if failures:
-                await asyncio.sleep(min(_ASK_LONGEST, _ASK_FIRST * 2 ** min(failures - 1, 10)))
-            await _wait(self._ask, self._until_next_ask())
-
-    def _until_next_ask(self) -> float:
-        if self._silent_since is not None:
-            return _ASK_LONGEST
-        crowded = any(one.crowded for one in self._board.classes.values())
-        return CROWDED_SECONDS if crowded else self._announce_seconds
-
-    async def _asked(self) -> bool:
-        """Announce once, if there is a connection; whether the hub answered."""
-        js, announcer = self._js, self._announcer
-        if js is None or announcer is None:
-            return True
-        known = {cls: one.confirmed for cls, one in self._board.classes.items()}
-        try:
-            said = await announcer.ask(known, self._link_seen() or _UNKNOWN)
-            if js is self._js:
-                await self._take_in(js, announcer, said)
-        except JetStreamError as error:
-            for cls in self._work:
-                self._away(js, cls, error)
-            return False
-        return said.answer is not None
-
     async def _take_in(self, js: JetStream, announcer: Announcer, said: Said) -> None:
-        answer = said.answer
-        self._metrics.linked.set(answer is not None)
+        """What came of an announcement."""
+        self._due.set()
         for cls, info in said.streams.items():
             self._board.count(cls, info)
-        if answer is None:
-            self._silent_since = self._silent_since or _now()
-            if said.silence != self._silence:
-                log.debug("announced in vain", why=said.silence)
-            self._silence = said.silence
-            return
-        self._silent_since, self._silence = None, ""
-        self._refused = answer.refused
         for cls, compared in said.compared.items():
-            if compared.epoch != self._state.current.epochs[cls]:
+            if said.answer is None or compared.epoch != self._state.current.epochs[cls]:
                 continue
+            answer = said.answer.classes[cls]
             self._work[cls].compared = compared
-            self._board.classes[cls].hub_stream = answer.classes[cls].stream
-            await self._agree(js, announcer, cls, said.streams[cls], answer.classes[cls].checkpoint)
+            self._board.classes[cls].hub_stream = answer.stream
+            await self._agree(js, announcer, cls, said.streams[cls], answer.checkpoint)
             self._board.count(cls, said.streams[cls])
 
     async def _agree(
@@ -315,14 +276,6 @@ async def _consumer(js: JetStream, stream: str, epoch: str) -> ConsumerSeen | No
         in_flight=info.ack_pending,
         pending=info.pending,
     )
-
-
-async def _wait(event: asyncio.Event, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return
 
 
 def _now() -> float:

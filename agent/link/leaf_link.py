@@ -34,8 +34,8 @@ Service = Callable[[], Awaitable[Any]]
 class LeafLink:
     """The link of all classes of a leaf in one run of its agent, over the current connection to the local
     server: `attach` and `detach` say which that is. `ledger` gives the newest counts of a class, `renew` ends
-    a connection that leads nowhere, and `system_seed` is the key of the server's system account, without
-    which nothing is paused when the link is lost."""
+    a connection that leads nowhere, `system_seed` is the key of the server's system account, without which
+    nothing is paused when the link is lost, and `health` what is known of that server."""
 
     def __init__(
         self,
@@ -72,6 +72,7 @@ class LeafLink:
             trimmer=trimmer,
             link_seen=self._seen,
             stream_gone=renew,
+            trouble=lambda: health.sentence,
             announce_seconds=config.link.announce_seconds,
         )
         self._commands = CommandMirror(config.domain, state, metrics, self.keeper.announce_now)

@@ -29,7 +29,7 @@ async def make_ready(
     )
     verdict = judge(remembered, seen)
     if verdict is not None:
-        await start_epoch(js, domain, cls.name, info, verdict, state)
+        await start_epoch(js, domain, cls, info, verdict, state)
     return info, verdict
 
 
