@@ -33,17 +33,17 @@ async def test_without_its_reset_answers_the_link_is_unheard_and_flows_once_they
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(decide, "UNHEARD_AFTER", 1.0)
-    wrong = pytest.MonkeyPatch()
-    async with (
-        world_without(tmp_path, wrong, lambda subject: subject == "$JSC.R.*") as world,
-        open_road(world, tmp_path / "state") as road,
-    ):
-        await road.send(3)
-        await road.reaches(LinkState.UNHEARD)
-        assert "$JSC.R.*" in road.agent.leaf.link.board.sentence
-        await permitted(road, wrong)
-        await road.exactly_once()
-        await road.reaches(LinkState.FLOWING)
+    with pytest.MonkeyPatch.context() as wrong:
+        async with (
+            world_without(tmp_path, wrong, lambda subject: subject == "$JSC.R.*") as world,
+            open_road(world, tmp_path / "state") as road,
+        ):
+            await road.send(3)
+            await road.reaches(LinkState.UNHEARD)
+            assert "$JSC.R.*" in road.agent.leaf.link.board.sentence
+            await permitted(road, wrong)
+            await road.exactly_once()
+            await road.reaches(LinkState.FLOWING)
 
 
 async def test_without_flow_control_the_link_is_stuck_after_a_window_and_flows_once_it_is_permitted(
@@ -52,17 +52,17 @@ async def test_without_flow_control_the_link_is_stuck_after_a_window_and_flows_o
     monkeypatch.setattr(decide, "STUCK_AFTER", 1.0)
     monkeypatch.setattr(keeper, "_LOOK_SECONDS", 0.5)
     monkeypatch.setattr(streams, "MAX_ACK_PENDING", WINDOW)
-    wrong = pytest.MonkeyPatch()
-    async with (
-        world_without(tmp_path, wrong, lambda one: one.startswith("$JS.FC.TEL")) as world,
-        open_road(world, tmp_path / "state") as road,
-    ):
-        await road.send(3 * WINDOW)
-        await road.reaches(LinkState.STUCK)
-        assert "$JS.FC.TEL_edge-1_normal.>" in road.agent.leaf.link.board.sentence
-        await permitted(road, wrong)
-        await road.all_there()
-        await road.reaches(LinkState.FLOWING)
+    with pytest.MonkeyPatch.context() as wrong:
+        async with (
+            world_without(tmp_path, wrong, lambda one: one.startswith("$JS.FC.TEL")) as world,
+            open_road(world, tmp_path / "state") as road,
+        ):
+            await road.send(3 * WINDOW)
+            await road.reaches(LinkState.STUCK)
+            assert "$JS.FC.TEL_edge-1_normal.>" in road.agent.leaf.link.board.sentence
+            await permitted(road, wrong)
+            await road.all_there()
+            await road.reaches(LinkState.FLOWING)
 
 
 async def test_a_full_hub_makes_the_leaf_wait_and_lets_it_go_on_once_there_is_room(

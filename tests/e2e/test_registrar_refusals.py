@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,8 +26,8 @@ async def world_without(
     """A world whose hub lacks some permissions of the link."""
     whole = permissions.leaf_link
 
-    def lacking(domain: str, classes: tuple[str, ...]) -> Permissions:
-        allowed = whole(domain, classes)
+    def lacking(*leaf: Any) -> Permissions:
+        allowed = whole(*leaf)
         return replace(
             allowed,
             publish=tuple(one for one in allowed.publish if not missing(one)),
