@@ -19,6 +19,7 @@ from agent.contract import (
     COMMANDS_BYTES,
     FLEET_BUCKET,
     MAX_BATCH_BYTES,
+    MAX_COMMAND_BYTES,
     VERSION,
     Committed,
     ContractError,
@@ -34,6 +35,7 @@ ALIVE: Final = 2.0
 
 _METADATA = {"petiole.version": str(VERSION)}
 _FLEET_BYTES = 64 * 2**20
+_COMMAND_HEADER_BYTES = 4096
 _NAMED = 5
 
 Source = dict[str, Any]
@@ -95,6 +97,7 @@ def commands_config(replicas: int = 1) -> dict[str, Any]:
         "retention": "limits",
         "discard": "new",
         "allow_msg_ttl": True,
+        "max_msg_size": MAX_COMMAND_BYTES + _COMMAND_HEADER_BYTES,
         "max_bytes": COMMANDS_BYTES,
         "max_consumers": -1,
         "num_replicas": replicas,

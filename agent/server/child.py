@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from pathlib import Path
@@ -35,3 +36,7 @@ def reap(pid: int) -> None:
     child = _children.pop(pid, None)
     if child is not None:
         child.wait()
+        return
+    # It may be the child of this process before it became another program (the agent starts itself again).
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -99,6 +100,21 @@ def test_two_agents_do_not_share_a_state_directory(leaf: Agent) -> None:
     assert "another agent" in ended.stderr
 
 
+def _reloads_when_it_is_told_to(hub: Agent, leaf: Agent) -> None:
+    run, server = leaf.status()["run"], leaf.server()
+    assert server is not None
+    told = hub.petiole("command", "edge-1", "reload")
+    assert told.stdout == "done: the configuration is valid; the agent starts again with it\n", told
+    wait_for(lambda: leaf.status_of("/readyz") == 200 and leaf.status()["run"] != run, "another run")
+    assert leaf.process is not None
+    assert leaf.process.poll() is None
+    assert leaf.server() == server
+    os.kill(server, signal.SIGKILL)
+    wait_for(lambda: leaf.server() not in (None, server), "the server is started again")
+    wait_for(lambda: not psutil.pid_exists(server), "nothing is left of the one that was killed")
+    assert hub.petiole("command", "edge-1", "ping").stdout == "done: here\n"
+
+
 def test_a_reading_reaches_the_hub_and_the_registrar_confirms_it(leaf: Agent, tmp_path: Path) -> None:
     hub_member, leaf_port = plan.member(tmp_path, "hub"), plan.free_port()
     leaf.member.config.write_text(plan.leaf_toml(leaf.member, leaf_port))
@@ -117,6 +133,7 @@ def test_a_reading_reaches_the_hub_and_the_registrar_confirms_it(leaf: Agent, tm
         )
         assert leaf.status()["link"]["linked"] is True
         assert "edge-1" in json.dumps(hub.status()["fleet"])
+        _reloads_when_it_is_told_to(hub, leaf)
         assert hub.end(signal.SIGTERM) == 0
     finally:
         hub.close()
