@@ -63,7 +63,7 @@ def _origin(config: Config, key: str, origin: Origin, name: str) -> Iterator[Pro
     else:
         yield from _stream(f"{key}.of", of)
     yield from _place(config, key, origin)
-    if not origin.api and origin.domain in ("", config.domain) and of == name:
+    if not origin.api and (origin.domain or contract.HUB_DOMAIN) == config.domain and of == name:
         yield Problem(f"{key}.of", f'"{of}" would take from itself', "name another stream, domain or api")
     if origin.start_sequence is not None and origin.start_time is not None:
         yield Problem(f"{key}.start_time", "is beside start_sequence", "remove one of them")

@@ -51,11 +51,12 @@ class Permissions:
 
 @dataclass(frozen=True, slots=True)
 class LinkRights:
-    """What the agent needs for one declared stream of its own server: the stream's name, and the API prefix
-    and name of each origin, to ask for."""
+    """What the agent needs for one declared stream of its own server: the stream's name, the API prefix and
+    name of each origin, to ask for, and whether it may delete it, as a mirror that can't go on must be."""
 
     stream: str
     origins: tuple[tuple[str, str], ...]
+    deletes: bool = False
 
 
 def leaf_link(
@@ -113,12 +114,14 @@ def _taken(api: str, streams: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def _declared(links: Iterable[LinkRights]) -> tuple[str, ...]:
+def declared_link(links: Iterable[LinkRights]) -> tuple[str, ...]:
+    """What an agent publishes to keep declared links: about its own streams, and questions to the origins."""
     return tuple(
         subject
         for link in links
         for subject in (
-            *(f"{_API}.STREAM.{verb}.{link.stream}" for verb in ("CREATE", "UPDATE", "INFO", "DELETE")),
+            *(f"{_API}.STREAM.{verb}.{link.stream}" for verb in ("CREATE", "UPDATE", "INFO")),
+            *((f"{_API}.STREAM.DELETE.{link.stream}",) if link.deletes else ()),
             *(f"{api}.STREAM.{verb}.{of}" for api, of in link.origins for verb in ("INFO", "MSG.GET")),
         )
     )
@@ -158,7 +161,7 @@ def registrar(
             f"$KV.{FLEET_BUCKET}.>",
             "cmd.>",
             *asked,
-            *_declared(links),
+            *declared_link(links),
         ),
         subscribe=(
             f"{inbox_prefix(REGISTRAR)}.>",
@@ -205,7 +208,7 @@ def agent(domain: str, classes: Iterable[str], links: Iterable[LinkRights] = ())
             *_consumer_api(COMMANDS),
             f"{_API}.STREAM.DELETE.{COMMANDS}",
             f"$JS.ACK.{COMMANDS}.>",
-            *_declared(links),
+            *declared_link(links),
             announce_subject(domain),
             verify_subject(domain),
         ),

@@ -100,7 +100,11 @@ def link_rights(config: Config) -> tuple[LinkRights, ...]:
     from agent.link.declared.plan import declared  # not held in memory where no link is declared
 
     return tuple(
-        LinkRights(one.name, tuple((origin.api or "$JS.API", origin.stream) for origin in one.origins))
+        LinkRights(
+            one.name,
+            tuple((origin.api or "$JS.API", origin.stream) for origin in one.origins),
+            deletes=one.kind == "mirror",
+        )
         for one in declared(config)
     )
 

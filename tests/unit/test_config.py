@@ -186,6 +186,11 @@ def test_each_mistake_is_told_with_what_to_do(file: Path, text: str, problem: st
     assert any(problem in one for one in told), told
 
 
+def test_a_link_needs_no_more_than_a_name_on_a_leaf(file: Path) -> None:
+    read = config(file, LEAF + '[[mirror]]\nname = "A"\n[[source]]\nname = "B"\n[[source.from]]\nof = "B"\n')
+    assert (read.mirror[0].name, read.source[0].name) == ("A", "B")
+
+
 def test_one_mistake_is_one_problem(file: Path) -> None:
     assert len(problems(file, LEAF + "[publish]\nlinger = 5")) == 1
 

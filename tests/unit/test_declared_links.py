@@ -21,6 +21,8 @@ from agent.link.declared.decide import (
 )
 from agent.link.declared.plan import Declared, Origin, declared, key_of
 from agent.link.declared.seen import STALLED, Entry, Here, There
+from agent.link.declared.service import needs
+from agent.server.setup import link_rights
 
 CREATED, OTHER = "2026-11-21T06:00:00Z", "2026-11-21T07:00:00Z"
 HUB = Origin("PLANS", "hub", "$JS.hub.API", "petiole.link.hub.edge-1.PLANS")
@@ -226,11 +228,12 @@ def test_a_stream_is_made_changed_or_left(
 
 def test_what_is_remembered_ends_when_the_link_is_heard() -> None:
     waiting = decide_link(SOURCE, HUB, here(SOURCE, DEAD), WELL, Memory(), 5.0)
-    first = remember(Memory(), waiting, 5.0, nudged=False)
+    first = remember(Memory(), waiting, 5.0)
     assert first == Memory(5.0, 0, 0.0)
-    assert remember(first, waiting, 7.0, nudged=True) == Memory(5.0, 1, 7.0)
+    due = decide_link(SOURCE, HUB, here(SOURCE, DEAD), WELL, first, 7.0)
+    assert remember(first, due, 7.0) == Memory(5.0, 1, 7.0)
     well = decide_link(SOURCE, HUB, here(SOURCE, ALIVE), WELL, first, 8.0)
-    assert remember(first, well, 8.0, nudged=False) == Memory()
+    assert remember(first, well, 8.0) == Memory()
 
 
 def test_the_configuration_becomes_streams_and_their_origins() -> None:
@@ -268,3 +271,20 @@ def test_the_configuration_becomes_streams_and_their_origins() -> None:
     assert [key_of(row) for row in (own, hub)] == [one.key for one in everything.origins]
     assert everything.link(everything.origins[1]) == "ALL from PLANS@hub"
     assert datetime.fromisoformat(plans.origins[0].start_time).astimezone(UTC) == start
+
+
+def test_an_external_server_is_told_every_subject_that_a_link_needs() -> None:
+    config = Config(domain="edge-1", mirror=[settings.Mirror(name="HERE", of="PLANS")])
+    own, way = needs(declared(config), link_rights(config))
+    for subject in (
+        "$JS.API.STREAM.CREATE.HERE",
+        "$JS.API.STREAM.DELETE.HERE",
+        "$JS.hub.API.STREAM.INFO.PLANS",
+    ):
+        assert subject in own
+    for subject in (
+        "$JS.hub.API.CONSUMER.CREATE.PLANS.>",
+        "$JS.FC.PLANS.>",
+        "petiole.link.hub.edge-1.HERE.>",
+    ):
+        assert subject in way

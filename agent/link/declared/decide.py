@@ -2,7 +2,7 @@
 
 Repairs are made only where they can't lose anything: a source is removed and added again, which makes its
 server ask the origin at once (left alone after the hub's server was killed: 37 s; so: 0.2 s). A mirror can't
-be changed; it is made anew only where it is empty, or where the configuration says `recreate = true`.
+be changed; it is made anew only where it holds nothing, or where the configuration says `recreate = true`.
 """
 
 from __future__ import annotations
@@ -175,12 +175,12 @@ def _nudge_is_due(memory: Memory, since: float, now: float) -> bool:
     return now - memory.nudged_at >= min(LONGEST_WAIT, 2.0**memory.nudges)
 
 
-def remember(memory: Memory, verdict: Verdict, now: float, *, nudged: bool) -> Memory:
+def remember(memory: Memory, verdict: Verdict, now: float) -> Memory:
     """What the next decision has to know."""
     if verdict.state is not LinkState.WAITING:
         return Memory()
     since = now if memory.unheard_since is None else memory.unheard_since
-    if nudged:
+    if verdict.nudge:
         return Memory(since, memory.nudges + 1, now)
     return Memory(since, memory.nudges, memory.nudged_at)
 

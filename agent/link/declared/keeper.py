@@ -107,8 +107,7 @@ class DeclaredLinks:
         link = one.link(origin)
         memory = self._memories.get(link, Memory())
         verdict = decide_link(one, origin, here, there, memory, now)
-        nudged = verdict.nudge and one.kind == "source"
-        self._memories[link] = remember(memory, verdict, now, nudged=nudged)
+        self._memories[link] = remember(memory, verdict, now)
         if verdict.up and there.kind == "answers":
             self._origins[link] = there.created
         entry = None if here is None else here.entries.get(origin.key)
@@ -141,10 +140,14 @@ class DeclaredLinks:
         theres: Mapping[Key, There],
         verdicts: list[Verdict],
     ) -> None:
-        """Remove the sources that are due and add them again, so that the server asks their origins at
-        once."""
+        """Remove the sources that are due and add them again, so that the server asks their origins at once;
+        for the same end make a mirror anew that holds nothing yet."""
         again = [o for o, verdict in zip(one.origins, verdicts, strict=True) if verdict.nudge]
-        if one.kind == "mirror" or not again:
+        if not again:
+            return
+        if one.kind == "mirror":
+            if here.last == 0:
+                await self._act(js, one, here, theres[again[0].key], "recreate")
             return
         have = {key_of(entry): entry for entry in here.config.get("sources") or []}
         kept = [have[origin.key] for origin in one.origins if origin not in again]

@@ -3,14 +3,21 @@ so that a leaf without declared links does not hold it in memory."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
+
+import structlog
 
 from agent.config import Config
 from agent.metrics import Metrics
-from agent.server.setup import identities
+from agent.server.permissions import LinkRights, declared_link
+from agent.server.setup import identities, link_rights
 
 if TYPE_CHECKING:
     from agent.link.declared.keeper import DeclaredLinks
+    from agent.link.declared.plan import Declared
+
+log = structlog.get_logger("link")
 
 
 def declared_links(config: Config, identity: str, metrics: Metrics) -> DeclaredLinks | None:
@@ -21,5 +28,24 @@ def declared_links(config: Config, identity: str, metrics: Metrics) -> DeclaredL
     from agent.link.declared.keeper import DeclaredLinks
     from agent.link.declared.plan import declared
 
+    links = declared(config)
+    if config.nats.server == "external":
+        for one in needs(links, link_rights(config)):
+            log.info("declared links need", permissions=one)
     url, seed_file = f"nats://{config.nats.listen}", identities(config).account
-    return DeclaredLinks(declared(config), config.domain, identity, url, seed_file, metrics)
+    return DeclaredLinks(links, config.domain, identity, url, seed_file, metrics)
+
+
+def needs(links: Iterable[Declared], rights: Iterable[LinkRights]) -> list[str]:
+    """What servers that are not rendered here must allow, one sentence for the agent's user and one for each
+    link."""
+    from agent.link.declared.decide import needed
+
+    own = f"the agent's user must be allowed to publish {', '.join(declared_link(rights))}"
+    ways = [
+        f"{one.link(origin)}: to and from {origin.place} must pass {', '.join(needed(origin))}"
+        for one in links
+        for origin in one.origins
+        if origin.api
+    ]
+    return [own, *ways]
