@@ -8,8 +8,10 @@ from collections.abc import Iterable
 from typing import Final
 from urllib.parse import urlsplit
 
+from agent.listening import EVERYWHERE
+
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
-_EVERYWHERE: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared with, not listened on
+_EVERYWHERE: Final = EVERYWHERE | {""}
 
 
 class Hosts:

@@ -11,8 +11,8 @@ import structlog
 from msgspec import Struct
 
 from agent.contract import Request
+from agent.files import write_private
 from agent.requests import KNOWN_SECONDS
-from agent.state import replace
 
 VERSION = 1
 
@@ -30,7 +30,7 @@ def save(path: Path, known: Mapping[str, tuple[int, float]], now: float) -> None
     """Replace the file. `known` maps a key to its CRC and the seconds for which it stays known; `now` is
     seconds since 1970. Raises `OSError`."""
     kept = {key: (crc, now + left) for key, (crc, left) in known.items()}
-    replace(path, msgspec.json.encode(_File(VERSION, kept)))
+    write_private(path, msgspec.json.encode(_File(VERSION, kept)))
 
 
 def load(path: Path, now: float) -> list[tuple[Request, float]]:

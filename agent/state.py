@@ -1,14 +1,10 @@
 """The state file: what an agent must remember that its stream cannot tell, since the stream may be lost or
-put back.
-
-Written beside itself, synced and renamed, so that a reader sees the old or the new one whole.
-"""
+put back."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 import threading
 import uuid
 from pathlib import Path
@@ -18,6 +14,7 @@ import structlog
 from msgspec import Struct
 
 from agent.contract import Checkpoint, ContractError, Previous, Readings, check_epoch
+from agent.files import write_private
 
 VERSION = 1
 SAVE_SECONDS = 0.5
@@ -124,23 +121,6 @@ def load(path: Path, domain: str) -> State:
     return state
 
 
-def replace(path: Path, data: bytes) -> None:
-    """Replace a file by one with this content, so that a crash leaves the old or the new one. Raises
-    `OSError`."""
-    beside = path.with_suffix(".new")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
 class StateFile:
     """The state in memory and its file. Changes are marked and written together, at most every
     `SAVE_SECONDS`; what must be on disk before going on is saved at once."""
@@ -171,7 +151,7 @@ class StateFile:
         # older state must not follow a newer one.
         with self._writing:
             if number > self._written:
-                replace(self._path, data)
+                write_private(self._path, data)
                 self._written = number
 
     async def run(self) -> None:

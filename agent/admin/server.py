@@ -18,8 +18,8 @@ from aiohttp.web import BaseRequest, RequestHandler, Response, Server, StreamRes
 from prometheus_client.exposition import choose_encoder
 
 from agent.hosts import Hosts
+from agent.listening import obstacle
 from agent.metrics import Metrics
-from agent.server.probe import is_free
 
 MAX_CONNECTIONS: Final = 32
 SECONDS: Final = 10.0
@@ -52,13 +52,8 @@ class AdminServer:
 
     def check(self) -> list[str]:
         """What stands in the way of listening, one sentence a problem."""
-        host, port = self.address
-        try:
-            if is_free(self.address):
-                return []
-        except OSError as error:
-            return [f"admin.listen: {host}:{port} cannot be listened on: {error.strerror or error}"]
-        return [f"admin.listen: {host}:{port} is taken by another program; stop it or take another port"]
+        found = obstacle(self.address)
+        return [] if found is None else [f"admin.listen: {found}"]
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Serve until `stopping` is set. Raises `OSError` when the address can't be listened on."""

@@ -16,6 +16,7 @@ from agent.config import Config, ConfigError, listen_address
 from agent.inputs import INPUTS
 from agent.intake import Input
 from agent.metrics import Metrics
+from agent.server.setup import taken_ports
 
 _FIXED = ("domain", "role", "state_dir")
 """What a running agent cannot change: its state file would not be that of the new one."""
@@ -28,7 +29,7 @@ def command(config: ConfigFile) -> None:
     metrics = Metrics()
     inputs = _inputs(settings, metrics)
     admin = AdminServer(listen_address(settings.admin.listen), metrics, dict, lambda: (False, ""))
-    if problems := _checked([*inputs, admin]):
+    if problems := taken_ports(settings) + _checked([*inputs, admin]):
         end(problems)
     raise typer.Exit(daemon.run(settings, inputs, metrics, partial(_problems, config, settings)))
 

@@ -3,7 +3,6 @@ read."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -16,9 +15,9 @@ from agent.config.problem import Problem
 from agent.config.schema import Config, Nats, listen_address
 from agent.contract import COMMANDS_BYTES
 from agent.link import windows
+from agent.listening import EVERYWHERE
+from agent.server.keys import is_public_key
 
-_USER_KEY: Final = re.compile(r"U[A-Z2-7]{55}\Z")
-_EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
 _SCHEMES: Final = ("nats-leaf", "nats", "tls", "ws", "wss")
 _OTHER_HUB_STREAMS: Final = 128 * 2**20
 """The commands and the fleet, see `agent.registrar.aggregate`."""
@@ -86,8 +85,8 @@ def _role(config: Config) -> Iterator[Problem]:
         if config.nats.hub_urls:
             yield Problem("nats.hub_urls", "the hub dials nobody", "remove it")
         return
-    if config.domain == hub:
-        yield Problem("domain", f'"{hub}" is the hub\'s own', "give this machine another name")
+    if config.domain in contract.RESERVED_DOMAINS:
+        yield _reserved("domain", config.domain, "give this machine another name")
     if config.leaf:
         yield Problem("leaf", "only the hub lets leaves in", 'remove it, or write role = "hub"')
     if config.nats.server == "embedded" and not config.nats.hub_urls:
@@ -143,9 +142,9 @@ def _members(config: Config) -> Iterator[Problem]:
         key = f"leaf[{number}]"
         yield from _contract(f"{key}.domain", contract.check_domain, one.domain, "name the leaf's domain")
         yield from _once(f"{key}.domain", one.domain, domains)
-        if one.domain == contract.HUB_DOMAIN:
-            yield Problem(f"{key}.domain", f'"{one.domain}" is the hub\'s own', "name the leaf's domain")
-        if not _USER_KEY.match(one.key):
+        if one.domain in contract.RESERVED_DOMAINS:
+            yield _reserved(f"{key}.domain", one.domain, "name the leaf's domain")
+        if not is_public_key(one.key):
             yield Problem(
                 f"{key}.key",
                 f'"{one.key:.60}" is not a public user key',
@@ -195,7 +194,7 @@ def _addresses(config: Config) -> Iterator[Problem]:
             yield Problem(key, f'"{text}" is not an address', 'write it as "127.0.0.1:8080"')
             continue
         for other, its_host, its_port in taken:
-            if port and port == its_port and (host == its_host or {host, its_host} & _EVERYWHERE):
+            if port and port == its_port and (host == its_host or {host, its_host} & EVERYWHERE):
                 yield Problem(key, f"port {port} is also that of {other}", "give one of them another port")
         taken.append((key, host, port))
 
@@ -231,6 +230,12 @@ def _sizes(config: Config) -> Iterator[Problem]:
 
 
 def _secrets(nats: Nats) -> Iterator[Problem]:
+    if nats.server == "external" and nats.seed_file is None:
+        yield Problem(
+            "nats.seed_file",
+            "is missing, and a server that is not the agent's own knows no key of the agent's making",
+            "name the file with the seed of a user of that server",
+        )
     for name in _SECRETS:
         file: Path | None = getattr(nats, name)
         if file is None:
@@ -245,6 +250,11 @@ def _secrets(nats: Nats) -> Iterator[Problem]:
             yield Problem(key, f"{file} is not a file", "name the file that holds the seed")
         elif mode & 0o077:
             yield Problem(key, f"{file} may be read by others (mode {mode:04o})", f"run chmod 600 {file}")
+
+
+def _reserved(key: str, domain: str, remedy: str) -> Problem:
+    whose = "the hub's own" if domain == contract.HUB_DOMAIN else "the name of a part of petiole itself"
+    return Problem(key, f'"{domain}" is {whose}', remedy)
 
 
 def _contract(key: str, rule: Any, value: str, remedy: str) -> Iterator[Problem]:

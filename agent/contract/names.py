@@ -12,6 +12,8 @@ from agent.contract.checks import ContractError, check_class, check_domain, chec
 
 VERSION: Final = 1
 HUB_DOMAIN: Final = "hub"
+RESERVED_DOMAINS: Final = frozenset({HUB_DOMAIN, "registrar", "jobs", "device"})
+"""No leaf may have them: inboxes are named after domains and after these."""
 DEFAULT_CLASS: Final = "normal"
 AGENT_INPUT: Final = "agent"
 """The name under which the agent stores readings of itself."""

@@ -3,12 +3,16 @@ one, logs one or names one in an error."""
 
 from __future__ import annotations
 
+import base64
 import os
+import re
 from pathlib import Path
 
 import nkeys
 
-from agent.server.files import create_private, private_directory, write_private
+from agent.files import create_private, private_directory, write_private
+
+_PUBLIC_KEY = re.compile(r"U[A-Z2-7]{55}\Z")
 
 
 class SeedError(Exception):
@@ -22,7 +26,7 @@ def make_key(path: Path) -> str:
     """
     private_directory(path.parent)
     seed = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
-    create_private(path, seed.decode())
+    create_private(path, seed)
     return public_key(path)
 
 
@@ -41,10 +45,18 @@ def public_key(path: Path) -> str:
     return _read(path)[1]
 
 
+def is_public_key(text: str) -> bool:
+    """Whether this is the public key of a user, its checksum (the last two bytes) included."""
+    if _PUBLIC_KEY.match(text) is None:
+        return False
+    raw = base64.b32decode(text)
+    return bool(nkeys.crc16(raw[:-2]).to_bytes(2, "little") == raw[-2:])
+
+
 def write_link_include(key_file: Path, include_file: Path) -> None:
     """Write what a leaf's configuration includes, with mode 0600: nats-server takes the seed itself as the
     `nkey` of a remote, not the path of a file. Raises `SeedError`."""
-    write_private(include_file, f'nkey: "{_read(key_file)[0]}"\n')
+    write_private(include_file, f'nkey: "{_read(key_file)[0]}"\n'.encode())
 
 
 def _read(path: Path) -> tuple[str, str]:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
 import os
 import signal
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from agent.listening import EVERYWHERE
+
 _SECONDS = 1.0
-_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared with, not listened on
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ async def greeting(address: tuple[str, int]) -> Greeting | Stranger | None:
     host, port = address
     try:
         async with asyncio.timeout(_SECONDS):
-            reader, writer = await asyncio.open_connection(_EVERYWHERE.get(host, host), port)
+            reader, writer = await asyncio.open_connection(_near(host), port)
     except (OSError, TimeoutError):
         return None
     try:
@@ -49,20 +48,11 @@ async def greeting(address: tuple[str, int]) -> Greeting | Stranger | None:
     return _parse(line)
 
 
-def is_free(address: tuple[str, int]) -> bool:
-    """Whether a server could listen on this address now. Raises `OSError` for an address that is not ours."""
-    family, kind, _, _, where = socket.getaddrinfo(
-        *address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    with socket.socket(family, kind) as one:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            one.bind(where)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                return False
-            raise
-    return True
+def _near(host: str) -> str:
+    """Where what listens on `host` is reached from here."""
+    if host not in EVERYWHERE:
+        return host
+    return "::1" if ":" in host else "127.0.0.1"
 
 
 def process_of(configuration: Path) -> int | None:

@@ -19,11 +19,12 @@ from typing import Literal
 
 import structlog
 
+from agent.files import private_directory
+from agent.listening import is_free
 from agent.server.binary import ServerError, find_binary, version_of
 from agent.server.child import reap, spawn
-from agent.server.files import private_directory
 from agent.server.keys import SeedError
-from agent.server.probe import Greeting, Watched, greeting, is_free, process_of
+from agent.server.probe import Greeting, Watched, greeting, process_of
 from agent.server.render import HubConfig, LeafConfig, RenderError, ServerConfig, address_of
 from agent.server.workspace import Workspace
 

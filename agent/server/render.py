@@ -7,25 +7,25 @@ relative to the file that names it.
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import nkeys
-
+from agent.config import listen_address
 from agent.contract import (
     ACCOUNT,
     DEFAULT_CLASS,
     HUB_DOMAIN,
+    RESERVED_DOMAINS,
     aggregate,
     check_app,
     check_class,
     check_domain,
 )
 from agent.server import permissions
+from agent.server.keys import is_public_key
 from agent.server.permissions import LinkRights, Permissions
 
 MAX_PAYLOAD = 8 * 1024 * 1024
@@ -38,9 +38,7 @@ _QUESTIONS = ("LEAFZ", "VARZ", "HEALTHZ")
 _MEMORY_STORE = 64 * 1024 * 1024
 _LOG_FILE_SIZE = 8 * 1024 * 1024
 _LOG_FILES = 3
-_RESERVED = frozenset({HUB_DOMAIN, permissions.REGISTRAR, permissions.JOBS, permissions.DEVICE})
-_PUBLIC_KEY = re.compile(r"U[A-Z2-7]{55}\Z")
-_LISTEN = re.compile(r"(?P<host>[A-Za-z0-9.:_-]+|\[[0-9a-fA-F:]+\]):(?P<port>[0-9]{1,5})\Z")
+_HOST = re.compile(r"[A-Za-z0-9.:_-]+\Z")
 
 
 class RenderError(ValueError):
@@ -141,10 +139,13 @@ def render(config: ServerConfig) -> str:
 
 def address_of(listen: str) -> tuple[str, int]:
     """Host and port of a `listen` value. Raises `RenderError`."""
-    found = _LISTEN.match(listen)
-    if found is None or not 0 < int(found["port"]) < 65536:
+    try:
+        host, port = listen_address(listen)
+    except ValueError:
+        host, port = "", 0
+    if port == 0 or _HOST.match(host) is None:
         raise RenderError(f"listen {listen!r} is not host:port, such as 127.0.0.1:4222")
-    return found["host"].strip("[]"), int(found["port"])
+    return host, port
 
 
 def _hub(config: HubConfig) -> dict[str, Any]:
@@ -244,7 +245,7 @@ def _user(key: str, allowed: Permissions, connection: str = "STANDARD") -> dict[
 
 
 def _check_leaf(domain: str, classes: Sequence[str]) -> None:
-    if check_domain(domain) in _RESERVED:
+    if check_domain(domain) in RESERVED_DOMAINS:
         raise RenderError(f"domain {domain!r} is the name of a part of petiole itself; take another")
     if not classes:
         raise RenderError(f"domain {domain!r} has no class; there is at least {DEFAULT_CLASS!r}")
@@ -255,17 +256,10 @@ def _check_leaf(domain: str, classes: Sequence[str]) -> None:
 def _check_keys(keys: Mapping[str, str]) -> None:
     owners: dict[str, str] = {}
     for owner, key in keys.items():
-        if not _is_public_key(key):
+        if not is_public_key(key):
             raise RenderError(f"key of {owner} is not the public key of a user (56 characters, U first)")
         if owners.setdefault(key, owner) != owner:
             raise RenderError(f"{owners[key]} and {owner} have the same key; each needs its own")
-
-
-def _is_public_key(key: str) -> bool:
-    if _PUBLIC_KEY.match(key) is None:
-        return False
-    raw = base64.b32decode(key)
-    return bool(nkeys.crc16(raw[:-2]).to_bytes(2, "little") == raw[-2:])
 
 
 def _block(body: Mapping[str, Any], indent: str = "") -> str:

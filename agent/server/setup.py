@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent import contract
-from agent.config import Config, aggregates
+from agent.config import Config, aggregates, listen_address
 from agent.link.windows import Windows, local_time
+from agent.listening import obstacle
 from agent.server.keys import ensure_key
 from agent.server.permissions import LinkRights
+from agent.server.probe import process_of
 from agent.server.render import HubConfig, LeafConfig, LeafUser, ServerConfig
+from agent.server.workspace import Workspace
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +33,10 @@ def key_file(config: Config, name: str) -> Path:
 def identities(config: Config) -> Identities:
     """The agent's own seed files: those of the configuration, or under `embedded` those the agent makes."""
     own = "agent" if config.role == "leaf" else "registrar"
-    if config.nats.seed_file is not None:
-        return Identities(config.nats.seed_file, config.nats.system_seed_file)
-    return Identities(key_file(config, own), key_file(config, f"{own}_system"))
+    account = config.nats.seed_file or key_file(config, own)
+    if config.nats.server == "external":
+        return Identities(account, config.nats.system_seed_file)
+    return Identities(account, config.nats.system_seed_file or key_file(config, f"{own}_system"))
 
 
 def link_key_file(config: Config) -> Path:
@@ -42,7 +46,19 @@ def link_key_file(config: Config) -> Path:
 
 def server_directory(config: Config) -> Path:
     """Where the embedded server's configuration, pid and log stand."""
-    return config.state_dir / "nats"
+    return (config.state_dir / "nats").resolve()
+
+
+def taken_ports(config: Config) -> list[str]:
+    """What stands in the way of the embedded server's ports, one sentence a problem; nothing does while that
+    server runs."""
+    if config.nats.server == "external" or process_of(Workspace(server_directory(config)).configuration):
+        return []
+    listened = {"nats.listen": config.nats.listen}
+    if config.role == "hub":
+        listened["nats.leaf_listen"] = config.nats.leaf_listen
+    found = {key: obstacle(listen_address(listen)) for key, listen in listened.items()}
+    return [f"{key}: {problem}" for key, problem in found.items() if problem is not None]
 
 
 def server_config(config: Config, machine: str) -> ServerConfig:

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
+from agent.files import write_private
 from agent.server.binary import ServerError, ask
-from agent.server.files import write_private
 from agent.server.keys import write_link_include
 from agent.server.render import LINK_INCLUDE, LeafConfig, ServerConfig, render
 
@@ -48,7 +48,7 @@ class Workspace:
 
     def note_applied(self, pid: int, digest: str) -> None:
         """Note that this process runs with the configuration of this digest."""
-        write_private(self._applied, f"{pid} {digest}\n")
+        write_private(self._applied, f"{pid} {digest}\n".encode())
 
     def log_reader(self) -> Callable[[], str]:
         """A function that returns what has been logged since now, also when the log was begun anew."""
@@ -81,5 +81,5 @@ class Workspace:
             write_link_include(config.link_key_file, include)
             digest.update(include.read_bytes())
         draft = self.configuration.with_suffix(".draft")
-        write_private(draft, text)
+        write_private(draft, text.encode())
         return digest.hexdigest(), draft

@@ -182,7 +182,7 @@ def test_a_port_that_is_taken_is_named_before_the_start(agent: Agent) -> None:
         address = taken.getsockname()
         problems = AdminServer(address, agent.metrics, dict, lambda: agent.ready).check()
     assert problems == [
-        f"admin.listen: 127.0.0.1:{address[1]} is taken by another program; stop it or take another port"
+        f"admin.listen: 127.0.0.1:{address[1]} is taken by another program; stop it or choose another port"
     ]
 
 

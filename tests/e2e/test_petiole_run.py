@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -48,11 +49,14 @@ def test_a_taken_port_is_told_before_anything_runs(leaf: Agent) -> None:
     assert leaf.server() is None
 
 
-def test_a_port_of_the_server_that_is_taken_ends_the_agent_in_one_sentence(leaf: Agent) -> None:
-    with socket.create_server(("127.0.0.1", leaf.member.nats_port)):
+def test_a_taken_port_of_the_server_is_told_together_with_the_others(leaf: Agent) -> None:
+    ports = (leaf.member.nats_port, leaf.member.http_port, leaf.member.admin_port)
+    with contextlib.ExitStack() as stack:
+        for port in ports:
+            stack.enter_context(socket.create_server(("127.0.0.1", port)))
         ended = leaf.petiole("run")
-    assert ended.returncode == 5
-    assert f"{leaf.member.nats_port} is taken" in ended.stderr
+    assert ended.returncode == 2
+    assert all(f"{port} is taken" in ended.stderr for port in ports)
     assert "Traceback" not in ended.stderr
 
 

@@ -16,9 +16,9 @@ from nats.aio.msg import Msg
 
 from agent.contract import announce_subject, inbox_prefix, new_epoch
 from agent.demo.plan import free_port
+from agent.files import private_directory, write_private
 from agent.server.binary import find_binary
 from agent.server.child import reap, spawn
-from agent.server.files import private_directory, write_private
 from agent.server.keys import write_link_include
 from agent.server.probe import Watched, greeting
 from agent.server.render import LINK_INCLUDE
@@ -83,7 +83,7 @@ async def run_open_server(leaf: Leaf, directory: Path) -> AsyncIterator[Client]:
         url=leaf.config.hub_urls[0],
         include=LINK_INCLUDE,
     )
-    write_private(configuration, text)
+    write_private(configuration, text.encode())
     process = Watched(spawn([str(find_binary()), "-c", str(configuration)], directory, directory / "out"))
     try:
 

@@ -18,7 +18,7 @@ EXAMPLE = Path(__file__).parents[2] / "config.example.toml"
 OPTIONS = {kind: one.options for kind, one in INPUTS.items()}
 LEAF = 'domain = "edge-1"\n[nats]\nhub_urls = ["nats-leaf://hub.example:7422"]\n'
 HUB = 'domain = "hub"\nrole = "hub"\n'
-KEY = "U" + "A" * 55
+KEY = "UAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAABET7"
 
 
 @pytest.fixture
@@ -333,3 +333,25 @@ def test_a_thin_link_is_pinged_and_announced_over_less_often(file: Path) -> None
 def test_an_input_does_not_take_a_name_of_the_agent_s_own(file: Path, name: str) -> None:
     (told,) = problems(file, LEAF + f'[[input]]\ntype = "http"\nname = "{name}"\n')
     assert "the agent's own" in told
+
+
+@pytest.mark.parametrize("domain", ["registrar", "jobs", "device"])
+def test_a_domain_that_names_a_part_of_the_product_is_told_with_all_else(file: Path, domain: str) -> None:
+    told = problems(file, LEAF.replace("edge-1", domain) + '[publish]\nlinger = "soon"\n')
+    assert any(f'domain: "{domain}" is the name of a part' in one for one in told)
+    assert any("linger" in one for one in told)
+    (told_of_leaf,) = problems(file, HUB + f'[[leaf]]\ndomain = "{domain}"\nkey = "{KEY}"\n')
+    assert "leaf[1].domain" in told_of_leaf
+
+
+def test_a_key_with_a_letter_mistyped_is_told_at_once(file: Path) -> None:
+    wrong = KEY[:20] + ("B" if KEY[20] != "B" else "C") + KEY[21:]
+    (told,) = problems(file, HUB + f'[[leaf]]\ndomain = "edge-1"\nkey = "{wrong}"\n')
+    assert "leaf[1].key" in told
+
+
+def test_a_server_of_ones_own_needs_a_key_of_ones_own(file: Path) -> None:
+    (told,) = problems(file, LEAF + 'server = "external"\n')
+    assert told.startswith("nats.seed_file: is missing")
+    (told,) = problems(file, HUB + '[nats]\nserver = "external"\n')
+    assert told.startswith("nats.seed_file: is missing")

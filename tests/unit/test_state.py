@@ -10,6 +10,7 @@ import pytest
 
 from agent import state as module
 from agent.contract import Checkpoint, Readings, new_epoch, new_run
+from agent.files import write_private
 from agent.state import VERSION, Acked, Position, State, StateError, StateFile, load, machine_id
 from tests.servers import until
 
@@ -51,7 +52,7 @@ async def test_what_was_saved_is_read_back(path: Path) -> None:
 
 
 def test_a_file_is_for_its_owner_alone(path: Path) -> None:
-    module.replace(path, b"x")
+    write_private(path, b"x")
     assert path.stat().st_mode & 0o777 == 0o600
 
 
@@ -141,7 +142,7 @@ def test_what_is_written_is_on_disk_before_it_gets_its_name(
 
     monkeypatch.setattr(os, "fsync", lambda _: seen.append("fsync"))
     monkeypatch.setattr(Path, "replace", replace)
-    module.replace(path, b"x")
+    write_private(path, b"x")
     assert seen == ["fsync", "rename", "fsync"]
 
 
@@ -170,7 +171,7 @@ async def test_a_save_that_was_given_up_does_not_overtake_a_later_one(
     monkeypatch: pytest.MonkeyPatch, path: Path
 ) -> None:
     file = StateFile(path, full_state())
-    real = module.replace
+    real = write_private
     held = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -179,7 +180,7 @@ async def test_a_save_that_was_given_up_does_not_overtake_a_later_one(
             asyncio.run_coroutine_threadsafe(held.wait(), loop).result()
         real(to, data)
 
-    monkeypatch.setattr(module, "replace", slow)
+    monkeypatch.setattr(module, "write_private", slow)
     file.current.command = "old"
     first = asyncio.create_task(file.save())
     await asyncio.sleep(0.05)

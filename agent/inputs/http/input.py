@@ -33,8 +33,9 @@ from agent import contract
 from agent.config import Seconds, Size, listen_address
 from agent.inputs.http.guard import Guard
 from agent.inputs.http.handler import Handler
-from agent.inputs.http.listener import Listener, taken
+from agent.inputs.http.listener import Listener
 from agent.intake import Intake
+from agent.listening import obstacle
 from agent.metrics import Metrics
 
 _GRACE: Final = 1.0
@@ -69,7 +70,8 @@ class HttpInput:
 
     def check(self) -> list[str]:
         """What stands in the way of listening, one sentence a problem."""
-        return [f"input {self.name!r}: {problem}" for problem in taken(self._options.listen)]
+        found = obstacle(listen_address(self._options.listen))
+        return [] if found is None else [f"input {self.name!r}: {found}"]
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Serve until `stopping` is set, then answer what is under way. Raises `ConfigError` when the address

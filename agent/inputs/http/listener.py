@@ -4,8 +4,6 @@ What a request means is its owner's business."""
 from __future__ import annotations
 
 import asyncio
-import errno
-import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -15,6 +13,7 @@ from aiohttp.web import BaseRequest, RequestHandler, StreamResponse
 from agent.config import ConfigError, listen_address
 from agent.inputs.http.answers import Answer, at_fault, refused
 from agent.intake import Reason, RefusedError
+from agent.listening import cannot_listen
 
 _IDLE: Final = 75.0
 """Seconds an idle connection is kept; senders that post once a minute keep theirs."""
@@ -26,29 +25,6 @@ _HEADER_LINE: Final = 8 * 1024
 _HEADERS: Final = 64
 
 Handler = Callable[[BaseRequest], Awaitable[StreamResponse]]
-
-
-def taken(listen: str) -> list[str]:
-    """What stands in the way of listening there, in words; empty when nothing does. Binds for a moment."""
-    host, port = listen_address(listen)
-    try:
-        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, proto) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-            probe.listen()
-    except OSError as error:
-        return [cannot_listen(listen, error)]
-    return []
-
-
-def cannot_listen(listen: str, error: OSError) -> str:
-    """Why listening failed, with a remedy."""
-    if error.errno == errno.EADDRINUSE:
-        return f"{listen} is taken by another program; stop it or choose another port"
-    if error.errno == errno.EACCES:
-        return f"{listen} may not be used by this user; choose a port above 1023"
-    return f"{listen} cannot be listened on ({error.strerror or error}); choose an address of this machine"
 
 
 class Connection(RequestHandler):
@@ -174,11 +150,11 @@ class Listener:
 
     async def open(self) -> None:
         """Listen; raises `ConfigError` when that is not possible."""
-        host, port = listen_address(self._listen)
+        address = listen_address(self._listen)
         try:
-            self._sockets = await asyncio.get_running_loop().create_server(self._server, host, port)
+            self._sockets = await asyncio.get_running_loop().create_server(self._server, *address)
         except OSError as error:
-            raise ConfigError([cannot_listen(self._listen, error)]) from None
+            raise ConfigError([cannot_listen(address, error)]) from None
         self._look_at_all()
 
     def hurry(self, grace: float) -> None:

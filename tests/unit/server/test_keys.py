@@ -6,7 +6,7 @@ from pathlib import Path
 import nkeys
 import pytest
 
-from agent.server.files import write_private
+from agent.files import write_private
 from agent.server.keys import SeedError, ensure_key, make_key, public_key, write_link_include
 
 
@@ -48,7 +48,7 @@ def test_a_seed_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [nkeys.PREFIX_BYTE_ACCOUNT, nkeys.PREFIX_BYTE_SERVER])
 def test_a_seed_that_is_not_a_users_is_refused_and_not_shown(tmp_path: Path, kind: int) -> None:
     seed = nkeys.encode_seed(b"s" * 32, kind).decode()
-    write_private(tmp_path / "agent", seed)
+    write_private(tmp_path / "agent", seed.encode())
     with pytest.raises(SeedError, match="user's NKey") as refusal:
         public_key(tmp_path / "agent")
     assert seed not in str(refusal.value)
@@ -56,7 +56,7 @@ def test_a_seed_that_is_not_a_users_is_refused_and_not_shown(tmp_path: Path, kin
 
 @pytest.mark.parametrize("text", ["", "SU", "nothing of the kind", "SU" + "A" * 200, "\x00ä"])
 def test_what_is_no_seed_is_refused(tmp_path: Path, text: str) -> None:
-    write_private(tmp_path / "agent", text)
+    write_private(tmp_path / "agent", text.encode())
     with pytest.raises(SeedError):
         public_key(tmp_path / "agent")
 

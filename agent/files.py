@@ -1,0 +1,55 @@
+"""Files that only their owner may read: written whole or not at all. Knows nothing of what stands in them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+
+def private_directory(path: Path) -> Path:
+    """Make a directory and its missing parents with mode 0700; one that is there is left as it is."""
+    for missing in reversed([path, *path.parents]):
+        if not missing.exists():
+            missing.mkdir(mode=0o700, exist_ok=True)
+    return path
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Put a file of mode 0600 with this content in place, so that a crash leaves the old or the new one,
+    whole; one writer at a time. Raises `OSError`."""
+    aside = path.with_name(f".{path.name}.new")
+    try:
+        _write(aside, data, os.O_TRUNC)
+        aside.replace(path)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise
+    _sync_directory(path.parent)
+
+
+def create_private(path: Path, data: bytes) -> None:
+    """Like `write_private`, but raises `FileExistsError` instead of replacing, whoever else writes too."""
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        _write(aside, data, os.O_EXCL)
+        path.hardlink_to(aside)
+    finally:
+        aside.unlink(missing_ok=True)
+    _sync_directory(path.parent)
+
+
+def _write(path: Path, data: bytes, flag: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | flag, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
