@@ -101,7 +101,7 @@ class Member:
         """A new epoch for each class of which the hub has lost something; how many."""
         lost = [self.shelves[cls] for cls, one in answer.classes.items() if await self._is_lost(cls, one)]
         for shelf in lost:
-            shelf.epoch, shelf.start, shelf.confirmed = new_epoch(), 1, 0
+            shelf.epoch, shelf.start, shelf.confirmed, shelf.checkpoint = new_epoch(), 1, 0, None
             await self._consume(shelf)
         return len(lost)
 
@@ -110,6 +110,14 @@ class Member:
         for shelf in self.shelves.values():
             verb = f"CONSUMER.PAUSE.{shelf.stream}.{link_consumer(shelf.epoch)}"
             await self.js.api(verb, {"pause_until": until_time})
+
+    def ids(self) -> set[str]:
+        """The ids of all that was stored."""
+        return {
+            f"{self.run}-{shelf.cls}-{number}"
+            for shelf in self.shelves.values()
+            for number in range(1, shelf.stored + 1)
+        }
 
     async def _store(self, shelf: Shelf, number: int, size: int) -> None:
         subject = batch_subject(self.domain, shelf.cls, "http")
