@@ -6,7 +6,7 @@ from importlib.metadata import version as version_of
 
 import typer
 
-from agent.cli import command, demo, enrol, resend, run, server
+from agent.cli import command, demo, enrol, resend, run, server, status
 
 app = typer.Typer(
     name="petiole",
@@ -16,6 +16,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("run")(run.command)
+app.command("status")(status.command)
 app.command("enrol")(enrol.command)
 app.command("command")(command.command)
 app.command("resend")(resend.command)

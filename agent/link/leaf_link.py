@@ -23,6 +23,7 @@ from agent.link.guard import NewEpoch
 from agent.link.horizon import Horizon
 from agent.link.keeper import Keeper
 from agent.link.seen import LinkSeen
+from agent.link.states import ORDINARY, PATIENT
 from agent.link.trim import Trimmer
 from agent.metrics import Metrics
 from agent.server.health import ServerHealth
@@ -113,7 +114,12 @@ class LeafLink:
     def status(self) -> Mapping[str, Any]:
         """The link as one row of `/status`."""
         board = self.board
-        return {"linked": self.keeper.answered, "state": board.state, "sentence": board.sentence}
+        return {
+            "linked": self.keeper.answered,
+            "state": board.state,
+            "sentence": board.sentence,
+            "attention": board.state not in ORDINARY | PATIENT,
+        }
 
     def class_status(self, cls: str) -> dict[str, Any]:
         """The link of one class as a row of `/status`."""

@@ -60,6 +60,10 @@ ORDINARY: Final = frozenset(
     {LinkState.FLOWING, LinkState.IN_TURN, LinkState.COMPARING, LinkState.HELD, LinkState.CLOSED}
 )
 """States that need nobody's attention."""
+PATIENT: Final = frozenset(
+    {LinkState.DOWN, LinkState.REPAIRING, LinkState.POSTPONED, LinkState.CAPPED, LinkState.UNVERIFIED}
+)
+"""States that are not well and that end by themselves, or that this machine cannot end."""
 
 
 def sentence(state: LinkState, detail: str = "") -> str:

@@ -141,3 +141,16 @@ def test_a_reading_reaches_the_hub_and_the_registrar_confirms_it(leaf: Agent, tm
         assert hub.end(signal.SIGTERM) == 0
     finally:
         hub.close()
+
+
+def test_the_status_says_how_the_link_is_and_that_nobody_answers(leaf: Agent) -> None:
+    away = leaf.petiole("status")
+    assert away.returncode == 5
+    assert "does not answer" in away.stderr
+    leaf.start()
+    wait_for(lambda: leaf.status()["link"]["state"] == "down", "the link is known to be down")
+    said = leaf.petiole("status")
+    assert said.returncode == 0, "a link that is down needs nobody at this machine"
+    assert said.stdout.startswith("edge-1: the link to the hub is down: readings are kept here")
+    assert "time to first loss: " in said.stdout
+    assert json.loads(leaf.petiole("status", "--json").stdout)["link"]["state"] == "down"
