@@ -1,0 +1,126 @@
+"""A disk that becomes full under a leaf's server and is freed again, as far as it takes no time; the rest is
+in `tests/faults`."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from nats.errors import Error as NatsError
+
+from agent.intake import Reason, RefusedError
+from agent.server.process import EmbeddedServer
+from agent.server.watch import ServerWatch
+from tests.agents import Agent, chunk, leaf_config, shelf
+from tests.faults.rigs.disk import SmallDisk, small_disk
+from tests.faults.rigs.wire import missing
+from tests.servers import Leaf, World, until
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=f"no disk can be mounted: {missing()}")
+
+ALMOST = 2**20
+
+
+@asynccontextmanager
+async def beside(leaf: Leaf, disk: SmallDisk, state_dir: Path, *, ours: bool) -> AsyncIterator[Agent]:
+    """An agent beside a leaf's server whose store is on a small disk; one of `ours` is looked after."""
+    await leaf.stop()
+    leaf.config = dataclasses.replace(leaf.config, store_dir=disk.path / "store")
+    leaf.server = EmbeddedServer(leaf.config, leaf.directory)
+    await leaf.start()
+    one = Agent(leaf_config(leaf, state_dir))
+    watch = ServerWatch(
+        leaf.url,
+        leaf.keys["agent_system"],
+        leaf.domain,
+        one.health,
+        restart=leaf.server.end if ours else None,
+        store=leaf.config.store_dir if ours else None,
+    )
+    tasks = [asyncio.create_task(watch.run())]
+    if ours:
+        tasks.append(asyncio.create_task(leaf.server.supervise()))
+    try:
+        await one.ready()
+        yield one
+    finally:
+        for task in tasks:
+            task.cancel()
+        await one.crash()
+        disk.free()
+
+
+async def fill_by_publishing(leaf: Leaf) -> int:
+    """Publish as a device until the server answers no more; returns how many it acknowledged."""
+    device = await leaf.connect("device")
+    acknowledged = 0
+    while True:
+        try:
+            await device.request("tel.edge-1.normal.d.m", os.urandom(100_000), timeout=0.5)
+        except NatsError:
+            return acknowledged
+        acknowledged += 1
+
+
+async def refused(one: Agent) -> str:
+    """The words in which a reading is refused."""
+    with pytest.raises(RefusedError) as refusal:
+        await one.submit(chunk("refused"))
+    assert refusal.value.reason is Reason.UNAVAILABLE
+    return str(refusal.value)
+
+
+async def test_a_server_of_ours_is_started_anew_when_its_full_disk_is_freed(
+    world: World, tmp_path: Path
+) -> None:
+    leaf = world.leaf
+    with small_disk(tmp_path / "disk", 32) as disk:
+        async with beside(leaf, disk, tmp_path / "state", ours=True) as one:
+            await one.submit(chunk("before"))
+            server = leaf.server.pid
+            disk.fill(but=ALMOST)
+            acknowledged = await fill_by_publishing(leaf)
+            await until(lambda: "stopped writing" in (one.health.sentence or ""), "the fault is named")
+            assert "no space left on device; it is started anew as soon as there is room" in await refused(
+                one
+            )
+            assert leaf.server.pid == server
+            disk.free()
+            await until(lambda: leaf.server.pid not in (None, server), "it is started anew")
+            await until(lambda: one.health.sentence is None, "it is well again")
+            await one.ready()
+            await one.submit(chunk("after"))
+            held = await shelf(leaf)
+            assert await held.texts() == ["before/0", "after/0"]
+            devices = [m for m in await held.messages() if m.subject.endswith(".d.m")]
+            assert len(devices) >= acknowledged > 5, "nothing that was acknowledged is lost"
+        await leaf.stop()
+
+
+async def test_a_server_of_somebody_else_is_left_alone_and_who_must_do_what_is_said(
+    world: World, tmp_path: Path
+) -> None:
+    leaf = world.leaf
+    with small_disk(tmp_path / "disk", 32) as disk:
+        async with beside(leaf, disk, tmp_path / "state", ours=False) as one:
+            server = leaf.server.pid
+            disk.fill(but=ALMOST)
+            await fill_by_publishing(leaf)
+            await until(lambda: "stopped writing" in (one.health.sentence or ""), "the fault is named")
+            said = await refused(one)
+            assert f"free some room on {disk.path}" in said
+            assert said.endswith("then restart it")
+            disk.free()
+            await until(lambda: (one.health.sentence or "").endswith("; restart it"), "what is left to do")
+            assert leaf.server.pid == server
+            await leaf.stop()
+            await leaf.start()
+            await until(lambda: one.health.sentence is None, "it is well again")
+            await one.ready()
+            await one.submit(chunk("after"))
+        await leaf.stop()
