@@ -1,9 +1,10 @@
 """Where in the stream of commands this leaf is: which command comes next and which was run already. Pure.
 
 A mirror keeps the sequences and times of its origin, so as long as the local stream is the same one the
-sequence decides. A mirror that was deleted and made anew (the origin may be another one then, counting from 1
-again) holds commands that were run already: of these only what the hub stored later than all that was run is
-new, or what follows the last command run, should that be met.
+sequence decides. A mirror that was deleted and made anew holds commands that were run already, and its origin
+may be another stream by now, which counts from 1 again, or the same one put back to an older copy, which
+gives sequences a second time. There is new what stands above the last command run in the same origin, what
+the hub stored later than all that was run, and what follows the last command run, should that be met.
 """
 
 from __future__ import annotations
@@ -15,16 +16,18 @@ from typing import Final
 
 from agent.contract import ContractError
 
-_TYPES: Final = {"created": str, "seq": int, "time": int, "id": str, "verb": str}
+_TYPES: Final = {"created": str, "origin": str, "seq": int, "time": int, "id": str, "verb": str}
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A command that was begun. `created` is the local stream's, as the server wrote it, `time` when the hub
+    """A command that was begun. `created` and `origin` say when the local stream and the one that it mirrors
+    were made, as the servers wrote it (`origin` is empty where that is not known), `time` when the hub
     stored this command or, if that is later, any before it (ns since 1970); `id` is empty for a command that
     could not be read."""
 
     created: str
+    origin: str
     seq: int
     time: int
     id: str
@@ -70,16 +73,17 @@ class Course:
     def __init__(self, last: Place | None) -> None:
         self._last = last
         self._created: str | None = None
+        self._origin = ""
         self._past_last = False
         self.next = 1
         """The sequence from which the next command is sought."""
 
-    def enter(self, created: str) -> None:
-        """The local stream, as it is now, was created then."""
+    def enter(self, created: str, origin: str) -> None:
+        """The local stream, as it is now, and the one that it mirrors were created then."""
         if created == self._created:
             return
         same = self._last is not None and self._last.created == created
-        self._created = created
+        self._created, self._origin = created, origin
         self._past_last = same or self._last is None
         self.next = self._last.seq + 1 if same and self._last is not None else 1
 
@@ -97,8 +101,10 @@ class Course:
             if (last.seq, last.id) == (seq, ident):
                 self._past_last = True
                 return None
-            if time <= last.time:
+            above = self._origin != "" and last.origin == self._origin and seq > last.seq
+            if not above and time <= last.time:
                 return None
         self._past_last = True
-        self._last = Place(self._created, seq, max(time, 0 if last is None else last.time), ident, verb)
+        latest = max(time, 0 if last is None else last.time)
+        self._last = Place(self._created, self._origin, seq, latest, ident, verb)
         return self._last

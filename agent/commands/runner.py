@@ -41,6 +41,7 @@ from agent.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, JetStreamError, RawMessage
 from agent.metrics import Metrics
 from agent.state import StateFile
+from agent.streams import ORIGIN_METADATA
 
 POLL_SECONDS: Final = 1.0
 SPACING: Final = 0.02
@@ -236,7 +237,8 @@ class CommandRunner:
 async def _next(js: JetStream, course: Course, domain: str) -> RawMessage | None:
     """The next command in the stream, new or not. Raises `JetStreamError`."""
     info = await js.stream_info(COMMANDS)
-    course.enter(info.created)
+    metadata = info.config.get("metadata") or {}
+    course.enter(info.created, metadata.get(ORIGIN_METADATA, ""))
     if info.last < course.next:
         return None
     message = await js.get_message(

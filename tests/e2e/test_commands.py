@@ -276,7 +276,7 @@ async def test_nothing_with_an_effect_is_run_while_the_state_file_cannot_be_writ
 ) -> None:
     config = _config(desk.world.leaf, tmp_path / "agent")
     async with agent(config) as one:
-        await until(lambda: _blocked(one.state_path.with_suffix(".new")), "no state can be written")
+        await until(lambda: _blocked(one.state_path), "no state can be written")
         await desk.send("ring", n=1)
         await desk.send("ping")
         answers = await desk.answers(2)
@@ -291,7 +291,9 @@ def _config(server: Leaf, state_dir: Path) -> Config:
 
 
 def _blocked(path: Path) -> bool:
-    with contextlib.suppress(FileExistsError):  # the file that is being written
+    """Put a directory where the file is to be; it may be written in between."""
+    with contextlib.suppress(FileExistsError, IsADirectoryError):
+        path.unlink(missing_ok=True)
         path.mkdir()
     return path.is_dir()
 

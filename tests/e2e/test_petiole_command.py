@@ -205,3 +205,9 @@ async def test_a_hub_that_is_away_is_told(operator: Operator) -> None:
     printed = await operator.types("edge-1", "ping", "--wait", "0s")
     assert printed.code == 5
     assert "the hub's NATS server at" in printed.err
+
+
+async def test_what_nobody_answers_is_stored_and_told(operator: Operator) -> None:
+    printed = await operator.types("edge-1", "ping", "--wait", "1s")
+    assert printed.code == 5
+    assert "no answer within 1s: stored; it runs when the leaf is back, unless that is after" in printed.out

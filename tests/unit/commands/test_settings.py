@@ -93,7 +93,8 @@ async def test_a_setting_that_there_is_no_lever_for_any_more_is_forgotten(bench:
 
 async def test_nothing_changes_when_the_state_file_cannot_be_written(bench: Bench) -> None:
     await bench.settings.put({"linger": 1.0}, 600.0)
-    bench.path.with_suffix(".new").mkdir()
+    bench.path.unlink()
+    bench.path.mkdir()
     with pytest.raises(VerbError, match="nothing was changed"):
         await bench.settings.put({"log_level": "debug"}, 600.0)
     with pytest.raises(VerbError, match="nothing was changed"):
