@@ -171,12 +171,17 @@ async def test_a_source_whose_stream_was_purged_goes_on_where_it_was(tmp_path: P
         await leaf.store("local.x", *numbered(10))
         async with at(world.hub, hub_source("edge-1")) as one:
             await hub.holds("ALL", numbered(10))
+            await one.is_in(GATHERED, "flowing")
             await hub.js.purge("ALL", 10)
             await world.hub.kill()
             await leaf.store("local.x", "new")
             await world.hub.start()
             await hub.holds("ALL", ["new"])
             await one.is_in(GATHERED, "flowing")
+            # Without it the server begins by the time of its own last message, which a leaf whose clock is
+            # behind has stored before.
+            (source,) = (await hub.js.stream_info("ALL")).config["sources"]
+            assert source["opt_start_seq"] == 11
 
 
 async def test_a_mirror_of_a_stream_that_was_made_again_says_so_and_is_not_deleted(tmp_path: Path) -> None:
