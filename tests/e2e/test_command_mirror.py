@@ -98,6 +98,8 @@ async def test_commands_survive_the_kill_of_either_server_and_a_cut(world: World
     async with running(world, tmp_path / "state") as (commands, one):
         epoch = one.state().command_epoch
         await world.leaf.kill()
+        await until(lambda: "server does not answer" in state_of(one), "the kill is told")
+        assert one.value("petiole_link_up", link="COMMANDS") == 0
         await commands.send(3)
         await world.leaf.start()
         await commands.arrived()

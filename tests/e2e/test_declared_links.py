@@ -142,48 +142,6 @@ async def test_a_mirror_across_accounts_flows_and_its_lag_is_unknown_until_it_ma
                 assert (one.value("petiole_link_lag_messages", link) is None) is (word == "unknown")
 
 
-async def test_what_was_missed_during_a_cut_and_a_kill_of_the_hub_comes_once(tmp_path: Path) -> None:
-    async with open_servers(tmp_path, "edge-1") as world:
-        hub, leaf = world.ends["hub"], world.ends["edge-1"]
-        await leaf.make("LOCAL", "local.>")
-        await leaf.store("local.x", *numbered(10))
-        async with at(world.hub, hub_source("edge-1")) as one:
-            await hub.holds("ALL", numbered(10))
-            await one.is_in(GATHERED, "flowing")
-            world.proxies["edge-1"].cut()
-            await leaf.store("local.x", *numbered(10, "cut"))
-            assert "does not answer" in await one.is_in(GATHERED, "down")
-            assert one.value("petiole_link_up", GATHERED) == 0
-            assert one.value("petiole_link_lag_messages", GATHERED) is None
-            world.proxies["edge-1"].restore()
-            await hub.holds("ALL", numbered(10) + numbered(10, "cut"))
-            await world.hub.kill()
-            await leaf.store("local.x", *numbered(10, "kill"))
-            await world.hub.start()
-            await hub.holds("ALL", [*numbered(10), *numbered(10, "cut"), *numbered(10, "kill")])
-            await one.is_in(GATHERED, "flowing")
-
-
-async def test_a_source_whose_stream_was_purged_goes_on_where_it_was(tmp_path: Path) -> None:
-    async with open_servers(tmp_path, "edge-1") as world:
-        hub, leaf = world.ends["hub"], world.ends["edge-1"]
-        await leaf.make("LOCAL", "local.>")
-        await leaf.store("local.x", *numbered(10))
-        async with at(world.hub, hub_source("edge-1")) as one:
-            await hub.holds("ALL", numbered(10))
-            await one.is_in(GATHERED, "flowing")
-            await hub.js.purge("ALL", 10)
-            await world.hub.kill()
-            await leaf.store("local.x", "new")
-            await world.hub.start()
-            await hub.holds("ALL", ["new"])
-            await one.is_in(GATHERED, "flowing")
-            # Without it the server begins by the time of its own last message, which a leaf whose clock is
-            # behind has stored before.
-            (source,) = (await hub.js.stream_info("ALL")).config["sources"]
-            assert source["opt_start_seq"] == 11
-
-
 async def test_a_mirror_of_a_stream_that_was_made_again_says_so_and_is_not_deleted(tmp_path: Path) -> None:
     async with open_servers(tmp_path, "edge-1") as world:
         hub, leaf = world.ends["hub"], world.ends["edge-1"]
@@ -210,21 +168,6 @@ async def mirrored_then_recreated(world: OpenWorld) -> None:
     await hub.store("plans.a", "other")
 
 
-async def test_a_source_whose_origin_was_made_again_takes_all_of_the_new_one(tmp_path: Path) -> None:
-    async with open_servers(tmp_path, "edge-1") as world:
-        hub, leaf = world.ends["hub"], world.ends["edge-1"]
-        await leaf.make("LOCAL", "local.>")
-        await leaf.store("local.x", *numbered(5))
-        async with at(world.hub, hub_source("edge-1")) as one:
-            await hub.holds("ALL", numbered(5))
-            await leaf.js.api("STREAM.DELETE.LOCAL")
-            await one.is_in(GATHERED, "absent", "refused")
-            await leaf.make("LOCAL", "local.>")
-            await leaf.store("local.x", "a", "b")
-            await hub.holds("ALL", [*numbered(5), "a", "b"], 60)
-            await one.is_in(GATHERED, "flowing")
-
-
 async def test_a_stream_of_somebody_else_is_left_alone_and_a_changed_declaration_is_followed(
     tmp_path: Path,
 ) -> None:
@@ -247,3 +190,38 @@ async def test_a_stream_of_somebody_else_is_left_alone_and_a_changed_declaration
             await one.is_in("ALL from MORE@hub", "flowing")
         assert (await leaf.js.stream_info("ALL")).config["max_bytes"] == 2**20
         assert (await leaf.js.stream_info("PLANS")).config["subjects"] == ["mine.>"]
+
+
+async def test_what_was_missed_during_a_cut_comes_once(tmp_path: Path) -> None:
+    async with open_servers(tmp_path, "edge-1") as world:
+        hub, leaf = world.ends["hub"], world.ends["edge-1"]
+        await leaf.make("LOCAL", "local.>")
+        await leaf.store("local.x", *numbered(10))
+        async with at(world.hub, hub_source("edge-1")) as one:
+            await hub.holds("ALL", numbered(10))
+            await one.is_in(GATHERED, "flowing")
+            world.proxies["edge-1"].cut()
+            await leaf.store("local.x", *numbered(10, "cut"))
+            assert "does not answer" in await one.is_in(GATHERED, "down")
+            assert one.value("petiole_link_up", GATHERED) == 0
+            assert one.value("petiole_link_lag_messages", GATHERED) is None
+            world.proxies["edge-1"].restore()
+            await hub.holds("ALL", numbered(10) + numbered(10, "cut"))
+            await world.hub.kill()
+            await one.is_in(GATHERED, "away")
+            assert one.value("petiole_link_up", GATHERED) == 0
+
+
+async def test_a_source_catches_up_after_its_hub_was_killed(tmp_path: Path) -> None:
+    async with open_servers(tmp_path, "edge-1") as world:
+        hub, leaf = world.ends["hub"], world.ends["edge-1"]
+        await leaf.make("LOCAL", "local.>")
+        await leaf.store("local.x", *numbered(10))
+        async with at(world.hub, hub_source("edge-1")) as one:
+            await hub.holds("ALL", numbered(10))
+            await one.is_in(GATHERED, "flowing")
+            await world.hub.kill()
+            await leaf.store("local.x", *numbered(10, "kill"))
+            await world.hub.start()
+            await hub.holds("ALL", [*numbered(10), *numbered(10, "kill")])
+            await one.is_in(GATHERED, "flowing")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -288,3 +290,8 @@ def test_an_external_server_is_told_every_subject_that_a_link_needs() -> None:
         "petiole.link.hub.edge-1.HERE.>",
     ):
         assert subject in way
+
+
+def test_an_agent_without_declared_links_does_not_hold_their_keeper_in_memory() -> None:
+    program = "import agent.leaf, sys; sys.exit('agent.link.declared.keeper' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

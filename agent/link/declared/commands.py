@@ -51,6 +51,7 @@ class CommandMirror:
         """There is no connection to look over."""
         self._js = None
         self._held = None
+        self._say(Decision("the local NATS server does not answer", up=False))
 
     def wanted(self) -> CommandsWanted | None:
         """What to announce; None before the first epoch was chosen."""

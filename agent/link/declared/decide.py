@@ -38,6 +38,7 @@ class LinkState(StrEnum):
     REFUSED = "refused"
     FOREIGN = "foreign"
     MAKING = "making"
+    AWAY = "away"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,13 @@ to repair. Imported only where a link is declared. It never deletes a stream of 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
+from nats.aio.client import Client
 
 from agent.connection import EXPECTED, connected
 from agent.jetstream import JetStream, JetStreamError, merged
@@ -31,7 +33,6 @@ from agent.metrics import Metrics
 LOOK_SECONDS: Final = 5.0
 UNWELL_SECONDS: Final = 0.5
 RETRY_SECONDS: Final = 1.0
-_UNASKED: Final = There("silent")
 
 log = structlog.get_logger("link")
 
@@ -56,8 +57,7 @@ class DeclaredLinks:
         self._origins: dict[str, str] = {}
         self._rows: dict[str, dict[str, Any]] = {}
         for one in self._links:
-            for origin in one.origins:
-                self._show(one, origin, Verdict(LinkState.MAKING, "not looked at yet"), 0)
+            self._show_all(one, Verdict(LinkState.MAKING, "not looked at yet"))
 
     def status(self) -> list[dict[str, Any]]:
         """Each link as a row of `/status`."""
@@ -69,20 +69,28 @@ class DeclaredLinks:
             try:
                 async with connected(self._url, self._seed_file, self._identity, self._asker.refused) as link:
                     while not link.over.is_set() and not link.nc.is_closed:
-                        well = [await self._turn(link.nc, one) for one in self._links]
-                        await asyncio.sleep(LOOK_SECONDS if all(well) else UNWELL_SECONDS)
+                        async with asyncio.TaskGroup() as group:
+                            turns = [group.create_task(self._turn(link.nc, one)) for one in self._links]
+                        well = all(turn.result() for turn in turns)
+                        with contextlib.suppress(TimeoutError):
+                            async with asyncio.timeout(LOOK_SECONDS if well else UNWELL_SECONDS):
+                                await link.over.wait()
             except EXPECTED as error:
                 log.debug("the declared links cannot be looked at", error=str(error))
+            for one in self._links:
+                self._show_all(one, Verdict(LinkState.AWAY, "the local NATS server does not answer"))
             await asyncio.sleep(RETRY_SECONDS)
 
-    async def _turn(self, nc: Any, one: Declared) -> bool:
+    async def _turn(self, nc: Client, one: Declared) -> bool:
         """Look at one stream and its links, and do what is due. Returns whether all is well."""
         js = JetStream(nc)
         now = asyncio.get_running_loop().time()
         try:
             # This side first: what comes in between makes the origin look ahead of it, never behind.
             here = await self._asker.here(js, one.name)
-            theres = {origin.key: await self._asker.origin(nc, origin) for origin in one.origins}
+            async with asyncio.TaskGroup() as group:
+                asked = {o.key: group.create_task(self._asker.origin(nc, o)) for o in one.origins}
+            theres = {key: task.result() for key, task in asked.items()}
             first = theres[one.origins[0].key]
             if (action := decide_stream(one, here, first, self._waited(one, here, now))) is not None:
                 await self._act(js, one, here, first, action)
@@ -91,9 +99,9 @@ class DeclaredLinks:
             if here is not None:
                 await self._nudge(js, one, here, theres, verdicts)
         except JetStreamError as error:
-            words = f"the stream {one.name} cannot be kept here: {error}"
-            for origin in one.origins:
-                self._show(one, origin, Verdict(LinkState.REFUSED, words), 0)
+            self._show_all(
+                one, Verdict(LinkState.REFUSED, f"the stream {one.name} cannot be kept here: {error}")
+            )
             return False
         return all(one.state is LinkState.FLOWING for one in verdicts)
 
@@ -163,6 +171,10 @@ class DeclaredLinks:
         # start says that it was here already; one of another origin would skip what this one holds.
         same = self._origins.get(one.link(origin)) == there.created
         return origin.entry(here.entries[origin.key].seq if same else 0)
+
+    def _show_all(self, one: Declared, verdict: Verdict) -> None:
+        for origin in one.origins:
+            self._show(one, origin, verdict, 0)
 
     def _show(self, one: Declared, origin: Origin, verdict: Verdict, seq: int) -> None:
         link = one.link(origin)
