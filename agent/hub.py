@@ -77,6 +77,8 @@ class Hub:
         """Whether announcements are answered, and why not."""
         if self._registrar is None or self._nc is None or not self._nc.is_connected:
             return False, "the hub's NATS server does not answer"
+        if trouble := self._registrar.trouble():
+            return False, trouble
         return True, "the registrar answers"
 
     async def _connected(self) -> None:

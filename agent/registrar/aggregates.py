@@ -86,6 +86,8 @@ class Aggregates:
         source; otherwise one with room."""
         leaf = self._book.leaves.get(domain)
         kept = {cls: one.stream for cls, one in leaf.classes.items()} if leaf else {}
+        if kept.keys() >= set(classes):
+            return {cls: kept[cls] for cls in classes}
         for cls in classes:
             if cls not in kept and (found := self._having(leaf_stream(domain, cls))) is not None:
                 kept[cls] = found

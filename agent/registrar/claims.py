@@ -3,7 +3,8 @@ monotonic seconds that the caller gives.
 
 A copied disk brings the machine id along, so only the run tells two such machines apart. An agent that is
 started again brings a new run and its old one is never heard again; two machines take turns. One old
-announcement may have been under way when its agent died, so the second run that comes back is the sign.
+announcement may have been under way when its agent died: then the old run comes back once, and the new one
+after it. The third time that a run comes back is the sign.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Final
 
 from agent.registrar.fleet import FRESH
 
-_RETURNS: Final = 2
+_RETURNS: Final = 3
 _RUNS: Final = 8
 
 

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from agent.contract import VERSION, Announce, Checkpoint, ContractError
+from agent.contract import VERSION, Announce, Checkpoint, ContractError, leaf_stream
 
 COPIED: Final = (
     "domain {domain!r} is announced by two machines that take turns and have one machine id, {machine}: one "
@@ -148,7 +148,7 @@ def refusal(
 def admitted(announce: Announce, known: Leaf | None, places: Mapping[str, Place], now: str) -> Leaf:
     """The record of a leaf that was taken in; `places` gives the aggregate of each class. What the hub held
     is kept only for the same epoch, leaf stream and aggregate: sequences of another one mean other messages.
-    An epoch whose aggregate was made anew under it is lost."""
+    An epoch under which one of the two streams was made anew is lost."""
     records = {}
     for cls, state in announce.classes.items():
         place = places[cls]
@@ -156,10 +156,14 @@ def admitted(announce: Announce, known: Leaf | None, places: Mapping[str, Place]
         old = known.classes.get(cls) if known else None
         if old is not None and _same_link(old, record):
             record = old
-        elif old is not None and old.stream_created == record.stream_created:
-            record = msgspec.structs.replace(record, checkpoint=old.checkpoint)
-        elif old is not None and old.epoch == record.epoch:
-            record = msgspec.structs.replace(record, lost=f"{place.stream} was made anew")
+        elif old is not None:
+            same = old.stream_created == record.stream_created
+            anew = leaf_stream(announce.domain, cls) if same else place.stream
+            record = msgspec.structs.replace(
+                record,
+                checkpoint=old.checkpoint if same else None,
+                lost=f"{anew} was made anew" if old.epoch == record.epoch else "",
+            )
         records[cls] = record
     return Leaf(announce.domain, announce.machine, announce.run, dict(announce.versions), now, records)
 

@@ -18,6 +18,7 @@ from agent.registrar.fleet import ClassRecord, Leaf, Noted
 
 ANNOUNCES_AT_ONCE: Final = 10
 ANNOUNCE_EVERY: Final = 1.0
+_MACHINES: Final = 3
 EPOCHS_AT_ONCE: Final = 3
 EPOCH_EVERY: Final = 20.0
 
@@ -47,6 +48,7 @@ class FleetBook:
         self.claims = Claims()
         self.capped: set[str] = set()
         self._announces: dict[str, Allowance] = {}
+        self._run_announces: dict[str, dict[str, Allowance]] = {}
         self._epochs: dict[str, Allowance] = {}
 
     def begin(
@@ -144,8 +146,17 @@ class FleetBook:
         return counts
 
     def may_announce(self, domain: str, now: float) -> bool:
-        """Whether a domain keeps to its rate of announcements; counts this one."""
-        return self._announces.setdefault(domain, Allowance(ANNOUNCES_AT_ONCE, ANNOUNCE_EVERY)).take(now)
+        """Whether a domain keeps to its rate of announcements; counts this one. It is that of a few machines,
+        so that a copy of one does not use up all that the first may say."""
+        allowance = Allowance(_MACHINES * ANNOUNCES_AT_ONCE, ANNOUNCE_EVERY / _MACHINES)
+        return self._announces.setdefault(domain, allowance).take(now)
+
+    def may_run_announce(self, domain: str, run: str, now: float) -> bool:
+        """Whether one run of a domain keeps to its rate of announcements; counts this one."""
+        runs = self._run_announces.setdefault(domain, {})
+        if run not in runs and len(runs) >= _MACHINES:
+            del runs[next(iter(runs))]
+        return runs.setdefault(run, Allowance(ANNOUNCES_AT_ONCE, ANNOUNCE_EVERY)).take(now)
 
     def may_change(self, domain: str, now: float) -> bool:
         """Whether a domain keeps to its rate of new epochs, each of which scans the aggregate; counts this

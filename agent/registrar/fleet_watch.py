@@ -121,21 +121,26 @@ class FleetWatch:
 
     async def _links(self, nc: Client) -> dict[LinkId, Link]:
         """The links of all servers of the hub; one that does not answer in time has none."""
-        links: dict[LinkId, Link] = {}
-        inbox = nc.new_inbox()
-        answers = await nc.subscribe(inbox)
+        inbox, answers = nc.new_inbox(), list[dict[LinkId, Link]]()
+        answered = asyncio.Event()
+
+        async def take(msg: Msg) -> None:
+            answers.append(parse_links(msg.data))
+            if len(answers) == self._servers:
+                answered.set()
+
+        subscription = await nc.subscribe(inbox, cb=take)
         try:
             await nc.publish(LEAFZ, b"", reply=inbox)
-            for number in range(self._servers):
-                try:
-                    links |= parse_links((await answers.next_msg(_LEAFZ_SECONDS)).data)
-                except nats.errors.TimeoutError:
-                    if number == 0:
-                        raise
-                    break
+            async with asyncio.timeout(_LEAFZ_SECONDS):
+                await answered.wait()
+        except TimeoutError:
+            if not answers:
+                raise
         finally:
-            await answers.unsubscribe()
-        return links
+            if not nc.is_closed:
+                await subscription.unsubscribe()
+        return {link: one for answer in answers for link, one in answer.items()}
 
     def _count(self, quota: Quota, links: Mapping[LinkId, Link]) -> None:
         now = asyncio.get_running_loop().time()

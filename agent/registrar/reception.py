@@ -24,6 +24,7 @@ from agent.registrar.problems import Problems
 MAX_ANNOUNCE: Final = 64 * 1024
 PENDING: Final = 4096
 _AT_ONCE: Final = 64
+_TOO_OFTEN: Final = "{domain!r} announces itself too often; one announcement in ten seconds is enough"
 _ANSWER_SECONDS: Final = 4.0
 """A leaf waits five seconds for an answer."""
 
@@ -82,7 +83,7 @@ class Reception:
 
     def _not_now(self, domain: str) -> str | None:
         if domain in self._domains and not self._book.may_announce(domain, _now()):
-            return f"{domain!r} announces itself too often; one announcement in ten seconds is enough"
+            return _TOO_OFTEN.format(domain=domain)
         if domain in self._busy:
             return f"an announcement of {domain!r} is being answered; announce again"
         if len(self._busy) >= PENDING:
@@ -109,6 +110,8 @@ class Reception:
 
     async def _answered(self, domain: str, data: bytes) -> Answer:
         announce = parse_announce(data, domain)
+        if domain in self._domains and not self._book.may_run_announce(domain, announce.run, _now()):
+            return Answer(refused=_TOO_OFTEN.format(domain=domain))
         generation = await self._ready()
         answer = await self._announcements.answer(announce, self._watch.linked_at(domain))
         if generation != self._reconnects():

@@ -152,7 +152,6 @@ class Registrar:
     def status(self) -> dict[str, Any]:
         """The aggregates, and every configured leaf with its state in one sentence."""
         linked = self._watch.links.domains()
-        hub = next((words for key in (_SERVER, _REGISTRAR) if (words := self._problems.of(key))), None)
         troubles = {domain: words for domain in self._classes if (words := self._trouble(domain))}
         now, free = _now(), self._free()
         ahead = {name: self._horizon.words(name, free, now) for name in self._horizon.names()}
@@ -164,8 +163,12 @@ class Registrar:
             troubles,
             self._aggregates.seen(),
             ahead,
-            hub,
+            self.trouble(),
         )
+
+    def trouble(self) -> str | None:
+        """Why no leaf can be taken in, None where they can."""
+        return next((words for key in (_SERVER, _REGISTRAR) if (words := self._problems.of(key))), None)
 
     def _trouble(self, domain: str) -> str | None:
         """What is wrong with a leaf, in one sentence; the gravest where there are several."""

@@ -87,7 +87,7 @@ async def test_a_copied_disk_is_found_by_its_run_and_the_first_machine_goes_on_w
             async with asyncio.timeout(30):
                 while not told(answers):
                     answers += [await announced(copy), await announced(first)]
-                    await asyncio.sleep(0.5)  # the hub answers no more than one a second
+                    await asyncio.sleep(0.5)
             assert "two machines that take turns" in registrar.status()["leaves"][first.domain]["state"]
             await first.next_epoch(start=1)
 

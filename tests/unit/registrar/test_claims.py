@@ -25,10 +25,10 @@ def test_a_claim_is_told_as_long_as_it_is_made_and_its_end_once() -> None:
     [
         ("AAAA", "----"),
         ("AABB", "----"),
-        ("ABA", "---"),
-        ("ABAB", "---x"),
-        ("ABABAB", "---x-x"),
-        ("ABABAC", "---x-x"),
+        ("ABAB", "----"),
+        ("ABABAB", "-----x"),
+        ("ABABABAB", "-----x-x"),
+        ("ABABABAC", "-----x-x"),
         ("ABCD", "----"),
     ],
     ids=[
@@ -52,12 +52,12 @@ def test_two_runs_that_take_turns_are_two_machines_and_the_newcomer_is_the_copy(
 def test_the_run_of_the_record_was_there_first() -> None:
     claims = Claims()
     claims.begin("a", "A", now=0)
-    assert [claims.is_copy("a", run, 1.0) for run in "BABA"] == [False, False, True, False]
+    assert [claims.is_copy("a", run, 1.0) for run in "BABABA"] == [False, False, False, False, True, False]
 
 
 def test_when_the_copy_is_gone_the_domain_is_uncontested_again() -> None:
     claims = Claims()
-    for run in "ABAB":
+    for run in "ABABAB":
         claims.is_copy("a", run, 0.0)
     claims.claimed("a", 0.0)
     assert claims.is_copied("a")
