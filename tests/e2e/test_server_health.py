@@ -12,7 +12,10 @@ import pytest
 
 from agent.config import Config, Nats
 from agent.demo.plan import free_port
-from agent.server.binary import find_binary
+from agent.hub import Hub
+from agent.metrics import Metrics
+from agent.server.binary import ServerError, find_binary
+from agent.server.health import ServerHealth
 from agent.server.keys import ensure_key
 from agent.server.watch import ServerWatch
 from tests.agents import Agent, chunk
@@ -110,3 +113,22 @@ async def test_an_agent_says_whether_acknowledged_means_synced(
         warning = one.health.warning
         assert warning is None if said is None else (warning or "").startswith(said)
         assert one.value("petiole_server_synced") == synced
+
+
+async def test_the_hub_s_agent_does_not_use_an_old_server_either(
+    tmp_path: Path, old_server: tuple[str, Path]
+) -> None:
+    version, binary = old_server
+    own, stopping, metrics = OwnServer(tmp_path), asyncio.Event(), Metrics()
+    health = ServerHealth(metrics)
+    nats = Nats(server="external", listen=own.listen, seed_file=own.agent, system_seed_file=own.system)
+    hub = Hub(Config(domain="hub", role="hub", state_dir=tmp_path, nats=nats), metrics, health)
+    async with own.running(binary):
+        task = asyncio.create_task(hub.run(stopping))
+        await until(lambda: version in (health.sentence or ""), "the old server is refused")
+        assert not hub.ready()[0]
+        assert not task.done(), "it goes on trying"
+        stopping.set()
+        with pytest.raises(ServerError, match="take 2"):
+            async with asyncio.timeout(20):
+                await task
