@@ -63,14 +63,15 @@ class Agent:
             found: dict[str, Any] = json.load(answer)
         return found
 
-    def stored_over_http(self) -> float:
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of all samples of a metric that have these labels."""
         with urllib.request.urlopen(self.member.admin_url + "/metrics", timeout=5) as answer:
             families = list(text_string_to_metric_families(answer.read().decode()))
         return sum(
             sample.value
             for family in families
             for sample in family.samples
-            if sample.name == "petiole_stored_readings_total" and sample.labels["input"] == "http"
+            if sample.name == name and labels.items() <= sample.labels.items()
         )
 
     def post(self, body: bytes, key: str) -> int:

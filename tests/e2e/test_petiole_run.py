@@ -70,7 +70,8 @@ def test_a_reading_is_taken_once_however_often_and_whatever_dies(leaf: Agent) ->
     assert leaf.server() == server, "the next agent takes the server over"
     assert leaf.post(READING, "a-1") == 204
     assert leaf.post(READING, "a-2") == 204
-    assert leaf.stored_over_http() == 1, "of the two requests of this run, one was stored before"
+    stored = leaf.metric("petiole_stored_readings_total", input="http")
+    assert stored == 1, "of the two requests of this run, one was stored before"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])

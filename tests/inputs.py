@@ -1,0 +1,108 @@
+"""What the contract suite must know of each input: how it is configured, how readings are handed to it, and
+what it must refuse. An input that is added joins by one entry in `INPUTS`."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from agent.demo.plan import Member
+from tests.agent_process import WAIT_SECONDS, Agent
+
+LARGE = 300 * 1024
+"""Bytes of a reading that is above every limit of the entries."""
+
+Offer = Callable[[Agent, range], None]
+
+
+class Entry(NamedTuple):
+    """One input. `offer` hands readings with these numbers as values in and returns when the input answers
+    for them, whatever dies meanwhile; None for one that makes its readings itself. `try_once` does so without
+    insisting. `bad` are what it must not take, each with the reason under which it is counted."""
+
+    name: str
+    toml: Callable[[Member], str]
+    offer: Offer | None = None
+    try_once: Callable[[Agent, bytes], None] | None = None
+    bad: tuple[tuple[bytes, str], ...] = ()
+
+
+def lines(numbers: Iterable[int], padding: str = "") -> bytes:
+    """Numbered readings as NDJSON."""
+    tags = {"padding": padding} if padding else {}
+    return b"".join(
+        json.dumps({"device": "d", "metric": "n", "value": one, "tags": tags}).encode() + b"\n"
+        for one in numbers
+    )
+
+
+def post(agent: Agent, path: str, body: bytes, **headers: str) -> int | None:
+    """The status that a body is answered with, None when nobody answers; headers with `_` for `-`."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    request = urllib.request.Request(agent.member.http_url + path, body, named)
+    try:
+        with urllib.request.urlopen(request, timeout=15) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as refusal:
+        return refusal.code
+    except OSError:
+        return None
+
+
+def _post_once(agent: Agent, body: bytes) -> None:
+    post(agent, "/v1/readings", body, Content_Type="application/x-ndjson")
+
+
+def _post_until_stored(agent: Agent, numbers: range) -> None:
+    """A careful sender: the same body under the same key until it is stored."""
+    for first in range(numbers.start, numbers.stop, 5):
+        body = lines(range(first, min(first + 5, numbers.stop)))
+        deadline = time.monotonic() + WAIT_SECONDS
+        while (
+            post(
+                agent, "/v1/readings", body, Content_Type="application/x-ndjson", Idempotency_Key=f"k{first}"
+            )
+            != 204
+        ):
+            assert time.monotonic() < deadline, "never stored"
+            time.sleep(0.05)
+
+
+def _append(agent: Agent, numbers: range) -> None:
+    for number in numbers:
+        _append_once(agent, lines([number]))
+        time.sleep(0.002)
+
+
+def _append_once(agent: Agent, body: bytes) -> None:
+    with agent.member.lines.open("ab") as file:
+        file.write(body)
+
+
+_LARGE_LINE = lines([-1], "x" * LARGE)
+_NO_READING = b'{"metric": "n"}\n'
+
+INPUTS = {
+    entry.name: entry
+    for entry in (
+        Entry(
+            "http",
+            lambda member: f'type = "http"\nlisten = "127.0.0.1:{member.http_port}"\nbody = "256KiB"\n',
+            _post_until_stored,
+            _post_once,
+            ((_NO_READING, "bad_lines"), (b"\xff\x00{[\n", "bad_lines"), (_LARGE_LINE, "too_large")),
+        ),
+        Entry(
+            "file",
+            lambda member: f'type = "file"\npath = {json.dumps(str(member.lines))}\npoll = "20ms"\n',
+            _append,
+            _append_once,
+            ((_NO_READING, "bad_line"), (b"\xff\x00{[\n", "bad_line"), (_LARGE_LINE, "too_long")),
+        ),
+        Entry("host", lambda _: 'type = "host"\ninterval = "100ms"\n'),
+    )
+}
