@@ -110,6 +110,10 @@ class CommandRunner:
         begun = None if remembered is None else parse_place(remembered)
         if begun is None or not unanswered(begun, answered):
             return answered
+        # The class of the answers is another one than it was when the configuration has changed it.
+        known = (positions.get(COMMANDS_INPUT) for positions in self._state.current.positions.values())
+        if any(one is not None and one.text == remembered for one in known):
+            return begun
         ended = "the agent ended after it had begun this command; it is not run again"
         await self._answer(begun, Outcome.INTERRUPTED, ended, intake, stopping)
         return begun
@@ -171,9 +175,9 @@ class CommandRunner:
         while True:
             now = self._clock()
             verdict = judge(expires, stored, now)
-            if verdict is not Verdict.UNSURE:
+            if verdict is Verdict.RUN and expires is not None:
                 self._unsure_since = None
-            elif self._unsure_since is None:
+            if verdict is Verdict.UNSURE and self._unsure_since is None:
                 self._unsure_since = loop.time()
             if verdict is Verdict.RUN or (verdict is Verdict.UNSURE and verb.harmless):
                 return None

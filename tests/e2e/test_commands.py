@@ -6,12 +6,11 @@ import asyncio
 import contextlib
 import json
 import shutil
-import signal
-import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 
@@ -25,7 +24,7 @@ from agent.contract import COMMANDS, MAX_COMMAND_BYTES
 from agent.jetstream import JetStream, JetStreamError
 from tests.agents import agent, leaf_config
 from tests.commands import Desk, open_desk, soon
-from tests.servers import Leaf, World, api, until
+from tests.servers import Leaf, World, api, open_world, until
 
 
 @pytest_asyncio.fixture
@@ -136,31 +135,20 @@ async def test_a_command_that_was_begun_when_the_agent_died_is_not_run_again(
     assert [(one.id, one.outcome.value) for one in answers] == [("c-0", "interrupted"), ("c-1", "done")]
 
 
-async def test_an_agent_that_is_killed_over_and_over_answers_each_command_once(
-    desk: Desk, tmp_path: Path
+async def test_an_answer_is_remembered_when_the_class_of_answers_is_another_one(
+    bell: Bell, tmp_path: Path
 ) -> None:
-    leaf = desk.world.leaf
-    (tmp_path / "agent").mkdir()
-    given = {
-        "domain": leaf.domain,
-        "listen": leaf.config.listen,
-        "seed": str(leaf.keys["agent"]),
-        "system_seed": str(leaf.keys["agent_system"]),
-        "state_dir": str(tmp_path / "agent"),
-    }
-    for _ in range(30):
-        await desk.send("flush")
-    for answered in (5, 15, 30):
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.leaf_process", json.dumps(given), stdin=asyncio.subprocess.PIPE
-        )
-        await desk.answers(answered)
-        process.send_signal(signal.SIGKILL)
-        await process.wait()
-    answers = await desk.answers(30)
-    assert [one.id for one in answers] == desk.sent
-    assert {one.outcome.value for one in answers} <= {"done", "interrupted"}
-    assert sum(one.outcome == "interrupted" for one in answers) <= 2
+    async with open_world(tmp_path, "edge-1", classes=("normal", "other")) as world, open_desk(world) as desk:
+        config = _config(world.leaf, tmp_path / "agent")
+        async with agent(config):
+            await desk.send("ring", n=1)
+            await desk.answers(1)
+        other = StreamClass("other", Size(2**28))
+        async with agent(msgspec.structs.replace(config, class_=[other])) as one:
+            await desk.send("ring", n=2)
+            await until(lambda: one.value("petiole_commands_total", outcome="done") == 1, "it is answered")
+            assert one.value("petiole_commands_total", outcome="interrupted") == 0
+    assert bell.rung == [1, 2]
 
 
 async def test_a_flood_of_commands_is_run_at_a_bounded_rate_and_in_order(desk: Desk, tmp_path: Path) -> None:

@@ -1,0 +1,46 @@
+"""Commands on a leaf whose agent is killed over and over."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from pathlib import Path
+
+from tests.commands import open_desk
+from tests.faults.report import Case
+from tests.servers import open_world
+
+_SENT = 60
+
+
+async def test_an_agent_that_is_killed_over_and_over_answers_each_command_once(
+    case: Case, tmp_path: Path
+) -> None:
+    case.expected = "each command is answered once and in order, as done or as interrupted"
+    async with open_world(tmp_path, "edge-1") as world, open_desk(world) as desk:
+        leaf = world.leaf
+        (tmp_path / "agent").mkdir()
+        given = {
+            "domain": leaf.domain,
+            "listen": leaf.config.listen,
+            "seed": str(leaf.keys["agent"]),
+            "system_seed": str(leaf.keys["agent_system"]),
+            "state_dir": str(tmp_path / "agent"),
+        }
+        for _ in range(_SENT):
+            await desk.send("flush")
+        for answered in (5, 20, 40, _SENT):
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "tests.leaf_process", json.dumps(given), stdin=asyncio.subprocess.PIPE
+            )
+            await desk.answers(answered)
+            process.send_signal(signal.SIGKILL)
+            await process.wait()
+        answers = await desk.answers(_SENT)
+    interrupted = sum(one.outcome == "interrupted" for one in answers)
+    case.seen.append(f"{_SENT} commands, {len(answers)} answers, {interrupted} of them interrupted")
+    assert [one.id for one in answers] == desk.sent
+    assert {one.outcome.value for one in answers} <= {"done", "interrupted"}
+    assert interrupted <= 3
