@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -96,8 +95,10 @@ async def kept(config: Config, identity: str, url: str, seed_file: Path) -> Asyn
         yield Kept(links, metrics)
     finally:
         task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        done, _ = await asyncio.wait([task], timeout=10)
+        assert done, "a keeper of declared links ends when it is cancelled"
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error
 
 
 def at(node: Node, config: Config) -> Any:

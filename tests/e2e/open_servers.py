@@ -3,6 +3,8 @@ runs `server = "external"`."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -10,6 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import nats
+from nats.aio.client import Client
 
 from agent.demo.plan import free_port
 from agent.demo.proxy import Proxy
@@ -20,6 +23,7 @@ from agent.server.probe import Watched, greeting
 from tests.e2e.declared import End
 from tests.servers import until
 
+_CLOSE_SECONDS = 2.0
 ONE_ACCOUNT = "ACC {{ jetstream: enabled, users: [ {{ nkey: {key} }} ] }}"
 
 
@@ -74,7 +78,7 @@ class OpenServer:
             reconnect_time_wait=0.1,
             error_cb=_quiet,
         )
-        stack.push_async_callback(client.close)
+        stack.push_async_callback(_close, client)
         return End(client)
 
 
@@ -118,6 +122,13 @@ async def open_servers(
             world.leaves[domain], world.proxies[domain] = leaf, proxy
             world.ends[domain] = await leaf.end(stack)
         yield world
+
+
+async def _close(client: Client) -> None:
+    # To close waits for a server that may be gone by now (nats-py 2.16).
+    with contextlib.suppress(TimeoutError, asyncio.CancelledError):
+        async with asyncio.timeout(_CLOSE_SECONDS):
+            await client.close()
 
 
 async def _quiet(_: Exception) -> None:
