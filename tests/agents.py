@@ -39,6 +39,8 @@ from tests.servers import Leaf as LeafServer
 from tests.servers import until
 
 CLASS = "normal"
+CHUNK_DEVICE = "d"
+"""The device of the readings in a `chunk`."""
 
 
 def leaf_config(
@@ -124,7 +126,8 @@ async def agent(config: Config, inputs: Iterable[Input] = ()) -> AsyncIterator[A
 def chunk(text: str, count: int = 1, *, key: str | None = None, position: str | None = None) -> Chunk:
     """A chunk of `count` readings that are told apart by `text`; a request under `key`."""
     lines = b"".join(
-        json.dumps({"ts": 1, "device": "d", "metric": "m", "value": f"{text}/{number}"}).encode() + b"\n"
+        json.dumps({"ts": 1, "device": CHUNK_DEVICE, "metric": "m", "value": f"{text}/{number}"}).encode()
+        + b"\n"
         for number in range(count)
     )
     request = None if key is None else Request(key, zlib.crc32(lines))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from agent.contract import H_ENCODING, link_consumer
 from agent.jetstream import ConsumerInfo, JetStreamError
 from agent.link.states import LinkState
 from agent.registrar.service import Registrar
-from tests.agents import CLASS, Agent, Shelf, chunk, leaf_config, shelf
+from tests.agents import CHUNK_DEVICE, CLASS, Agent, Shelf, chunk, leaf_config, shelf
 from tests.e2e.registrar import HubHand, hub_of
 from tests.servers import World, until
 from tests.streams import AGGREGATE
@@ -79,7 +80,9 @@ class Road:
             data = message.data
             if H_ENCODING in message.headers:
                 data = zstandard.ZstdDecompressor().decompress(data, max_output_size=2**26)
-            found += [line.split(b'"value": "')[1].split(b'"')[0].decode() for line in data.splitlines()]
+            rows = [json.loads(line) for line in data.splitlines()]
+            # The agent's own readings, such as the time to the first loss, come in between.
+            found += [row["value"] for row in rows if row.get("device") == CHUNK_DEVICE]
         return found
 
     async def all_there(self, seconds: float = 20.0) -> list[str]:

@@ -28,15 +28,16 @@ class Case:
     recover_seconds: float | None = None
     seen: list[str] = field(default_factory=list)
     not_proven: list[str] = field(default_factory=list)
-    _began: float = 0.0
+    began: float = 0.0
+    """When the fault, or its mending, began, in monotonic seconds; not in the report."""
 
     def begins(self) -> None:
         """The fault is there from now on."""
-        self._began = time.monotonic()
+        self.began = time.monotonic()
 
     def saw(self, what: str) -> float:
         """Note what was seen; returns the seconds since the fault began."""
-        seconds = round(time.monotonic() - self._began, 3)
+        seconds = round(time.monotonic() - self.began, 3)
         self.seen.append(f"{seconds:.1f} s: {what}")
         return seconds
 
@@ -47,7 +48,7 @@ def write(cases: list[Case], *, some: bool) -> None:
     rows = {one["case"]: one for one in _earlier()} if some else {}
     for case in cases:
         row = asdict(case)
-        del row["_began"]
+        del row["began"]
         rows[case.case] = row
     PATH.parent.mkdir(parents=True, exist_ok=True)
     PATH.write_text(json.dumps({"cases": list(rows.values())}, indent=2) + "\n")

@@ -61,9 +61,11 @@ class Wire:
         _run("ip", "netns", "add", self._space)
         _run("ip", "link", "add", here, "type", "veth", "peer", "name", there, "netns", self._space)
         _run("ip", "address", "add", f"{self._here}/30", "dev", here)
-        _run("ip", "link", "set", here, "up")
+        # Packets as a line carries them: the kernel would hand over dozens in one, more than a slow line's
+        # queue holds.
+        _run("ip", "link", "set", here, "gso_max_segs", "1", "up")
         _run("ip", "-n", self._space, "address", "add", f"{self.host}/30", "dev", there)
-        _run("ip", "-n", self._space, "link", "set", there, "up")
+        _run("ip", "-n", self._space, "link", "set", there, "gso_max_segs", "1", "up")
         redirects = [f"net.ipv4.conf.{one}.send_redirects=0" for one in ("all", there)]
         self._inside("sysctl", "-qw", "net.ipv4.ip_forward=1", *redirects)
         self._inside("nft", "-f", "-", told=_RULES.format(near=self.host, hub=self._here))
@@ -94,7 +96,7 @@ class Wire:
 
     def throttle(self, kilobits: int) -> None:
         """Let no more than so many kilobits a second through, each way together."""
-        bucket = ("rate", f"{kilobits}kbit", "burst", "32kb", "latency", "500ms")
+        bucket = ("rate", f"{kilobits}kbit", "burst", "16kb", "latency", "1s")
         self._inside("tc", "qdisc", "replace", "dev", self._ends[1], "root", "tbf", *bucket)
 
     def _only(self, rule: str | None = None) -> None:
