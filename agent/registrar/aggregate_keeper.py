@@ -110,6 +110,9 @@ class AggregateKeeper:
 
     def want(self, sources: Mapping[str, Source]) -> None:
         """These sources shall be there in this form, besides those that are."""
+        for name, source in sources.items():
+            if self._want.get(name) != source:
+                self._suspects.changed(name, _now())
         self._want |= sources
         self._out -= sources.keys()
         self._heed()

@@ -118,6 +118,12 @@ class Suspects:
         self._suspects[name] = Suspect(now, not_before=now + PATIENCE)
         return True
 
+    def changed(self, name: str, now: float) -> None:
+        """The source of a leaf is another one than before, so what was tried before counts no more."""
+        self._hopeless.discard(name)
+        if name in self._linked or name in self._suspects:
+            self._suspects[name] = Suspect(now, not_before=now + PATIENCE)
+
     def look(self, states: Mapping[str, SourceState], asked: float) -> Verdicts:
         """Judge all suspects by what was seen at `asked`; a linked source that has fallen silent becomes
         one."""

@@ -216,6 +216,18 @@ def test_a_source_that_is_added_again_in_vain_is_told_of_once_and_again_when_it_
     assert suspects.words("A") is None
 
 
+def test_a_source_that_became_another_one_is_tried_anew() -> None:
+    suspects = Suspects()
+    suspects.linked("A", since=0)
+    for now in range(1, 20):
+        suspects.tried(suspects.look({"A": SourceState(0, None)}, now).again, now)
+    assert suspects.words("A")
+    suspects.changed("A", 20)
+    assert suspects.words("A") is None
+    assert suspects.look({"A": SourceState(0, None)}, 21).again == set()
+    assert suspects.look({"A": SourceState(0, None)}, 22).again == {"A"}
+
+
 def test_the_error_of_a_source_is_told_with_its_remedy() -> None:
     assert trouble(SourceState(1, 0.1)) is None
     assert "$JS.FC" in (trouble(SourceState(1, 0.1, "not acknowledged", 10228)) or "")
