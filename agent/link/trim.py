@@ -36,6 +36,7 @@ class Trimmer:
     ) -> None:
         self._state, self._metrics = state, metrics
         self._allowed, self._prepare, self._trimmed = allowed, prepare, trimmed
+        self._remembered: dict[str, int] = {}
 
     async def trim(self, js: JetStream, cls: str, info: StreamInfo, confirmed: int) -> None:
         """Purge up to the confirmed message, which stays: it is where the next answer is compared. Raises
@@ -43,14 +44,18 @@ class Trimmer:
         if confirmed - 1 < info.first or not self._allowed():
             return
         # The last batch of a pull input goes with the rest: from here on only the state file has its
-        # position, and the file of requests their keys. A disk that is full is no reason to keep what fills
-        # it, and each of the two is written whatever became of the other.
-        for save in (self._prepare, self._state.save):
-            try:
-                await save()
-            except OSError as error:
-                log.error("what is trimmed cannot be remembered on disk", error=str(error))
-        purged = await js.purge(info.name, confirmed - 1)
+        # position, and the file of requests their keys. On a full disk only what is remembered there already
+        # may go, which frees the room to remember more.
+        try:
+            await self._prepare()
+            await self._state.save()
+            self._remembered[cls] = info.last
+        except OSError as error:
+            log.error("what is to be trimmed cannot be remembered on disk", error=str(error))
+        up_to = min(confirmed - 1, self._remembered.get(cls, 0))
+        if up_to < info.first:
+            return
+        purged = await js.purge(info.name, up_to)
         self._metrics.trimmed.labels(cls).inc(purged)
         self._trimmed(cls)
-        log.info("trimmed what the hub has confirmed", **{"class": cls}, messages=purged, up_to=confirmed - 1)
+        log.info("trimmed what the hub has confirmed", **{"class": cls}, messages=purged, up_to=up_to)
