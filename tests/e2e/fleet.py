@@ -105,6 +105,12 @@ class Member:
             await self._consume(shelf)
         return len(lost)
 
+    async def begin_anew(self) -> None:
+        """A new epoch for each class."""
+        for shelf in self.shelves.values():
+            shelf.epoch, shelf.start = new_epoch(), shelf.stored + 1
+            await self._consume(shelf)
+
     async def pause(self, until_time: str) -> None:
         """Let nothing flow until then (RFC 3339)."""
         for shelf in self.shelves.values():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from pathlib import Path
 
 import pytest
+import structlog
 
 from agent.config import Size
 from agent.contract import Answer, Committed, aggregate
@@ -40,6 +42,26 @@ async def test_a_fleet_of_two_aggregates_keeps_each_leaf_together_and_where_it_w
                 assert streams_of(await one.announce()) == given[one.domain]
         (stream,) = given["edge-1"]
         assert set(await ids_in(hub.js, stream)) == {"TEL_edge-1_normal", "TEL_edge-1_bulk"}
+
+
+async def test_many_new_epochs_at_once_are_few_changes_of_the_aggregate(tmp_path: Path) -> None:
+    classes = [f"c{number}" for number in range(10)]
+    async with open_world(tmp_path, "edge-1", "edge-2", classes=tuple(classes)) as world:
+        hub = await hub_of(world)
+        members = [await Member.make(leaf, classes) for leaf in world.leaves.values()]
+        with structlog.testing.capture_logs() as logs:
+            async with hub.registrar():
+                await asyncio.gather(*(one.announce() for one in members))
+                await asyncio.gather(*(one.begin_anew() for one in members))
+                await asyncio.gather(*(one.announce() for one in members))
+                await asyncio.gather(*(one.store(2) for one in members))
+                for one in members:
+                    await until(partial(all_held, one), f"all of {one.domain} is at the hub")
+        changes = [one for one in logs if one["event"] == "sources changed" and not one["added_again"]]
+        assert 2 <= len(changes) <= 2 * len(members)
+        found = await ids_in(hub.js, aggregate(0))
+        assert all(len(names) == len(set(names)) == 2 for names in found.values())
+        assert len(found) == len(members) * len(classes)
 
 
 async def test_a_leaf_of_an_aggregate_that_is_not_provided_any_more_is_told_the_remedy(
