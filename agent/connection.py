@@ -114,7 +114,7 @@ async def connected(
             error_cb=problem,
         )
     except BaseException:
-        _abort(nc)
+        abort(nc)
         raise
     try:
         yield link
@@ -124,10 +124,11 @@ async def connected(
                 async with asyncio.timeout(_CLOSE_SECONDS):
                     await nc.close()
         finally:
-            _abort(nc)
+            abort(nc)
 
 
-def _abort(nc: Client) -> None:
+def abort(nc: Client) -> None:
+    """Drop a connection whatever state it is in."""
     # The client has no public way to drop a connection without sending the rest first, and leaves the socket
     # of a failed connect open. On a transport that is closed already this does nothing.
     writer = getattr(nc._transport, "_io_writer", None)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import nats
 import structlog
 import tenacity
 from nats.aio.client import Client
@@ -15,6 +14,7 @@ from nats.errors import Error as NatsError
 
 from agent import contract
 from agent.config import Config
+from agent.connection import CancellableClient, abort
 from agent.link.declared.service import declared_links
 from agent.metrics import Metrics
 from agent.registrar.service import Registrar
@@ -26,6 +26,7 @@ from agent.supervision import keep_serving
 _IDENTITY = "registrar"
 _RECONNECT_SECONDS = 0.1
 _PING_SECONDS = 5
+_CONNECT_SECONDS = 2.0
 _LONGEST_WAIT = 5.0
 
 log = structlog.get_logger("hub")
@@ -97,7 +98,22 @@ class Hub:
             reraise=True,
         ):
             with attempt:
-                client = await nats.connect(
+                client = await self._open(seed)
+                try:
+                    self._health.admit(str(client._server_info["version"]))
+                except ServerError:
+                    await client.close()
+                    raise
+                await self._connected()
+                return client
+        raise AssertionError("the retries end with a connection or an exception")
+
+    async def _open(self, seed: Path) -> Client:
+        client = CancellableClient()
+        try:
+            # The library itself would try for ever, whoever wants to stop meanwhile.
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                await client.connect(
                     f"nats://{self._config.nats.listen}",
                     name=f"petiole {_IDENTITY}",
                     nkeys_seed=str(seed),
@@ -110,14 +126,10 @@ class Hub:
                     disconnected_cb=self._disconnected,
                     reconnected_cb=self._connected,
                 )
-                try:
-                    self._health.admit(str(client._server_info["version"]))
-                except ServerError:
-                    await client.close()
-                    raise
-                await self._connected()
-                return client
-        raise AssertionError("the retries end with a connection or an exception")
+        except BaseException:
+            abort(client)
+            raise
+        return client
 
 
 async def _note(error: Exception) -> None:
