@@ -2,6 +2,8 @@
 server that syncs every message. Beside it, over the same server and in the same run: a program with plain
 nats-py that validates the same lines by the same decoder and publishes each as a message of its own, awaited
 and with `publish_async`. The alternative has no HTTP to serve, which is in its favour.
+
+The same for Influx line protocol, a field a line and ten; there is nothing fair to put beside it.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ _WARM_SECONDS = 2.0
 _SECONDS = 12.0
 _ALTERNATIVE_SECONDS = 6.0
 _GOAL = 1_000_000.0
+_LINE_PROTOCOL_GOAL = 300_000.0
 
 _INPUTS = """
 [[input]]
@@ -31,13 +34,14 @@ listen = "127.0.0.1:{http_port}"
 
 
 def run() -> Result:
-    """Measure all three."""
+    """Measure them all."""
     with (
         tempfile.TemporaryDirectory(prefix="petiole-bench-") as directory,
         leaf(Path(directory), _INPUTS, max_bytes="3GiB") as bench,
     ):
         bench.start()
-        ours, wall = _agent(bench)
+        ours, wall = _agent(bench, "ndjson")
+        lines = {fields: _agent(bench, f"lines-{fields}")[0] for fields in (1, 10)}
         awaited = _alternative(bench, "awaited")
         windowed = _alternative(bench, "async")
     what = f"HTTP NDJSON, {LINES} readings a request, {CONNECTIONS} connections"
@@ -48,14 +52,23 @@ def run() -> Result:
             Row(what, ours, unit, _GOAL, Against("nats-py, one reading a message, awaited", awaited)),
             Row(what, ours, unit, _GOAL, Against("nats-py, one reading a message, publish_async", windowed)),
             Row(f"{what}: wall clock, load and server on the same cores", wall, "readings/s"),
+            *(
+                Row(
+                    f"HTTP line protocol, {fields} fields a line, {LINES} readings a request",
+                    value,
+                    unit,
+                    _LINE_PROTOCOL_GOAL,
+                )
+                for fields, value in lines.items()
+            ),
         ],
     )
 
 
-def _agent(bench: Bench) -> tuple[float, float]:
+def _agent(bench: Bench, form: str) -> tuple[float, float]:
     """Readings a CPU-second of the agent (user and system, all threads), and readings a second. The load is a
     process of its own."""
-    command = [sys.executable, "-m", "bench.load", str(bench.http_port), str(CONNECTIONS), str(LINES)]
+    command = [sys.executable, "-m", "bench.load", str(bench.http_port), str(CONNECTIONS), str(LINES), form]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as load:
         assert load.stdin is not None
         assert load.stdout is not None

@@ -1,8 +1,9 @@
 """The load of the benchmarks: plain sockets that send one prepared request again and again, a thread a
 connection.
 
-`python -m bench.load PORT CONNECTIONS LINES`: answers each line on its standard input with the number of
-requests that were answered 204 so far; ends with its input. Any other answer ends it with an error.
+`python -m bench.load PORT CONNECTIONS READINGS FORM`, FORM one of `FORMS`: answers each line on its standard
+input with the number of requests that were answered 204 so far; ends with its input. Any other answer ends it
+with an error.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import random
 import socket
 import sys
 import threading
+from collections.abc import Callable, Mapping
+from typing import Final
 
 _SITES = ("north", "south", "east", "west")
 
@@ -27,11 +30,44 @@ def body(lines: int, seed: int) -> bytes:
     ).encode()
 
 
-def request(lines: int, seed: int) -> bytes:
+def lines_of_one(readings: int, seed: int) -> bytes:
+    """The same readings in line protocol, a field a line."""
+    chance = random.Random(seed)
+    return "".join(
+        f"pump,host=pump-{chance.randrange(100):02d},site={chance.choice(_SITES)},"
+        f"line=a{chance.randrange(9)} pressure={chance.gauss(20, 3):.3f} "
+        f"{1_790_000_000_000 + seed * 60_000 + line * 100}000000\n"
+        for line in range(readings)
+    ).encode()
+
+
+def lines_of_ten(readings: int, seed: int) -> bytes:
+    """Readings as Telegraf sends those of a processor: ten fields a line, the times of a sample alike."""
+    chance = random.Random(seed)
+    modes = ("user", "system", "idle", "nice", "iowait", "irq", "softirq", "steal", "guest", "guest_nice")
+    return "".join(
+        f"cpu,cpu=cpu{line % 8},host=edge-{seed % 20} "
+        + ",".join(f"usage_{mode}={chance.random() * 100}" for mode in modes)
+        + f" {1_790_000_000 + seed * 60 + line // 8 * 10}000000000\n"
+        for line in range(readings // len(modes))
+    ).encode()
+
+
+NDJSON: Final = "application/x-ndjson"
+FORMS: Final[Mapping[str, tuple[str, str, Callable[[int, int], bytes]]]] = {
+    "ndjson": ("/v1/readings", NDJSON, body),
+    "lines-1": ("/write", "text/plain", lines_of_one),
+    "lines-10": ("/api/v2/write", "text/plain", lines_of_ten),
+}
+"""Path, type and body by the name of a form."""
+
+
+def request(readings: int, seed: int, form: str) -> bytes:
     """A whole HTTP request."""
-    payload = body(lines, seed)
+    path, kind, make = FORMS[form]
+    payload = make(readings, seed)
     head = (
-        "POST /v1/readings HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
         f"Content-Length: {len(payload)}\r\n\r\n"
     )
     return head.encode() + payload
@@ -52,9 +88,9 @@ class Counter:
         return sum(self._counts)
 
 
-def send(port: int, connection: int, lines: int, counter: Counter) -> None:
+def send(port: int, connection: int, readings: int, form: str, counter: Counter) -> None:
     """Send until the process ends."""
-    requests = [request(lines, seed=connection * 8 + variant) for variant in range(8)]
+    requests = [request(readings, connection * 8 + variant, form) for variant in range(8)]
     with socket.create_connection(("127.0.0.1", port)) as one:
         while True:
             for prepared in requests:
@@ -66,14 +102,15 @@ def send(port: int, connection: int, lines: int, counter: Counter) -> None:
                 counter.add(connection)
 
 
-def main(port: int, connections: int, lines: int) -> None:
+def main(port: int, connections: int, readings: int, form: str) -> None:
     """Start the connections and answer questions about their count."""
     counter = Counter(connections)
     for connection in range(connections):
-        threading.Thread(target=send, args=(port, connection, lines, counter), daemon=True).start()
+        arguments = (port, connection, readings, form, counter)
+        threading.Thread(target=send, args=arguments, daemon=True).start()
     for _ in sys.stdin:
         print(counter.total(), flush=True)
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

@@ -1,4 +1,4 @@
-"""The `http` input over real sockets, before a core that keeps what it is given in memory."""
+"""The `http` input and its readings, over real sockets."""
 
 from __future__ import annotations
 
@@ -6,131 +6,23 @@ import asyncio
 import contextlib
 import gc
 import gzip
-import io
 import json
 import socket
 import zlib
 from collections.abc import AsyncIterator, Callable
-from typing import Any
 
-import aiohttp
 import pytest
 import zstandard
 
 from agent import contract
 from agent.config import ConfigError, Seconds, Size
-from agent.demo.plan import free_port
 from agent.inputs.http import HttpInput, HttpOptions
 from agent.intake import Chunk, Reason, RefusedError, UnknownOutcomeError
 from agent.metrics import Metrics
+from tests.served import NDJSON, Core, Served, serving, until
 
 FULL = b'{"ts":1,"device":"d","metric":"m","value":1}\n'
-NDJSON = {"Content-Type": "application/x-ndjson"}
 JSON = {"Content-Type": "application/json"}
-
-
-class Core:
-    """An honest core in memory: stores at once, knows the keys of what it stored, refuses when told to."""
-
-    domain = "edge-1"
-
-    def __init__(self) -> None:
-        self.stored: list[Chunk] = []
-        self.refuse: Exception | None = None
-        self.open = asyncio.Event()
-        self.open.set()
-        self.waiting = 0
-
-    async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
-        assert (input_name, cls) == ("http", "normal")
-        self.waiting += 1
-        try:
-            await self.open.wait()
-        finally:
-            self.waiting -= 1
-        if self.refuse is not None:
-            raise self.refuse
-        known = {one.request.key: one.request for one in self.stored if one.request is not None}
-        if chunk.request is not None and chunk.request.key in known:
-            if known[chunk.request.key] != chunk.request:
-                raise RefusedError(Reason.KEY_REUSED, "the key was used for another body")
-            return
-        self.stored.append(chunk)
-
-    async def position(self, input_name: str, cls: str) -> str | None:
-        return None
-
-
-class Served:
-    """A running input, its core, and a client."""
-
-    def __init__(self, port: int, metrics: Metrics, session: aiohttp.ClientSession) -> None:
-        self.port = port
-        self.url = f"http://127.0.0.1:{port}"
-        self.core = Core()
-        self.metrics = metrics
-        self.session = session
-        self.stopping = asyncio.Event()
-
-    async def post(
-        self,
-        body: Any,
-        headers: dict[str, str] | None = None,
-        path: str = "/v1/readings",
-        method: str = "POST",
-    ) -> tuple[int, dict[str, Any], Any]:
-        """Status, JSON body ({} when empty) and headers of one request."""
-        async with self.session.request(
-            method,
-            self.url + path,
-            data=io.BytesIO(body) if isinstance(body, bytes) else body,
-            headers={**NDJSON, **(headers or {})},
-        ) as answer:
-            text = await answer.read()
-            return answer.status, json.loads(text) if text else {}, answer.headers
-
-    @contextlib.asynccontextmanager
-    async def connection(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        """A connection of its own, closed at the end."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        try:
-            yield reader, writer
-        finally:
-            writer.close()
-            with contextlib.suppress(ConnectionError):
-                await writer.wait_closed()
-
-    async def raw(self, data: bytes) -> bytes:
-        """All that comes back for some bytes, until the input closes."""
-        async with self.connection() as (reader, writer), asyncio.timeout(10):
-            writer.write(data)
-            return await reader.read()
-
-    def metric(self, name: str, **labels: str) -> float:
-        return self.metrics.registry.get_sample_value(name, {"input": "http", **labels}) or 0.0
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - what is waited for lies outside the loop
-            await asyncio.sleep(0.005)
-
-
-@contextlib.asynccontextmanager
-async def serving(**options: Any) -> AsyncIterator[Served]:
-    port, metrics = free_port(), Metrics()
-    one = HttpInput(HttpOptions(listen=f"127.0.0.1:{port}", **options), metrics)
-    assert one.check() == []
-    async with aiohttp.ClientSession() as session, asyncio.timeout(60):
-        served = Served(port, metrics, session)
-        task = asyncio.create_task(one.run(served.core, served.stopping))
-        try:
-            await until(lambda: task.done() or one.check() != [])
-            yield served
-        finally:
-            served.core.open.set()
-            served.stopping.set()
-            await task
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from agent.intake import Reason, RefusedError
 
 SERVER: Final = {"Server": "petiole"}
 _STORED: Final = b"HTTP/1.1 204 No Content\r\nServer: petiole\r\n\r\n"
-_NOTHING: Final = "nothing of the request was stored"
+NOTHING: Final = "nothing of the request was stored"
 _MAX_REASON: Final = 300
 _RETRY_AFTER: Final = 5.0
 _STATUS: Final = {
@@ -62,9 +62,11 @@ class Answer(Exception):  # noqa: N818 - a 503 is no error of ours
     ) -> None:
         super().__init__(error)
         self.status = status
+        self.error = error
         self.fault = fault
         self.headers = headers or {}
-        self.body = json.dumps({"error": error, **(details or {})}, ensure_ascii=False).encode(
+        self.details = details or {}
+        self.body = json.dumps({"error": error, **self.details}, ensure_ascii=False).encode(
             errors="backslashreplace"
         )
         self.unread = unread
@@ -93,7 +95,7 @@ class Answer(Exception):  # noqa: N818 - a 503 is no error of ours
 def at_fault(status: int, fault: str, error: str, *, unread: bool = True, **headers: str) -> Answer:
     """The sender's request breaks the contract; `headers` with `_` for `-`."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Answer(status, f"{error}; {_NOTHING}", fault=fault, headers=named, unread=unread)
+    return Answer(status, f"{error}; {NOTHING}", fault=fault, headers=named, unread=unread)
 
 
 def bad_lines(error: BadLinesError) -> Answer:
@@ -103,7 +105,7 @@ def bad_lines(error: BadLinesError) -> Answer:
     listed = [{"line": number, "reason": reason[:_MAX_REASON]} for number, reason in error.lines]
     return Answer(
         400,
-        f"{count} line(s) cannot be taken; {_NOTHING}",
+        f"{count} line(s) cannot be taken; {NOTHING}",
         fault="bad_lines",
         details={"lines": listed, "more": error.more},
     )
@@ -117,7 +119,7 @@ def refused(error: RefusedError, *, unread: bool = False) -> Answer:
         wait = _RETRY_AFTER if error.retry_after is None else error.retry_after
         headers["Retry-After"] = str(max(1, math.ceil(wait)))
     fault = str(error.reason) if status in (413, 422) else None
-    return Answer(status, f"{error}; {_NOTHING}", fault=fault, headers=headers, unread=unread)
+    return Answer(status, f"{error}; {NOTHING}", fault=fault, headers=headers, unread=unread)
 
 
 def stopped() -> Answer:

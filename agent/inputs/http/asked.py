@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from aiohttp.web import BaseRequest
@@ -13,13 +14,30 @@ from agent.inputs.http.answers import Answer, at_fault
 from agent.inputs.http.guard import Guard
 
 PATH: Final = "/v1/readings"
+
+
+class Kind(Enum):
+    """What is at a path."""
+
+    READINGS = auto()
+    LINES = auto()
+    GREETING = auto()
+
+
+_KINDS: Final = {
+    PATH: Kind.READINGS,
+    "/write": Kind.LINES,
+    "/api/v2/write": Kind.LINES,
+    "/ping": Kind.GREETING,
+    "/health": Kind.GREETING,
+}
 _JSON: Final = "application/json"
 _PLAIN: Final = "identity"
 _ENCODINGS: Final = (_PLAIN, "gzip", "zstd")
 
 
 class Asked(NamedTuple):
-    """A request whose header is in order: `array` for JSON, else NDJSON; `encoding` None for a plain body;
+    """A request with a body, whose header is in order: `array` for JSON; `encoding` None for a plain body;
     `limit` bounds its body in bytes, as it comes and unpacked."""
 
     array: bool
@@ -34,20 +52,28 @@ class Asked(NamedTuple):
         return at_fault(413, "too_large", f"the body is above {self.limit} bytes{hint}", unread=unread)
 
 
-def read_header(request: BaseRequest, guard: Guard, body_limit: int) -> Asked:
-    """Check all that stands before the body; raises `Answer`."""
+def kind_of(request: BaseRequest) -> Kind | None:
+    """What a request is about, None for a path where there is nothing."""
+    return _KINDS.get(request.path)
+
+
+def read_header(request: BaseRequest, guard: Guard, body_limit: int) -> Asked | None:
+    """Check all that stands before the body; None for a request that has none. Raises `Answer`."""
     headers = request.headers
     if not guard.admits_host(headers.get("Host")):
         raise at_fault(421, "host", "this Host is not served here (option allowed_hosts)")
     if not guard.admits_origin(headers.get("Origin")):
         raise at_fault(403, "origin", "this Origin may not post (option allowed_origins)")
-    if request.path != PATH:
+    kind = kind_of(request)
+    if kind is None:
         raise at_fault(404, "path", f"there is nothing at this path: readings go to POST {PATH}")
-    if request.method != "POST":
-        raise at_fault(
-            405, "method", f"{request.method:.16} is not possible here: POST readings", Allow="POST"
-        )
-    array = _is_array(headers.get("Content-Type", ""))
+    greets = kind is Kind.GREETING
+    if request.method not in (("GET", "HEAD") if greets else ("POST",)):
+        wanted, allow = ("GET", "GET, HEAD") if greets else ("POST readings", "POST")
+        raise at_fault(405, "method", f"{request.method:.16} is not possible here: {wanted}", Allow=allow)
+    if greets:
+        return None
+    array = kind is Kind.READINGS and _is_array(headers.get("Content-Type", ""))
     encoding = headers.get("Content-Encoding", _PLAIN)
     if encoding not in _ENCODINGS:
         raise at_fault(415, "encoding", "Content-Encoding must be gzip, zstd or none")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import zlib
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from aiohttp.web import BaseRequest, Response, StreamResponse
 
@@ -22,17 +22,20 @@ from agent.inputs.http.answers import (
     stopped,
     unknown_outcome,
 )
-from agent.inputs.http.asked import Asked, read_header
+from agent.inputs.http.asked import Asked, Kind, kind_of, read_header
 from agent.inputs.http.bodies import Bodies, Hold
 from agent.inputs.http.guard import Guard
 from agent.inputs.http.listener import Connection
 from agent.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 from agent.metrics import Metrics
 
+if TYPE_CHECKING:
+    from agent.inputs.http.line_protocol import LineProtocol
+
 
 class Handler:
     """Answers the requests of one input named `name` for class `cls`; bodies of at most `body` bytes each and
-    `buffer` in all."""
+    `buffer` in all. `device_tag` names the tag of line protocol that is the device."""
 
     def __init__(
         self,
@@ -42,6 +45,7 @@ class Handler:
         *,
         body: Size,
         buffer: Size,
+        device_tag: str,
         intake: Intake,
         metrics: Metrics,
         stopping: asyncio.Event,
@@ -50,6 +54,8 @@ class Handler:
         self._class = cls
         self._guard = guard
         self._body = body
+        self._device_tag = device_tag
+        self._lines: LineProtocol | None = None
         self._bodies = Bodies(buffer, stopping)
         self._intake = intake
         self._metrics = metrics
@@ -76,16 +82,18 @@ class Handler:
         self._active += 1
         hold = Hold(self._bodies)
         try:
-            await self._store(await self._receive(request, hold))
+            greeting = await self._take(request, hold)
         except Answer as answer:
             self.count_fault(answer)
-            return self._closing(answer.response())
+            return self._closing(_in_its_words(answer, request).response())
         finally:
             hold.release()
             connection.ended()
             self._active -= 1
             if not self._active and self._stopping.is_set():
                 self._quiet.set()
+        if greeting is not None:
+            return self._closing(greeting)
         if request.keep_alive and not self._stopping.is_set():
             return self._stored
         return self._closing(Response(status=204, headers=SERVER))
@@ -95,11 +103,34 @@ class Handler:
             response.force_close()
         return response
 
-    async def _receive(self, request: BaseRequest, hold: Hold) -> Chunk:
+    async def _take(self, request: BaseRequest, hold: Hold) -> Response | None:
+        """Store what a request holds, or answer what it asks."""
         asked = read_header(request, self._guard, self._body)
+        if asked is None:
+            from agent.inputs.http import influx
+
+            return influx.greet(request, self._stopping.is_set())
         if self._stopping.is_set():
             raise stopped()
-        return self._chunk(await self._bodies.receive(request, asked, hold), asked)
+        if kind_of(request) is Kind.LINES:
+            await self._store_lines(request, asked, hold)
+        else:
+            await self._store(self._chunk(await self._bodies.receive(request, asked, hold), asked))
+        return None
+
+    async def _store_lines(self, request: BaseRequest, asked: Asked, hold: Hold) -> None:
+        # Imported here, so that an agent to which nobody speaks line protocol does not hold it in memory.
+        from agent.inputs.http import influx
+        from agent.inputs.http.line_protocol import LineProtocol
+
+        if self._lines is None:
+            self._lines = LineProtocol(self._intake.domain, self._device_tag)
+        unit = influx.unit_of(request)
+        body = await self._bodies.receive(request, asked, hold)
+        parsing = await influx.parse(self._lines, body, unit, time.time_ns(), self._body, hold)
+        await self._store(Chunk(parsing.payload, parsing.count, _request(asked, body)))
+        if parsing.bad:
+            raise influx.refused_lines(parsing)
 
     def _chunk(self, body: bytes, asked: Asked) -> Chunk:
         decode = decode_array if asked.array else decode_ndjson
@@ -109,9 +140,7 @@ class Handler:
             raise bad_lines(error) from None
         if not decoded.count:
             raise at_fault(400, "empty", "the body holds no reading", unread=False)
-        # The CRC is of the body as its sender meant it: packed again, or filled in later, it is the same.
-        request = None if asked.key is None else contract.Request(asked.key, zlib.crc32(body))
-        return Chunk(decoded.payload, decoded.count, request)
+        return Chunk(decoded.payload, decoded.count, _request(asked, body))
 
     async def _store(self, chunk: Chunk) -> None:
         """Hand the readings to the core; raises `Answer` when they are not stored."""
@@ -121,3 +150,16 @@ class Handler:
             raise refused(error) from None
         except UnknownOutcomeError:
             raise unknown_outcome(keyed=chunk.request is not None) from None
+
+
+def _request(asked: Asked, body: bytes) -> contract.Request | None:
+    # The CRC is of the body as its sender meant it: packed again, or filled in later, it is the same.
+    return None if asked.key is None else contract.Request(asked.key, zlib.crc32(body))
+
+
+def _in_its_words(answer: Answer, request: BaseRequest) -> Answer:
+    if kind_of(request) is not Kind.LINES:
+        return answer
+    from agent.inputs.http import influx
+
+    return influx.translated(answer, request.path)

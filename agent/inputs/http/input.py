@@ -9,6 +9,12 @@ of at most 1 MiB, or one reading); `Content-Encoding: gzip` or `zstd`; `Idempote
 or stopping. With all but 204 nothing of the request is stored, save one: 504 says that nobody knows yet, and
 that a repeat under the same `Idempotency-Key` finds out. 429 and 503 carry `Retry-After`.
 
+`POST /write` and `POST /api/v2/write` take Influx line protocol; `precision` is ns (the default), us, ms, s,
+m or h; database, bucket and organisation are ignored. Each field is a reading with the metric
+`<measurement>_<field>` (`agent.inputs.http.line_protocol`). 204 when all lines are stored; 400 with `error`,
+`code`, `message`, `line` and `lines` when some could not be taken: the others are stored. What is answered
+429 elsewhere is 503 at `/write`. `GET /ping` (204) and `GET /health` (200) say that this input answers.
+
 Options (`[[input]]` with `type = "http"`):
 - `name` ("http"): names the input in batch subjects and metrics.
 - `class` ("normal"): the class of its readings.
@@ -16,6 +22,7 @@ Options (`[[input]]` with `type = "http"`):
 - `body` ("16MiB"): the largest body, as it comes and unpacked.
 - `max_connections` (128): connections beyond are answered 503 and closed.
 - `buffer` ("64MiB"): bytes of bodies under way, over all requests; 503 beyond.
+- `device_tag` ("host"): the tag of line protocol that is the device; without it, it is the domain.
 - `timeout` ("30s"): for the header of a request, and again for its body.
 - `allowed_hosts` ([]): names in `Host` besides the loopback's and the listen address. A page in a browser on
   this machine must not reach the input under a name of its own (DNS rebinding).
@@ -51,6 +58,7 @@ class HttpOptions(Struct, tag_field="type", tag="http", forbid_unknown_fields=Tr
     body: Size = Size(contract.MAX_BODY_BYTES)
     max_connections: Annotated[int, Meta(ge=1)] = 128
     buffer: Size = Size(64 * 2**20)
+    device_tag: str = "host"
     timeout: Seconds = Seconds(30.0)
     allowed_hosts: list[str] = []
     allowed_origins: list[str] = []
@@ -83,6 +91,7 @@ class HttpInput:
             Guard(listen_address(options.listen)[0], options.allowed_hosts, options.allowed_origins),
             body=options.body,
             buffer=options.buffer,
+            device_tag=options.device_tag,
             intake=intake,
             metrics=self._metrics,
             stopping=stopping,

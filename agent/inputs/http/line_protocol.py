@@ -1,0 +1,315 @@
+"""Influx line protocol becomes NDJSON that may be stored. No I/O.
+
+    measurement,tag=text field=1.5,other="text" 1790000000000000000
+
+Each field is a reading: its metric is `<measurement>_<field>`, its `ts` the line's (arrival where there is
+none), its `device` the value of one tag, which is then no tag any more, or the domain. Numbers that end in
+`i` or `u` are whole ones (`u` above 2^63 - 1 becomes a float); `t`, `true`, `f`, `false` and their capital
+forms are bools. A delimiter after a backslash belongs to the name; in text in quotes a backslash keeps `"`
+and itself, and a newline belongs to the text. Lines are taken or refused one by one, each as a whole.
+
+The grammar is that of https://docs.influxdata.com/influxdb/v2/reference/syntax/line-protocol/.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from typing import Final
+
+from agent import contract
+from agent.decoder import MAX_COUNTED, MAX_LISTED
+from agent.inputs.http.line_values import (
+    LineError,
+    check_name,
+    is_whole,
+    name_of,
+    scalar,
+    shown,
+    string,
+    text_of,
+    to_json,
+    unescape,
+)
+
+PRECISIONS: Final = {
+    **dict.fromkeys(("", "ns", "n"), 1),
+    **dict.fromkeys(("us", "u", "µ", "µs"), 10**3),
+    "ms": 10**6,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "h": 3600 * 10**9,
+}
+"""Nanoseconds by the names that `/write` and `/api/v2/write` have for them."""
+_STEP: Final = 64 * 1024
+"""Bytes that are taken apart at a time, a few milliseconds."""
+_MAX_LINE: Final = 256 * 1024
+_CACHED: Final = 2**20
+"""Bytes of names that are remembered in the form in which they are stored."""
+_TIMES: Final = 4096
+_EPOCH: Final = datetime(1970, 1, 1)
+"""Without its offset, which is always written as Z."""
+_FIRST_SECOND: Final = -62_135_596_800
+"""The year 1 begins."""
+
+_plain = re.compile(rb"-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,40})?\Z").match
+"""Numbers that are JSON as they stand; without an exponent they are finite."""
+_key_end = re.compile(rb"(?<!\\)[ \n]").search
+_field = re.compile(rb"((?:[^,= \n\\]++|\\[,= ]?+)++)=").match
+_quoted = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)"', re.DOTALL).match
+_bare = re.compile(rb"[^, \r\n]++").match
+_end = re.compile(rb" *+\r?+(?:\n|\Z)").match
+_stamp = re.compile(rb" ++([^ \r\n]++) *+\r?+(?:\n|\Z)").match
+_split_tags = re.compile(rb"(?<!\\),").split
+_split_tag = re.compile(rb"(?<!\\)=").split
+
+
+class TooLargeError(Exception):
+    """The readings of a body are more bytes than its bound."""
+
+
+class _Head:
+    """What the readings of one measurement and its tags share: all before the value, by field, and all after
+    it."""
+
+    __slots__ = ("before", "cost", "fields", "measurement", "tail")
+
+    def __init__(self, measurement: str, before: bytes, tail: bytes) -> None:
+        self.measurement = measurement
+        self.before = before
+        self.tail = tail
+        self.cost: Final = len(before) + len(measurement) + len(tail) + 60
+        """Bytes that each reading takes at most beside its field and value."""
+        self.fields: dict[bytes, bytes] = {}
+
+
+class LineProtocol:
+    """Reads bodies for one domain; remembers names from one body to the next. `device_tag` names the tag
+    whose value is the device."""
+
+    def __init__(self, domain: str, device_tag: str) -> None:
+        self._domain = domain
+        self._device_tag = device_tag
+        self.heads: dict[bytes, _Head] = {}
+        """By measurement and tags as they stand in a line; `head` makes what is not here."""
+        self._cached = 0
+
+    def head(self, key: bytes) -> _Head:
+        """Measurement and tags, as they stand in a line; raises `LineError`."""
+        first, *pairs = _split_tags(key)
+        measurement = name_of(first, "the measurement")
+        tags: dict[str, str] = {}
+        for pair in pairs:
+            parts = _split_tag(pair)
+            if len(parts) != 2:
+                raise LineError(f"tag {shown(pair)} is not name=text")
+            name = name_of(parts[0], "a tag's name")
+            if name in tags:
+                raise LineError(f"tag {name!r:.80} is there twice")
+            tags[name] = text_of(unescape(parts[1]), f"tag {name!r:.80}")
+            if not tags[name]:
+                raise LineError(f"tag {name!r:.80} is empty")
+        device = tags.pop(self._device_tag, self._domain)
+        check_name(device, "the device")
+        if len(tags) > contract.MAX_TAGS:
+            raise LineError(f"there are {len(tags)} tags, at most {contract.MAX_TAGS} can be taken")
+        tail = b',"tags":' + to_json(tags) + b"}\n" if tags else b"}\n"
+        head = _Head(measurement, b'"device":' + to_json(device) + b',"metric":', tail)
+        self._remember(len(key) + len(tail) + len(head.before))
+        self.heads[key] = head
+        return head
+
+    def field(self, head: _Head, raw: bytes) -> bytes:
+        """What stands before the value of a field; raises `LineError`."""
+        known = head.fields.get(raw)
+        if known is not None:
+            return known
+        metric = f"{head.measurement}_{name_of(raw, 'a field')}"
+        check_name(metric, "the metric")
+        before = head.before + to_json(metric) + b',"value":'
+        self._remember(len(raw) + len(before))
+        head.fields[raw] = before
+        return before
+
+    def _remember(self, size: int) -> None:
+        self._cached += size
+        if self._cached > _CACHED:
+            self.heads.clear()
+            self._cached = size
+
+
+class Parsing:
+    """One body under way: call `step` until it is False, then `payload` is NDJSON of `count` readings, and
+    `bad` are the lines that were not taken, as (line from 1, reason), `more` beyond those listed. `limit`
+    bounds the payload in bytes. With `hopeless` set, so many lines were bad that the rest was not looked
+    at."""
+
+    def __init__(self, body: bytes, to: LineProtocol, unit: int, now_ns: int, limit: int) -> None:
+        self._body = body
+        self._to = to
+        self._unit = unit
+        self._room = limit
+        self._place = self._seen = 0
+        self._line = 0
+        self._seconds: dict[int, bytes] = {}
+        self._now = self._format(now_ns // 1000 * 1000)
+        self._parts: list[bytes] = []
+        self.count = 0
+        self.bad: list[tuple[int, str]] = []
+        self.more = 0
+        self.hopeless = False
+
+    @property
+    def payload(self) -> bytes:
+        """What was taken."""
+        return b"".join(self._parts)
+
+    @property
+    def size(self) -> int:
+        """How many bytes that is."""
+        return sum(map(len, self._parts))
+
+    def step(self) -> bool:
+        """Take some lines; whether there are more. Raises `TooLargeError`."""
+        body, begin = self._body, self._place
+        stop = body.rfind(b"\n", begin, begin + _STEP) + 1 or body.find(b"\n", begin + _STEP) + 1 or len(body)
+        piece = body[begin:stop]
+        out: list[bytes] = []
+        if len(piece) > _STEP or _may_be_odd(piece):
+            while self._place < stop and not self.hopeless:
+                end = body.find(b"\n", self._place) + 1 or len(body)
+                line = body[self._place : end]
+                if len(line) > _MAX_LINE or _may_be_odd(line):
+                    self._take_line(self._place, out)
+                else:
+                    self._take_plain([line.removesuffix(b"\n")], out)
+        else:
+            self._take_plain(piece.removesuffix(b"\n").split(b"\n"), out)
+        self.count += len(out)
+        self._parts.append(b"".join(out))
+        return self._place < len(body) and not self.hopeless
+
+    def _take_plain(self, lines: list[bytes], out: list[bytes]) -> None:
+        """The next lines, which hold no quote, backslash or carriage return: a quick look, and a thorough one
+        at those that are not just as expected."""
+        heads, last, ts = self._to.heads, b"", self._now
+        for line in lines:
+            if self.hopeless:
+                return
+            mark = len(out)
+            try:
+                key, fields, *stamp = line.split(b" ")
+                if not stamp:
+                    last, ts = b"", self._now
+                elif stamp != [last]:
+                    (last,) = stamp
+                    ts = self._time(last)
+                head = heads.get(key) or self._to.head(key)
+                pairs = fields.split(b",")
+                self._room -= len(pairs) * head.cost + len(fields)
+                if self._room < 0:
+                    raise TooLargeError
+                known, tail = head.fields.get, head.tail
+                for pair in pairs:
+                    raw, _, text = pair.partition(b"=")
+                    before = known(raw) or self._to.field(head, raw)
+                    out.append(ts + before + (text if _plain(text) else scalar(text)) + tail)
+            except ValueError:  # LineError too
+                del out[mark:]
+                last = b""
+                self._take_line(self._place, out)
+            else:
+                self._place += len(line) + 1
+                self._line += 1
+
+    def _take_line(self, begin: int, out: list[bytes]) -> None:
+        """The line at `begin`, whatever it is."""
+        body, mark = self._body, len(out)
+        end = body.find(b"\n", begin) + 1 or len(body)
+        self._place, self._line = end, self._line + 1
+        line = body[begin:end].strip(b" \r\n")
+        if not line or line.startswith(b"#"):
+            return
+        try:
+            self._seen = begin
+            if end - begin > _MAX_LINE:
+                raise LineError(f"longer than {_MAX_LINE} bytes")
+            self._take_slowly(begin, out)
+        except LineError as error:
+            del out[mark:]
+            self._refuse(str(error))
+            if self._seen > end:
+                self._go_on(end, body.find(b"\n", self._seen) + 1 or len(body))
+
+    def _take_slowly(self, begin: int, out: list[bytes]) -> None:
+        """A line that may hold escapes and text; it may go on over a newline inside text."""
+        body = self._body
+        limit = begin + _MAX_LINE
+        while body[begin : begin + 1] == b" ":
+            begin += 1
+        found = _key_end(body, begin, limit)
+        if found is None or found[0] == b"\n":
+            raise LineError("there is no field")
+        key = body[begin : found.start()]
+        head = self._to.heads.get(key) or self._to.head(key)
+        place, values = found.end(), list[bytes]()
+        while body[place : place + 1] == b" ":
+            place += 1
+        while True:
+            name = _field(body, place, limit)
+            if name is None:
+                raise LineError(f"{shown(body[place : place + 40])} is not field=value")
+            text = _quoted(body, name.end(), limit) or _bare(body, name.end(), limit)
+            if text is None:
+                raise LineError(f"field {shown(name[1])} has no value")
+            place = self._seen = text.end()
+            value = string(text[1]) if text.re.groups else scalar(text[0])
+            values.append(self._to.field(head, name[1]) + value)
+            if body[place : place + 1] != b",":
+                break
+            place += 1
+        stamp = None if _end(body, place) else _stamp(body, place, place + 64)
+        if stamp is None and not _end(body, place):
+            raise LineError(f"{shown(body[place : place + 40].strip())} is no time")
+        ts = self._now if stamp is None else self._time(stamp[1])
+        self._room -= len(values) * head.cost + place - begin
+        if self._room < 0:
+            raise TooLargeError
+        out += [ts + value + head.tail for value in values]
+        end = self._place
+        self._go_on(end, max(end, body.find(b"\n", place) + 1 or len(body)))
+
+    def _go_on(self, passed: int, place: int) -> None:
+        """The next line begins at `place`; its number counts the newlines in text that were passed over."""
+        self._line += self._body.count(b"\n", passed, place)
+        self._place = place
+
+    def _refuse(self, reason: str) -> None:
+        if len(self.bad) < MAX_LISTED:
+            self.bad.append((self._line, reason))
+        else:
+            self.more += 1
+            self.hopeless = self.more >= MAX_COUNTED
+
+    def _time(self, stamp: bytes) -> bytes:
+        """How a reading of this time begins."""
+        if not is_whole(stamp):
+            raise LineError(f"time {shown(stamp)} is not a whole number")
+        return self._format(int(stamp) * self._unit)
+
+    def _format(self, ns: int) -> bytes:
+        second, rest = divmod(ns, 10**9)
+        begun = self._seconds.get(second) or self._begin(second)
+        return begun + (b".%09d" % rest).rstrip(b"0") + b'Z",' if rest else begun + b'Z",'
+
+    def _begin(self, second: int) -> bytes:
+        if not _FIRST_SECOND <= second < contract.EPOCH_LIMIT:
+            raise LineError("the time is outside of the years 1 to 9999; see the parameter precision")
+        if len(self._seconds) >= _TIMES:
+            self._seconds.clear()
+        begun = self._seconds[second] = f'{{"ts":"{(_EPOCH + timedelta(seconds=second)).isoformat()}'.encode()
+        return begun
+
+
+def _may_be_odd(lines: bytes) -> bool:
+    return b'"' in lines or b"\\" in lines or b"\r" in lines

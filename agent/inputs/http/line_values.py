@@ -1,0 +1,86 @@
+"""Single names and values of line protocol. No I/O."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Final
+
+import msgspec
+
+from agent import contract
+
+_float = re.compile(rb"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\Z").match
+_unescape = re.compile(rb"\\([,= ])").sub
+_unquote = re.compile(rb'\\(["\\])').sub
+_control = re.compile(r"[\x00-\x1f\x7f]").search
+is_whole = re.compile(rb"-?[0-9]{1,20}\Z").match
+to_json = msgspec.json.Encoder().encode
+_BOOLS: Final = {
+    **dict.fromkeys((b"t", b"T", b"true", b"True", b"TRUE"), b"true"),
+    **dict.fromkeys((b"f", b"F", b"false", b"False", b"FALSE"), b"false"),
+}
+
+
+class LineError(ValueError):
+    """A line cannot be taken."""
+
+
+def scalar(text: bytes) -> bytes:
+    """A value without quotes as JSON; raises `LineError`."""
+    known = _BOOLS.get(text)
+    if known is not None:
+        return known
+    kind, digits = text[-1:], text[:-1]
+    if kind in (b"i", b"u") and is_whole(digits) and not (kind == b"u" and digits.startswith(b"-")):
+        value = int(digits)
+        if -contract.MAX_INT - 1 <= value <= contract.MAX_INT:
+            return b"%d" % value
+        if kind == b"u" and value < 2**64:
+            return repr(float(value)).encode()
+    elif _float(text):
+        number = float(text)
+        if math.isfinite(number):
+            return repr(number).encode()
+    raise LineError(f"value {shown(text)} is no number of 64 bits, bool or text in quotes")
+
+
+def string(raw: bytes) -> bytes:
+    """Text that stood in quotes, as JSON; raises `LineError`."""
+    return to_json(text_of(_unquote(rb"\1", raw), "a value"))
+
+
+def unescape(raw: bytes) -> bytes:
+    """A name or tag as its sender meant it."""
+    return _unescape(rb"\1", raw) if b"\\" in raw else raw
+
+
+def name_of(raw: bytes, what: str) -> str:
+    """A name that may be stored; raises `LineError`."""
+    name = text_of(unescape(raw), what)
+    check_name(name, what)
+    return name
+
+
+def check_name(name: str, what: str) -> None:
+    """Raises `LineError` for a name that the contract refuses."""
+    if not 1 <= len(name) <= contract.MAX_NAME:
+        raise LineError(f"{what} must have 1 to {contract.MAX_NAME} characters, it has {len(name)}")
+    if _control(name):
+        raise LineError(f"{what} {name!r:.80} holds a control character; leave it out")
+
+
+def text_of(raw: bytes, what: str) -> str:
+    """Text that may be stored; raises `LineError`."""
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        raise LineError(f"{what} is not UTF-8") from None
+    if len(text) > contract.MAX_TEXT:
+        raise LineError(f"{what} is longer than {contract.MAX_TEXT} characters")
+    return text
+
+
+def shown(raw: bytes) -> str:
+    """The beginning of something, for a message."""
+    return repr(raw[:80].decode(errors="backslashreplace"))

@@ -1,0 +1,143 @@
+"""InfluxDB's clients write to the `http` input: the official one for Python, and what Telegraf's outputs send
+and expect by their source."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from influxdb_client.client.influxdb_client import InfluxDBClient
+from influxdb_client.client.write_api import SYNCHRONOUS
+from influxdb_client.rest import ApiException
+
+from agent.config import Size
+from agent.intake import Reason, RefusedError
+from tests.served import Served, serving
+
+LINE = b"cpu,host=pump-7,cpu=cpu0 usage=2.5,idle=3i 1790000000000000000\n"
+TEXT = {"Content-Type": "text/plain; charset=utf-8"}
+WRITES = ["/write?db=telegraf", "/api/v2/write?org=o&bucket=b"]
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    async with serving() as one:
+        yield one
+
+
+def rows(served: Served) -> list[dict[str, Any]]:
+    return [json.loads(line) for chunk in served.core.stored for line in chunk.payload.splitlines()]
+
+
+@pytest.mark.parametrize("path", WRITES)
+async def test_each_field_is_stored_as_a_reading(served: Served, path: str) -> None:
+    assert (await served.post(LINE, TEXT, path))[0] == 204
+    assert (await served.post(gzip.compress(LINE), {**TEXT, "Content-Encoding": "gzip"}, path))[0] == 204
+    reading = {"ts": "2026-09-21T14:13:20Z", "device": "pump-7", "tags": {"cpu": "cpu0"}}
+    two = [{**reading, "metric": "cpu_usage", "value": 2.5}, {**reading, "metric": "cpu_idle", "value": 3}]
+    assert rows(served) == two * 2
+    assert [chunk.count for chunk in served.core.stored] == [2, 2]
+
+
+async def test_the_tag_that_is_the_device_can_be_chosen() -> None:
+    async with serving(device_tag="cpu") as served:
+        await served.post(LINE + b"mem free=1", TEXT, WRITES[0])
+        assert [(row["device"], row.get("tags")) for row in rows(served)][1:] == [
+            ("cpu0", {"host": "pump-7"}),
+            ("edge-1", None),
+        ]
+
+
+@pytest.mark.parametrize("path", WRITES)
+async def test_good_lines_are_stored_and_the_others_named(served: Served, path: str) -> None:
+    status, body, _ = await served.post(LINE + b"nonsense\n" + LINE + b"m f=x\n", TEXT, path)
+    assert status == 400
+    assert (body["code"], body["line"]) == ("invalid", 2)
+    assert [one["line"] for one in body["lines"]] == [2, 4]
+    assert body["error"] == body["message"]
+    assert body["error"].startswith("partial write: unable to parse line 2: ")
+    assert "dropped=2; the other lines are stored (4 readings)" in body["error"]
+    assert len(rows(served)) == 4
+    assert served.metric("petiole_invalid_requests_total", reason="bad_lines") == 1
+
+
+async def test_bad_lines_alone_store_nothing_and_say_so(served: Served) -> None:
+    status, body, _ = await served.post(b"nonsense\n", TEXT, WRITES[0])
+    assert status == 400
+    assert "nothing of the request was stored" in body["error"]
+    assert (await served.post(b"# nothing\n\n", TEXT, WRITES[0]))[0] == 400
+    assert served.core.stored == []
+
+
+@pytest.mark.parametrize("path", WRITES)
+async def test_while_nothing_can_be_stored_a_partial_write_is_not_told_as_one(
+    served: Served, path: str
+) -> None:
+    served.core.refuse = RefusedError(Reason.FULL, "the stream is full", 7)
+    status, body, headers = await served.post(LINE + b"nonsense\n", TEXT, path)
+    telegraf_1_drops_what_is_answered_4xx = path == WRITES[0]
+    assert status == (503 if telegraf_1_drops_what_is_answered_4xx else 429)
+    assert headers["Retry-After"] == "7"
+    assert body["message"] == "the stream is full; nothing of the request was stored"
+    assert body["code"] == ("unavailable" if status == 503 else "too many requests")
+
+
+async def test_an_unknown_precision_is_refused(served: Served) -> None:
+    status, body, _ = await served.post(LINE, TEXT, "/write?precision=days")
+    assert (status, body["code"]) == (400, "invalid")
+    assert "days" in body["message"]
+
+
+async def test_a_body_that_would_become_too_large_is_refused() -> None:
+    async with serving(body=Size(100_000)) as served:
+        bomb = b"m,t=" + b"x" * 10_000 + b" " + b",".join([b"f=1"] * 1000)
+        status, body, _ = await served.post(bomb, TEXT, WRITES[1])
+        assert (status, body["code"]) == (413, "request too large")
+        assert (await served.post(LINE, TEXT, WRITES[1]))[0] == 204
+
+
+async def test_clients_that_ask_whether_somebody_is_there_are_told(served: Served) -> None:
+    for method in ("GET", "HEAD"):
+        status, _, headers = await served.post(None, path="/ping", method=method)
+        assert (status, "X-Influxdb-Version" in headers) == (204, True)
+    status, body, _ = await served.post(None, path="/health", method="GET")
+    assert (status, body["status"]) == (200, "pass")
+    assert (await served.post(None, path="/health", method="POST"))[0] == 405
+    assert (await served.post(None, {"Host": "evil.example"}, "/ping", "GET"))[0] == 421
+
+
+async def test_the_official_client_writes_and_reads_our_answers(served: Served) -> None:
+    def write() -> tuple[bool, Any]:
+        with InfluxDBClient(served.url, token="t", org="o", enable_gzip=True) as client:
+            api = client.write_api(write_options=SYNCHRONOUS)
+            point = {
+                "measurement": "weather station",
+                "tags": {"host": "h,1", "a=b": "c d"},
+                "fields": {"t": 1.5, "text": 'say "x" \\ y', "n": 3, "ok": True},
+                "time": 1_790_000_000,
+            }
+            api.write("b", record=[point], write_precision="s")
+            with pytest.raises(ApiException) as caught:
+                api.write("b", record=["m f=1", "nonsense"])
+            return client.ping(), caught.value
+
+    ping, error = await asyncio.to_thread(write)
+    assert ping
+    assert error.status == 400
+    assert error.message.startswith("partial write: unable to parse line 2")
+    stored = {row["metric"]: row for row in rows(served)}
+    assert stored["weather station_text"]["value"] == 'say "x" \\ y'
+    assert stored["weather station_t"] == {
+        "ts": "2026-09-21T14:13:20Z",
+        "device": "h,1",
+        "metric": "weather station_t",
+        "value": 1.5,
+        "tags": {"a=b": "c d"},
+    }
+    assert stored["weather station_n"]["value"] == 3
+    assert stored["weather station_ok"]["value"] is True
+    assert "m_f" in stored
