@@ -7,7 +7,7 @@ kill of the leaf's server: the first message that was not there before). Verifie
 says that the link flows and has said in between that it did not. From the moment at which the peer's process
 is started or packets pass again, and from link-up, which the leaf's server logs.
 
-Classic sources take up to forty seconds each time, so they take part in the first three rounds only.
+Classic sources take up to forty seconds each time, so they take part in the first two rounds only.
 `ROUNDS=1 python -m bench relink` for fewer than ten.
 """
 
@@ -53,7 +53,7 @@ FLOWING: Final = "flowing"
 CLASSIC: Final = "raw classic"
 _RATE = 100.0
 _ROUNDS = 10
-_CLASSIC_ROUNDS = 3
+_CLASSIC_ROUNDS = 2
 _SETTLE_SECONDS = 5.0
 _WAIT_SECONDS = 120.0
 _SAID_SECONDS = 20.0
@@ -135,17 +135,17 @@ class Bench:
         leaf = self.world.leaves[DOMAIN]
         for side in self.sides:
             target = targets[side.name]
-            self.measured.append(
-                Measured(
-                    fault,
-                    side.name,
-                    restored,
-                    next(leaf.link_ups(side.account, restored), None),
-                    side.held.first(lambda seq, target=target: seq >= target, restored),  # type: ignore[misc]
-                    verified if side.account == OURS else None,
-                    self._noticed(side, began),
-                )
+            one = Measured(
+                fault,
+                side.name,
+                restored,
+                next(leaf.link_ups(side.account, restored), None),
+                side.held.first(lambda seq, target=target: seq >= target, restored),  # type: ignore[misc]
+                verified if side.account == OURS else None,
+                self._noticed(side, began),
             )
+            print(f"  {one}", flush=True)
+            self.measured.append(one)
 
     def _noticed(self, side: Side, began: float) -> float | None:
         """Seconds until the product said that the link does not flow; for raw JetStream, until the leaf's

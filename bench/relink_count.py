@@ -11,6 +11,7 @@ from nats.aio.client import Client
 
 from agent.contract import H_ENCODING, parse_subject
 from agent.jetstream import JetStream, RawMessage
+from bench.relink_load import DEVICE
 
 _AT_ONCE = 200
 
@@ -36,4 +37,6 @@ def _numbers(message: RawMessage) -> list[int]:
     data = message.data
     if H_ENCODING in message.headers:
         data = zstandard.ZstdDecompressor().decompress(data, max_output_size=2**26)
-    return [int(json.loads(line)["value"]) for line in data.splitlines()]
+    rows = [json.loads(line) for line in data.splitlines()]
+    # The agent's own readings, such as the time to the first loss, come in between.
+    return [int(row["value"]) for row in rows if row.get("device") == DEVICE]

@@ -12,6 +12,9 @@ import aiohttp
 import nats.errors
 from nats.aio.client import Client
 
+DEVICE = "bench"
+"""The device of the readings that are sent."""
+
 _ATTEMPT_SECONDS = 5.0
 _AGAIN_SECONDS = 0.05
 _UNDER_WAY = 500
@@ -71,7 +74,7 @@ def over_http(session: aiohttp.ClientSession, port: int) -> Send:
     url = f"http://127.0.0.1:{port}/v1/readings"
 
     async def send(number: int) -> None:
-        reading = json.dumps({"ts": 1, "device": "bench", "metric": "number", "value": number})
+        reading = json.dumps({"ts": 1, "device": DEVICE, "metric": "number", "value": number})
         headers = {"Content-Type": "application/json", "Idempotency-Key": f"n{number}"}
         try:
             async with session.post(url, data=reading, headers=headers) as answer:

@@ -44,6 +44,16 @@ class Measured:
     verified: float | None
     noticed: float | None
 
+    def __str__(self) -> str:
+        parts = {
+            "noticed": self.noticed,
+            "link up": _between(self.restored, self.link_up),
+            "caught up": self.since_restored(),
+            "verified": self.verified_since_restored(),
+        }
+        said = ", ".join(f"{what} {at:.2f} s" for what, at in parts.items() if at is not None)
+        return f"{self.side}: {said}"
+
     def since_restored(self) -> float | None:
         """Seconds until caught up."""
         return _between(self.restored, self.caught_up)
