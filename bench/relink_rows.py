@@ -62,6 +62,10 @@ class Measured:
         """Seconds from link-up until caught up."""
         return _between(self.link_up, self.caught_up)
 
+    def compared_since_link_up(self) -> float | None:
+        """Seconds from link-up until the agent said that the link flows, whatever had yet to drain."""
+        return _between(self.link_up, self.verified)
+
     def verified_since_restored(self) -> float | None:
         """Seconds until caught up and verified."""
         return _between(self.restored, self._right())
@@ -104,6 +108,9 @@ def rows(
             mine,
             Measured.verified_since_link_up,
             _FROM_LINK_UP_GOAL,
+        )
+        found += _ours(
+            f"{named}: compared and flowing after link-up", mine, Measured.compared_since_link_up, None
         )
         for what, counts in (("lost", lost), ("doubled", doubled)):
             for other in OTHERS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bench.relink_rows import OURS, Fault, Measured, rows
+from bench.relink_watch import Trace
 from bench.result import Row
 
 HUB = Fault("hub SIGKILL", "hub", 3.0)
@@ -30,6 +31,7 @@ def test_a_link_is_right_when_it_is_both_caught_up_and_verified() -> None:
     found = rows([HUB], [measured(OURS, 2.0, 1.5), measured(OURS, 1.0, 1.8)], {}, {}, "")
     assert row_of(found, "verified after the hub's process starts", "p95").value == 2.0
     assert row_of(found, "verified after link-up", "p50").value == 0.8
+    assert row_of(found, "compared and flowing after link-up", "p95").value == 0.8
 
 
 def test_a_round_that_was_never_called_right_is_counted_and_not_left_out_in_silence() -> None:
@@ -46,3 +48,10 @@ def test_each_alternative_stands_beside_ours() -> None:
     assert beside == [6.0, 37.0]
     doubled = row_of(found, "doubled")
     assert (doubled.value, doubled.against and doubled.against.value) == (0, 4)
+
+
+def test_a_trace_tells_when_something_was_true_first() -> None:
+    trace = Trace([(1.0, 10), (3.0, 20), (5.0, 30)])
+    assert trace.first(lambda value: value >= 20, 0.0) == 3.0
+    assert trace.first(lambda value: value >= 20, 4.0) == 4.0, "it was true already"
+    assert trace.first(lambda value: value < 20, 4.0) is None
