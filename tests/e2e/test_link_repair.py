@@ -29,6 +29,17 @@ async def copied(node: Node, to: Path) -> None:
     await node.start()
 
 
+async def older_by_ten(road: Road, node: Node, copy: Path) -> None:
+    """A copy of a server's store that holds ten batches, while both sides agree on ten more."""
+    await road.send(10)
+    await road.agreed()
+    await copied(node, copy)
+    await road.agent.ready()
+    await road.reaches(LinkState.FLOWING)
+    await road.send(10)
+    await road.agreed()
+
+
 async def put_back(node: Node, copy: Path) -> None:
     """The copy in place of the store, after a crash."""
     await node.kill()
@@ -47,12 +58,7 @@ async def wiped(node: Node) -> None:
 async def test_a_hub_put_back_is_found_under_the_pause_and_nothing_comes_twice(
     road: Road, tmp_path: Path
 ) -> None:
-    await road.send(10)
-    await road.agreed()
-    await copied(road.world.hub, tmp_path / "copy")
-    await road.reaches(LinkState.FLOWING)
-    await road.send(10)
-    await road.agreed()
+    await older_by_ten(road, road.world.hub, tmp_path / "copy")
     await put_back(road.world.hub, tmp_path / "copy")
     await road.send(5)
     await road.exactly_once()
@@ -62,12 +68,7 @@ async def test_a_hub_put_back_is_found_under_the_pause_and_nothing_comes_twice(
 async def test_a_hub_put_back_while_the_agent_is_dead_is_found_when_it_is_back(
     road: Road, tmp_path: Path
 ) -> None:
-    await road.send(10)
-    await road.agreed()
-    await copied(road.world.hub, tmp_path / "copy")
-    await road.reaches(LinkState.FLOWING)
-    await road.send(10)
-    await road.agreed()
+    await older_by_ten(road, road.world.hub, tmp_path / "copy")
     await road.agent.crash()
     await put_back(road.world.hub, tmp_path / "copy")
     device = await road.world.leaf.connect("device")
@@ -116,13 +117,7 @@ async def _takes(road: Road) -> bool:
 async def test_a_leaf_put_back_while_the_agent_runs_is_found_before_anything_is_sent(
     road: Road, tmp_path: Path
 ) -> None:
-    await road.send(10)
-    await road.agreed()
-    await copied(road.world.leaf, tmp_path / "copy")
-    await road.agent.ready()
-    await road.reaches(LinkState.FLOWING)
-    await road.send(10)
-    await road.agreed()
+    await older_by_ten(road, road.world.leaf, tmp_path / "copy")
     await put_back(road.world.leaf, tmp_path / "copy")
     await until(lambda: road.epochs("stream_put_back") == 1, "there is a new epoch")
     await road.agent.ready()
@@ -133,13 +128,7 @@ async def test_a_leaf_put_back_while_the_agent_runs_is_found_before_anything_is_
 async def test_a_leaf_put_back_while_the_agent_is_dead_and_written_on_is_found(
     road: Road, tmp_path: Path
 ) -> None:
-    await road.send(10)
-    await road.agreed()
-    await copied(road.world.leaf, tmp_path / "copy")
-    await road.agent.ready()
-    await road.reaches(LinkState.FLOWING)
-    await road.send(10)
-    await road.agreed()
+    await older_by_ten(road, road.world.leaf, tmp_path / "copy")
     await road.agent.crash()
     await put_back(road.world.leaf, tmp_path / "copy")
     device = await road.world.leaf.connect("device")

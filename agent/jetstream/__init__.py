@@ -1,0 +1,38 @@
+"""The JetStream API as raw JSON.
+
+nats-py's own models drop fields that they do not know (a source's `consumer`, `external` and `seq` among
+them), and an update made from such a model would lose them at the server; so configurations are plain
+mappings here, as the server writes them.
+"""
+
+from agent.jetstream.client import JetStream
+from agent.jetstream.configs import covers, merged
+from agent.jetstream.errors import (
+    CONSUMER_NOT_FOUND,
+    MESSAGE_NOT_FOUND,
+    STREAM_NOT_FOUND,
+    ApiError,
+    JetStreamError,
+    TooLargeError,
+    UnavailableError,
+)
+from agent.jetstream.info import ConsumerInfo, RawMessage, StreamInfo
+from agent.jetstream.requests import end_if_cancelled, request
+
+__all__ = [
+    "CONSUMER_NOT_FOUND",
+    "MESSAGE_NOT_FOUND",
+    "STREAM_NOT_FOUND",
+    "ApiError",
+    "ConsumerInfo",
+    "JetStream",
+    "JetStreamError",
+    "RawMessage",
+    "StreamInfo",
+    "TooLargeError",
+    "UnavailableError",
+    "covers",
+    "end_if_cancelled",
+    "merged",
+    "request",
+]

@@ -1,0 +1,88 @@
+"""Streams, consumers and messages as their server reports them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    """A stream as its server reports it: `created` is RFC 3339 as the server wrote it, `bytes` what it holds,
+    `first` and `last` are sequences (an empty stream has `messages` 0), `sources` the state of each one."""
+
+    name: str
+    created: str
+    first: int
+    last: int
+    messages: int
+    bytes: int
+    config: dict[str, Any]
+    sources: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerInfo:
+    """A consumer as its server reports it; `delivered` and `ack_floor` are sequences of the stream, `start`
+    is the one it begins at, `pause_remaining` is in seconds, 0 when it is not paused."""
+
+    name: str
+    created: str
+    delivered: int
+    ack_floor: int
+    pending: int
+    ack_pending: int
+    start: int
+    pause_remaining: float
+    push_bound: bool
+    config: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RawMessage:
+    """A stored message; `time` is RFC 3339 as the server wrote it."""
+
+    seq: int
+    subject: str
+    headers: dict[str, str]
+    data: bytes
+    time: str
+
+
+def stream_info(answer: Mapping[str, Any]) -> StreamInfo:
+    """Read the answer to STREAM.INFO, CREATE or UPDATE."""
+    state = answer["state"]
+    return StreamInfo(
+        name=answer["config"]["name"],
+        created=answer["created"],
+        first=state["first_seq"],
+        last=state["last_seq"],
+        messages=state["messages"],
+        bytes=state["bytes"],
+        config=answer["config"],
+        sources=answer.get("sources") or [],
+    )
+
+
+def consumer_info(answer: Mapping[str, Any]) -> ConsumerInfo:
+    """Read the answer to CONSUMER.INFO or CREATE."""
+    return ConsumerInfo(
+        name=answer["name"],
+        created=answer["created"],
+        delivered=answer["delivered"]["stream_seq"],
+        ack_floor=answer["ack_floor"]["stream_seq"],
+        pending=answer["num_pending"],
+        ack_pending=answer["num_ack_pending"],
+        start=answer["config"].get("opt_start_seq", 1),
+        pause_remaining=answer.get("pause_remaining", 0) / 1e9 if answer.get("paused") else 0.0,
+        push_bound=bool(answer.get("push_bound")),
+        config=answer["config"],
+    )
+
+
+def headers_of(block: bytes) -> dict[str, str]:
+    """The headers of a message as the server stores them: a status line, then `Name: value` lines."""
+    lines = block.decode("utf-8", "replace").split("\r\n")[1:]
+    pairs = (line.partition(":") for line in lines if line)
+    return {name: value.strip() for name, _, value in pairs}
