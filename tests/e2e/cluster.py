@@ -109,6 +109,7 @@ async def open_cluster(
         await asyncio.gather(*(hub.start() for hub in hubs))
         registrar = await hubs[0].connect("registrar")
         await until(lambda: is_answered(registrar, "$JS.API.STREAM.INFO.COMMANDS"), "JetStream has a leader")
+        stack.push_async_callback(_disconnect, hubs)
         leaf = make_leaf(directory / "edge-1", "edge-1", ("normal",), cable, link)
         urls = tuple(f"nats-leaf://127.0.0.1:{hub.leaf_port}" for hub in hubs)
         leaf = Leaf(
@@ -118,3 +119,10 @@ async def open_cluster(
         await leaf.start()
         await leaf.wait_linked()
         yield Cluster(hubs, leaf)
+
+
+async def _disconnect(hubs: list[Hub]) -> None:
+    """Close all clients while every server is there: one that is just changing over leaves a socket open."""
+    for hub in hubs:
+        for client in hub._clients:
+            await client.close()
