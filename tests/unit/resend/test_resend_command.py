@@ -23,7 +23,7 @@ from agent.contract import Exit
 )
 def test_a_wrong_command_line_is_refused_in_words(tmp_path: Path, arguments: list[str], words: str) -> None:
     config = tmp_path / "petiole.toml"
-    config.write_text('domain = "edge-1"\n[nats]\nserver = "external"\n')
+    config.write_text('domain = "edge-1"\n[nats]\nhub_urls = ["nats-leaf://hub:7422"]\n')
     ended = CliRunner().invoke(app, ["resend", "-c", str(config), *arguments])
     assert ended.exit_code == Exit.USAGE
     assert words in ended.stderr
