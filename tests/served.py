@@ -17,6 +17,7 @@ from agent.intake import Chunk, Reason, RefusedError
 from agent.metrics import Metrics
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
+JSON = {"Content-Type": "application/json"}
 
 
 class Core:

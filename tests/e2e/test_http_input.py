@@ -19,10 +19,9 @@ from agent.config import ConfigError, Seconds, Size
 from agent.inputs.http import HttpInput, HttpOptions
 from agent.intake import Chunk, Reason, RefusedError, UnknownOutcomeError
 from agent.metrics import Metrics
-from tests.served import NDJSON, Core, Served, serving, until
+from tests.served import JSON, NDJSON, Core, Served, serving, until
 
 FULL = b'{"ts":1,"device":"d","metric":"m","value":1}\n'
-JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture

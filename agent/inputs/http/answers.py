@@ -70,13 +70,14 @@ class Answer(Exception):  # noqa: N818 - a 503 is no error of ours
             errors="backslashreplace"
         )
         self.unread = unread
+        self.content_type = "application/json"
 
     def response(self) -> Response:
         """The answer as aiohttp sends it."""
         response = Response(
             status=self.status,
             body=self.body,
-            headers={**SERVER, **self.headers, "Content-Type": "application/json"},
+            headers={**SERVER, **self.headers, "Content-Type": self.content_type},
         )
         if self.unread:
             response.force_close()
@@ -86,7 +87,7 @@ class Answer(Exception):  # noqa: N818 - a 503 is no error of ours
         """The answer as bytes, for a connection that has no request yet; it closes after it."""
         head = (
             f"HTTP/1.1 {self.status} {self.fault or 'refused'}\r\nServer: {SERVER['Server']}\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(self.body)}\r\nConnection: close\r\n"
+            f"Content-Type: {self.content_type}\r\nContent-Length: {len(self.body)}\r\nConnection: close\r\n"
         )
         extra = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items())
         return f"{head}{extra}\r\n".encode() + self.body

@@ -21,6 +21,7 @@ class Kind(Enum):
 
     READINGS = auto()
     LINES = auto()
+    METRICS = auto()
     GREETING = auto()
 
 
@@ -28,19 +29,29 @@ _KINDS: Final = {
     PATH: Kind.READINGS,
     "/write": Kind.LINES,
     "/api/v2/write": Kind.LINES,
+    "/v1/metrics": Kind.METRICS,
     "/ping": Kind.GREETING,
     "/health": Kind.GREETING,
 }
 _JSON: Final = "application/json"
+_PROTOBUF: Final = "application/x-protobuf"
+_OTHER: Final = {Kind.READINGS: contract.NDJSON, Kind.METRICS: _PROTOBUF}
+"""What may be sent beside JSON, where the type of a body is asked."""
+_SMALLER: Final = {
+    Kind.READINGS: f"; a JSON array may not be larger, {contract.NDJSON} may",
+    Kind.METRICS: "; export fewer points at a time",
+    Kind.LINES: "",
+}
 _PLAIN: Final = "identity"
 _ENCODINGS: Final = (_PLAIN, "gzip", "zstd")
 
 
 class Asked(NamedTuple):
-    """A request with a body, whose header is in order: `array` for JSON; `encoding` None for a plain body;
+    """A request with a body, whose header is in order; `encoding` None for a plain body;
     `limit` bounds its body in bytes, as it comes and unpacked."""
 
-    array: bool
+    kind: Kind
+    is_json: bool
     encoding: str | None
     key: str | None
     limit: int
@@ -48,7 +59,7 @@ class Asked(NamedTuple):
 
     def too_large(self, *, unread: bool = True) -> Answer:
         """413 for this request."""
-        hint = f"; a JSON array may not be larger, {contract.NDJSON} may" if self.array else ""
+        hint = _SMALLER[self.kind] if self.limit == MAX_ARRAY_BYTES else ""
         return at_fault(413, "too_large", f"the body is above {self.limit} bytes{hint}", unread=unread)
 
 
@@ -57,7 +68,7 @@ def kind_of(request: BaseRequest) -> Kind | None:
     return _KINDS.get(request.path)
 
 
-def read_header(request: BaseRequest, guard: Guard, body_limit: int) -> Asked | None:
+def read_header(request: BaseRequest, guard: Guard, body_limit: int, *, otlp: bool) -> Asked | None:
     """Check all that stands before the body; None for a request that has none. Raises `Answer`."""
     headers = request.headers
     if not guard.admits_host(headers.get("Host")):
@@ -65,6 +76,8 @@ def read_header(request: BaseRequest, guard: Guard, body_limit: int) -> Asked | 
     if not guard.admits_origin(headers.get("Origin")):
         raise at_fault(403, "origin", "this Origin may not post (option allowed_origins)")
     kind = kind_of(request)
+    if kind is Kind.METRICS and not otlp:
+        raise at_fault(404, "path", "OTLP is not taken here (option otlp)")
     if kind is None:
         raise at_fault(404, "path", f"there is nothing at this path: readings go to POST {PATH}")
     greets = kind is Kind.GREETING
@@ -73,26 +86,29 @@ def read_header(request: BaseRequest, guard: Guard, body_limit: int) -> Asked | 
         raise at_fault(405, "method", f"{request.method:.16} is not possible here: {wanted}", Allow=allow)
     if greets:
         return None
-    array = kind is Kind.READINGS and _is_array(headers.get("Content-Type", ""))
+    content_type = headers.get("Content-Type", "")
+    is_json = kind in _OTHER and _is_json(content_type, _OTHER[kind])
+    at_once = is_json or kind is Kind.METRICS
     encoding = headers.get("Content-Encoding", _PLAIN)
     if encoding not in _ENCODINGS:
         raise at_fault(415, "encoding", "Content-Encoding must be gzip, zstd or none")
     asked = Asked(
-        array=array,
+        kind=kind,
+        is_json=is_json,
         encoding=None if encoding == _PLAIN else encoding,
         key=_key(headers) if "Idempotency-Key" in headers else None,
-        limit=min(body_limit, MAX_ARRAY_BYTES) if array else body_limit,
+        limit=min(body_limit, MAX_ARRAY_BYTES) if at_once else body_limit,
         waits=_waits(headers.get("Expect")),
     )
     _check_length(headers, asked)
     return asked
 
 
-def _is_array(header: str) -> bool:
+def _is_json(header: str, other: str) -> bool:
     kind, _, parameters = header.partition(";")
     kind = kind.strip().lower()
-    if kind not in (contract.NDJSON, _JSON):
-        raise at_fault(415, "content_type", f"Content-Type must be {contract.NDJSON} or {_JSON}")
+    if kind not in (other, _JSON):
+        raise at_fault(415, "content_type", f"Content-Type must be {other} or {_JSON}")
     if parameters and "charset" in parameters and "utf-8" not in parameters.lower():
         raise at_fault(415, "content_type", "the charset must be utf-8")
     return kind == _JSON

@@ -32,6 +32,11 @@ class Hold:
         self._bodies.held += count
         self._bytes += count
 
+    def give_back(self, count: int) -> None:
+        """Hold `count` bytes less."""
+        self._bodies.held -= count
+        self._bytes -= count
+
     def release(self) -> None:
         """Give all of it back."""
         self._bodies.held -= self._bytes

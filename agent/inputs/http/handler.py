@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 class Handler:
     """Answers the requests of one input named `name` for class `cls`; bodies of at most `body` bytes each and
-    `buffer` in all. `device_tag` names the tag of line protocol that is the device."""
+    `buffer` in all. `device_tag` names the tag of line protocol that is the device;
+    `otlp` says whether that is taken."""
 
     def __init__(
         self,
@@ -46,6 +47,7 @@ class Handler:
         body: Size,
         buffer: Size,
         device_tag: str,
+        otlp: bool,
         intake: Intake,
         metrics: Metrics,
         stopping: asyncio.Event,
@@ -55,6 +57,7 @@ class Handler:
         self._guard = guard
         self._body = body
         self._device_tag = device_tag
+        self._otlp = otlp
         self._lines: LineProtocol | None = None
         self._bodies = Bodies(buffer, stopping)
         self._intake = intake
@@ -82,18 +85,18 @@ class Handler:
         self._active += 1
         hold = Hold(self._bodies)
         try:
-            greeting = await self._take(request, hold)
+            response = await self._take(request, hold)
         except Answer as answer:
             self.count_fault(answer)
-            return self._closing(_in_its_words(answer, request).response())
+            return self._closing(self._in_its_words(answer, request).response())
         finally:
             hold.release()
             connection.ended()
             self._active -= 1
             if not self._active and self._stopping.is_set():
                 self._quiet.set()
-        if greeting is not None:
-            return self._closing(greeting)
+        if response is not None:
+            return self._closing(response)
         if request.keep_alive and not self._stopping.is_set():
             return self._stored
         return self._closing(Response(status=204, headers=SERVER))
@@ -105,14 +108,16 @@ class Handler:
 
     async def _take(self, request: BaseRequest, hold: Hold) -> Response | None:
         """Store what a request holds, or answer what it asks."""
-        asked = read_header(request, self._guard, self._body)
+        asked = read_header(request, self._guard, self._body, otlp=self._otlp)
         if asked is None:
             from agent.inputs.http import influx
 
             return influx.greet(request, self._stopping.is_set())
         if self._stopping.is_set():
             raise stopped()
-        if kind_of(request) is Kind.LINES:
+        if asked.kind is Kind.METRICS:
+            return await self._store_metrics(request, asked, hold)
+        if asked.kind is Kind.LINES:
             await self._store_lines(request, asked, hold)
         else:
             await self._store(self._chunk(await self._bodies.receive(request, asked, hold), asked))
@@ -132,8 +137,31 @@ class Handler:
         if parsing.bad:
             raise influx.refused_lines(parsing)
 
+    async def _store_metrics(self, request: BaseRequest, asked: Asked, hold: Hold) -> Response:
+        from agent.inputs.http import export
+
+        body = await self._bodies.receive(request, asked, hold)
+        taken = await export.parse(body, asked, self._intake.domain, time.time_ns(), self._body, hold)
+        if taken.count:
+            await self._store(Chunk(taken.payload, taken.count, _request(asked, body)))
+        if taken.rejected:
+            self._metrics.invalid.labels(self._name, "rejected_points").inc(taken.rejected)
+        return export.response(taken, asked)
+
+    def _in_its_words(self, answer: Answer, request: BaseRequest) -> Answer:
+        kind = kind_of(request)
+        if kind is Kind.LINES:
+            from agent.inputs.http import influx
+
+            return influx.translated(answer, request.path)
+        if kind is Kind.METRICS and self._otlp:
+            from agent.inputs.http import export
+
+            return export.translated(answer, request)
+        return answer
+
     def _chunk(self, body: bytes, asked: Asked) -> Chunk:
-        decode = decode_array if asked.array else decode_ndjson
+        decode = decode_array if asked.is_json else decode_ndjson
         try:
             decoded = decode(body, self._intake.domain, time.time_ns())
         except BadLinesError as error:
@@ -155,11 +183,3 @@ class Handler:
 def _request(asked: Asked, body: bytes) -> contract.Request | None:
     # The CRC is of the body as its sender meant it: packed again, or filled in later, it is the same.
     return None if asked.key is None else contract.Request(asked.key, zlib.crc32(body))
-
-
-def _in_its_words(answer: Answer, request: BaseRequest) -> Answer:
-    if kind_of(request) is not Kind.LINES:
-        return answer
-    from agent.inputs.http import influx
-
-    return influx.translated(answer, request.path)

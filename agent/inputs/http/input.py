@@ -15,6 +15,11 @@ m or h; database, bucket and organisation are ignored. Each field is a reading w
 `code`, `message`, `line` and `lines` when some could not be taken: the others are stored. What is answered
 429 elsewhere is 503 at `/write`. `GET /ping` (204) and `GET /health` (200) say that this input answers.
 
+With `otlp`, `POST /v1/metrics` takes exports of OpenTelemetry as protobuf or JSON of up to 1 MiB, as
+`agent.inputs.http.otlp` describes. 200 when they are stored, with `partial_success` where points were
+rejected; otherwise the statuses above, with a `google.rpc.Status`. An export counts 32 times in `buffer`
+while it is taken apart, for that is what it may need.
+
 Options (`[[input]]` with `type = "http"`):
 - `name` ("http"): names the input in batch subjects and metrics.
 - `class` ("normal"): the class of its readings.
@@ -23,6 +28,7 @@ Options (`[[input]]` with `type = "http"`):
 - `max_connections` (128): connections beyond are answered 503 and closed.
 - `buffer` ("64MiB"): bytes of bodies under way, over all requests; 503 beyond.
 - `device_tag` ("host"): the tag of line protocol that is the device; without it, it is the domain.
+- `otlp` (false): take OTLP metrics; needs the extra `otlp` and about 5 MB more memory once one came.
 - `timeout` ("30s"): for the header of a request, and again for its body.
 - `allowed_hosts` ([]): names in `Host` besides the loopback's and the listen address. A page in a browser on
   this machine must not reach the input under a name of its own (DNS rebinding).
@@ -32,6 +38,7 @@ Options (`[[input]]` with `type = "http"`):
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct, field
@@ -59,6 +66,7 @@ class HttpOptions(Struct, tag_field="type", tag="http", forbid_unknown_fields=Tr
     max_connections: Annotated[int, Meta(ge=1)] = 128
     buffer: Size = Size(64 * 2**20)
     device_tag: str = "host"
+    otlp: bool = False
     timeout: Seconds = Seconds(30.0)
     allowed_hosts: list[str] = []
     allowed_origins: list[str] = []
@@ -78,8 +86,10 @@ class HttpInput:
 
     def check(self) -> list[str]:
         """What stands in the way of listening, one sentence a problem."""
-        found = obstacle(listen_address(self._options.listen))
-        return [] if found is None else [f"input {self.name!r}: {found}"]
+        found = [obstacle(listen_address(self._options.listen))]
+        if self._options.otlp and not _can_read_otlp():
+            found.append("otlp is on, and opentelemetry-proto is missing; install petiole[otlp]")
+        return [f"input {self.name!r}: {one}" for one in found if one is not None]
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Serve until `stopping` is set, then answer what is under way. Raises `ConfigError` when the address
@@ -92,6 +102,7 @@ class HttpInput:
             body=options.body,
             buffer=options.buffer,
             device_tag=options.device_tag,
+            otlp=options.otlp,
             intake=intake,
             metrics=self._metrics,
             stopping=stopping,
@@ -111,3 +122,10 @@ class HttpInput:
             await handler.finish()
         finally:
             await listener.close()
+
+
+def _can_read_otlp() -> bool:
+    try:
+        return importlib.util.find_spec("opentelemetry.proto") is not None
+    except ModuleNotFoundError:
+        return False

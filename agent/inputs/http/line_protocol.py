@@ -14,7 +14,6 @@ The grammar is that of https://docs.influxdata.com/influxdb/v2/reference/syntax/
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta
 from typing import Final
 
 from agent import contract
@@ -31,6 +30,7 @@ from agent.inputs.http.line_values import (
     to_json,
     unescape,
 )
+from agent.inputs.http.stamps import Stamps
 
 PRECISIONS: Final = {
     **dict.fromkeys(("", "ns", "n"), 1),
@@ -46,11 +46,6 @@ _STEP: Final = 64 * 1024
 _MAX_LINE: Final = 256 * 1024
 _CACHED: Final = 2**20
 """Bytes of names that are remembered in the form in which they are stored."""
-_TIMES: Final = 4096
-_EPOCH: Final = datetime(1970, 1, 1)
-"""Without its offset, which is always written as Z."""
-_FIRST_SECOND: Final = -62_135_596_800
-"""The year 1 begins."""
 
 _plain = re.compile(rb"-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,40})?\Z").match
 """Numbers that are JSON as they stand; without an exponent they are finite."""
@@ -151,8 +146,8 @@ class Parsing:
         self._room = limit
         self._place = self._seen = 0
         self._line = 0
-        self._seconds: dict[int, bytes] = {}
-        self._now = self._format(now_ns // 1000 * 1000)
+        self._stamps = Stamps()
+        self._now = self._stamps.reading(now_ns // 1000 * 1000)
         self._parts: list[bytes] = []
         self.count = 0
         self.bad: list[tuple[int, str]] = []
@@ -295,20 +290,7 @@ class Parsing:
         """How a reading of this time begins."""
         if not is_whole(stamp):
             raise LineError(f"time {shown(stamp)} is not a whole number")
-        return self._format(int(stamp) * self._unit)
-
-    def _format(self, ns: int) -> bytes:
-        second, rest = divmod(ns, 10**9)
-        begun = self._seconds.get(second) or self._begin(second)
-        return begun + (b".%09d" % rest).rstrip(b"0") + b'Z",' if rest else begun + b'Z",'
-
-    def _begin(self, second: int) -> bytes:
-        if not _FIRST_SECOND <= second < contract.EPOCH_LIMIT:
-            raise LineError("the time is outside of the years 1 to 9999; see the parameter precision")
-        if len(self._seconds) >= _TIMES:
-            self._seconds.clear()
-        begun = self._seconds[second] = f'{{"ts":"{(_EPOCH + timedelta(seconds=second)).isoformat()}'.encode()
-        return begun
+        return self._stamps.reading(int(stamp) * self._unit)
 
 
 def _may_be_odd(lines: bytes) -> bool:

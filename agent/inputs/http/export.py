@@ -1,0 +1,63 @@
+"""OTLP over HTTP: the way of an export from its body to its answer. `agent.inputs.http.otlp` knows what is in
+it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from aiohttp.web import BaseRequest, Response
+
+from agent.inputs.http.answers import SERVER, Answer, at_fault
+from agent.inputs.http.asked import Asked
+from agent.inputs.http.bodies import Hold
+from agent.inputs.http.otlp import Export, TooLargeError, status_message
+
+_PROTOBUF: Final = "application/x-protobuf"
+_JSON: Final = "application/json"
+_APART: Final = 32
+"""How many times its size a message may need in memory: an empty part of it is two bytes."""
+
+
+async def parse(body: bytes, asked: Asked, domain: str, now_ns: int, limit: int, hold: Hold) -> Export:
+    """An export taken apart, with a breath now and then for whatever else the agent does. Raises `Answer`."""
+    apart = _APART * len(body)
+    hold.add(apart, unread=False)
+    try:
+        export = Export(body, asked.is_json, domain, now_ns, limit)
+        while export.step():  # noqa: ASYNC110 - nothing is waited for
+            await asyncio.sleep(0)
+    except ValueError as error:
+        raise at_fault(400, "otlp", str(error), unread=False) from None
+    except TooLargeError:
+        raise at_fault(
+            413,
+            "too_large",
+            f"the readings of this export would be above {limit} bytes, for each repeats its attributes; "
+            "export fewer points at a time",
+            unread=False,
+        ) from None
+    hold.give_back(apart)
+    hold.add(export.size, unread=False)
+    return export
+
+
+def response(export: Export, asked: Asked) -> Response:
+    """200, which says what was rejected."""
+    kind = _JSON if asked.is_json else _PROTOBUF
+    return Response(status=200, body=export.response(asked.is_json), headers={**SERVER, "Content-Type": kind})
+
+
+def translated(answer: Answer, request: BaseRequest) -> Answer:
+    """A refusal as exporters read it: a `google.rpc.Status` in the form of the request."""
+    if request.headers.get("Content-Type", "").startswith(_JSON):
+        return Answer(
+            answer.status,
+            answer.error,
+            fault=answer.fault,
+            headers=answer.headers,
+            details={"message": answer.error, **answer.details},
+            unread=answer.unread,
+        )
+    answer.body, answer.content_type = status_message(answer.error), _PROTOBUF
+    return answer

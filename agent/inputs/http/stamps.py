@@ -1,0 +1,36 @@
+"""Times as readings have them. No I/O."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final
+
+from agent import contract
+from agent.inputs.http.line_values import LineError
+
+_KNOWN: Final = 4096
+_EPOCH: Final = datetime(1970, 1, 1)
+"""Without its offset, which is always written as Z."""
+_FIRST_SECOND: Final = -62_135_596_800
+"""The year 1 begins."""
+
+
+class Stamps:
+    """Writes times, and remembers seconds: most readings share theirs with others."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[int, bytes] = {}
+
+    def reading(self, ns: int) -> bytes:
+        """How a reading of this time (ns since 1970) begins; raises `LineError`."""
+        second, rest = divmod(ns, 10**9)
+        begun = self._seconds.get(second) or self._begin(second)
+        return begun + (b".%09d" % rest).rstrip(b"0") + b'Z",' if rest else begun + b'Z",'
+
+    def _begin(self, second: int) -> bytes:
+        if not _FIRST_SECOND <= second < contract.EPOCH_LIMIT:
+            raise LineError("the time is outside of the years 1 to 9999; see the parameter precision")
+        if len(self._seconds) >= _KNOWN:
+            self._seconds.clear()
+        begun = self._seconds[second] = f'{{"ts":"{(_EPOCH + timedelta(seconds=second)).isoformat()}'.encode()
+        return begun
