@@ -76,6 +76,13 @@ def read_header(request: BaseRequest, guard: Guard, body_limit: int, *, otlp: bo
     if not guard.admits_origin(headers.get("Origin")):
         raise at_fault(403, "origin", "this Origin may not post (option allowed_origins)")
     kind = kind_of(request)
+    if kind is not Kind.GREETING and not guard.admits_token(headers.get("Authorization")):
+        raise at_fault(
+            401,
+            "token",
+            "send the token of this input: Authorization: Bearer …",
+            WWW_Authenticate='Bearer realm="petiole"',
+        )
     if kind is Kind.METRICS and not otlp:
         raise at_fault(404, "path", "OTLP is not taken here (option otlp)")
     if kind is None:

@@ -4,10 +4,11 @@ not answered with 204 is still its sender's.
 `POST /v1/readings`, `Content-Type: application/x-ndjson` (a reading a line) or `application/json` (an array
 of at most 1 MiB, or one reading); `Content-Encoding: gzip` or `zstd`; `Idempotency-Key` makes a repeat safe.
 
-204 stored; 400 lines that are no readings, each named; 403 `Origin`; 404, 405; 408 too slow; 411, 413 length;
-415 type or encoding; 421 `Host`; 422 key used for another body; 429 the stream is full; 503 server away, busy
-or stopping. With all but 204 nothing of the request is stored, save one: 504 says that nobody knows yet, and
-that a repeat under the same `Idempotency-Key` finds out. 429 and 503 carry `Retry-After`.
+204 stored; 400 lines that are no readings, each named; 401 token; 403 `Origin`; 404, 405; 408 too slow;
+411, 413 length; 415 type or encoding; 421 `Host`; 422 key used for another body; 429 the stream is full;
+503 server away, busy or stopping. With all but 204 nothing of the request is stored, save one: 504 says
+that nobody knows yet, and that a repeat under the same `Idempotency-Key` finds out. 429 and 503 carry
+`Retry-After`.
 
 `POST /write` and `POST /api/v2/write` take Influx line protocol; `precision` is ns (the default), us, ms, s,
 m or h; database, bucket and organisation are ignored. Each field is a reading with the metric
@@ -30,6 +31,9 @@ Options (`[[input]]` with `type = "http"`):
 - `device_tag` ("host"): the tag of line protocol that is the device; without it, it is the domain.
 - `otlp` (false): take OTLP metrics; needs the extra `otlp` and about 5 MB more memory once one came.
 - `timeout` ("30s"): for the header of a request, and again for its body.
+- `tls_cert`, `tls_key`: files in PEM, the chain and its key, both or none; with them the input speaks TLS.
+- `token_file`: a file of mode 0600 with a token that every request must show (`Authorization: Bearer`, for
+  InfluxDB's clients also `Token` or the password of `Basic`), save `/ping` and `/health`; 401 otherwise.
 - `allowed_hosts` ([]): names in `Host` besides the loopback's and the listen address. A page in a browser on
   this machine must not reach the input under a name of its own (DNS rebinding).
 - `allowed_origins` ([]): values of `Origin` that may post; every other page in a browser is refused.
@@ -39,12 +43,16 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import ssl
+from pathlib import Path
 from typing import Annotated, Final
 
+import structlog
 from msgspec import Meta, Struct, field
 
 from agent import contract
 from agent.config import Seconds, Size, listen_address
+from agent.inputs.http.access import AccessError, is_loopback, read_token, tls_context
 from agent.inputs.http.guard import Guard
 from agent.inputs.http.handler import Handler
 from agent.inputs.http.listener import Listener
@@ -68,6 +76,9 @@ class HttpOptions(Struct, tag_field="type", tag="http", forbid_unknown_fields=Tr
     device_tag: str = "host"
     otlp: bool = False
     timeout: Seconds = Seconds(30.0)
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    token_file: Path | None = None
     allowed_hosts: list[str] = []
     allowed_origins: list[str] = []
 
@@ -89,16 +100,46 @@ class HttpInput:
         found = [obstacle(listen_address(self._options.listen))]
         if self._options.otlp and not _can_read_otlp():
             found.append("otlp is on, and opentelemetry-proto is missing; install petiole[otlp]")
+        for read in (self._token, self._tls):
+            try:
+                read()
+            except AccessError as error:
+                found.append(str(error))
         return [f"input {self.name!r}: {one}" for one in found if one is not None]
+
+    def _token(self) -> bytes | None:
+        path = self._options.token_file
+        return None if path is None else read_token(path)
+
+    def _tls(self) -> ssl.SSLContext | None:
+        cert, key = self._options.tls_cert, self._options.tls_key
+        if cert is None and key is None:
+            return None
+        if cert is None or key is None:
+            raise AccessError("tls_cert and tls_key go together; give both or none")
+        return tls_context(cert, key)
+
+    def _warn(self, host: str) -> None:
+        if is_loopback(host):
+            return
+        log = structlog.get_logger("http").bind(input=self.name, listen=self._options.listen)
+        if self._options.token_file is None:
+            log.warning(
+                "whoever reaches this address may post readings; give token_file, or listen on loopback"
+            )
+        elif self._options.tls_cert is None:
+            log.warning("the token crosses the network as it is; give tls_cert and tls_key")
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Serve until `stopping` is set, then answer what is under way. Raises `ConfigError` when the address
-        cannot be listened on."""
+        cannot be listened on, `AccessError` when a file cannot be used."""
         options = self._options
+        host = listen_address(options.listen)[0]
+        self._warn(host)
         handler = Handler(
             options.name,
             options.class_,
-            Guard(listen_address(options.listen)[0], options.allowed_hosts, options.allowed_origins),
+            Guard(host, options.allowed_hosts, options.allowed_origins, self._token()),
             body=options.body,
             buffer=options.buffer,
             device_tag=options.device_tag,
@@ -113,6 +154,7 @@ class HttpInput:
             max_connections=options.max_connections,
             timeout=options.timeout,
             on_fault=handler.count_fault,
+            tls=self._tls(),
         )
         await listener.open()
         try:

@@ -4,6 +4,7 @@ What a request means is its owner's business."""
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -20,6 +21,8 @@ _IDLE: Final = 75.0
 _LINGER: Final = 2.0
 """Seconds a refused body is read and thrown away, so that its sender reads the answer before the close."""
 _CLOSING: Final = 1.0
+_HANDSHAKE: Final = 10.0
+"""Seconds that a TLS handshake may take; only then a connection counts."""
 _READ_BUFFER: Final = 64 * 1024
 _HEADER_LINE: Final = 8 * 1024
 _HEADERS: Final = 64
@@ -141,7 +144,10 @@ class Listener:
         max_connections: int,
         timeout: float,
         on_fault: Callable[[Answer], None],
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        self._tls = tls
+        self._handshake = min(timeout, _HANDSHAKE)
         self._listen = listen
         self._server = _Server(handler, max_connections, timeout, on_fault)
         self._period = min(1.0, timeout / 4)
@@ -152,7 +158,12 @@ class Listener:
         """Listen; raises `ConfigError` when that is not possible."""
         address = listen_address(self._listen)
         try:
-            self._sockets = await asyncio.get_running_loop().create_server(self._server, *address)
+            self._sockets = await asyncio.get_running_loop().create_server(
+                self._server,
+                *address,
+                ssl=self._tls,
+                ssl_handshake_timeout=None if self._tls is None else self._handshake,
+            )
         except OSError as error:
             raise ConfigError([cannot_listen(address, error)]) from None
         self._look_at_all()
