@@ -288,6 +288,8 @@ class Parsing:
 
     def _time(self, stamp: bytes) -> bytes:
         """How a reading of this time begins."""
+        if self._unit == 1 and len(stamp) == 19 and stamp.isdigit():
+            return self._stamps.digits(stamp)
         if not is_whole(stamp):
             raise LineError(f"time {shown(stamp)} is not a whole number")
         return self._stamps.reading(int(stamp) * self._unit)
