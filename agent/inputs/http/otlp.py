@@ -41,6 +41,8 @@ _DEVICES: Final = ("host.name", "service.instance.id")
 _SHOWN: Final = 3
 """Reasons that are told in an answer."""
 
+_REMEMBERED: Final = 500
+"""Names, and sets of attributes, of one scope."""
 _MAX_PARTS: Final = 1000
 """Buckets or quantiles of one point."""
 
@@ -97,31 +99,34 @@ class Export:
         return packed
 
     def _all_points(self) -> Iterator[bool]:
+        """Takes a point, or what holds none, at each step: a body may be nothing but empty parts."""
         for of_resource in self._request.resource_metrics:
+            yield True
             resource = _texts(of_resource.resource.attributes)
             device = next((resource.pop(name) for name in _DEVICES if resource.get(name)), self._domain)
             for of_scope in of_resource.scope_metrics:
-                tags = resource | _of_scope(of_scope.scope)
+                yield True
+                source = _Source(device, resource | _of_scope(of_scope.scope))
                 for metric in of_scope.metrics:
-                    yield from self._of_metric(metric, device, tags)
+                    yield True
+                    yield from self._of_metric(metric, source)
 
-    def _of_metric(self, metric: Any, device: str, tags: Tags) -> Iterator[bool]:
+    def _of_metric(self, metric: Any, source: _Source) -> Iterator[bool]:
         kind = metric.WhichOneof("data")
         if kind is None:
             return
         data = getattr(metric, kind)
         if getattr(data, "aggregation_temporality", None) == _DELTA:
-            tags = {**tags, "otel.temporality": "delta"}
+            source = _Source(source.device, {**source.tags, "otel.temporality": "delta"})
+        name = metric.name
         for point in data.data_points:
             if not point.flags & _NO_VALUE:
-                self._take(metric.name, kind, point, device, tags)
+                self._take(name, kind, point, source)
             yield True
 
-    def _take(self, name: str, kind: str, point: Any, device: str, tags: Tags) -> None:
+    def _take(self, name: str, kind: str, point: Any, source: _Source) -> None:
         try:
-            values = _values(kind, point)
-            own = _texts(point.attributes)
-            lines = self._lines(name, values, device, {**tags, **own} if own else tags, point.time_unix_nano)
+            lines = self._lines(name, _values(kind, point), point, source)
         except LineError as error:
             self.rejected += 1
             self._reasons[str(error) if len(self._reasons) < 100 else "other reasons"] += 1
@@ -129,22 +134,57 @@ class Export:
         self.count += len(lines)
         self._parts += lines
 
-    def _lines(self, name: str, values: Values, device: str, tags: Tags, ns: int) -> list[bytes]:
-        check_name(device, "the device")
-        _check_tags(tags)
-        ts = self._stamps.reading(ns or self._now)
-        size = len(to_json(tags)) + 2 * len(device.encode()) + len(name.encode()) + 160
-        self._room -= len(values) * size
+    def _lines(self, name: str, values: Values, point: Any, source: _Source) -> list[bytes]:
+        own = tuple([(one.key, one.value.string_value or _text(one.value)) for one in point.attributes])
+        tags, tail = source.tails.get(own) or source.tail(own)
+        ts = self._stamps.reading(point.time_unix_nano or self._now)
+        self._room -= len(values) * (len(tail) + source.cost + 2 * len(name.encode()))
         if self._room < 0:
             raise TooLargeError
-        before = ts + b'"device":' + to_json(device) + b',"metric":'
         lines = []
         for suffix, value, tag in values:
-            check_name(name + suffix, "the metric")
-            with_tag = tags if tag is None else {**tags, tag[0]: tag[1]}
-            tail = b',"tags":' + to_json(with_tag) + b"}\n" if with_tag else b"}\n"
-            lines.append(before + to_json(name + suffix) + b',"value":' + _number(value) + tail)
+            end = tail if tag is None else _tail({**tags, tag[0]: tag[1]})
+            lines.append(ts + source.before(name + suffix) + _number(value) + end)
         return lines
+
+
+class _Source:
+    """What the points of one scope share: the device, and tags to which each adds its own. Remembers names
+    and attributes in the form in which they are stored."""
+
+    def __init__(self, device: str, tags: Tags) -> None:
+        self.device = device
+        self.tags = tags
+        self.tails: dict[tuple[tuple[str, str], ...], tuple[Tags, bytes]] = {}
+        self.cost: Final = 2 * len(device.encode()) + 160
+        """Bytes that a reading takes at most beside its name and its tags."""
+        self._names: dict[str, bytes] = {}
+
+    def tail(self, own: tuple[tuple[str, str], ...]) -> tuple[Tags, bytes]:
+        """The tags of a point, and how its readings end; raises `LineError`."""
+        tags = {**self.tags, **dict(own)}
+        _check_tags(tags)
+        made = tags, _tail(tags)
+        if len(self.tails) >= _REMEMBERED:
+            self.tails.clear()
+        self.tails[own] = made
+        return made
+
+    def before(self, metric: str) -> bytes:
+        """What stands between time and value; raises `LineError`."""
+        known = self._names.get(metric)
+        if known is None:
+            check_name(self.device, "the device")
+            check_name(metric, "the metric")
+            known = b'"device":' + to_json(self.device) + b',"metric":' + to_json(metric) + b',"value":'
+            if len(self._names) >= _REMEMBERED:
+                self._names.clear()
+            self._names[metric] = known
+        return known
+
+
+def _tail(tags: Tags) -> bytes:
+    return b',"tags":' + to_json(tags) + b"}\n" if tags else b"}\n"
 
 
 def _decode(body: bytes, is_json: bool) -> Any:
