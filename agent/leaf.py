@@ -122,7 +122,7 @@ class Leaf:
         )
         self._declared = declared_links(config, config.domain, metrics)
         self._recall: Recall
-        self._completed = False
+        self._completed = self._ending = False
         self._attached = asyncio.Event()
         self._run = run
 
@@ -173,6 +173,7 @@ class Leaf:
             ]
             await stopping.wait()
             await self._drain(inputs, taking)
+            self._ending = True
             for task in tasks:
                 task.cancel()
 
@@ -238,7 +239,8 @@ class Leaf:
         self._sender.detach()
         self._books.detach()
         self._commands.detach()
-        self.link.detach()
+        if not self._ending:  # else the end of our own connection would be said to be the server's
+            self.link.detach()
 
     async def _complete_run_before(self, recall: Recall, cls: str, info: StreamInfo) -> None:
         known = self._books.remembered.get(cls)
