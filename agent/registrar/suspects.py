@@ -12,11 +12,14 @@ from typing import Final, Literal
 
 from agent.registrar.aggregate import SourceState
 
-PATIENCE: Final = 1.5
-"""Seconds for a source that was not seen to break to show itself: more than a heartbeat."""
+PATIENCE: Final = 6.0
+"""Seconds for a source that was not seen to break to show itself. On a slow line heartbeats queue behind
+data, and a source that is added again makes the leaf send all of that once more."""
+NEW_PATIENCE: Final = 1.5
+"""The same for a source that is another one than before, behind which nothing queues: more than a heartbeat."""
 GRACE: Final = 0.25
-_QUICK_TRIES = 5
-_LONGEST_WAIT = 300.0
+_HOPELESS_TRIES = 3
+_FIRST_WAIT, _LONGEST_WAIT = 3.0, 300.0
 _NEVER_HEARD = (
     "its leaf is linked, but the hub never hears from it: the link consumer is missing on the leaf, or one "
     "side lacks a permission of the link ($JSC.R.*, the deliver subject, the consumer's RESET), which "
@@ -42,7 +45,7 @@ class Suspect:
     @property
     def hopeless(self) -> bool:
         """Whether adding it again has not helped so often that a person should look."""
-        return self.tries >= _QUICK_TRIES
+        return self.tries >= _HOPELESS_TRIES
 
 
 def judge(suspect: Suspect, state: SourceState | None, now: float) -> Literal["well", "wait", "again"]:
@@ -65,8 +68,9 @@ def next_look(suspect: Suspect, now: float) -> float:
 
 
 def _wait_after(tries: int) -> float:
-    """Each try scans the aggregate, so what does not help is done ever more rarely."""
-    return 1.0 if tries < _QUICK_TRIES else min(10.0 * 2.0 ** min(tries - _QUICK_TRIES, 10), _LONGEST_WAIT)
+    """Each try scans the aggregate and has the leaf send again, so what does not help is done ever more
+    rarely."""
+    return min(_FIRST_WAIT * 2.0 ** min(tries - 1, 10), _LONGEST_WAIT)
 
 
 def trouble(state: SourceState) -> str | None:
@@ -122,14 +126,14 @@ class Suspects:
         """The source of a leaf is another one than before, so what was tried before counts no more."""
         self._hopeless.discard(name)
         if name in self._linked or name in self._suspects:
-            self._suspects[name] = Suspect(now, not_before=now + PATIENCE)
+            self._suspects[name] = Suspect(now, not_before=now + NEW_PATIENCE)
 
     def look(self, states: Mapping[str, SourceState], asked: float) -> Verdicts:
         """Judge all suspects by what was seen at `asked`; a linked source that has fallen silent becomes
         one."""
         for name in self._linked - self._suspects.keys():
             if (state := states.get(name)) is not None and not state.alive:
-                self._suspects[name] = Suspect(asked - GRACE)
+                self._suspects[name] = Suspect(asked, not_before=asked + PATIENCE)
         found = Verdicts()
         for name, suspect in self._suspects.items():
             verdict = judge(suspect, states.get(name), asked)
