@@ -16,7 +16,7 @@ PATIENCE: Final = 6.0
 """Seconds for a source that was not seen to break to show itself. On a slow line heartbeats queue behind
 data, and a source that is added again makes the leaf send all of that once more."""
 NEW_PATIENCE: Final = 1.5
-"""The same for a source that is another one than before, behind which nothing queues: more than a heartbeat."""
+"""The same for a source that is another one than before, behind which nothing queues."""
 GRACE: Final = 0.25
 _HOPELESS_TRIES = 3
 _FIRST_WAIT, _LONGEST_WAIT = 3.0, 300.0

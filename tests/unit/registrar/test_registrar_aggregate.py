@@ -200,7 +200,8 @@ def test_a_linked_source_that_falls_silent_is_suspect_and_one_that_is_not_linked
     suspects.unlinked("B")
     silent = {name: SourceState(1, 5.0) for name in ("A", "B", "C")}
     assert suspects.look(silent, 10.0).again == set(), "its heartbeats may queue behind data"
-    assert suspects.look(silent, 16.0).again == {"A"}
+    still = {name: SourceState(1, 11.0) for name in ("A", "B", "C")}
+    assert suspects.look(still, 16.0).again == {"A"}
 
 
 def test_a_source_that_is_added_again_in_vain_is_told_of_once_and_again_when_it_flows() -> None:
