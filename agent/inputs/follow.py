@@ -139,10 +139,11 @@ class Follower:
 
     def _continue(self, file: _File, live: Seen | None) -> Look:
         info = os.fstat(file.fd)
-        if file.offset == 0 and info.st_size < file.state[0]:
-            self.close()  # truncated before anything of it was taken: no mark tells, but there may be a copy
+        changed = file.state != (info.st_size, info.st_mtime_ns)
+        if file.offset == 0 and changed and self._was_truncated(file, info.st_size):
+            self.close()
             return _MORE
-        if file.state != (info.st_size, info.st_mtime_ns):
+        if changed:
             file.state, file.since, file.drained = (info.st_size, info.st_mtime_ns), self._now, False
         if not file.drained:
             return self._read(file, info.st_mtime_ns)
@@ -159,6 +160,24 @@ class Follower:
         self._after = info.st_mtime_ns
         self._open(following)
         return _MORE
+
+    def _was_truncated(self, file: _File, size: int) -> bool:
+        """Whether a file of which nothing was taken, so that no mark tells, was truncated and perhaps filled
+        again: it is shorter than before, or a copy that came since holds more than it or something else."""
+        if size < file.state[0]:
+            return True
+        if self._after is None:
+            return False
+        copy = successor(None, self._folder(), self._path.name, self._after, file.inode)
+        if copy is None:
+            return False
+        try:
+            with (self._path.parent / copy.name).open("rb") as opened:
+                head = opened.read(MARK_BYTES)
+        except FileNotFoundError:
+            raise _ShiftingError from None
+        length = min(size, len(head))
+        return copy.size > size or os.pread(file.fd, length, 0) != head[:length]
 
     def _read(self, file: _File, modified: int, *, last: bool = False) -> Look:
         data = os.pread(file.fd, self._limits.line, file.offset)

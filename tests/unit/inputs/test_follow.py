@@ -152,6 +152,16 @@ TestRotations = Rotations.TestCase
 TestRotations.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 
+def test_a_file_that_is_truncated_and_filled_to_its_size_before_anything_was_taken_loses_nothing() -> None:
+    course = Rotations()
+    course.begin()
+    course.rotate_by_renaming()
+    course.write_a_line_in_two_parts()
+    course.rotate_by_copying_and_truncating()
+    course.write_a_line_in_two_parts()
+    course.teardown()
+
+
 def test_a_file_that_is_not_there_yet_is_waited_for(reader: Reader) -> None:
     assert reader.follower.look(0).absent
     append(reader.path, "a\n")
