@@ -17,11 +17,11 @@ from agent.intake import Reason, RefusedError
 from agent.server.process import EmbeddedServer
 from agent.server.watch import ServerWatch
 from tests.agents import Agent, chunk, leaf_config, shelf
-from tests.faults.rigs.disk import SmallDisk, small_disk
-from tests.faults.rigs.wire import missing
+from tests.faults.rigs.disk import SmallDisk, missing, small_disk
 from tests.servers import Leaf, World, until
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=f"no disk can be mounted: {missing()}")
+_WHY_NOT = missing()
+pytestmark = pytest.mark.skipif(_WHY_NOT is not None, reason=f"no disk can be filled: {_WHY_NOT}")
 
 ALMOST = 2**20
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -39,6 +40,18 @@ class SmallDisk:
         """Bytes that are left."""
         found = os.statvfs(self.path)
         return found.f_bavail * found.f_frsize
+
+
+def missing() -> str | None:
+    """Why no disk can be made here, None where one can."""
+    if os.geteuid() != 0:
+        return "mounting needs root"
+    with tempfile.TemporaryDirectory() as place:
+        mounted = subprocess.run(("mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place), check=False)
+        if mounted.returncode != 0:
+            return "mounting is not permitted"
+        subprocess.run(("umount", "--lazy", place), check=True)
+    return None
 
 
 @contextmanager
