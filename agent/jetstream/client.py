@@ -122,6 +122,15 @@ class JetStream:
         """The state of a consumer. Raises `ApiError` (`CONSUMER_NOT_FOUND`) or `UnavailableError`."""
         return read_consumer(await self.api(f"CONSUMER.INFO.{stream}.{name}"))
 
+    async def find_consumer(self, stream: str, name: str) -> ConsumerInfo | None:
+        """The state of a consumer, None where there is none. Raises `ApiError` or `UnavailableError`."""
+        try:
+            return await self.consumer_info(stream, name)
+        except ApiError as error:
+            if error.err_code != CONSUMER_NOT_FOUND:
+                raise
+            return None
+
     async def create_consumer(self, stream: str, config: Mapping[str, Any]) -> ConsumerInfo:
         """Make a consumer, or change the one of that name. Raises `ApiError` or `UnavailableError`."""
         parts = ["CONSUMER.CREATE", stream, config["name"]]

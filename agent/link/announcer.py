@@ -12,7 +12,7 @@ from nats.errors import Error as NatsError
 
 from agent import contract
 from agent.contract import H_MESSAGE_ID, Announce, Answer, ClassAnswer, ClassState, ContractError, Previous
-from agent.jetstream import CONSUMER_NOT_FOUND, ApiError, ConsumerInfo, JetStream, StreamInfo, request
+from agent.jetstream import ConsumerInfo, JetStream, StreamInfo, request
 from agent.link.declared.commands import CommandMirror
 from agent.link.seen import Compared, LinkSeen
 from agent.state import StateFile
@@ -58,10 +58,12 @@ class Announcer:
         Raises `JetStreamError` when the local server does not answer."""
         asked = asyncio.get_running_loop().time()
         epochs = {cls: self._state.current.epochs[cls] for cls in confirmed}
-        consumers = {cls: await self._consumer(cls, epochs[cls]) for cls in confirmed}
-        streams = {
-            cls: await self._js.stream_info(contract.leaf_stream(self._domain, cls)) for cls in confirmed
+        names = {cls: contract.leaf_stream(self._domain, cls) for cls in confirmed}
+        consumers = {
+            cls: await self._js.find_consumer(name, contract.link_consumer(epochs[cls]))
+            for cls, name in names.items()
         }
+        streams = {cls: await self._js.stream_info(name) for cls, name in names.items()}
         answer = await self._request(streams, epochs, confirmed)
         self._commands.answered(None if isinstance(answer, str) else answer.commands)
         if isinstance(answer, str):
@@ -92,16 +94,6 @@ class Announcer:
             # What a stream holds at a sequence does not change while its server runs.
             self._ids[key] = message.headers.get(H_MESSAGE_ID, "")
         return self._ids[key] == message_id
-
-    async def _consumer(self, cls: str, epoch: str) -> ConsumerInfo | None:
-        try:
-            return await self._js.consumer_info(
-                contract.leaf_stream(self._domain, cls), contract.link_consumer(epoch)
-            )
-        except ApiError as error:
-            if error.err_code != CONSUMER_NOT_FOUND:
-                raise
-            return None
 
     async def _request(
         self, streams: Mapping[str, StreamInfo], epochs: Mapping[str, str], confirmed: Mapping[str, int]

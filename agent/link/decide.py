@@ -91,7 +91,7 @@ def decide(memory: Memory, seen: Seen) -> Decision:
     compared = _fresh(seen)
     if not seen.link.up:
         state = LinkState.CLOSED if seen.link.closed else LinkState.DOWN
-        return Decision(state, memory, _keep_paused(seen.consumer, PAUSE), seen.link.closed)
+        return Decision(state, memory, _keep_paused(seen.consumer), seen.link.closed)
     if compared is not None and memory.due is None:
         due = difference(compared)
         if due is not None:
@@ -115,13 +115,12 @@ def _fresh(seen: Seen) -> Compared | None:
     return one if one.asked >= seen.link.since else None
 
 
-def _keep_paused(consumer: ConsumerSeen | None, seconds: float) -> tuple[Action, ...]:
+def _keep_paused(consumer: ConsumerSeen | None) -> tuple[Action, ...]:
     if consumer is None:
         return ()
-    slack = seconds - PAUSE
-    if RENEW_BELOW <= consumer.paused_for <= TOO_LONG + slack:
+    if RENEW_BELOW <= consumer.paused_for <= TOO_LONG:
         return ()
-    return (Pause(seconds),)
+    return (Pause(PAUSE),)
 
 
 def _resume(consumer: ConsumerSeen | None) -> tuple[Action, ...]:
@@ -130,7 +129,7 @@ def _resume(consumer: ConsumerSeen | None) -> tuple[Action, ...]:
 
 def _repair(memory: Memory, due: NewEpoch, seen: Seen, compared: Compared | None) -> Decision:
     waited = seen.now - memory.due_since
-    paused = _keep_paused(seen.consumer, PAUSE)
+    paused = _keep_paused(seen.consumer)
     if seen.now < seen.may_repair_at:
         return Decision(LinkState.POSTPONED, memory, paused, due.sentence())
     drained = seen.consumer is None or not seen.consumer.in_flight or waited > DRAIN_WITHIN
@@ -175,13 +174,13 @@ def _unverified(memory: Memory, seen: Seen) -> Decision:
         return Decision(state, memory, (*_held_or_flowing(seen), Ask()), detail)
     # A consumer that already flows is left to: pausing it now would not undo what has flowed.
     paused = seen.consumer is not None and seen.consumer.paused_for > 0
-    keep = _keep_paused(seen.consumer, PAUSE) if paused else ()
+    keep = _keep_paused(seen.consumer) if paused else ()
     return Decision(state, memory, (*keep, Ask()), detail)
 
 
 def _held_or_flowing(seen: Seen) -> tuple[Action, ...]:
     if seen.held_until > seen.now or seen.first_in_turn:
-        return _keep_paused(seen.consumer, PAUSE)
+        return _keep_paused(seen.consumer)
     return _resume(seen.consumer)
 
 
@@ -189,9 +188,9 @@ def _verified(memory: Memory, seen: Seen, compared: Compared | None) -> Decision
     if compared is not None:
         memory = replace(memory, confirmed=max(memory.confirmed, confirmed(compared)))
     if seen.held_until > seen.now:
-        return Decision(LinkState.HELD, memory, _keep_paused(seen.consumer, PAUSE))
+        return Decision(LinkState.HELD, memory, _keep_paused(seen.consumer))
     if seen.first_in_turn:
-        actions = _keep_paused(seen.consumer, PAUSE)
+        actions = _keep_paused(seen.consumer)
         return Decision(LinkState.IN_TURN, memory, actions, seen.first_in_turn)
     memory = _noting_movement(memory, seen, compared)
     state, detail = _flow(memory, seen, compared)

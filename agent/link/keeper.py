@@ -17,7 +17,6 @@ from agent import contract
 from agent.config import StreamClass
 from agent.contract import Checkpoint
 from agent.jetstream import (
-    CONSUMER_NOT_FOUND,
     STREAM_NOT_FOUND,
     ApiError,
     JetStream,
@@ -261,11 +260,8 @@ class Keeper:
 
 
 async def _consumer(js: JetStream, stream: str, epoch: str) -> ConsumerSeen | None:
-    try:
-        info = await js.consumer_info(stream, contract.link_consumer(epoch))
-    except ApiError as error:
-        if error.err_code != CONSUMER_NOT_FOUND:
-            raise
+    info = await js.find_consumer(stream, contract.link_consumer(epoch))
+    if info is None:
         return None
     return ConsumerSeen(
         start=info.start,

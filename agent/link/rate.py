@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agent import contract, streams
 from agent.config import StreamClass
-from agent.jetstream import CONSUMER_NOT_FOUND, ApiError, JetStream
+from agent.jetstream import JetStream
 
 _KEY = "rate_limit_bps"
 
@@ -14,11 +14,8 @@ async def ensure_rate(js: JetStream, domain: str, cls: StreamClass, epoch: str) 
     nothing is lost or sent twice (seen on nats-server 2.15.1, which lets through as much as one message may
     have, 8 MiB, before it holds back). Raises `ApiError` or `UnavailableError`."""
     stream = contract.leaf_stream(domain, cls.name)
-    try:
-        consumer = await js.consumer_info(stream, contract.link_consumer(epoch))
-    except ApiError as error:
-        if error.err_code != CONSUMER_NOT_FOUND:
-            raise
+    consumer = await js.find_consumer(stream, contract.link_consumer(epoch))
+    if consumer is None:
         return  # the keeper makes it anew, at its rate
     bits = streams.rate_limit(cls)
     if consumer.config.get(_KEY, 0) != bits:
