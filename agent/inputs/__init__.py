@@ -1,11 +1,9 @@
 """The inputs: one module each. This registry is the only place that names them all; the core is handed what
 it needs of it.
 
-An input's options are a `msgspec.Struct` with `tag_field="type"`, `tag=<its type>`,
-`forbid_unknown_fields=True` and at least `name: str` and `class_: str = msgspec.field(name="class",
-default=contract.DEFAULT_CLASS)`. An input may have a method `check() -> list[str]`, called before anything
-runs, that says what stands in its way on this machine (a taken port, a missing directory), one sentence a
-problem.
+An input's options derive from `agent.inputs.options.InputOptions`. An input may have a method
+`check() -> list[str]`, called before anything runs, that says what stands in its way on this machine (a taken
+port, a missing directory), one sentence a problem.
 """
 
 from __future__ import annotations

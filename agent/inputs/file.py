@@ -22,19 +22,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-import msgspec
 import structlog
 
 from agent import contract
 from agent.config import Seconds
-from agent.decoder import BadLinesError, decode_ndjson
 from agent.inputs.follow import Follower, Look, Piece
+from agent.inputs.options import InputOptions
 from agent.inputs.report import Fault, Sparse
 from agent.inputs.rotation import parse_position
+from agent.inputs.sift import Sifted, sift
 from agent.inputs.stopping import unless
 from agent.intake import Chunk, Intake, Reason, RefusedError, UnknownOutcomeError
 from agent.metrics import Metrics
@@ -45,43 +44,13 @@ _MAX_RETRY: Final = 30.0
 _RETRY: Final = 1.0
 
 
-class FileOptions(msgspec.Struct, tag_field="type", tag="file", forbid_unknown_fields=True, kw_only=True):
+class FileOptions(InputOptions, tag="file", kw_only=True):
     """The options of one `file` input; the module says what each means."""
 
     name: str = "file"
     path: Path
-    class_: str = msgspec.field(name="class", default=contract.DEFAULT_CLASS)
     start: Literal["beginning", "end"] = "beginning"
     poll: Seconds = Seconds(0.25)
-
-
-@dataclass(frozen=True, slots=True)
-class Sifted:
-    """What may be stored of some lines: NDJSON of `count` readings; and what not: the offset of each bad
-    line, with the reason."""
-
-    payload: bytes
-    count: int
-    bad: tuple[tuple[int, str], ...] = ()
-
-
-def sift(lines: bytes, domain: str, now_ns: int) -> Sifted:
-    """Part good lines from bad ones. `now_ns` (ns since 1970) and `domain` fill in what a line leaves out."""
-    try:
-        decoded = decode_ndjson(lines, domain, now_ns)
-    except BadLinesError:
-        pass
-    else:
-        return Sifted(decoded.payload, decoded.count)
-    good, bad = [], []
-    offset = 0
-    for line in lines.split(b"\n"):
-        try:
-            good.append(decode_ndjson(line, domain, now_ns))
-        except BadLinesError as error:
-            bad.append((offset, error.lines[0][1]))
-        offset += len(line) + 1
-    return Sifted(b"".join(one.payload for one in good), sum(one.count for one in good), tuple(bad))
 
 
 class FileInput:

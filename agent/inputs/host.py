@@ -34,8 +34,8 @@ from typing import Final
 import msgspec
 import structlog
 
-from agent import contract
 from agent.config import Seconds
+from agent.inputs.options import InputOptions
 from agent.inputs.report import Fault
 from agent.inputs.sampling import GROUPS, Group, Measure, Sample, Sampler
 from agent.inputs.stopping import unless
@@ -47,11 +47,10 @@ MAX_INTERVAL: Final = 86_400.0
 _HANGS_AFTER: Final = 10.0
 
 
-class HostOptions(msgspec.Struct, tag_field="type", tag="host", forbid_unknown_fields=True, kw_only=True):
+class HostOptions(InputOptions, tag="host", kw_only=True):
     """The options of one `host` input; the module says what each means."""
 
     name: str = "host"
-    class_: str = msgspec.field(name="class", default=contract.DEFAULT_CLASS)
     interval: Seconds = Seconds(10.0)
     collect: list[Group] = msgspec.field(default_factory=lambda: list(GROUPS))
 

@@ -48,7 +48,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import structlog
-from msgspec import Meta, Struct, field
+from msgspec import Meta, field
 
 from agent import contract
 from agent.config import Seconds, Size, listen_address
@@ -56,6 +56,7 @@ from agent.inputs.http.access import AccessError, is_loopback, read_token, tls_c
 from agent.inputs.http.guard import Guard
 from agent.inputs.http.handler import Handler
 from agent.inputs.http.listener import Listener
+from agent.inputs.options import InputOptions
 from agent.intake import Intake
 from agent.listening import obstacle
 from agent.metrics import Metrics
@@ -64,11 +65,10 @@ _GRACE: Final = 1.0
 """Seconds that a body which is still coming has left once the agent stops."""
 
 
-class HttpOptions(Struct, tag_field="type", tag="http", forbid_unknown_fields=True, kw_only=True):
+class HttpOptions(InputOptions, tag="http", kw_only=True):
     """The options of one `http` input; the module says what each means."""
 
     name: str = "http"
-    class_: str = field(name="class", default=contract.DEFAULT_CLASS)
     listen: str = "127.0.0.1:8080"
     body: Size = Size(contract.MAX_BODY_BYTES)
     max_connections: Annotated[int, Meta(ge=1)] = 128
@@ -79,8 +79,8 @@ class HttpOptions(Struct, tag_field="type", tag="http", forbid_unknown_fields=Tr
     tls_cert: Path | None = None
     tls_key: Path | None = None
     token_file: Path | None = None
-    allowed_hosts: list[str] = []
-    allowed_origins: list[str] = []
+    allowed_hosts: list[str] = field(default_factory=list)
+    allowed_origins: list[str] = field(default_factory=list)
 
 
 class HttpInput:

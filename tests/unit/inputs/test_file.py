@@ -16,7 +16,8 @@ from structlog.typing import EventDict
 
 from agent import contract
 from agent.config import Seconds
-from agent.inputs.file import FileInput, FileOptions, sift
+from agent.inputs.file import FileInput, FileOptions
+from agent.inputs.sift import sift
 from agent.intake import Chunk, Reason, RefusedError, UnknownOutcomeError
 from agent.metrics import Metrics
 

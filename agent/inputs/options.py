@@ -1,0 +1,16 @@
+"""What the options of every input have in common."""
+
+from __future__ import annotations
+
+from msgspec import Struct, field
+
+from agent import contract
+
+
+class InputOptions(Struct, tag_field="type", forbid_unknown_fields=True, kw_only=True):
+    """The base of an input's options; each gives `name` a default, says its `tag`, which is its type, and
+    says `kw_only` again. `name` stands in batch subjects and metrics, `class_` is the class of the readings.
+    """
+
+    name: str
+    class_: str = field(name="class", default=contract.DEFAULT_CLASS)
