@@ -30,7 +30,7 @@ from agent.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 from agent.metrics import Metrics
 
 if TYPE_CHECKING:
-    from agent.inputs.http.line_protocol import LineProtocol
+    from agent.inputs.formats.line_protocol import LineProtocol
 
 
 class Handler:
@@ -125,8 +125,8 @@ class Handler:
 
     async def _store_lines(self, request: BaseRequest, asked: Asked, hold: Hold) -> None:
         # Imported here, so that an agent to which nobody speaks line protocol does not hold it in memory.
+        from agent.inputs.formats.line_protocol import LineProtocol
         from agent.inputs.http import influx
-        from agent.inputs.http.line_protocol import LineProtocol
 
         if self._lines is None:
             self._lines = LineProtocol(self._intake.domain, self._device_tag)

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from aiohttp.web import BaseRequest, Response
 
+from agent.inputs.formats.line_protocol import PRECISIONS, LineProtocol, Parsing, TooLargeError
 from agent.inputs.http.answers import NOTHING, SERVER, Answer, at_fault
 from agent.inputs.http.bodies import Hold
-from agent.inputs.http.line_protocol import PRECISIONS, LineProtocol, Parsing, TooLargeError
 
 V1_WRITE: Final = "/write"
 _PING: Final = "/ping"

@@ -12,9 +12,10 @@ that nobody knows yet, and that a repeat under the same `Idempotency-Key` finds 
 
 `POST /write` and `POST /api/v2/write` take Influx line protocol; `precision` is ns (the default), us, ms, s,
 m or h; database, bucket and organisation are ignored. Each field is a reading with the metric
-`<measurement>_<field>` (`agent.inputs.http.line_protocol`). 204 when all lines are stored; 400 with `error`,
-`code`, `message`, `line` and `lines` when some could not be taken: the others are stored. What is answered
-429 elsewhere is 503 at `/write`. `GET /ping` (204) and `GET /health` (200) say that this input answers.
+`<measurement>_<field>` (`agent.inputs.formats.line_protocol`). 204 when all lines are stored; 400 with
+`error`, `code`, `message`, `line` and `lines` when some could not be taken: the others are stored. What is
+answered 429 elsewhere is 503 at `/write`. `GET /ping` (204) and `GET /health` (200) say that this input
+answers.
 
 With `otlp`, `POST /v1/metrics` takes exports of OpenTelemetry as protobuf or JSON of up to 1 MiB, as
 `agent.inputs.http.otlp` describes. 200 when they are stored, with `partial_success` where points were

@@ -30,8 +30,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.metrics.v1 import metrics_pb2
 
 from agent import contract
-from agent.inputs.http.line_values import LineError, check_name, to_json
-from agent.inputs.http.stamps import Stamps
+from agent.inputs.formats.line_values import LineError, check_name, to_json
+from agent.inputs.formats.stamps import Stamps
 
 _STEP: Final = 500
 """Points that are taken apart at a time, a few milliseconds."""

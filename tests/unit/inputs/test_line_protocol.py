@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agent import contract
 from agent.decoder import MAX_COUNTED, MAX_LISTED
-from agent.inputs.http.line_protocol import LineProtocol, Parsing, TooLargeError
+from agent.inputs.formats.line_protocol import LineProtocol, Parsing, TooLargeError
 
 NOW = 1_770_000_000_123_456_789
 ARRIVED = "2026-02-02T02:40:00.123456Z"

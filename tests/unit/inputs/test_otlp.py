@@ -234,6 +234,6 @@ def test_an_agent_to_which_nobody_speaks_them_holds_no_parser_of_other_protocols
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     ).stdout
     assert "agent.inputs.http.handler" in loaded.split()
-    assert not {"google.protobuf", "agent.inputs.http.otlp", "agent.inputs.http.line_protocol"} & set(
+    assert not {"google.protobuf", "agent.inputs.http.otlp", "agent.inputs.formats.line_protocol"} & set(
         loaded.split()
     )

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from agent import contract
-from agent.inputs.http.line_values import LineError
+from agent.inputs.formats.line_values import LineError
 
 _KNOWN: Final = 4096
 _EPOCH: Final = datetime(1970, 1, 1)

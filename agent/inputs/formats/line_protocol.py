@@ -18,7 +18,7 @@ from typing import Final
 
 from agent import contract
 from agent.decoder import MAX_COUNTED, MAX_LISTED
-from agent.inputs.http.line_values import (
+from agent.inputs.formats.line_values import (
     LineError,
     check_name,
     is_whole,
@@ -30,7 +30,7 @@ from agent.inputs.http.line_values import (
     to_json,
     unescape,
 )
-from agent.inputs.http.stamps import Stamps
+from agent.inputs.formats.stamps import Stamps
 
 PRECISIONS: Final = {
     **dict.fromkeys(("", "ns", "n"), 1),

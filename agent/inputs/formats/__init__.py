@@ -1,0 +1,1 @@
+"""The forms in which several inputs take readings. No I/O."""
