@@ -56,6 +56,7 @@ from agent.contract.command import (
     parse_command,
     verb_of,
 )
+from agent.contract.dead import MAX_PLACE, MAX_REASON, MAX_RECEIVED, Letter, parse_letter
 from agent.contract.exits import Exit
 from agent.contract.ledger import (
     Ledger,
@@ -112,6 +113,7 @@ from agent.contract.names import (
     link_deliver,
     new_epoch,
     new_run,
+    numbered_subjects,
     parse_subject,
     server_name,
     stream_metadata,
@@ -167,6 +169,9 @@ __all__ = [
     "MAX_HELD",
     "MAX_INT",
     "MAX_NAME",
+    "MAX_PLACE",
+    "MAX_REASON",
+    "MAX_RECEIVED",
     "MAX_TAGS",
     "MAX_TEXT",
     "MAX_UNPACKED_BYTES",
@@ -192,6 +197,7 @@ __all__ = [
     "Exit",
     "Found",
     "Ledger",
+    "Letter",
     "MessageId",
     "Outcome",
     "Previous",
@@ -234,6 +240,7 @@ __all__ = [
     "link_deliver",
     "new_epoch",
     "new_run",
+    "numbered_subjects",
     "parse_announce",
     "parse_answer",
     "parse_batch_headers",
@@ -242,6 +249,7 @@ __all__ = [
     "parse_command",
     "parse_committed",
     "parse_ledger",
+    "parse_letter",
     "parse_message_id",
     "parse_previous",
     "parse_reading",

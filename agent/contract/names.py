@@ -117,6 +117,11 @@ def dead_subject(domain: str, cls: str, input_name: str) -> str:
     return f"tel.{domain}.{cls}._dead.{input_name}"
 
 
+def numbered_subjects(domain: str, cls: str) -> list[str]:
+    """The subjects of all messages that have a number `n`: batches and dead letters."""
+    return [batch_subject(domain, cls, ">"), dead_subject(domain, cls, ">")]
+
+
 def direct_subject(domain: str, cls: str, device: str, metric: str) -> str:
     """The subject on which a device publishes a reading of its own; raises `ContractError`."""
     for name, token in (("device", device), ("metric", metric)):
