@@ -41,11 +41,13 @@ class Entry(Generic[Waiter]):
 
 @dataclass(slots=True)
 class Draft(Generic[Waiter]):
-    """A batch in the making: chunks of one input and class, in the order in which they came."""
+    """A batch in the making: chunks of one input and class, in the order in which they came, all of them
+    readings or all of them `dead` letters."""
 
     input: str
     cls: str
     due: float
+    dead: bool = False
     entries: list[Entry[Waiter]] = field(default_factory=list)
     bytes: int = 0
     readings: int = 0
@@ -76,7 +78,7 @@ class Accumulator(Generic[Waiter]):
             sealed.append(self._open.pop(key))
             draft = None
         if draft is None:
-            draft = self._open[key] = Draft(*key, due=now + self._limits.linger)
+            draft = self._open[key] = Draft(*key, now + self._limits.linger, entry.chunk.dead)
         draft.entries.append(entry)
         draft.bytes += len(entry.chunk.payload)
         draft.readings += entry.chunk.count
@@ -103,7 +105,8 @@ class Accumulator(Generic[Waiter]):
 
     def _exceeds(self, draft: Draft[Waiter], chunk: Chunk) -> bool:
         return (
-            draft.bytes + len(chunk.payload) > self._limits.bytes
+            draft.dead != chunk.dead
+            or draft.bytes + len(chunk.payload) > self._limits.bytes
             or draft.readings + chunk.count > self._limits.readings
         )
 

@@ -66,7 +66,8 @@ class Books:
         if known is None:
             return
         if known.created == created:
-            known = _completed(known, stored_since)
+            letters = contract.dead_subject(self._domain, cls, "")
+            known = _completed(known, stored_since, letters)
         self._state.current.previous[cls] = known
         self._ledgers[cls].previous = known.previous()
         self._state.mark()
@@ -133,7 +134,7 @@ class Books:
         self._stored(cls, seq)
 
 
-def _completed(known: Acked, stored_since: Iterable[StoredHeaders]) -> Acked:
+def _completed(known: Acked, stored_since: Iterable[StoredHeaders], letters: str) -> Acked:
     # All that was counted is at or below the last known sequence, so whatever stands above it was not. A run
     # that is killed as it begins may be in the stream alone (runs are UUIDv7: a later one is greater).
     for message in stored_since:
@@ -147,12 +148,12 @@ def _completed(known: Acked, stored_since: Iterable[StoredHeaders]) -> Acked:
         if ident.run > known.run:
             known = Acked(ident.run, 0, known.seq, known.created, Readings())
         if ident.run == known.run:
-            known = _with_batch(known, ident.n, count)
+            known = _with_batch(known, ident.n, count, dead=message.subject.startswith(letters))
     return known
 
 
-def _with_batch(known: Acked, n: int, count: int) -> Acked:
+def _with_batch(known: Acked, n: int, count: int, *, dead: bool) -> Acked:
     was = known.readings
-    stored = was.stored + count
-    readings = Readings(max(was.accepted, stored), stored, was.refused, was.discarded, was.dead)
+    stored, buried = (was.stored, was.dead + count) if dead else (was.stored + count, was.dead)
+    readings = Readings(max(was.accepted, stored + buried), stored, was.refused, was.discarded, buried)
     return Acked(known.run, max(known.n, n), known.seq, known.created, readings, known.closed)

@@ -4,11 +4,12 @@ the way of a reading; the core knows no input."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from agent.contract import Request
+from agent.contract import Letter, Request
 
 MAX_POSITION = 8192
 """Beside the idempotency keys of a batch this stays below the 64 KiB that the server allows for headers."""
@@ -18,13 +19,14 @@ MAX_POSITION = 8192
 class Chunk:
     """Readings that are stored together or not at all: `payload` is NDJSON of `count` validated lines, each
     ended by a newline. A push input names its `request`, a pull input the `position` after these lines,
-    printable ASCII of up to `MAX_POSITION` characters as it travels in a header. Raises `ValueError` for
-    another position."""
+    printable ASCII of up to `MAX_POSITION` characters as it travels in a header. Within the core the lines
+    may be `dead` letters. Raises `ValueError` for another position."""
 
     payload: bytes
     count: int
     request: Request | None = None
     position: str | None = None
+    dead: bool = False
 
     def __post_init__(self) -> None:
         position = self.position
@@ -72,6 +74,12 @@ class Intake(Protocol):
         """Store a chunk; return after the PubAck. A chunk whose request key is known as stored returns at
         once, one whose key is in flight waits for that one. Waits while too much is in flight: that is how
         backpressure reaches the input. Raises `RefusedError` or `UnknownOutcomeError`."""
+
+    async def bury(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
+        """Keep what an input received and could not take, when there is no sender whom it could refuse.
+        Returns as `submit` does, or at once where more letters come than may be kept: they are then counted
+        only. Raises `RefusedError` (the letters are neither stored nor counted) or `UnknownOutcomeError`.
+        What a message does not hold goes into further ones, and is counted only where those are refused."""
 
     async def position(self, input_name: str, cls: str) -> str | None:
         """The position of the input's last stored batch, None where there is none. Waits while a batch of it

@@ -14,6 +14,7 @@ from nats.aio.client import Client
 from agent import contract, request_file
 from agent.accumulator import Limits
 from agent.bookkeeping import Books
+from agent.burial import Burial
 from agent.commands.levers import make_levers
 from agent.commands.runner import CommandRunner, system_clock
 from agent.commands.settings import Settings, this_moment
@@ -21,6 +22,7 @@ from agent.commands.verb import Reload
 from agent.commands.verbs import Controls, make_verbs
 from agent.config import Config
 from agent.connection import Connection
+from agent.contract import Letter
 from agent.intake import Chunk, Input
 from agent.jetstream import JetStream, JetStreamError, StreamInfo
 from agent.ledger import ClassLedger
@@ -69,6 +71,7 @@ class Leaf:
             metrics,
             lambda cls: health.refusal(contract.leaf_stream(config.domain, cls)),
         )
+        self._burial = Burial(self._publisher.submit, ledgers, metrics)
         self._request_file = config.state_dir / "requests.json"
         mine = identities(config)
         self._connection = Connection(
@@ -134,6 +137,10 @@ class Leaf:
     async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
         """Store a chunk, as `Intake.submit` says."""
         await self._publisher.submit(input_name, cls, chunk)
+
+    async def bury(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
+        """Keep what could not be taken, as `Intake.bury` says."""
+        await self._burial.bury(input_name, cls, letters)
 
     async def position(self, input_name: str, cls: str) -> str | None:
         """The position of an input's last stored batch, once none of its batches is in flight."""

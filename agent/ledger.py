@@ -20,7 +20,7 @@ class ClassLedger:
         self._domain, self._cls, self._run = domain, cls, run
         self._stored = RangeSet()
         self._refused: dict[str, RangeSet] = {}
-        self._readings = {"accepted": 0, "stored": 0, "refused": 0}
+        self._readings = {"accepted": 0, "stored": 0, "refused": 0, "dead": 0}
         self.n = 0
         self.previous: Previous | None = None
 
@@ -35,6 +35,17 @@ class ClassLedger:
         self._stored.add(n)
         self._bound()
         self._readings["stored"] += readings
+
+    def bury(self, n: int, letters: int) -> None:
+        """Message `n`, which holds dead letters, was acknowledged."""
+        self._stored.add(n)
+        self._bound()
+        self._readings["dead"] += letters
+
+    def omit(self, letters: int) -> None:
+        """Dead letters came that are in no message, for there were too many."""
+        self._readings["accepted"] += letters
+        self._readings["dead"] += letters
 
     def refuse(self, n: int, readings: int, reason: str) -> None:
         """Batch `n` is not stored and will not be."""

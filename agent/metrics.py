@@ -23,6 +23,18 @@ class Metrics:
             by_input,
             registry=registry,
         )
+        self.dead = Counter(
+            "petiole_dead_readings",
+            "What an input received and could not take, without a sender to refuse it to.",
+            by_input,
+            registry=registry,
+        )
+        self.omitted = Counter(
+            "petiole_omitted_letters",
+            "Dead letters that were counted only, for more came than may be kept.",
+            by_input,
+            registry=registry,
+        )
         self.refused = Counter(
             "petiole_refused_readings",
             "Readings refused, so that their sender still has them.",

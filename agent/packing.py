@@ -74,6 +74,7 @@ class Batch:
     payload: bytes
     entries: Entries
     input: str
+    dead: bool
     readings: int
     raw_bytes: int
     floor: int

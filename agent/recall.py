@@ -30,7 +30,7 @@ class Recall:
         self._nc, self._js, self._domain = nc, js, domain
 
     async def batches_above(self, cls: str, seq: int) -> list[StoredHeaders]:
-        """The batches of a class above a sequence, in order."""
+        """The batches and dead letters of a class above a sequence, in order."""
         found: list[StoredHeaders] = []
         start = {"deliver_policy": "by_start_sequence", "opt_start_seq": seq + 1}
         await self._read(cls, start, found.append)
@@ -89,5 +89,5 @@ class Recall:
         return found[0] if found else None
 
     async def _read(self, cls: str, start: dict[str, Any], take: Callable[[StoredHeaders], None]) -> None:
-        only = {"filter_subject": contract.batch_subject(self._domain, cls, ">")}
+        only = {"filter_subjects": contract.numbered_subjects(self._domain, cls)}
         await read_headers(self._nc, self._js, contract.leaf_stream(self._domain, cls), start | only, take)

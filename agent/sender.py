@@ -182,15 +182,17 @@ class Sender:
         draft = sealed.draft
         readings = sum(entry.chunk.count for entry in entries)
         ident = MessageId(self._run, draft.cls, self._ledgers[draft.cls].number(readings))
+        subject = contract.dead_subject if draft.dead else contract.batch_subject
         now = asyncio.get_running_loop().time()
         return Batch(
             serial=next(self._serial),
             id=ident,
-            subject=contract.batch_subject(self._domain, draft.cls, draft.input),
+            subject=subject(self._domain, draft.cls, draft.input),
             headers=self._packer.headers(sealed, entries, ident, compressed),
             payload=payload,
             entries=entries,
             input=draft.input,
+            dead=draft.dead,
             readings=readings,
             raw_bytes=sum(len(entry.chunk.payload) for entry in entries),
             floor=self._stream_seq[draft.cls],
@@ -241,12 +243,13 @@ class Sender:
         cls = batch.id.cls
         self._forget(batch)
         self._stream_seq[cls] = max(self._stream_seq[cls], seq)
-        self._ledgers[cls].store(batch.id.n, batch.readings)
+        ledger, metrics = self._ledgers[cls], self._metrics
+        settle, settled = (ledger.bury, metrics.dead) if batch.dead else (ledger.store, metrics.stored)
+        settle(batch.id.n, batch.readings)
         self._on_ack(batch, seq)
         if self._trouble.pop(cls, None) is not None:
             log.info("the local stream stores again", **{"class": cls})
-        metrics = self._metrics
-        metrics.stored.labels(batch.input, cls).inc(batch.readings)
+        settled.labels(batch.input, cls).inc(batch.readings)
         metrics.batches.labels(cls).inc()
         metrics.raw_bytes.labels(cls).inc(batch.raw_bytes)
         metrics.wire_bytes.labels(cls).inc(len(batch.payload))

@@ -27,6 +27,7 @@ class StoredHeaders:
     seq: int
     time: float
     headers: Mapping[str, str]
+    subject: str = ""
 
 
 def ack_place(reply: str) -> tuple[int, float]:
@@ -93,7 +94,7 @@ async def _pull(
             ended = True
             return
         taken += 1
-        take(StoredHeaders(*ack_place(msg.reply), msg.headers or {}))
+        take(StoredHeaders(*ack_place(msg.reply), msg.headers or {}, msg.subject))
 
     subscription = await nc.subscribe(inbox, cb=receive)
     try:

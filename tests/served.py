@@ -15,12 +15,13 @@ from agent.demo.plan import free_port
 from agent.inputs.http import HttpInput, HttpOptions
 from agent.intake import Chunk, Reason, RefusedError
 from agent.metrics import Metrics
+from tests.intakes import NoLetters
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
 JSON = {"Content-Type": "application/json"}
 
 
-class Core:
+class Core(NoLetters):
     """An honest core in memory: stores at once, knows the keys of what it stored, refuses when told to."""
 
     domain = "edge-1"

@@ -29,8 +29,8 @@ from agent.contract import (
     MessageId,
     VerifyAnswer,
     VerifyRequest,
-    batch_subject,
     leaf_stream,
+    numbered_subjects,
     parse_message_id,
     parse_verify_request,
 )
@@ -177,7 +177,7 @@ class Verifier:
         start = {
             "deliver_policy": "by_start_sequence",
             "opt_start_seq": look.found().next,
-            "filter_subject": batch_subject(domain, request.cls, ">"),
+            "filter_subjects": numbered_subjects(domain, request.cls),
         }
         until = _now() + _LOOK_SECONDS
         ended = await read_headers(

@@ -19,9 +19,9 @@ from agent.contract import (
     MessageId,
     VerifyAnswer,
     VerifyRequest,
-    batch_subject,
     leaf_stream,
     ledger_subject,
+    numbered_subjects,
     parse_ledger,
     parse_verify_answer,
     verify_subject,
@@ -69,12 +69,12 @@ class LeafStream:
     async def runs(self) -> Runs:
         """The numbers that the stream holds, by run."""
         found = Runs()
-        await self._headers(batch_subject(self._domain, self._cls, ">"), found.take)
+        await self._headers(numbered_subjects(self._domain, self._cls), found.take)
         return found
 
     async def find(self, copies: Copies) -> Copies:
         """Look for copies in the whole stream."""
-        await self._headers(batch_subject(self._domain, self._cls, ">"), copies.take)
+        await self._headers(numbered_subjects(self._domain, self._cls), copies.take)
         return copies
 
     async def books(self, run: str) -> Ledger | None:
@@ -86,15 +86,15 @@ class LeafStream:
             if message.headers.get(H_MESSAGE_ID, "").startswith(f"{run}-"):
                 newest = message
 
-        await self._headers(ledger_subject(self._domain, self._cls), take)
+        await self._headers([ledger_subject(self._domain, self._cls)], take)
         message = None if newest is None else await self._js.get_message(self._name, seq=newest.seq)
         try:
             return None if message is None else parse_ledger(message.data)
         except ContractError:
             return None
 
-    async def _headers(self, subject: str, take: Callable[[StoredHeaders], None]) -> None:
-        start = {"deliver_policy": "all", "filter_subject": subject}
+    async def _headers(self, subjects: list[str], take: Callable[[StoredHeaders], None]) -> None:
+        start = {"deliver_policy": "all", "filter_subjects": subjects}
         await read_headers(self._nc, self._js, self._name, start, take)
 
     async def verify(self, run: str, last: int, say: Callable[[str], None]) -> Verified:

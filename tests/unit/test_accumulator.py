@@ -124,3 +124,11 @@ def test_nothing_is_split_lost_or_put_in_another_order(
             assert draft.bytes <= LIMITS.bytes
             assert draft.readings <= LIMITS.readings
         assert all(one.chunk.position is None for one in draft.entries[:-1])
+
+
+def test_readings_and_dead_letters_share_no_draft() -> None:
+    one: Accumulator[int] = Accumulator(LIMITS)
+    assert one.add(KEY, entry(), 0) == []
+    (readings,) = one.add(KEY, entry(dead=True), 0)
+    (letters,) = one.add(KEY, entry(), 0)
+    assert (readings.dead, letters.dead) == (False, True)

@@ -104,3 +104,11 @@ async def test_a_first_run_has_no_previous_one(tmp_path: Path) -> None:
     books = Books("edge-1", NOW, {"normal": ledger}, StateFile(tmp_path / "s", State(VERSION, "m", "edge-1")))
     books.recall("normal", CREATED, [])
     assert ledger.previous is None
+
+
+async def test_dead_letters_stored_after_the_state_was_saved_are_counted_as_such(books: Books) -> None:
+    letters = StoredHeaders(
+        21, 0.0, {H_MESSAGE_ID: f"{BEFORE}-normal-11", H_COUNT: "40"}, "tel.edge-1.normal._dead.file"
+    )
+    books.recall("normal", CREATED, [letters])
+    assert previous(books) == (11, Readings(accepted=140, stored=100, refused=20, dead=40))

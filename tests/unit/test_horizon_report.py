@@ -10,11 +10,12 @@ from agent.intake import Chunk, Reason, RefusedError
 from agent.link.horizon import Horizon
 from agent.link.horizon_report import HorizonReport
 from agent.metrics import Metrics
+from tests.intakes import NoLetters
 from tests.servers import until
 from tests.unit.test_horizon import stream
 
 
-class Taken:
+class Taken(NoLetters):
     """An intake that keeps what it is given, or refuses it."""
 
     domain = "edge-1"

@@ -98,3 +98,13 @@ def test_what_was_accepted_is_stored_refused_or_in_flight_at_every_moment(
     refused = {n for first, last, _ in record.refused for n in range(first, last + 1)}
     assert not stored & refused
     assert stored | refused == {n for n, (_, fate) in enumerate(batches, 1) if fate != "wait"}
+
+
+def test_dead_letters_take_numbers_and_count_as_accepted_and_dead() -> None:
+    one = ledger()
+    one.store(one.number(10), 10)
+    one.bury(one.number(3), 3)
+    one.omit(4)
+    record = one.record(STREAM)
+    assert record.stored == ((1, 2),)
+    assert record.readings == Readings(accepted=17, stored=10, dead=7)

@@ -20,13 +20,14 @@ from agent.inputs.file import FileInput, FileOptions
 from agent.inputs.sift import sift
 from agent.intake import Chunk, Reason, RefusedError, UnknownOutcomeError
 from agent.metrics import Metrics
+from tests.intakes import NoLetters
 
 NOW = 1_700_000_000_000_000_000
 GOOD = st.builds(lambda n: f'{{"metric":"m","value":{n},"ts":1,"device":"d"}}'.encode(), st.integers(0, 99))
 BAD = st.sampled_from([b"nonsense", b"{}", b'{"metric":"m","value":NaN}', b"\xff", b'{"metric":"m"'])
 
 
-class Core:
+class Core(NoLetters):
     """Stores chunks in memory; `answers` are raised by the next submits, one each."""
 
     domain = "edge-1"

@@ -16,13 +16,14 @@ from agent.inputs.host import HostInput, HostOptions, next_due
 from agent.inputs.sampling import GROUPS, Sampler, cpu_shares, mounts
 from agent.intake import Chunk, Reason, RefusedError
 from agent.metrics import Metrics
+from tests.intakes import NoLetters
 
 TIMES = st.fixed_dictionaries(
     {mode: st.floats(0, 1e6) for mode in ("user", "nice", "system", "idle", "iowait", "irq")}
 )
 
 
-class Core:
+class Core(NoLetters):
     """Takes chunks, after refusing the first few."""
 
     domain = "edge-1"
