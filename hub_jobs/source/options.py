@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final, NoReturn, TypeVar
 
-from hub_jobs.source.plan import DEFAULT_RECORDS, Offsets, parse_offsets
-from hub_jobs.source.server import Server
+from hub_jobs.source.plan import DEFAULT_RECORDS, Offsets, parse_moment, parse_offsets
+from hub_jobs.source.server import INBOX_PREFIX, Server
 
 OPTIONS: Final = (
     "servers",
@@ -22,15 +22,25 @@ OPTIONS: Final = (
     "seedFile",
     "creds",
     "secretEnv",
+    "caFile",
+    "tlsFirst",
+    "inboxPrefix",
     "stream",
+    "streamPattern",
     "filterSubjects",
     "startingOffsets",
+    "startingTimestamp",
     "endingOffsets",
+    "endingTimestamp",
     "minPartitions",
     "maxRecordsPerPartition",
+    "maxOffsetsPerTrigger",
     "failOnDataLoss",
     "includeHeaders",
+    "pushdown",
 )
+_BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "pushdown")
+_STREAMING_ONLY: Final = ("maxOffsetsPerTrigger",)
 
 _SECRET_NAMES: Final = frozenset(
     {"password", "pass", "token", "seed", "nkey", "jwt", "secret", "user", "username"}
@@ -54,10 +64,11 @@ class OptionError(ValueError):
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What a read was asked for."""
+    """What a read was asked for: of `streams`, or of those whose whole name the `pattern` matches."""
 
     server: Server
     streams: tuple[str, ...]
+    pattern: re.Pattern[str] | None
     filter_subjects: tuple[str, ...]
     starting: Offsets
     ending: Offsets
@@ -65,11 +76,13 @@ class ReadOptions:
     max_records: int
     fail_on_loss: bool
     include_headers: bool
+    max_per_trigger: int | None
+    pushdown: bool
 
 
-def parse_options(given: Mapping[str, str]) -> ReadOptions:
-    """Check all options; names are taken in any case, as Spark does. Raises OptionError for the first that is
-    wrong.
+def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
+    """Check all options of a batch or a streaming read; names are taken in any case, as Spark does. Raises
+    OptionError for the first that is wrong.
     """
     known = {name.lower(): name for name in OPTIONS}
     for name, value in given.items():
@@ -81,19 +94,48 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
             )
             raise OptionError(f"unknown option {name}: {hint}")
     values = {known[name.lower()]: value for name, value in given.items()}
+    for name in _BATCH_ONLY if streaming else _STREAMING_ONLY:
+        if name in values:
+            kind = "streaming reads: a query ends when it is stopped" if streaming else "batch reads"
+            raise OptionError(f"option {name} is not for {kind}; leave it out")
     return ReadOptions(
         server=_server(values),
-        streams=_names(values, "stream", _STREAM, "a stream's name"),
+        streams=() if "streamPattern" in values else _names(values, "stream", _STREAM, "a stream's name"),
+        pattern=_pattern(values),
         filter_subjects=_names(values, "filterSubjects", _SUBJECT, "a subject")
         if "filterSubjects" in values
         else (),
-        starting=_take("startingOffsets", lambda name: parse_offsets(values.get(name, "earliest"), name)),
-        ending=_take("endingOffsets", lambda name: parse_offsets(values.get(name, "latest"), name)),
+        starting=_bound(values, "starting", "earliest"),
+        ending=_bound(values, "ending", "latest"),
         min_partitions=_count(values, "minPartitions", 1),
         max_records=_count(values, "maxRecordsPerPartition", DEFAULT_RECORDS),
         fail_on_loss=_flag(values, "failOnDataLoss", True),
         include_headers=_flag(values, "includeHeaders", False),
+        max_per_trigger=_count(values, "maxOffsetsPerTrigger", 1)
+        if "maxOffsetsPerTrigger" in values
+        else None,
+        pushdown=_flag(values, "pushdown", False),
     )
+
+
+def _pattern(values: Mapping[str, str]) -> re.Pattern[str] | None:
+    if "streamPattern" not in values:
+        return None
+    if "stream" in values:
+        raise OptionError("give stream or streamPattern, not both")
+    try:
+        return re.compile(_required(values, "streamPattern", "TELEMETRY_[0-9]+"))
+    except re.error as error:
+        raise OptionError(f"option streamPattern is no regular expression: {error}") from error
+
+
+def _bound(values: Mapping[str, str], side: str, default: str) -> Offsets:
+    offsets, moment = f"{side}Offsets", f"{side}Timestamp"
+    if offsets in values and moment in values:
+        raise OptionError(f"give {offsets} or {moment}, not both")
+    if moment in values:
+        return _take(moment, lambda name: parse_moment(values[name], name))
+    return _take(offsets, lambda name: parse_offsets(values.get(name, default), name))
 
 
 def _refuse_secret(name: str, value: str) -> None:
@@ -111,6 +153,8 @@ def _server(values: Mapping[str, str]) -> Server:
         _check(values["domain"], _DOMAIN, "domain", "letters, digits, _ and -, at most 32")
         prefix = f"$JS.{values['domain']}.API"
     _check(prefix, _SUBJECT, "apiPrefix", "a subject such as $JS.hub.API")
+    inbox = values.get("inboxPrefix", INBOX_PREFIX)
+    _check(inbox, _SUBJECT, "inboxPrefix", "a subject such as _INBOX_jobs")
     if "secretEnv" in values:
         _check(
             values["secretEnv"], _VARIABLE, "secretEnv", "the name of an environment variable", shown=False
@@ -122,6 +166,9 @@ def _server(values: Mapping[str, str]) -> Server:
             seed_file=values.get("seedFile"),
             creds_file=values.get("creds"),
             secret_env=values.get("secretEnv"),
+            ca_file=values.get("caFile"),
+            tls_first=_flag(values, "tlsFirst", False),
+            inbox_prefix=inbox,
             api_prefix=prefix,
         ),
     )

@@ -7,8 +7,10 @@ where it ends is not. Ranges have both ends included, as sequences of a stream d
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
 from hub_jobs.source.streams import StreamInfo
@@ -22,6 +24,8 @@ LATEST: Final = "latest"
 _EARLIEST_NUMBER: Final = -2
 _LATEST_NUMBER: Final = -1
 _MAX_SEQUENCE: Final = 2**63 - 1
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FRACTION: Final = re.compile(r"\.([0-9]{1,9})")
 
 
 class PlanError(ValueError):
@@ -59,12 +63,19 @@ class Offset:
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """Where to start or end: the same in `every` stream, or by stream."""
+    """Where to start or end: the same in `every` stream, or by stream, or at the first record that was
+    stored at or after a `moment` (ns since 1970), which only the server can find."""
 
     every: Offset | None
     by_stream: Mapping[str, Offset]
     option: str
     """The option it was read from, for what is said of it."""
+    moment: int | None = None
+
+    def located(self, info: StreamInfo, sequence: int) -> Offsets:
+        """The same for one stream once the server has said at which sequence the moment lies."""
+        held = min(max(sequence, info.first_seq, 1), info.last_seq + 1)
+        return Offsets(Offset(held, info.created), {}, self.option)
 
     def of(self, stream: str) -> Offset:
         """The offset for a stream. Raises PlanError when it is not named."""
@@ -96,6 +107,33 @@ def parse_offsets(text: str, option: str) -> Offsets:
     return Offsets(
         None, {stream: _offset(value, f"{option}[{stream!r}]") for stream, value in document.items()}, option
     )
+
+
+def parse_moment(text: str, option: str) -> Offsets:
+    """Read RFC 3339 with an offset, such as `2026-11-21T06:00:00Z`, or milliseconds since 1970. Raises
+    PlanError in words."""
+    word = text.strip()
+    try:
+        if word.isascii() and word.isdigit():
+            moment = int(word) * 1_000_000
+            _EPOCH + timedelta(microseconds=moment // 1000)
+        else:
+            moment = _nanoseconds(word)
+    except (ValueError, OverflowError) as error:
+        raise PlanError(
+            f"{option} is {text[:80]!r}; give 2026-11-21T06:00:00Z or milliseconds since 1970"
+        ) from error
+    return Offsets(None, {}, option, moment)
+
+
+def _nanoseconds(word: str) -> int:
+    """Ns since 1970; Python's own parser stops at microseconds."""
+    fraction = _FRACTION.search(word)
+    whole = datetime.fromisoformat(_FRACTION.sub("", word, count=1))
+    if whole.tzinfo is None or whole < _EPOCH:
+        raise ValueError("without an offset, or before 1970")
+    nanoseconds = int(f"{fraction[1]:0<9}") if fraction else 0
+    return (whole - _EPOCH) // timedelta(seconds=1) * 1_000_000_000 + nanoseconds
 
 
 def _offset(value: object, where: str) -> Offset:

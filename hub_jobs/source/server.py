@@ -19,6 +19,7 @@ import nkeys
 from hub_jobs.source.errors import Denied, WireError
 
 DEFAULT_PORT: Final = 4222
+INBOX_PREFIX: Final = "_INBOX_jobs"
 _SECRET_LIMIT: Final = 64 * 1024
 
 
@@ -57,7 +58,7 @@ class Server:
     """The authorities to trust; the system's without it."""
     tls_first: bool = False
     """Begin TLS before the server's first line, for servers with `handshake_first`."""
-    inbox_prefix: str = "_INBOX_jobs"
+    inbox_prefix: str = INBOX_PREFIX
     api_prefix: str = "$JS.API"
     """JetStream's API: `$JS.API`, or `$JS.<domain>.API` of another domain."""
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import secrets
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
 
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.errors import WireError
 from hub_jobs.source.lineage import source_index
+
+_MOMENT_IDLE_NS: Final = 10_000_000_000
+_MAX_STREAMS: Final = 10_000
 
 
 @dataclass(frozen=True)
@@ -56,3 +63,45 @@ def deleted_sequences(conn: Connection, stream: str) -> tuple[int, list[int]]:
     """The stream's first sequence and, ascending, every sequence after it that was deleted."""
     state = conn.api(f"STREAM.INFO.{stream}", {"deleted_details": True})["state"]
     return state["first_seq"], sorted(state.get("deleted") or [])
+
+
+def stream_names(conn: Connection) -> list[str]:
+    """The names of all streams, sorted. Raises as `Connection.api`, and WireError above 10,000 streams."""
+    names: list[str] = []
+    while True:
+        answer = conn.api("STREAM.NAMES", {"offset": len(names)})
+        page = answer.get("streams") or []
+        names += page
+        if not page or len(names) >= answer.get("total", 0):
+            return sorted(set(names))
+        if len(names) > _MAX_STREAMS:
+            raise WireError(f"more than {_MAX_STREAMS} streams; name those to read in the option stream")
+
+
+def sequence_at(conn: Connection, stream: str, moment_ns: int) -> int:
+    """The first sequence that was stored at or after a moment (ns since 1970), one above the last where none
+    was; the server searches, and takes its clock not to have gone back.
+
+    A consumer that starts at the moment tells it: that needs no right beyond what reading needs. Raises as
+    `Connection.api`.
+    """
+    seconds, rest = divmod(moment_ns, 1_000_000_000)
+    name = f"moment-{secrets.token_hex(8)}"
+    config = {
+        "name": name,
+        "deliver_policy": "by_start_time",
+        "opt_start_time": f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z",
+        "ack_policy": "none",
+        "mem_storage": True,
+        "num_replicas": 1,
+        "inactive_threshold": _MOMENT_IDLE_NS,
+    }
+    answer = conn.api(
+        f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": config, "action": "create"}
+    )
+    with suppress(WireError):  # it goes away by itself
+        conn.api(f"CONSUMER.DELETE.{stream}.{name}")
+    try:
+        return int(answer["delivered"]["stream_seq"]) + 1
+    except (KeyError, TypeError, ValueError) as error:
+        raise WireError(f"CONSUMER.CREATE.{stream}: the answer does not say where it starts") from error

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import nkeys
+
 from agent.demo.plan import free_port
 from hub_jobs.source.wire import Connection, Server, WireError
 
@@ -105,6 +107,14 @@ def fill(
             raw.sendall(b"".join(_publish(subject, block, payload) for payload in piece))
             for _ in piece:
                 assert b'"seq":' in _answer(lines)
+
+
+def make_seed(path: Path) -> tuple[str, str]:
+    """A user's seed, written to `path`, and its public key."""
+    seed = nkeys.encode_seed(b"k" * 32, nkeys.PREFIX_BYTE_USER)
+    path.write_bytes(seed)
+    path.chmod(0o600)
+    return seed.decode(), nkeys.from_seed(bytearray(seed)).public_key.decode()
 
 
 def _publish(subject: str, block: bytes, payload: bytes) -> bytes:

@@ -11,15 +11,7 @@ import nkeys
 import pytest
 
 from hub_jobs.source.wire import ApiError, Connection, Denied, Server, Unreachable, WireError, stream_info
-from tests.unit.source.plain import PlainServer, fill, make_stream
-
-
-def make_seed(path: Path) -> tuple[str, str]:
-    """A user's seed, written to `path`, and its public key."""
-    seed = nkeys.encode_seed(b"k" * 32, nkeys.PREFIX_BYTE_USER)
-    path.write_bytes(seed)
-    path.chmod(0o600)
-    return seed.decode(), nkeys.from_seed(bytearray(seed)).public_key.decode()
+from tests.unit.source.plain import PlainServer, fill, make_seed, make_stream
 
 
 def test_a_stream_is_asked_for_its_state(server: PlainServer, conn: Connection) -> None:

@@ -93,3 +93,51 @@ def test_a_secret_is_refused_and_not_repeated(name: str, value: str) -> None:
 def test_a_wrong_value_is_named_with_what_it_should_be(change: dict[str, str], what: str) -> None:
     with pytest.raises(OptionError, match=what):
         parse_options({**LEAST, **change})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"streamPattern": "T.*"}, "stream or streamPattern, not both"),
+        ({"startingOffsets": "latest", "startingTimestamp": "0"}, "startingOffsets or startingTimestamp"),
+        ({"endingTimestamp": "noon"}, "endingTimestamp"),
+        ({"inboxPrefix": "a b"}, "inboxPrefix"),
+        ({"tlsFirst": "maybe"}, "tlsFirst is 'maybe'"),
+        ({"maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger is not for batch reads"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(given: dict[str, str], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        parse_options({**LEAST, **given})
+
+
+@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "pushdown"])
+def test_a_streaming_read_has_no_end_and_takes_no_filters(name: str) -> None:
+    with pytest.raises(OptionError, match=f"{name} is not for streaming reads"):
+        parse_options({**LEAST, name: "latest"}, streaming=True)
+
+
+def test_streams_may_be_named_by_a_pattern() -> None:
+    options = parse_options({"servers": "nats://hub:4222", "streamPattern": "TELEMETRY_[0-9]+"})
+    assert options.streams == ()
+    assert options.pattern is not None
+    assert options.pattern.fullmatch("TELEMETRY_12")
+    assert pickle.loads(pickle.dumps(options)) == options
+    with pytest.raises(OptionError, match="no regular expression"):
+        parse_options({"servers": "nats://hub:4222", "streamPattern": "("})
+
+
+def test_tls_and_the_inbox_are_the_connections() -> None:
+    options = parse_options(
+        {
+            **LEAST,
+            "caFile": "/ca.pem",
+            "tlsFirst": "true",
+            "inboxPrefix": "_INBOX",
+            "maxOffsetsPerTrigger": "7",
+        },
+        streaming=True,
+    )
+    server = options.server
+    assert (server.ca_file, server.tls_first, server.inbox_prefix) == ("/ca.pem", True, "_INBOX")
+    assert options.max_per_trigger == 7

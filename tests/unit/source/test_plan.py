@@ -11,6 +11,7 @@ from hub_jobs.source.plan import (
     OffsetLost,
     PlanError,
     Range,
+    parse_moment,
     parse_offsets,
     resolve,
     split,
@@ -136,3 +137,29 @@ def test_offsets_in_another_form_are_refused(text: str) -> None:
 def test_a_stream_that_is_not_named_is_an_error() -> None:
     with pytest.raises(PlanError, match="does not name the stream S;"):
         bounds(stream(1, 2), '{"T": 1}', "latest")
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [
+        ("2026-11-21T06:00:00Z", 1_795_240_800_000_000_000),
+        ("2026-11-21T07:00:00.123456789+01:00", 1_795_240_800_123_456_789),
+        ("1795240800123", 1_795_240_800_123_000_000),
+        (" 0 ", 0),
+    ],
+)
+def test_a_moment_is_rfc_3339_or_milliseconds(text: str, ns: int) -> None:
+    assert parse_moment(text, "startingTimestamp").moment == ns
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "2026-11-21T06:00:00", "1969-12-31T23:59:59Z", "9" * 30])
+def test_another_moment_is_refused_in_words(text: str) -> None:
+    with pytest.raises(PlanError, match="startingTimestamp is"):
+        parse_moment(text, "startingTimestamp")
+
+
+@pytest.mark.parametrize(("sequence", "first"), [(1, 41), (60, 60), (101, 101), (500, 101)])
+def test_a_moment_before_the_first_record_is_no_loss(sequence: int, first: int) -> None:
+    info = stream(41, 100)
+    starting = parse_moment("2026-11-21T06:00:00Z", "startingTimestamp").located(info, sequence)
+    assert resolve(info, starting, parse_offsets("latest", "endingOffsets"), True).first == first

@@ -1,0 +1,295 @@
+"""The readers behind `format("nats")`: for a batch, for a batch with filters pushed down, for a stream. They
+plan on the driver and read in tasks; between them only ranges and the place of the secret travel. What they
+decide is decided in `plan`, `progress` and `pushdown`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from pyspark.sql import datasource as spark
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
+
+from hub_jobs.source import progress
+from hub_jobs.source.options import ReadOptions
+from hub_jobs.source.plan import Offsets, Range, resolve, split
+from hub_jobs.source.progress import Places
+from hub_jobs.source.pushdown import Limits, narrowed
+from hub_jobs.source.rows import to_batch
+from hub_jobs.source.streams import sequence_at, stream_names
+from hub_jobs.source.wire import (
+    ApiError,
+    Connection,
+    StreamInfo,
+    Unreachable,
+    WireError,
+    read_columns,
+    stream_info,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_NO_SUCH_STREAM: Final = 10059
+_AWAY_SECONDS: Final = 30.0
+"""How long a streaming query waits for a server that is away before it fails."""
+_IDLE_SECONDS: Final = 0.1
+"""How often a query that has nothing to do asks the server: Spark by itself would a hundred times a second.
+"""
+_KEPT_SECONDS: Final = 15.0
+"""How long a connection that nobody reads from is used again; later it may have missed pings."""
+
+_T = TypeVar("_T")
+
+
+@dataclass
+class RangePartition(InputPartition):
+    """One task's range."""
+
+    range: Range
+
+
+class NatsReader(DataSourceReader):
+    """Reads what the streams hold when the read is planned."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._limits = Limits()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Fix the ranges now: what arrives later is not read."""
+        options, limits = self._options, self._limits
+        with Connection(options.server) as conn:
+            ranges = [
+                _within(conn, _range(conn, info, options), info, limits)
+                for info in _infos(conn, options).values()
+            ]
+        return _split(ranges, options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range, as Arrow batches."""
+        return _read(self._options, self._options.filter_subjects or self._limits.subjects, partition)
+
+
+class NatsPushdownReader(NatsReader):
+    """The same, and filters on `seq`, `timestamp` and `subject` narrow what the server is asked for. Spark
+    refuses a reader that takes filters unless `spark.sql.python.filterPushdown.enabled` is set."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Take what can be used; all are applied by Spark again."""
+        for one in filters:
+            operator = _OPERATORS.get(type(one))
+            column: tuple[str, ...] = getattr(one, "attribute", ())
+            if operator is not None and len(column) == 1:
+                self._limits = narrowed(self._limits, operator, column[0], getattr(one, "value", None))
+        return filters
+
+
+_OPERATORS: Final[Mapping[type[Filter], str]] = {
+    spark.EqualTo: "=",
+    spark.GreaterThan: ">",
+    spark.GreaterThanOrEqual: ">=",
+    spark.LessThan: "<",
+    spark.LessThanOrEqual: "<=",
+    spark.In: "in",
+    spark.StringStartsWith: "prefix",
+}
+
+
+class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads streams as they grow. An offset is the place of every stream (`progress`), so a batch that Spark
+    runs again has the same rows."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._target: Places | None = None
+        self._seen: Places = {}
+        self._conn: Connection | None = None
+        self._used = self._idle = float("-inf")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_conn": None}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where a new query begins."""
+        options = self._options
+
+        def find(conn: Connection) -> Places:
+            infos = _infos(conn, options)
+            return progress.begun({name: _range(conn, info, options) for name, info in infos.items()})
+
+        return progress.encode(self._ask(find))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """What a batch takes at most."""
+        most = self._options.max_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """The query ends at what is there now."""
+        self._target = progress.ends(self._ask(lambda conn: _held(conn, self._options)))
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Where the next batch ends; `start` itself when there is nothing to read."""
+        time.sleep(max(0.0, self._idle + _IDLE_SECONDS - time.monotonic()))
+        options, known = self._options, progress.decode(start)
+        places = {stream: place for stream, place in known.items() if _asked_for(options, stream)}
+        infos = self._ask(lambda conn: _held(conn, options))
+        self._seen = progress.ends(infos)
+        target = self._seen if self._target is None else self._target
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        after = progress.advance(places, infos, target, most, options.fail_on_loss)
+        end = progress.encode(known | after)
+        self._idle = time.monotonic() if end == start else float("-inf")
+        return end
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Where the streams ended when they were last asked, for the query's progress."""
+        return progress.encode(self._seen) if self._seen else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The ranges between two offsets."""
+        options = self._options
+        ranges = progress.ranges(progress.decode(start), progress.decode(end))
+        if ranges and options.fail_on_loss:
+            infos = self._ask(lambda conn: _there(conn, [one.stream for one in ranges]))
+            for one in ranges:
+                progress.check(one, infos.get(one.stream))
+        return _split(ranges, options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range, as Arrow batches."""
+        return _read(self._options, self._options.filter_subjects, partition)
+
+    def stop(self) -> None:
+        """Close the connection."""
+        if self._conn is not None:
+            self._conn.close()
+            self._conn = None
+
+    def _ask(self, question: Callable[[Connection], _T]) -> _T:
+        """Ask the server, and again while it is away; a connection is kept from one question to the next.
+        Raises what `question` raises, Unreachable after half a minute."""
+
+        def once() -> _T:
+            if self._conn is not None and time.monotonic() - self._used > _KEPT_SECONDS:
+                self.stop()
+            if self._conn is None:
+                self._conn = Connection(self._options.server)
+            try:
+                answer = question(self._conn)
+            except Unreachable:
+                self.stop()
+                raise
+            self._used = time.monotonic()
+            return answer
+
+        away = Retrying(
+            retry=retry_if_exception_type(Unreachable),
+            stop=stop_after_delay(_AWAY_SECONDS),
+            wait=wait_exponential_jitter(0.1, 3.0),
+            reraise=True,
+        )
+        return away(once)
+
+
+def _infos(conn: Connection, options: ReadOptions) -> dict[str, StreamInfo]:
+    """The streams to read; every one that is named must be there, and one at least that matches."""
+    if options.pattern is None:
+        return {name: _info(conn, name) for name in options.streams}
+    found = _held(conn, options)
+    if not found:
+        raise WireError(f"no stream matches {options.pattern.pattern}{_place(conn)}")
+    return found
+
+
+def _held(conn: Connection, options: ReadOptions) -> dict[str, StreamInfo]:
+    """Those of the streams to read that are there."""
+    if options.pattern is None:
+        return _there(conn, options.streams)
+    return _there(conn, [name for name in stream_names(conn) if _asked_for(options, name)])
+
+
+def _asked_for(options: ReadOptions, stream: str) -> bool:
+    if options.pattern is not None:
+        return options.pattern.fullmatch(stream) is not None
+    return stream in options.streams
+
+
+def _there(conn: Connection, names: Iterable[str]) -> dict[str, StreamInfo]:
+    found = {}
+    for name in names:
+        try:
+            found[name] = stream_info(conn, name)
+        except ApiError as error:
+            if error.err_code != _NO_SUCH_STREAM:
+                raise
+    return found
+
+
+def _info(conn: Connection, stream: str) -> StreamInfo:
+    found = _there(conn, [stream])
+    if not found:
+        raise WireError(f"there is no stream {stream}{_place(conn)}: check the options stream and domain")
+    return found[stream]
+
+
+def _place(conn: Connection) -> str:
+    return f" behind {conn.server.api_prefix} at {conn.server.url}"
+
+
+def _range(conn: Connection, info: StreamInfo, options: ReadOptions) -> Range:
+    def located(offsets: Offsets) -> Offsets:
+        if offsets.moment is None:
+            return offsets
+        return offsets.located(info, sequence_at(conn, info.name, offsets.moment))
+
+    return resolve(info, located(options.starting), located(options.ending), options.fail_on_loss)
+
+
+def _within(conn: Connection, whole: Range, info: StreamInfo, limits: Limits) -> Range:
+    """What of a range the limits leave; its size is 0 where that is nothing."""
+    first, last = max(whole.first, limits.first), whole.last
+    if limits.last is not None:
+        last = min(last, limits.last)
+    if limits.since is not None:
+        first = max(first, sequence_at(conn, info.name, limits.since))
+    if limits.until is not None:
+        last = min(last, sequence_at(conn, info.name, limits.until) - 1)
+    return replace(whole, first=first, last=max(last, first - 1))
+
+
+def _split(ranges: Sequence[Range], options: ReadOptions) -> list[InputPartition]:
+    return [RangePartition(one) for one in split(ranges, options.min_partitions, options.max_records)]
+
+
+def _read(
+    options: ReadOptions, subjects: Sequence[str], partition: InputPartition
+) -> Iterator[pa.RecordBatch]:
+    if not isinstance(partition, RangePartition):
+        # Spark makes one partition of None out of an empty plan.
+        return
+    part = partition.range
+    with Connection(options.server) as conn:
+        source_index = _info(conn, part.stream).source_index
+        found = read_columns(
+            conn,
+            part.stream,
+            part.first,
+            part.last,
+            filter_subjects=subjects,
+            created=part.created,
+            allow_lost=not options.fail_on_loss,
+        )
+        for columns in found:
+            yield to_batch(part.stream, columns, source_index, options.include_headers)
