@@ -30,13 +30,16 @@ class Limits:
 @dataclass(slots=True)
 class Entry(Generic[Waiter]):
     """A chunk and whoever waits for its outcome. `held` is how many bytes of memory it was given; `sent` once
-    its batch has a number; before that it can be `withdrawn`, and is then left out of its batch."""
+    its batch has a number; before that it can be `withdrawn`, and is then left out of its batch. `admitted`
+    once its readings count as accepted, `promised` when its sender was told so and nobody waits any more."""
 
     chunk: Chunk
     waiter: Waiter
     held: int = 0
     sent: bool = False
     withdrawn: bool = False
+    admitted: bool = False
+    promised: bool = False
 
 
 @dataclass(slots=True)
@@ -86,6 +89,10 @@ class Accumulator(Generic[Waiter]):
         if self._full(draft) or entry.chunk.position is not None:
             sealed.append(self._open.pop(key))
         return sealed
+
+    def drafts(self) -> list[Draft[Waiter]]:
+        """The open drafts."""
+        return list(self._open.values())
 
     def due(self, key: Key) -> float | None:
         """When the open draft of `key` must be sealed, None when there is none."""

@@ -6,8 +6,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import structlog
+from msgspec import structs
 
 from agent import contract
 from agent.contract import H_COUNT, H_MESSAGE_ID, H_RESENT, ContractError, Previous, Readings, StreamState
@@ -70,6 +72,13 @@ class Books:
             known = _completed(known, stored_since, letters)
         self._state.current.previous[cls] = known
         self._ledgers[cls].previous = known.previous()
+        self._state.mark()
+
+    def remember(self) -> None:
+        """Have the state file know the counts as they are now, for the next run to tell of."""
+        for cls, known in self._state.current.acked.items():
+            if known.run == self._run and cls in self._ledgers:
+                self._state.current.acked[cls] = structs.replace(known, readings=self._ledgers[cls].readings)
         self._state.mark()
 
     def last(self, cls: str) -> Previous:
@@ -155,5 +164,5 @@ def _completed(known: Acked, stored_since: Iterable[StoredHeaders], letters: str
 def _with_batch(known: Acked, n: int, count: int, *, dead: bool) -> Acked:
     was = known.readings
     stored, buried = (was.stored, was.dead + count) if dead else (was.stored + count, was.dead)
-    readings = Readings(max(was.accepted, stored + buried), stored, was.refused, was.discarded, buried)
+    readings = replace(was, accepted=max(was.accepted, stored + buried), stored=stored, dead=buried)
     return Acked(known.run, max(known.n, n), known.seq, known.created, readings, known.closed)

@@ -7,12 +7,17 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Literal, Protocol
 
 from agent.contract import Letter, Request
 
 MAX_POSITION = 8192
 """Beside the idempotency keys of a batch this stays below the 64 KiB that the server allows for headers."""
+
+
+Level = Literal["accepted", "stored", "hub"]
+"""What an acknowledgement of an input means: in this agent's memory, in the local stream, or held by the hub.
+The core knows it by the input's name; docs/acknowledgement.md says what each survives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,17 @@ class UnknownOutcomeError(Exception):
     request repeated under its key learns the outcome."""
 
 
+class NotAtHubError(UnknownOutcomeError):
+    """Level `hub` only: the chunk is stored here, and the hub was not seen to hold it in time. It goes there
+    by itself; a request repeated under its key waits for that again and is not stored twice, anything else
+    that is handed in again is. `lost`: the local store was lost or put back meanwhile, so that nobody can
+    tell any more."""
+
+    def __init__(self, text: str, *, lost: bool = False) -> None:
+        super().__init__(text)
+        self.lost = lost
+
+
 class Intake(Protocol):
     """The core as an input sees it."""
 
@@ -71,9 +87,11 @@ class Intake(Protocol):
         """The domain of this machine, the default `device` of a reading."""
 
     async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
-        """Store a chunk; return after the PubAck. A chunk whose request key is known as stored returns at
-        once, one whose key is in flight waits for that one. Waits while too much is in flight: that is how
-        backpressure reaches the input. Raises `RefusedError` or `UnknownOutcomeError`."""
+        """Take a chunk in; return when the input's level is reached: `accepted` once it is in memory,
+        `stored` after the PubAck, `hub` once the hub holds it. A chunk whose request key is known as stored
+        is not stored again, one whose key is in flight waits for that one; one with a position is never
+        acknowledged before it is stored. Waits while too much is in flight: that is how backpressure reaches
+        the input. Raises `RefusedError`, `UnknownOutcomeError` or `NotAtHubError`."""
 
     async def bury(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
         """Keep what an input received and could not take, when there is no sender whom it could refuse.

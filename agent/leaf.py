@@ -70,6 +70,9 @@ class Leaf:
             publish.in_flight,
             metrics,
             lambda cls: health.refusal(contract.leaf_stream(config.domain, cls)),
+            ledgers=ledgers,
+            levels={one.name: one.ack for one in config.input},
+            sending=lambda cls: self._sender.held(cls),
         )
         self._burial = Burial(self._publisher.submit, ledgers, metrics)
         self._request_file = config.state_dir / "requests.json"
@@ -294,8 +297,8 @@ class Leaf:
             log.error("not drained in time: the run stays open, its tail is named by the audit")
         except (JetStreamError, OSError) as error:
             log.error("the run could not be closed, its tail is named by the audit", error=str(error))
-        self._publisher.abandon()
         self._sender.abandon()
+        self._books.remember()
         for task in inputs:
             task.cancel()
         try:

@@ -20,12 +20,16 @@ class ClassLedger:
         self._domain, self._cls, self._run = domain, cls, run
         self._stored = RangeSet()
         self._refused: dict[str, RangeSet] = {}
-        self._readings = {"accepted": 0, "stored": 0, "refused": 0, "dead": 0}
+        self._readings = {"accepted": 0, "stored": 0, "refused": 0, "dead": 0, "refused_late": 0}
         self.n = 0
         self.previous: Previous | None = None
 
+    def accept(self, readings: int) -> None:
+        """Readings were acknowledged as accepted before they were given a number."""
+        self._readings["accepted"] += readings
+
     def number(self, readings: int) -> int:
-        """Give the next batch its number."""
+        """Give the next batch its number; `readings` of it are accepted with that."""
         self.n += 1
         self._readings["accepted"] += readings
         return self.n
@@ -47,11 +51,13 @@ class ClassLedger:
         self._readings["accepted"] += letters
         self._readings["dead"] += letters
 
-    def refuse(self, n: int, readings: int, reason: str) -> None:
-        """Batch `n` is not stored and will not be."""
+    def refuse(self, n: int, readings: int, reason: str, late: int = 0) -> None:
+        """Batch `n` is not stored and will not be; `late` of its readings were acknowledged as accepted
+        before."""
         self._refused.setdefault(reason, RangeSet()).add(n)
         self._bound()
         self._readings["refused"] += readings
+        self._readings["refused_late"] += late
 
     def _bound(self) -> None:
         # What is left stays true: a number that is dropped is not said to be anything, and its readings

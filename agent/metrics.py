@@ -41,6 +41,18 @@ class Metrics:
             [*by_input, "reason"],
             registry=registry,
         )
+        self.refused_late = Counter(
+            "petiole_refused_after_acceptance_readings",
+            "Readings lost: acknowledged as accepted and then refused.",
+            [*by_input, "reason"],
+            registry=registry,
+        )
+        self.unaccounted = Gauge(
+            "petiole_unaccounted_readings",
+            "Readings let in that are neither stored nor refused nor in flight: 0 unless the agent is wrong.",
+            by_class,
+            registry=registry,
+        )
         self.invalid = Counter(
             "petiole_invalid_requests",
             "Requests or lines of an input that break the contract.",

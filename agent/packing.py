@@ -28,6 +28,11 @@ class Sealed:
     at: float
 
 
+def count_readings(entries: Entries) -> int:
+    """How many readings these chunks hold."""
+    return sum(entry.chunk.count for entry in entries)
+
+
 class Packer:
     """Packs chunks into the payload and headers of one message."""
 
@@ -44,7 +49,7 @@ class Packer:
         """The headers of the batch of these entries of a draft."""
         return BatchHeaders(
             id=ident,
-            count=sum(entry.chunk.count for entry in entries),
+            count=count_readings(entries),
             sealed_at=sealed.wall,
             clock=sealed.clock,
             compressed=compressed,

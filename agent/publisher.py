@@ -3,7 +3,8 @@
 All that is accepted and not yet settled counts against one budget of bytes, for which `submit` waits: so
 backpressure reaches the input. Every wait ends after `PATIENCE` seconds: a chunk that was not sent by then is
 withdrawn and refused, one that was sent is of unknown outcome to its sender, and the sender of the batch goes
-on trying.
+on trying. A chunk that was acknowledged as accepted is not withdrawn: it waits, within the budget, for as
+long as the server is away.
 """
 
 from __future__ import annotations
@@ -11,19 +12,22 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from agent.accumulator import Accumulator, Draft, Entry, Limits
+from agent.balance import Balance
 from agent.budget import ByteBudget
 from agent.clock import ClockReader
 from agent.contract import AGENT_INPUT, COMMANDS_INPUT
-from agent.intake import Chunk, Reason, RefusedError, UnknownOutcomeError
+from agent.intake import Chunk, Level, Reason, RefusedError, UnknownOutcomeError
+from agent.ledger import ClassLedger
 from agent.metrics import Metrics
-from agent.packing import Sealed
+from agent.packing import Sealed, count_readings
 from agent.rate import RateLimit
 from agent.requests import RequestLog, Settled
 
 PATIENCE = 10.0
+_NOTHING = Chunk(b"", 0)
 _OWN = frozenset({AGENT_INPUT, COMMANDS_INPUT})
 AWAY_GRACE = 3.0
 """How long a lost local server is waited for before chunks are refused at once."""
@@ -31,11 +35,25 @@ AWAY_GRACE = 3.0
 
 class Publisher:
     """Takes chunks in, lets them gather into drafts, and settles them when the sender says what became of
-    them."""
+    them. `levels` gives the level of an input where that is not `stored`; `sending(cls)` counts the readings
+    that the sender holds."""
 
     def __init__(
-        self, limits: Limits, in_flight: int, metrics: Metrics, refusal: Callable[[str], str | None]
+        self,
+        limits: Limits,
+        in_flight: int,
+        metrics: Metrics,
+        refusal: Callable[[str], str | None],
+        *,
+        ledgers: Mapping[str, ClassLedger],
+        levels: Mapping[str, Level],
+        sending: Callable[[str], int],
     ) -> None:
+        self._ledgers, self._levels, self._sending = ledgers, levels, sending
+        self.balance = Balance(metrics, ledgers, self._held)
+        self.without_room: set[str] = set()
+        """The classes whose stream refused the last batch for want of room: until one is stored nothing of
+        them is acknowledged earlier than that."""
         self._accumulator: Accumulator[Settled] = Accumulator(limits)
         self._budget = ByteBudget(in_flight)
         self._metrics = metrics
@@ -58,30 +76,53 @@ class Publisher:
         entry: Entry[Settled] = Entry(chunk, loop.create_future())
         key = (input_name, cls)
         known: Settled | None = None
+        early = self._levels.get(input_name) == "accepted" and chunk.position is None
         try:
             async with asyncio.timeout(PATIENCE):
-                known = await self._claim(entry, cls, loop)
+                known = await self._claim(entry, cls, loop, early)
                 if known is None:
                     await self._admit(key, entry)
+                if early and cls not in self.without_room and self._promise(cls, entry, known):
+                    return
                 outcome = await asyncio.shield(known or entry.waiter)
         except TimeoutError:
             outcome = self._give_up(key, entry, joined=known is not None)
         except RefusedError as refusal:
-            self._count(key, chunk, refusal)
+            self.balance.refuse(key, entry, refusal)
             raise
         if outcome is not None:
             # One outcome may be told to many: it must not gather the frames of all of them.
             raise outcome.with_traceback(None)
 
+    def _promise(self, cls: str, entry: Entry[Settled], known: Settled | None) -> bool:
+        """Acknowledge a chunk that is in memory; False where its fate, or that of the request under its key,
+        is settled already."""
+        if (known or entry.waiter).done():
+            return False
+        if known is None:
+            entry.promised = True
+            self._ledgers[cls].accept(entry.chunk.count)
+        return True
+
     async def _claim(
-        self, entry: Entry[Settled], cls: str, loop: asyncio.AbstractEventLoop
+        self, entry: Entry[Settled], cls: str, loop: asyncio.AbstractEventLoop, early: bool
     ) -> Settled | None:
-        self._refuse_at_once(cls, loop.time())
+        self._refuse_at_once(cls, loop.time(), early)
         request = entry.chunk.request
         if request is None:
             return None
         await self.recalled.wait()
         return self.requests.claim(request, entry.waiter, loop.time())
+
+    def stored(self, key: tuple[str, str], entry: Entry[Settled]) -> None:
+        """A chunk was acknowledged by the stream."""
+        self.balance.store(key, entry)
+        self.settle(entry, None)
+
+    def refuse(self, key: tuple[str, str], entry: Entry[Settled], refusal: RefusedError) -> None:
+        """A chunk is not stored and will not be."""
+        self.balance.refuse(key, entry, refusal)
+        self.settle(entry, refusal)
 
     def settle(self, entry: Entry[Settled], outcome: Exception | None) -> None:
         """A chunk's fate is known: None is stored. Its room, its key and its waiter are let go."""
@@ -93,11 +134,6 @@ class Publisher:
             self.requests.forget(request, entry.waiter)
         if not entry.waiter.done():
             entry.waiter.set_result(outcome)
-
-    def refuse(self, key: tuple[str, str], entry: Entry[Settled], refusal: RefusedError) -> None:
-        """A chunk is not stored and will not be."""
-        self._count(key, entry.chunk, refusal)
-        self.settle(entry, refusal)
 
     def server_back(self) -> None:
         """The local server takes batches."""
@@ -119,19 +155,10 @@ class Publisher:
         self._stopping = True
         self.flush()
 
-    def abandon(self) -> None:
-        """Refuse all that was never sent: the agent ends."""
-        self.stop()
-        stopping = RefusedError(Reason.STOPPING, "the agent is stopping", 5.0)
-        for sealed in self.queue:
-            for entry in sealed.draft.live():
-                self.refuse((sealed.draft.input, sealed.draft.cls), entry, stopping)
-        self.queue.clear()
-
-    def _refuse_at_once(self, cls: str, now: float) -> None:
+    def _refuse_at_once(self, cls: str, now: float, early: bool) -> None:
         if self._stopping:
             raise RefusedError(Reason.STOPPING, "the agent is stopping", 5.0)
-        if self._away_since is not None and now - self._away_since > AWAY_GRACE:
+        if not early and self._away_since is not None and now - self._away_since > AWAY_GRACE:
             raise RefusedError(Reason.UNAVAILABLE, "the local NATS server does not answer", 5.0)
         if (why := self.refusal(cls)) is not None:
             raise RefusedError(Reason.UNAVAILABLE, why, 5.0)
@@ -158,7 +185,7 @@ class Publisher:
             self.refuse(key, entry, RefusedError(Reason.BUSY, busy, 1.0))
             raise
         entry.held = len(entry.chunk.payload)
-        self._metrics.accepted.labels(*key).inc(entry.chunk.count)
+        self.balance.accept(key, entry)
         self._metrics.in_flight.set(self._budget.used)
         opened = self._accumulator.due(key)
         self._enqueue(self._accumulator.add(key, entry, loop.time()))
@@ -183,6 +210,8 @@ class Publisher:
             away = "the local NATS server has not taken it in time"
             self.refuse(key, entry, RefusedError(Reason.UNAVAILABLE, away, 5.0))
             self._drop_withdrawn()
+            # Where it stands behind what waits for the server it may do so for long.
+            entry.chunk = _NOTHING
         if entry.waiter.done() and not joined:
             return entry.waiter.result()
         return UnknownOutcomeError(
@@ -200,5 +229,8 @@ class Publisher:
             entry.held = 0
             self._metrics.in_flight.set(self._budget.used)
 
-    def _count(self, key: tuple[str, str], chunk: Chunk, refusal: RefusedError) -> None:
-        self._metrics.refused.labels(*key, refusal.reason.value).inc(chunk.count)
+    def _held(self, cls: str) -> int:
+        """The readings of a class that are in memory, counted one by one."""
+        drafts = [one for one in self._accumulator.drafts() if one.cls == cls]
+        drafts += [one.draft for one in self.queue if one.draft.cls == cls]
+        return self._sending(cls) + sum(count_readings(draft.live()) for draft in drafts)

@@ -21,8 +21,9 @@ from agent.contract import MessageId
 from agent.intake import Reason, RefusedError, UnknownOutcomeError
 from agent.ledger import ClassLedger
 from agent.metrics import Metrics
-from agent.packing import Batch, Entries, Packer, Sealed, message_bytes
+from agent.packing import Batch, Entries, Packer, Sealed, count_readings, message_bytes
 from agent.publisher import Publisher
+from agent.refusals import Refusals, no_room, promised_readings
 
 ACK_WAIT = 5.0
 RETRY_PAUSE = 0.5
@@ -67,6 +68,8 @@ class Sender:
         self._stream_seq: dict[str, int] = dict.fromkeys(ledgers, 0)
         self._full_until: dict[str, float] = {}
         self._trouble: dict[str, str] = {}
+        self._waiting: list[Sealed] = []
+        self._refusals = Refusals(publisher, ledgers)
         self._progress = asyncio.Event()
 
     async def attach(
@@ -120,6 +123,7 @@ class Sender:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(RETRY_PAUSE)
+            self._queue_again()
             for batch in list(self._in_flight.values()):
                 now = loop.time()
                 if self._nc is None or self._nc.pending_data_size > UNSENT_LIMIT:
@@ -133,7 +137,7 @@ class Sender:
 
     async def drained(self) -> None:
         """Return once nothing is queued or in flight."""
-        while self._publisher.queue or self._in_flight:
+        while self._publisher.queue or self._in_flight or self._waiting:
             self._progress.clear()
             await self._progress.wait()
 
@@ -143,13 +147,38 @@ class Sender:
             self._progress.clear()
             await self._progress.wait()
 
+    def held(self, cls: str) -> int:
+        """The readings of a class that are under way or wait here, counted one by one."""
+        batches = (one.entries for one in self._in_flight.values() if one.id.cls == cls)
+        waiting = (one.draft.live() for one in self._waiting if one.draft.cls == cls)
+        return sum(map(count_readings, itertools.chain(batches, waiting)))
+
     def abandon(self) -> None:
-        """The agent ends: tell who waits for a batch in flight that its outcome is not known."""
+        """The agent ends: refuse what was never sent, and tell who waits for a batch in flight that its
+        outcome is not known."""
+        self._publisher.stop()
+        stopping = RefusedError(Reason.STOPPING, "the agent is stopping", 5.0)
+        unsent = [*self._waiting, *self._publisher.queue]
+        self._waiting.clear()
+        self._publisher.queue.clear()
+        for sealed in unsent:
+            self._refusals.unsent(sealed, stopping)
         for batch in self._in_flight.values():
             for entry in batch.entries:
                 self._publisher.settle(
                     entry, UnknownOutcomeError("the agent stopped before the local NATS server answered")
                 )
+
+    def _queue_again(self) -> None:
+        """What waited for a server that could not store is sent once it can."""
+        waiting, self._waiting = self._waiting, []
+        for sealed in reversed(waiting):
+            if self._publisher.refusal(sealed.draft.cls) is None:
+                self._publisher.queue.appendleft(sealed)
+            else:
+                self._waiting.insert(0, sealed)
+        if waiting:
+            self._publisher.queued.set()
 
     async def _send(self, sealed: Sealed, max_payload: int) -> None:
         draft = sealed.draft
@@ -157,12 +186,13 @@ class Sender:
         if not entries:
             return
         if asyncio.get_running_loop().time() < self._full_until.get(draft.cls, 0.0):
-            self._refuse_entries(draft.input, draft.cls, entries, _full("no room"))
+            self._refusals.unsent(sealed, no_room("no room"))
             return
         if (why := self._publisher.refusal(draft.cls)) is not None:
-            # What is sent to a server that can't store is of unknown outcome; what isn't is refused.
-            refusal = RefusedError(Reason.UNAVAILABLE, why, 5.0)
-            self._refuse_entries(draft.input, draft.cls, entries, refusal)
+            # What is sent to a server that can't store is of unknown outcome; what isn't is refused, or waits
+            # where its sender was told that it is accepted.
+            if self._refusals.unpromised(sealed, RefusedError(Reason.UNAVAILABLE, why, 5.0)):
+                self._waiting.append(sealed)
             return
         payload, compressed = self._packer.pack(entries)
         size = message_bytes(payload, entries)
@@ -170,7 +200,7 @@ class Sender:
             text = (
                 f"{size} bytes compressed, the server takes {max_payload} in a message; send fewer readings"
             )
-            self._refuse_entries(draft.input, draft.cls, entries, RefusedError(Reason.TOO_LARGE, text))
+            self._refusals.unsent(sealed, RefusedError(Reason.TOO_LARGE, text))
             return
         for entry in entries:
             entry.sent = True
@@ -180,8 +210,8 @@ class Sender:
 
     def _number(self, sealed: Sealed, entries: Entries, payload: bytes, compressed: bool) -> Batch:
         draft = sealed.draft
-        readings = sum(entry.chunk.count for entry in entries)
-        ident = MessageId(self._run, draft.cls, self._ledgers[draft.cls].number(readings))
+        readings, early = count_readings(entries), promised_readings(entries)
+        ident = MessageId(self._run, draft.cls, self._ledgers[draft.cls].number(readings - early))
         subject = contract.dead_subject if draft.dead else contract.batch_subject
         now = asyncio.get_running_loop().time()
         return Batch(
@@ -248,38 +278,31 @@ class Sender:
         settle(batch.id.n, batch.readings)
         self._on_ack(batch, seq)
         if self._trouble.pop(cls, None) is not None:
+            self._publisher.without_room.discard(cls)
             log.info("the local stream stores again", **{"class": cls})
         settled.labels(batch.input, cls).inc(batch.readings)
         metrics.batches.labels(cls).inc()
         metrics.raw_bytes.labels(cls).inc(batch.raw_bytes)
         metrics.wire_bytes.labels(cls).inc(len(batch.payload))
         metrics.publish_seconds.labels(cls).observe(asyncio.get_running_loop().time() - batch.sealed)
+        self._refusals.stored(batch.input, cls)
         for entry in batch.entries:
-            self._publisher.settle(entry, None)
+            self._publisher.stored((batch.input, cls), entry)
 
     def _refuse(self, batch: Batch, reason: Reason, text: str) -> None:
         cls = batch.id.cls
         self._forget(batch)
-        self._ledgers[cls].refuse(batch.id.n, batch.readings, reason.value)
         self._complain(cls, text)
         if reason is Reason.FULL:
+            self._publisher.without_room.add(cls)
             self._full_until[cls] = asyncio.get_running_loop().time() + FULL_PAUSE
             self._on_full()
-            refusal = _full(text)
+            refusal = no_room(text)
         else:
             refusal = RefusedError(reason, f"the local stream refuses: {text}")
-        self._refuse_entries(batch.input, cls, batch.entries, refusal)
-
-    def _refuse_entries(self, input_name: str, cls: str, entries: Entries, refusal: RefusedError) -> None:
-        for entry in entries:
-            self._publisher.refuse((input_name, cls), entry, refusal)
-        self._progress.set()
+        self._refusals.batch(batch, refusal)
 
     def _forget(self, batch: Batch) -> None:
         del self._in_flight[batch.serial]
         self._progress.set()
         self._publisher.queued.set()
-
-
-def _full(text: str) -> RefusedError:
-    return RefusedError(Reason.FULL, f"the local stream is full ({text})", retry_after=10.0)

@@ -66,6 +66,12 @@ def _inputs(config: Config) -> Iterator[Problem]:
         yield from _once(f"{key}.name", one.name, seen)
         if one.name in (contract.COMMANDS_INPUT, contract.AGENT_INPUT):
             yield Problem(f"{key}.name", f'"{one.name}" is the agent\'s own', "choose another name")
+        if one.pulls and one.ack == "accepted":
+            yield Problem(
+                f"{key}.ack",
+                '"accepted" would lose on a crash what the source of this input still has',
+                'take "stored" or "hub"',
+            )
         if one.class_ not in classes:
             declared = ", ".join(sorted(classes))
             yield Problem(

@@ -15,19 +15,22 @@ Ranges = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """Cumulative counts of readings of one class and run."""
+    """Cumulative counts of readings of one class and run. `refused_late` of the `refused` had been
+    acknowledged as accepted before: nobody sends them again."""
 
     accepted: int = 0
     stored: int = 0
     refused: int = 0
     discarded: int = 0
     dead: int = 0
+    refused_late: int = 0
 
 
 def _readings(value: Any, what: str) -> Readings:
     if not isinstance(value, dict):
         raise ContractError(f"{what}: readings is {value!r:.80}, an object was expected")
-    return Readings(*(count_of(value, name, what) for name in Readings.__slots__))
+    given = {"refused_late": 0, **value}  # absent in the records of an agent that had no such level
+    return Readings(*(count_of(given, name, what) for name in Readings.__slots__))
 
 
 @dataclass(frozen=True, slots=True)

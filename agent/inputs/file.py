@@ -14,6 +14,7 @@ Options (`[[input]]` with `type = "file"`):
 - `path`: the file; it need not be there yet.
 - `name` ("file"): names the input in batch subjects and metrics; under another name it begins anew.
 - `class` ("normal"): the class of its readings.
+- `ack` ("stored"): or "hub", then one batch after the other waits until the hub holds it.
 - `start` ("beginning"): or "end"; where to begin in a file of which nothing has been stored yet.
 - `poll` ("250ms"): how often to look whether the file has grown.
 """
@@ -23,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 import structlog
 
@@ -49,6 +50,7 @@ class FileOptions(InputOptions, tag="file", kw_only=True):
 
     name: str = "file"
     path: Path
+    pulls: ClassVar[bool] = True
     start: Literal["beginning", "end"] = "beginning"
     poll: Seconds = Seconds(0.25)
 

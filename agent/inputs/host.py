@@ -19,6 +19,7 @@ samples never queue up. Readings of one sample share one `ts`; `device` is the d
 Options (`[[input]]` with `type = "host"`):
 - `name` ("host"): names the input in batch subjects and metrics.
 - `class` ("normal"): the class of its readings.
+- `ack` ("stored"): "accepted", "stored" or "hub": what is waited for before the next sample is handed in.
 - `interval` ("10s"): seconds from sample to sample.
 - `collect` (all): which of "cpu", "memory", "disk", "network", "temperature".
 """

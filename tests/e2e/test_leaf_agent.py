@@ -287,6 +287,7 @@ async def test_a_full_stream_refuses_and_the_ledger_names_what_was_refused(
             "refused": 1,
             "discarded": 0,
             "dead": 0,
+            "refused_late": 0,
         }
         with pytest.raises(RefusedError) as caught:
             await one.submit(chunk("at once", key="at once"))

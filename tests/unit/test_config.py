@@ -356,3 +356,12 @@ def test_a_server_of_ones_own_needs_a_key_of_ones_own(file: Path) -> None:
     assert told.startswith("nats.seed_file: is missing")
     (told,) = problems(file, HUB + '[nats]\nserver = "external"\n')
     assert told.startswith("nats.seed_file: is missing")
+
+
+def test_a_source_that_keeps_what_is_not_stored_is_not_acknowledged_earlier(file: Path) -> None:
+    table = '[[input]]\ntype = "file"\npath = "/tmp/x"\nack = "{}"\n'
+    (told,) = problems(file, LEAF + table.format("accepted"))
+    assert told.startswith('input[1].ack: "accepted" would lose')
+    assert config(file, LEAF + table.format("hub")).input[0].ack == "hub"
+    (told,) = problems(file, LEAF + table.format("sent"))
+    assert 'one of "accepted", "stored", "hub"' in told

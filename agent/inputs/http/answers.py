@@ -1,5 +1,5 @@
-"""What the HTTP input answers when it does not answer 204: a status, a JSON body that says what to do, and
-whether anything was stored. No I/O."""
+"""What the HTTP input answers: success, or a status with a JSON body that says what to do, and whether
+anything was stored. No I/O."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, Final
 from aiohttp.web import BaseRequest, Response, StreamResponse
 
 from agent.decoder import BadLinesError
-from agent.intake import Reason, RefusedError
+from agent.intake import NotAtHubError, Reason, RefusedError
 
 SERVER: Final = {"Server": "petiole"}
-_STORED: Final = b"HTTP/1.1 204 No Content\r\nServer: petiole\r\n\r\n"
+_JSON: Final = "application/json"
 NOTHING: Final = "nothing of the request was stored"
 _MAX_REASON: Final = 300
 _RETRY_AFTER: Final = 5.0
@@ -28,9 +28,18 @@ _STATUS: Final = {
 }
 
 
-class Stored(StreamResponse):
-    """204 as bytes: what a general response costs is a twentieth of a whole request. For a connection that is
-    kept; one instance serves all requests."""
+class Success(StreamResponse):
+    """An answer of success as bytes: what a general response costs is a twentieth of a whole request. For a
+    connection that is kept; one instance serves all requests."""
+
+    def __init__(self, status: int, text: str = "") -> None:
+        super().__init__(status=status)
+        self._text = text
+        self._raw = f"HTTP/1.1 {status} {self.reason}\r\nServer: {SERVER['Server']}\r\n".encode()
+        if text:
+            self._raw += f"Content-Type: {_JSON}\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode()
+        else:
+            self._raw += b"\r\n"
 
     @property
     def keep_alive(self) -> bool:
@@ -40,10 +49,23 @@ class Stored(StreamResponse):
         """Send it."""
         if request.transport is None:
             raise ConnectionResetError
-        request.transport.write(_STORED)
+        request.transport.write(self._raw)
 
     async def write_eof(self, data: bytes = b"") -> None:
         """There is nothing after the header."""
+
+    def general(self) -> Response:
+        """The same, for a connection that closes."""
+        if not self._text:
+            return Response(status=self.status, headers=SERVER)
+        return Response(status=self.status, text=self._text, headers=SERVER, content_type=_JSON)
+
+
+STORED: Final = Success(204)
+"""What the level of the input promises is so: stored, or held by the hub."""
+ACCEPTED: Final = Success(
+    202, json.dumps({"acknowledged": "accepted", "meaning": "held in memory here, not stored yet"})
+)
 
 
 class Answer(Exception):  # noqa: N818 - a 503 is no error of ours
@@ -70,7 +92,7 @@ class Answer(Exception):  # noqa: N818 - a 503 is no error of ours
             errors="backslashreplace"
         )
         self.unread = unread
-        self.content_type = "application/json"
+        self.content_type = _JSON
 
     def response(self) -> Response:
         """The answer as aiohttp sends it."""
@@ -136,3 +158,17 @@ def unknown_outcome(keyed: bool) -> Answer:
         else "the request had no Idempotency-Key, so a repeat may store it twice"
     )
     return Answer(504, f"it is not known yet whether the readings are stored; {repeat}")
+
+
+def not_at_hub(error: NotAtHubError, keyed: bool) -> Answer:
+    """504: stored here, and not seen at the hub in time."""
+    if error.lost:
+        return Answer(
+            504, f"{error}; under a new Idempotency-Key it is stored again, and may then be there twice"
+        )
+    repeat = (
+        "repeat the same body under the same Idempotency-Key, which waits for the hub and stores it once"
+        if keyed
+        else "it goes there by itself; the request had no Idempotency-Key, so a repeat stores it twice"
+    )
+    return Answer(504, f"{error}; {repeat}", details={"acknowledged": "stored"})

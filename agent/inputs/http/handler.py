@@ -13,11 +13,13 @@ from agent import contract
 from agent.config import Size
 from agent.decoder import BadLinesError, decode_array, decode_ndjson
 from agent.inputs.http.answers import (
-    SERVER,
+    ACCEPTED,
+    STORED,
     Answer,
-    Stored,
+    Success,
     at_fault,
     bad_lines,
+    not_at_hub,
     refused,
     stopped,
     unknown_outcome,
@@ -26,7 +28,7 @@ from agent.inputs.http.asked import Asked, Kind, kind_of, read_header
 from agent.inputs.http.bodies import Bodies, Hold
 from agent.inputs.http.guard import Guard
 from agent.inputs.http.listener import Connection
-from agent.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
+from agent.intake import Chunk, Intake, Level, NotAtHubError, RefusedError, UnknownOutcomeError
 from agent.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -35,8 +37,8 @@ if TYPE_CHECKING:
 
 class Handler:
     """Answers the requests of one input named `name` for class `cls`; bodies of at most `body` bytes each and
-    `buffer` in all. `device_tag` names the tag of line protocol that is the device;
-    `otlp` says whether that is taken."""
+    `buffer` in all. `ack` is what success means, `device_tag` names the tag of line protocol that is the
+    device, `otlp` says whether that is taken."""
 
     def __init__(
         self,
@@ -48,6 +50,7 @@ class Handler:
         buffer: Size,
         device_tag: str,
         otlp: bool,
+        ack: Level,
         intake: Intake,
         metrics: Metrics,
         stopping: asyncio.Event,
@@ -65,7 +68,7 @@ class Handler:
         self._stopping = stopping
         self._active = 0
         self._quiet = asyncio.Event()
-        self._stored: Final = Stored()
+        self._stored: Final = ACCEPTED if ack == "accepted" else STORED
 
     async def finish(self) -> None:
         """Wait until all that is under way is answered; `stopping` is set."""
@@ -95,18 +98,18 @@ class Handler:
             self._active -= 1
             if not self._active and self._stopping.is_set():
                 self._quiet.set()
-        if response is not None:
+        if not isinstance(response, Success):
             return self._closing(response)
         if request.keep_alive and not self._stopping.is_set():
-            return self._stored
-        return self._closing(Response(status=204, headers=SERVER))
+            return response
+        return self._closing(response.general())
 
     def _closing(self, response: Response) -> Response:
         if self._stopping.is_set():
             response.force_close()
         return response
 
-    async def _take(self, request: BaseRequest, hold: Hold) -> Response | None:
+    async def _take(self, request: BaseRequest, hold: Hold) -> Response | Success:
         """Store what a request holds, or answer what it asks."""
         asked = read_header(request, self._guard, self._body, otlp=self._otlp)
         if asked is None:
@@ -119,9 +122,9 @@ class Handler:
             return await self._store_metrics(request, asked, hold)
         if asked.kind is Kind.LINES:
             await self._store_lines(request, asked, hold)
-        else:
-            await self._store(self._chunk(await self._bodies.receive(request, asked, hold), asked))
-        return None
+            return STORED  # its clients know no 202
+        await self._store(self._chunk(await self._bodies.receive(request, asked, hold), asked))
+        return self._stored
 
     async def _store_lines(self, request: BaseRequest, asked: Asked, hold: Hold) -> None:
         # Imported here, so that an agent to which nobody speaks line protocol does not hold it in memory.
@@ -176,6 +179,8 @@ class Handler:
             await self._intake.submit(self._name, self._class, chunk)
         except RefusedError as error:
             raise refused(error) from None
+        except NotAtHubError as error:
+            raise not_at_hub(error, keyed=chunk.request is not None) from None
         except UnknownOutcomeError:
             raise unknown_outcome(keyed=chunk.request is not None) from None
 

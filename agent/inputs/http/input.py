@@ -4,10 +4,11 @@ not answered with 204 is still its sender's.
 `POST /v1/readings`, `Content-Type: application/x-ndjson` (a reading a line) or `application/json` (an array
 of at most 1 MiB, or one reading); `Content-Encoding: gzip` or `zstd`; `Idempotency-Key` makes a repeat safe.
 
-204 stored; 400 lines that are no readings, each named; 401 token; 403 `Origin`; 404, 405; 408 too slow;
-411, 413 length; 415 type or encoding; 421 `Host`; 422 key used for another body; 429 the stream is full;
-503 server away, busy or stopping. With all but 204 nothing of the request is stored, save one: 504 says
-that nobody knows yet, and that a repeat under the same `Idempotency-Key` finds out. 429 and 503 carry
+204 stored (202 with `ack = "accepted"`, whose body says so); 400 lines that are no readings, each named; 401
+token; 403 `Origin`; 404, 405; 408 too slow; 411, 413 length; 415 type or encoding; 421 `Host`; 422 key used
+for another body; 429 the stream is full; 503 server away, busy or stopping. With a refusal nothing of the
+request is stored, save one: 504 says that nobody knows yet, or that it is stored and not yet at the hub
+(`ack = "hub"`), and that a repeat under the same `Idempotency-Key` finds out. 429 and 503 carry
 `Retry-After`.
 
 `POST /write` and `POST /api/v2/write` take Influx line protocol; `precision` is ns (the default), us, ms, s,
@@ -25,6 +26,8 @@ while it is taken apart, for that is what it may need.
 Options (`[[input]]` with `type = "http"`):
 - `name` ("http"): names the input in batch subjects and metrics.
 - `class` ("normal"): the class of its readings.
+- `ack` ("stored"): what success means, "accepted", "stored" or "hub" (docs/acknowledgement.md). Clients of
+  InfluxDB and exporters of OpenTelemetry see their own success with each.
 - `listen` ("127.0.0.1:8080"): address and port.
 - `body` ("16MiB"): the largest body, as it comes and unpacked.
 - `max_connections` (128): connections beyond are answered 503 and closed.
@@ -145,6 +148,7 @@ class HttpInput:
             buffer=options.buffer,
             device_tag=options.device_tag,
             otlp=options.otlp,
+            ack=options.ack,
             intake=intake,
             metrics=self._metrics,
             stopping=stopping,

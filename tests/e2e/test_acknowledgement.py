@@ -1,0 +1,144 @@
+"""What an acknowledgement of each level means, and that no reading leaves the account."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from agent import publisher
+from agent.config import Config, Publish, Seconds, Size, StreamClass
+from agent.inputs.http import HttpOptions
+from agent.intake import Level, Reason, RefusedError
+from agent.server.health import Kind, Trouble
+from tests.agents import CLASS, Agent, agent, chunk, leaf_config, shelf
+from tests.e2e.test_leaf_agent import SMALL, noise, refusal_of
+from tests.servers import World, until
+
+QUICK = Publish(linger=Seconds(0.005), drain=Seconds(1.0))
+LATE = "petiole_refused_after_acceptance_readings_total"
+
+
+def at_level(
+    world: World, tmp_path: Path, ack: Level, publish: Publish = QUICK, stream: StreamClass | None = None
+) -> Config:
+    """An agent whose input `http` acknowledges at a level."""
+    config = leaf_config(world.leaf, tmp_path / "state", publish, stream)
+    config.input = [HttpOptions(ack=ack)]
+    return config
+
+
+def lost(one: Agent, reason: str) -> float:
+    """Readings that were accepted and then refused."""
+    return one.value(LATE, input="http", **{"class": CLASS}, reason=reason)
+
+
+def unaccounted(one: Agent) -> float:
+    value = one.metrics.registry.get_sample_value("petiole_unaccounted_readings", {"class": CLASS})
+    assert value is not None
+    return value
+
+
+async def test_what_is_accepted_waits_in_memory_for_the_server_to_come_back(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher, "PATIENCE", 0.3)
+    monkeypatch.setattr(publisher, "AWAY_GRACE", 0.1)
+    publish = Publish(linger=Seconds(0.005), in_flight=Size(20_000), batch_bytes=Size(5_000))
+    async with agent(at_level(world, tmp_path, "accepted", publish)) as one:
+        await one.submit(chunk("before", key="before"))
+        await world.leaf.kill()
+        await until(lambda: not one.leaf.ready()[0], "the agent has noticed")
+        accepted = 0
+        while (refusal := await refusal_of(one.submit(chunk(f"n{accepted}", 10)))) is None:
+            accepted += 1
+            assert unaccounted(one) == 0
+        assert refusal.reason is Reason.BUSY, "the budget is full, and the sender is told"
+        assert refusal.retry_after
+        assert accepted > 10
+        with pytest.raises(RefusedError):
+            await one.submit(chunk("stored first", position="7"))
+        await world.leaf.start()
+        await until(lambda: one.value("petiole_in_flight_bytes") == 0, "all is settled")
+        assert unaccounted(one) == 0
+        texts = await (await shelf(world.leaf)).texts()
+        assert texts == ["before/0", *(f"n{number}/{row}" for number in range(accepted) for row in range(10))]
+
+
+async def test_a_repeat_of_what_is_only_accepted_is_accepted_and_stored_once(
+    world: World, tmp_path: Path
+) -> None:
+    async with agent(at_level(world, tmp_path, "accepted")) as one:
+        await one.submit(chunk("before", key="before"))
+        await world.leaf.kill()
+        for _ in range(3):
+            await one.submit(chunk("a", key="k"))
+        await world.leaf.start()
+        await until(lambda: one.value("petiole_in_flight_bytes") == 0, "all is settled")
+        await one.submit(chunk("a", key="k"))
+        assert await (await shelf(world.leaf)).texts() == ["before/0", "a/0"]
+
+
+async def test_what_a_full_stream_refuses_after_acceptance_is_counted_and_named(
+    world: World, tmp_path: Path
+) -> None:
+    async with agent(at_level(world, tmp_path, "accepted", stream=SMALL)) as one:
+        sent = 0
+        while not lost(one, "stream_full"):
+            if await refusal_of(one.submit(noise(f"fill-{sent}"))) is None:
+                sent += 1
+            await asyncio.sleep(0)
+        refusal = await refusal_of(one.submit(chunk("now its sender is told")))
+        assert refusal is not None
+        assert refusal.reason is Reason.FULL
+        await until(lambda: one.value("petiole_in_flight_bytes") == 0, "all is settled")
+        stored = one.value("petiole_stored_readings_total", input="http", **{"class": CLASS})
+        assert stored + lost(one, "stream_full") == sent
+        assert unaccounted(one) == 0
+        one_shelf = await shelf(world.leaf)
+        await one_shelf.js.purge(one_shelf.stream, (await one_shelf.js.stream_info(one_shelf.stream)).last)
+        await asyncio.wait_for(one.stop(), 10)
+        record = (await one_shelf.ledgers())[-1]
+        assert record.final
+        assert record.readings.refused_late == lost(one, "stream_full")
+        assert {reason for _, _, reason in record.refused} >= {"stream_full after acceptance"}
+
+
+async def test_what_a_stop_loses_of_what_was_accepted_is_told_by_the_next_run(
+    world: World, tmp_path: Path
+) -> None:
+    config = at_level(world, tmp_path, "accepted")
+    async with agent(config) as one:
+        await one.submit(chunk("before"))
+        await until(lambda: one.value("petiole_in_flight_bytes") == 0, "that is stored")
+        await world.leaf.kill()
+        await until(lambda: not one.leaf.ready()[0], "the agent has noticed")
+        await one.submit(chunk("lost", 3))
+        await asyncio.wait_for(one.stop(), 10)
+        assert lost(one, "stopping") == 3
+        assert unaccounted(one) == 0
+        await world.leaf.start()
+    async with agent(config):
+        record = (await (await shelf(world.leaf)).ledgers())[-1]
+    assert record.previous is not None
+    assert not record.previous.closed
+    assert record.previous.readings.accepted == 4
+    assert record.previous.readings.refused_late == 3
+
+
+async def test_what_is_accepted_waits_while_the_server_says_that_it_cannot_store(
+    world: World, tmp_path: Path
+) -> None:
+    async with agent(at_level(world, tmp_path, "accepted", Publish(linger=Seconds(0.2)))) as one:
+        await one.submit(chunk("a"))
+        one.health.found(Trouble(Kind.SHUT_DOWN, "for a test"))
+        refusal = await refusal_of(one.submit(chunk("its sender is told")))
+        assert refusal is not None
+        assert refusal.reason is Reason.UNAVAILABLE
+        await until(lambda: len(one.leaf._sender._waiting) == 1, "it waits")
+        assert unaccounted(one) == 0
+        one.health.found(None)
+        await until(lambda: one.value("petiole_in_flight_bytes") == 0, "it is stored")
+        assert await (await shelf(world.leaf)).texts() == ["a/0"]
+        assert unaccounted(one) == 0
