@@ -37,6 +37,11 @@ class Incarnation:
         """The transaction of every table that refine writes, up to which sequence it was refined."""
         return f"refine:{HUB_DOMAIN}/{self.stream}@{self.created}"
 
+    @property
+    def thinned(self) -> str:
+        """The transaction of bronze that says up to which sequence its payloads are dropped."""
+        return f"thin:{HUB_DOMAIN}/{self.stream}@{self.created}"
+
 
 def current(bronze: Table, info: StreamInfo, conn: Connection) -> Incarnation:
     """The history that the stream has now: the last one that bronze knows of it, unless the message where

@@ -9,6 +9,7 @@ same offset in a second time.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -16,12 +17,15 @@ from typing import Final
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 
 from hub_jobs.tables.parquet import PartFile
 from hub_jobs.tables.schemas import SCHEMAS, VERSION
 
 _VERSION_KEY: Final = "petiole.version"
+_REWRITES: Final = "rewrite"
+"""The transaction that every rewriting commit carries: delta-rs lets two commits remove the same file, and
+the rows of both would stay (seen with 1.6.6). It does compare transactions."""
 
 
 class TableError(Exception):
@@ -56,16 +60,54 @@ class Table:
         """Add files and set offsets in one commit; `replace` drops all rows that were there. `notes` go
         into the commit's history. Durable on return. Raises `ConflictError`, after which the files are
         gone."""
+        added = [_add(file, changed=True) for file in files]
+        self._commit(files, added, "overwrite" if replace else "append", offsets, notes)
+
+    def rewrite(
+        self,
+        files: Sequence[PartFile],
+        replaced: Sequence[str],
+        offsets: Mapping[str, int] | None = None,
+        *,
+        changed: bool = False,
+    ) -> None:
+        """Put files in the place of others (paths below the table) in one commit; appends may go on
+        meanwhile. `changed` says that the rows are not the same ones in other files. Raises `ConflictError`
+        when another rewrite was first, after which the new files are gone."""
+        now = time.time_ns() // 1_000_000
+        actions: list[AddAction | RemoveAction] = [
+            *(_add(file, changed=changed) for file in files),
+            *(RemoveAction(path, changed, now, None, {}) for path in replaced),
+        ]
+        turn = {_REWRITES: (self.offset(_REWRITES) or 0) + 1}
+        self._commit(files, actions, "append", {**(offsets or {}), **turn}, None)
+
+    def vacuum(self, hours: float, *, dry_run: bool) -> list[str]:
+        """Delete files that this snapshot does not name and that are older than `hours`, also those that no
+        commit ever named; returns their paths. Raises `TableError`."""
+        try:
+            found = self.delta.vacuum(
+                retention_hours=int(hours), dry_run=dry_run, enforce_retention_duration=False, full=True
+            )
+        except (DeltaError, OSError) as error:
+            raise TableError(f"table {self.path}: its old files can't be deleted: {error}") from error
+        return sorted(set(found))
+
+    def _commit(
+        self,
+        files: Sequence[PartFile],
+        actions: Sequence[AddAction | RemoveAction],
+        mode: str,
+        offsets: Mapping[str, int],
+        notes: Mapping[str, str] | None,
+    ) -> None:
         properties = CommitProperties(
             app_transactions=[Transaction(app_id, version) for app_id, version in offsets.items()],
             custom_metadata=dict(notes or {}),
         )
         try:
             self.delta.create_write_transaction(
-                [_add(file) for file in files],
-                mode="overwrite" if replace else "append",
-                schema=self.delta.schema(),
-                commit_properties=properties,
+                list(actions), mode=mode, schema=self.delta.schema(), commit_properties=properties
             )
         except CommitFailedError as error:
             self.discard(files)
@@ -137,5 +179,5 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def _add(file: PartFile) -> AddAction:
-    return AddAction(file.path, file.size, {}, file.modified, True, file.stats)
+def _add(file: PartFile, *, changed: bool) -> AddAction:
+    return AddAction(file.path, file.size, {}, file.modified, changed, file.stats)

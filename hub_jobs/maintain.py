@@ -1,0 +1,158 @@
+"""python hub_jobs/maintain.py: keeps the tables small and quick. It needs no Spark.
+
+Small files are written together; payloads in `bronze` that are old and refined may be dropped; what no
+table names any more is deleted from the disk once no job can be reading it. Each step is one commit, and
+jobs may run meanwhile. What a row of bronze is, its identity and digest, is never dropped: repeats are known
+by it, and the audit counts by it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from agent.contract import Exit
+from hub_jobs import incarnations
+from hub_jobs.exits import ended, say
+from hub_jobs.incarnations import Incarnation
+from hub_jobs.tables import Table, ensure_table, open_table
+from hub_jobs.tables.compaction import groups, rewrite, small_files
+from hub_jobs.tables.scan import files
+from hub_jobs.tables.schemas import SCHEMAS
+
+_NAME: Final = "maintain"
+_LEAST_VACUUM_DAYS: Final = 1
+_KEPT: Final = r"^tel\.[^.]+\.[^.]+\._(?:ledger|clock)$"
+"""Subjects whose payloads stay: the audit and corrections read them again each time, and they are small."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says; times in days."""
+
+    lake: Path
+    thin_after: float | None
+    vacuum_after: float
+    dry_run: bool
+
+
+def main(argv: Sequence[str] | None = None) -> Exit:
+    """Run the job and return its exit code."""
+    options = _options(argv)
+    return ended(_NAME, lambda: run(options))
+
+
+def run(options: Options) -> Exit:
+    """Maintain all tables of a lake. Raises `ConflictError` when another maintenance was faster."""
+    tables = [table for name in SCHEMAS if (table := open_table(options.lake, name)) is not None]
+    if not tables:
+        say(_NAME, f"there is no table in {options.lake}: give --lake the directory that ingest writes to")
+        return Exit.USAGE
+    if options.thin_after is not None:
+        _thin(options, datetime.now(UTC) - timedelta(days=options.thin_after))
+    for table in tables:
+        _compact(options, ensure_table(options.lake, table.name))
+        _vacuum(options, ensure_table(options.lake, table.name))
+    return Exit.WELL
+
+
+def _compact(options: Options, table: Table) -> None:
+    found = groups(small_files(table))
+    count = sum(map(len, found))
+    if not found:
+        return
+    if options.dry_run:
+        say(_NAME, f"{table.name}: {count} small files would become {len(found)}")
+        return
+    written = [file for group in found for file in rewrite(options.lake, table, [one.path for one in group])]
+    table.rewrite(written, [one.path for group in found for one in group])
+    say(_NAME, f"{table.name}: {count} small files became {len(written)}")
+
+
+def _thin(options: Options, before: datetime) -> None:
+    """Drop the payloads of rows of bronze that arrived before a moment and are refined."""
+    bronze, readings = open_table(options.lake, "bronze"), open_table(options.lake, "readings")
+    if bronze is None or readings is None:
+        return
+    ends: dict[str, int] = {}
+    paths: list[str] = []
+    for one in incarnations.all_of(bronze):
+        chosen, end = _to_thin(bronze, one, readings.offset(one.refined) or 0, before)
+        if chosen:
+            paths += chosen
+            ends[one.thinned] = end
+    if not paths:
+        return
+    if options.dry_run:
+        say(_NAME, f"bronze: the payloads in {len(paths)} files would be dropped")
+        return
+    written = [file for path in paths for file in rewrite(options.lake, bronze, [path], _thinned)]
+    bronze.rewrite(written, paths, ends, changed=True)
+    say(
+        _NAME, f"bronze: the payloads in {len(paths)} files that arrived before {before:%Y-%m-%d} are dropped"
+    )
+
+
+def _to_thin(bronze: Table, one: Incarnation, refined: int, before: datetime) -> tuple[list[str], int]:
+    """The files of an incarnation that are old as a whole and refined, and where the last of them ends."""
+    thinned = bronze.offset(one.thinned) or 0
+    columns = ("min.stream", "min.created", "max.seq", "max.arrived", "path")
+    chosen = [
+        (last, path)
+        for stream, created, last, arrived, path in zip(
+            *(files(bronze)[name].to_pylist() for name in columns), strict=True
+        )
+        if (stream, created) == (one.stream, one.created) and thinned < last <= refined and arrived < before
+    ]
+    return [path for _, path in chosen], max((last for last, _ in chosen), default=0)
+
+
+def _thinned(rows: pa.Table) -> pa.Table:
+    kept = pc.match_substring_regex(rows["subject"], _KEPT)
+    payload = pc.if_else(kept, rows["payload"], pa.scalar(None, pa.binary()))
+    return rows.set_column(rows.column_names.index("payload"), rows.schema.field("payload"), payload)
+
+
+def _vacuum(options: Options, table: Table) -> None:
+    gone = table.vacuum(options.vacuum_after * 24, dry_run=options.dry_run)
+    if gone:
+        verb = "would be" if options.dry_run else "were"
+        say(_NAME, f"{table.name}: {len(gone)} files that no table names {verb} deleted")
+
+
+def _options(argv: Sequence[str] | None) -> Options:
+    parser = argparse.ArgumentParser(prog="maintain.py", description="Keep the tables small and quick.")
+    parser.add_argument("--lake", required=True, type=Path, help="the directory of the tables")
+    parser.add_argument(
+        "--thin-bronze-after",
+        type=float,
+        metavar="DAYS",
+        help="drop payloads of bronze that are refined and older than this (default: keep them); what is "
+        "dropped can't be refined again",
+    )
+    parser.add_argument(
+        "--vacuum-after",
+        type=float,
+        default=7.0,
+        metavar="DAYS",
+        help="delete files that no table names after this (default: 7); longer than any job runs",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    given = parser.parse_args(argv)
+    if given.vacuum_after < _LEAST_VACUUM_DAYS:
+        parser.error(f"--vacuum-after is {given.vacuum_after:g}: a job that still runs would lose its files")
+    if given.thin_bronze_after is not None and given.thin_bronze_after < 0:
+        parser.error(f"--thin-bronze-after is {given.thin_bronze_after:g}; give a number of days from 0 on")
+    return Options(given.lake.absolute(), given.thin_bronze_after, given.vacuum_after, given.dry_run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

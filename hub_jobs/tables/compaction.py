@@ -1,0 +1,120 @@
+"""Writing files of a table anew: small ones together, rows changed or left as they are. It commits nothing.
+
+A table of many small files is slow: Spark opens each, about two milliseconds a file and query. Only small
+files are taken, and only neighbours, so that a row is written anew a few times in its life and files keep
+narrow bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hub_jobs.tables.delta import Table
+from hub_jobs.tables.parquet import MAX_FILE_BYTES, PartFile, PartWriter
+from hub_jobs.tables.scan import files
+
+FEW: Final = 8
+"""So many small files are written together even where they make another small one."""
+_GROUP_ROWS: Final = 65_536
+_GROUP_BYTES: Final = 32 * 1024**2
+
+_NEIGHBOURS: Final = {
+    "bronze": (("min.stream", "min.created"), "min.seq"),
+    "readings": ((), "min.arrived"),
+    "quarantine": ((), "min.arrived"),
+    "audit": ((), "min.at"),
+}
+"""By table: the columns in which files must agree to be written together, and the one that orders them. A
+file of bronze holds one incarnation of a stream."""
+
+
+class Small(NamedTuple):
+    """A file: what it must agree in, its place among its like, its path below the table and its bytes."""
+
+    key: tuple[str, ...]
+    place: Any
+    path: str
+    size: int
+
+
+def groups(held: Iterable[Small], target: int = MAX_FILE_BYTES) -> list[list[Small]]:
+    """Which files are worth writing together, each group in order: neighbours below half the target, until
+    they make up the target; and a rest only when it makes a file that is left alone, or is many files."""
+    found = []
+    small = sorted(one for one in held if one.size < target // 2)
+    for _, like in groupby(small, key=lambda one: one.key):
+        for group in _filled(like, target):
+            size = sum(one.size for one in group)
+            if len(group) > 1 and (size >= target // 2 or len(group) >= FEW):
+                found.append(group)
+    return found
+
+
+def _filled(like: Iterable[Small], target: int) -> Iterator[list[Small]]:
+    group: list[Small] = []
+    for one in like:
+        if group and sum(each.size for each in group) + one.size > target:
+            yield group
+            group = []
+        group.append(one)
+    if group:
+        yield group
+
+
+def small_files(table: Table) -> list[Small]:
+    """All files of a table, as `groups` wants them; none of a table that is replaced as a whole."""
+    if table.name not in _NEIGHBOURS:
+        return []
+    found = files(table)
+    names, order = _NEIGHBOURS[table.name]
+    if not found.num_rows or order not in found.column_names:
+        return []
+    rows = found.select([*names, order, "path", "size_bytes"]).to_pylist()
+    return [
+        Small(tuple(str(row[name]) for name in names), row[order], row["path"], row["size_bytes"])
+        for row in rows
+        if row[order] is not None
+    ]
+
+
+def rewrite(
+    lake: Path,
+    table: Table,
+    paths: Sequence[str],
+    change: Callable[[pa.Table], pa.Table] = lambda rows: rows,
+) -> list[PartFile]:
+    """Write the rows of some files, in order, into new ones; a row group or two are in memory at a time.
+    Columns that old files lack are null."""
+    with PartWriter(lake, table.name) as writer:
+        gathered: list[pa.Table] = []
+        for rows in _rows(table, paths):
+            gathered.append(rows)
+            if (
+                sum(one.num_rows for one in gathered) >= _GROUP_ROWS
+                or sum(one.nbytes for one in gathered) >= _GROUP_BYTES
+            ):
+                writer.write(change(pa.concat_tables(gathered)))
+                gathered.clear()
+        if gathered:
+            writer.write(change(pa.concat_tables(gathered)))
+    return writer.files
+
+
+def _rows(table: Table, paths: Sequence[str]) -> Iterator[pa.Table]:
+    for path in paths:
+        with pq.ParquetFile(table.path / path) as file:
+            for number in range(file.num_row_groups):
+                rows = file.read_row_group(number)
+                columns = [
+                    rows[field.name].cast(field.type)
+                    if field.name in rows.column_names
+                    else pa.nulls(rows.num_rows, field.type)
+                    for field in table.schema
+                ]
+                yield pa.table(columns, schema=table.schema)
