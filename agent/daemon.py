@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,11 +30,13 @@ from agent.server.gate import LinkGate
 from agent.server.health import ServerHealth
 from agent.server.keys import SeedError
 from agent.server.process import EmbeddedServer
-from agent.server.render import RenderError
+from agent.server.quoting import RenderError
 from agent.server.setup import identities, server_config, server_directory
 from agent.server.watch import ServerWatch
 from agent.state import StateError, StateFile
 from agent.supervision import keep_serving
+
+_LOOK_SECONDS = 0.1
 
 log = structlog.get_logger("agent")
 
@@ -141,9 +144,12 @@ async def _serve(
         if server is not None and config.link.windows:
             gate = LinkGate(server[0], Windows(config.link.windows), health)
         gating = None if gate is None else group.create_task(keep_serving("link gate", gate.run))
+        opening = None
+        if server is not None and config.nats.mqtt.on:
+            opening = group.create_task(keep_serving("mqtt", partial(_open_mqtt, server[0], role)))
         log.info("started", domain=config.domain, role=config.role, pid=os.getpid())
         await role.run(stopping)
-        for task in (watching, gating):
+        for task in (watching, gating, opening):
             if task is not None:
                 task.cancel()
         if server is not None:
@@ -170,6 +176,13 @@ def _role(
     from agent.leaf import Leaf
 
     return Leaf(config, state, metrics, inputs, health, reload)
+
+
+async def _open_mqtt(server: EmbeddedServer, role: Role) -> None:
+    """Let MQTT devices in once the streams are there that store what they send."""
+    while not role.ready()[0]:  # noqa: ASYNC110 - the role has no event for it
+        await asyncio.sleep(_LOOK_SECONDS)
+    await server.open_mqtt()
 
 
 def _watch(config: Config, server: EmbeddedServer | None, health: ServerHealth) -> ServerWatch | None:

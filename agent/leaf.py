@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 from nats.aio.client import Client
 
-from agent import contract, request_file
+from agent import contract, request_file, streams
 from agent.accumulator import Limits
 from agent.bookkeeping import Books
 from agent.burial import Burial
@@ -223,8 +223,11 @@ class Leaf:
         recall = Recall(nc, js, self._config.domain)
         infos: dict[str, StreamInfo] = {}
         stored: dict[str, int] = {}
+        mqtt = self._config.nats.mqtt.on
+        for stream in streams.mqtt_streams() if mqtt else ():
+            await js.ensure_stream(stream)
         for name, cls in self._classes.items():
-            info, verdict = await make_ready(js, self._config.domain, cls, self._state)
+            info, verdict = await make_ready(js, self._config.domain, cls, self._state, mqtt=mqtt)
             await ensure_rate(js, self._config.domain, cls, self._state.current.epochs[name])
             if verdict is not None:
                 self.link.epoch_begun(name, verdict)

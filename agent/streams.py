@@ -15,12 +15,17 @@ MAX_ACK_PENDING: Final = 10_000
 ORIGIN_METADATA: Final = "petiole.origin"
 
 
-def leaf_stream(domain: str, cls: StreamClass) -> dict[str, Any]:
+def leaf_stream(domain: str, cls: StreamClass, *, mqtt: bool = False) -> dict[str, Any]:
     """The stream of one class. `max_age` is 0 on purpose: the server compares it with the wall clock, and a
-    clock that is set would expire the backlog."""
+    clock that is set would expire the backlog. With `mqtt` it is also where nats-server stores what devices
+    send with QoS 1 or 2, so that a device is answered when its reading is stored here, and only then."""
+    subjects = [contract.leaf_subjects(domain, cls.name)]
+    if mqtt:
+        subjects.append(contract.mqtt_store_subject(cls.name))
     return {
         "name": contract.leaf_stream(domain, cls.name),
-        "subjects": [contract.leaf_subjects(domain, cls.name)],
+        "subjects": subjects,
+        **(_from_mqtt(domain, cls.name) if mqtt else {}),
         "retention": "limits",
         "storage": "file",
         "compression": "s2",
@@ -34,6 +39,30 @@ def leaf_stream(domain: str, cls: StreamClass) -> dict[str, Any]:
         "allow_direct": True,
         "metadata": contract.stream_metadata(domain, cls.name),
     }
+
+
+def _from_mqtt(domain: str, cls: str) -> dict[str, Any]:
+    stored = contract.leaf_subjects(domain, cls).replace(">", "{{wildcard(1)}}.{{wildcard(2)}}")
+    return {"subject_transform": {"src": contract.mqtt_store_subject(cls), "dest": stored}}
+
+
+def mqtt_streams() -> list[dict[str, Any]]:
+    """The streams that nats-server would make for MQTT by itself, which takes them as they are when they are
+    there. `$MQTT_msgs` would store, and answer for, what devices send and drop it when nobody subscribes:
+    here it gets a subject that nobody uses, so that only the streams of the classes answer."""
+    common = {"storage": "file", "num_replicas": 1}
+    return [
+        {**common, "name": contract.MQTT_MESSAGES, "subjects": ["$MQTT.msgs.none"], "retention": "interest"},
+        {
+            **common,
+            "name": contract.MQTT_RETAINED,
+            "subjects": ["$MQTT.rmsgs.>"],
+            "retention": "limits",
+            "max_msgs_per_subject": 1,
+            "max_bytes": contract.MQTT_RETAINED_BYTES,
+            "discard": "new",
+        },
+    ]
 
 
 def rate_limit(cls: StreamClass) -> int:

@@ -16,7 +16,7 @@ from agent.config import Config, ConfigError, listen_address
 from agent.inputs import INPUTS
 from agent.intake import Input
 from agent.metrics import Metrics
-from agent.server.setup import taken_ports
+from agent.server.setup import identities, taken_ports
 
 _FIXED = ("domain", "role", "state_dir")
 """What a running agent cannot change: its state file would not be that of the new one."""
@@ -31,11 +31,21 @@ def command(config: ConfigFile) -> None:
     admin = AdminServer(listen_address(settings.admin.listen), metrics, dict, lambda: (False, ""))
     if problems := taken_ports(settings) + _checked([*inputs, admin]):
         end(problems)
+    inputs += _qos0(settings, metrics)
     raise typer.Exit(daemon.run(settings, inputs, metrics, partial(_problems, config, settings)))
 
 
 def _inputs(settings: Config, metrics: Metrics) -> list[Input]:
     return [INPUTS[options.__struct_config__.tag].make(options, metrics) for options in settings.input]
+
+
+def _qos0(settings: Config, metrics: Metrics) -> list[Input]:
+    if not settings.nats.mqtt.on:
+        return []
+    from agent.inputs.qos0 import Qos0Input  # not held in memory where no device speaks MQTT
+
+    classes = [one.name for one in settings.class_]
+    return [Qos0Input(settings.nats.listen, identities(settings).account, classes, metrics)]
 
 
 def _checked(parts: Iterable[object]) -> list[str]:

@@ -11,7 +11,7 @@ from agent.contract import Exit
 from agent.server.binary import ServerError
 from agent.server.keys import SeedError
 from agent.server.process import EmbeddedServer
-from agent.server.render import RenderError
+from agent.server.quoting import RenderError
 from agent.server.setup import server_config, server_directory
 from agent.state import machine_id
 

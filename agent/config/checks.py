@@ -11,9 +11,10 @@ from urllib.parse import urlsplit
 from agent import contract
 from agent.config.aggregates import aggregates
 from agent.config.link_checks import check_links
+from agent.config.mqtt_checks import check_mqtt
 from agent.config.problem import Problem
 from agent.config.schema import Config, Nats, listen_address
-from agent.contract import COMMANDS_BYTES
+from agent.contract import COMMANDS_BYTES, MQTT_RETAINED_BYTES
 from agent.link import windows
 from agent.listening import EVERYWHERE
 from agent.server.keys import is_public_key
@@ -37,6 +38,7 @@ def check(config: Config) -> Iterator[Problem]:
     yield from _hub_streams(config)
     yield from _addresses(config)
     yield from check_links(config)
+    yield from check_mqtt(config)
     yield from _sizes(config)
     yield from _secrets(config.nats)
 
@@ -64,7 +66,7 @@ def _inputs(config: Config) -> Iterator[Problem]:
         key = f"input[{number}]"
         yield from _contract(f"{key}.name", contract.check_input, one.name, "choose another name")
         yield from _once(f"{key}.name", one.name, seen)
-        if one.name in (contract.COMMANDS_INPUT, contract.AGENT_INPUT):
+        if one.name in (contract.COMMANDS_INPUT, contract.AGENT_INPUT, contract.QOS0_INPUT):
             yield Problem(f"{key}.name", f'"{one.name}" is the agent\'s own', "choose another name")
         if one.pulls and one.ack == "accepted":
             yield Problem(
@@ -185,6 +187,8 @@ def _listeners(config: Config) -> Iterator[tuple[str, str]]:
     yield "nats.listen", config.nats.listen
     if config.role == "hub":
         yield "nats.leaf_listen", config.nats.leaf_listen
+    elif config.nats.mqtt.on:
+        yield "nats.mqtt.listen", config.nats.mqtt.listen
     yield "admin.listen", config.admin.listen
     for number, one in _rows(config.input):
         if hasattr(one, "listen"):
@@ -226,6 +230,8 @@ def _sizes(config: Config) -> Iterator[Problem]:
         )
     streams = [*_rows(config.class_), *_rows(config.mirror), *_rows(config.source)]
     total = sum(one.max_bytes for _, one in streams) + COMMANDS_BYTES
+    if config.nats.mqtt.on:
+        total += MQTT_RETAINED_BYTES
     if config.nats.server == "embedded" and config.role == "leaf" and total > config.nats.max_file_store:
         yield Problem(
             "nats.max_file_store",

@@ -81,6 +81,27 @@ class Log(Struct, forbid_unknown_fields=True):
     format: Literal["auto", "json", "console"] = "auto"
 
 
+class MqttUser(Struct, forbid_unknown_fields=True):
+    """A user name of MQTT devices. The file, of mode 0600, holds the password, or its bcrypt hash."""
+
+    name: str
+    password_file: Path
+
+
+class Mqtt(Struct, forbid_unknown_fields=True):
+    """The local server's listener for MQTT devices (role leaf); there is none without users."""
+
+    listen: str = "127.0.0.1:1883"
+    users: list[MqttUser] = []
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+
+    @property
+    def on(self) -> bool:
+        """Whether there is a listener."""
+        return bool(self.users)
+
+
 class Nats(Struct, forbid_unknown_fields=True):
     """The local nats-server: run by the agent (`embedded`) or there already (`external`). `apps` are programs
     on this machine that have commands of their own."""
@@ -97,6 +118,7 @@ class Nats(Struct, forbid_unknown_fields=True):
     jobs_seed_file: Path | None = None
     device_seed_file: Path | None = None
     apps: list[str] = []
+    mqtt: Mqtt = msgspec.field(default_factory=Mqtt)
 
 
 class StreamClass(Struct, forbid_unknown_fields=True):

@@ -17,9 +17,18 @@ RESERVED_DOMAINS: Final = frozenset({HUB_DOMAIN, "registrar", "jobs", "device"})
 DEFAULT_CLASS: Final = "normal"
 AGENT_INPUT: Final = "agent"
 """The name under which the agent stores readings of itself."""
+QOS0_INPUT: Final = "qos0"
+"""The name under which it stores what MQTT devices send to its own server with QoS 0."""
+H_MQTT: Final = "Nmqtt-Pub"
+"""The header by which nats-server marks what came over MQTT; its value is the QoS."""
 COMMANDS: Final = "COMMANDS"
 COMMANDS_BYTES: Final = 64 * 2**20
 """The most that the stream of commands takes, on the hub and in each mirror; the server reserves it."""
+MQTT_MESSAGES: Final = "$MQTT_msgs"
+MQTT_RETAINED: Final = "$MQTT_rmsgs"
+"""Streams of a leaf's server for MQTT: of messages with QoS 1 or 2, and of retained ones."""
+MQTT_RETAINED_BYTES: Final = 16 * 2**20
+"""The most that retained messages take; nobody may subscribe to them."""
 FLEET_BUCKET: Final = "petiole_fleet"
 ACCOUNT: Final = "PETIOLE"
 APP: Final = "agent"
@@ -129,6 +138,22 @@ def direct_subject(domain: str, cls: str, device: str, metric: str) -> str:
         if token.startswith("_"):
             raise ContractError(f"{name} {token!r} begins with '_', which is the agent's own")
     return f"tel.{domain}.{cls}.{device}.{metric}"
+
+
+def mqtt_subject(cls: str) -> str:
+    """Where readings of MQTT devices arrive, with every QoS: the topic `readings/<class>/<device>/<metric>`
+    as nats-server makes a subject of it. No stream takes them from here."""
+    return f"readings.{cls}.*.*"
+
+
+def mqtt_store_subject(cls: str) -> str:
+    """Where nats-server stores them with QoS 1 or 2; it answers the device once a stream has."""
+    return f"$MQTT.msgs.{mqtt_subject(cls)}"
+
+
+def mqtt_text(token: str) -> str:
+    """A level of an MQTT topic as its device wrote it: in a subject nats-server writes a dot as `//`."""
+    return token.replace("//", ".")
 
 
 def command_subject(domain: str, app: str, verb: str) -> str:

@@ -13,11 +13,12 @@ from agent.state import StateFile
 
 
 async def make_ready(
-    js: JetStream, domain: str, cls: StreamClass, state: StateFile
+    js: JetStream, domain: str, cls: StreamClass, state: StateFile, *, mqtt: bool = False
 ) -> tuple[StreamInfo, NewEpoch | None]:
     """Make the stream of a class, look at it as the guard says, and start a new epoch where that is needed.
-    Returns the stream and what was done. Raises `ApiError` or `UnavailableError`."""
-    info = await js.ensure_stream(streams.leaf_stream(domain, cls))
+    With `mqtt` it stores what MQTT devices send, too. Returns the stream and what was done. Raises `ApiError`
+    or `UnavailableError`."""
+    info = await js.ensure_stream(streams.leaf_stream(domain, cls, mqtt=mqtt))
     current = state.current
     remembered = Remembered(
         current.epochs.get(cls.name), current.acked.get(cls.name), current.checkpoint.get(cls.name)

@@ -16,6 +16,8 @@ from agent.contract import (
     COMMANDS,
     FLEET_BUCKET,
     HUB_DOMAIN,
+    MQTT_MESSAGES,
+    MQTT_RETAINED,
     announce_subject,
     api_prefix,
     command_consumer,
@@ -26,6 +28,7 @@ from agent.contract import (
     inbox_prefix,
     leaf_stream,
     link_deliver,
+    mqtt_subject,
     verify_subject,
 )
 
@@ -34,6 +37,7 @@ JOBS = "jobs"
 DEVICE = "device"
 
 _API = "$JS.API"
+_MQTT_READINGS = "readings.>"
 _FLEET_STREAM = f"KV_{FLEET_BUCKET}"
 _STREAM_VERBS = ("CREATE", "UPDATE", "INFO", "PURGE", "MSG.GET")
 _CONSUMER_VERBS = ("INFO", "DELETE", "PAUSE", "RESET", "MSG.NEXT", "DURABLE.CREATE")
@@ -46,6 +50,7 @@ class Permissions:
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
     deny_publish: tuple[str, ...] = ()
+    deny_subscribe: tuple[str, ...] = ()
     replies: bool = False
 
 
@@ -195,9 +200,12 @@ def jobs(aggregates: Iterable[str]) -> Permissions:
     )
 
 
-def agent(domain: str, classes: Iterable[str], links: Iterable[LinkRights] = ()) -> Permissions:
+def agent(
+    domain: str, classes: Iterable[str], links: Iterable[LinkRights] = (), mqtt: bool = False
+) -> Permissions:
     """A leaf's agent on its own server. It may delete its mirror of the commands, for a mirror can't be given
-    another consumer; it may not delete a stream of telemetry."""
+    another consumer; it may not delete a stream of telemetry. With `mqtt` it makes two of the streams that
+    nats-server would make for MQTT, and hears what devices send, to store what came with QoS 0."""
     streams = [leaf_stream(domain, cls) for cls in classes]
     return Permissions(
         publish=(
@@ -211,8 +219,26 @@ def agent(domain: str, classes: Iterable[str], links: Iterable[LinkRights] = ())
             *declared_link(links),
             announce_subject(domain),
             verify_subject(domain),
+            *(
+                f"{_API}.STREAM.{verb}.{stream}"
+                for stream in ((MQTT_MESSAGES, MQTT_RETAINED) if mqtt else ())
+                for verb in ("CREATE", "UPDATE", "INFO")
+            ),
         ),
-        subscribe=(f"{inbox_prefix(domain)}.>",),
+        subscribe=(f"{inbox_prefix(domain)}.>", *((_MQTT_READINGS,) if mqtt else ())),
+    )
+
+
+def mqtt() -> Permissions:
+    """A user of MQTT devices: readings of any device, and nothing to read. Below `readings` all is allowed,
+    for nats-server answers what it refuses as if it were stored, but not what no stream takes: a topic of a
+    class that is not there, or of another depth, is not answered. Only subjects that would become the agent's
+    own are refused."""
+    return Permissions(
+        publish=(_MQTT_READINGS,),
+        deny_publish=tuple(mqtt_subject("*").replace("*.*.*", f"*.{one}.>") for one in ("_batch", "_dead")),
+        subscribe=(),
+        deny_subscribe=(">",),  # an empty list of what is allowed allows all
     )
 
 

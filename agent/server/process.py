@@ -25,7 +25,8 @@ from agent.server.binary import ServerError, find_binary, version_of
 from agent.server.child import reap, spawn
 from agent.server.keys import SeedError
 from agent.server.probe import Greeting, Watched, greeting, process_of
-from agent.server.render import HubConfig, LeafConfig, RenderError, ServerConfig, address_of
+from agent.server.quoting import RenderError
+from agent.server.render import HubConfig, LeafConfig, ServerConfig, address_of
 from agent.server.workspace import Workspace
 
 Start = Literal["started", "adopted", "reloaded", "restarted"]
@@ -86,9 +87,17 @@ class EmbeddedServer:
         """Let a leaf's server have its link to the hub, or not. Raises `ServerError`; then it has what it
         had."""
         before = self.config
-        if not isinstance(before, LeafConfig) or before.link_open is open_:
-            return
-        self.config = dataclasses.replace(before, link_open=open_)
+        if isinstance(before, LeafConfig) and before.link_open is not open_:
+            await self._change(dataclasses.replace(before, link_open=open_))
+
+    async def open_mqtt(self) -> None:
+        """Let MQTT devices in. Raises `ServerError`; then they are not."""
+        before = self.config
+        if isinstance(before, LeafConfig) and before.mqtt is not None and not before.mqtt.open:
+            await self._change(dataclasses.replace(before, mqtt=dataclasses.replace(before.mqtt, open=True)))
+
+    async def _change(self, config: ServerConfig) -> None:
+        before, self.config = self.config, config
         try:
             await self.start()
         except ServerError:
@@ -228,6 +237,8 @@ class EmbeddedServer:
         listened = [self.config.listen]
         if isinstance(self.config, HubConfig):
             listened.append(self.config.leaf_listen)
+        elif self.config.mqtt is not None:
+            listened.append(self.config.mqtt.listen)
         for listen in listened:
             address = address_of(listen)
             try:

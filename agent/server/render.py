@@ -26,7 +26,9 @@ from agent.contract import (
 )
 from agent.server import permissions
 from agent.server.keys import is_public_key
+from agent.server.mqtt import MqttListener
 from agent.server.permissions import LinkRights, Permissions
+from agent.server.quoting import RenderError, quoted
 
 MAX_PAYLOAD = 8 * 1024 * 1024
 PING_SECONDS = 5
@@ -39,10 +41,6 @@ _MEMORY_STORE = 64 * 1024 * 1024
 _LOG_FILE_SIZE = 8 * 1024 * 1024
 _LOG_FILES = 3
 _HOST = re.compile(r"[A-Za-z0-9.:_-]+\Z")
-
-
-class RenderError(ValueError):
-    """A value cannot stand in a configuration; the text says which one and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +112,7 @@ class LeafConfig:
     listen: str = "127.0.0.1:4222"
     ping_seconds: int = PING_SECONDS
     link_open: bool = True
+    mqtt: MqttListener | None = None
     max_payload: int = MAX_PAYLOAD
     pid_file: Path | None = None
     log_file: Path | None = None
@@ -124,6 +123,8 @@ class LeafConfig:
             check_app(app)
         _check_keys({name: getattr(self, name) for name in ("agent", "agent_system", "device")})
         address_of(self.listen)
+        if self.mqtt is not None:
+            address_of(self.mqtt.listen)
         if not self.hub_urls:
             raise RenderError("a leaf needs the address of its hub, such as nats-leaf://hub.example:7422")
 
@@ -192,13 +193,27 @@ def _leaf(config: LeafConfig) -> dict[str, Any]:
         },
         "accounts": _accounts(
             [
-                _user(config.agent, permissions.agent(config.domain, config.classes, config.links)),
+                _user(
+                    config.agent,
+                    permissions.agent(config.domain, config.classes, config.links, config.mqtt is not None),
+                ),
                 _user(config.device, permissions.device(config.domain, config.classes, config.apps)),
+                *_mqtt_users(config.mqtt),
             ],
             [_user(config.agent_system, permissions.system(config.domain, _QUESTIONS))],
         ),
         "system_account": _SYSTEM_ACCOUNT,
+        **({} if config.mqtt is None else {"mqtt": config.mqtt.block()}),
     }
+
+
+def _mqtt_users(listener: MqttListener | None) -> list[dict[str, Any]]:
+    if listener is None or not listener.open:
+        return []
+    return [
+        {"user": user.name, _INCLUDE: include, **_granted(permissions.mqtt(), "MQTT")}
+        for include, user in listener.includes()
+    ]
 
 
 def _common(config: ServerConfig, domain: str) -> dict[str, Any]:
@@ -235,13 +250,20 @@ def _accounts(users: list[dict[str, Any]], system_users: list[dict[str, Any]]) -
 
 
 def _user(key: str, allowed: Permissions, connection: str = "STANDARD") -> dict[str, Any]:
+    return {"nkey": key, **_granted(allowed, connection)}
+
+
+def _granted(allowed: Permissions, connection: str) -> dict[str, Any]:
     publish = {"allow": list(allowed.publish)}
     if allowed.deny_publish:
         publish["deny"] = list(allowed.deny_publish)
-    granted: dict[str, Any] = {"publish": publish, "subscribe": {"allow": list(allowed.subscribe)}}
+    subscribe = {"allow": list(allowed.subscribe)} if allowed.subscribe else {}
+    if allowed.deny_subscribe:
+        subscribe["deny"] = list(allowed.deny_subscribe)
+    granted: dict[str, Any] = {"publish": publish, "subscribe": subscribe}
     if allowed.replies:
         granted["allow_responses"] = {"max": 1, "expires": "1m"}
-    return {"nkey": key, "allowed_connection_types": [connection], "permissions": granted}
+    return {"allowed_connection_types": [connection], "permissions": granted}
 
 
 def _check_leaf(domain: str, classes: Sequence[str]) -> None:
@@ -284,11 +306,4 @@ def _value(value: Any, indent: str) -> str:
             items = "".join(inner + _value(one, inner) + "\n" for one in value)
             return f"[\n{items}{indent}]"
         case _:
-            return _quoted(str(value))
-
-
-def _quoted(text: str) -> str:
-    if not text.isprintable():
-        raise RenderError(f"{text!r} holds a character that cannot stand in a configuration")
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+            return quoted(str(value))

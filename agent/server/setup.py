@@ -11,6 +11,7 @@ from agent.config import Config, aggregates, listen_address
 from agent.link.windows import Windows, local_time
 from agent.listening import obstacle
 from agent.server.keys import ensure_key
+from agent.server.mqtt import MqttListener, MqttUser
 from agent.server.permissions import LinkRights
 from agent.server.probe import process_of
 from agent.server.render import HubConfig, LeafConfig, LeafUser, ServerConfig
@@ -57,6 +58,8 @@ def taken_ports(config: Config) -> list[str]:
     listened = {"nats.listen": config.nats.listen}
     if config.role == "hub":
         listened["nats.leaf_listen"] = config.nats.leaf_listen
+    elif config.nats.mqtt.on:
+        listened["nats.mqtt.listen"] = config.nats.mqtt.listen
     found = {key: obstacle(listen_address(listen)) for key, listen in listened.items()}
     return [f"{key}: {problem}" for key, problem in found.items() if problem is not None]
 
@@ -103,9 +106,23 @@ def _leaf(config: Config, machine: str) -> LeafConfig:
         classes=tuple(cls.name for cls in config.class_),
         apps=tuple(config.nats.apps),
         links=link_rights(config),
+        mqtt=_mqtt(config),
         listen=config.nats.listen,
         ping_seconds=config.link.ping_seconds,
         link_open=Windows(config.link.windows).open(local_time()),
+    )
+
+
+def _mqtt(config: Config) -> MqttListener | None:
+    mqtt = config.nats.mqtt
+    if not mqtt.on:
+        return None
+    streams = store_directory(config) / "jetstream" / contract.ACCOUNT / "streams"
+    return MqttListener(
+        listen=mqtt.listen,
+        users=tuple(MqttUser(user.name, user.password_file) for user in mqtt.users),
+        tls=None if mqtt.tls_cert is None or mqtt.tls_key is None else (mqtt.tls_cert, mqtt.tls_key),
+        open=(streams / contract.MQTT_MESSAGES).is_dir(),
     )
 
 

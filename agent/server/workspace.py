@@ -9,6 +9,7 @@ from pathlib import Path
 from agent.files import write_private
 from agent.server.binary import ServerError, ask
 from agent.server.keys import write_link_include
+from agent.server.passwords import write_password_include
 from agent.server.render import LINK_INCLUDE, LeafConfig, ServerConfig, render
 
 _READ_AT_MOST = 256 * 1024
@@ -80,6 +81,9 @@ class Workspace:
             include = self.directory / LINK_INCLUDE
             write_link_include(config.link_key_file, include)
             digest.update(include.read_bytes())
+            for name, user in () if config.mqtt is None else config.mqtt.includes():
+                write_password_include(user.password_file, self.directory / name)
+                digest.update((self.directory / name).read_bytes())
         draft = self.configuration.with_suffix(".draft")
         write_private(draft, text.encode())
         return digest.hexdigest(), draft

@@ -4,7 +4,7 @@ reason. Pure."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
@@ -12,17 +12,19 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from agent.contract import (
+    H_MQTT,
     H_VERSION,
     VERSION,
     BatchHeaders,
     ContractError,
     Subject,
+    mqtt_text,
     parse_batch_headers,
     parse_ledger,
     parse_reading,
     parse_subject,
 )
-from hub_jobs.source.wire import parse_headers
+from hub_jobs.source.wire import header, parse_headers
 from hub_jobs.transforms.lines import (
     FAULTS,
     NO_TAGS,
@@ -107,7 +109,7 @@ def slices(row: dict[str, Any]) -> tuple[Message, Iterator[Slice]]:
         case "batch":
             return _batch(row, subject)
         case "direct":
-            return message_of(row), iter([_direct(row["payload"], subject)])
+            return message_of(row), iter([_direct(row["payload"], _device_words(row, subject))])
         case "ledger":
             _check_ledger(row["payload"], subject)
     return message_of(row), iter(())
@@ -177,6 +179,13 @@ def _check_ledger(payload: bytes, subject: Subject) -> None:
             Reason.LEDGER,
             f"ledger of {ledger.domain}, class {ledger.cls}, on the subject of another",
         )
+
+
+def _device_words(row: dict[str, Any], subject: Subject) -> Subject:
+    """The subject with device and metric as an MQTT device wrote them."""
+    if header(row["headers"], H_MQTT.encode()) is None:
+        return subject
+    return replace(subject, name=mqtt_text(subject.name), metric=mqtt_text(subject.metric))
 
 
 def _direct(payload: bytes, subject: Subject) -> Slice:

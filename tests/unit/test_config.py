@@ -316,6 +316,37 @@ def test_the_example_shows_the_defaults_of_each_input(file: Path, kind: str) -> 
         assert field.required or default is None or getattr(read, field.name) == default, field.name
 
 
+MQTT = """
+[nats.mqtt]
+listen = "127.0.0.1:4222"
+tls_cert = "/nonexistent"
+[[nats.mqtt.users]]
+name = "a b"
+password_file = "/nonexistent"
+[[nats.mqtt.users]]
+name = "a b"
+"""
+
+
+def test_a_listener_for_devices_is_checked_down_to_its_files(file: Path) -> None:
+    told = problems(file, LEAF + MQTT)
+    assert [one.partition(":")[0] for one in told] == [
+        "nats.mqtt.users[2].password_file",
+        "nats.mqtt.listen",
+        "nats.mqtt.tls_cert",
+        "nats.mqtt.users[1].name",
+        "nats.mqtt.users[1].password_file",
+    ]
+    secret = file.with_name("password")
+    secret.touch(0o600)
+    secret.write_text("x")
+    good = f'[[nats.mqtt.users]]\nname = "plant"\npassword_file = "{secret}"\n'
+    assert config(file, LEAF + good).nats.mqtt.on
+    assert not config(file, LEAF).nats.mqtt.on
+    assert "on leaves" in "".join(problems(file, HUB + good))
+    assert "embedded server only" in "".join(problems(file, LEAF + 'server = "external"\n' + good))
+
+
 def test_windows_of_a_link_are_checked_and_need_a_server_that_the_agent_runs(file: Path) -> None:
     (told,) = problems(file, LEAF + '[link]\nwindows = ["22:00-06:00", "noon"]\n')
     assert "link.windows: 'noon' is not a window" in told

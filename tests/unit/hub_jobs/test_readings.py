@@ -33,6 +33,14 @@ def _at(microseconds: int) -> datetime:
     return datetime.fromtimestamp(microseconds / 1e6, UTC)
 
 
+def test_device_and_metric_of_mqtt_are_as_the_device_wrote_them() -> None:
+    subject = "tel.edge-1.normal.pump//7.in//side"
+    (one,), refused = _refine(row(b'{"value":1,"device":"pump.7"}', subject, {"Nmqtt-Pub": "1"}))
+    assert (one["device"], one["metric"], refused) == ("pump.7", "in.side", [])
+    (one,), refused = _refine(row(b"1", subject, {}))
+    assert (one["device"], one["metric"], refused) == ("pump//7", "in//side", [])
+
+
 def test_a_batch_becomes_one_row_a_line_with_its_place_in_the_batch() -> None:
     text = (
         b'{"ts":"2026-11-21T06:16:33.5Z","device":"pump","metric":"rpm","value":12,"tags":{"a":"b"}}\n'

@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from agent.contract import ContractError
 from agent.server.binary import find_binary
 from agent.server.keys import ensure_key, write_link_include
+from agent.server.mqtt import MqttListener, MqttUser
+from agent.server.passwords import check_password, write_password_include
+from agent.server.quoting import RenderError
 from agent.server.render import (
     LINK_INCLUDE,
     HubConfig,
     LeafConfig,
     LeafUser,
-    RenderError,
     address_of,
     render,
 )
@@ -48,6 +50,14 @@ LEAF = LeafConfig(
     agent=key_of(1),
     agent_system=key_of(2),
     device=key_of(3),
+)
+
+
+MQTT = dataclasses.replace(
+    LEAF,
+    mqtt=MqttListener(
+        listen="127.0.0.1:1883", users=(MqttUser("plant", Path("plant")), MqttUser("b", Path("b")))
+    ),
 )
 
 
@@ -138,12 +148,48 @@ def test_text_from_outside_cannot_break_out_of_its_quotes(name: str) -> None:
     assert inside.replace("\\\\", "").replace('\\"', "").count("\\") == 0
 
 
-@pytest.mark.parametrize("config", [HUB, LEAF])
+def test_mqtt_devices_are_let_in_only_when_the_listener_is_open_and_may_read_nothing() -> None:
+    assert MQTT.mqtt is not None
+    closed = dataclasses.replace(MQTT, mqtt=dataclasses.replace(MQTT.mqtt, open=False))
+    assert "mqtt: {" in render(closed)
+    assert '"plant"' not in render(closed)
+    (table,) = [one for one in render(MQTT).split("user:") if one.startswith(' "plant"')]
+    assert 'include "mqtt-0.conf"' in table
+    assert '"MQTT"' in table
+    assert table[table.index("subscribe") :].split("]")[0].split() == ["subscribe:", "{", "deny:", "[", '">"']
+    assert "mqtt" not in render(LEAF)
+
+
+@pytest.mark.parametrize("text", ["", "\n", "a\x07", "x" * 257, "two\nlines", b"\xff"])
+def test_a_password_is_one_line_that_can_be_printed(text: str | bytes, tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.touch(0o600)
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    assert "does not hold one line" in str(check_password(file))
+
+
+def test_a_password_that_others_may_read_is_refused_and_not_shown(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    assert "cannot be read" in str(check_password(file))
+    file.write_text("secret\n")
+    file.chmod(0o640)
+    assert "chmod 600" in str(check_password(file))
+    assert "secret" not in str(check_password(file))
+    file.chmod(0o600)
+    assert check_password(file) is None
+    write_password_include(file, tmp_path / "include")
+    assert (tmp_path / "include").read_text() == 'password: "secret"\n'
+    assert (tmp_path / "include").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("config", [HUB, LEAF, MQTT])
 def test_the_server_reads_what_is_rendered(config: HubConfig | LeafConfig, tmp_path: Path) -> None:
     odd = dataclasses.replace(config, store_dir=tmp_path / 'a "quoted" \\ path', pid_file=tmp_path / "pid")
     file = tmp_path / "nats-server.conf"
     file.write_text(render(odd))
     ensure_key(tmp_path / "link")
     write_link_include(tmp_path / "link", tmp_path / LINK_INCLUDE)
+    for number in (0, 1):
+        (tmp_path / f"mqtt-{number}.conf").write_text('password: "a \\"b\\" $c"\n')
     done = subprocess.run([find_binary(), "-t", "-c", file], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

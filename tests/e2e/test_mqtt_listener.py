@@ -1,0 +1,181 @@
+"""MQTT devices at a leaf's own server, with `petiole run` in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import shutil
+import signal
+import subprocess
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import nats
+import pytest
+import zstandard
+
+from agent import contract
+from agent.jetstream import RawMessage
+from tests.agent_process import Agent, wait_for
+from tests.agents import Shelf
+from tests.mqtt import PASSWORD, USER, Listening, device, listening
+
+T = TypeVar("T")
+
+
+@pytest.fixture(scope="module")
+def plant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Listening]:
+    """One that runs, for tests that leave it running."""
+    with listening(tmp_path_factory.mktemp("plant")) as one:
+        one.start()
+        yield one
+
+
+def ask(leaf: Agent, question: Callable[[Shelf], Awaitable[T]]) -> T:
+    """Ask the leaf's stream something."""
+
+    async def run() -> T:
+        domain = leaf.member.domain
+        client = await nats.connect(
+            leaf.member.nats_url,
+            nkeys_seed=str(leaf.member.state / "keys" / "agent.nk"),
+            inbox_prefix=contract.inbox_prefix(domain).encode(),
+        )
+        try:
+            return await question(Shelf(domain, client))
+        finally:
+            await client.close()
+
+    return asyncio.run(run())
+
+
+def messages(leaf: Agent) -> list[RawMessage]:
+    """All that the leaf's stream holds."""
+    return ask(leaf, Shelf.messages)
+
+
+def direct(leaf: Agent, device: str) -> list[tuple[str, bytes]]:
+    """Metric and payload of what a device has stored."""
+    prefix = f"tel.edge-1.normal.{device}."
+    found = [one for one in messages(leaf) if one.subject.startswith(prefix)]
+    return [(one.subject.removeprefix(prefix), one.data) for one in found]
+
+
+def batched(leaf: Agent, device: str) -> list[tuple[str, object]]:
+    """Metric and value of what the agent has stored of a device's QoS 0."""
+    subject = contract.batch_subject("edge-1", "normal", contract.QOS0_INPUT)
+    found = []
+    for one in messages(leaf):
+        if one.subject == subject:
+            data = one.data
+            if contract.H_ENCODING in one.headers:
+                data = zstandard.ZstdDecompressor().decompress(data, max_output_size=2**20)
+            found += [json.loads(line) for line in data.splitlines()]
+    return [(row["metric"], row["value"]) for row in found if row["device"] == device]
+
+
+def test_a_device_is_answered_when_its_reading_is_stored_also_while_the_agent_is_dead(
+    plant: Listening,
+) -> None:
+    leaf, port = plant
+    with device(port, USER, PASSWORD) as one:
+        for qos, value in ((1, b"21.5"), (2, b"22.5")):
+            assert one.publish("readings/normal/pump-7/pressure", value, qos)
+            assert direct(leaf, "pump-7")[-1] == ("pressure", value)
+        assert leaf.end(signal.SIGKILL) == -signal.SIGKILL
+        assert one.publish("readings/normal/pump-7/pressure", b"23.5", retain=True)
+        assert direct(leaf, "pump-7")[2:] == [("pressure", b"23.5")]
+    plant.start()
+    assert len(direct(leaf, "pump-7")) == 3
+    assert batched(leaf, "pump-7") == []
+
+
+def test_what_comes_with_qos_0_is_batched_by_the_agent_or_counted(plant: Listening) -> None:
+    leaf, port = plant
+    invalid = {
+        reason: leaf.metric("petiole_invalid_requests_total", input="qos0", reason=reason)
+        for reason in ("bad_message", "bad_topic")
+    }
+    with device(port, USER, PASSWORD) as one:
+        for topic, payload in (
+            ("readings/normal/pump.8/in.side", '{"value": 1, "tags": {"a": "b"}}'),
+            ("readings/normal/pump.8/in.side", "no reading"),
+            ("readings/normal/pump.8/in.side", '{"value": 1, "ts": -1}'),
+            ("readings/other/pump.8/in.side", "1"),
+            ("readings/normal/pump.8/in.side", "2"),
+        ):
+            assert one.publish(topic, payload, qos=0)
+    wait_for(lambda: batched(leaf, "pump.8") == [("in.side", 1), ("in.side", 2)], "QoS 0 is stored")
+    for reason, count in (("bad_message", 2), ("bad_topic", 1)):
+        now = leaf.metric("petiole_invalid_requests_total", input="qos0", reason=reason)
+        assert now == invalid[reason] + count
+    subject = contract.dead_subject("edge-1", "normal", contract.QOS0_INPUT)
+    wait_for(
+        lambda: (
+            sum(int(one.headers[contract.H_COUNT]) for one in messages(leaf) if one.subject == subject) == 3
+        ),
+        "what could not be taken is kept as dead letters",
+    )
+
+
+def test_devices_may_publish_readings_with_the_right_password_and_nothing_else(plant: Listening) -> None:
+    leaf, port = plant
+    rendered = leaf.member.state / "nats"
+    assert PASSWORD not in (rendered / "nats-server.conf").read_text()
+    assert (rendered / "mqtt-0.conf").stat().st_mode & 0o777 == 0o600
+    for user, password in ((USER, "wrong"), ("nobody", PASSWORD)):
+        with device(port, user, password) as one:
+            assert one.refused is not None
+    with device(port, USER, PASSWORD) as one:
+        assert one.subscribe("readings/#") == [128]
+        before = {found.seq for found in messages(leaf)}
+        for topic in (
+            "tel/edge-1/normal/d/m",
+            "tel/edge-1/normal/_ledger",
+            "readings/normal/_batch/http",
+            "readings/normal/_dead/http",
+            "cmd/edge-1/agent/ping",
+            "$JS/API/STREAM/PURGE/TEL_edge-1_normal",
+        ):
+            one.publish(topic, "1")
+        assert one.publish("readings/normal/d/m", "1")
+    after = [found for found in messages(leaf) if found.seq not in before]
+    assert [found.subject for found in after if not found.subject.endswith("._ledger")] == [
+        "tel.edge-1.normal.d.m"
+    ]
+    assert before <= {found.seq for found in messages(leaf)}
+
+
+def test_mosquitto_s_own_client_is_served(plant: Listening) -> None:
+    client = shutil.which("mosquitto_pub")
+    if client is None:
+        pytest.skip("mosquitto_pub is missing; install it with: apt-get install mosquitto-clients")
+    leaf, port = plant
+    for qos, value in enumerate(("10", "11", '"on"')):
+        subprocess.run(
+            [
+                *(client, "-p", str(port), "-u", USER, "-P", PASSWORD, "-q", str(qos)),
+                *("-t", "readings/normal/pump-9/state", "-m", value),
+            ],
+            check=True,
+            timeout=20,
+        )
+    assert direct(leaf, "pump-9") == [("state", b"11"), ("state", b'"on"')]
+    wait_for(lambda: batched(leaf, "pump-9") == [("state", 10)], "QoS 0 is stored")
+
+
+def test_a_device_is_not_answered_while_the_stream_is_full(tmp_path: Path) -> None:
+    with listening(tmp_path, 'max_bytes = "16KiB"') as plant:
+        leaf, port = plant
+        plant.start()
+        noise = [random.Random(number).randbytes(2000).hex() for number in range(6)]
+        with device(port, USER, PASSWORD) as one:
+            answers = [one.publish("readings/normal/d/m", json.dumps(text)) for text in noise]
+        assert answers[0]
+        assert not answers[-1], "its connection is closed instead"
+        assert [data.decode().strip('"') for _, data in direct(leaf, "d")] == noise[: sum(answers)]
+        ask(leaf, lambda shelf: shelf.js.purge(shelf.stream, 3))
+        with device(port, USER, PASSWORD) as one:
+            assert one.publish("readings/normal/d/m", "1")
