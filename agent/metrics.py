@@ -59,6 +59,15 @@ class Metrics:
             ["input", "reason"],
             registry=registry,
         )
+        self.dropped = Counter(
+            "petiole_dropped_messages",
+            "Datagrams or messages that were dropped before an input had read them.",
+            ["input"],
+            registry=registry,
+        )
+        self.input_connections = Gauge(
+            "petiole_input_connections", "Open connections of an input.", ["input"], registry=registry
+        )
         self.in_flight = Gauge(
             "petiole_in_flight_bytes", "Bytes accepted and not yet stored or refused.", registry=registry
         )

@@ -4,10 +4,13 @@ what it must refuse. An input that is added joins by one entry in `INPUTS`."""
 from __future__ import annotations
 
 import json
+import socket
 import time
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 from agent.demo.plan import Member
@@ -83,6 +86,36 @@ def _append_once(agent: Agent, body: bytes) -> None:
         file.write(body)
 
 
+def _socket(agent: Agent) -> Path:
+    return agent.member.directory / "lines.sock"
+
+
+def _say(agent: Agent, group: bytes) -> bytes:
+    """What a group of lines is answered, empty when nobody answers."""
+    try:
+        with socket.socket(socket.AF_UNIX) as one:
+            one.settimeout(15)
+            one.connect(str(_socket(agent)))
+            one.sendall(group)
+            return one.makefile("rb").readline()
+    except OSError:
+        return b""
+
+
+def _say_once(agent: Agent, body: bytes) -> None:
+    _say(agent, body + b"#once-%d\n" % zlib.crc32(body))
+
+
+def _say_until_stored(agent: Agent, numbers: range) -> None:
+    """A careful sender: the same group under the same key until it is stored."""
+    for first in range(numbers.start, numbers.stop, 5):
+        group = lines(range(first, min(first + 5, numbers.stop))) + b"#k%d\n" % first
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not _say(agent, group).startswith(b"ok"):
+            assert time.monotonic() < deadline, "never stored"
+            time.sleep(0.05)
+
+
 _LARGE_LINE = lines([-1], "x" * LARGE)
 _NO_READING = b'{"metric": "n"}\n'
 
@@ -102,6 +135,15 @@ INPUTS = {
             _append,
             _append_once,
             ((_NO_READING, "bad_line"), (b"\xff\x00{[\n", "bad_line"), (_LARGE_LINE, "too_long")),
+        ),
+        Entry(
+            "socket",
+            lambda member: (
+                f'type = "socket"\nlisten = "unix://{member.directory}/lines.sock"\nreply = true\n'
+            ),
+            _say_until_stored,
+            _say_once,
+            ((_NO_READING, "bad_lines"), (b"\xff\x00{[\n", "bad_lines"), (_LARGE_LINE, "too_long")),
         ),
         Entry("host", lambda _: 'type = "host"\ninterval = "100ms"\n'),
     )

@@ -26,7 +26,8 @@ class Core(NoLetters):
 
     domain = "edge-1"
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "http") -> None:
+        self._name = name
         self.stored: list[Chunk] = []
         self.refuse: Exception | None = None
         self.open = asyncio.Event()
@@ -34,7 +35,7 @@ class Core(NoLetters):
         self.waiting = 0
 
     async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
-        assert (input_name, cls) == ("http", "normal")
+        assert (input_name, cls) == (self._name, "normal")
         self.waiting += 1
         try:
             await self.open.wait()

@@ -192,7 +192,9 @@ def _listeners(config: Config) -> Iterator[tuple[str, str]]:
     yield "admin.listen", config.admin.listen
     for number, one in _rows(config.input):
         if hasattr(one, "listen"):
-            yield f"input[{number}].listen", one.listen
+            scheme, found, address = one.listen.rpartition("://")
+            if not found or scheme == "tcp":
+                yield f"input[{number}].listen", address
 
 
 def _addresses(config: Config) -> Iterator[Problem]:

@@ -16,6 +16,7 @@ from msgspec import Struct
 from agent.inputs.file import FileInput, FileOptions
 from agent.inputs.host import HostInput, HostOptions
 from agent.inputs.http import HttpInput, HttpOptions
+from agent.inputs.socket import SocketInput, SocketOptions
 from agent.intake import Input
 from agent.metrics import Metrics
 
@@ -31,4 +32,5 @@ INPUTS: dict[str, InputKind] = {
     "file": InputKind(FileOptions, FileInput),
     "host": InputKind(HostOptions, HostInput),
     "http": InputKind(HttpOptions, HttpInput),
+    "socket": InputKind(SocketOptions, SocketInput),
 }

@@ -1,0 +1,161 @@
+"""The forms of lines that an input may be told to take: NDJSON, or Influx line protocol. Good lines are
+parted from bad ones, for senders to whom nobody can send a whole piece back. No I/O."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, Literal, Protocol
+
+from agent.decoder import MAX_LISTED, BadLinesError, decode_ndjson
+from agent.inputs.sift import Sifted
+
+if TYPE_CHECKING:
+    from agent.inputs.formats.line_protocol import LineProtocol
+
+Format = Literal["ndjson", "influx"]
+Precision = Literal["ns", "us", "ms", "s", "m", "h"]
+_PIECE: Final = 32 * 1024
+"""Bytes of line protocol that are taken apart at a time, about 2 ms."""
+_MOST: Final = 4 * 2**20
+"""Bytes that the readings of a piece may have: a line of many fields repeats its tags in each reading."""
+
+
+class Form(Protocol):
+    """A form of lines. `self_ending` says that one which was cut off can't be taken for another that is
+    whole."""
+
+    self_ending: bool
+
+    def parts(self, lines: bytes, now_ns: int) -> Iterator[Sifted]:
+        """What may be stored of some lines and what not, in parts of a few milliseconds; each bad line by its
+        offset in `lines`. `now_ns` (ns since 1970) is their arrival."""
+
+
+async def sift_lines(form: Form, lines: bytes, now_ns: int) -> Sifted:
+    """All parts in one, with a breath between them for whatever else the agent does."""
+    parts: list[Sifted] = []
+    for part in form.parts(lines, now_ns):
+        if parts:
+            await asyncio.sleep(0)
+        parts.append(part)
+    return parts[0] if len(parts) == 1 else _joined(parts)
+
+
+def make_form(kind: Format, domain: str, *, precision: Precision, device_tag: str) -> Form:
+    """The form of that name; `precision` and `device_tag` are for line protocol."""
+    return _Ndjson(domain) if kind == "ndjson" else _Influx(domain, precision, device_tag)
+
+
+class _Ndjson:
+    self_ending = True
+
+    def __init__(self, domain: str) -> None:
+        self._domain = domain
+
+    def parts(self, lines: bytes, now_ns: int) -> Iterator[Sifted]:
+        try:
+            decoded = decode_ndjson(lines, self._domain, now_ns)
+        except BadLinesError:
+            # As many lines at a time as an error lists.
+            for offset, some in _groups(lines, MAX_LISTED):
+                yield self._sift(some, offset, now_ns)
+        else:
+            yield Sifted(decoded.payload, decoded.count)
+
+    def _sift(self, lines: bytes, offset: int, now_ns: int) -> Sifted:
+        bad: dict[int, str] = {}
+        rows = lines.split(b"\n")
+        while True:
+            good = b"\n".join(b"" if number in bad else row for number, row in enumerate(rows))
+            try:
+                decoded = decode_ndjson(good, self._domain, now_ns)
+            except BadLinesError as error:
+                bad |= {number - 1: reason for number, reason in error.lines}
+            else:
+                return Sifted(decoded.payload, decoded.count, _placed(rows, bad, offset))
+
+
+class _Influx:
+    self_ending = False
+
+    def __init__(self, domain: str, precision: Precision, device_tag: str) -> None:
+        self._domain, self._precision, self._device_tag = domain, precision, device_tag
+        self._lines: LineProtocol | None = None
+
+    def parts(self, lines: bytes, now_ns: int) -> Iterator[Sifted]:
+        # Imported here, so that an agent to which nobody speaks line protocol does not hold it in memory.
+        from agent.inputs.formats.line_protocol import LineProtocol
+
+        if self._lines is None:
+            self._lines = LineProtocol(self._domain, self._device_tag)
+        for offset, some in _pieces(lines, _PIECE):
+            if b'"' not in some and (whole := self._sift(self._lines, some, offset, now_ns)) is not None:
+                yield whole
+                continue
+            for further, few in _groups(some, MAX_LISTED):
+                place = offset + further
+                whole = None if b'"' in few else self._sift(self._lines, few, place, now_ns)
+                yield whole or self._singly(few, place, now_ns)
+
+    def _singly(self, lines: bytes, offset: int, now_ns: int) -> Sifted:
+        # Text that is open at the end of its line would take in the lines that follow.
+        assert self._lines is not None
+        parts = []
+        for further, line in _groups(lines, 1):
+            place = offset + further
+            too_large = Sifted(b"", 0, ((place, f"the readings of this line are above {_MOST} bytes"),))
+            parts.append(self._sift(self._lines, line, place, now_ns) or too_large)
+        return _joined(parts)
+
+    def _sift(self, to: LineProtocol, lines: bytes, offset: int, now_ns: int) -> Sifted | None:
+        """None where more is bad than is listed, or the readings are too large."""
+        from agent.inputs.formats.line_protocol import PRECISIONS, Parsing, TooLargeError
+
+        parsing = Parsing(lines, to, PRECISIONS[self._precision], now_ns, _MOST)
+        try:
+            while parsing.step():
+                pass
+        except TooLargeError:
+            return None
+        if parsing.more:
+            return None
+        bad = {number - 1: reason for number, reason in parsing.bad}
+        return Sifted(parsing.payload, parsing.count, _placed(lines.split(b"\n"), bad, offset) if bad else ())
+
+
+def _joined(parts: list[Sifted]) -> Sifted:
+    return Sifted(
+        b"".join(one.payload for one in parts),
+        sum(one.count for one in parts),
+        tuple(bad for one in parts for bad in one.bad),
+    )
+
+
+def _placed(rows: list[bytes], bad: dict[int, str], offset: int) -> tuple[tuple[int, str], ...]:
+    """The bad ones of some lines by where they begin."""
+    placed = []
+    for number, row in enumerate(rows):
+        if number in bad:
+            placed.append((offset, bad[number]))
+        offset += len(row) + 1
+    return tuple(placed)
+
+
+def _pieces(lines: bytes, size: int) -> Iterator[tuple[int, bytes]]:
+    """Whole lines of about `size` bytes at a time, with their offset."""
+    place = 0
+    while place < len(lines):
+        end = lines.rfind(b"\n", place, place + size) + 1 or lines.find(b"\n", place) + 1 or len(lines)
+        yield place, lines[place:end]
+        place = end
+
+
+def _groups(lines: bytes, count: int) -> Iterator[tuple[int, bytes]]:
+    """`count` lines at a time, with their offset."""
+    rows = lines.split(b"\n")
+    offset = 0
+    for first in range(0, len(rows), count):
+        some = b"\n".join(rows[first : first + count])
+        yield offset, some
+        offset += len(some) + 1

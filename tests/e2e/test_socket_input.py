@@ -1,0 +1,403 @@
+"""The `socket` input over real sockets, before a core that keeps what it is given in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import os
+import socket
+import stat
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from agent.config import Seconds, Size
+from agent.contract import Letter
+from agent.demo.plan import free_port
+from agent.inputs.socket import SocketInput, SocketOptions
+from agent.intake import Reason, RefusedError, UnknownOutcomeError
+from agent.metrics import Metrics
+from tests.inputs import lines
+from tests.served import Core
+from tests.servers import until
+
+FULL = RefusedError(Reason.FULL, "the stream is full", 0.05)
+
+
+def on_uvloop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Runs a test in the agent's own loop, whose transports differ from those of the standard one."""
+
+    @functools.wraps(test)
+    def run(*arguments: Any, **named: Any) -> None:
+        uvloop.run(test(*arguments, **named))
+
+    return run
+
+
+class Burying(Core):
+    """A core that keeps dead letters as well."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.letters: list[Letter] = []
+
+    async def bury(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
+        if self.refuse is not None:
+            raise self.refuse
+        self.letters += letters
+
+
+class Listening:
+    """A running input and its core."""
+
+    def __init__(self, options: SocketOptions) -> None:
+        self.options = options
+        self.core = Burying(options.name)
+        self.metrics = Metrics()
+        self.stopping = asyncio.Event()
+        self.input = SocketInput(options, self.metrics)
+        self.running = asyncio.create_task(self.input.run(self.core, self.stopping))
+        self.writers: list[asyncio.StreamWriter] = []
+
+    @property
+    def place(self) -> str:
+        """What stands after the scheme."""
+        return self.options.listen.partition("://")[2]
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection, as soon as somebody listens."""
+        async with asyncio.timeout(10):
+            while True:
+                with contextlib.suppress(ConnectionRefusedError, FileNotFoundError):
+                    if self.options.listen.startswith("unix"):
+                        reader, writer = await asyncio.open_unix_connection(self.place)
+                    else:
+                        host, _, port = self.place.rpartition(":")
+                        reader, writer = await asyncio.open_connection(host, int(port))
+                    self.writers.append(writer)
+                    return reader, writer
+                assert not self.running.done(), self.running
+                await asyncio.sleep(0.01)
+
+    def numbers(self) -> list[float]:
+        """The values of all readings, in order."""
+        return [row["value"] for row in self.rows()]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All readings, in order."""
+        return [json.loads(row) for chunk in self.core.stored for row in chunk.payload.splitlines()]
+
+    async def stored(self, count: int) -> None:
+        """Return once so many readings are stored."""
+        await until(lambda: sum(one.count for one in self.core.stored) >= count, f"{count} are stored")
+
+    def invalid(self, reason: str) -> float:
+        """How often something was not taken for that reason."""
+        return self.value("petiole_invalid_requests_total", reason=reason)
+
+    def value(self, name: str, **labels: str) -> float:
+        """A metric of this input."""
+        return self.metrics.registry.get_sample_value(name, {"input": self.options.name, **labels}) or 0.0
+
+
+@contextlib.asynccontextmanager
+async def listening(listen: str, **options: Any) -> AsyncIterator[Listening]:
+    one = Listening(SocketOptions(listen=listen, **options))
+    try:
+        yield one
+    finally:
+        one.core.open.set()
+        one.core.refuse = None
+        one.stopping.set()
+        async with asyncio.timeout(10):
+            await one.running
+        for writer in one.writers:
+            writer.transport.abort()
+
+
+@pytest.fixture(params=["tcp", "unix"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a stream listens."""
+    return f"tcp://127.0.0.1:{free_port()}" if request.param == "tcp" else f"unix://{tmp_path}/lines.sock"
+
+
+@on_uvloop
+async def test_lines_are_stored_however_they_are_cut_and_bad_ones_are_counted(address: str) -> None:
+    async with listening(address) as one:
+        _, writer = await one.connect()
+        for piece in (b"\n", lines(range(10))[:-7], lines([9])[-7:], b"nonsense\n", lines([10, 11])):
+            writer.write(piece)
+            await asyncio.sleep(0.02)
+        writer.write(lines([12])[:-1])  # without its newline
+        writer.write_eof()
+        await one.stored(13)
+        assert one.numbers() == list(range(13))
+        assert one.invalid("bad_line") == 1
+        await until(lambda: one.value("petiole_input_connections") == 0, "the connection is gone")
+        assert [letter.received for letter in one.core.letters] == [b"nonsense"]
+        assert ("pid " if address.startswith("unix") else "127.0.0.1:") in one.core.letters[0].at
+
+
+@on_uvloop
+async def test_line_protocol_is_taken_with_its_unit_and_its_device(address: str) -> None:
+    async with listening(address, format="influx", precision="s", device_tag="box") as one:
+        _, writer = await one.connect()
+        writer.write(b'm,box=b7,t=x a=1,b="open 1790000000\nm a=2i 1790000000\nm a=3')
+        writer.write_eof()
+        await one.stored(1)
+        assert one.rows() == [{"ts": "2026-09-21T14:13:20Z", "device": "edge-1", "metric": "m_a", "value": 2}]
+        await until(lambda: len(one.core.letters) == 2, "the last line may be a part of one")
+        assert one.invalid("cut_off") == 1
+        assert b"m a=3" in [letter.received for letter in one.core.letters]
+        assert one.invalid("bad_line") == 1
+
+
+@on_uvloop
+async def test_a_sender_is_slowed_while_nothing_can_be_stored_and_a_small_one_gets_its_turn(
+    address: str,
+) -> None:
+    async with listening(address, buffer=Size(2**18), max_connections=4) as one:
+        one.core.open.clear()
+        _, fast = await one.connect()
+        sent, many = 0, lines(range(500))
+
+        async def flood() -> None:
+            nonlocal sent
+            while True:
+                fast.write(many)
+                await fast.drain()
+                sent += 500
+
+        flooding = asyncio.create_task(flood())
+        try:
+            await until(lambda: one.core.waiting > 0, "the first are on their way")
+            before = -1
+            while before < sent:  # its kernel takes some, then nothing
+                before = sent
+                await asyncio.sleep(0.3)
+            held = one.core.waiting * 2**18
+            assert held <= 2**20
+            assert not flooding.done()
+            one.core.open.set()
+            await one.stored(before + 2000)
+            _, small = await one.connect()
+            small.write(lines([-1]))
+            own = lines([-1])[1:]  # the time of arrival is written before it
+            await until(lambda: any(own in chunk.payload for chunk in one.core.stored), "it had its turn")
+        finally:
+            flooding.cancel()
+            await asyncio.wait([flooding])
+
+
+@on_uvloop
+async def test_what_is_refused_is_handed_in_again_and_nothing_is_doubled(address: str) -> None:
+    async with listening(address) as one:
+        one.core.refuse = FULL
+        _, writer = await one.connect()
+        writer.write(lines(range(50)))
+        await until(lambda: one.core.waiting == 0 and one.value("petiole_input_connections") == 1, "read")
+        await asyncio.sleep(0.2)
+        assert one.core.stored == []
+        one.core.refuse = None
+        await one.stored(50)
+        assert one.numbers() == list(range(50))
+        one.core.refuse = UnknownOutcomeError("nobody knows")
+        writer.write(lines(range(50, 60)))
+        await asyncio.sleep(0.1)
+        one.core.refuse = None
+        writer.write(lines(range(60, 70)))
+        await one.stored(60)
+        assert one.numbers() == [*range(50), *range(60, 70)], "the core still has the ten, and goes on trying"
+
+
+@on_uvloop
+async def test_a_stop_stores_what_was_read_and_ends_the_connections(address: str) -> None:
+    async with listening(address) as one:
+        reader, writer = await one.connect()
+        one.core.open.clear()
+        writer.write(lines(range(5)))
+        await until(lambda: one.core.waiting > 0, "they are on their way")
+        one.stopping.set()
+        await asyncio.sleep(0.05)
+        assert not one.running.done()
+        one.core.open.set()
+        await one.running
+        assert one.numbers() == list(range(5))
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+
+
+@on_uvloop
+async def test_a_stop_while_nothing_can_be_stored_is_not_held_up(address: str) -> None:
+    async with listening(address) as one:
+        one.core.refuse = RefusedError(Reason.FULL, "the stream is full", 60)
+        _, writer = await one.connect()
+        writer.write(lines(range(5)))
+        await asyncio.sleep(0.1)
+        one.stopping.set()
+        async with asyncio.timeout(5):
+            await one.running
+
+
+@on_uvloop
+async def test_limits_hold_of_connections_lines_silence_and_other_languages(address: str) -> None:
+    async with listening(address, max_connections=2, line=Size(1024), idle=Seconds(0.5)) as one:
+        (reader, writer), (_, other) = await one.connect(), await one.connect()
+        await until(lambda: one.value("petiole_input_connections") == 2, "both are open")
+        third, _ = await one.connect()
+        with contextlib.suppress(ConnectionResetError):
+            assert await third.read() == b""
+        assert one.invalid("connections") == 1
+        other.write(b"POST / HTTP/1.1\r\nHost: x\r\n\r\n" + lines([-1]))
+        await until(lambda: one.invalid("http") == 1, "HTTP is known for what it is")
+        writer.write(b"x" * 5000 + b"\n" + lines([1], "y" * 2000) + lines([2]) + b"\x1b[2J<b>\n")
+        await one.stored(1)
+        assert one.numbers() == [2]
+        assert (one.invalid("too_long"), one.invalid("bad_line")) == (2, 1)
+        assert sorted(letter.received for letter in one.core.letters) == [b"", b"", b"\x1b[2J<b>"]
+        _, noise = await one.connect()
+        noise.write(b"x\n" * 3000)
+        await until(lambda: one.invalid("garbage") == 1, "a sender of nothing but noise is let go")
+        assert await reader.read() == b"", "a connection that is silent is closed"
+        await until(lambda: one.value("petiole_input_connections") == 0, "none is left")
+
+
+@on_uvloop
+async def test_a_group_is_answered_and_stored_once(address: str) -> None:
+    async with listening(address, reply=True, max_connections=4, buffer=Size(2**18)) as one:
+        reader, writer = await one.connect()
+
+        async def say(group: bytes) -> bytes:
+            writer.write(group)
+            return (await reader.readline()).strip()
+
+        assert await say(lines([1, 2]) + b"#k1\n") == b"ok k1 2"
+        assert await say(lines([1, 2]) + b"#k1\n") == b"ok k1 2"
+        assert one.numbers() == [1, 2]
+        assert (await say(lines([3]) + b"#k1\n")).startswith(b"refused k1 the key was used")
+        assert (await say(lines([3]) + b"\nnonsense\n#k2\n")).startswith(b"refused k2 line 3: ")
+        assert await say(b"#k3\n") == b"refused k3 the group holds no reading"
+        assert (await say(lines([3]) + b"#no key\n")).startswith(b"refused - ")
+        one.core.refuse = RefusedError(Reason.FULL, "the stream\n is full", 7)
+        assert await say(lines([4]) + b"#k4\n") == b"later k4 7 the stream\\n is full"
+        one.core.refuse = UnknownOutcomeError("nobody knows")
+        assert (await say(lines([4]) + b"#k4\n")).startswith(b"later k4 1 nobody knows")
+        one.core.refuse = None
+        assert await say(lines([4]) + b"#k4\n") == b"ok k4 1"
+        writer.write(lines([5]) + b"#k5\n" + lines([6]))
+        writer.write_eof()
+        assert await reader.read() == b"ok k5 1\n", "what no key closed is not stored"
+        assert one.numbers() == [1, 2, 4, 5]
+        reader, writer = await one.connect()
+        writer.write(lines(range(10_000)))
+        assert (await reader.readline()).startswith(b"refused - a group has 65536 bytes at most")
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+
+
+@on_uvloop
+async def test_a_sender_of_groups_that_reads_no_answers_is_let_go(tmp_path: Path) -> None:
+    async with listening(f"unix://{tmp_path}/lines.sock", reply=True) as one:
+        _, writer = await one.connect()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await until(lambda: _flooded(writer) or one.invalid("unread") == 1, "it is let go")
+
+
+def _flooded(writer: asyncio.StreamWriter) -> bool:
+    writer.write(b"#k\n" * 2000)
+    return False
+
+
+@pytest.mark.parametrize("scheme", ["udp", "unixgram"])
+@on_uvloop
+async def test_datagrams_are_stored_and_bad_lines_of_them_counted(scheme: str, tmp_path: Path) -> None:
+    listen = f"udp://127.0.0.1:{free_port()}" if scheme == "udp" else f"unixgram://{tmp_path}/d.sock"
+    async with listening(listen) as one:
+        with socket.socket(socket.AF_INET if scheme == "udp" else socket.AF_UNIX, socket.SOCK_DGRAM) as out:
+            host, _, port = one.place.rpartition(":")
+            where = (host, int(port)) if scheme == "udp" else one.place
+            if scheme == "unixgram":
+                await until(lambda: Path(one.place).exists(), "it listens")
+            else:
+                await asyncio.sleep(0.05)
+            for number in range(100):
+                out.sendto(lines([number])[: -1 if number % 2 else None], where)
+                await asyncio.sleep(0)
+            out.sendto(lines([100]) + b"nonsense\n" + lines([101]), where)
+            out.sendto(b"", where)
+            await one.stored(102)
+            assert sorted(one.numbers()) == list(range(102))
+            assert one.invalid("bad_line") == 1
+            assert one.value("petiole_dropped_messages_total") == 0
+
+
+@on_uvloop
+async def test_every_datagram_is_stored_or_counted_as_dropped_while_nothing_can_be_stored() -> None:
+    async with listening(
+        f"udp://127.0.0.1:{free_port()}", buffer=Size(2**17), receive_buffer=Size(2**17)
+    ) as one:
+        await asyncio.sleep(0.05)
+        one.core.open.clear()
+        host, _, port = one.place.rpartition(":")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
+            for number in range(20_000):
+                out.sendto(lines([number]), (host, int(port)))
+                if number % 500 == 0:
+                    await asyncio.sleep(0.001)
+        await until(lambda: one.value("petiole_dropped_messages_total") > 0, "drops are counted")
+        one.core.open.set()
+        await until(
+            lambda: len(one.numbers()) + one.value("petiole_dropped_messages_total") == 20_000,
+            "each is stored or counted as dropped",
+        )
+        assert len(set(one.numbers())) == len(one.numbers()) > 500
+
+
+@on_uvloop
+async def test_a_unix_socket_has_its_mode_replaces_what_is_stale_and_goes_with_the_input(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "lines.sock"
+    stale = socket.socket(socket.AF_UNIX)
+    stale.bind(str(path))
+    stale.close()
+    options: dict[str, Any] = {"mode": "0622", "user": "root", "group": "nogroup"}
+    async with listening(f"unix://{path}", **options) as one:
+        await one.connect()
+        found = path.stat()
+        assert stat.S_IMODE(found.st_mode) == 0o622
+        assert found.st_gid != os.getgid()
+        second = SocketInput(SocketOptions(listen=f"unix://{path}"), Metrics())
+        assert ["is listened on by another program" in text for text in second.check()] == [True]
+    assert os.listdir(tmp_path) == []  # noqa: PTH208 - in a coroutine
+    path.write_text("mine")
+    third = SocketInput(SocketOptions(listen=f"unix://{path}"), Metrics())
+    assert "is not a socket" in third.check()[0]
+    assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"listen": "127.0.0.1:1"}, "does not begin with tcp://"),
+        ({"listen": "tcp://127.0.0.1"}, "is not host:port"),
+        ({"listen": "unix://relative"}, "is not an absolute path"),
+        ({"listen": "unix:///nowhere/at/all"}, "the directory /nowhere/at is not there"),
+        ({"listen": "udp://127.0.0.1:0", "reply": True}, "reply is for streams"),
+        ({"listen": "unix:///tmp/x.sock", "mode": "u+w"}, "write it in octal"),
+        ({"listen": "unix:///tmp/x.sock", "group": "nobody at all"}, "there is no group"),
+        ({"listen": "tcp://127.0.0.1:0", "line": Size(2**20)}, "line is 1048576 bytes"),
+        ({"listen": "tcp://127.0.0.1:0", "max_connections": 1000}, "buffer does not hold a line"),
+        ({"listen": "tcp://192.0.2.1:1"}, "choose an address of this machine"),
+    ],
+)
+def test_what_stands_in_the_way_is_told_with_a_remedy(given: dict[str, Any], told: str) -> None:
+    problems = SocketInput(SocketOptions(**given), Metrics()).check()
+    assert len(problems) == 1
+    assert problems[0].startswith("input 'socket': ")
+    assert told in problems[0]
