@@ -290,7 +290,8 @@ class Leaf:
         taking.set()
         try:
             async with asyncio.timeout(self._config.publish.drain):
-                self._publisher.stop()
+                # What an input has read already it may still hand in; it takes in nothing new.
+                self._publisher.flush()
                 await asyncio.gather(*inputs)
                 self._publisher.stop()
                 await self._sender.drained()

@@ -25,7 +25,7 @@ from agent.contract import (
     parse_announce,
 )
 from agent.hub import Hub
-from agent.intake import Chunk, Reason, RefusedError
+from agent.intake import Chunk, Intake, Reason, RefusedError
 from agent.jetstream import ApiError, TooLargeError
 from agent.metrics import Metrics
 from agent.server.health import ServerHealth
@@ -209,6 +209,24 @@ async def test_a_stop_answers_all_that_is_under_way_and_refuses_what_comes_after
         await stopped
         assert [task.done() and task.exception() for task in under_way] == [None] * 50
     assert {*await (await shelf(world.leaf)).texts()} >= {f"{number}/0" for number in range(50)}
+
+
+class Late:
+    """An input that holds something it has read when it is told to end."""
+
+    name = "late"
+
+    async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
+        await stopping.wait()
+        await asyncio.sleep(0.05)
+        await intake.submit(self.name, CLASS, chunk("late"))
+
+
+async def test_what_an_input_had_read_before_a_stop_is_stored(world: World, config: Config) -> None:
+    async with agent(config, [Late()]) as one:
+        await one.stop()
+        assert one.state().acked[CLASS].closed
+    assert await (await shelf(world.leaf)).texts() == ["late/0"]
 
 
 async def test_the_next_run_tells_of_the_one_before(world: World, config: Config) -> None:
