@@ -52,6 +52,13 @@ class Books:
             positions[batch.input] = Position(batch.position, seq)
         self._stored(batch.id.cls, seq)
 
+    def remember_position(self, input_name: str, cls: str, text: str) -> None:
+        """Note how far an input is where no message can say so, for it holds nothing that is stored."""
+        positions = self._state.current.positions.setdefault(cls, {})
+        known = positions.get(input_name)
+        positions[input_name] = Position(text, 0 if known is None else known.seq)
+        self._state.mark()
+
     def _stored(self, cls: str, seq: int) -> None:
         ledger, known = self._ledgers[cls], self._state.current.acked.get(cls)
         mine = known is not None and known.created == self._created[cls]

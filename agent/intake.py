@@ -14,6 +14,8 @@ from agent.contract import Letter, Request
 MAX_POSITION = 8192
 """Beside the idempotency keys of a batch this stays below the 64 KiB that the server allows for headers."""
 
+_MAX_HEADER = 2 * MAX_POSITION + 2048
+
 
 Level = Literal["accepted", "stored", "hub"]
 """What an acknowledgement of an input means: in this agent's memory, in the local stream, or held by the hub.
@@ -24,21 +26,36 @@ The core knows it by the input's name; docs/acknowledgement.md says what each su
 class Chunk:
     """Readings that are stored together or not at all: `payload` is NDJSON of `count` validated lines, each
     ended by a newline. A push input names its `request`, a pull input the `position` after these lines,
-    printable ASCII of up to `MAX_POSITION` characters as it travels in a header. Within the core the lines
-    may be `dead` letters. Raises `ValueError` for another position."""
+    printable ASCII of up to `MAX_POSITION` characters as it travels in a header, and the `letters` for what
+    of the piece could not be taken. Raises `ValueError` for another position, and for letters without one.
+
+    Within the core the lines may be `dead` letters, and a position holds more than the input's own."""
 
     payload: bytes
     count: int
     request: Request | None = None
     position: str | None = None
+    letters: tuple[Letter, ...] = ()
     dead: bool = False
 
     def __post_init__(self) -> None:
         position = self.position
         if position is None:
+            if self.letters:
+                raise ValueError("letters without a position are handed to bury")
             return
-        if len(position) > MAX_POSITION or not (position.isascii() and position.isprintable()):
-            raise ValueError(f"position {position!r:.80} is not printable ASCII of up to {MAX_POSITION}")
+        if len(position) > _MAX_HEADER or not (position.isascii() and position.isprintable()):
+            raise ValueError(f"position {position!r:.80} is not printable ASCII of up to {_MAX_HEADER}")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a pull input goes on: behind `position` (None: at its beginning). Where `until` is given, some
+    lines from there up to it are stored already: the next chunk must hold the same lines as before, end there
+    and have this very text as its position; what is stored of it is then left out."""
+
+    position: str | None = None
+    until: str | None = None
 
 
 class Reason(StrEnum):
@@ -99,9 +116,10 @@ class Intake(Protocol):
         only. Raises `RefusedError` (the letters are neither stored nor counted) or `UnknownOutcomeError`.
         What a message does not hold goes into further ones, and is counted only where those are refused."""
 
-    async def position(self, input_name: str, cls: str) -> str | None:
-        """The position of the input's last stored batch, None where there is none. Waits while a batch of it
-        is in flight and while the local server is away: an input that is stopping gives the wait up."""
+    async def position(self, input_name: str) -> Place:
+        """Where the input goes on. Waits while a batch of it is in flight and while the local server is away:
+        an input that is stopping gives the wait up. Raises `ContractError` when what is stored can't be
+        read."""
 
 
 class Input(Protocol):

@@ -23,7 +23,7 @@ from agent.commands.verbs import Controls, make_verbs
 from agent.config import Config
 from agent.connection import Connection
 from agent.contract import Letter
-from agent.intake import Chunk, Input
+from agent.intake import Chunk, Input, Place
 from agent.jetstream import JetStream, JetStreamError, StreamInfo
 from agent.ledger import ClassLedger
 from agent.link.declared.service import declared_links
@@ -33,6 +33,8 @@ from agent.link.local import make_ready
 from agent.link.rate import ensure_rate
 from agent.link.trim import Trimmer
 from agent.metrics import Metrics
+from agent.piece_store import PieceStore
+from agent.pieces import Progress, whole
 from agent.publisher import Publisher
 from agent.recall import Recall
 from agent.sender import Sender
@@ -75,6 +77,9 @@ class Leaf:
             sending=lambda cls: self._sender.held(cls),
         )
         self._burial = Burial(self._publisher.submit, ledgers, metrics)
+        self._pieces = PieceStore(
+            self._publisher.submit, self._burial, self._progress, self._books.remember_position
+        )
         self._request_file = config.state_dir / "requests.json"
         mine = identities(config)
         self._connection = Connection(
@@ -139,20 +144,31 @@ class Leaf:
 
     async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
         """Store a chunk, as `Intake.submit` says."""
-        await self._publisher.submit(input_name, cls, chunk)
+        if chunk.position is None:
+            await self._publisher.submit(input_name, cls, chunk)
+            return
+        stored = await self._pieces.stored(input_name, chunk.position)
+        if stored is not None:
+            part = whole(cls, chunk.payload, chunk.count, stored)
+            await self._pieces.store(input_name, cls, chunk, [part])
 
     async def bury(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
         """Keep what could not be taken, as `Intake.bury` says."""
         await self._burial.bury(input_name, cls, letters)
 
-    async def position(self, input_name: str, cls: str) -> str | None:
-        """The position of an input's last stored batch, once none of its batches is in flight."""
+    async def position(self, input_name: str) -> Place:
+        """Where an input goes on, as `Intake.position` says."""
+        return await self._pieces.place(input_name)
+
+    async def _progress(self, input_name: str) -> Progress | None:
+        """How far an input is, once none of its batches is in flight."""
         while True:
-            await self._sender.idle(input_name, cls)
+            await self._sender.idle(input_name)
             await self._attached.wait()
-            remembered = self._state.current.positions.get(cls, {}).get(input_name)
+            by_class = self._state.current.positions
+            remembered = {cls: one[input_name] for cls, one in by_class.items() if input_name in one}
             try:
-                return await self._recall.position(cls, input_name, remembered)
+                return await self._recall.progress(input_name, self._classes, remembered)
             except JetStreamError as error:
                 log.warning("the position of an input cannot be read yet", input=input_name, error=str(error))
                 await asyncio.sleep(_AGAIN_SECONDS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,6 +15,7 @@ from nats.aio.client import Client
 from agent import contract
 from agent.contract import H_MESSAGE_ID, H_POSITION, H_REQUESTS, H_RESENT, ContractError
 from agent.jetstream import JetStream, RawMessage
+from agent.pieces import Progress, newest, parse_progress
 from agent.requests import KNOWN_SECONDS, RequestLog
 from agent.state import Position
 from agent.tail import StoredHeaders, read_headers
@@ -58,21 +59,31 @@ class Recall:
         start = {"deliver_policy": "by_start_time", "opt_start_time": f"{since:%Y-%m-%dT%H:%M:%S.%f}Z"}
         await self._read(cls, start, take)
 
-    async def position(self, cls: str, input_name: str, remembered: Position | None) -> str | None:
-        """Where a pull input goes on. The stream knows it exactly, but for a batch that was trimmed or went
-        with a lost store: then what is remembered is newer."""
-        subject = contract.batch_subject(self._domain, cls, input_name)
+    async def progress(
+        self, input_name: str, classes: Iterable[str], remembered: Mapping[str, Position]
+    ) -> Progress | None:
+        """How far a pull input is, by what the streams of these classes and the state file know of it: the
+        messages that told of it last may be trimmed, or gone with a lost store. Raises `ContractError` for
+        what can't be read."""
+        texts = [one.text for one in remembered.values()]
+        for cls in classes:
+            seq = remembered[cls].seq if cls in remembered else 0
+            for subject in (contract.batch_subject, contract.dead_subject):
+                text = await self._position(cls, subject(self._domain, cls, input_name), seq)
+                texts += [] if text is None else [text]
+        return newest(map(parse_progress, texts))
+
+    async def _position(self, cls: str, subject: str, seq: int) -> str | None:
+        """The position in the newest message of a subject, None where it has none."""
         stream = contract.leaf_stream(self._domain, cls)
         message: RawMessage | StoredHeaders | None
         message = await self._js.get_message(stream, last_by_subject=subject)
         if message is not None and H_RESENT in message.headers:
-            message = await self._last_own(stream, subject, 0 if remembered is None else remembered.seq)
-        if message is not None and (remembered is None or message.seq > remembered.seq):
-            return message.headers.get(H_POSITION)
-        return None if remembered is None else remembered.text
+            message = await self._last_own(stream, subject, seq)
+        return None if message is None else message.headers.get(H_POSITION)
 
     async def _last_own(self, stream: str, subject: str, seq: int) -> StoredHeaders | None:
-        """The last batch of an input above a sequence that the input itself sent: one that was published
+        """The last message of an input above a sequence that the input itself sent: one that was published
         again says nothing of where the input is."""
         found: list[StoredHeaders] = []
 

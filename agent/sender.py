@@ -141,9 +141,9 @@ class Sender:
             self._progress.clear()
             await self._progress.wait()
 
-    async def idle(self, input_name: str, cls: str) -> None:
+    async def idle(self, input_name: str) -> None:
         """Return once no batch of this input is in flight, so that its last stored position stands."""
-        while any(one.input == input_name and one.id.cls == cls for one in self._in_flight.values()):
+        while any(one.input == input_name for one in self._in_flight.values()):
             self._progress.clear()
             await self._progress.wait()
 

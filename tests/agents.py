@@ -33,6 +33,7 @@ from agent.intake import Chunk, Input, RefusedError, UnknownOutcomeError
 from agent.jetstream import JetStream, RawMessage
 from agent.leaf import Leaf
 from agent.metrics import Metrics
+from agent.pieces import parse_progress
 from agent.server.health import ServerHealth
 from agent.state import State, StateFile, load
 from tests.servers import Leaf as LeafServer
@@ -151,7 +152,8 @@ async def insist(one: Agent, what: Chunk) -> None:
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch as the stream holds it; `texts` are the values of its readings."""
+    """A batch as the stream holds it; `texts` are the values of its readings, `position` is that of its input
+    without what the core puts before it."""
 
     seq: int
     id: MessageId
@@ -214,7 +216,7 @@ def _batch(message: RawMessage) -> Batch:
         message.seq,
         parse_message_id(message.headers[H_MESSAGE_ID]),
         len(rows),
-        message.headers.get(H_POSITION),
+        None if H_POSITION not in message.headers else parse_progress(message.headers[H_POSITION]).position,
         message.time,
         [str(row["value"]) for row in rows],
     )

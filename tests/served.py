@@ -13,7 +13,7 @@ import aiohttp
 
 from agent.demo.plan import free_port
 from agent.inputs.http import HttpInput, HttpOptions
-from agent.intake import Chunk, Reason, RefusedError
+from agent.intake import Chunk, Place, Reason, RefusedError
 from agent.metrics import Metrics
 from tests.intakes import NoLetters
 
@@ -50,8 +50,8 @@ class Core(NoLetters):
             return
         self.stored.append(chunk)
 
-    async def position(self, input_name: str, cls: str) -> str | None:
-        return None
+    async def position(self, input_name: str) -> Place:
+        return Place()
 
 
 class Served:

@@ -95,10 +95,10 @@ class CommandRunner:
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Run commands until `stopping` is set. Raises `ContractError` when it cannot be read which commands
         were run already: to go on would run some of them again."""
-        text = await unless(stopping, intake.position(COMMANDS_INPUT, self._cls))
-        if stopping.is_set():
+        answered = await unless(stopping, intake.position(COMMANDS_INPUT))
+        if answered is None or stopping.is_set():
             return
-        course = Course(await self._last(text, intake, stopping))
+        course = Course(await self._last(answered.position, intake, stopping))
         while not stopping.is_set():
             moved = await self._step(course, intake, stopping)
             await unless(stopping, asyncio.sleep(SPACING if moved else POLL_SECONDS))
@@ -110,10 +110,6 @@ class CommandRunner:
         begun = None if remembered is None else parse_place(remembered)
         if begun is None or not unanswered(begun, answered):
             return answered
-        # The class of the answers is another one than it was when the configuration has changed it.
-        known = (positions.get(COMMANDS_INPUT) for positions in self._state.current.positions.values())
-        if any(one is not None and one.text == remembered for one in known):
-            return begun
         ended = "the agent ended after it had begun this command; it is not run again"
         await self._answer(begun, Outcome.INTERRUPTED, ended, intake, stopping)
         return begun
@@ -224,15 +220,17 @@ class CommandRunner:
         while not stopping.is_set():
             try:
                 await intake.submit(COMMANDS_INPUT, self._cls, chunk)
-                reached: str | None = chunk.position
+                stored = True
             except RefusedError as refusal:
                 self._storing.begin(f"an answer waits, and further commands with it: {refusal}")
                 delay = min(refusal.retry_after or _RETRY, _MAX_RETRY)
-                reached = await unless(stopping, asyncio.sleep(delay))
+                await unless(stopping, asyncio.sleep(delay))
+                stored = False
             except UnknownOutcomeError as error:
                 self._storing.begin(str(error))
-                reached = await unless(stopping, intake.position(COMMANDS_INPUT, self._cls))
-            if reached == chunk.position:
+                reached = await unless(stopping, intake.position(COMMANDS_INPUT))
+                stored = reached is not None and reached.position == chunk.position
+            if stored:
                 self._storing.end()
                 return True
         return False

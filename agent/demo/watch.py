@@ -17,6 +17,7 @@ from agent import contract
 from agent.demo.plan import Member
 from agent.demo.processes import DemoError
 from agent.jetstream import JetStream, JetStreamError
+from agent.pieces import parse_progress
 
 _POLL_SECONDS = 0.05
 _CONNECT_SECONDS = 2
@@ -65,8 +66,10 @@ class Observer:
 
         async def stored() -> bool:
             message = await self._ask(lambda js: js.get_message(stream, last_by_subject=subject))
-            position = json.loads(message.headers[contract.H_POSITION]) if message is not None else {}
-            return bool(position.get("offset") == size)
+            if message is None:
+                return False
+            position = json.loads(parse_progress(message.headers[contract.H_POSITION]).position)
+            return bool(position["offset"] == size)
 
         await until(stored, f"the followed file of {domain} is stored to its end", seconds)
 

@@ -2,7 +2,7 @@
 
 Each batch carries the position behind its lines, so lines and position are stored in one act: an agent that
 is killed goes on exactly there. One batch is in flight; what is refused is handed in again, for the file
-still has it. Lines that are not readings are counted, reported with their place and skipped.
+still has it. Lines that are not readings are counted, reported with their place and kept as dead letters.
 
 Rotation may rename the file or copy and truncate it, also several times while the agent is down: files beside
 it with its name and a number or a time are then read first. What can't be recovered: lines in a file that was
@@ -86,8 +86,10 @@ class FileInput:
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Tail the file until `stopping` is set. Raises `contract.ContractError` when the stored position
         can't be read: going on without it would lose or repeat lines."""
-        text = await unless(stopping, intake.position(self.name, self._options.class_))
-        position = None if text is None else parse_position(text)
+        place = await unless(stopping, intake.position(self.name))
+        if place is None:
+            return
+        position = None if place.position is None else parse_position(place.position)
         follower = Follower(self._path, position, from_end=self._options.start == "end")
         try:
             while not stopping.is_set():
@@ -116,9 +118,11 @@ class FileInput:
     async def _store(
         self, follower: Follower, piece: Piece, sifted: Sifted, intake: Intake, stopping: asyncio.Event
     ) -> bool:
-        chunk = Chunk(sifted.payload, sifted.count, position=piece.after.encode())
+        chunk = Chunk(
+            sifted.payload, sifted.count, position=piece.after.encode(), letters=_letters(piece, sifted)
+        )
         try:
-            if sifted.count and not await self._submit(chunk, intake, stopping):
+            if not await self._submit(chunk, intake, stopping):
                 return False
         except RefusedError as refusal:
             if follower.halve(piece):
@@ -135,17 +139,19 @@ class FileInput:
         while not stopping.is_set():
             try:
                 await intake.submit(self.name, self._options.class_, chunk)
-                stored: str | None = chunk.position
+                stored = True
             except RefusedError as refusal:
                 if refusal.reason is Reason.TOO_LARGE:
                     raise
                 self._storing.begin(str(refusal))
                 delay = min(refusal.retry_after or _RETRY, _MAX_RETRY)
-                stored = await unless(stopping, asyncio.sleep(delay))
+                await unless(stopping, asyncio.sleep(delay))
+                stored = False
             except UnknownOutcomeError as error:
                 self._storing.begin(str(error))
-                stored = await unless(stopping, intake.position(self.name, self._options.class_))
-            if stored == chunk.position:
+                place = await unless(stopping, intake.position(self.name))
+                stored = place is not None and place.position == chunk.position
+            if stored:
                 self._storing.end()
                 return True
         return False
@@ -164,6 +170,15 @@ class FileInput:
         held_back = self._sparse.held_back(time.monotonic())
         if held_back is not None:
             self._log.warning("line skipped", at=place, reason=text, not_reported_before=held_back)
+
+
+def _letters(piece: Piece, sifted: Sifted) -> tuple[contract.Letter, ...]:
+    return tuple(
+        contract.Letter(
+            piece.lines[offset:].partition(b"\n")[0], f"{piece.file}:{piece.offset + offset}", reason
+        )
+        for offset, reason in sifted.bad
+    )
 
 
 def _look(follower: Follower, domain: str) -> tuple[Look, Sifted]:

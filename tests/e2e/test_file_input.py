@@ -18,6 +18,7 @@ TAILER = """
 import asyncio, json, os, pathlib, sys
 from agent.config import Seconds
 from agent.inputs.file import FileInput, FileOptions
+from agent.intake import Place
 from agent.metrics import Metrics
 
 class Store:
@@ -37,10 +38,10 @@ class Store:
         await asyncio.sleep(0.002)
         self.count += 1
 
-    async def position(self, name, cls):
+    async def position(self, name):
         if not self.count:
-            return None
-        return json.loads((self.folder / f"{self.count - 1:06d}.json").read_text())[1]
+            return Place()
+        return Place(json.loads((self.folder / f"{self.count - 1:06d}.json").read_text())[1])
 
 async def main():
     options = FileOptions(name="tail", path=pathlib.Path(sys.argv[1]), poll=Seconds(0.01))

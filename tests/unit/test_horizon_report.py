@@ -6,7 +6,7 @@ import asyncio
 import math
 
 from agent.contract import parse_reading
-from agent.intake import Chunk, Reason, RefusedError
+from agent.intake import Chunk, Place, Reason, RefusedError
 from agent.link.horizon import Horizon
 from agent.link.horizon_report import HorizonReport
 from agent.metrics import Metrics
@@ -29,8 +29,8 @@ class Taken(NoLetters):
         if self.refuses:
             raise RefusedError(Reason.FULL, "full", 1.0)
 
-    async def position(self, input_name: str, cls: str) -> str | None:
-        return None
+    async def position(self, input_name: str) -> Place:
+        return Place()
 
 
 async def test_a_minute_in_which_something_moved_is_told_and_one_in_which_nothing_did_is_not() -> None:

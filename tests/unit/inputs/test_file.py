@@ -18,7 +18,7 @@ from agent import contract
 from agent.config import Seconds
 from agent.inputs.file import FileInput, FileOptions
 from agent.inputs.sift import sift
-from agent.intake import Chunk, Reason, RefusedError, UnknownOutcomeError
+from agent.intake import Chunk, Place, Reason, RefusedError, UnknownOutcomeError
 from agent.metrics import Metrics
 from tests.intakes import NoLetters
 
@@ -47,8 +47,8 @@ class Core(NoLetters):
             raise answer
         self.chunks.append(chunk)
 
-    async def position(self, input_name: str, cls: str) -> str | None:
-        return self.chunks[-1].position if self.chunks else None
+    async def position(self, input_name: str) -> Place:
+        return Place(self.chunks[-1].position if self.chunks else None)
 
     @property
     def values(self) -> list[int]:
@@ -187,9 +187,9 @@ async def test_a_position_that_cannot_be_read_stops_the_input_rather_than_begin_
 
 async def test_it_stops_while_the_core_does_not_answer(path: Path) -> None:
     class Silent(Core):
-        async def position(self, input_name: str, cls: str) -> str | None:
+        async def position(self, input_name: str) -> Place:
             await asyncio.Event().wait()
-            return None
+            return Place()
 
     async with running(path, Silent()):
         await asyncio.sleep(0.05)

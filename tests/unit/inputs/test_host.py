@@ -14,7 +14,7 @@ from agent import contract
 from agent.config import Seconds
 from agent.inputs.host import HostInput, HostOptions, next_due
 from agent.inputs.sampling import GROUPS, Sampler, cpu_shares, mounts
-from agent.intake import Chunk, Reason, RefusedError
+from agent.intake import Chunk, Place, Reason, RefusedError
 from agent.metrics import Metrics
 from tests.intakes import NoLetters
 
@@ -40,7 +40,7 @@ class Core(NoLetters):
         self.chunks.append(chunk)
         self.taken.set()
 
-    async def position(self, input_name: str, cls: str) -> str | None:
+    async def position(self, input_name: str) -> Place:
         raise AssertionError("a host has no position")
 
 
