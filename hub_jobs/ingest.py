@@ -4,7 +4,8 @@ The offset is the sequence of the stream, in the same commit as the rows. Server
 a Spark session exists, so that a run with nothing to do starts none: under spark-submit the launcher's JVM
 runs anyway, `python hub_jobs/ingest.py` starts no JVM at all. A gap in the stream stops
 nothing: what is there is committed, the gap is named and the exit code is 3. After the commit the registrar
-is told what it may purge; when it is away the next run tells it.
+is told what it may purge; when it is away the next run tells it. `--every 30s` runs again and again in one
+process.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from agent.contract import Committed, Exit, aggregate, committed_subject
-from hub_jobs import incarnations, tasks
-from hub_jobs.exits import ended, say
+from hub_jobs import incarnations, repeat, tasks
+from hub_jobs.exits import say
 from hub_jobs.incarnations import Incarnation
+from hub_jobs.repeat import repeated
 from hub_jobs.source.plan import Range, split
 from hub_jobs.source.wire import (
     Connection,
@@ -60,8 +62,8 @@ class Options:
 
 def main(argv: Sequence[str] | None = None) -> Exit:
     """Run the job and return its exit code."""
-    streams = _options(argv)
-    return ended(_NAME, lambda: max(run(one) for one in streams))
+    streams, every = _options(argv)
+    return repeated(_NAME, lambda: max(run(one) for one in streams), every)
 
 
 def run(options: Options) -> Exit:
@@ -157,8 +159,8 @@ def _tell_registrar(options: Options, info: StreamInfo, done: int | None) -> Non
         say(_NAME, f"the registrar does not know yet what it may purge; the next run tells it: {error}")
 
 
-def _options(argv: Sequence[str] | None) -> list[Options]:
-    """What the command line asks for, one for each stream."""
+def _options(argv: Sequence[str] | None) -> tuple[list[Options], float | None]:
+    """What the command line asks for, one for each stream, and how often in seconds, None for once."""
     parser = argparse.ArgumentParser(prog="ingest.py", description="Bring a stream of the hub into `bronze`.")
     parser.add_argument("--server", required=True, help="nats://host:4222, several with commas between")
     parser.add_argument(
@@ -172,6 +174,7 @@ def _options(argv: Sequence[str] | None) -> list[Options]:
     secret.add_argument("--creds-file", help="path of a .creds file")
     secret.add_argument("--secret-env", help="name of an environment variable with a seed or a .creds file")
     parser.add_argument("--ca-file", help="the authorities to trust instead of the system's")
+    repeat.add_options(parser)
     given = parser.parse_args(argv)
     try:
         server = Server(
@@ -183,7 +186,8 @@ def _options(argv: Sequence[str] | None) -> list[Options]:
         )
     except ValueError as error:
         parser.error(str(error))
-    return [Options(server, name, given.lake.absolute()) for name in given.stream or [aggregate(0)]]
+    streams = given.stream or [aggregate(0)]
+    return [Options(server, name, given.lake.absolute()) for name in streams], given.every
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -278,3 +279,41 @@ async def test_what_can_not_be_reached_or_used_is_said_with_its_exit_code(
     with pytest.raises(SystemExit) as usage:
         ingest.main(["--server", "nats://user:secret@127.0.0.1", *lake])
     assert usage.value.code == Exit.USAGE
+
+
+async def test_a_job_that_runs_again_and_again_takes_what_comes_and_outlives_the_hub(fleet: Fleet) -> None:
+    program = Path(ingest.__file__)
+    job = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(program),
+        *fleet.options,
+        "--every",
+        "200ms",
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(program.parents[1])},
+    )
+    try:
+        await _rows(fleet, 5)
+        await fleet.world.hub.kill()
+        await fleet.world.hub.start()
+        await fleet.store("edge-1", 4)
+        await fleet.store("edge-2", 3)
+        await _rows(fleet, 7)
+        job.send_signal(signal.SIGTERM)
+        _, said = await asyncio.wait_for(job.communicate(), 60)
+        assert job.returncode == Exit.WELL, said.decode()
+        assert said.decode().rstrip().endswith("ingest: stopped")
+    finally:
+        if job.returncode is None:
+            job.kill()
+            await job.wait()
+    assert fleet.bronze("domain", "n") == [("edge-1", n) for n in (1, 2, 3, 4)] + [
+        ("edge-2", n) for n in (1, 2, 3)
+    ]
+
+
+async def _rows(fleet: Fleet, count: int) -> None:
+    deadline = asyncio.get_running_loop().time() + 120
+    while len(await asyncio.to_thread(fleet.bronze, "seq")) < count:
+        assert asyncio.get_running_loop().time() < deadline, f"no {count} rows in bronze"
+        await asyncio.sleep(0.1)
