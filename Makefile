@@ -2,10 +2,12 @@
 .PHONY: help demo test lint types faults bench clean
 
 BIN := .venv/bin
+# Tests wait more than they work, so there are more processes than cores; those of Spark share one (tests/beside.py).
+PROCESSES ?= 4
 
 help:
 	@echo "make demo    a hub, two leaves, three agents, faults, Spark jobs and the proof (about two minutes)"
-	@echo "make test    style, types and all tests (under fifteen minutes)"
+	@echo "make test    style, types and all tests (under eight minutes)"
 	@echo "make faults  the slow faults, or those of CASE=…; the report is build/faults/report.json"
 	@echo "make bench   every benchmark, or those of NAME=…; results under build/bench/"
 	@echo "make clean   remove what was built, keep .venv"
@@ -17,7 +19,7 @@ demo: .venv/ready
 	@$(BIN)/petiole demo
 
 test: lint types
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --numprocesses $(PROCESSES)
 
 lint: .venv/ready
 	@$(BIN)/ruff check --quiet .
@@ -27,7 +29,7 @@ types: .venv/ready
 	@$(BIN)/mypy
 
 faults: .venv/ready
-	@$(BIN)/python -m pytest tests/faults $(if $(CASE),-k "$(CASE)")
+	@$(BIN)/python -m pytest --timeout 900 tests/faults $(if $(CASE),-k "$(CASE)")
 
 bench: .venv/ready
 	@$(BIN)/python -m bench $(NAME)

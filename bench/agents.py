@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from agent.demo.plan import free_port
+from agent.demo.ports import free_port
 
 DOMAIN = "edge-1"
 READY_SECONDS = 30.0

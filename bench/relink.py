@@ -27,7 +27,7 @@ from typing import Final
 from nats.aio.client import Client
 
 from agent.contract import DEFAULT_CLASS, aggregate, leaf_stream
-from agent.demo.plan import free_port
+from agent.demo.ports import free_port
 from agent.demo.proxy import Proxy
 from agent.jetstream import JetStream, JetStreamError
 from bench import relink_count

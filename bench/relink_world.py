@@ -25,7 +25,7 @@ import psutil
 from nats.aio.client import Client
 
 from agent.contract import DEFAULT_CLASS, aggregate, inbox_prefix, server_name
-from agent.demo.plan import free_port
+from agent.demo.ports import free_port
 from agent.server.binary import find_binary
 from agent.server.keys import ensure_key, write_link_include
 from agent.server.render import LINK_INCLUDE, HubConfig, LeafConfig, LeafUser, ServerConfig, render

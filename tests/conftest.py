@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
+from hypothesis import HealthCheck, settings
 
+from tests.beside import Dealer
 from tests.faults.rigs import old_servers
 from tests.servers import World, open_world
+
+# How long an example takes says how busy the machine is; a hang is ended by the timeout of every test.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Dealer:
+    """Keep the Spark tests together (the mark `xdist_group` of xdist 3.8 has no effect with pytest 9.2)."""
+    return Dealer(config, log)
 
 
 @pytest.fixture(params=["2.12.7", "2.14.6", "2.15.0"])

@@ -13,6 +13,7 @@ import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
 from agent.demo import plan
+from agent.demo.ports import free_port
 from tests.agent_process import Agent, wait_for
 
 WAIT_SECONDS = 20.0
@@ -114,11 +115,11 @@ def listening(
 ) -> Iterator[Listening]:
     """One that is not started yet, without inputs; `stream` is how large its stream may become, `hub_port`
     where its hub listens for leaves."""
-    member, port = plan.member(directory, "edge-1"), plan.free_port()
+    member, port = plan.member(directory, "edge-1"), free_port()
     secret = directory / "plant.password"
     secret.touch(0o600)
     secret.write_text(PASSWORD + "\n")
-    whole = plan.leaf_toml(member, hub_port or plan.free_port())
+    whole = plan.leaf_toml(member, hub_port or free_port())
     base = whole.partition("[[input]]")[0].replace('max_bytes = "512MiB"', stream)
     toml = f"""{base}
 [nats.mqtt]

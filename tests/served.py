@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 
-from agent.demo.plan import free_port
+from agent.demo.ports import free_port
 from agent.inputs.http import HttpInput, HttpOptions
 from agent.intake import Chunk, Place, Reason, RefusedError
 from agent.metrics import Metrics

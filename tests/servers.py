@@ -22,7 +22,7 @@ from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NoAnswerError
 
 from agent.contract import DEFAULT_CLASS, aggregate, inbox_prefix, server_name
-from agent.demo.plan import free_port
+from agent.demo.ports import free_port
 from agent.demo.proxy import Proxy
 from agent.server.keys import ensure_key
 from agent.server.permissions import LinkRights

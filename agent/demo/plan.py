@@ -4,12 +4,11 @@ ports."""
 from __future__ import annotations
 
 import json
-import random
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 
 from agent import contract
+from agent.demo.ports import free_port
 
 LEAVES = ("edge-1", "edge-2")
 READINGS_PER_SECOND = 3_000
@@ -19,23 +18,8 @@ HUB_KILL_AT = 18.0
 AGENT_KILL_AT = 27.0
 FILE_LINES_PER_SECOND = 50
 
-_PORTS = (15_000, 32_000)
 _STORE_BYTES = "2GiB"
 _STREAM_BYTES = "512MiB"
-
-
-def free_port() -> int:
-    """A port of loopback that nobody listens on now, below those that the system gives to connections: one of
-    them would be taken again before a server that is told to listen on it begins."""
-    while True:
-        port = random.randrange(*_PORTS)  # noqa: S311 - no secret
-        with socket.socket() as one:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                one.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return port
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from agent import contract
 from agent.demo import lines, plan
 from agent.demo.jobs import Jobs
 from agent.demo.plan import Member
+from agent.demo.ports import free_port
 from agent.demo.processes import DemoError, Processes, program
 from agent.demo.proxy import Proxy
 from agent.demo.report import Domain, Report
@@ -40,7 +41,7 @@ class Story:
         self._processes = Processes(directory / "logs")
         self._hub = plan.member(directory, contract.HUB_DOMAIN)
         self._leaves = {domain: plan.member(directory, domain) for domain in plan.LEAVES}
-        self._leaf_port = plan.free_port()
+        self._leaf_port = free_port()
         self._proxy = Proxy(self._leaf_port)
         self._relink: dict[str, float] = {}
         self._at_hub = Observer(self._hub.nats_url, self._hub.state / _JOBS_SEED, "jobs")

@@ -12,7 +12,7 @@ import pytest
 from nats.errors import Error as NatsError
 
 from agent.contract import aggregate, inbox_prefix
-from agent.demo.plan import free_port
+from agent.demo.ports import free_port
 from agent.server import permissions, workspace
 from agent.server.keys import ensure_key
 from agent.server.render import LeafUser, ServerConfig, render

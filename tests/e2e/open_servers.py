@@ -14,7 +14,7 @@ from pathlib import Path
 import nats
 from nats.aio.client import Client
 
-from agent.demo.plan import free_port
+from agent.demo.ports import free_port
 from agent.demo.proxy import Proxy
 from agent.server.binary import find_binary
 from agent.server.child import reap, spawn

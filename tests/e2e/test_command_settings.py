@@ -16,7 +16,7 @@ import pytest_asyncio
 
 from agent.config import Seconds, Size, StreamClass
 from agent.contract import link_consumer
-from agent.demo.plan import free_port
+from agent.demo.ports import free_port
 from agent.inputs.host import HostInput, HostOptions
 from agent.intake import RefusedError
 from agent.jetstream import JetStreamError

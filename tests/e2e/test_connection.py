@@ -9,7 +9,7 @@ import pytest
 from nats.errors import Error as NatsError
 
 from agent.connection import connected
-from agent.demo.plan import free_port
+from agent.demo.ports import free_port
 from agent.server.keys import ensure_key
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from agent.demo.plan import free_port
+from agent.demo.ports import free_port
 from agent.server.binary import ServerError
 from agent.server.keys import ensure_key
 from agent.server.probe import process_of

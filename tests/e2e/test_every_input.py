@@ -18,6 +18,7 @@ import zstandard
 
 from agent import contract
 from agent.demo import plan
+from agent.demo.ports import free_port
 from tests.agent_process import Agent, wait_for
 from tests.agents import CLASS, Shelf
 from tests.inputs import INPUTS, Entry, lines
@@ -29,7 +30,7 @@ SMALL_STREAM = 'max_bytes = "16KiB"'
 def leaf_of(directory: Path, entry: Entry) -> Agent:
     """A leaf with one input, whose hub does not run."""
     member = plan.member(directory, "edge-1")
-    base = plan.leaf_toml(member, plan.free_port()).partition("[[input]]")[0]
+    base = plan.leaf_toml(member, free_port()).partition("[[input]]")[0]
     assert WHOLE_STREAM in base
     return Agent(member, f'{base}[publish]\nlinger = "10ms"\n[[input]]\n{entry.toml(member)}')
 

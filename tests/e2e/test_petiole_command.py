@@ -18,7 +18,7 @@ from agent.cli.configuration import configuration
 from agent.commands import sending
 from agent.config import Size, StreamClass
 from agent.contract import COMMANDS, Command, parse_command
-from agent.demo.plan import free_port
+from agent.demo.ports import free_port
 from agent.jetstream import JetStream
 from agent.registrar.aggregate import commands_config
 from tests.agents import agent, leaf_config, shelf

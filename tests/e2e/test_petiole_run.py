@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from agent.demo import plan
+from agent.demo.ports import free_port
 from tests.agent_process import PETIOLE, Agent, wait_for
 
 READING = b'{"device":"pump-7","metric":"pressure","value":2.4}'
@@ -24,7 +25,7 @@ READING = b'{"device":"pump-7","metric":"pressure","value":2.4}'
 def leaf(tmp_path: Path) -> Iterator[Agent]:
     """A leaf whose hub does not run."""
     member = plan.member(tmp_path, "edge-1")
-    agent = Agent(member, plan.leaf_toml(member, plan.free_port()))
+    agent = Agent(member, plan.leaf_toml(member, free_port()))
     yield agent
     agent.close()
 
@@ -121,7 +122,7 @@ def _reloads_when_it_is_told_to(hub: Agent, leaf: Agent) -> None:
 
 
 def test_a_reading_reaches_the_hub_and_the_registrar_confirms_it(leaf: Agent, tmp_path: Path) -> None:
-    hub_member, leaf_port = plan.member(tmp_path, "hub"), plan.free_port()
+    hub_member, leaf_port = plan.member(tmp_path, "hub"), free_port()
     leaf.member.config.write_text(plan.leaf_toml(leaf.member, leaf_port))
     enrolled = leaf.petiole("enrol")
     assert enrolled.returncode == 0

@@ -15,7 +15,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from agent.contract import announce_subject, inbox_prefix, new_epoch
-from agent.demo.plan import free_port
+from agent.demo.ports import free_port
 from agent.files import private_directory, write_private
 from agent.server.binary import find_binary
 from agent.server.child import reap, spawn

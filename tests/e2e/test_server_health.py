@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agent.config import Config, Nats
-from agent.demo.plan import free_port
+from agent.demo.ports import free_port
 from agent.hub import Hub
 from agent.metrics import Metrics
 from agent.server.binary import ServerError, find_binary

@@ -20,6 +20,7 @@ from nats.errors import Error as NatsError
 from agent import contract
 from agent.contract import inbox_prefix
 from agent.demo import plan
+from agent.demo.ports import free_port
 from tests.agent_process import Agent, wait_for
 from tests.faults.report import Case
 from tests.faults.rigs.disk import SmallDisk, small_disk
@@ -42,7 +43,7 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 def leaf(tmp_path: Path, disk: SmallDisk) -> Iterator[Agent]:
     """A leaf whose store is on the small disk and whose hub does not run."""
     member = plan.member(tmp_path, "edge-1")
-    toml = plan.leaf_toml(member, plan.free_port())
+    toml = plan.leaf_toml(member, free_port())
     agent = Agent(member, toml.replace("[nats]", f'[nats]\nstore_dir = "{disk.path / "store"}"'))
     yield agent
     disk.free()
@@ -137,7 +138,7 @@ def test_a_disk_that_others_fill_gets_back_what_the_hub_has_confirmed(
     tmp_path: Path, leaf: Agent, disk: SmallDisk, case: Case
 ) -> None:
     case.expected = "the stream is trimmed though it is far from full, and readings are taken again"
-    hub_member, leaf_port = plan.member(tmp_path, "hub"), plan.free_port()
+    hub_member, leaf_port = plan.member(tmp_path, "hub"), free_port()
     text = leaf.member.config.read_text()
     leaf.member.config.write_text(
         re.sub(r"nats-leaf://127.0.0.1:[0-9]+", f"nats-leaf://127.0.0.1:{leaf_port}", text)
@@ -163,7 +164,7 @@ def test_the_hub_s_disk_becomes_full_and_is_freed_and_the_leaf_s_readings_arrive
     leaf_member, hub_member, leaf_port = (
         plan.member(tmp_path, "edge-1"),
         plan.member(tmp_path, "hub"),
-        plan.free_port(),
+        free_port(),
     )
     leaf = Agent(leaf_member, plan.leaf_toml(leaf_member, leaf_port))
     toml = plan.hub_toml(hub_member, leaf_port, [leaf.petiole("enrol").stdout])

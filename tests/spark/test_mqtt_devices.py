@@ -8,6 +8,7 @@ import pytest
 
 from agent.contract import Exit
 from agent.demo import plan
+from agent.demo.ports import free_port
 from hub_jobs import ingest, refine
 from tests.agent_process import Agent, wait_for
 from tests.mqtt import PASSWORD, USER, device, listening
@@ -17,7 +18,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 
 def test_what_devices_send_with_any_qos_is_in_the_table_once(tmp_path: Path) -> None:
-    member, leaf_port = plan.member(tmp_path, "hub"), plan.free_port()
+    member, leaf_port = plan.member(tmp_path, "hub"), free_port()
     with listening(tmp_path, hub_port=leaf_port) as plant:
         table = plant.leaf.petiole("enrol").stdout
         hub = Agent(member, plan.hub_toml(member, leaf_port, [table]))

@@ -10,7 +10,7 @@ from agent import contract
 from agent.contract import BatchHeaders, Clock, ContractError, MessageId, Request
 from tests.unit.contract import values
 
-RUN = contract.new_run(0)
+RUN = "00000000-0000-7916-811f-f78f37e98f06"
 GOOD = BatchHeaders(MessageId(RUN, "normal", 1), 1, 1, Clock(True, "boot", 1)).encode()
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import nkeys
 
-from agent.demo.plan import free_port
+from agent.demo.ports import free_port
 from hub_jobs.source.wire import Connection, Server, WireError
 
 WAIT_SECONDS = 20.0
