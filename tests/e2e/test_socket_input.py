@@ -18,7 +18,7 @@ import uvloop
 
 from agent.config import Seconds, Size
 from agent.contract import Letter
-from agent.demo.plan import free_port
+from agent.demo.ports import free_port
 from agent.inputs.socket import SocketInput, SocketOptions
 from agent.intake import Reason, RefusedError, UnknownOutcomeError
 from agent.metrics import Metrics
