@@ -12,9 +12,19 @@ import structlog
 from msgspec import structs
 
 from agent import contract
-from agent.contract import H_COUNT, H_MESSAGE_ID, H_RESENT, ContractError, Previous, Readings, StreamState
+from agent.contract import (
+    H_COUNT,
+    H_MESSAGE_ID,
+    H_RESENT,
+    ContractError,
+    Ledger,
+    Previous,
+    Readings,
+    StreamState,
+)
+from agent.discards.service import Discards
 from agent.jetstream import ApiError, JetStream, JetStreamError, StreamInfo, UnavailableError
-from agent.ledger import ClassLedger
+from agent.ledger import ClassLedger, Discarded
 from agent.packing import Batch
 from agent.state import Acked, Position, StateFile
 from agent.tail import StoredHeaders
@@ -28,12 +38,21 @@ class Books:
     """Ledgers by class with their place in the state file. A record goes out when a run opens, each minute in
     which the stream moved, and when the run is closed."""
 
-    def __init__(self, domain: str, run: str, ledgers: Mapping[str, ClassLedger], state: StateFile) -> None:
+    def __init__(
+        self,
+        domain: str,
+        run: str,
+        ledgers: Mapping[str, ClassLedger],
+        state: StateFile,
+        discards: Discards,
+    ) -> None:
         self._domain, self._run, self._ledgers, self._state = domain, run, ledgers, state
+        self._discards = discards
         self._js: JetStream | None = None
         self._created: dict[str, str] = {}
         self._records = 0
         self._recorded_at: dict[str, int] = {}
+        self._told: dict[str, Discarded] = {}
         self.remembered = dict(state.current.acked)
 
     def attach(self, js: JetStream, streams: Mapping[str, StreamInfo]) -> None:
@@ -47,6 +66,8 @@ class Books:
 
     def acked(self, batch: Batch, seq: int) -> None:
         """A batch was stored at `seq`."""
+        readings = 0 if batch.dead else batch.readings
+        self._discards.stored(batch.id.cls, seq, batch.id.run, batch.id.n, readings)
         if batch.position is not None:
             positions = self._state.current.positions.setdefault(batch.id.cls, {})
             positions[batch.input] = Position(batch.position, seq)
@@ -119,7 +140,7 @@ class Books:
         await self._state.save()
 
     async def run(self) -> None:
-        """Publish a record each minute in which the stream moved."""
+        """Publish a record each minute in which the stream moved or something was discarded."""
         while True:
             await asyncio.sleep(LEDGER_SECONDS)
             for cls in self._ledgers:
@@ -132,7 +153,7 @@ class Books:
         if js is None:
             return
         info = await js.stream_info(contract.leaf_stream(self._domain, cls))
-        if info.last != self._recorded_at.get(cls):
+        if info.last != self._recorded_at.get(cls) or self._has_news(cls):
             await self._publish(js, cls, final=False)
 
     async def _publish(self, js: JetStream | None, cls: str, *, final: bool) -> None:
@@ -148,6 +169,23 @@ class Books:
         )
         self._recorded_at[cls] = seq
         self._stored(cls, seq)
+        self._discards.stored(cls, seq)
+        self._told[cls] = record.gone
+        for run in self._discards.due(cls):
+            await self._repeat(js, cls, self._discards.record(cls, run, record.stream))
+
+    def _has_news(self, cls: str) -> bool:
+        return self._ledgers[cls].gone != self._told.get(cls) or bool(self._discards.due(cls))
+
+    async def _repeat(self, js: JetStream, cls: str, earlier: Ledger) -> None:
+        """Say of an earlier run what was discarded of it after it had ended."""
+        self._records += 1
+        ident = f"{self._run}-{cls}-ledger-{self._records}"
+        seq = await js.publish(
+            contract.ledger_subject(self._domain, cls), earlier.encode(), {H_MESSAGE_ID: ident}
+        )
+        self._discards.stored(cls, seq)
+        self._discards.recorded(cls, earlier.run, seq)
 
 
 def _completed(known: Acked, stored_since: Iterable[StoredHeaders], letters: str) -> Acked:

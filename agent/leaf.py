@@ -23,6 +23,7 @@ from agent.commands.verbs import Controls, make_verbs
 from agent.config import Config
 from agent.connection import Connection
 from agent.contract import Letter
+from agent.discards.service import Discards
 from agent.intake import Chunk, Input, Place
 from agent.jetstream import JetStream, JetStreamError, StreamInfo
 from agent.ledger import ClassLedger
@@ -66,7 +67,16 @@ class Leaf:
         run = contract.new_run()
         ledgers = {name: ClassLedger(config.domain, name, run) for name in self._classes}
         publish = config.publish
-        self._books = Books(config.domain, run, ledgers, state)
+        self._discards = Discards(
+            config.domain,
+            run,
+            self._classes,
+            config.state_dir,
+            state.current.epochs,
+            ledgers,
+            metrics,
+        )
+        self._books = Books(config.domain, run, ledgers, state, self._discards)
         self._publisher = Publisher(
             Limits(publish.batch_bytes, publish.batch_readings, publish.linger),
             publish.in_flight,
@@ -101,8 +111,9 @@ class Leaf:
                 metrics,
                 allowed=self._publisher.recalled.is_set,
                 prepare=self._save_requests,
-                trimmed=lambda cls: self._sender.has_room(cls),
+                trimmed=self._trimmed,
             ),
+            watch=self._discards.seen,
             ledger=self._books.last,
             renew=self._connection.renew,
             system_seed=mine.system,
@@ -186,6 +197,7 @@ class Leaf:
                 "ledger": self._books.run,
                 "state": self._state.run,
                 "requests": self._remember_requests,
+                **({"discards": self._discards.run} if self._discards else {}),
                 "settings": self._settings.run,
                 **self.link.services(),
             }
@@ -217,7 +229,11 @@ class Leaf:
             "machine": self._state.current.machine,
             "link": self.link.status(),
             "classes": {
-                name: {**self.link.class_status(name), "readings": asdict(self._books.last(name).readings)}
+                name: {
+                    **self.link.class_status(name),
+                    "readings": asdict(self._books.last(name).readings),
+                    "discarded": self._discards.status(name),
+                }
                 for name in self._classes
             },
             "links": [
@@ -227,6 +243,10 @@ class Leaf:
             "inputs": [one.name for one in self._inputs],
             "settings": self._settings.shown(),
         }
+
+    def _trimmed(self, cls: str, first: int, last: int) -> None:
+        self._discards.trimmed(cls, first, last)
+        self._sender.has_room(cls)
 
     def ready(self) -> tuple[bool, str]:
         """Whether readings can be stored, and why not."""
@@ -253,6 +273,7 @@ class Leaf:
                 stored |= await recall.ids_above(name, floor)
             infos[name] = info
         self._completed = True
+        await self._discards.attach(nc, js, infos)
         self._books.attach(js, infos)
         await self._books.open()
         await self._sender.attach(
@@ -267,6 +288,7 @@ class Leaf:
         self._attached.clear()
         self._sender.detach()
         self._books.detach()
+        self._discards.detach()
         self._commands.detach()
         if not self._ending:  # else the end of our own connection would be said to be the server's
             self.link.detach()

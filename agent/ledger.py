@@ -12,6 +12,8 @@ MAX_RANGES = 2_000
 """Ranges that a class keeps, and so a record names: about 60 KB. A stream that is full by turns for days
 would make more of them than a message can hold."""
 
+Discarded = tuple[tuple[int, int, int, str], ...]
+
 
 class ClassLedger:
     """Counts of one class in this run. A batch has a number from the moment it is first sent."""
@@ -21,6 +23,8 @@ class ClassLedger:
         self._stored = RangeSet()
         self._refused: dict[str, RangeSet] = {}
         self._readings = {"accepted": 0, "stored": 0, "refused": 0, "dead": 0, "refused_late": 0}
+        self._discarded: Discarded = ()
+        self.gone: Discarded = ()
         self.n = 0
         self.previous: Previous | None = None
 
@@ -59,6 +63,12 @@ class ClassLedger:
         self._readings["refused"] += readings
         self._readings["refused_late"] += late
 
+    def discard(self, batches: Discarded, readings: int, gone: Discarded) -> None:
+        """This is what has been discarded so far: batches of this run with the sum of their readings, and
+        sequences of the stream, as `contract.Ledger` says."""
+        self._discarded, self.gone = batches, gone
+        self._readings["discarded"] = readings
+
     def _bound(self) -> None:
         # What is left stays true: a number that is dropped is not said to be anything, and its readings
         # stand in the counts. A refused one goes first, for its sender was told.
@@ -86,6 +96,8 @@ class ClassLedger:
             n=self.n,
             stored=self._stored.ranges(),
             refused=tuple(_labelled(self._refused.items())),
+            discarded=self._discarded,
+            gone=self.gone,
             readings=self.readings,
             stream=stream,
             previous=self.previous,

@@ -122,6 +122,12 @@ class Metrics:
             by_class,
             registry=registry,
         )
+        self.discarded = Counter(
+            "petiole_discarded_readings",
+            "Readings that went from the stream before the hub was known to have them.",
+            [*by_class, "reason"],
+            registry=registry,
+        )
         self.epochs = Counter(
             "petiole_epochs",
             "New epochs of the link, by why they were needed.",

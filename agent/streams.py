@@ -29,7 +29,7 @@ def leaf_stream(domain: str, cls: StreamClass, *, mqtt: bool = False) -> dict[st
         "retention": "limits",
         "storage": "file",
         "compression": "s2",
-        "discard": "new",  # "old" would lose what was acknowledged, and no record would say so
+        "discard": cls.discard,
         "max_bytes": int(cls.max_bytes),
         "max_age": 0,
         "max_msgs": -1,

@@ -122,12 +122,14 @@ class Nats(Struct, forbid_unknown_fields=True):
 
 
 class StreamClass(Struct, forbid_unknown_fields=True):
-    """A class of readings: a stream of its own with a quota; when that is full it takes nothing more. Over a
-    link that is back the class with the smallest `priority` goes first. `link_rate` is how many bytes a
-    second the hub takes of it on average."""
+    """A class of readings: a stream of its own with a quota; when that is full it takes nothing more, or
+    discards its oldest messages (`discard`). Over a link that is back the class with the smallest `priority`
+    goes first, and where the disk is short it is stored to the last. `link_rate` is how many bytes a second
+    the hub takes of it on average."""
 
     name: str = contract.DEFAULT_CLASS
     max_bytes: Size = Size(2**30)
+    discard: Literal["new", "old"] = "new"
     priority: Annotated[int, Meta(ge=0, le=100)] = 10
     link_rate: Size | None = None
 

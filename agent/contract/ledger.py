@@ -71,6 +71,9 @@ class Ledger:
     number, or discarded (with how many readings), and cumulative counts of readings.
 
     `n` is the highest batch number given out; `previous` is the run before; `final` closes the run.
+    `discarded` batches had been stored and count as stored too: they went from the stream before the leaf
+    knew that the hub had them, which may be too much, never too little. `gone` are the sequences of the
+    stream that went so, each range with how many direct messages stood there.
     """
 
     domain: str
@@ -82,6 +85,7 @@ class Ledger:
     stream: StreamState
     refused: tuple[tuple[int, int, str], ...] = ()
     discarded: tuple[tuple[int, int, int, str], ...] = ()
+    gone: tuple[tuple[int, int, int, str], ...] = ()
     previous: Previous | None = None
     final: bool = False
 
@@ -110,6 +114,7 @@ def parse_ledger(data: bytes | str) -> Ledger:
         stored=ranges_of(row, "stored", (int, int), what),
         refused=ranges_of(row, "refused", (int, int, str), what),
         discarded=ranges_of(row, "discarded", (int, int, int, str), what),
+        gone=ranges_of(row, "gone", (int, int, int, str), what) if "gone" in row else (),
         readings=_readings(row.get("readings"), what),
         stream=stream,
         previous=optional(row, "previous", parse_previous),

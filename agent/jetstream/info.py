@@ -25,11 +25,13 @@ class StreamInfo:
 @dataclass(frozen=True, slots=True)
 class ConsumerInfo:
     """A consumer as its server reports it; `delivered` and `ack_floor` are sequences of the stream, `start`
-    is the one it begins at, `pause_remaining` is in seconds, 0 when it is not paused."""
+    is the one it begins at, `pause_remaining` is in seconds, 0 when it is not paused. `deliveries` is how
+    often it has delivered since it was last reset."""
 
     name: str
     created: str
     delivered: int
+    deliveries: int
     ack_floor: int
     pending: int
     ack_pending: int
@@ -71,6 +73,7 @@ def consumer_info(answer: Mapping[str, Any]) -> ConsumerInfo:
         name=answer["name"],
         created=answer["created"],
         delivered=answer["delivered"]["stream_seq"],
+        deliveries=answer["delivered"]["consumer_seq"],
         ack_floor=answer["ack_floor"]["stream_seq"],
         pending=answer["num_pending"],
         ack_pending=answer["num_ack_pending"],

@@ -2,7 +2,8 @@
 refused or discarded for want of room. Pure: is told what the stream shows, measures rates, asks nothing.
 
 What the hub has confirmed is not counted, for it is trimmed as soon as its room is needed. A stream that is
-caught up, or whose backlog shrinks, loses nothing: infinity.
+caught up, or whose backlog shrinks, loses nothing: infinity. A backlog that stays as it is because the stream
+discards the oldest of it grows all the same.
 """
 
 from __future__ import annotations
@@ -41,19 +42,20 @@ class _Class:
         self.max_bytes = max_bytes
         self.created = ""
         self.at = self.unconfirmed = self.held = 0.0
-        self.last = 0
+        self.first = self.last = 0
         self.growth, self.inflow = _Rate(), _Rate()
 
     def see(self, info: StreamInfo, confirmed: int, now: float) -> None:
         """What the stream shows now."""
         size = info.bytes / info.messages if info.messages else 0.0
         unconfirmed = min(float(info.bytes), size * max(0, info.last - max(confirmed, info.first - 1)))
+        discarded = size * max(0, info.first - 1 - max(confirmed, self.first - 1))
         if info.created != self.created or info.last < self.last:
             self.growth, self.inflow = _Rate(), _Rate()
         elif now > self.at:
-            self.growth.take(unconfirmed - self.unconfirmed, now - self.at)
+            self.growth.take(unconfirmed + discarded - self.unconfirmed, now - self.at)
             self.inflow.take(size * (info.last - self.last), now - self.at)
-        self.created, self.last, self.at = info.created, info.last, now
+        self.created, self.first, self.last, self.at = info.created, info.first, info.last, now
         self.unconfirmed, self.held = unconfirmed, float(info.bytes)
 
     @property

@@ -34,9 +34,10 @@ Service = Callable[[], Awaitable[Any]]
 
 class LeafLink:
     """The link of all classes of a leaf in one run of its agent, over the current connection to the local
-    server: `attach` and `detach` say which that is. `ledger` gives the newest counts of a class, `renew` ends
-    a connection that leads nowhere, `system_seed` is the key of the server's system account, without which
-    nothing is paused when the link is lost, and `health` what is known of that server."""
+    server: `attach` and `detach` say which that is. `watch` is told, at each look at a class, up to where
+    the hub is known to hold it; `ledger` gives the newest counts of a class, `renew` ends a connection that
+    leads nowhere, `system_seed` is the key of the server's system account, without which nothing is paused
+    when the link is lost, and `health` what is known of that server."""
 
     def __init__(
         self,
@@ -46,6 +47,7 @@ class LeafLink:
         metrics: Metrics,
         trimmer: Trimmer,
         *,
+        watch: Callable[[str, int], None],
         ledger: Callable[[str], Previous],
         renew: Callable[[str], None],
         system_seed: Path | None,
@@ -53,6 +55,7 @@ class LeafLink:
     ) -> None:
         self._domain, self._run, self._state, self._metrics = config.domain, run, state, metrics
         self._ledger, self._clock, self._health = ledger, ClockReader(), health
+        self._tell = watch
         classes = {cls.name: cls for cls in config.class_}
         embedded = config.nats.server == "embedded"
         self.horizon = Horizon(
@@ -149,6 +152,7 @@ class LeafLink:
         self.keeper.announce_now()
 
     def _watch(self, cls: str, info: StreamInfo, confirmed: int) -> None:
+        self._tell(cls, confirmed)
         left = self._health.room
         free = None if left is None else max(0, left.free - left.reserve)
         self.horizon.observe(cls, info, confirmed, asyncio.get_running_loop().time(), free)

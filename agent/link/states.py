@@ -46,7 +46,8 @@ SENTENCES: Final = {
     "nothing is lost, and it goes on by itself",
     LinkState.DOWN: "the link to the hub is down: readings are kept here, and flow when it is back",
     LinkState.DISCARDED: "messages {detail} went from the stream of this leaf before the hub had them: "
-    "somebody purged or deleted them here; the audit names what is missing",
+    "it was full and its class discards the oldest, or somebody purged or deleted them here; the audit names "
+    "what is missing",
     LinkState.UNHEARD: "the link is up, but the hub takes nothing from this class: its source is missing, or "
     "the hub's user of this leaf lacks a permission: {detail}",
     LinkState.STUCK: "the flow has stopped, for the hub's acknowledgements do not come back: {detail}",

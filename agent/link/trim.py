@@ -23,7 +23,7 @@ def is_crowded(info: StreamInfo, max_bytes: int) -> bool:
 
 class Trimmer:
     """Purges streams. `allowed` says whether it may, `prepare` saves what only the purged messages tell,
-    `trimmed(cls)` is told afterwards."""
+    `trimmed(cls, first, last)` is told afterwards which sequences are gone."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Trimmer:
         *,
         allowed: Callable[[], bool],
         prepare: Callable[[], Awaitable[None]],
-        trimmed: Callable[[str], None],
+        trimmed: Callable[[str, int, int], None],
     ) -> None:
         self._state, self._metrics = state, metrics
         self._allowed, self._prepare, self._trimmed = allowed, prepare, trimmed
@@ -57,5 +57,5 @@ class Trimmer:
             return
         purged = await js.purge(info.name, up_to)
         self._metrics.trimmed.labels(cls).inc(purged)
-        self._trimmed(cls)
+        self._trimmed(cls, info.first, up_to)
         log.info("trimmed what the hub has confirmed", **{"class": cls}, messages=purged, up_to=up_to)

@@ -8,7 +8,9 @@ import pytest
 
 from agent.bookkeeping import Books
 from agent.contract import H_COUNT, H_MESSAGE_ID, H_RESENT, Previous, Readings, new_run
+from agent.discards.service import Discards
 from agent.ledger import ClassLedger
+from agent.metrics import Metrics
 from agent.state import VERSION, Acked, State, StateFile
 from agent.tail import StoredHeaders
 
@@ -22,12 +24,21 @@ def stored(seq: int, ident: str, count: str = "5") -> StoredHeaders:
     return StoredHeaders(seq, 0.0, {H_MESSAGE_ID: ident, H_COUNT: count})
 
 
+def no_discards(directory: Path) -> Discards:
+    """Of an agent none of whose streams discards."""
+    return Discards("edge-1", NOW, {}, directory, {}, {}, Metrics())
+
+
 @pytest.fixture
 def books(tmp_path: Path) -> Books:
     """The books of a run that follows on `BEFORE`."""
     state = State(VERSION, "machine", "edge-1", acked={"normal": KNOWN})
     return Books(
-        "edge-1", NOW, {"normal": ClassLedger("edge-1", "normal", NOW)}, StateFile(tmp_path / "s", state)
+        "edge-1",
+        NOW,
+        {"normal": ClassLedger("edge-1", "normal", NOW)},
+        StateFile(tmp_path / "s", state),
+        no_discards(tmp_path),
     )
 
 
@@ -101,7 +112,8 @@ async def test_recalling_twice_counts_once(books: Books) -> None:
 
 async def test_a_first_run_has_no_previous_one(tmp_path: Path) -> None:
     ledger = ClassLedger("edge-1", "normal", NOW)
-    books = Books("edge-1", NOW, {"normal": ledger}, StateFile(tmp_path / "s", State(VERSION, "m", "edge-1")))
+    state = StateFile(tmp_path / "s", State(VERSION, "m", "edge-1"))
+    books = Books("edge-1", NOW, {"normal": ledger}, state, no_discards(tmp_path))
     books.recall("normal", CREATED, [])
     assert ledger.previous is None
 

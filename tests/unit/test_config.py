@@ -138,7 +138,7 @@ def test_all_problems_are_told_at_once_each_with_its_key(file: Path) -> None:
         ("class = []\n" + LEAF, "class: no class is left"),
         (LEAF + '[[class]]\nname = "Fast"', "class[1].name: class 'Fast' is not 1 to 16 lower"),
         (LEAF + '[[class]]\n[[class]]', 'class[2].name: "normal" is there twice'),
-        (LEAF + '[[class]]\ndiscard = "old"', "class[1].discard: there is no such key"),
+        (LEAF + '[[class]]\ndiscard = "oldest"', "class[1].discard"),
         (LEAF + "[[input]]", "input[1].type: is missing; give one of "),
         (LEAF + '[[input]]\ntype = "htp"', 'input[1].type: "htp" is no type of input; give one of '),
         (LEAF + "[[input]]\ntype = 1", "input[1].type: 1 is no type of input"),

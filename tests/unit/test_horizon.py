@@ -42,6 +42,17 @@ def test_a_first_look_says_nothing_and_a_full_stream_says_nought() -> None:
     assert horizon.observe("normal", stream(1000), 0, 10.0) == 0.0
 
 
+def test_a_stream_that_discards_goes_on_losing_and_one_that_is_trimmed_does_not() -> None:
+    losing, trimmed = Horizon({"normal": MAX_BYTES}), Horizon({"normal": MAX_BYTES})
+    seconds = {"losing": math.inf, "trimmed": 0.0}
+    for look in range(100):
+        last = 1000 + 10 * look
+        info = stream(last, first=last - 999)
+        seconds["losing"] = losing.observe("normal", info, 0, 10.0 * look)
+        seconds["trimmed"] = trimmed.observe("normal", info, last - 5, 10.0 * look)
+    assert seconds == {"losing": 0.0, "trimmed": math.inf}
+
+
 def test_a_stream_that_drains_loses_nothing() -> None:
     horizon = Horizon({"normal": MAX_BYTES})
     after(horizon, 50, 10)

@@ -46,6 +46,9 @@ ledgers = st.builds(
     discarded=st.lists(
         st.tuples(spans, counts, words).map(lambda one: (*one[0], one[1], one[2])), max_size=2
     ).map(tuple),
+    gone=st.lists(st.tuples(spans, counts, words).map(lambda one: (*one[0], one[1], one[2])), max_size=2).map(
+        tuple
+    ),
     previous=st.none() | previous,
     final=st.booleans(),
 )
