@@ -1,38 +1,122 @@
-"""The machine's clocks as a batch tells them: wall, monotonic, kernel boot id, and whether the kernel calls
-the wall clock synchronised."""
+"""The machine's clocks: wall, monotonic, kernel boot id, and whether the kernel calls the wall clock
+synchronised. `machine` is the one place where the agent reads them for what it stores."""
 
 from __future__ import annotations
 
 import ctypes
 import time
 import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final, Protocol
 
 from agent.contract import Clock
 
-_TIME_ERROR = 5
-_TIMEX_BYTES = 208
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_TIME_ERROR: Final = 5
+_LEAP_STATES: Final = (1, 2, 3, 4)
+"""A second is to be inserted or deleted, is being inserted, or just was (adjtimex(2))."""
+_TIMEX_BYTES: Final = 208
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_ASK_NS: Final = 10**9
+_APART_NS: Final = 2_000_000
+_TRIES: Final = 5
+_MOVED_NS: Final = 5_000_000
+
+
+class Machine(Protocol):
+    """The clocks of one machine."""
+
+    @property
+    def boot(self) -> str:
+        """The kernel's boot id."""
+
+    def wall(self) -> int:
+        """Ns since 1970."""
+
+    def monotonic(self) -> int:
+        """Ns of `CLOCK_BOOTTIME`: as the wall clock it goes on while the machine sleeps and is slewed by NTP,
+        so that the two move apart only where the wall clock is stepped."""
+
+    def kernel(self) -> int:
+        """The state of the kernel's clock, as adjtimex(2) returns it."""
+
+
+class ThisMachine:
+    """The clocks of the machine that this runs on."""
+
+    def __init__(self) -> None:
+        self.boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else str(uuid.uuid4())
+        self._libc = ctypes.CDLL(None)
+
+    def wall(self) -> int:
+        """Ns since 1970."""
+        return time.time_ns()
+
+    def monotonic(self) -> int:
+        """Ns of `CLOCK_BOOTTIME`."""
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+    def kernel(self) -> int:
+        """The state of the kernel's clock; with no mode set adjtimex(2) only reads."""
+        return int(self._libc.adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES)))
+
+
+machine: Machine = ThisMachine()
+
+
+def wall_ns() -> int:
+    """Now by the machine's clock, in ns since 1970: what the agent stamps readings with."""
+    return machine.wall()
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """All clocks at once: `wall` in ns since 1970, and `clock` as a batch tells it. `leap` says that a leap
+    second is near, or was. `apart` is within how many ns both were read."""
+
+    wall: int
+    clock: Clock
+    leap: bool = False
+    apart: int = 0
+
+    @property
+    def offset(self) -> int:
+        """By how much the wall clock is ahead of the monotonic one."""
+        return self.wall - self.clock.monotonic
+
+
+Look = Callable[[], Instant]
 
 
 class ClockReader:
-    """Reads the clocks; the kernel is asked about synchronisation at most once a second (adjtimex(2) with no
-    mode set only reads, and its return value TIME_ERROR means "not synchronised")."""
+    """Reads the clocks; the kernel is asked about synchronisation once a second, and at once when the wall
+    clock was moved, for what it said before was of the clock as it was."""
 
     def __init__(self) -> None:
-        self._boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else str(uuid.uuid4())
-        self._libc = ctypes.CDLL(None)
-        self._asked = float("-inf")
-        self._synchronised = False
+        self._asked = -_ASK_NS
+        self._state = _TIME_ERROR
+        self._offset = 0
+
+    def look(self) -> Instant:
+        """The clocks now. Both are read anew, some times, where the process was held up in between."""
+        best = (0, 0, -1)
+        for _ in range(_TRIES):
+            before = machine.monotonic()
+            wall = machine.wall()
+            apart = machine.monotonic() - before
+            if best[2] < 0 or apart < best[2]:
+                best = (wall, before, apart)
+            if apart < _APART_NS:
+                break
+        wall, monotonic, apart = best
+        offset = wall - monotonic
+        if monotonic - self._asked >= _ASK_NS or abs(offset - self._offset) > _MOVED_NS:
+            self._asked, self._state, self._offset = monotonic, machine.kernel(), offset
+        synchronised = 0 <= self._state < _TIME_ERROR
+        leap = self._state in _LEAP_STATES
+        return Instant(wall, Clock(synchronised, machine.boot, monotonic), leap, apart)
 
     def read(self) -> Clock:
-        """The clock now."""
-        now = time.monotonic_ns()
-        if now - self._asked > 1e9:
-            self._asked = now
-            self._synchronised = self._ask_kernel()
-        return Clock(self._synchronised, self._boot, now)
-
-    def _ask_kernel(self) -> bool:
-        state = int(self._libc.adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES)))
-        return 0 <= state < _TIME_ERROR
+        """The clock now, as a batch tells it."""
+        return self.look().clock

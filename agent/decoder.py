@@ -1,17 +1,17 @@
 """Readings from outside become NDJSON that may be stored: the fast validator. It takes and refuses exactly
 the lines that `contract.parse_reading` does, and does no I/O.
 
-Lines that carry `ts` and `device` go through as they came. Into the others the time of arrival (RFC 3339,
-UTC, microseconds: a float of epoch seconds would leave the last digit to chance) and the domain are written
-at the front; the rest of the line stays as it came. Blank lines go, a missing last newline is added, a
-carriage return becomes a blank (some readers of lines would end one there).
+Lines that carry `ts` and `device` go through as they came. Into the others the time of arrival (RFC 3339 as
+`contract.machine_time` writes it: a float of epoch seconds would leave the last digit to chance) and the
+domain are written at the front; the rest of the line stays as it came. Blank lines go, a missing last newline
+is added, a carriage return becomes a blank (some readers of lines would end one there).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -29,7 +29,6 @@ _SLICE: Final = 256 * 1024
 """Bytes decoded at a time: the objects of one slice are gone before the next."""
 _ALIKE: Final = 10
 _BLANK: Final = b" \t\r"
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _Name = Annotated[str, Meta(min_length=1, max_length=contract.MAX_NAME)]
 _Text = Annotated[str, Meta(max_length=contract.MAX_TEXT)]
@@ -142,8 +141,7 @@ def _slices(body: bytes) -> Iterator[bytes]:
 
 def _heads(domain: str, now_ns: int) -> tuple[bytes, bytes, bytes, bytes]:
     """How a line begins that lacks nothing, `ts`, `device`, or both (1 for `ts` plus 2 for `device`)."""
-    arrival = _EPOCH + timedelta(microseconds=now_ns // 1000)
-    ts = f'"ts":"{arrival:%Y-%m-%dT%H:%M:%S.%f}Z",'.encode()
+    ts = f'"ts":"{contract.machine_time(now_ns)}",'.encode()
     device = f'"device":"{domain}",'.encode()
     return b"{", b"{" + ts, b"{" + device, b"{" + ts + device
 

@@ -15,6 +15,7 @@ from agent import contract, request_file, streams
 from agent.accumulator import Limits
 from agent.bookkeeping import Books
 from agent.burial import Burial
+from agent.clock_keeper import ClockKeeper
 from agent.commands.levers import make_levers
 from agent.commands.runner import CommandRunner, system_clock
 from agent.commands.settings import Settings, this_moment
@@ -77,6 +78,7 @@ class Leaf:
             metrics,
         )
         self._books = Books(config.domain, run, ledgers, state, self._discards)
+        self._clock = ClockKeeper(config.domain, self._classes, state, metrics)
         self._publisher = Publisher(
             Limits(publish.batch_bytes, publish.batch_readings, publish.linger),
             publish.in_flight,
@@ -85,6 +87,7 @@ class Leaf:
             ledgers=ledgers,
             levels={one.name: one.ack for one in config.input},
             sending=lambda cls: self._sender.held(cls),
+            clock=self._clock.look,
         )
         self._burial = Burial(self._publisher.submit, ledgers, metrics)
         self._pieces = PieceStore(
@@ -195,6 +198,7 @@ class Leaf:
             services = {
                 "connection": self._connection.run,
                 "ledger": self._books.run,
+                "clock": self._clock.run,
                 "state": self._state.run,
                 "requests": self._remember_requests,
                 **({"discards": self._discards.run} if self._discards else {}),
@@ -281,6 +285,7 @@ class Leaf:
         )
         self.link.attach(nc, js)
         self._commands.attach(js)
+        self._clock.attach(js)
         self._recall = recall
         self._attached.set()
 
@@ -290,6 +295,7 @@ class Leaf:
         self._books.detach()
         self._discards.detach()
         self._commands.detach()
+        self._clock.detach()
         if not self._ending:  # else the end of our own connection would be said to be the server's
             self.link.detach()
 

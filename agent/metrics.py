@@ -163,6 +163,14 @@ class Metrics:
             "petiole_link_up", "1 while a declared link brings in messages.", ["link"], registry=registry
         )
         self.input_up = Gauge("petiole_input_up", "1 while the input runs.", ["input"], registry=registry)
+        self.clock_synchronised = Gauge(
+            "petiole_clock_synchronised",
+            "1 while the kernel calls its clock synchronised.",
+            registry=registry,
+        )
+        self.clock_steps = Counter(
+            "petiole_clock_steps", "Steps of the wall clock that were seen.", registry=registry
+        )
         self.commands = Counter(
             "petiole_commands", "Commands answered, by what became of them.", ["outcome"], registry=registry
         )

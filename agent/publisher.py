@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from agent.accumulator import Accumulator, Draft, Entry, Limits
 from agent.balance import Balance
 from agent.budget import ByteBudget
-from agent.clock import ClockReader
+from agent.clock import Look
 from agent.contract import AGENT_INPUT, COMMANDS_INPUT
 from agent.intake import Chunk, Level, Reason, RefusedError, UnknownOutcomeError
 from agent.ledger import ClassLedger
@@ -48,6 +48,7 @@ class Publisher:
         ledgers: Mapping[str, ClassLedger],
         levels: Mapping[str, Level],
         sending: Callable[[str], int],
+        clock: Look,
     ) -> None:
         self._ledgers, self._levels, self._sending = ledgers, levels, sending
         self.balance = Balance(metrics, ledgers, self._held)
@@ -59,7 +60,7 @@ class Publisher:
         self._metrics = metrics
         self.refusal = refusal
         """Why the stream of a class stores nothing now, None while it is not known not to."""
-        self._clock = ClockReader()
+        self._clock = clock
         self._rate = RateLimit()
         self._stopping = False
         self._away_since: float | None = asyncio.get_running_loop().time()
@@ -200,7 +201,9 @@ class Publisher:
 
     def _enqueue(self, drafts: list[Draft[Settled]]) -> None:
         now = asyncio.get_running_loop().time()
-        self.queue.extend(Sealed(draft, time.time_ns(), self._clock.read(), now) for draft in drafts)
+        for draft in drafts:
+            instant = self._clock()
+            self.queue.append(Sealed(draft, instant.wall, instant.clock, now))
         if self.queue:
             self.queued.set()
 

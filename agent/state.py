@@ -13,8 +13,9 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from agent.contract import Checkpoint, ContractError, Previous, Readings, check_epoch
+from agent.contract import Checkpoint, ContractError, Correction, Previous, Readings, check_epoch
 from agent.files import write_private
+from agent.timeline import Timeline
 
 VERSION = 1
 SAVE_SECONDS = 0.5
@@ -66,7 +67,8 @@ class Setting(Struct, frozen=True):
 class State(Struct):
     """The whole file. `epochs`, `acked`, `previous` and `checkpoint` are by class, `positions` by class and
     input; `command` is the place of the last command begun (`agent.commands.place`), `command_epoch` the
-    epoch of the commands' mirror, `settings` what commands have set for a time, by name."""
+    epoch of the commands' mirror, `settings` what commands have set for a time, by name; `clock` what the
+    machine's clock has been through, `corrections` what of it the streams do not hold yet."""
 
     version: int
     machine: str
@@ -79,6 +81,8 @@ class State(Struct):
     command: str | None = None
     command_epoch: str | None = None
     settings: dict[str, Setting] = {}
+    clock: Timeline | None = None
+    corrections: list[Correction] = []
 
 
 def machine_id(known: str | None = None) -> str:

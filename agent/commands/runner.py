@@ -19,7 +19,7 @@ from typing import Final
 
 import structlog
 
-from agent.clock import ClockReader
+from agent.clock import ClockReader, wall_ns
 from agent.commands.expiry import Now, Verdict, judge
 from agent.commands.place import Course, Place, nanoseconds, parse_place, unanswered
 from agent.commands.verb import ArgumentError, Reply, Verb, VerbError
@@ -32,6 +32,7 @@ from agent.contract import (
     ContractError,
     Outcome,
     command_subject,
+    machine_time,
     parse_command,
     verb_of,
 )
@@ -215,7 +216,7 @@ class CommandRunner:
         log.info("command", verb=place.verb, id=place.id, outcome=outcome.value, answer=text[:_CUT])
         self._metrics.commands.labels(outcome.value).inc()
         answer = CommandAnswer(place.seq, place.verb, place.id or None, outcome, text)
-        line = answer.reading(_time(time.time()), intake.domain).encode() + b"\n"
+        line = answer.reading(machine_time(wall_ns()), intake.domain).encode() + b"\n"
         chunk = Chunk(line, 1, position=place.encode())
         while not stopping.is_set():
             try:

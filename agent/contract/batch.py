@@ -64,7 +64,8 @@ def parse_message_id(text: str) -> MessageId:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """What the agent knew of its clock: `monotonic` in ns, comparable within one kernel `boot` id."""
+    """What the agent knew of its clock: `monotonic` in ns of `CLOCK_BOOTTIME`, comparable within one kernel
+    `boot` id."""
 
     synchronised: bool
     boot: str

@@ -121,6 +121,11 @@ def ledger_subject(domain: str, cls: str) -> str:
     return f"tel.{domain}.{cls}._ledger"
 
 
+def clock_subject(domain: str, cls: str) -> str:
+    """The subject of corrections of the machine's clock."""
+    return f"tel.{domain}.{cls}._clock"
+
+
 def dead_subject(domain: str, cls: str, input_name: str) -> str:
     """The subject of dead letters of one input."""
     return f"tel.{domain}.{cls}._dead.{input_name}"
@@ -186,7 +191,7 @@ class Subject:
     """A telemetry subject taken apart. `name` is the input of a batch or dead letter, the device of a direct
     message; `metric` is set for a direct message only."""
 
-    kind: Literal["batch", "ledger", "dead", "direct"]
+    kind: Literal["batch", "ledger", "clock", "dead", "direct"]
     domain: str
     cls: str
     name: str = ""
@@ -202,6 +207,8 @@ def parse_subject(subject: str) -> Subject:
     match rest[2:]:
         case ["_ledger"]:
             return Subject("ledger", domain, cls)
+        case ["_clock"]:
+            return Subject("clock", domain, cls)
         case ["_batch", name]:
             return Subject("batch", domain, cls, check_input(name))
         case ["_dead", name]:
@@ -209,5 +216,6 @@ def parse_subject(subject: str) -> Subject:
         case [device, metric] if not device.startswith("_") and device and metric:
             return Subject("direct", domain, cls, device, metric)
     raise ContractError(
-        f"subject {subject!r:.160} is neither a batch, a ledger, a dead letter nor device.metric"
+        f"subject {subject!r:.160} is neither a batch, a ledger, a correction, a dead letter "
+        "nor device.metric"
     )

@@ -29,6 +29,7 @@ from typing import ClassVar, Final, Literal
 import structlog
 
 from agent import contract
+from agent.clock import wall_ns
 from agent.config import Seconds
 from agent.inputs.follow import Follower, Look, Piece
 from agent.inputs.options import InputOptions
@@ -183,4 +184,4 @@ def _letters(piece: Piece, sifted: Sifted) -> tuple[contract.Letter, ...]:
 
 def _look(follower: Follower, domain: str) -> tuple[Look, Sifted]:
     look = follower.look(time.monotonic())
-    return look, sift(look.piece.lines if look.piece else b"", domain, time.time_ns())
+    return look, sift(look.piece.lines if look.piece else b"", domain, wall_ns())

@@ -28,13 +28,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
-from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
 import structlog
 
+from agent import contract
+from agent.clock import wall_ns
 from agent.config import Seconds
 from agent.inputs.options import InputOptions
 from agent.inputs.report import Fault
@@ -96,7 +96,7 @@ class HostInput:
         while not stopping.is_set():
             sample = await self._take(sampler, stopping)
             if sample is not None and sample.measures:
-                await self._store(_chunk(sample.measures, intake.domain, time.time_ns()), intake)
+                await self._store(_chunk(sample.measures, intake.domain, wall_ns()), intake)
             due = next_due(due, loop.time(), self._options.interval)
             await unless(stopping, asyncio.sleep(due - loop.time()))
 
@@ -138,6 +138,6 @@ def next_due(due: float, now: float, interval: float) -> float:
 
 
 def _chunk(measures: list[Measure], domain: str, now_ns: int) -> Chunk:
-    ts = f"{datetime.fromtimestamp(now_ns // 10**9, UTC):%Y-%m-%dT%H:%M:%S}.{now_ns // 1000 % 10**6:06d}Z"
+    ts = contract.machine_time(now_ns)
     lines = [_Line(ts, domain, one.metric, one.value, dict(one.tags)) for one in measures]
     return Chunk(_ENCODER.encode_lines(lines), len(lines))

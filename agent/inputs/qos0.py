@@ -22,6 +22,7 @@ import structlog
 from nats.aio.msg import Msg
 
 from agent import contract
+from agent.clock import wall_ns
 from agent.connection import EXPECTED, Link, connected
 from agent.contract import Letter
 from agent.inputs.formats.message import MessageError, Place, reading_line
@@ -114,7 +115,7 @@ class Qos0Input:
         if not self._waiting:
             self._arrived.clear()
         for cls, one in found.items():
-            sifted = sift(b"\n".join(one.lines), intake.domain, time.time_ns())
+            sifted = sift(b"\n".join(one.lines), intake.domain, wall_ns())
             starts = list(accumulate((len(line) + 1 for line in one.lines), initial=0))
             for offset, reason in sifted.bad:
                 self._refuse(one.messages[bisect_left(starts, offset)], "bad_message", reason, one.letters)

@@ -263,7 +263,12 @@ def device(domain: str, classes: Iterable[str], apps: Iterable[str] = ()) -> Per
                 )
             ),
         ),
-        deny_publish=(f"tel.{domain}.*._batch.>", f"tel.{domain}.*._ledger", f"tel.{domain}.*._dead.>"),
+        deny_publish=(
+            f"tel.{domain}.*._batch.>",
+            f"tel.{domain}.*._ledger",
+            f"tel.{domain}.*._clock",
+            f"tel.{domain}.*._dead.>",
+        ),
         subscribe=(f"{inbox_prefix(DEVICE)}.>",),
     )
 

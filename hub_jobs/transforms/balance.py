@@ -102,7 +102,7 @@ def others(bronze: DataFrame, readings: DataFrame, quarantine: DataFrame, is_ref
     kind = F.split("subject", r"\.").getItem(3)
     named = quarantine.select(_MESSAGE).distinct().withColumn("named", F.lit(True))
     held = (
-        bronze.where(F.col("n").isNull() & ~F.coalesce(kind.isin("_ledger", "_dead"), F.lit(False)))
+        bronze.where(F.col("n").isNull() & ~F.coalesce(kind.isin("_ledger", "_clock", "_dead"), F.lit(False)))
         .withColumn("refined", is_refined)
         .join(named, on=_MESSAGE, how="left")
         .groupBy("domain", "class", *_PLACE)

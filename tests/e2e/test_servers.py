@@ -217,6 +217,7 @@ REFUSED = {
         "tel.edge-1.normal._batch.http",
         "tel.edge-1.normal._dead.http",
         "tel.edge-1.normal._ledger",
+        "tel.edge-1.normal._clock",
         "tel.edge-1.other.pump.bar",
         "tel.edge-2.normal.pump.bar",
         "$JS.API.STREAM.PURGE.TEL_edge-1_normal",

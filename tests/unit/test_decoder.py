@@ -12,7 +12,7 @@ from tests.unit.contract.readings import ODD_LINES, lines, readings
 
 DOMAIN = "edge-1"
 NOW = 1_770_000_000_123_456_789
-ARRIVED = "2026-02-02T02:40:00.123456Z"
+ARRIVED = "2026-02-02T02:40:00.123456-00:00"
 FULL = b'{"ts":1,"device":"d","metric":"m","value":1}'
 BARE = b'{"metric":"m","value":1}'
 

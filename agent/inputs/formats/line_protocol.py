@@ -147,7 +147,7 @@ class Parsing:
         self._place = self._seen = 0
         self._line = 0
         self._stamps = Stamps()
-        self._now = self._stamps.reading(now_ns // 1000 * 1000)
+        self._now = self._stamps.machine(now_ns)
         self._parts: list[bytes] = []
         self.count = 0
         self.bad: list[tuple[int, str]] = []

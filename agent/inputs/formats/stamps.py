@@ -10,7 +10,7 @@ from agent.inputs.formats.line_values import LineError
 
 _KNOWN: Final = 4096
 _EPOCH: Final = datetime(1970, 1, 1)
-"""Without its offset, which is always written as Z."""
+"""Without its offset, which is written as Z."""
 _FIRST_SECOND: Final = -62_135_596_800
 """The year 1 begins."""
 
@@ -27,6 +27,10 @@ class Stamps:
         second, rest = divmod(ns, 10**9)
         begun = self._seconds.get(second) or self._begin(second)
         return begun + (b".%09d" % rest).rstrip(b"0") + b'Z",' if rest else begun + b'Z",'
+
+    def machine(self, ns: int) -> bytes:
+        """The same for a time by this machine's clock."""
+        return f'{{"ts":"{contract.machine_time(ns)}",'.encode()
 
     def digits(self, ns: bytes) -> bytes:
         """The same for nineteen digits, which is how nearly all senders write nanoseconds."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import zlib
 from typing import TYPE_CHECKING, Final
 
 from aiohttp.web import BaseRequest, Response, StreamResponse
 
 from agent import contract
+from agent.clock import wall_ns
 from agent.config import Size
 from agent.decoder import BadLinesError, decode_array, decode_ndjson
 from agent.inputs.http.answers import (
@@ -135,7 +135,7 @@ class Handler:
             self._lines = LineProtocol(self._intake.domain, self._device_tag)
         unit = influx.unit_of(request)
         body = await self._bodies.receive(request, asked, hold)
-        parsing = await influx.parse(self._lines, body, unit, time.time_ns(), self._body, hold)
+        parsing = await influx.parse(self._lines, body, unit, wall_ns(), self._body, hold)
         await self._store(Chunk(parsing.payload, parsing.count, _request(asked, body)))
         if parsing.bad:
             raise influx.refused_lines(parsing)
@@ -144,7 +144,7 @@ class Handler:
         from agent.inputs.http import export
 
         body = await self._bodies.receive(request, asked, hold)
-        taken = await export.parse(body, asked, self._intake.domain, time.time_ns(), self._body, hold)
+        taken = await export.parse(body, asked, self._intake.domain, wall_ns(), self._body, hold)
         if taken.count:
             await self._store(Chunk(taken.payload, taken.count, _request(asked, body)))
         if taken.rejected:
@@ -166,7 +166,7 @@ class Handler:
     def _chunk(self, body: bytes, asked: Asked) -> Chunk:
         decode = decode_array if asked.is_json else decode_ndjson
         try:
-            decoded = decode(body, self._intake.domain, time.time_ns())
+            decoded = decode(body, self._intake.domain, wall_ns())
         except BadLinesError as error:
             raise bad_lines(error) from None
         if not decoded.count:

@@ -64,7 +64,7 @@ class Export:
         self._request = _decode(body, is_json)
         self._domain = domain
         self._stamps = Stamps()
-        self._now = now_ns // 1000 * 1000
+        self._now = self._stamps.machine(now_ns)
         self._room = limit
         self._parts: list[bytes] = []
         self._reasons: Counter[str] = Counter()
@@ -137,7 +137,7 @@ class Export:
     def _lines(self, name: str, values: Values, point: Any, source: _Source) -> list[bytes]:
         own = tuple([(one.key, one.value.string_value or _text(one.value)) for one in point.attributes])
         tags, tail = source.tails.get(own) or source.tail(own)
-        ts = self._stamps.reading(point.time_unix_nano or self._now)
+        ts = self._stamps.reading(point.time_unix_nano) if point.time_unix_nano else self._now
         self._room -= len(values) * (len(tail) + source.cost + 2 * len(name.encode()))
         if self._room < 0:
             raise TooLargeError

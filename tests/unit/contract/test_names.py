@@ -17,6 +17,7 @@ def test_the_agents_own_subjects_are_read_back(domain: str, cls: str, name: str)
     assert parse(contract.batch_subject(domain, cls, name)) == Subject("batch", domain, cls, name)
     assert parse(contract.dead_subject(domain, cls, name)) == Subject("dead", domain, cls, name)
     assert parse(contract.ledger_subject(domain, cls)) == Subject("ledger", domain, cls)
+    assert parse(contract.clock_subject(domain, cls)) == Subject("clock", domain, cls)
 
 
 @given(values.domains, values.classes, values.tokens, values.tokens)

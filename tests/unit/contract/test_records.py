@@ -21,6 +21,7 @@ def _announce(data: bytes | str) -> contract.Announce:
 
 RECORDS: dict[str, tuple[st.SearchStrategy[Any], Callable[[bytes | str], Any]]] = {
     "ledger": (values.ledgers, contract.parse_ledger),
+    "correction": (values.corrections, contract.parse_correction),
     "announce": (values.announces, _announce),
     "answer": (values.answers, contract.parse_answer),
     "committed": (values.committed, contract.parse_committed),
@@ -34,6 +35,7 @@ GOOD: dict[str, dict[str, Any]] = {
             "d", "c", RUN, 2, ((1, 2),), contract.Readings(), contract.StreamState("now", 1, 2)
         ).encode()
     ),
+    "correction": json.loads(contract.Correction("d", "b", 0, 1, -2, 3).encode()),
     "announce": json.loads(
         contract.Announce(
             "d", "m", RUN, {}, {"c": contract.ClassState("0" * 13, "now", 1, 2, 0, 9)}, clock="x"

@@ -52,6 +52,12 @@ ledgers = st.builds(
     previous=st.none() | previous,
     final=st.booleans(),
 )
+whole = st.integers(-MAX_INT, MAX_INT)
+corrections = (
+    st.tuples(domains, st.uuids().map(str), spans, whole, whole)
+    .map(lambda one: contract.Correction(one[0], one[1], *one[2], one[3], one[4]))
+    .filter(lambda one: one.since < one.until)
+)
 checkpoints = st.builds(
     contract.Checkpoint,
     st.integers(1, MAX_INT),

@@ -13,7 +13,7 @@ from agent.decoder import MAX_COUNTED, MAX_LISTED
 from agent.inputs.formats.line_protocol import LineProtocol, Parsing, TooLargeError
 
 NOW = 1_770_000_000_123_456_789
-ARRIVED = "2026-02-02T02:40:00.123456Z"
+ARRIVED = "2026-02-02T02:40:00.123456-00:00"
 LIMIT = 2**24
 
 names = st.text(

@@ -81,7 +81,7 @@ def test_the_device_is_the_host_or_the_instance_or_the_domain(
 
 def test_a_point_without_a_time_has_that_of_its_arrival() -> None:
     (one,) = rows(body_of(gauge(asInt="-5", timeUnixNano="0")))
-    assert (one.ts, one.value) == ("2026-02-02T02:40:00.123456Z", -5)
+    assert (one.ts, one.value) == ("2026-02-02T02:40:00.123456-00:00", -5)
 
 
 def test_sums_say_when_they_are_not_cumulative() -> None:
