@@ -17,6 +17,7 @@ from hub_jobs.tables.scan import batches, files, rows
 from hub_jobs.tables.seen import identities
 from hub_jobs.tasks import RefinePart
 from hub_jobs.transforms import repeats
+from hub_jobs.transforms.clocks import Corrections
 from hub_jobs.transforms.repeats import Decision, History, Key
 from hub_jobs.transforms.spaces import ID_COLUMNS, Seen
 
@@ -134,7 +135,12 @@ def named(quarantine: Table, planned: Pass) -> dict[History, frozenset[Line]]:
 
 
 def parts(
-    lake: Path, planned: Pass, decision: Decision, known: dict[History, frozenset[Line]], cores: int
+    lake: Path,
+    planned: Pass,
+    decision: Decision,
+    known: dict[History, frozenset[Line]],
+    corrections: Corrections,
+    cores: int,
 ) -> list[RefinePart]:
     """The tasks of a pass: files of one incarnation together, so that small ones share a task and every
     core has one."""
@@ -149,6 +155,7 @@ def parts(
             repeated=frozenset(decision.repeated.get(one.history, ())),
             other_content=decision.other_content.get(one.history, {}),
             named=known.get(one.history, frozenset()),
+            corrections=corrections,
         )
         for one in planned.increments
         for group in _groups(one.files, least)

@@ -12,12 +12,13 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent.contract import Exit
-from hub_jobs import passes, tasks
+from hub_jobs import corrections, passes, tasks
 from hub_jobs.exits import ended, say
-from hub_jobs.tables import ConflictError, ensure_table, open_table, seen
+from hub_jobs.tables import ConflictError, clocks, ensure_table, open_table, seen
+from hub_jobs.tables.clocks import Clocks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,6 +26,13 @@ if TYPE_CHECKING:
     from hub_jobs.transforms.spaces import Seen
 
 _NAME: Final = "refine"
+
+
+class Known(NamedTuple):
+    """What earlier runs have left, and what the passes of this one add."""
+
+    seen: Seen
+    clocks: Clocks
 
 
 def main(argv: Sequence[str] | None = None) -> Exit:
@@ -41,7 +49,7 @@ def run(lake: Path) -> Exit:
         say(_NAME, f"there is no directory {lake}: give --lake the directory that ingest writes to")
         return Exit.USAGE
     spark: SparkSession | None = None
-    known: Seen | None = None
+    known: Known | None = None
     done: passes.Pass | None = None
     while True:
         bronze = open_table(lake, "bronze")
@@ -53,7 +61,7 @@ def run(lake: Path) -> Exit:
         if planned is None:
             break
         if known is None:
-            known = seen.load(lake, bronze, planned.before)
+            known = Known(seen.load(lake, bronze, planned.before), clocks.load(lake, bronze, planned.before))
         if spark is None:
             from hub_jobs.session import session
 
@@ -61,19 +69,25 @@ def run(lake: Path) -> Exit:
         _refine(spark, lake, tables, planned, known)
         done = planned
     if done is not None and known is not None:
-        seen.save(lake, known, done.after)
+        seen.save(lake, known.seen, done.after)
+        clocks.save(lake, known.clocks, done.after)
     return Exit.WELL
 
 
 def _refine(
-    spark: SparkSession, lake: Path, tables: passes.Tables, planned: passes.Pass, known: Seen
+    spark: SparkSession, lake: Path, tables: passes.Tables, planned: passes.Pass, known: Known
 ) -> None:
-    """One pass: decide, decode, commit. Afterwards `known` holds the rows of the pass too."""
-    decision = passes.decide(tables.bronze, planned, known)
+    """One pass: correct what is there, decide, decode, commit. Afterwards `known` holds the rows of the pass
+    too."""
+    increments = [(one.one, one.after, one.to) for one in planned.increments]
+    news = clocks.news(tables.bronze, increments, known.clocks)
+    again = corrections.rewrite(spark, lake, tables.bronze, tables.readings, news)
+    decision = passes.decide(tables.bronze, planned, known.seen)
     named = passes.named(tables.quarantine, planned)
-    parts = passes.parts(lake, planned, decision, named, spark.sparkContext.defaultParallelism)
+    cores = spark.sparkContext.defaultParallelism
+    parts = passes.parts(lake, planned, decision, named, known.clocks.by_domain(), cores)
     written = tasks.run(spark, tasks.refine, parts) if parts else []
-    readings = [file for one in written for file in one.readings]
+    readings = [file for one in written for file in one.readings] + again.files
     quarantine = [file for one in written for file in one.quarantine]
     try:
         if quarantine or not planned.resumed:
@@ -81,13 +95,18 @@ def _refine(
     except ConflictError:
         tables.readings.discard(readings)
         raise
-    tables.readings.commit(readings, planned.offsets)
+    if again.replaced:
+        tables.readings.rewrite(readings, again.replaced, planned.offsets, changed=True)
+    else:
+        tables.readings.commit(readings, planned.offsets)
     say(
         _NAME,
-        f"{sum(file.rows for file in readings)} readings, "
+        f"{sum(file.rows for one in written for file in one.readings)} readings, "
         f"{sum(file.rows for file in quarantine)} rows to quarantine, "
         f"{sum(map(len, decision.repeated.values()))} repeated messages dropped",
     )
+    if again.rows:
+        say(_NAME, f"{again.rows} readings had been stamped by a wrong clock and are corrected")
     if decision.unverified:
         say(_NAME, f"{decision.unverified} repeats by number alone: bronze no longer has their first copy")
 

@@ -8,13 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from agent.contract import Correction
 from hub_jobs.source.plan import Range
 from hub_jobs.source.wire import Connection, Server, WireError, read_columns
 from hub_jobs.tables.parquet import PartFile, PartWriter
 from hub_jobs.transforms.bronze import Origin, bronze_rows
+from hub_jobs.transforms.clocks import PLACED, Batch, Corrections, Sealed, errors_in, with_errors
 from hub_jobs.transforms.messages import Reason
 from hub_jobs.transforms.ranges import Range as Numbers
 from hub_jobs.transforms.ranges import union, without
@@ -78,7 +81,7 @@ def _held(seqs: list[int]) -> list[Numbers]:
 class RefinePart:
     """Files of bronze of one stream, and which of their rows are to be refined: sequences above `after` up
     to `to`, without `repeated`. Those in `other_content` go to quarantine, and so does nothing in `named`,
-    (sequence, line) of what is there already."""
+    (sequence, line) of what is there already. `corrections` are of clocks that were wrong."""
 
     lake: Path
     paths: list[str]
@@ -87,6 +90,7 @@ class RefinePart:
     repeated: frozenset[int] = frozenset()
     other_content: Mapping[int, str] = field(default_factory=dict)
     named: frozenset[tuple[int, int | None]] = frozenset()
+    corrections: Corrections = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,38 @@ class Refined:
 
     readings: list[PartFile]
     quarantine: list[PartFile]
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectPart:
+    """A file of readings, and the batches that may have times which these corrections are about."""
+
+    lake: Path
+    path: str
+    corrections: tuple[Correction, ...]
+    sealed: Mapping[Batch, Sealed]
+
+
+@dataclass(frozen=True, slots=True)
+class Corrected:
+    """The files that take its place, and how many rows are corrected in them; neither when none had to be."""
+
+    files: list[PartFile]
+    rows: int
+
+
+def correct(part: CorrectPart) -> Corrected:
+    """Write a file of readings again with its times corrected, if it has a wrong one."""
+    with pq.ParquetFile(part.path) as file:
+        groups = [file.read_row_group(at, columns=list(PLACED)) for at in range(file.num_row_groups)]
+        found = [errors_in(group, part.corrections, part.sealed) for group in groups]
+        count = sum(int(np.count_nonzero(one)) for one in found)
+        if not count:
+            return Corrected([], 0)
+        with PartWriter(part.lake, "readings") as writer:
+            for at, error in enumerate(found):
+                writer.write(with_errors(file.read_row_group(at), error))
+        return Corrected(writer.files, count)
 
 
 _COLUMNS = (
@@ -119,7 +155,7 @@ _QUARANTINE_ROWS = 4096
 
 def refine(part: RefinePart) -> Refined:
     """Decode rows of bronze and write what they hold."""
-    refiner = Refiner()
+    refiner = Refiner(part.corrections)
     with PartWriter(part.lake, "readings") as readings, PartWriter(part.lake, "quarantine") as quarantine:
 
         def name_refused(least: int) -> None:

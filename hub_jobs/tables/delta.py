@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -44,6 +44,11 @@ class Table:
         self.path = lake / name
         self.delta = delta
         self.schema: pa.Schema = SCHEMAS[name]
+
+    def lacking(self) -> list[Field]:
+        """The columns that it does not have yet."""
+        known = {field.name for field in self.delta.schema().fields}
+        return [one for one in Schema.from_arrow(self.schema).fields if one.name not in known]
 
     def offset(self, app_id: str) -> int | None:
         """The offset that `app_id` last committed, None before its first commit."""
@@ -148,10 +153,11 @@ def open_table(lake: Path, name: str) -> Table | None:
 
 
 def ensure_table(lake: Path, name: str) -> Table:
-    """`open_table`, and make the table where there is none. Raises `TableError`."""
+    """`open_table`, and make the table where there is none, or add the columns that an older version lacks.
+    Raises `TableError`."""
     table = open_table(lake, name)
     if table is not None:
-        return table
+        return table if not table.lacking() else _widened(table)
     try:
         (lake / name).mkdir(parents=True, exist_ok=True)
         DeltaTable.create(
@@ -168,6 +174,23 @@ def ensure_table(lake: Path, name: str) -> Table:
     if table is None:
         raise TableError(f"table {lake / name} went away while it was being made")
     return table
+
+
+def _widened(table: Table) -> Table:
+    try:
+        # First the version, so that no older program writes into what it does not know.
+        version = {_VERSION_KEY: str(VERSION)}
+        table.delta.alter.set_table_properties(version, raise_if_not_exists=False)
+        table.delta.alter.add_columns(table.lacking())
+    except DeltaError as error:
+        # Another program may have been faster.
+        again = open_table(table.path.parent, table.name)
+        if again is None or again.lacking():
+            raise TableError(f"table {table.path} can't be given its new columns: {error}") from error
+        return again
+    again = open_table(table.path.parent, table.name)
+    assert again is not None
+    return again
 
 
 def sync(path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
-VERSION: Final = 1
+VERSION: Final = 2
 """The version of all tables of a lake; a table of a newer one is refused."""
 
 TIME: Final = pa.timestamp("us", tz="UTC")
@@ -62,11 +62,14 @@ READINGS: Final = pa.schema(
         ("source_stream", pa.string()),
         ("source_identity", pa.string()),
         ("source_seq", pa.int64()),
+        ("ts_original", TIME),
     ]
 )
 """A row a reading. Its key is (domain, class, run, n, index) from an agent's batch; a direct message has no
 run and is known by its source's stream, identity and sequence, which a batch's readings leave null.
-`ts_source` says whose clock `ts` is: `device`, `agent` or `hub`. A bool is value 0 or 1 and text `true` or
+`ts_source` says whose clock `ts` is: `device`, `agent` (that of the agent's machine) or `hub`; or that it is
+`corrected`, for the machine's clock was found to have been wrong: what that had said is in `ts_original`,
+which is null otherwise. A bool is value 0 or 1 and text `true` or
 `false`."""
 
 QUARANTINE: Final = pa.schema(
@@ -88,6 +91,19 @@ QUARANTINE: Final = pa.schema(
 )
 """What could not be taken, by (stream, created, seq, line); `line` is null for a whole message, whose
 `count` is what its header says. `reason` is one of the words in `transforms.messages.Reason`."""
+
+CLOCKS: Final = pa.schema(
+    [
+        ("domain", pa.string()),
+        ("boot", pa.string()),
+        ("since", pa.int64()),
+        ("until", pa.int64()),
+        ("offset", pa.int64()),
+        ("by", pa.int64()),
+    ]
+)
+"""What agents said of clocks that were wrong, as in `agent.contract.Correction`, in the order in which it
+came. A cache like `seen`."""
 
 SEEN: Final = pa.schema(
     [("space", pa.string()), ("first", pa.int64()), ("last", pa.int64())],
@@ -124,6 +140,7 @@ SCHEMAS: Final = {
     "bronze": BRONZE,
     "readings": READINGS,
     "quarantine": QUARANTINE,
+    "clocks": CLOCKS,
     "seen": SEEN,
     "audit": AUDIT,
 }
@@ -132,6 +149,7 @@ STATISTICS: Final = {
     "bronze": ("stream", "created", "seq", "arrived", "domain", "source_stream", "source_seq", "run", "n"),
     "readings": ("ts", "event_date", "domain", "run", "n", "arrived", "source_seq"),
     "quarantine": ("stream", "created", "seq", "arrived", "domain", "run", "n"),
+    "clocks": ("domain",),
     "seen": ("space",),
     "audit": ("at", "domain"),
 }

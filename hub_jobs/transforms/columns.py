@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import UNSET, Meta
 
-from agent.contract import EPOCH_LIMIT
+from agent.contract import EPOCH_LIMIT, MACHINE_OFFSET
 from hub_jobs.tables.schemas import TIME
 from hub_jobs.transforms.lines import FAULTS, Line, Tags
 
@@ -32,21 +32,30 @@ Times = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 
-def times(rows: Sequence[Line]) -> tuple[Times, Mask, Mask]:
-    """Microseconds since 1970, which rows have a time of their own, and which have one that is none."""
+class Moments(NamedTuple):
+    """Of every row: microseconds since 1970, whether it has a time of its own, whether that is by the clock
+    of the agent's machine, and whether it is none."""
+
+    stamps: Times
+    own: Mask
+    machine: Mask
+    wrong: Mask
+
+
+def times(rows: Sequence[Line]) -> Moments:
+    """The times of rows."""
     given = [row.ts for row in rows]
     kinds = set(map(type, given))
     stamps = np.zeros(len(given), dtype=np.int64)
     if kinds == {str}:
         fast = _texts(given)
         if fast is not None:
-            own = np.ones(len(given), dtype=np.bool_)
-            return fast, own, _outside(fast)
+            return Moments(fast[0], np.ones(len(given), dtype=np.bool_), fast[1], _outside(fast[0]))
     elif kinds == {float}:
         seconds = np.array(given, dtype=np.float64)
         wrong = ~((seconds >= 0) & (seconds <= EPOCH_LIMIT))
         stamps = np.rint(np.where(wrong, 0, seconds) * 1e6).astype(np.int64)
-        return stamps, np.ones(len(given), dtype=np.bool_), wrong
+        return Moments(stamps, np.ones(len(given), dtype=np.bool_), np.zeros(len(given), np.bool_), wrong)
     own = np.array([one is not UNSET for one in given], dtype=np.bool_)
     wrong = np.zeros(len(given), dtype=np.bool_)
     for at in np.flatnonzero(own).tolist():
@@ -55,23 +64,29 @@ def times(rows: Sequence[Line]) -> tuple[Times, Mask, Mask]:
             wrong[at] = True
         else:
             stamps[at] = found
-    return stamps, own, wrong
+    machine = np.array(
+        [isinstance(one, str) and one.endswith(MACHINE_OFFSET) for one in given], dtype=np.bool_
+    )
+    return Moments(stamps, own, machine, wrong)
 
 
-def _texts(given: Sequence[object]) -> Times | None:
-    """RFC 3339 in UTC with up to six digits of a second, all of them; None when one is of another form.
-    Arrow also takes times without seconds, which the colon at 16 excludes."""
+def _texts(given: Sequence[object]) -> tuple[Times, Mask] | None:
+    """RFC 3339 in UTC with up to six digits of a second, all of them, and which are by the machine's clock;
+    None when one is of another form. Arrow also takes times without seconds, which the colon at 16
+    excludes."""
     try:
         texts = pa.array(given, pa.string())
+        machine = pc.ends_with(texts, MACHINE_OFFSET)
         strict = pc.and_(
-            pc.ends_with(texts, "Z"), pc.equal(pc.utf8_slice_codeunits(texts, start=16, stop=17), ":")
+            pc.or_(pc.ends_with(texts, "Z"), machine),
+            pc.equal(pc.utf8_slice_codeunits(texts, start=16, stop=17), ":"),
         )
         if not pc.all(strict).as_py():
             return None
         found: Times = texts.cast(TIME).cast(pa.int64()).to_numpy()
     except pa.ArrowException:
         return None
-    return found
+    return found, machine.to_numpy(zero_copy_only=False)
 
 
 def _time(value: object) -> int | None:

@@ -16,10 +16,13 @@ from agent.contract import (
     H_VERSION,
     VERSION,
     BatchHeaders,
+    Clock,
     ContractError,
+    Correction,
     Subject,
     mqtt_text,
     parse_batch_headers,
+    parse_correction,
     parse_ledger,
     parse_reading,
     parse_subject,
@@ -48,6 +51,7 @@ class Reason(StrEnum):
     SUBJECT = "bad subject"
     FOREIGN = "foreign subject"
     LEDGER = "bad ledger"
+    CLOCK = "bad correction"
     VERSION = "unknown version"
     HEADERS = "bad headers"
     CORRUPT = "corrupt"
@@ -69,7 +73,7 @@ class RefusedError(Exception):
 @dataclass(frozen=True, slots=True)
 class Message:
     """A row of bronze; times are in microseconds since 1970. `default_ts` and `ts_source` are for readings
-    that have no time of their own."""
+    that have no time of their own; `clock` is that of a batch when it was sealed, at `default_ts`."""
 
     stream: str
     created: str
@@ -85,6 +89,7 @@ class Message:
     source_seq: int | None
     default_ts: int
     ts_source: str
+    clock: Clock | None = None
 
 
 class _Direct(Struct, gc=False, forbid_unknown_fields=True):
@@ -103,7 +108,8 @@ _ANY: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 def slices(row: dict[str, Any]) -> tuple[Message, Iterator[Slice]]:
-    """The readings of a row of bronze; none for a ledger record or a dead letter. Raises `RefusedError`."""
+    """The readings of a row of bronze; none for a record of the agent or a dead letter. Raises
+    `RefusedError`."""
     subject = _subject(row)
     match subject.kind:
         case "batch":
@@ -112,19 +118,22 @@ def slices(row: dict[str, Any]) -> tuple[Message, Iterator[Slice]]:
             return message_of(row), iter([_direct(row["payload"], _device_words(row, subject))])
         case "ledger":
             _check_ledger(row["payload"], subject)
+        case "clock":
+            correction_in(row["payload"], subject.domain)
     return message_of(row), iter(())
 
 
-def message_of(row: dict[str, Any], sealed_at: int | None = None) -> Message:
-    """The row without its content; `sealed_at` is ns since 1970, for a batch."""
+def message_of(row: dict[str, Any], headers: BatchHeaders | None = None) -> Message:
+    """The row without its content; `headers` are those of a batch."""
     names = ("stream", "created", "seq", "arrived", "domain", "run", "n", "count")
     source = {name: row[name] for name in ("source_stream", "source_identity", "source_seq")}
     return Message(
         **{name: row[name] for name in names},
         cls=row["class"],
         **(source if row["n"] is None else dict.fromkeys(source)),
-        default_ts=row["arrived"] if sealed_at is None else sealed_at // 1000,
-        ts_source="hub" if sealed_at is None else "agent",
+        default_ts=row["arrived"] if headers is None else headers.sealed_at // 1000,
+        ts_source="hub" if headers is None else "agent",
+        clock=None if headers is None else headers.clock,
     )
 
 
@@ -158,7 +167,7 @@ def _batch(row: dict[str, Any], subject: Subject) -> tuple[Message, Iterator[Sli
         raise RefusedError(
             Reason.COUNT, f"says that it holds {headers.count} readings and holds {lines} lines"
         )
-    return message_of(row, headers.sealed_at), decode(text)
+    return message_of(row, headers), decode(text)
 
 
 def _headers(given: dict[str, str]) -> BatchHeaders:
@@ -186,6 +195,17 @@ def _device_words(row: dict[str, Any], subject: Subject) -> Subject:
     if header(row["headers"], H_MQTT.encode()) is None:
         return subject
     return replace(subject, name=mqtt_text(subject.name), metric=mqtt_text(subject.metric))
+
+
+def correction_in(payload: bytes, domain: str) -> Correction:
+    """A correction of the clock of `domain`. Raises `RefusedError`."""
+    try:
+        correction = parse_correction(payload)
+    except ContractError as error:
+        raise RefusedError(Reason.CLOCK, str(error)) from None
+    if correction.domain != domain:
+        raise RefusedError(Reason.CLOCK, f"correction of {correction.domain} on the subject of {domain}")
+    return correction
 
 
 def _direct(payload: bytes, subject: Subject) -> Slice:

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from agent.contract import ContractError
 from hub_jobs.tables.schemas import QUARANTINE, READINGS, TIME
-from hub_jobs.transforms.columns import Mask, devices, tags, times, values
+from hub_jobs.transforms.clocks import Corrections, Sealed, errors
+from hub_jobs.transforms.columns import Mask, Times, devices, tags, times, values
 from hub_jobs.transforms.lines import Line, Slice, checked_line
 from hub_jobs.transforms.messages import Message, Reason, RefusedError, message_of, slices
 
@@ -51,10 +52,12 @@ class _Part:
 
 
 class Refiner:
-    """Gathers readings until there are enough for a row group; `refused` grows beside them."""
+    """Gathers readings until there are enough for a row group; `refused` grows beside them. `corrections`
+    are of clocks that were wrong."""
 
-    def __init__(self, chunk_rows: int = CHUNK_ROWS) -> None:
+    def __init__(self, corrections: Corrections | None = None, chunk_rows: int = CHUNK_ROWS) -> None:
         self.refused: list[Refused] = []
+        self._corrections = corrections or {}
         self._chunk_rows = chunk_rows
         self._parts: list[_Part] = []
         self._size = 0
@@ -81,13 +84,13 @@ class Refiner:
     def drain(self) -> pa.Table:
         """The readings gathered so far."""
         parts, self._parts, self._size = self._parts, [], 0
-        table, wrong = _table(parts)
+        table, wrong = _table(parts, self._corrections)
         if not wrong.any():
             return table
         repaired = self._recheck(parts, wrong)
         table = table.filter(pa.array(~wrong))
         if repaired:
-            again, lost = _table(repaired)
+            again, lost = _table(repaired, self._corrections)
             for part in (repaired[at] for at in np.flatnonzero(lost).tolist()):
                 self._bad(part.message, int(part.numbers[0]), part.line(0), _NO_MOMENT)
             table = pa.concat_tables([table, again.filter(pa.array(~lost))]).unify_dictionaries()
@@ -134,21 +137,24 @@ def _reread(text: bytes, line: Line, *, direct: bool) -> Line:
     return checked_line(msgspec.json.encode(line) if direct else text)
 
 
-def _table(parts: Sequence[_Part]) -> tuple[pa.Table, Mask]:
+def _table(parts: Sequence[_Part], corrections: Corrections) -> tuple[pa.Table, Mask]:
     """The rows of `readings`, and which of them have a time or tags that are none."""
     rows = list(chain.from_iterable(part.rows for part in parts))
     messages = [part.message for part in parts]
     sizes = np.array([len(part.rows) for part in parts], dtype=np.int64)
     owner = np.repeat(np.arange(len(parts), dtype=np.int32), sizes)
-    stamps, own, wrong_times = times(rows)
+    given = times(rows)
     default = np.array([message.default_ts for message in messages], dtype=np.int64)[owner]
-    moments = pa.array(np.where(own, stamps, default)).cast(TIME)
+    stamps = np.where(given.own, given.stamps, default)
+    clocks = np.array([_CLOCKS.index(message.ts_source) for message in messages], dtype=np.int32)[owner]
+    clocks = np.where(given.own & ~(given.machine & (clocks == _AGENT)), 0, clocks).astype(np.int32)
+    error = _errors(parts, stamps, clocks == _AGENT, corrections)
+    moments = pa.array(stamps + error).cast(TIME)
     column, wrong_tags = tags(rows)
     value, text = values(rows)
-    clocks = np.array([_CLOCKS.index(message.ts_source) for message in messages], dtype=np.int32)
     arrays = {
         "ts": moments,
-        "ts_source": _coded(np.where(own, 0, clocks[owner]).astype(np.int32), _CLOCKS),
+        "ts_source": _coded(np.where(error != 0, _CORRECTED, clocks).astype(np.int32), _CLOCKS),
         "domain": _coded(owner, [message.domain for message in messages]),
         "device": devices(rows, pa.array([message.domain for message in messages], pa.string()), owner),
         "metric": pa.array([row.metric for row in rows], pa.string()),
@@ -164,12 +170,29 @@ def _table(parts: Sequence[_Part]) -> tuple[pa.Table, Mask]:
         "source_stream": _coded(owner, [message.source_stream for message in messages]),
         "source_identity": _coded(owner, [message.source_identity for message in messages]),
         "source_seq": _number(owner, [message.source_seq for message in messages]),
+        "ts_original": pa.array(stamps, mask=error == 0).cast(TIME),
     }
-    return pa.table(arrays).select(READINGS.names), wrong_times | wrong_tags
+    return pa.table(arrays).select(READINGS.names), given.wrong | wrong_tags
+
+
+def _errors(parts: Sequence[_Part], stamps: Times, by_machine: Mask, corrections: Corrections) -> Times:
+    """What is to be added to the times of rows, of which some are by the machine's clock."""
+    found = np.zeros(len(stamps), dtype=np.int64)
+    first = 0
+    for part in parts if corrections else ():
+        message, rows = part.message, slice(first, first + len(part.rows))
+        first = rows.stop
+        known = corrections.get(message.domain or "", ())
+        if known and message.clock is not None:
+            sealed = Sealed(message.default_ts, message.clock.boot, message.clock.monotonic)
+            found[rows] = np.where(by_machine[rows], errors(stamps[rows], sealed, known), 0)
+    return found
 
 
 _NO_NUMBERS: Final = np.array([], dtype=np.int32)
-_CLOCKS: Final = ("device", "agent", "hub")
+_CLOCKS: Final = ("device", "agent", "hub", "corrected")
+_AGENT: Final = 1
+_CORRECTED: Final = 3
 
 
 def _coded(codes: npt.NDArray[np.int32], texts: Sequence[str | None]) -> pa.DictionaryArray:

@@ -11,6 +11,7 @@ import pytest
 from agent.contract import Exit
 from hub_jobs import passes, refine, tasks
 from hub_jobs.tables import open_table
+from hub_jobs.tables.schemas import VERSION
 from tests.spark.lakes import add_bronze, contents, killed, orphans
 from tests.unit.hub_jobs.rows import OTHER_RUN, batch_row, direct_row
 
@@ -196,11 +197,14 @@ def test_a_table_of_a_newer_version_is_refused_in_words(
 ) -> None:
     table = open_table(lake, "bronze")
     assert table is not None
-    table.delta.alter.set_table_properties({"petiole.version": "2"}, raise_if_not_exists=False)
+    table.delta.alter.set_table_properties({"petiole.version": str(VERSION + 1)}, raise_if_not_exists=False)
 
     assert _run(lake) == Exit.FAILED
 
-    assert "is of version 2 and this program knows versions up to 1" in capfd.readouterr().err
+    assert (
+        f"is of version {VERSION + 1} and this program knows versions up to {VERSION}"
+        in capfd.readouterr().err
+    )
 
 
 def test_without_bronze_there_is_nothing_to_do(tmp_path: Path) -> None:

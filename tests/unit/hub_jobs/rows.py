@@ -6,7 +6,7 @@ from typing import Any
 
 import zstandard
 
-from agent.contract import BatchHeaders, Clock, MessageId, batch_subject
+from agent.contract import BatchHeaders, Clock, Correction, MessageId, batch_subject, clock_subject
 from hub_jobs.transforms.bronze import digest
 
 RUN = "01890a5d-ac96-774b-bcce-b302099a8057"
@@ -22,11 +22,16 @@ def header_block(headers: dict[str, str]) -> bytes:
 
 
 def batch_headers(
-    n: int, count: int, *, cls: str = "normal", run: str = RUN, compressed: bool = True
+    n: int,
+    count: int,
+    *,
+    cls: str = "normal",
+    run: str = RUN,
+    compressed: bool = True,
+    sealed: tuple[int, Clock] = (SEALED_NS, Clock(True, "boot", 1)),
 ) -> dict[str, str]:
     """The headers that the agent puts on a batch."""
-    clock = Clock(True, "boot", 1)
-    return BatchHeaders(MessageId(run, cls, n), count, SEALED_NS, clock, compressed).encode()
+    return BatchHeaders(MessageId(run, cls, n), count, *sealed, compressed).encode()
 
 
 def row(payload: bytes, subject: str, headers: dict[str, str], **given: Any) -> dict[str, Any]:
@@ -64,6 +69,11 @@ def batch_row(text: bytes, n: int | None = 1, count: int | None = None, **given:
         batch_headers(n or 1, lines),
         **{**identity, **given},
     )
+
+
+def correction_row(correction: Correction, **given: Any) -> dict[str, Any]:
+    """What the agent of `edge-1` says of its clock."""
+    return row(correction.encode(), clock_subject("edge-1", "normal"), {}, **given)
 
 
 def direct_row(payload: bytes, **given: Any) -> dict[str, Any]:
