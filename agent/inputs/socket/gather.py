@@ -7,12 +7,12 @@ input's buffer; it reads no more until some of it was stored. So a stream's send
 from __future__ import annotations
 
 import asyncio
-import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from agent import contract
+from agent.clock import wall_ns
 from agent.contract import Letter
 from agent.inputs.formats.forms import Form, sift_lines
 from agent.inputs.keeping import Keeper, letter
@@ -137,7 +137,7 @@ class Gatherer(Source):
     async def _store(self, block: bytes, begins: list[int], origins: list[str]) -> None:
         held = len(block)
         try:
-            sifted = await sift_lines(self._form, block, time.time_ns())
+            sifted = await sift_lines(self._form, block, wall_ns())
             self.hold(len(sifted.payload) - held)
             held = len(sifted.payload)
             self._bad = 0 if sifted.count else self._bad + len(sifted.bad)

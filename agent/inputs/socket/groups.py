@@ -4,11 +4,11 @@ stored as a whole, once whoever repeats it under its key, or not at all."""
 from __future__ import annotations
 
 import math
-import time
 import zlib
 from typing import Final
 
 from agent import contract
+from agent.clock import wall_ns
 from agent.inputs.formats.forms import sift_lines
 from agent.inputs.options import InputOptions
 from agent.inputs.socket.gather import Source
@@ -112,7 +112,7 @@ class Groups(Connection):
 
     async def _store(self, key: str, body: bytes) -> int:
         """How many readings were stored."""
-        sifted = await sift_lines(self.terms.form, body, time.time_ns())
+        sifted = await sift_lines(self.terms.form, body, wall_ns())
         if sifted.bad:
             offset, reason = sifted.bad[0]
             number = body.count(b"\n", 0, offset) + 1
