@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -116,6 +117,10 @@ def _say_until_stored(agent: Agent, numbers: range) -> None:
             time.sleep(0.05)
 
 
+_PRINT = """\
+import os
+print('{"metric": "n", "value": 1, "tags": {"noise": "%s"}}' % os.urandom(3000).hex())
+"""
 _LARGE_LINE = lines([-1], "x" * LARGE)
 _NO_READING = b'{"metric": "n"}\n'
 
@@ -144,6 +149,12 @@ INPUTS = {
             _say_until_stored,
             _say_once,
             ((_NO_READING, "bad_lines"), (b"\xff\x00{[\n", "bad_lines"), (_LARGE_LINE, "too_long")),
+        ),
+        Entry(
+            "exec",
+            lambda _: (
+                f'type = "exec"\ninterval = "100ms"\ncommand = {json.dumps([sys.executable, "-S", "-c", _PRINT])}\n'
+            ),
         ),
         Entry("host", lambda _: 'type = "host"\ninterval = "100ms"\n'),
     )

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import io
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
 import aiohttp
+import uvloop
 
+from agent.contract import Letter
 from agent.demo.ports import free_port
 from agent.inputs.http import HttpInput, HttpOptions
 from agent.intake import Chunk, Place, Reason, RefusedError
@@ -52,6 +55,19 @@ class Core(NoLetters):
 
     async def position(self, input_name: str) -> Place:
         return Place()
+
+
+class Burying(Core):
+    """A core that keeps dead letters as well."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.letters: list[Letter] = []
+
+    async def bury(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
+        if self.refuse is not None:
+            raise self.refuse
+        self.letters += letters
 
 
 class Served:
@@ -124,3 +140,13 @@ async def serving(**options: Any) -> AsyncIterator[Served]:
             served.core.open.set()
             served.stopping.set()
             await task
+
+
+def on_uvloop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Runs a test in the agent's own loop, whose transports differ from those of the standard one."""
+
+    @functools.wraps(test)
+    def run(*arguments: Any, **named: Any) -> None:
+        uvloop.run(test(*arguments, **named))
+
+    return run

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
+from agent.inputs.exec import ExecInput, ExecOptions
 from agent.inputs.file import FileInput, FileOptions
 from agent.inputs.host import HostInput, HostOptions
 from agent.inputs.http import HttpInput, HttpOptions
@@ -29,6 +30,7 @@ class InputKind(NamedTuple):
 
 
 INPUTS: dict[str, InputKind] = {
+    "exec": InputKind(ExecOptions, ExecInput),
     "file": InputKind(FileOptions, FileInput),
     "host": InputKind(HostOptions, HostInput),
     "http": InputKind(HttpOptions, HttpInput),

@@ -4,52 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import json
 import os
 import socket
 import stat
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
 
 from agent.config import Seconds, Size
-from agent.contract import Letter
 from agent.demo.ports import free_port
 from agent.inputs.socket import SocketInput, SocketOptions
 from agent.intake import Reason, RefusedError, UnknownOutcomeError
 from agent.metrics import Metrics
 from tests.inputs import lines
-from tests.served import Core
+from tests.served import Burying, on_uvloop
 from tests.servers import until
 
 FULL = RefusedError(Reason.FULL, "the stream is full", 0.05)
-
-
-def on_uvloop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Runs a test in the agent's own loop, whose transports differ from those of the standard one."""
-
-    @functools.wraps(test)
-    def run(*arguments: Any, **named: Any) -> None:
-        uvloop.run(test(*arguments, **named))
-
-    return run
-
-
-class Burying(Core):
-    """A core that keeps dead letters as well."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.letters: list[Letter] = []
-
-    async def bury(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
-        if self.refuse is not None:
-            raise self.refuse
-        self.letters += letters
 
 
 class Listening:

@@ -15,8 +15,8 @@ from structlog.typing import FilteringBoundLogger
 
 from agent.contract import MAX_RECEIVED, Letter
 from agent.inputs.formats.forms import Form
+from agent.inputs.gather import Buffer, Gatherer
 from agent.inputs.keeping import Keeper
-from agent.inputs.socket.gather import Buffer, Gatherer
 
 _LONGEST: Final = 64 * 1024
 """Bytes of a datagram; UDP has no longer ones."""

@@ -10,8 +10,8 @@ from typing import Final
 from agent import contract
 from agent.clock import wall_ns
 from agent.inputs.formats.forms import sift_lines
+from agent.inputs.gather import Source
 from agent.inputs.options import InputOptions
-from agent.inputs.socket.gather import Source
 from agent.inputs.socket.streams import Connection, Connections
 from agent.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 

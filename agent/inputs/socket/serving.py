@@ -8,10 +8,10 @@ import socket
 from collections.abc import Iterator
 
 from agent.inputs.formats.forms import make_form
+from agent.inputs.gather import MAX_SHARE, Buffer
 from agent.inputs.keeping import Keeper
 from agent.inputs.socket.address import Address, open_socket, remove_socket
 from agent.inputs.socket.datagrams import Datagrams, widen
-from agent.inputs.socket.gather import MAX_SHARE, Buffer
 from agent.inputs.socket.groups import Groups
 from agent.inputs.socket.input import SocketInput, SocketOptions, access
 from agent.inputs.socket.streams import Connection, Connections, Flow, Terms

@@ -14,8 +14,8 @@ from typing import Any, Final, cast
 from agent.contract import Letter
 from agent.inputs.formats.cutter import Cutter
 from agent.inputs.formats.forms import Form
+from agent.inputs.gather import Buffer, Gatherer, Source
 from agent.inputs.keeping import Keeper, letter
-from agent.inputs.socket.gather import Buffer, Gatherer, Source
 
 _READ: Final = 256 * 1024
 """Bytes read at a time, into one place that all connections share: what is read is taken out at once."""

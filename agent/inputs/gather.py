@@ -1,4 +1,4 @@
-"""From pieces of lines to chunks that are stored: what the connections of an input and its datagrams share.
+"""From pieces of lines to chunks that are stored: what connections, datagrams and programs share.
 
 What a source holds (lines that gather, and readings that are on their way) is bounded by its share of the
 input's buffer; it reads no more until some of it was stored. So a stream's sender is slowed by its kernel.
