@@ -117,10 +117,12 @@ def _say_until_stored(agent: Agent, numbers: range) -> None:
             time.sleep(0.05)
 
 
-_PRINT = """\
-import os
-print('{"metric": "n", "value": 1, "tags": {"noise": "%s"}}' % os.urandom(3000).hex())
-"""
+_PRINTS = [
+    sys.executable,
+    "-S",
+    "-c",
+    """import os; print('{"metric": "n", "value": 1, "tags": {"noise": "%s"}}' % os.urandom(3000).hex())""",
+]
 _LARGE_LINE = lines([-1], "x" * LARGE)
 _NO_READING = b'{"metric": "n"}\n'
 
@@ -152,9 +154,7 @@ INPUTS = {
         ),
         Entry(
             "exec",
-            lambda _: (
-                f'type = "exec"\ninterval = "100ms"\ncommand = {json.dumps([sys.executable, "-S", "-c", _PRINT])}\n'
-            ),
+            lambda _: f'type = "exec"\ninterval = "100ms"\ncommand = {json.dumps(_PRINTS)}\n',
         ),
         Entry("host", lambda _: 'type = "host"\ninterval = "100ms"\n'),
     )
