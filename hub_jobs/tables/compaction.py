@@ -29,6 +29,9 @@ _NEIGHBOURS: Final = {
     "readings": ((), "min.arrived"),
     "quarantine": ((), "min.arrived"),
     "audit": ((), "min.at"),
+    "rollup_1m": ((), "min.window"),
+    "rollup_1h": ((), "min.window"),
+    "rollup_1d": ((), "min.window"),
 }
 """By table: the columns in which files must agree to be written together, and the one that orders them. A
 file of bronze holds one incarnation of a stream."""

@@ -136,6 +136,35 @@ AUDIT: Final = pa.schema(
 is null for a run that is closed; otherwise how many readings were accepted and not yet known as stored,
 refused or discarded when it was last heard of."""
 
+ROLLUP: Final = pa.schema(
+    [
+        ("window", TIME),
+        ("domain", pa.string()),
+        ("device", pa.string()),
+        ("metric", pa.string()),
+        ("tags", pa.map_(pa.string(), pa.string())),
+        ("count", pa.int64()),
+        ("sum", pa.float64()),
+        ("mean", pa.float64()),
+        ("min", pa.float64()),
+        ("max", pa.float64()),
+        ("first", pa.float64()),
+        ("first_ts", TIME),
+        ("last", pa.float64()),
+        ("last_ts", TIME),
+        ("stddev", pa.float64()),
+        ("increase", pa.float64()),
+        ("rate", pa.float64()),
+        ("p50", pa.float64()),
+        ("p95", pa.float64()),
+        ("p99", pa.float64()),
+        ("sketch", pa.binary()),
+    ]
+)
+"""A row a series and window; `window` is its first moment, UTC. `stddev` is of the whole population.
+`increase` and `rate` (a second) are of counters, null for other metrics. The quantiles and the `sketch` that
+they come from are null unless they were asked for."""
+
 SCHEMAS: Final = {
     "bronze": BRONZE,
     "readings": READINGS,
@@ -143,6 +172,9 @@ SCHEMAS: Final = {
     "clocks": CLOCKS,
     "seen": SEEN,
     "audit": AUDIT,
+    "rollup_1m": ROLLUP,
+    "rollup_1h": ROLLUP,
+    "rollup_1d": ROLLUP,
 }
 
 STATISTICS: Final = {
@@ -152,5 +184,8 @@ STATISTICS: Final = {
     "clocks": ("domain",),
     "seen": ("space",),
     "audit": ("at", "domain"),
+    "rollup_1m": ("window", "domain"),
+    "rollup_1h": ("window", "domain"),
+    "rollup_1d": ("window", "domain"),
 }
 """Columns whose minimum and maximum go into the Delta log, of each table."""

@@ -1,0 +1,36 @@
+"""Which files of a table came or went between two of its versions, read from the Delta log."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hub_jobs.tables.delta import Table
+
+
+def changed_files(table: Table, version: int | None) -> list[Path] | None:
+    """The files whose rows came or went after a version, up to this snapshot; files that were only written
+    together are not among them. They lie on the disk until a vacuum deletes them.
+
+    None where the log or the disk does not say any more, or no version is given: everything may have changed.
+    """
+    if version is None or version > table.delta.version():
+        return None
+    found: dict[Path, None] = {}
+    for number in range(version + 1, table.delta.version() + 1):
+        entries = _entries(table.path / "_delta_log" / f"{number:020d}.json")
+        if entries is None:
+            return None
+        for entry in entries:
+            action = entry.get("add") or entry.get("remove")
+            if action is not None and action.get("dataChange", True):
+                found[table.path / action["path"]] = None
+    return list(found) if all(path.exists() for path in found) else None
+
+
+def _entries(path: Path) -> list[dict[str, Any]] | None:
+    try:
+        return [json.loads(line) for line in path.read_text().splitlines() if line]
+    except FileNotFoundError:
+        return None
