@@ -49,9 +49,9 @@ if [ "${java:-0}" -lt 17 ]; then
     [ "${java:-0}" -ge 17 ] || stop "the Java found first is older than 17; set JAVA_HOME to a newer one"
 fi
 
-# One test tries mosquitto's own client and is skipped without it.
-if ! command -v mosquitto_pub >/dev/null; then
-    (install "mosquitto's client" mosquitto-clients) || echo "petiole: the tests go on without it" >&2
+# Tests that try MQTT with mosquitto are skipped without it.
+if ! command -v mosquitto_pub >/dev/null || ! PATH="$PATH:/usr/sbin" command -v mosquitto >/dev/null; then
+    (install mosquitto "mosquitto mosquitto-clients") || echo "petiole: the tests go on without it" >&2
 fi
 
 [ -x .venv/bin/python ] || "$python" -m venv .venv

@@ -11,11 +11,13 @@ import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
 from agent.demo.plan import Member
 from tests.agent_process import WAIT_SECONDS, Agent
+from tests.broker import broker_beside, broker_port, publish
 
 LARGE = 300 * 1024
 """Bytes of a reading that is above every limit of the entries."""
@@ -26,13 +28,15 @@ Offer = Callable[[Agent, range], None]
 class Entry(NamedTuple):
     """One input. `offer` hands readings with these numbers as values in and returns when the input answers
     for them, whatever dies meanwhile; None for one that makes its readings itself. `try_once` does so without
-    insisting. `bad` are what it must not take, each with the reason under which it is counted."""
+    insisting. `bad` are what it must not take, each with the reason under which it is counted. `beside` is
+    what must run for it, too."""
 
     name: str
     toml: Callable[[Member], str]
     offer: Offer | None = None
     try_once: Callable[[Agent, bytes], None] | None = None
     bad: tuple[tuple[bytes, str], ...] = ()
+    beside: Callable[[Member], AbstractContextManager[object]] = nullcontext
 
 
 def lines(numbers: Iterable[int], padding: str = "") -> bytes:
@@ -123,6 +127,22 @@ _PRINTS = [
     "-c",
     """import os; print('{"metric": "n", "value": 1, "tags": {"noise": "%s"}}' % os.urandom(3000).hex())""",
 ]
+
+
+def _publish(agent: Agent, numbers: range) -> None:
+    for number in numbers:
+        publish(broker_port(agent.member), "plant/d/n", lines([number]))
+
+
+def _publish_once(agent: Agent, body: bytes) -> None:
+    publish(broker_port(agent.member), "plant/d/n", body)
+
+
+def _mqtt_toml(member: Member) -> str:
+    topics = '[{ filter = "plant/+/#", device = "{2}", metric = "{3+}" }]'
+    return f'type = "mqtt"\nurl = "mqtt://127.0.0.1:{broker_port(member)}"\ntopics = {topics}\n'
+
+
 _LARGE_LINE = lines([-1], "x" * LARGE)
 _NO_READING = b'{"metric": "n"}\n'
 
@@ -155,6 +175,14 @@ INPUTS = {
         Entry(
             "exec",
             lambda _: f'type = "exec"\ninterval = "100ms"\ncommand = {json.dumps(_PRINTS)}\n',
+        ),
+        Entry(
+            "mqtt",
+            _mqtt_toml,
+            _publish,
+            _publish_once,
+            ((_NO_READING, "bad_message"), (b"\xff\x00{[\n", "bad_message"), (_LARGE_LINE, "too_large")),
+            broker_beside,
         ),
         Entry("host", lambda _: 'type = "host"\ninterval = "100ms"\n'),
     )

@@ -17,6 +17,7 @@ from agent.inputs.exec import ExecInput, ExecOptions
 from agent.inputs.file import FileInput, FileOptions
 from agent.inputs.host import HostInput, HostOptions
 from agent.inputs.http import HttpInput, HttpOptions
+from agent.inputs.mqtt import MqttInput, MqttOptions
 from agent.inputs.socket import SocketInput, SocketOptions
 from agent.intake import Input
 from agent.metrics import Metrics
@@ -35,4 +36,5 @@ INPUTS: dict[str, InputKind] = {
     "host": InputKind(HostOptions, HostInput),
     "http": InputKind(HttpOptions, HttpInput),
     "socket": InputKind(SocketOptions, SocketInput),
+    "mqtt": InputKind(MqttOptions, MqttInput),
 }

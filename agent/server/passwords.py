@@ -1,5 +1,5 @@
 """Passwords of MQTT users: read from files of mode 0600, written into files of mode 0600 that the server's
-configuration includes. Nothing here returns one, logs one or names one in an error."""
+configuration includes. Nothing here logs one or names one in an error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 from agent.files import write_private
 from agent.server.keys import SeedError
-from agent.server.quoting import RenderError, quoted
+from agent.server.quoting import quoted
 
 _MOST: Final = 256
 
@@ -17,20 +17,20 @@ _MOST: Final = 256
 def write_password_include(password_file: Path, include_file: Path) -> None:
     """Write what the table of a user includes. A bcrypt hash is taken as such by nats-server. Raises
     `SeedError`."""
-    write_private(include_file, f"password: {_read(password_file)}\n".encode())
+    write_private(include_file, f"password: {quoted(read_password(password_file))}\n".encode())
 
 
 def check_password(password_file: Path) -> str | None:
     """What is wrong with a password file, None when nothing is."""
     try:
-        _read(password_file)
+        read_password(password_file)
     except SeedError as error:
         return str(error)
     return None
 
 
-def _read(path: Path) -> str:
-    """The first line, as it stands in a configuration."""
+def read_password(path: Path) -> str:
+    """The one line of a password file. Raises `SeedError`."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -40,11 +40,8 @@ def _read(path: Path) -> str:
     if mode & 0o077:
         raise SeedError(f"password file {path} can be read by others; take that away with: chmod 600 {path}")
     text = line.removesuffix(b"\n").removesuffix(b"\r")
-    try:
-        found = quoted(text.decode())
-    except (UnicodeDecodeError, RenderError):
-        found = ""
-    if not 1 <= len(text) <= _MOST or not found:
+    found = text.decode(errors="replace")
+    if not 1 <= len(text) <= _MOST or not found.isprintable() or "\ufffd" in found:
         raise SeedError(
             f"password file {path} does not hold one line of 1 to {_MOST} bytes that can be printed"
         )

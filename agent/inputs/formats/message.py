@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 _MOST_LEVELS: Final = 8
+_MOST_MEMBERS: Final = 2_000
 _SCALAR: Final = msgspec.json.Decoder(float | int | str | bool)
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _FAULTS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -53,6 +54,8 @@ def message_lines(payload: bytes, place: Place) -> list[bytes]:
     lines = []
     for name, value in _flat(members, place.metric):
         lines.append(_line(shared, Place(place.device, name), value))
+    if len(lines) > _MOST_MEMBERS:
+        raise MessageError(f"an object of {len(lines)} values, more than {_MOST_MEMBERS}")
     if not lines:
         raise MessageError("an object without a member that is a value")
     return lines

@@ -1,0 +1,245 @@
+"""One connection to a broker: paho's client, driven by this event loop.
+
+Messages wait here, bounded: where too many do, the socket is not read, so that the broker is held up by TCP.
+Nothing is acknowledged but by `acknowledge`. A broker keeps the session of the client id, so that what it has
+not had acknowledged comes again, also after this process was gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from paho.mqtt.client import MQTT_ERR_SUCCESS, Client, MQTTMessage, MQTTv311
+from paho.mqtt.enums import CallbackAPIVersion
+
+MAX_WAITING: Final = 1_000
+MAX_WAITING_BYTES: Final = 4 * 2**20
+MAX_PACKET: Final = 8 * 2**20
+"""A larger message is not read: the protocol would allow for 256 MiB."""
+_CONNECT_SECONDS: Final = 10.0
+_LOOK_SECONDS: Final = 1.0
+_REFUSED: Final = 128
+
+
+class BrokerError(Exception):
+    """The broker cannot be reached, does not let us in, or has gone; the text says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """Where and as whom to connect."""
+
+    host: str
+    port: int
+    client_id: str
+    user: str | None
+    password: str | None
+    tls: ssl.SSLContext | None
+    keepalive: int
+
+
+class Received(NamedTuple):
+    """A message; `repeat` as the broker marks it."""
+
+    topic: str
+    payload: bytes
+    qos: int
+    packet_id: int
+    repeat: bool
+
+
+class Session:
+    """A connection that lasts as long as the context of `connected`."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[Received] = deque()
+        self._bytes = 0
+        self._arrived = asyncio.Event()
+        self._over: str | None = None
+        self.resumed = False
+        """Whether the broker had kept a session of ours."""
+        self._reading: int | None = None
+        self._writing: int | None = None
+        self._answer: asyncio.Future[str | None] = self._loop.create_future()
+        self._granted: asyncio.Future[list[int]] = self._loop.create_future()
+        self._client = client = Client(
+            CallbackAPIVersion.VERSION2,
+            broker.client_id,
+            clean_session=False,
+            protocol=MQTTv311,
+            reconnect_on_failure=False,
+            manual_ack=True,
+        )
+        client.connect_timeout = _CONNECT_SECONDS
+        if broker.user is not None:
+            client.username_pw_set(broker.user, broker.password)
+        if broker.tls is not None:
+            client.tls_set_context(broker.tls)
+        client.on_connect = self._connected
+        client.on_subscribe = self._subscribed
+        client.on_message = self._message
+        client.on_disconnect = self._disconnected
+        client.on_socket_close = self._closed
+        client.on_socket_register_write = self._write_soon
+
+    @property
+    def over(self) -> str | None:
+        """Why the connection has ended, None while it lives."""
+        return self._over
+
+    @contextlib.asynccontextmanager
+    async def connected(self, filters: list[str]) -> AsyncIterator[None]:
+        """Connect and subscribe. Raises `BrokerError`, also when a filter is refused."""
+        looking: asyncio.Task[None] | None = None
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS * 2):
+                await self._dial()
+                looking = asyncio.create_task(self._look())
+                if (refusal := await self._answer) is not None:
+                    raise BrokerError(f"it does not let us in: {refusal}")
+                self._client.subscribe([(one, 1) for one in filters])
+                granted = await self._granted
+                refused = [one for one, qos in zip(filters, granted, strict=False) if qos >= _REFUSED]
+                if refused:
+                    raise BrokerError(f"it refuses the subscription to {', '.join(refused)}")
+            yield
+        except TimeoutError:
+            raise BrokerError("it does not answer in time") from None
+        finally:
+            if looking is not None:
+                looking.cancel()
+            self._client.on_disconnect = self._client.on_socket_close = None
+            self._client.disconnect()
+            self._end("closed")
+            if (sock := self._client.socket()) is not None:
+                sock.close()
+
+    async def next(self, most: int, most_bytes: int) -> list[Received]:
+        """The messages that wait, at most so many, at least one unless the connection is over."""
+        while not self._waiting and self._over is None:
+            self._arrived.clear()
+            await self._arrived.wait()
+        taken: list[Received] = []
+        size = 0
+        while self._waiting and len(taken) < most and (not taken or size < most_bytes):
+            taken.append(self._waiting.popleft())
+            size += len(taken[-1].payload)
+        self._bytes -= size
+        self._read_if_room()
+        return taken
+
+    def acknowledge(self, message: Received) -> None:
+        """Tell the broker that a message is safe. Does nothing when the connection is over."""
+        if self._over is None and message.qos:
+            self._client.ack(message.packet_id, message.qos)
+
+    async def _dial(self) -> None:
+        broker = self._broker
+        try:
+            await asyncio.to_thread(self._client.connect, broker.host, broker.port, broker.keepalive)
+        except (OSError, ValueError) as error:
+            raise BrokerError(f"it cannot be reached: {error}") from None
+        self._read_if_room()
+
+    async def _look(self) -> None:
+        """Keep the connection alive, and notice when it is not."""
+        while self._client.loop_misc() == MQTT_ERR_SUCCESS:  # noqa: ASYNC110 - paho has no event
+            await asyncio.sleep(_LOOK_SECONDS)
+        self._end("it has not answered a ping, or has closed the connection")
+
+    def _read_if_room(self) -> None:
+        room = len(self._waiting) < MAX_WAITING and self._bytes < MAX_WAITING_BYTES and self._over is None
+        sock = self._client.socket()
+        if room and self._reading is None and sock is not None:
+            self._reading = sock.fileno()
+            self._loop.add_reader(self._reading, self._readable)
+        elif not room and self._reading is not None:
+            self._loop.remove_reader(self._reading)
+            self._reading = None
+
+    def _readable(self) -> None:
+        try:
+            while True:
+                self._client.loop_read()
+                coming = self._client._in_packet["remaining_length"]
+                if coming > MAX_PACKET:
+                    self._end(f"it sends {coming} bytes at once, more than {MAX_PACKET}; delete them there")
+                    return
+                sock: Any = self._client.socket()
+                # What TLS has unpacked already does not make the socket readable again.
+                if not (isinstance(sock, ssl.SSLSocket) and sock.pending() and self._reading is not None):
+                    return
+        except (OSError, ValueError) as error:
+            self._end(f"the connection broke: {error}")
+
+    def _write_soon(self, _client: Client, _data: Any, _sock: Any) -> None:
+        self._loop.call_soon_threadsafe(self._write)
+
+    def _write(self) -> None:
+        sock = self._client.socket()
+        if sock is None or self._over is not None:
+            return
+        if self._client.want_write():
+            self._client.loop_write()
+        if self._client.want_write() and self._writing is None:
+            self._writing = sock.fileno()
+            self._loop.add_writer(self._writing, self._write)
+        elif not self._client.want_write() and self._writing is not None:
+            self._loop.remove_writer(self._writing)
+            self._writing = None
+
+    def _connected(self, _client: Any, _data: Any, flags: Any, reason: Any, _properties: Any) -> None:
+        self.resumed = bool(flags.session_present)
+        if not self._answer.done():
+            self._answer.set_result(str(reason) if reason.is_failure else None)
+
+    def _subscribed(self, _client: Any, _data: Any, _mid: int, reasons: Any, _properties: Any) -> None:
+        if not self._granted.done():
+            self._granted.set_result([reason.value for reason in reasons])
+
+    def _message(self, _client: Any, _data: Any, message: MQTTMessage) -> None:
+        try:
+            topic = message.topic
+        except UnicodeDecodeError:
+            topic = bytes(message._topic).decode(errors="backslashreplace")
+        self._waiting.append(
+            Received(topic, bytes(message.payload), message.qos, message.mid, bool(message.dup))
+        )
+        self._bytes += len(message.payload)
+        self._arrived.set()
+        self._read_if_room()
+
+    def _disconnected(self, _client: Any, _data: Any, _flags: Any, reason: Any, _properties: Any) -> None:
+        self._loop.call_soon_threadsafe(self._end, f"the connection has ended: {reason}")
+
+    def _closed(self, _client: Any, _data: Any, sock: Any) -> None:
+        self._forget_socket()
+
+    def _forget_socket(self) -> None:
+        if self._reading is not None:
+            self._loop.remove_reader(self._reading)
+        if self._writing is not None:
+            self._loop.remove_writer(self._writing)
+        self._reading = self._writing = None
+
+    def _end(self, why: str) -> None:
+        if self._over is not None:
+            return
+        self._over = why
+        self._forget_socket()
+        # The rest comes again, for it was not acknowledged.
+        self._waiting = deque(one for one in self._waiting if one.qos == 0)
+        self._bytes = sum(len(one.payload) for one in self._waiting)
+        self._arrived.set()
+        for future in (self._answer, self._granted):
+            if not future.done():
+                future.set_exception(BrokerError(why))
+                future.exception()  # whoever waits is told; nobody may
