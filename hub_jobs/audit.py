@@ -19,10 +19,10 @@ from agent.contract import Exit, Ledger, Previous, parse_ledger
 from hub_jobs import incarnations, report
 from hub_jobs.exits import ended, say
 from hub_jobs.tables import ensure_table, frame, open_table, seen
-from hub_jobs.transforms import accounts, balance
+from hub_jobs.transforms import accounts, balance, discards
 from hub_jobs.transforms.accounts import Account, Arrived
-from hub_jobs.transforms.ranges import Range, holes, runs_of, size, text, without
-from hub_jobs.transforms.spaces import Seen, batch_space
+from hub_jobs.transforms.ranges import Range, holes, runs_of, text, union, without
+from hub_jobs.transforms.spaces import Seen, batch_space, source_space
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -33,6 +33,21 @@ _LISTED: Final = 1_000
 
 Run = tuple[str, str, str]
 """Domain, class and run."""
+
+Class = tuple[str | None, str | None]
+"""Domain and class, as far as they are known."""
+
+
+class Said(NamedTuple):
+    """What the leaves say: the newest ledger record of every run, what later runs `remembered` of earlier
+    ones, the sequences that are `gone` from the streams of leaves, which of those each source took from, and
+    the records that can't be used."""
+
+    ledgers: dict[Run, Ledger]
+    remembered: dict[Run, Previous]
+    gone: dict[discards.Origin, list[discards.Named]]
+    origins: dict[tuple[str, str], set[discards.Origin]]
+    unreadable: list[str]
 
 
 class Frames(NamedTuple):
@@ -73,21 +88,62 @@ def run(lake: Path, json_file: Path | None = None) -> Exit:
 
 def _audit(spark: SparkSession, lake: Path, at: datetime) -> report.Report:
     frames = _open(spark, lake)
-    said, remembered, unreadable = _said(frames.bronze)
+    said = _said(frames.bronze)
     arrived, direct = _balance(frames)
-    for key in said.keys() | remembered.keys():
+    for key in said.ledgers.keys() | said.remembered.keys():
         arrived.setdefault(key, Arrived())
     rows = [
         accounts.of_run(
-            *key,
-            said.get(key),
-            remembered.get(key),
-            replace(held, batches=frames.seen.ranges(batch_space(*key))),
+            *key, said.ledgers.get(key), said.remembered.get(key), _placed(frames, said, key, held)
         )
         for key, held in sorted(arrived.items())
     ]
     lost, explained = _gaps(frames, said)
-    return report.Report(at, rows + direct, lost, explained + unreadable)
+    return report.Report(at, rows + _devices(frames, said, direct), lost, explained + said.unreadable)
+
+
+def _placed(frames: Frames, said: Said, key: Run, held: Arrived) -> Arrived:
+    """What arrived of a run with the numbers of its batches, and how much of it was called discarded."""
+    batches = frames.seen.ranges(batch_space(*key))
+    ledger = said.ledgers.get(key)
+    named: list[Range] = [(first, last) for first, last, _, _ in ledger.discarded] if ledger else []
+    came = discards.both(named, batches)
+    kept = 0
+    if came:
+        rows = balance.counts(frames.bronze, *key, came[0][0], came[-1][1]).toLocalIterator()
+        kept = sum(row["count"] for row in rows if not without([(row.n, row.n)], came))
+    return replace(held, batches=batches, kept=kept)
+
+
+def _devices(frames: Frames, said: Said, arrived: dict[Class, Arrived]) -> list[Account]:
+    """The accounts of messages that are of no run, with those of them that leaves discarded."""
+    named: dict[Class, list[discards.Named]] = {}
+    kept: dict[Class, int] = {}
+    for (domain, cls, created), ranges in said.gone.items():
+        direct = [one for one in ranges if one[2]]
+        named.setdefault((domain, cls), []).extend(direct)
+        for (stream, identity), origins in said.origins.items():
+            if direct and (domain, cls, created) in origins:
+                count = _kept(frames, stream, identity, [(first, last) for first, last, _, _ in direct])
+                kept[domain, cls] = kept.get((domain, cls), 0) + count
+    for place in named:
+        if named[place]:
+            arrived.setdefault(place, Arrived())
+    return [
+        accounts.of_direct(*place, replace(held, kept=kept.get(place, 0)), named.get(place, ()))
+        for place, held in sorted(arrived.items(), key=lambda item: tuple(map(str, item[0])))
+    ]
+
+
+def _kept(frames: Frames, stream: str, identity: str, named: list[Range]) -> int:
+    """How many direct messages of a source arrived of those that were called discarded."""
+    came = discards.both(named, frames.seen.ranges(source_space(stream, identity)))
+    if not came:
+        return 0
+    places = balance.direct_places(frames.bronze, stream, identity, came[0][0], came[-1][1])
+    return sum(
+        1 for row in places.toLocalIterator() if without([(row.source_seq, row.source_seq)], came) == []
+    )
 
 
 def _open(spark: SparkSession, lake: Path) -> Frames:
@@ -107,9 +163,7 @@ def _open(spark: SparkSession, lake: Path) -> Frames:
     )
 
 
-def _said(bronze: DataFrame) -> tuple[dict[Run, Ledger], dict[Run, Previous], list[str]]:
-    """The newest good ledger record of every run, what later runs remembered of earlier ones, and the records
-    that can't be used."""
+def _said(bronze: DataFrame) -> Said:
     said: dict[Run, Ledger] = {}
     remembered: dict[Run, Previous] = {}
     records = balance.ledgers(bronze).persist()
@@ -119,20 +173,27 @@ def _said(bronze: DataFrame) -> tuple[dict[Run, Ledger], dict[Run, Previous], li
         f"can't be used: {row.fault}"
         for row in unusable.collect()
     ]
+    naming: list[Ledger] = []
     for row in balance.newest(records).toLocalIterator():
-        ledger = parse_ledger(bytes(row.payload))
+        newest = parse_ledger(bytes(row.payload))
+        naming += [newest, parse_ledger(bytes(row.naming))]
+        ledger = discards.merged(*naming[-2:])
         said[ledger.domain, ledger.cls, ledger.run] = ledger
         if ledger.previous is not None:
             key = (ledger.domain, ledger.cls, ledger.previous.run)
             known = remembered.get(key)
             if known is None or known.n <= ledger.previous.n:
                 remembered[key] = ledger.previous
+    origins: dict[tuple[str, str], set[discards.Origin]] = {}
+    for row in balance.origins(records).collect():
+        place = (row.source_stream, row.source_identity)
+        origins.setdefault(place, set()).add((row.domain, row["class"], row.created))
     records.unpersist()
-    return said, remembered, unreadable
+    return Said(said, remembered, discards.gone(naming), origins, unreadable)
 
 
-def _balance(frames: Frames) -> tuple[dict[Run, Arrived], list[Account]]:
-    """What arrived of every run, and the accounts of messages that are of none."""
+def _balance(frames: Frames) -> tuple[dict[Run, Arrived], dict[Class, Arrived]]:
+    """What arrived of every run, and of messages that are of none."""
     refined = balance.refined(frames.offsets)
     tables = (frames.readings, frames.quarantine)
     held = balance.batches(frames.bronze, *tables, refined).persist()
@@ -151,7 +212,7 @@ def _balance(frames: Frames) -> tuple[dict[Run, Arrived], list[Account]]:
     return runs, _direct(frames)
 
 
-def _direct(frames: Frames) -> list[Account]:
+def _direct(frames: Frames) -> dict[Class, Arrived]:
     refined = balance.refined(frames.offsets)
     others = balance.others(frames.bronze, frames.readings, frames.quarantine, refined).persist()
     findings: dict[tuple[str | None, str | None], list[str]] = {}
@@ -162,12 +223,10 @@ def _direct(frames: Frames) -> list[Account]:
         findings.setdefault((row.domain, row["class"]), []).append(
             f"{row.domain}: message {row.source_seq} of {row.source_stream} ({row.source_identity}) {verb}"
         )
-    found = [
-        accounts.of_direct(
-            row.domain, row["class"], _arrived(row, findings.get((row.domain, row["class"]), []))
-        )
-        for row in balance.direct(others).orderBy("domain", "class").collect()
-    ]
+    found: dict[Class, Arrived] = {
+        (row.domain, row["class"]): _arrived(row, findings.get((row.domain, row["class"]), []))
+        for row in balance.direct(others).collect()
+    }
     others.unpersist()
     return found
 
@@ -193,18 +252,16 @@ def _broken_text(row: Row) -> str:
     return f"{name}: {'; '.join(parts) or 'more readings than it has'}"
 
 
-def _gaps(frames: Frames, said: dict[Run, Ledger]) -> tuple[list[str], list[str]]:
+def _gaps(frames: Frames, said: Said) -> tuple[list[str], list[str]]:
     """Sequences that never came, without and with a reason."""
     lost = []
     explained = []
-    discarded: dict[tuple[str, str], int] = {}
-    for (domain, cls, _), ledger in said.items():
-        ranges: list[Range] = [(first, last) for first, last, _, _ in ledger.discarded]
-        discarded[domain, cls] = discarded.get((domain, cls), 0) + size(ranges)
-    sources = {
-        f"source/{row.source_stream}/{row.source_identity}": (row.domain, row["class"])
-        for row in balance.sources(frames.bronze).collect()
-    }
+    named: dict[str, list[Range]] = {}
+    for (stream, identity), origins in said.origins.items():
+        gone = (said.gone.get(origin, []) for origin in origins)
+        named[source_space(stream, identity)] = union(
+            (first, last) for ranges in gone for first, last, _, _ in ranges
+        )
     for space, ranges in sorted(frames.seen.spaces.items()):
         missing = holes(ranges)
         kind, _, name = space.partition("/")
@@ -213,11 +270,12 @@ def _gaps(frames: Frames, said: dict[Run, Ledger]) -> tuple[list[str], list[str]
         if kind == "hub":
             lost.append(f"hub stream {name}: sequences {text(missing)} were gone before they were ingested")
             continue
-        finding = f"source {name}: sequences {text(missing)} never came"
-        if discarded.get(sources.get(space, ("", "")), 0) >= size(missing):
-            explained.append(f"{finding}; its agent says what it discarded")
-        else:
-            lost.append(finding)
+        unnamed = without(missing, named.get(space, []))
+        if unnamed:
+            lost.append(f"source {name}: sequences {text(unnamed)} never came")
+        if unnamed != missing:
+            discarded = without(missing, unnamed)
+            explained.append(f"source {name}: sequences {text(discarded)} were discarded at the edge")
     return lost, explained
 
 

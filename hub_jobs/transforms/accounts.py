@@ -7,10 +7,11 @@ no loss.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from agent.contract import Ledger, Previous, Readings
+from hub_jobs.transforms.discards import both
 from hub_jobs.transforms.ranges import Range, size, text, union, without
 
 
@@ -27,6 +28,8 @@ class Arrived:
     missing: int = 0
     doubled: int = 0
     findings: tuple[str, ...] = ()
+    kept: int = 0
+    """Readings of batches that arrived although their leaf says that it discarded them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,9 @@ def of_run(
     lost = without(_promised(ledger, previous), known)
     explained = union((first, last) for first, last, _, _ in (ledger.discarded if ledger else ()))
     unexplained = without(lost, explained)
-    short = said.stored - arrived.in_bronze - (said.discarded if lost != unexplained else 0)
+    # Only what is named is explained.
+    discarded = max(sum(one[2] for one in ledger.discarded) - arrived.kept, 0) if ledger else 0
+    short = said.stored - arrived.in_bronze - discarded
     # Of a batch that never came only a bound is known: it held a reading at least.
     never_came = max(short, size(unexplained), 0)
     closed = (ledger is not None and ledger.final) or (previous is not None and previous.closed)
@@ -81,7 +86,7 @@ def of_run(
         quarantined=arrived.quarantined,
         missing=arrived.missing + never_came,
         doubled=arrived.doubled,
-        discarded=said.discarded,
+        discarded=discarded,
         refused=said.refused,
         open_tail=None if closed else _tail(said, arrived),
         findings=list(arrived.findings),
@@ -90,25 +95,42 @@ def of_run(
     return replace(account, findings=account.findings + findings)
 
 
-def of_direct(domain: str | None, cls: str | None, arrived: Arrived) -> Account:
-    """The account of messages that no run speaks for."""
+def of_direct(
+    domain: str | None,
+    cls: str | None,
+    arrived: Arrived,
+    discarded: Sequence[tuple[int, int, int, str]] = (),
+) -> Account:
+    """The account of messages that no run speaks for. `discarded` are sequences of the leaf's stream with the
+    direct messages that stood there; of these `arrived.kept` came all the same."""
+    lost = max(sum(messages for _, _, messages, _ in discarded) - arrived.kept, 0)
     return Account(
         domain=domain,
         cls=cls,
         run=None,
-        accepted=arrived.in_bronze,
-        stored=arrived.in_bronze,
+        accepted=arrived.in_bronze + lost,
+        stored=arrived.in_bronze + lost,
         in_bronze=arrived.in_bronze,
         pending=arrived.pending,
         in_readings=arrived.in_readings,
         quarantined=arrived.quarantined,
         missing=arrived.missing,
         doubled=arrived.doubled,
-        discarded=0,
+        discarded=lost,
         refused=0,
         open_tail=None,
-        findings=list(arrived.findings),
+        findings=[*arrived.findings, *_discarded(f"{domain}, class {cls}", arrived.kept, discarded)],
     )
+
+
+def _discarded(name: str, kept: int, discarded: Sequence[tuple[int, int, int, str]]) -> Iterator[str]:
+    for first, last, messages, reason in discarded:
+        yield (
+            f"{name}: sequences {first}-{last} of its stream, {messages} messages of devices among them, "
+            f"were discarded at the edge: {reason}"
+        )
+    if kept:
+        yield f"{name}: {kept} of these messages had arrived"
 
 
 def _said(ledger: Ledger | None, previous: Previous | None) -> Readings:
@@ -128,7 +150,7 @@ def _promised(ledger: Ledger | None, previous: Previous | None) -> list[Range]:
 
 
 def _tail(said: Readings, arrived: Arrived) -> int:
-    settled = max(said.stored, arrived.in_bronze) + said.refused + said.discarded
+    settled = max(said.stored, arrived.in_bronze) + said.refused
     return max(said.accepted - settled, 0)
 
 
@@ -160,8 +182,10 @@ def _findings(
             f"batches that did not come: {text(holes) or 'none'}"
         )
     for first, last, readings, reason in ledger.discarded if ledger else ():
+        came = both([(first, last)], known)
+        but = f"; batches {text(came)} of them had arrived" if came else ""
         found.append(
-            f"{name}: batches {first}-{last}, {readings} readings, were discarded at the edge: {reason}"
+            f"{name}: batches {first}-{last}, {readings} readings, were discarded at the edge: {reason}{but}"
         )
     if account.open_tail is not None:
         found.append(f"{name}: open tail, {_tail_text(account.open_tail, ledger, previous)}")

@@ -99,10 +99,9 @@ def runs(balanced: DataFrame, broken: DataFrame) -> DataFrame:
 def others(bronze: DataFrame, readings: DataFrame, quarantine: DataFrame, is_refined: Column) -> DataFrame:
     """A row a place in a source where messages stood that are no batch: `domain`, `class`, the place, how
     many messages, and how many of them are `pending`, `in_readings` and `quarantined`."""
-    kind = F.split("subject", r"\.").getItem(3)
     named = quarantine.select(_MESSAGE).distinct().withColumn("named", F.lit(True))
     held = (
-        bronze.where(F.col("n").isNull() & ~F.coalesce(kind.isin("_ledger", "_clock", "_dead"), F.lit(False)))
+        bronze.where(_is_direct())
         .withColumn("refined", is_refined)
         .join(named, on=_MESSAGE, how="left")
         .groupBy("domain", "class", *_PLACE)
@@ -140,12 +139,18 @@ def direct(placed: DataFrame) -> DataFrame:
 
 
 def ledgers(bronze: DataFrame) -> DataFrame:
-    """All ledger records: `domain`, `class`, `stream`, `seq`, `payload`, and the `fault` for which one can't
-    be used, null for a good one."""
+    """All ledger records: `domain`, `class`, `stream`, `seq`, the source's place, `payload`, and the `fault`
+    for which one can't be used, null for a good one."""
     said = bronze.where(F.col("class").isNotNull() & F.col("subject").endswith("._ledger"))
     fault = F.udf(_ledger_fault, StringType(), useArrow=False)
     return said.select(
-        "domain", "class", "stream", "seq", "payload", fault("payload", "domain", "class").alias("fault")
+        "domain",
+        "class",
+        "stream",
+        "seq",
+        *_PLACE,
+        "payload",
+        fault("payload", "domain", "class").alias("fault"),
     )
 
 
@@ -160,7 +165,8 @@ def _ledger_fault(payload: bytes, domain: str, cls: str) -> str | None:
 
 
 def newest(records: DataFrame) -> DataFrame:
-    """The newest good record of every run among `ledgers`: `domain`, `class`, `payload`."""
+    """Of the good records of every run among `ledgers` the newest one, `payload`, and `naming`, the one that
+    says most of what was discarded."""
     payload = F.col("payload").cast("string")
     said = records.where(F.col("fault").isNull()).select(
         "domain",
@@ -173,9 +179,46 @@ def newest(records: DataFrame) -> DataFrame:
             F.get_json_object(payload, "$.readings.accepted").cast("long").alias("accepted"),
             F.get_json_object(payload, "$.readings.stored").cast("long").alias("stored"),
         ).alias("age"),
+        F.get_json_object(payload, "$.readings.discarded").cast("long").alias("discarded"),
     )
-    chosen = said.groupBy("domain", "class", "run").agg(F.max_by("payload", "age").alias("payload"))
-    return chosen.select("domain", "class", "payload")
+    chosen = said.groupBy("domain", "class", "run").agg(
+        F.max_by("payload", "age").alias("payload"),
+        F.max_by("payload", F.struct("discarded", "age")).alias("naming"),
+    )
+    return chosen.select("payload", "naming")
+
+
+def origins(records: DataFrame) -> DataFrame:
+    """Which stream of its leaf each source took from, as far as good records among `ledgers` tell:
+    `source_stream`, `source_identity`, `domain`, `class`, `created`."""
+    payload = F.col("payload").cast("string")
+    good = records.where(F.col("fault").isNull() & F.col("source_identity").isNotNull())
+    return good.select(
+        "source_stream",
+        "source_identity",
+        "domain",
+        "class",
+        F.get_json_object(payload, "$.stream.created").alias("created"),
+    ).distinct()
+
+
+def counts(bronze: DataFrame, domain: str, cls: str, run: str, first: int, last: int) -> DataFrame:
+    """A row a batch of a run that arrived, within these numbers: `n` and `count`."""
+    own = (F.col("domain") == domain) & (F.col("class") == cls) & (F.col("run") == run)
+    held = bronze.where(own & F.col("n").between(first, last))
+    return held.groupBy("n").agg(F.coalesce(F.max("count"), F.lit(0)).alias("count"))
+
+
+def direct_places(bronze: DataFrame, stream: str, identity: str, first: int, last: int) -> DataFrame:
+    """The sequences of a source, within these, of the direct messages that arrived: `source_seq`."""
+    own = (F.col("source_stream") == stream) & (F.col("source_identity") == identity)
+    held = bronze.where(own & F.col("source_seq").between(first, last) & _is_direct())
+    return held.select("source_seq").distinct()
+
+
+def _is_direct() -> Column:
+    kind = F.split("subject", r"\.").getItem(3)
+    return F.col("n").isNull() & ~F.coalesce(kind.isin("_ledger", "_clock", "_dead"), F.lit(False))
 
 
 def sources(bronze: DataFrame) -> DataFrame:

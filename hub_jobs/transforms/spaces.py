@@ -72,6 +72,11 @@ def batch_space(domain: str, cls: str, run: str) -> str:
     return f"batch/{domain}/{cls}/{run}"
 
 
+def source_space(stream: str, identity: str) -> str:
+    """The space of a source's messages."""
+    return f"source/{stream}/{identity}"
+
+
 def _by_hub(ids: pa.Table) -> Placed:
     return _placed(ids, "hub", ("stream", "created"), "seq")
 

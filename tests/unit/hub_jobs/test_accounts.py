@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from agent.contract import Ledger, Previous, Readings, StreamState
-from hub_jobs.transforms.accounts import Account, Arrived, of_run
+from hub_jobs.transforms.accounts import Account, Arrived, of_direct, of_run
+from hub_jobs.transforms.discards import gone, merged
 from hub_jobs.transforms.ranges import Range
 from tests.unit.hub_jobs.rows import RUN
 
@@ -138,6 +141,86 @@ def test_every_batch_that_a_shortfall_may_be_of_is_listed(
 
     assert account.lost
     assert said in account.findings[0]
+
+
+def test_what_was_called_discarded_and_came_all_the_same_is_taken_off() -> None:
+    ledger = _ledger(
+        4,
+        ((1, 4),),
+        Readings(accepted=40, stored=40, discarded=20),
+        discarded=((2, 3, 20, "stream_full"),),
+        final=True,
+    )
+    arrived = Arrived([(1, 2), (4, 4)], 30, 0, 30, kept=10)
+
+    account = _account(ledger, None, arrived)
+
+    assert (account.missing, account.discarded, account.open_tail, account.lost) == (0, 10, None, False)
+    assert account.findings[0].endswith("discarded at the edge: stream_full; batches 2 of them had arrived")
+
+
+def test_a_batch_that_is_lost_beside_discarded_ones_is_a_loss() -> None:
+    ledger = _ledger(
+        5,
+        ((1, 5),),
+        Readings(accepted=50, stored=50, discarded=20),
+        discarded=((1, 2, 20, "stream_full"),),
+        final=True,
+    )
+
+    account = _account(ledger, None, _arrived([(3, 3), (5, 5)], 20))
+
+    assert (account.missing, account.discarded, account.lost) == (10, 20, True)
+    assert "batches 4 were acknowledged as stored and never came, 10 readings" in account.findings[0]
+
+
+def test_a_count_of_discarded_readings_without_their_names_explains_nothing() -> None:
+    ledger = _ledger(2, ((1, 2),), Readings(accepted=20, stored=20, discarded=10), final=True)
+
+    account = _account(ledger, None, _arrived([(1, 1)], 10))
+
+    assert (account.missing, account.discarded, account.lost) == (10, 0, True)
+
+
+def test_a_later_run_names_what_was_discarded_of_one_that_had_ended() -> None:
+    newest = _ledger(3, ((1, 3),), Readings(accepted=30, stored=30), final=True)
+    naming = _ledger(
+        3,
+        ((2, 3),),
+        Readings(accepted=20, stored=20, discarded=20),
+        discarded=((2, 3, 20, "stream_full"),),
+    )
+
+    account = _account(merged(newest, naming), None, _arrived([(1, 1)], 10))
+
+    assert (account.stored, account.discarded, account.missing) == (30, 20, 0)
+    assert (account.open_tail, account.lost) == (None, False)
+    alone = _account(naming, None, _arrived([], 0))
+    assert (alone.discarded, alone.missing, alone.lost) == (20, 0, False)
+
+
+def test_of_what_runs_say_is_gone_the_widest_counts_once_for_each_stream() -> None:
+    early = replace(_ledger(1, (), Readings()), gone=((5, 9, 2, "stream_full"), (20, 21, 0, "purged")))
+    late = replace(early, gone=((1, 12, 3, "stream_full"), (20, 25, 1, "purged")))
+    other = replace(early, stream=StreamState("then", 1, 2))
+
+    assert gone([early, late, other]) == {
+        ("edge-1", "normal", "now"): [(1, 12, 3, "stream_full"), (20, 25, 1, "purged")],
+        ("edge-1", "normal", "then"): list(early.gone),
+    }
+
+
+def test_messages_of_devices_that_were_discarded_are_named_by_their_sequences() -> None:
+    named = ((3, 9, 4, "stream_full"),)
+
+    account = of_direct("edge-1", "normal", Arrived(in_bronze=5, in_readings=5, kept=1), named)
+
+    assert (account.accepted, account.discarded, account.lost) == (8, 3, False)
+    assert account.findings[0].endswith(
+        "sequences 3-9 of its stream, 4 messages of devices among them, were discarded at the edge: "
+        "stream_full"
+    )
+    assert account.findings[1:] == ["edge-1, class normal: 1 of these messages had arrived"]
 
 
 def test_a_run_that_goes_on_is_open_and_one_without_any_record_says_so() -> None:

@@ -1,0 +1,69 @@
+"""What a full stream discarded while its link was cut, as the audit tells it: every part is the real one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.contract import Exit
+from agent.link.states import LinkState
+from hub_jobs import audit, ingest, refine
+from tests.lossy import LossyRoad, open_lossy_road
+from tests.servers import World
+from tests.streams import AGGREGATE
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
+
+
+async def _audited(road: LossyRoad, lake: Path) -> tuple[Exit, dict[str | None, dict[str, Any]], str]:
+    """The exit code, the rows by run and all findings, once all that is at the hub is in the tables."""
+    hub = road.world.hub
+    options = ["--server", hub.url, "--seed-file", str(hub.keys["jobs"]), "--stream", AGGREGATE]
+    file = lake.with_suffix(".json")
+
+    def jobs() -> Exit:
+        assert ingest.main([*options, "--lake", str(lake)]) == Exit.WELL
+        assert refine.main(["--lake", str(lake)]) == Exit.WELL
+        return audit.main(["--lake", str(lake), "--json", str(file)])
+
+    code = await asyncio.to_thread(jobs)
+    report = json.loads(file.read_text())
+    return code, {row["run"]: row for row in report["rows"]}, "\n".join(report["findings"])
+
+
+async def test_the_audit_names_what_was_discarded_of_each_run_and_of_devices_and_finds_no_loss(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.bookkeeping.LEDGER_SECONDS", 1.0)
+    async with open_lossy_road(world, tmp_path) as road:
+        first = road.agent.run
+        road.world.leaf.proxy.cut()
+        await road.reaches(LinkState.DOWN)
+        await road.fill(20)
+        await road.push(4)
+        await road.agent.stop()
+        await road.push(4)
+        await road.start_agent()
+        await road.fill(6)
+        road.world.leaf.proxy.restore()
+        await road.reaches(LinkState.FLOWING)
+        await road.adds_up()
+        await road.agreed()
+        arrived = await road.arrived_numbers()
+
+        code, rows, findings = await _audited(road, tmp_path / "lake")
+
+        lost = {number: readings for number, readings in road.stored.items() if number not in arrived}
+        assert len(lost) > 10
+        assert {run for run, _ in lost} == {first}
+        assert code == Exit.WELL, findings
+        assert rows[first]["discarded"] == sum(lost.values())
+        assert (rows[first]["missing"], rows[first]["open_tail"]) == (0, None)
+        numbers = f"{min(n for _, n in lost)}-{max(n for _, n in lost)}"
+        assert f"run {first}: batches {numbers}, {sum(lost.values())} readings, were discarded" in findings
+        assert "discarded at the edge: stream_full" in findings
+        assert "never came" not in findings
