@@ -57,6 +57,7 @@ from agent.contract.command import (
     parse_command,
     verb_of,
 )
+from agent.contract.cursor import CursorAnswer, CursorRequest, parse_cursor_answer, parse_cursor_request
 from agent.contract.dead import MAX_PLACE, MAX_REASON, MAX_RECEIVED, Letter, parse_letter
 from agent.contract.exits import Exit
 from agent.contract.ledger import (
@@ -109,6 +110,7 @@ from agent.contract.names import (
     command_subject,
     command_subjects,
     committed_subject,
+    cursor_subject,
     dead_subject,
     deliver_subject,
     direct_subject,
@@ -210,6 +212,8 @@ __all__ = [
     "Committed",
     "ContractError",
     "Correction",
+    "CursorAnswer",
+    "CursorRequest",
     "Edge",
     "Exit",
     "Found",
@@ -247,6 +251,7 @@ __all__ = [
     "command_subject",
     "command_subjects",
     "committed_subject",
+    "cursor_subject",
     "dead_subject",
     "deliver_subject",
     "direct_subject",
@@ -271,6 +276,8 @@ __all__ = [
     "parse_command",
     "parse_committed",
     "parse_correction",
+    "parse_cursor_answer",
+    "parse_cursor_request",
     "parse_ledger",
     "parse_letter",
     "parse_message_id",

@@ -46,7 +46,8 @@ def _is_sequence(value: int) -> bool:
     return not isinstance(value, bool) and 1 <= value <= MAX_INT
 
 
-def _checkpoint_row(checkpoint: Checkpoint) -> list[int | str]:
+def checkpoint_row(checkpoint: Checkpoint) -> list[int | str]:
+    """A checkpoint as it stands in a record."""
     return [checkpoint.leaf_seq, checkpoint.message_id, checkpoint.hub_stream, checkpoint.hub_seq]
 
 
@@ -97,7 +98,7 @@ class Announce:
     def encode(self) -> bytes:
         """The announcement as it is requested."""
         row = asdict(self)
-        row["checkpoint"] = {cls: _checkpoint_row(one) for cls, one in self.checkpoint.items()}
+        row["checkpoint"] = {cls: checkpoint_row(one) for cls, one in self.checkpoint.items()}
         return json.dumps({"v": VERSION, **row}, separators=(",", ":")).encode()
 
 
@@ -200,7 +201,7 @@ class Answer:
         """The answer as it is sent."""
         row = asdict(self)
         for cls, one in self.classes.items():
-            row["classes"][cls]["checkpoint"] = one.checkpoint and _checkpoint_row(one.checkpoint)
+            row["classes"][cls]["checkpoint"] = one.checkpoint and checkpoint_row(one.checkpoint)
         return json.dumps({"v": VERSION, **row}, separators=(",", ":")).encode()
 
 

@@ -176,6 +176,11 @@ def announce_subject(domain: str) -> str:
     return f"petiole.v1.announce.{domain}"
 
 
+def cursor_subject(domain: str) -> str:
+    """The hub's service that says which message of a leaf it holds."""
+    return f"petiole.v1.cursor.{domain}"
+
+
 def verify_subject(domain: str) -> str:
     """The hub's service that says which batches of a leaf it lacks."""
     return f"petiole.v1.verify.{domain}"

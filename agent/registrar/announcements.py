@@ -197,6 +197,18 @@ class Announcements:
         certain = self._book.certain(record, state, info)
         return class_answer(record, word, agrees, batch, certain=certain)
 
+    async def newest(self, domain: str, cls: str, epoch: str, seen: Observation) -> Checkpoint | None:
+        """The newest message with an id that the hub holds of an epoch with all before it, None where that
+        is not known."""
+        record = await self._with_held(domain, cls, seen)
+        self._book.put(domain, cls, record)
+        if record.epoch != epoch or record.held is None or record.lost:
+            return None
+        batch = None
+        if not record.held.message_id:
+            batch = await self._newest(domain, cls, batch_subject(domain, cls, ">"), seen.info)
+        return class_answer(record, "", None, batch).checkpoint
+
     async def with_message(self, domain: str, cls: str, seen: Observation) -> None:
         """Look for the message at the cursor of a class, and remember it with what the hub holds."""
         self._book.put(domain, cls, await self._with_held(domain, cls, seen))

@@ -20,6 +20,7 @@ from agent.contract import (
     ContractError,
     announce_subject,
     committed_subject,
+    cursor_subject,
     verify_subject,
 )
 from agent.jetstream import JetStream, JetStreamError
@@ -28,6 +29,7 @@ from agent.registrar.aggregate import Settings, commands_config
 from agent.registrar.aggregates import Aggregates
 from agent.registrar.announcements import Announcements
 from agent.registrar.command_consumers import CommandConsumers
+from agent.registrar.cursors import Cursors
 from agent.registrar.fleet_book import FleetBook
 from agent.registrar.fleet_store import FleetStore
 from agent.registrar.fleet_watch import FleetWatch
@@ -106,6 +108,14 @@ class Registrar:
             self._metrics,
             log,
         )
+        self._cursors = Cursors(
+            self._announcements,
+            self._book,
+            self._aggregates,
+            self._classes,
+            self._ready,
+            lambda: self._reconnects,
+        )
         self._purging = Purging(
             js,
             config.registrar.keep,
@@ -132,6 +142,9 @@ class Registrar:
             async def announce(msg: Msg) -> None:
                 await self._reception.receive(msg, group)
 
+            async def cursor(msg: Msg) -> None:
+                await self._cursors.receive(msg, group)
+
             async def verify(msg: Msg) -> None:
                 await self._verifier.take(msg, group)
 
@@ -140,6 +153,7 @@ class Registrar:
                 await self._nc.subscribe(
                     committed_subject("*"), cb=self._on_committed, pending_msgs_limit=PENDING
                 ),
+                await self._nc.subscribe(cursor_subject("*"), cb=cursor, pending_msgs_limit=PENDING),
                 await self._nc.subscribe(verify_subject("*"), cb=verify, pending_msgs_limit=PENDING),
             ]
             await stopping.wait()

@@ -24,6 +24,7 @@ from agent.contract import (
     command_deliver,
     command_subject,
     committed_subject,
+    cursor_subject,
     deliver_subject,
     inbox_prefix,
     leaf_stream,
@@ -83,6 +84,7 @@ def leaf_link(
             *((f"{link_deliver(domain, HUB_DOMAIN, '')}>",) if given else ()),
             *(deliver_subject(domain, cls, "*") for cls in classes),
             announce_subject(domain),
+            cursor_subject(domain),
             verify_subject(domain),
             f"{api_prefix(HUB_DOMAIN)}.CONSUMER.RESET.{COMMANDS}.{consumer}",
             f"$JS.FC.{COMMANDS}.{consumer}.>",
@@ -171,6 +173,7 @@ def registrar(
         subscribe=(
             f"{inbox_prefix(REGISTRAR)}.>",
             announce_subject("*"),
+            cursor_subject("*"),
             verify_subject("*"),
             committed_subject("*"),
         ),
@@ -218,6 +221,7 @@ def agent(
             f"$JS.ACK.{COMMANDS}.>",
             *declared_link(links),
             announce_subject(domain),
+            cursor_subject(domain),
             verify_subject(domain),
             *(
                 f"{_API}.STREAM.{verb}.{stream}"

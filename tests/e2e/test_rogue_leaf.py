@@ -35,6 +35,7 @@ accounts {{ PETIOLE {{ jetstream: enabled, users: [ {{ user: owner, password: ow
 
 FOREIGN = (
     "petiole.v1.announce.edge-2",
+    "petiole.v1.cursor.edge-2",
     "petiole.v1.verify.edge-2",
     f"petiole.v1.committed.{AGGREGATE}",
     *(
@@ -117,7 +118,12 @@ async def rogue(two_leaves: World, tmp_path: Path) -> AsyncIterator[Rogue]:
             one.announced.append(request.subject)
             await request.respond(b"{}")
 
-        for subject in ("petiole.v1.announce.*", "petiole.v1.verify.*", "petiole.v1.committed.*"):
+        for subject in (
+            "petiole.v1.announce.*",
+            "petiole.v1.cursor.*",
+            "petiole.v1.verify.*",
+            "petiole.v1.committed.*",
+        ):
             await registrar.subscribe(subject, cb=answer)
         await until(lambda: is_answered(owner, announce_subject("edge-1")), "the rogue has its link")
         yield one

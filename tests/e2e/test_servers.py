@@ -87,7 +87,7 @@ async def test_an_announcement_is_answered_and_the_registrar_may_ask_the_leaf_fo
     async def answer(request: Msg) -> None:
         await request.respond(request.subject.encode())
 
-    for service in ("announce", "verify"):
+    for service in ("announce", "cursor", "verify"):
         await registrar.subscribe(f"petiole.v1.{service}.*", cb=answer)
         await registrar.flush()
         subject = f"petiole.v1.{service}.edge-1"

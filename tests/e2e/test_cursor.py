@@ -1,0 +1,68 @@
+"""The registrar tells a leaf which of its messages the hub holds, as often as senders wait for that."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from agent.contract import (
+    CursorAnswer,
+    CursorRequest,
+    cursor_subject,
+    direct_subject,
+    new_epoch,
+    new_run,
+    parse_cursor_answer,
+)
+from agent.registrar.cursors import LOOK_SECONDS
+from tests.e2e.registrar import MACHINE, LeafHand, hub_of
+from tests.servers import World, until
+
+
+async def asked(leaf: LeafHand, data: bytes) -> CursorAnswer:
+    """The answer to whatever is asked."""
+    return parse_cursor_answer((await leaf.nc.request(cursor_subject(leaf.domain), data, timeout=5)).data)
+
+
+async def told(leaf: LeafHand, question: CursorRequest, last: int) -> None:
+    """Return when the answer is the batch at a sequence of the leaf's."""
+
+    async def reached() -> bool:
+        place = (await asked(leaf, question.encode())).held.get("normal")
+        if place is None or place.leaf_seq < last:
+            return False
+        return (place.leaf_seq, place.message_id) == (last, f"{leaf.run}-normal-{leaf.sent}")
+
+    await until(reached, f"the hub says that it holds {last}")
+
+
+async def test_the_newest_batch_that_the_hub_holds_is_told(world: World) -> None:
+    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+    async with hub.registrar():
+        question = CursorRequest(MACHINE, leaf.run, {"normal": leaf.epoch})
+        assert (await asked(leaf, question.encode())).refused == "'edge-1' has not been taken in"
+        await leaf.announce()
+        assert (await asked(leaf, question.encode())).held == {}
+        for _ in range(3):
+            last = await leaf.store(5)
+            await told(leaf, question, last)
+        direct = await leaf.js.publish(direct_subject("edge-1", "normal", "pump", "bar"), b"1")
+        await hub.holds(leaf.domain, direct)
+        await asyncio.sleep(2 * LOOK_SECONDS)  # the look before is shared for so long
+        assert (await asked(leaf, question.encode())).held["normal"].leaf_seq == last, "one without an id"
+
+
+async def test_a_question_that_is_not_of_the_present_link_is_not_answered(world: World) -> None:
+    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+    async with hub.registrar():
+        await leaf.announce()
+        await hub.holds(leaf.domain, await leaf.store(5))
+        question = CursorRequest(MACHINE, leaf.run, {"normal": leaf.epoch})
+        assert (await asked(leaf, question.encode())).held
+        for other in (replace(question, run=new_run()), replace(question, machine="0123456789abcdef")):
+            assert "has to announce itself first" in str((await asked(leaf, other.encode())).refused)
+        for epochs in ({"normal": new_epoch()}, {"other": leaf.epoch}):
+            assert (await asked(leaf, replace(question, epochs=epochs).encode())).held == {}
+        assert "not JSON" in str((await asked(leaf, b"{")).refused)
+        assert "above the limit" in str((await asked(leaf, b" " * 5000)).refused)
+        assert (await asked(leaf, question.encode())).held, "and it goes on answering"
