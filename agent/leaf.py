@@ -25,9 +25,11 @@ from agent.config import Config
 from agent.connection import Connection
 from agent.contract import Letter
 from agent.discards.service import Discards
-from agent.intake import Chunk, Input, Place
+from agent.hub_waits import HubWaits
+from agent.intake import Chunk, Input, Level, Place
 from agent.jetstream import JetStream, JetStreamError, StreamInfo
 from agent.ledger import ClassLedger
+from agent.levels import Levels
 from agent.link.declared.service import declared_links
 from agent.link.horizon_report import HorizonReport
 from agent.link.leaf_link import LeafLink
@@ -35,6 +37,7 @@ from agent.link.local import make_ready
 from agent.link.rate import ensure_rate
 from agent.link.trim import Trimmer
 from agent.metrics import Metrics
+from agent.packing import Batch
 from agent.piece_store import PieceStore
 from agent.pieces import Progress, whole
 from agent.publisher import Publisher
@@ -79,15 +82,19 @@ class Leaf:
         )
         self._books = Books(config.domain, run, ledgers, state, self._discards)
         self._clock = ClockKeeper(config.domain, self._classes, state, metrics)
+        levels: dict[str, Level] = {one.name: one.ack for one in config.input}
+        self._levels = Levels(levels, health)
+        self._waits = HubWaits(lambda cls: self.link.board.classes[cls].sentence)
         self._publisher = Publisher(
             Limits(publish.batch_bytes, publish.batch_readings, publish.linger),
             publish.in_flight,
             metrics,
             lambda cls: health.refusal(contract.leaf_stream(config.domain, cls)),
             ledgers=ledgers,
-            levels={one.name: one.ack for one in config.input},
+            levels=levels,
             sending=lambda cls: self._sender.held(cls),
             clock=self._clock.look,
+            hub=self._waits,
         )
         self._burial = Burial(self._publisher.submit, ledgers, metrics)
         self._pieces = PieceStore(
@@ -121,6 +128,8 @@ class Leaf:
             renew=self._connection.renew,
             system_seed=mine.system,
             health=health,
+            waits=self._waits,
+            store_lost=self._publisher.store_lost,
         )
         self._sender = Sender(
             self._publisher,
@@ -129,7 +138,7 @@ class Leaf:
             run=run,
             window=publish.window,
             metrics=metrics,
-            on_ack=self._books.acked,
+            on_ack=self._acked,
             on_full=self.link.keeper.announce_now,
             on_stuck=self._connection.renew,
         )
@@ -199,6 +208,7 @@ class Leaf:
                 "connection": self._connection.run,
                 "ledger": self._books.run,
                 "clock": self._clock.run,
+                "acknowledgement": self._levels.run,
                 "state": self._state.run,
                 "requests": self._remember_requests,
                 **({"discards": self._discards.run} if self._discards else {}),
@@ -245,6 +255,7 @@ class Leaf:
                 *(self._declared.status() if self._declared is not None else ()),
             ],
             "inputs": [one.name for one in self._inputs],
+            "acknowledgement": self._levels.meanings(),
             "settings": self._settings.shown(),
         }
 
@@ -257,6 +268,10 @@ class Leaf:
         if self._attached.is_set():
             return True, "the local stream takes readings"
         return False, "the local NATS server does not answer or its stream is not ready"
+
+    def _acked(self, batch: Batch, seq: int) -> None:
+        self._books.acked(batch, seq)
+        self._waits.stored(batch.id.cls, seq, str(batch.id))
 
     async def _prepare(self, nc: Client) -> None:
         js = JetStream(nc)
@@ -276,6 +291,7 @@ class Leaf:
             if (floor := self._sender.floor(name)) is not None:
                 stored |= await recall.ids_above(name, floor)
             infos[name] = info
+            self._waits.began(name, info.last)
         self._completed = True
         await self._discards.attach(nc, js, infos)
         self._books.attach(js, infos)

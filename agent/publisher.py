@@ -19,6 +19,7 @@ from agent.balance import Balance
 from agent.budget import ByteBudget
 from agent.clock import Look
 from agent.contract import AGENT_INPUT, COMMANDS_INPUT
+from agent.hub_waits import HubWaits, store_lost
 from agent.intake import Chunk, Level, Reason, RefusedError, UnknownOutcomeError
 from agent.ledger import ClassLedger
 from agent.metrics import Metrics
@@ -36,7 +37,7 @@ AWAY_GRACE = 3.0
 class Publisher:
     """Takes chunks in, lets them gather into drafts, and settles them when the sender says what became of
     them. `levels` gives the level of an input where that is not `stored`; `sending(cls)` counts the readings
-    that the sender holds."""
+    that the sender holds, `hub` knows what the hub holds."""
 
     def __init__(
         self,
@@ -49,7 +50,9 @@ class Publisher:
         levels: Mapping[str, Level],
         sending: Callable[[str], int],
         clock: Look,
+        hub: HubWaits,
     ) -> None:
+        self._hub = hub
         self._ledgers, self._levels, self._sending = ledgers, levels, sending
         self.balance = Balance(metrics, ledgers, self._held)
         self.without_room: set[str] = set()
@@ -77,9 +80,11 @@ class Publisher:
         entry: Entry[Settled] = Entry(chunk, loop.create_future())
         key = (input_name, cls)
         known: Settled | None = None
-        early = self._levels.get(input_name) == "accepted" and chunk.position is None
+        level = self._levels.get(input_name, "stored")
+        early = level == "accepted" and chunk.position is None
+        deadline = loop.time() + PATIENCE
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout_at(deadline):
                 known = await self._claim(entry, cls, loop, early)
                 if known is None:
                     await self._admit(key, entry)
@@ -94,6 +99,15 @@ class Publisher:
         if outcome is not None:
             # One outcome may be told to many: it must not gather the frames of all of them.
             raise outcome.with_traceback(None)
+        if level == "hub":
+            if known is not None and chunk.request is not None and self.requests.is_doubtful(chunk.request):
+                raise store_lost()
+            await self._hub.wait(cls, deadline)
+
+    def store_lost(self, cls: str) -> None:
+        """The store of a class was lost or put back: of what is known as stored nobody knows where it is."""
+        self.requests.doubt()
+        self._hub.lost(cls)
 
     def _promise(self, cls: str, entry: Entry[Settled], known: Settled | None) -> bool:
         """Acknowledge a chunk that is in memory; False where its fate, or that of the request under its key,
@@ -154,6 +168,7 @@ class Publisher:
     def stop(self) -> None:
         """Refuse what comes from now on and seal what has come."""
         self._stopping = True
+        self._hub.stop()
         self.flush()
 
     def _refuse_at_once(self, cls: str, now: float, early: bool) -> None:

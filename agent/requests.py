@@ -26,6 +26,7 @@ class RequestLog:
         self._in_flight: dict[str, tuple[int, Settled]] = {}
         self._stored: dict[str, int] = {}
         self._expiry: deque[tuple[float, str]] = deque()
+        self._doubtful: set[str] = set()
 
     def claim(self, request: Request, settled: Settled, now: float) -> Settled | None:
         """Claim a key for a chunk whose outcome is `settled`. Returns None when the key is new; the outcome
@@ -64,6 +65,14 @@ class RequestLog:
         if running is not None and running[1] is settled:
             del self._in_flight[request.key]
 
+    def doubt(self) -> None:
+        """What is known as stored was so in a store that was lost or put back."""
+        self._doubtful = set(self._stored)
+
+    def is_doubtful(self, request: Request) -> bool:
+        """Whether a stored request may be stored no more."""
+        return request.key in self._doubtful
+
     def known(self, now: float) -> dict[str, tuple[int, float]]:
         """The keys stored, each with its CRC and the seconds for which it stays known."""
         self._expire(now)
@@ -76,4 +85,6 @@ class RequestLog:
 
     def _expire(self, now: float) -> None:
         while self._expiry and self._expiry[0][0] <= now:
-            del self._stored[self._expiry.popleft()[1]]
+            key = self._expiry.popleft()[1]
+            del self._stored[key]
+            self._doubtful.discard(key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import zstandard
 
 from agent.config import Config, Publish, Seconds
 from agent.contract import H_ENCODING, link_consumer
+from agent.inputs.options import InputOptions
 from agent.jetstream import ConsumerInfo, JetStreamError
 from agent.link.states import LinkState
 from agent.registrar.service import Registrar
@@ -135,12 +136,17 @@ class Road:
 
 @asynccontextmanager
 async def open_road(
-    world: World, state_dir: Path, state: LinkState = LinkState.FLOWING, **registrar: Any
+    world: World,
+    state_dir: Path,
+    state: LinkState = LinkState.FLOWING,
+    inputs: Sequence[InputOptions] = (),
+    **registrar: Any,
 ) -> AsyncIterator[Road]:
-    """A road whose link is in this state; `registrar` are options of `HubHand.registrar`."""
-    road = Road(
-        world, leaf_config(world.leaf, state_dir, QUICK), await hub_of(world), await shelf(world.leaf)
-    )
+    """A road whose link is in this state, with the levels of these `inputs`; `registrar` are options of
+    `HubHand.registrar`."""
+    config = leaf_config(world.leaf, state_dir, QUICK)
+    config.input = list(inputs)
+    road = Road(world, config, await hub_of(world), await shelf(world.leaf))
     await road.start_registrar(**registrar)
     await road.start_agent()
     try:

@@ -60,8 +60,8 @@ class _Work:
 class Keeper:
     """Keeps the link of every class; `attach` and `detach` say over which connection. What it finds stands on
     the `board`. `link_seen` tells the state of the server's connection to the hub, None where nobody knows;
-    `stream_gone` is called when a stream of the leaf is not there any more, and `trouble` says why the local
-    server cannot be used."""
+    `stream_gone` is called when a stream of the leaf is not there any more, `new_epoch` when one has
+    begun, and `trouble` says why the local server cannot be used."""
 
     def __init__(
         self,
@@ -75,11 +75,13 @@ class Keeper:
         link_seen: Callable[[], LinkSeen | None],
         stream_gone: Callable[[str], None],
         trouble: Callable[[], str | None],
+        new_epoch: Callable[[str, Why], None],
         announce_seconds: float,
     ) -> None:
         self._domain, self._classes, self._state, self._metrics = domain, classes, state, metrics
         self._board, self._trimmer = board, trimmer
         self._link_seen, self._stream_gone, self._trouble = link_seen, stream_gone, trouble
+        self._new_epoch = new_epoch
         self._js: JetStream | None = None
         self._due = asyncio.Event()
         self._asker = Asker(board, metrics, self._link, self._take_in, self._away, announce_seconds)
@@ -91,6 +93,15 @@ class Keeper:
     def answered(self) -> bool:
         """Whether the hub answered the newest announcement."""
         return self._asker.silent_since is None and any(one.compared for one in self._work.values())
+
+    def agreed_epoch(self, cls: str) -> str | None:
+        """The epoch of a class if its link is up, both sides were found to agree over it and nothing has
+        spoken against that since."""
+        one, epoch = self._work[cls], self._state.current.epochs.get(cls)
+        link, compared = self._link(), one.compared
+        if not link.up or one.memory.due is not None or one.memory.verified != (link.key, epoch):
+            return None
+        return epoch if compared is not None and difference(compared) is None else None
 
     def attach(self, js: JetStream, announcer: Announcer) -> None:
         """Work over this connection, and look at once."""
@@ -112,6 +123,7 @@ class Keeper:
         """The local guard has begun a new epoch: what was known of the one before says nothing of it."""
         self._work[cls] = _Work()
         self._board.classes[cls].confirmed = 0
+        self._new_epoch(cls, why)
         if why is not Why.FIRST:
             self._may_repair_at = _now() + REPAIR_EVERY
 
@@ -218,6 +230,7 @@ class Keeper:
         self._may_repair_at = _now() + REPAIR_EVERY
         self._work[cls].compared = None
         self._board.classes[cls].confirmed = 0
+        self._new_epoch(cls, epoch.why)
         self.announce_now()
         self._due.set()
 

@@ -14,12 +14,14 @@ from nats.aio.client import Client
 from agent.clock import ClockReader
 from agent.config import Config
 from agent.contract import Previous
+from agent.hub_waits import HubWaits
 from agent.jetstream import JetStream, StreamInfo
 from agent.link.announcer import Announcer
 from agent.link.board import Board
+from agent.link.cursor import CursorAsker
 from agent.link.declared.commands import CommandMirror
 from agent.link.events import LinkEvents
-from agent.link.guard import NewEpoch
+from agent.link.guard import NewEpoch, Why
 from agent.link.horizon import Horizon
 from agent.link.keeper import Keeper
 from agent.link.seen import LinkSeen
@@ -37,7 +39,8 @@ class LeafLink:
     server: `attach` and `detach` say which that is. `watch` is told, at each look at a class, up to where
     the hub is known to hold it; `ledger` gives the newest counts of a class, `renew` ends a connection that
     leads nowhere, `system_seed` is the key of the server's system account, without which nothing is paused
-    when the link is lost, and `health` what is known of that server."""
+    when the link is lost, `health` what is known of that server, `waits` who waits for the hub; `store_lost`
+    is called when the store of a class is not the one it was."""
 
     def __init__(
         self,
@@ -52,6 +55,8 @@ class LeafLink:
         renew: Callable[[str], None],
         system_seed: Path | None,
         health: ServerHealth,
+        waits: HubWaits,
+        store_lost: Callable[[str], None],
     ) -> None:
         self._domain, self._run, self._state, self._metrics = config.domain, run, state, metrics
         self._ledger, self._clock, self._health = ledger, ClockReader(), health
@@ -77,13 +82,22 @@ class LeafLink:
             link_seen=self._seen,
             stream_gone=renew,
             trouble=lambda: health.sentence,
+            new_epoch=self._began,
             announce_seconds=config.link.announce_seconds,
+        )
+        self._waits, self._store_lost = waits, store_lost
+        self._cursor = CursorAsker(
+            config.domain, run, state, waits, self.keeper.agreed_epoch, self.keeper.announce_now
         )
         self._commands = CommandMirror(config.domain, state, metrics, self.keeper.announce_now)
 
     def services(self) -> dict[str, Service]:
         """What runs beside the publish path, by name."""
-        services: dict[str, Service] = {"link": self.keeper.run, "commands": self._commands.run}
+        services: dict[str, Service] = {
+            "link": self.keeper.run,
+            "cursor": self._cursor.run,
+            "commands": self._commands.run,
+        }
         if self._events is not None:
             services["events"] = self._events.run
         return services
@@ -102,11 +116,13 @@ class LeafLink:
             commands=self._commands,
         )
         self.keeper.attach(js, announcer)
+        self._cursor.attach(nc, js)
         self._commands.attach(js)
 
     def detach(self) -> None:
         """There is no connection to work over."""
         self.keeper.detach()
+        self._cursor.detach()
         self._commands.detach()
 
     def epoch_begun(self, cls: str, epoch: NewEpoch) -> None:
@@ -147,12 +163,18 @@ class LeafLink:
             return seen
         return dataclasses.replace(seen, closed=self._health.closed)
 
+    def _began(self, cls: str, why: Why) -> None:
+        self._waits.reached(cls, 0)
+        if why in (Why.RECREATED, Why.PUT_BACK, Why.DIFFERENT):
+            self._store_lost(cls)
+
     def _changed(self) -> None:
         self.keeper.look()
         self.keeper.announce_now()
 
     def _watch(self, cls: str, info: StreamInfo, confirmed: int) -> None:
         self._tell(cls, confirmed)
+        self._waits.reached(cls, confirmed)
         left = self._health.room
         free = None if left is None else max(0, left.free - left.reserve)
         self.horizon.observe(cls, info, confirmed, asyncio.get_running_loop().time(), free)

@@ -113,6 +113,11 @@ class ServerHealth:
         """What an acknowledgement of this server does not mean; None where it means synced."""
         return self._warning
 
+    @property
+    def is_synced(self) -> bool | None:
+        """Whether the server syncs before it acknowledges, None where that is not known."""
+        return self._synced
+
     def refusal(self, stream: str) -> str | None:
         """Why this stream stores nothing now."""
         if self._trouble is None or self._trouble[0].kind is Kind.OTHER:

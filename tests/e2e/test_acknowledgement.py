@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
-from agent import publisher
+from agent import contract, publisher
 from agent.config import Config, Publish, Seconds, Size, StreamClass
 from agent.inputs.http import HttpOptions
-from agent.intake import Level, Reason, RefusedError
+from agent.intake import Level, NotAtHubError, Reason, RefusedError
 from agent.server.health import Kind, Trouble
-from tests.agents import CLASS, Agent, agent, chunk, leaf_config, shelf
+from tests.agents import CLASS, Agent, agent, chunk, insist, leaf_config, shelf
 from tests.e2e.test_leaf_agent import SMALL, noise, refusal_of
+from tests.e2e.test_link_repair import wiped
+from tests.roads import Road, open_road
 from tests.servers import World, until
 
 QUICK = Publish(linger=Seconds(0.005), drain=Seconds(1.0))
@@ -142,3 +146,83 @@ async def test_what_is_accepted_waits_while_the_server_says_that_it_cannot_store
         await until(lambda: one.value("petiole_in_flight_bytes") == 0, "it is stored")
         assert await (await shelf(world.leaf)).texts() == ["a/0"]
         assert unaccounted(one) == 0
+
+
+@pytest_asyncio.fixture
+async def road(world: World, tmp_path: Path) -> AsyncIterator[Road]:
+    """A linked leaf whose input acknowledges what the hub holds."""
+    async with open_road(world, tmp_path / "state", inputs=[HttpOptions(ack="hub")]) as one:
+        yield one
+
+
+async def test_at_level_hub_the_answer_comes_as_soon_as_the_hub_has_it(road: Road) -> None:
+    one, loop = road.agent, asyncio.get_running_loop()
+    took = []
+    for number in range(10):
+        began = loop.time()
+        await one.submit(chunk(f"n{number}"))
+        took.append(loop.time() - began)
+        assert f"n{number}/0" in await road.arrived()
+    assert sorted(took)[5] < 0.5, "an announcement alone would tell it ten seconds later"
+    await asyncio.gather(*(one.submit(chunk(f"m{number}", key=f"m{number}")) for number in range(200)))
+    assert {f"m{number}/0" for number in range(200)} <= {*await road.arrived()}
+    assert not one.leaf._waits.wanted.is_set()
+
+
+async def test_a_hub_that_is_away_leaves_it_stored_and_a_repeat_waits_for_the_hub_again(
+    road: Road, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher, "PATIENCE", 0.5)
+    one = road.agent
+    road.world.leaf.proxy.cut()
+    for _ in range(2):
+        with pytest.raises(NotAtHubError, match=r"stored on this machine, .* the link to the hub is down"):
+            await one.submit(chunk("a", key="k"))
+    assert await road.shelf.texts() == ["a/0"]
+    assert one.leaf._waits.classes() == [], "nothing is kept of a wait that was given up"
+    assert unaccounted(one) == 0
+    monkeypatch.setattr(publisher, "PATIENCE", 15.0)
+    waiting = asyncio.create_task(one.submit(chunk("a", key="k")))
+    road.world.leaf.proxy.restore()
+    await waiting
+    assert "a/0" in await road.arrived()
+    assert await road.shelf.texts() == ["a/0"]
+
+
+async def test_a_registrar_that_does_not_answer_the_question_is_asked_by_announcements(
+    road: Road, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contract, "cursor_subject", lambda domain: f"petiole.v1.announce.{domain}.no")
+    await road.agent.submit(chunk("a"))
+    assert "a/0" in await road.arrived()
+
+
+async def test_a_stop_does_not_wait_for_the_hub(road: Road) -> None:
+    one = road.agent
+    road.world.leaf.proxy.cut()
+    waiting = asyncio.create_task(one.submit(chunk("a", key="k")))
+    await until(lambda: one.leaf._waits.classes() != [], "it waits for the hub")
+    await asyncio.wait_for(one.stop(), 5)
+    with pytest.raises(NotAtHubError, match="the agent is stopping"):
+        await waiting
+    assert (await road.shelf.ledgers())[-1].final
+
+
+async def test_a_store_that_is_lost_before_the_hub_had_it_is_told(road: Road) -> None:
+    one = road.agent
+    await one.submit(chunk("before", key="before"))
+    road.world.leaf.proxy.cut()
+    waiting = asyncio.create_task(one.submit(chunk("a", key="k")))
+    await until(lambda: one.leaf._waits.classes() != [], "it waits for the hub")
+    await wiped(road.world.leaf)
+    with pytest.raises(NotAtHubError) as caught:
+        await waiting
+    assert caught.value.lost
+    await one.ready()
+    with pytest.raises(NotAtHubError) as caught:
+        await one.submit(chunk("a", key="k"))
+    assert caught.value.lost, "a repeat is not told that the hub has it"
+    road.world.leaf.proxy.restore()
+    await insist(one, chunk("new", key="new"))
+    assert "new/0" in await road.arrived()
+    assert unaccounted(one) == 0
