@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from nats.errors import Error as NatsError
 from agent import contract
 from agent.demo.plan import Member
 from agent.demo.processes import DemoError
+from agent.inputs.positions import parse_positions
 from agent.jetstream import JetStream, JetStreamError
 from agent.pieces import parse_progress
 
@@ -68,8 +68,8 @@ class Observer:
             message = await self._ask(lambda js: js.get_message(stream, last_by_subject=subject))
             if message is None:
                 return False
-            position = json.loads(parse_progress(message.headers[contract.H_POSITION]).position)
-            return bool(position["offset"] == size)
+            positions = parse_positions(parse_progress(message.headers[contract.H_POSITION]).position)
+            return sum(one.offset for one in positions.values()) == size
 
         await until(stored, f"the followed file of {domain} is stored to its end", seconds)
 

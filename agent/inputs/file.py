@@ -1,27 +1,46 @@
-"""The input `file`: tails one NDJSON file through rotations.
+"""The input `file`: tails NDJSON files through rotations.
 
+<<<<<<< HEAD
 Each batch carries the position behind its lines, so lines and position are stored in one act: an agent that
 is killed goes on exactly there. One batch is in flight; what is refused is handed in again, for the file
 still has it. Lines that are not readings are counted, reported with their place and kept as dead letters.
+=======
+Each batch carries the position behind its lines in all files, so lines and position are stored in one act: an
+agent that is killed goes on exactly there. One batch is in flight, with lines of several files, which take
+turns; what is refused is handed in again, for the files still have it. Lines that are not readings are
+counted, reported with their place and kept as dead letters.
 
-Rotation may rename the file or copy and truncate it, also several times while the agent is down: files beside
+`path` may hold wildcards (`*`, `?`, `[…]` in any part). Files that appear are read from their beginning
+within about a second; those that are renamed from one matching name to another go on where they were. At most
+128 files can be followed, those included that are gone and not forgotten yet: a file is forgotten an hour
+after it went, once it was last changed a day ago, or when another one needs its place; should it come back
+after that, it is read again. Never followed are packed files (`.gz`, `.zst`, …) and, among those that
+wildcards find, second links to a file and what has the name of another one with a number or a time
+(`sensor-2.log` beside `sensor.log`): that is taken for its rotated file. One that is not must be named in
+`path` without wildcards.
+
+Rotation may rename a file or copy and truncate it, also several times while the agent is down: files beside
 it with its name and a number or a time are then read first. What can't be recovered: lines in a file that was
 compressed or deleted before they were read; lines written to a renamed file a second or more after its
 successor was begun; the bytes between copying and truncating, which the rotation itself loses. With `start =
-"end"` the end is that at the start of the agent for as long as no line of the file has been stored.
+"end"` the end is that at the start of the agent for as long as nothing of this input has been stored; a file
+that appears later is read whole.
 
 Options (`[[input]]` with `type = "file"`):
-- `path`: the file; it need not be there yet.
+- `path`: a path, with or without wildcards, or a list of them; the files need not be there yet.
 - `name` ("file"): names the input in batch subjects and metrics; under another name it begins anew.
 - `class` ("normal"): the class of its readings.
 - `ack` ("stored"): or "hub", then one batch after the other waits until the hub holds it.
-- `start` ("beginning"): or "end"; where to begin in a file of which nothing has been stored yet.
-- `poll` ("250ms"): how often to look whether the file has grown.
+- `start` ("beginning"): or "end"; where to begin when nothing has been stored yet.
+- `poll` ("250ms"): how often to look whether a file has grown. A batch carries about 45 bytes for each file:
+  with many files and a dear link make it longer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
 import time
 from pathlib import Path
 from typing import ClassVar, Final, Literal
@@ -31,44 +50,48 @@ import structlog
 from agent import contract
 from agent.clock import wall_ns
 from agent.config import Seconds
-from agent.inputs.follow import Follower, Look, Piece
+from agent.inputs.follow import Piece
+from agent.inputs.following import Following, Gathered
+from agent.inputs.matching import is_wild
 from agent.inputs.options import InputOptions
+from agent.inputs.positions import MAX_FILES, parse_positions
 from agent.inputs.report import Fault, Sparse
-from agent.inputs.rotation import parse_position
 from agent.inputs.sift import Sifted, sift
 from agent.inputs.stopping import unless
-from agent.intake import Chunk, Intake, Reason, RefusedError, UnknownOutcomeError
+from agent.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 from agent.metrics import Metrics
 
 MIN_POLL: Final = 0.01
 MAX_POLL: Final = 3600.0
 _MAX_RETRY: Final = 30.0
 _RETRY: Final = 1.0
+_SHOWN: Final = 3
 
 
 class FileOptions(InputOptions, tag="file", kw_only=True):
     """The options of one `file` input; the module says what each means."""
 
     name: str = "file"
-    path: Path
+    path: str | list[str]
     pulls: ClassVar[bool] = True
     start: Literal["beginning", "end"] = "beginning"
     poll: Seconds = Seconds(0.25)
 
 
 class FileInput:
-    """Tails one file."""
+    """Tails files."""
 
     def __init__(self, options: FileOptions, metrics: Metrics) -> None:
         self._options = options
-        self._path = options.path.absolute()
+        given = [options.path] if isinstance(options.path, str) else options.path
+        self._paths = list(dict.fromkeys(str(Path(one).absolute()) for one in given))
         self._up = metrics.input_up.labels(options.name)
         self._invalid = metrics.invalid
         self._log = structlog.get_logger("file").bind(input=options.name)
-        self._reading = Fault(self._log, f"{self._path} can be read again")
+        self._reading = Fault(self._log, "all files can be read again")
         self._storing = Fault(self._log, "lines are stored again")
         self._sparse = Sparse()
-        self._absent = False
+        self._absent: set[str] = set()
 
     @property
     def name(self) -> str:
@@ -77,73 +100,84 @@ class FileInput:
 
     def check(self) -> list[str]:
         """What stands in the way, one sentence a problem. A file that is not there yet does not."""
+        named = [one for one in self._paths if not is_wild(one)]
         problems = []
         if not MIN_POLL <= self._options.poll <= MAX_POLL:
-            problems.append(f"input {self.name!r}: poll is {self._options.poll} s; take 10ms to 1h")
-        if self._path.exists() and not self._path.is_file():
-            problems.append(f"input {self.name!r}: {self._path} is not a regular file; name a file to read")
-        return problems
+            problems.append(f"poll is {self._options.poll} s; take 10ms to 1h")
+        if not self._paths:
+            problems.append("path names no file; give one at least")
+        if len(named) > MAX_FILES:
+            problems.append(f"path names {len(named)} files; at most {MAX_FILES} fit into one input")
+        problems += [
+            f"{one} has the wildcard **, which is not known; name each folder, or use * for one level"
+            for one in self._paths
+            if "**" in one
+        ]
+        problems += [
+            f"{one} is not a regular file; name a file to read"
+            for one in named
+            if Path(one).exists() and not Path(one).is_file()
+        ]
+        problems += _same(named)
+        return [f"input {self.name!r}: {one}" for one in problems]
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
-        """Tail the file until `stopping` is set. Raises `contract.ContractError` when the stored position
+        """Tail the files until `stopping` is set. Raises `contract.ContractError` when the stored position
         can't be read: going on without it would lose or repeat lines."""
         place = await unless(stopping, intake.position(self.name))
         if place is None:
             return
-        position = None if place.position is None else parse_position(place.position)
-        follower = Follower(self._path, position, from_end=self._options.start == "end")
-        try:
-            while not stopping.is_set():
-                if not await self._step(follower, intake, stopping):
-                    await unless(stopping, asyncio.sleep(self._options.poll))
-        finally:
-            follower.close()
-
-    async def _step(self, follower: Follower, intake: Intake, stopping: asyncio.Event) -> bool:
-        """Look once and store what was found; False when the next look may wait."""
-        try:
-            look, sifted = await asyncio.to_thread(_look, follower, intake.domain)
-        except OSError as error:
-            self._up.set(0)
-            self._reading.begin(
-                f"{error.filename or self._path}: {error.strerror}; nothing is read until that is over"
-            )
-            return False
-        self._up.set(1)
-        self._reading.end()
-        self._tell(look)
-        if look.piece is None:
-            return look.more
-        return await self._store(follower, look.piece, sifted, intake, stopping)
-
-    async def _store(
-        self, follower: Follower, piece: Piece, sifted: Sifted, intake: Intake, stopping: asyncio.Event
-    ) -> bool:
-        chunk = Chunk(
-            sifted.payload, sifted.count, position=piece.after.encode(), letters=_letters(piece, sifted)
+        options = self._options
+        following = Following(
+            self._paths,
+            {} if place.position is None else parse_positions(place.position),
+            until=place.until,
+            from_end=options.start == "end",
+            poll=options.poll,
         )
         try:
-            if not await self._submit(chunk, intake, stopping):
-                return False
-        except RefusedError as refusal:
-            if follower.halve(piece):
-                return True
-            self._skip(f"{piece.file}:{piece.offset}", refusal.reason, str(refusal))
-        for offset, reason in sifted.bad:
-            self._skip(f"{piece.file}:{piece.offset + offset}", "bad_line", reason)
-        follower.take(piece)
+            while not stopping.is_set():
+                if not await self._step(following, intake, stopping):
+                    await unless(stopping, asyncio.sleep(options.poll))
+        finally:
+            following.close()
+
+    async def _step(self, following: Following, intake: Intake, stopping: asyncio.Event) -> bool:
+        """Look once and store what was found; False when the next look may wait."""
+        gathered, sifted = await asyncio.to_thread(_look, following, intake.domain)
+        self._tell(gathered)
+        if not gathered.pieces:
+            return gathered.more
+        return await self._store(following, gathered, sifted, intake, stopping)
+
+    async def _store(
+        self,
+        following: Following,
+        gathered: Gathered,
+        sifted: list[Sifted],
+        intake: Intake,
+        stopping: asyncio.Event,
+    ) -> bool:
+        chunk = Chunk(
+            b"".join(one.payload for one in sifted),
+            sum(one.count for one in sifted),
+            position=gathered.position,
+            letters=tuple(itertools.chain.from_iterable(map(_letters, gathered.pieces, sifted))),
+        )
+        if not await self._submit(chunk, intake, stopping):
+            return False
+        for letter in chunk.letters:
+            self._skip(letter.at, "bad_line", letter.reason)
+        following.take()
         return True
 
     async def _submit(self, chunk: Chunk, intake: Intake, stopping: asyncio.Event) -> bool:
-        """Hand a chunk in until it is stored; False when the agent stops before. Raises `RefusedError` for
-        one that is too large."""
+        """Hand a chunk in until it is stored; False when the agent stops before."""
         while not stopping.is_set():
             try:
                 await intake.submit(self.name, self._options.class_, chunk)
                 stored = True
             except RefusedError as refusal:
-                if refusal.reason is Reason.TOO_LARGE:
-                    raise
                 self._storing.begin(str(refusal))
                 delay = min(refusal.retry_after or _RETRY, _MAX_RETRY)
                 await unless(stopping, asyncio.sleep(delay))
@@ -157,14 +191,24 @@ class FileInput:
                 return True
         return False
 
-    def _tell(self, look: Look) -> None:
-        if look.absent and not self._absent:
-            self._log.info(f"{self._path} is not there yet; it is read as soon as it is")
-        self._absent = look.absent
-        if look.lost is not None:
-            self._log.warning(look.lost)
-        if look.too_long is not None:
-            self._skip(look.too_long, "too_long", f"longer than {contract.MAX_BATCH_BYTES} bytes")
+    def _tell(self, gathered: Gathered) -> None:
+        problems = gathered.problems
+        self._up.set(0 if problems else 1)
+        if problems:
+            more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+            self._reading.begin(
+                f"{'; '.join(problems[:_SHOWN])}{more}; nothing is read there until that is over"
+            )
+        else:
+            self._reading.end()
+        for path in gathered.absent:
+            if path not in self._absent:
+                self._log.info(f"{path} is not there yet; it is read as soon as it is")
+        self._absent.update(gathered.absent)
+        for text in (*gathered.lost, *gathered.warnings):
+            self._log.warning(text)
+        for place in gathered.too_long:
+            self._skip(place, "too_long", f"longer than {contract.MAX_BATCH_BYTES} bytes")
 
     def _skip(self, place: str, reason: str, text: str) -> None:
         self._invalid.labels(self.name, reason).inc()
@@ -182,6 +226,17 @@ def _letters(piece: Piece, sifted: Sifted) -> tuple[contract.Letter, ...]:
     )
 
 
-def _look(follower: Follower, domain: str) -> tuple[Look, Sifted]:
-    look = follower.look(time.monotonic())
-    return look, sift(look.piece.lines if look.piece else b"", domain, wall_ns())
+def _look(following: Following, domain: str) -> tuple[Gathered, list[Sifted]]:
+    gathered = following.gather(time.monotonic())
+    return gathered, [sift(piece.lines, domain, wall_ns()) for piece in gathered.pieces]
+
+
+def _same(named: list[str]) -> list[str]:
+    """Which of the paths that were named mean one file."""
+    seen: dict[str, str] = {}
+    problems = []
+    for one in named:
+        first = seen.setdefault(os.path.realpath(one), one)
+        if first != one:
+            problems.append(f"{one} and {first} are one file; name it once")
+    return problems

@@ -44,9 +44,8 @@ def cut(data: bytes, limits: Limits, *, skipping: bool = False, last: bool = Fal
         if len(data) - start >= limits.line:
             return Cut(len(data), len(data), skipping=True, too_long=True)
         return Cut(start, len(data) if last else start)
-    pieces = data[start:stop].split(b"\n", limits.lines)
-    if len(pieces) > limits.lines:
-        stop -= len(pieces[-1])
+    if data.count(b"\n", start, stop) > limits.lines:
+        stop -= len(data[start:stop].split(b"\n", limits.lines)[-1])
     return Cut(start, stop)
 
 

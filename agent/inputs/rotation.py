@@ -6,45 +6,28 @@ soon as its own is deleted, and a file that is truncated and filled again keeps 
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from hashlib import blake2b
-from typing import Annotated, Final, Literal, NamedTuple
-
-import msgspec
-
-from agent.contract import ContractError
+from typing import Final, NamedTuple
 
 MARK_BYTES: Final = 1024
 """How many bytes at the beginning of a file, and how many before the offset, make its fingerprint."""
 
-_Natural = Annotated[int, msgspec.Meta(ge=0)]
+_NUMBER: Final = r"[.-]\d[\dT_:.-]*"
+_numbered = re.compile(_NUMBER).fullmatch
 
 
-class Position(msgspec.Struct, frozen=True):
+class Position(NamedTuple):
     """Where a file was read up to: `offset` bytes of it. `modified` is when it had last been changed (ns
     since 1970), by which the files that came after it are told. The number of its device is left out: it may
     be another after each start of the machine."""
 
-    path: str
-    inode: _Natural
-    offset: _Natural
+    inode: int
+    offset: int
     fingerprint: str
     modified: int
-    v: Literal[1]
-
-    def encode(self) -> str:
-        """The position as printable ASCII."""
-        return json.dumps(msgspec.to_builtins(self), separators=(",", ":")).replace("\x7f", "\\u007f")
-
-
-def parse_position(text: str) -> Position:
-    """Read a position back; raises `ContractError`."""
-    try:
-        return msgspec.convert(json.loads(text), Position)
-    except (ValueError, RecursionError, msgspec.ValidationError) as error:
-        raise ContractError(f"the stored position {text!r:.300} can't be read here: {error}") from None
 
 
 class Mark(NamedTuple):
@@ -62,6 +45,11 @@ class Mark(NamedTuple):
         return blake2b(self.head + self.tail, digest_size=8).hexdigest()
 
 
+def changed_after(modified: int) -> Position:
+    """The position before all files that were changed later than `modified`, ns since 1970."""
+    return Position(0, 0, Mark().fingerprint(), modified + 1)
+
+
 class Seen(NamedTuple):
     """A file as a look into its folder showed it; `size` in bytes, `modified` in ns since 1970."""
 
@@ -76,12 +64,27 @@ def is_rotated(name: str, live: str) -> bool:
     before the extension (`a.log.1`, `a.log-20251121`, `a.1.log`). Nothing else passes, above all no copy that
     a person made and nothing that was compressed."""
     stem, dot, extension = live.rpartition(".")
-    number = r"[.-]\d[\dT_:.-]*"
-    if re.fullmatch(re.escape(live) + number, name):
+    if re.fullmatch(re.escape(live) + _NUMBER, name):
         return True
     return (
-        bool(stem) and re.fullmatch(re.escape(stem) + number + re.escape(dot + extension), name) is not None
+        bool(stem) and re.fullmatch(re.escape(stem) + _NUMBER + re.escape(dot + extension), name) is not None
     )
+
+
+@lru_cache(maxsize=4096)
+def live_names(name: str) -> frozenset[str]:
+    """The names from which rotation makes this one: those for which `is_rotated` says so."""
+    return frozenset(_live_names(name))
+
+
+def _live_names(name: str) -> Iterator[str]:
+    dot = name.rfind(".")  # an extension holds none itself
+    for index in range(1, len(name)):
+        if name[index] in ".-":
+            if _numbered(name, index):
+                yield name[:index]
+            if _numbered(name, index, max(index, dot)):
+                yield name[:index] + name[dot:]
 
 
 def candidates(position: Position, live: Seen | None, folder: Iterable[Seen], live_name: str) -> list[Seen]:

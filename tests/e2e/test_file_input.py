@@ -1,4 +1,4 @@
-"""A program that tails a file is killed while the file grows and is rotated: each line is stored once."""
+"""A program that tails files is killed while they grow, are rotated and renamed: each line is stored once."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class Store:
         return Place(json.loads((self.folder / f"{self.count - 1:06d}.json").read_text())[1])
 
 async def main():
-    options = FileOptions(name="tail", path=pathlib.Path(sys.argv[1]), poll=Seconds(0.01))
+    options = FileOptions(name="tail", path=sys.argv[1], poll=Seconds(0.01))
     await FileInput(options, Metrics()).run(Store(pathlib.Path(sys.argv[2])), asyncio.Event())
 
 asyncio.run(main())
 """
-ROUNDS = 7
-LINES = 2_000
+ROUNDS = 3
+LINES = 600
 
 
 class Tailer:
@@ -71,16 +71,22 @@ class Tailer:
 
 
 class Writer:
-    """Writes numbered lines, in whole and in halves, and rotates."""
+    """Writes numbered lines to one file, in whole and in halves, rotates it, or begins another one."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, folder: Path, device: str) -> None:
+        self.folder = folder
+        self.device = device
+        self.path = folder / f"{device}.ndjson"
         self.count = 0
+        self.moved = 0
 
     def write(self, lines: int) -> None:
         with self.path.open("a") as file:
             for number in range(self.count, self.count + lines):
-                line = f'{{"metric":"n","value":{number},"tags":{{"padding":"{"x" * (number % 80)}"}}}}\n'
+                padding = "x" * (number % 80)
+                line = (
+                    f'{{"device":"{self.device}","metric":"n","value":{number},"tags":{{"p":"{padding}"}}}}\n'
+                )
                 file.write(line[:9])
                 if number % 500 == 0:
                     file.flush()
@@ -89,25 +95,36 @@ class Writer:
 
     def rename(self) -> None:
         self._shift()
-        self.path.rename(self.path.with_name("a.ndjson.1"))
+        self.path.rename(self.path.with_name(f"{self.path.name}.1"))
 
     def copy_and_truncate(self) -> None:
         self._shift()
-        shutil.copyfile(self.path, self.path.with_name("a.ndjson.1"))
+        shutil.copyfile(self.path, self.path.with_name(f"{self.path.name}.1"))
         os.truncate(self.path, 0)
+
+    def move(self) -> None:
+        """Give the file another name that is followed as well."""
+        self.moved += 1
+        self.path.rename(self.folder / f"{self.device}_moved_{self.moved}.ndjson")
 
     def _shift(self) -> None:
         for number in range(50, 0, -1):
-            old = self.path.with_name(f"a.ndjson.{number}")
+            old = self.path.with_name(f"{self.path.name}.{number}")
             if old.exists():
-                old.rename(self.path.with_name(f"a.ndjson.{number + 1}"))
+                old.rename(self.path.with_name(f"{self.path.name}.{number + 1}"))
 
 
-def stored(store: Path) -> list[int]:
-    lines: list[str] = []
+def stored(store: Path) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
     for one in sorted(store.glob("*.json")):
-        lines += json.loads(one.read_text())[0].splitlines()
-    return [json.loads(line)["value"] for line in lines]
+        for line in json.loads(one.read_text())[0].splitlines():
+            row = json.loads(line)
+            found.setdefault(row["device"], []).append(row["value"])
+    return found
+
+
+def count(store: Path) -> int:
+    return sum(map(len, stored(store).values()))
 
 
 def more_than(chunks: int, store: Path) -> bool:
@@ -118,28 +135,30 @@ async def test_a_killed_tailer_neither_loses_nor_repeats_a_line(tmp_path: Path) 
     chance = random.Random(20_251_121)
     store = tmp_path / "store"
     store.mkdir()
-    writer, tailer = Writer(tmp_path / "a.ndjson"), Tailer(tmp_path / "a.ndjson", store)
-    writer.write(1)
+    writers = [Writer(tmp_path, device) for device in ("a", "b", "c")]
+    tailer = Tailer(tmp_path / "*.ndjson", store)
+    for writer in writers:
+        writer.write(1)
     try:
         for _ in range(ROUNDS):
             chunks = len(list(store.iterdir()))
             tailer.start()
             await until(partial(more_than, chunks, store), "something is stored")
-            for _ in range(3):
+            for writer in writers:
                 writer.write(LINES)
                 await asyncio.sleep(chance.uniform(0.0, 0.05))
-                if chance.random() < 0.4:
+                if chance.random() < 0.5:
                     chance.choice([writer.rename, writer.copy_and_truncate])()
                     writer.write(LINES)
             tailer.kill()
-            if chance.random() < 0.5:
-                chance.choice([writer.rename, writer.copy_and_truncate])()
-            writer.write(LINES)
+            for writer in writers:
+                if chance.random() < 0.6:
+                    chance.choice([writer.rename, writer.copy_and_truncate, writer.move])()
+                writer.write(LINES)
         tailer.start()
-        last = f'"value":{writer.count - 1},'
-        await until(
-            lambda: last in sorted(store.glob("*.json"))[-1].read_text().replace("\\", ""), "all is stored"
-        )
+        await until(lambda: count(store) >= sum(one.count for one in writers), "all is stored")
     finally:
         tailer.kill()
-    assert stored(store) == list(range(writer.count))
+    assert {device: sorted(values) for device, values in stored(store).items()} == {
+        writer.device: list(range(writer.count)) for writer in writers
+    }

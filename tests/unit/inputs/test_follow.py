@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from agent import contract
 from agent.inputs.follow import QUIET, Follower, Look
+from agent.inputs.lines import Limits
 from agent.inputs.rotation import Position
 
 
@@ -29,10 +30,10 @@ class Reader:
         self.position: Position | None = None
         self.looks: list[Look] = []
         self._from_end = from_end
-        self.follower = Follower(path, None, from_end=from_end)
+        self.follower = Follower(str(path), from_end=from_end)
 
     def look(self, *, take: bool = True) -> bool:
-        look = self.follower.look(self.now)
+        look = self.follower.look(self.now, Limits())
         self.looks.append(look)
         if look.piece is not None and take:
             self.stored += look.piece.lines.decode().splitlines()
@@ -49,7 +50,7 @@ class Reader:
 
     def restart(self) -> None:
         self.follower.close()
-        self.follower = Follower(self.path, self.position, from_end=self._from_end)
+        self.follower = Follower(str(self.path), self.position, from_end=self._from_end)
 
     @property
     def lost(self) -> list[str]:
@@ -163,7 +164,7 @@ def test_a_file_that_is_truncated_and_filled_to_its_size_before_anything_was_tak
 
 
 def test_a_file_that_is_not_there_yet_is_waited_for(reader: Reader) -> None:
-    assert reader.follower.look(0).absent
+    assert reader.follower.look(0, Limits()).absent
     append(reader.path, "a\n")
     reader.settle()
     assert reader.stored == ["a"]
@@ -222,9 +223,9 @@ def test_a_file_truncated_and_filled_beyond_the_old_size_is_noticed(reader: Read
 
 def test_a_truncation_between_reading_and_storing_does_not_shift_the_next_read(reader: Reader) -> None:
     append(reader.path, "old 1\n")
-    look = reader.follower.look(0)
+    look = reader.follower.look(0, Limits())
     while look.piece is None:
-        look = reader.follower.look(0)
+        look = reader.follower.look(0, Limits())
     reader.path.write_text("new 1\nnew 2\n")
     reader.follower.take(look.piece)
     reader.settle()
@@ -285,18 +286,6 @@ def test_a_file_put_back_under_another_inode_goes_on_where_it_was(reader: Reader
     assert reader.stored == ["a", "b", "c"]
 
 
-def test_another_path_under_the_same_name_is_begun_anew(reader: Reader, tmp_path: Path) -> None:
-    append(reader.path, "a\n")
-    reader.settle()
-    reader.path = tmp_path / "other" / "b.log"
-    reader.path.parent.mkdir()
-    append(reader.path, "b\n")
-    reader.restart()
-    reader.settle()
-    assert reader.stored == ["a", "b"]
-    assert "is begun anew" in reader.lost[0]
-
-
 def test_a_line_beyond_the_limit_is_named_once_and_passed_over(reader: Reader) -> None:
     append(reader.path, "a\n" + "x" * (3 * contract.MAX_BATCH_BYTES) + "\nb\n")
     reader.settle()
@@ -304,21 +293,6 @@ def test_a_line_beyond_the_limit_is_named_once_and_passed_over(reader: Reader) -
     assert [look.too_long for look in reader.looks if look.too_long] == [f"{reader.path}:2"]
 
 
-def test_pieces_are_halved_down_to_a_single_line(reader: Reader) -> None:
-    append(reader.path, "1\n2\n3\n4\n")
-    sizes = []
-    while True:
-        look = reader.follower.look(0)
-        if look.piece is None:
-            continue
-        sizes.append(look.piece.lines.count(b"\n"))
-        if not reader.follower.halve(look.piece):
-            break
-    assert sizes == [4, 2, 1]
-    reader.settle()
-    assert reader.stored == ["1", "2", "3", "4"]
-
-
 def test_what_is_no_file_is_refused_in_words(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="not a regular file"):
-        Follower(tmp_path, None).look(0)
+        Follower(str(tmp_path)).look(0, Limits())

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.contract import ContractError
 from agent.inputs.rotation import (
     MARK_BYTES,
     Mark,
@@ -14,39 +13,9 @@ from agent.inputs.rotation import (
     Seen,
     candidates,
     is_rotated,
-    parse_position,
+    live_names,
     successor,
 )
-
-NATURAL = st.integers(0, 2**63 - 1)
-POSITIONS = st.builds(Position, st.text(), NATURAL, NATURAL, st.text(), NATURAL, v=st.just(1))
-
-
-@given(POSITIONS)
-def test_a_position_survives_its_header(position: Position) -> None:
-    text = position.encode()
-    assert text.isascii()
-    assert text.isprintable()
-    assert parse_position(text) == position
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[]",
-        "{}",
-        '{"v":2,"path":"a","inode":1,"offset":1,"fingerprint":"f","modified":1}',
-        '{"path":"a","inode":1,"offset":1,"fingerprint":"f","modified":1}',
-        '{"v":1,"path":"a","inode":-1,"offset":1,"fingerprint":"f","modified":1}',
-        '{"v":1,"path":"a","inode":1,"offset":true,"fingerprint":"f","modified":1}',
-        '{"v":1,"path":"a","inode":1,"offset":1,"fingerprint":"f"}',
-        "[" * 100_000,
-    ],
-)
-def test_a_position_that_cannot_be_read_is_refused(text: str) -> None:
-    with pytest.raises(ContractError, match="stored position"):
-        parse_position(text)
 
 
 @given(st.lists(st.binary(max_size=2 * MARK_BYTES), max_size=8))
@@ -86,8 +55,14 @@ def test_a_name_without_an_extension_rotates_too() -> None:
     assert not is_rotated(".1", ".hidden")
 
 
+@given(st.text("a.-1T", min_size=1, max_size=9))
+def test_the_names_that_a_rotated_file_may_have_had_are_those_whose_rotation_it_is(name: str) -> None:
+    cuts = [name[:i] + name[j:] for i in range(len(name)) for j in range(i, len(name) + 1)]
+    assert live_names(name) == {one for one in cuts if is_rotated(name, one) and one}
+
+
 def at(inode: int, offset: int, modified: int = 10) -> Position:
-    return Position("/x/a.log", inode, offset, "f", modified, v=1)
+    return Position(inode, offset, "f", modified)
 
 
 def test_a_renamed_file_is_sought_by_its_inode_under_any_name() -> None:
