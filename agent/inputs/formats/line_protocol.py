@@ -85,6 +85,7 @@ class LineProtocol:
     def __init__(self, domain: str, device_tag: str) -> None:
         self._domain = domain
         self._device_tag = device_tag
+        self.stamps = Stamps()
         self.heads: dict[bytes, _Head] = {}
         """By measurement and tags as they stand in a line; `head` makes what is not here."""
         self._cached = 0
@@ -146,7 +147,7 @@ class Parsing:
         self._room = limit
         self._place = self._seen = 0
         self._line = 0
-        self._stamps = Stamps()
+        self._stamps = to.stamps
         self._now = self._stamps.machine(now_ns)
         self._parts: list[bytes] = []
         self.count = 0

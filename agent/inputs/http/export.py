@@ -12,6 +12,7 @@ from agent.inputs.http.answers import SERVER, Answer, at_fault
 from agent.inputs.http.asked import Asked
 from agent.inputs.http.bodies import Hold
 from agent.inputs.http.otlp import Export, TooLargeError, status_message
+from agent.inputs.http.otlp_source import Sources
 
 _PROTOBUF: Final = "application/x-protobuf"
 _JSON: Final = "application/json"
@@ -19,12 +20,12 @@ _APART: Final = 32
 """How many times its size a message may need in memory: an empty part of it is two bytes."""
 
 
-async def parse(body: bytes, asked: Asked, domain: str, now_ns: int, limit: int, hold: Hold) -> Export:
+async def parse(body: bytes, asked: Asked, sources: Sources, now_ns: int, limit: int, hold: Hold) -> Export:
     """An export taken apart, with a breath now and then for whatever else the agent does. Raises `Answer`."""
     apart = _APART * len(body)
     hold.add(apart, unread=False)
     try:
-        export = Export(body, asked.is_json, domain, now_ns, limit)
+        export = Export(body, asked.is_json, sources, now_ns, limit)
         while export.step():  # noqa: ASYNC110 - nothing is waited for
             await asyncio.sleep(0)
     except ValueError as error:

@@ -33,6 +33,7 @@ from agent.metrics import Metrics
 
 if TYPE_CHECKING:
     from agent.inputs.formats.line_protocol import LineProtocol
+    from agent.inputs.http.otlp_source import Sources
 
 
 class Handler:
@@ -62,6 +63,7 @@ class Handler:
         self._device_tag = device_tag
         self._otlp = otlp
         self._lines: LineProtocol | None = None
+        self._sources: Sources | None = None
         self._bodies = Bodies(buffer, stopping)
         self._intake = intake
         self._metrics = metrics
@@ -142,9 +144,12 @@ class Handler:
 
     async def _store_metrics(self, request: BaseRequest, asked: Asked, hold: Hold) -> Response:
         from agent.inputs.http import export
+        from agent.inputs.http.otlp_source import Sources
 
         body = await self._bodies.receive(request, asked, hold)
-        taken = await export.parse(body, asked, self._intake.domain, wall_ns(), self._body, hold)
+        if self._sources is None:
+            self._sources = Sources(self._intake.domain)
+        taken = await export.parse(body, asked, self._sources, wall_ns(), self._body, hold)
         if taken.count:
             await self._store(Chunk(taken.payload, taken.count, _request(asked, body)))
         if taken.rejected:

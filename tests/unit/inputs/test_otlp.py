@@ -9,10 +9,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Exemplar, NumberDataPoint
 
 from agent import contract
 from agent.inputs.http.otlp import Export, TooLargeError, status_message
+from agent.inputs.http.otlp_source import Sources
 
 NOW = 1_770_000_000_123_456_789
 NS = "1790000000500000000"
@@ -36,7 +42,7 @@ def gauge(**point: Any) -> dict[str, Any]:
 
 
 def export(body: bytes, is_json: bool = True, limit: int = 2**24) -> Export:
-    one = Export(body, is_json, "edge-1", NOW, limit)
+    one = Export(body, is_json, Sources("edge-1"), NOW, limit)
     while one.step():
         pass
     assert one.payload.count(b"\n") == one.count
@@ -206,6 +212,56 @@ def test_every_finite_value_is_stored_and_every_other_counted(
     assert len(stored) + one.rejected == len(values)
     if one.rejected == sum(isinstance(value, float) and not math.isfinite(value) for value in values):
         assert stored == [value for value in values if isinstance(value, int) or math.isfinite(value)]
+
+
+def kept(points: list[NumberDataPoint], sources: Sources) -> tuple[bytes, int]:
+    request = ExportMetricsServiceRequest()
+    metric = request.resource_metrics.add().scope_metrics.add().metrics.add(name="g")
+    metric.gauge.data_points.extend(points)
+    one = Export(request.SerializeToString(), False, sources, NOW, 2**24)
+    while one.step():
+        pass
+    return one.payload, one.rejected
+
+
+def attribute(text: str) -> KeyValue:
+    return KeyValue(key="a", value=AnyValue(string_value=text))
+
+
+seen_points = st.builds(
+    lambda value, **rest: NumberDataPoint(**value, **rest),
+    st.just({})
+    | st.builds(lambda value: {"as_double": value}, st.floats())
+    | st.builds(lambda value: {"as_int": value}, st.integers(-(2**63), 2**63 - 1)),
+    start_time_unix_nano=st.just(0) | st.integers(0, 2**64 - 1),
+    time_unix_nano=st.just(0) | st.integers(0, 2**62) | st.integers(0, 2**64 - 1),
+    attributes=st.lists(st.sampled_from(["", "x", "y" * 200]).map(attribute), max_size=2),
+    exemplars=st.just([]) | st.just([Exemplar(as_int=1)]),
+    flags=st.sampled_from([0, 0, 0, 1, 2]),
+)
+
+
+@given(st.lists(seen_points, max_size=8))
+@settings(max_examples=300)
+def test_points_are_taken_alike_whatever_was_seen_before(points: list[NumberDataPoint]) -> None:
+    alone = [kept([point], Sources("edge-1")) for point in points]
+    expected = b"".join(payload for payload, _ in alone), sum(rejected for _, rejected in alone)
+    sources = Sources("edge-1")
+    assert kept(points, sources) == expected
+    assert kept(points, sources) == expected
+
+
+def test_sources_are_told_apart_and_forgotten_when_they_are_too_many() -> None:
+    sources = Sources("edge-1")
+    for n in range(200):
+        named = attributes(host_name=f"h{n}", text="x" * 30_000)
+        body = body_of(gauge(asInt="1"), resource=named)
+        for _ in range(2):
+            one = Export(body, True, sources, NOW, 2**24)
+            while one.step():
+                pass
+            assert contract.parse_reading(one.payload.strip()).device == f"h{n}"
+    assert len(sources) < 150
 
 
 def test_attributes_do_not_make_a_small_export_a_large_one() -> None:

@@ -1,0 +1,95 @@
+"""What the points of one scope of an OTLP export share, and what is remembered of it from one export to the
+next: attributes in the form in which they are stored. No I/O."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from opentelemetry.proto.metrics.v1.metrics_pb2 import NumberDataPoint
+
+from agent.inputs.formats.line_values import check_name, to_json
+from agent.inputs.formats.stamps import Stamps
+from agent.inputs.http.otlp_values import Tags, check_tags, tags_of_scope, texts
+
+_DEVICES: Final = ("host.name", "service.instance.id")
+_CACHED: Final = 4 * 2**20
+"""Bytes of names and attributes that are remembered, as they came and as they are stored."""
+
+
+class Sources:
+    """The sources that were seen, for one domain."""
+
+    def __init__(self, domain: str) -> None:
+        self.stamps = Stamps()
+        self._domain = domain
+        self._known: dict[tuple[bytes, bytes, bool], Source] = {}
+        self._cached = 0
+
+    def source(self, resource: Any, scope: Any, *, delta: bool) -> Source:
+        """What the points of this scope share; `delta` where they are not cumulative."""
+        key = resource.SerializeToString(), scope.SerializeToString(), delta
+        known = self._known.get(key)
+        if known is None:
+            known = self._make(resource, scope, delta)
+            self.remember(len(key[0]) + len(key[1]) + known.cost)
+            self._known[key] = known
+        return known
+
+    def __len__(self) -> int:
+        """How many are remembered."""
+        return len(self._known)
+
+    def _make(self, resource: Any, scope: Any, delta: bool) -> Source:
+        tags = texts(resource.attributes)
+        device = next((tags.pop(name) for name in _DEVICES if tags.get(name)), self._domain)
+        tags |= tags_of_scope(scope)
+        return Source(device, {**tags, "otel.temporality": "delta"} if delta else tags, self)
+
+    def remember(self, size: int) -> None:
+        """Make room for `size` bytes more: all is forgotten now and then."""
+        self._cached += size + 200
+        if self._cached > _CACHED:
+            self._known.clear()
+            self._cached = size
+
+
+class Source:
+    """The device, and tags to which each point adds its own."""
+
+    def __init__(self, device: str, tags: Tags, sources: Sources) -> None:
+        self._device = device
+        self._tags = tags
+        self._sources = sources
+        self._names: dict[str, bytes] = {}
+        self.tails: dict[bytes, bytes] = {}
+        """How readings end, by the attributes of a point as they came."""
+        self.cost: Final = 2 * len(device.encode()) + 160
+        """Bytes that a reading takes at most beside its name and its tags."""
+
+    def before(self, metric: str) -> bytes:
+        """What stands between time and value; raises `LineError`."""
+        known = self._names.get(metric)
+        if known is None:
+            check_name(self._device, "the device")
+            check_name(metric, "the metric")
+            known = b'"device":' + to_json(self._device) + b',"metric":' + to_json(metric) + b',"value":'
+            self._sources.remember(2 * len(known))
+            self._names[metric] = known
+        return known
+
+    def tags(self, point: Any) -> Tags:
+        """The tags of a point; raises `LineError`."""
+        tags = {**self._tags, **texts(point.attributes)} if point.attributes else self._tags
+        check_tags(tags)
+        return tags
+
+    def learn(self, point: Any, tail: bytes) -> None:
+        """Remember how readings end that have the attributes of this point of a number."""
+        bare = NumberDataPoint(attributes=point.attributes).SerializeToString()
+        self._sources.remember(len(bare) + len(tail))
+        self.tails[bare] = tail
+
+
+def tail_of(tags: Tags) -> bytes:
+    """How a reading with these tags ends."""
+    return b',"tags":' + to_json(tags) + b"}\n" if tags else b"}\n"
