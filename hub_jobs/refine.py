@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent.contract import Exit
-from hub_jobs import corrections, passes, tasks
-from hub_jobs.exits import ended, say
+from hub_jobs import corrections, passes, repeat, tasks
+from hub_jobs.exits import say
+from hub_jobs.repeat import repeated
 from hub_jobs.tables import ConflictError, clocks, ensure_table, open_table, seen
 from hub_jobs.tables.clocks import Clocks
 
@@ -39,8 +40,10 @@ def main(argv: Sequence[str] | None = None) -> Exit:
     """Run the job and return its exit code."""
     parser = argparse.ArgumentParser(prog="refine.py", description="Turn `bronze` into `readings`.")
     parser.add_argument("--lake", required=True, type=Path, help="the directory of the tables")
-    lake = parser.parse_args(argv).lake.absolute()
-    return ended(_NAME, lambda: run(lake))
+    repeat.add_options(parser)
+    given = parser.parse_args(argv)
+    lake = given.lake.absolute()
+    return repeated(_NAME, lambda: run(lake), given.every)
 
 
 def run(lake: Path) -> Exit:

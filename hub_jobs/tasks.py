@@ -81,7 +81,8 @@ def _held(seqs: list[int]) -> list[Numbers]:
 class RefinePart:
     """Files of bronze of one stream, and which of their rows are to be refined: sequences above `after` up
     to `to`, without `repeated`. Those in `other_content` go to quarantine, and so does nothing in `named`,
-    (sequence, line) of what is there already. `corrections` are of clocks that were wrong."""
+    (sequence, line) of what is there already. `corrections` are of clocks that were wrong. With `only` no
+    other sequences are."""
 
     lake: Path
     paths: list[str]
@@ -91,6 +92,7 @@ class RefinePart:
     other_content: Mapping[int, str] = field(default_factory=dict)
     named: frozenset[tuple[int, int | None]] = frozenset()
     corrections: Corrections = field(default_factory=dict)
+    only: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +170,11 @@ def refine(part: RefinePart) -> Refined:
             if row["seq"] in part.other_content:
                 refiner.refuse(row, Reason.OTHER_CONTENT, part.other_content[row["seq"]])
                 continue
+            if row["payload"] is None:
+                refiner.refuse(
+                    row, Reason.THINNED, "maintain dropped the payload before it was refined again"
+                )
+                continue
             for chunk in refiner.take(row):
                 readings.write(chunk)
                 name_refused(_QUARANTINE_ROWS)
@@ -186,5 +193,11 @@ def _rows(path: str, part: RefinePart) -> Any:
                 table.column_names.index("arrived"), "arrived", table["arrived"].cast(pa.int64())
             )
             for row in table.to_pylist():
-                if part.after < row["seq"] <= part.to and row["seq"] not in part.repeated:
+                if _is_wanted(row["seq"], part):
                     yield row
+
+
+def _is_wanted(seq: int, part: RefinePart) -> bool:
+    if part.only is not None and seq not in part.only:
+        return False
+    return part.after < seq <= part.to and seq not in part.repeated

@@ -60,6 +60,7 @@ class Reason(StrEnum):
     LINE = "bad line"
     DIRECT = "bad message"
     OTHER_CONTENT = "other content under a known id"
+    THINNED = "payload was dropped"
 
 
 class RefusedError(Exception):

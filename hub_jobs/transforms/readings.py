@@ -78,7 +78,7 @@ class Refiner:
 
     def refuse(self, row: dict[str, Any], reason: Reason, detail: str) -> None:
         """Put a whole row of bronze in quarantine."""
-        excerpt = row["payload"][:EXCERPT_BYTES]
+        excerpt = (row["payload"] or b"")[:EXCERPT_BYTES]
         self.refused.append(Refused(message_of(row), None, reason, detail, excerpt))
 
     def drain(self) -> pa.Table:
