@@ -62,7 +62,7 @@ async def test_what_is_accepted_waits_in_memory_for_the_server_to_come_back(
         assert refusal.retry_after
         assert accepted > 10
         with pytest.raises(RefusedError):
-            await one.submit(chunk("stored first", position="7"))
+            await one.leaf._publisher.submit("http", CLASS, chunk("stored first", position="7"))
         await world.leaf.start()
         await until(lambda: one.value("petiole_in_flight_bytes") == 0, "all is settled")
         assert unaccounted(one) == 0
