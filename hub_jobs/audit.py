@@ -232,8 +232,8 @@ def _direct(frames: Frames) -> dict[Class, Arrived]:
 
 
 def _arrived(row: Row, findings: list[str]) -> Arrived:
-    names = ("in_bronze", "pending", "in_readings", "quarantined", "missing", "doubled")
-    return Arrived(**{name: row[name] for name in names}, findings=tuple(findings))
+    names = ("in_bronze", "pending", "in_readings", "quarantined", "missing", "doubled", "dead")
+    return Arrived(**{name: row[name] for name in names if name in row}, findings=tuple(findings))
 
 
 def _broken_text(row: Row) -> str:

@@ -87,10 +87,13 @@ QUARANTINE: Final = pa.schema(
         ("detail", pa.string()),
         ("excerpt", pa.binary()),
         ("arrived", TIME),
+        ("place", pa.string()),
     ]
 )
 """What could not be taken, by (stream, created, seq, line); `line` is null for a whole message, whose
-`count` is what its header says. `reason` is one of the words in `transforms.messages.Reason`."""
+`count` is what its header says. A dead letter says in `place` where at the edge it stood (a file and the
+byte, a topic, a sender), in `detail` why its input did not take it. `reason` is one of the words in
+`transforms.messages.Reason`."""
 
 CLOCKS: Final = pa.schema(
     [
@@ -130,11 +133,13 @@ AUDIT: Final = pa.schema(
         ("refused", pa.int64()),
         ("open_tail", pa.int64()),
         ("findings", pa.list_(pa.string())),
+        ("dead", pa.int64()),
     ]
 )
 """A row a domain, class and run of one audit, in readings. `run` is null for direct messages. `open_tail`
 is null for a run that is closed; otherwise how many readings were accepted and not yet known as stored,
-refused or discarded when it was last heard of."""
+refused, discarded or dead when it was last heard of. `dead` counts dead letters, which are in no other
+column but `accepted`."""
 
 ROLLUP: Final = pa.schema(
     [

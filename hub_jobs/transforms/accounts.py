@@ -18,7 +18,8 @@ from hub_jobs.transforms.ranges import Range, size, text, union, without
 @dataclass(frozen=True, slots=True)
 class Arrived:
     """What the tables hold of a run: the numbers of its batches in bronze, and readings by where they are.
-    `missing` and `doubled` are between bronze and readings; `findings` name them."""
+    `missing` and `doubled` are between bronze and readings; `findings` name them. `dead` letters are in
+    bronze and quarantine, and counted in none of the others."""
 
     batches: Sequence[Range] = ()
     in_bronze: int = 0
@@ -30,6 +31,7 @@ class Arrived:
     findings: tuple[str, ...] = ()
     kept: int = 0
     """Readings of batches that arrived although their leaf says that it discarded them."""
+    dead: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class Account:
     refused: int
     open_tail: int | None
     findings: list[str] = field(default_factory=list)
+    dead: int = 0
 
     @property
     def lost(self) -> bool:
@@ -78,7 +81,7 @@ def of_run(
         domain=domain,
         cls=cls,
         run=run,
-        accepted=max(said.accepted, arrived.in_bronze),
+        accepted=max(said.accepted, arrived.in_bronze + arrived.dead),
         stored=max(said.stored, arrived.in_bronze),
         in_bronze=arrived.in_bronze,
         pending=arrived.pending,
@@ -90,8 +93,9 @@ def of_run(
         refused=said.refused,
         open_tail=None if closed else _tail(said, arrived),
         findings=list(arrived.findings),
+        dead=max(said.dead, arrived.dead),
     )
-    findings = _findings(account, ledger, previous, unexplained, known, never_came)
+    findings = _findings(account, ledger, previous, unexplained, known, never_came, arrived.dead)
     return replace(account, findings=account.findings + findings)
 
 
@@ -151,6 +155,7 @@ def _promised(ledger: Ledger | None, previous: Previous | None) -> list[Range]:
 
 def _tail(said: Readings, arrived: Arrived) -> int:
     settled = max(said.stored, arrived.in_bronze) + said.refused
+    settled += max(said.dead, arrived.dead)
     return max(said.accepted - settled, 0)
 
 
@@ -161,6 +166,7 @@ def _findings(
     unexplained: Sequence[Range],
     known: Sequence[Range],
     never_came: int,
+    arrived_dead: int,
 ) -> list[str]:
     found = []
     name = f"{account.domain}, class {account.cls}, run {account.run}"
@@ -186,6 +192,11 @@ def _findings(
         but = f"; batches {text(came)} of them had arrived" if came else ""
         found.append(
             f"{name}: batches {first}-{last}, {readings} readings, were discarded at the edge: {reason}{but}"
+        )
+    if account.dead > arrived_dead:
+        found.append(
+            f"{name}: {account.dead} dead letters, of which {arrived_dead} came; "
+            "the others are on their way, or were counted at the edge and not kept"
         )
     if account.open_tail is not None:
         found.append(f"{name}: open tail, {_tail_text(account.open_tail, ledger, previous)}")

@@ -34,7 +34,11 @@ def batches(bronze: DataFrame, readings: DataFrame, quarantine: DataFrame, is_re
         bronze.where(F.col("n").isNotNull())
         .join(other_content, on=_MESSAGE, how="left_anti")
         .groupBy(BATCH)
-        .agg(F.coalesce(F.max("count"), F.lit(0)).alias("count"), F.max(is_refined).alias("refined"))
+        .agg(
+            F.coalesce(F.max("count"), F.lit(0)).alias("count"),
+            F.max(is_refined).alias("refined"),
+            F.max(_kind() == "_dead").alias("dead"),
+        )
     )
     placed = _placed(readings, quarantine)
     sums = placed.groupBy(BATCH).agg(
@@ -57,6 +61,7 @@ def batches(bronze: DataFrame, readings: DataFrame, quarantine: DataFrame, is_re
         *BATCH,
         "count",
         "refined",
+        "dead",
         "in_readings",
         F.when(F.col("whole"), count).otherwise(F.col("places") - F.col("in_readings")).alias("quarantined"),
         F.when(F.col("whole"), F.col("places") == 0).otherwise(adds_up).alias("complete"),
@@ -83,14 +88,16 @@ def incomplete(balanced: DataFrame, readings: DataFrame, quarantine: DataFrame) 
 
 
 def runs(balanced: DataFrame, broken: DataFrame) -> DataFrame:
-    """A row a run: `in_bronze`, `pending`, `in_readings`, `quarantined`, `missing`, `doubled`, all
-    readings."""
+    """A row a run: `in_bronze`, `pending`, `in_readings`, `quarantined`, `missing`, `doubled`, all readings,
+    and `dead` letters, which are counted in none of the first four."""
     key = ["domain", "class", "run"]
+    alive = ~F.col("dead")
     sums = balanced.groupBy(key).agg(
-        F.sum("count").alias("in_bronze"),
-        F.sum(F.when(F.col("refined"), 0).otherwise(F.col("count"))).alias("pending"),
+        F.sum(F.when(alive, F.col("count")).otherwise(0)).alias("in_bronze"),
+        F.sum(F.when(alive & ~F.col("refined"), F.col("count")).otherwise(0)).alias("pending"),
         F.sum("in_readings").alias("in_readings"),
-        F.sum("quarantined").alias("quarantined"),
+        F.sum(F.when(alive, F.col("quarantined")).otherwise(0)).alias("quarantined"),
+        F.sum(F.when(F.col("dead"), F.col("count")).otherwise(0)).alias("dead"),
     )
     faults = broken.groupBy(key).agg(F.sum("missing").alias("missing"), F.sum("doubled").alias("doubled"))
     return sums.join(faults, on=key, how="left").fillna({"missing": 0, "doubled": 0})
@@ -217,8 +224,7 @@ def direct_places(bronze: DataFrame, stream: str, identity: str, first: int, las
 
 
 def _is_direct() -> Column:
-    kind = F.split("subject", r"\.").getItem(3)
-    return F.col("n").isNull() & ~F.coalesce(kind.isin("_ledger", "_clock", "_dead"), F.lit(False))
+    return F.col("n").isNull() & ~F.coalesce(_kind().isin("_ledger", "_clock", "_dead"), F.lit(False))
 
 
 def sources(bronze: DataFrame) -> DataFrame:
@@ -227,6 +233,11 @@ def sources(bronze: DataFrame) -> DataFrame:
     return named.groupBy("source_stream", "source_identity").agg(
         F.max("domain").alias("domain"), F.max("class").alias("class")
     )
+
+
+def _kind() -> Column:
+    """The token of a subject that says what a message of the agent is; the device of a direct one."""
+    return F.split("subject", r"\.").getItem(3)
 
 
 def _placed(readings: DataFrame, quarantine: DataFrame) -> DataFrame:

@@ -113,7 +113,7 @@ def _batch(subject: str, domain: str | None, ident: str | None, headers: bytes) 
     parsed = _subject(subject)
     if parsed is None or parsed.domain != domain:
         return _Batch()
-    if parsed.kind != "batch" or ident is None:
+    if parsed.kind not in ("batch", "dead") or ident is None:
         return _Batch(parsed.cls)
     try:
         message = parse_message_id(ident)

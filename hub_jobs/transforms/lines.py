@@ -74,11 +74,13 @@ _CHECKED: Final = msgspec.json.Decoder(_Checked)
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line that is no reading: its number from 0, its bytes, and why."""
+    """A line that is no reading: its number from 0, its bytes, and why. Of a dead letter, what its input had
+    received, and the `place` at the edge where that stood."""
 
     number: int
     text: bytes
     reason: str
+    place: str | None = None
 
 
 @dataclass(slots=True)

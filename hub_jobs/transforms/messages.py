@@ -19,11 +19,13 @@ from agent.contract import (
     Clock,
     ContractError,
     Correction,
+    Letter,
     Subject,
     mqtt_text,
     parse_batch_headers,
     parse_correction,
     parse_ledger,
+    parse_letter,
     parse_reading,
     parse_subject,
 )
@@ -59,6 +61,7 @@ class Reason(StrEnum):
     COUNT = "wrong count"
     LINE = "bad line"
     DIRECT = "bad message"
+    DEAD = "dead letter"
     OTHER_CONTENT = "other content under a known id"
     THINNED = "payload was dropped"
 
@@ -109,12 +112,15 @@ _ANY: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 def slices(row: dict[str, Any]) -> tuple[Message, Iterator[Slice]]:
-    """The readings of a row of bronze; none for a record of the agent or a dead letter. Raises
-    `RefusedError`."""
+    """The readings of a row of bronze; none for a record of the agent. Raises `RefusedError`."""
     subject = _subject(row)
     match subject.kind:
         case "batch":
-            return _batch(row, subject)
+            headers, text = _unpacked(row, subject)
+            return message_of(row, headers), decode(text)
+        case "dead":
+            headers, text = _unpacked(row, subject)
+            return message_of(row, headers), iter([_letters(text)])
         case "direct":
             return message_of(row), iter([_direct(row["payload"], _device_words(row, subject))])
         case "ledger":
@@ -150,7 +156,8 @@ def _subject(row: dict[str, Any]) -> Subject:
     return subject
 
 
-def _batch(row: dict[str, Any], subject: Subject) -> tuple[Message, Iterator[Slice]]:
+def _unpacked(row: dict[str, Any], subject: Subject) -> tuple[BatchHeaders, bytes]:
+    """The headers and lines of a batch, of readings or dead letters."""
     given = {name: value.decode(errors="backslashreplace") for name, value in parse_headers(row["headers"])}
     headers = _headers(given)
     if headers.id.cls != subject.cls:
@@ -165,10 +172,26 @@ def _batch(row: dict[str, Any], subject: Subject) -> tuple[Message, Iterator[Sli
         ) from None
     lines = count_lines(text)
     if lines != headers.count:
-        raise RefusedError(
-            Reason.COUNT, f"says that it holds {headers.count} readings and holds {lines} lines"
-        )
-    return message_of(row, headers), decode(text)
+        raise RefusedError(Reason.COUNT, f"says that it holds {headers.count} and holds {lines} lines")
+    return headers, text
+
+
+def _letters(text: bytes) -> Slice:
+    """Dead letters, none of which is a reading."""
+    found = Slice(0, text, [])
+    for number, line in enumerate(text.removesuffix(b"\n").split(b"\n") if text else ()):
+        try:
+            letter = parse_letter(line)
+        except ContractError as error:
+            found.bad.append(BadLine(number, line, str(error)))
+        else:
+            found.bad.append(BadLine(number, letter.received, _why(letter), letter.at))
+    return found
+
+
+def _why(letter: Letter) -> str:
+    omitted = f" (after {letter.omitted} that were counted only)" if letter.omitted else ""
+    return f"{letter.reason}{omitted}"
 
 
 def _headers(given: dict[str, str]) -> BatchHeaders:

@@ -34,6 +34,7 @@ class Refused(NamedTuple):
     reason: Reason
     detail: str
     excerpt: bytes
+    place: str | None = None
 
 
 @dataclass(slots=True)
@@ -98,7 +99,7 @@ class Refiner:
 
     def _add(self, message: Message, found: Slice) -> None:
         for bad in found.bad:
-            self._bad(message, bad.number, bad.text, bad.reason)
+            self._bad(message, bad.number, bad.text, bad.reason, bad.place)
         if found.rows:
             numbers = np.array(found.numbers or (), dtype=np.int32)
             if found.numbers is None:
@@ -106,9 +107,10 @@ class Refiner:
             self._parts.append(_Part(message, numbers, found.rows, found.text, found.first))
             self._size += len(found.rows)
 
-    def _bad(self, message: Message, line: int, text: bytes, detail: str) -> None:
-        reason = Reason.DIRECT if message.n is None else Reason.LINE
-        self.refused.append(Refused(message, line, reason, detail[:_DETAIL_CHARS], text[:EXCERPT_BYTES]))
+    def _bad(self, message: Message, line: int, text: bytes, detail: str, place: str | None = None) -> None:
+        reason = Reason.DIRECT if message.n is None else Reason.LINE if place is None else Reason.DEAD
+        short = detail[:_DETAIL_CHARS], text[:EXCERPT_BYTES]
+        self.refused.append(Refused(message, line, reason, *short, place))
 
     def _recheck(self, parts: list[_Part], wrong: Mask) -> list[_Part]:
         """The rows in doubt as the reference reads them, one a part; those it refuses are refused."""
@@ -218,6 +220,7 @@ def quarantine_table(refused: Sequence[Refused]) -> pa.Table:
         "detail": pa.array([one.detail for one in refused], pa.string()),
         "excerpt": pa.array([one.excerpt for one in refused], pa.binary()),
         "arrived": pa.array([message.arrived for message in messages], pa.int64()).cast(TIME),
+        "place": pa.array([one.place for one in refused], pa.string()),
     }
     return pa.table({**plain, **own}).select(QUARANTINE.names).cast(QUARANTINE)
 

@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
-from agent.contract import Exit, Ledger, Previous, Readings, StreamState
+from agent.contract import Exit, Ledger, Letter, Previous, Readings, StreamState
 from hub_jobs import audit, refine
 from hub_jobs.tables import ensure_table
 from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.scan import rows
-from hub_jobs.tables.schemas import READINGS
+from hub_jobs.tables.schemas import QUARANTINE, READINGS
 from tests.spark.lakes import add_bronze, contents
-from tests.unit.hub_jobs.rows import OTHER_RUN, RUN, batch_row, direct_row, row
+from tests.unit.hub_jobs.rows import OTHER_RUN, RUN, batch_row, dead_row, direct_row, row
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -109,6 +110,7 @@ def test_a_lake_in_order_is_shown_in_full_and_exits_well(
         "refused": 0,
         "open_tail": None,
         "findings": [],
+        "dead": 0,
     }
     assert (found[None]["in_bronze"], found[None]["in_readings"]) == (1, 1)
     assert capsys.readouterr().out.endswith("nothing is missing, nothing is doubled\n")
@@ -116,6 +118,31 @@ def test_a_lake_in_order_is_shown_in_full_and_exits_well(
         ("edge-1", RUN, 0),
         ("edge-1", None, 0),
     ]
+
+
+def test_dead_letters_are_named_and_explained_and_one_that_is_not_refined_is_missed(lake: Path) -> None:
+    letter = Letter(b"21,5", "/var/log/x:17", "not JSON").encode() + b"\n"
+    said = replace(LEDGER, n=5, stored=((1, 5),), readings=Readings(accepted=43, stored=40, dead=3))
+    add_bronze(lake, [dead_row(letter * 3, n=5) | {"source_seq": 8}, _ledger_row(said, source_seq=9)])
+
+    code, found, findings = _audit(lake)
+
+    assert (code, findings) == (Exit.WELL, "")
+    shown = ("accepted", "stored", "in_bronze", "in_readings", "quarantined", "dead", "open_tail", "missing")
+    assert [found[RUN][name] for name in shown] == [43, 40, 40, 39, 1, 3, None, 0]
+    assert contents(lake, "quarantine", "n", "line", "reason", "place") == [
+        (4, 9, "bad line", None),
+        *((5, line, "dead letter", "/var/log/x:17") for line in range(3)),
+    ]
+
+    table = ensure_table(lake, "quarantine")
+    kept = rows(table, QUARANTINE.names).filter(pc.field("n") == 4)
+    with PartWriter(lake, "quarantine") as writer:
+        writer.write(kept)
+    table.commit(writer.files, {}, replace=True)
+    code, found, findings = _audit_only(lake)
+    assert (code, found[RUN]["missing"]) == (Exit.LOSS, 3)
+    assert "batch 5" in findings
 
 
 def test_what_is_not_refined_yet_is_pending_and_not_lost(lake: Path) -> None:

@@ -6,7 +6,15 @@ from typing import Any
 
 import zstandard
 
-from agent.contract import BatchHeaders, Clock, Correction, MessageId, batch_subject, clock_subject
+from agent.contract import (
+    BatchHeaders,
+    Clock,
+    Correction,
+    MessageId,
+    batch_subject,
+    clock_subject,
+    dead_subject,
+)
 from hub_jobs.transforms.bronze import digest
 
 RUN = "01890a5d-ac96-774b-bcce-b302099a8057"
@@ -69,6 +77,11 @@ def batch_row(text: bytes, n: int | None = 1, count: int | None = None, **given:
         batch_headers(n or 1, lines),
         **{**identity, **given},
     )
+
+
+def dead_row(letters: bytes, n: int = 1, count: int | None = None) -> dict[str, Any]:
+    """Dead letters of an input in `edge-1`."""
+    return batch_row(letters, n, count) | {"subject": dead_subject("edge-1", "normal", "file")}
 
 
 def correction_row(correction: Correction, **given: Any) -> dict[str, Any]:

@@ -25,6 +25,25 @@ def _account(ledger: Ledger | None, previous: Previous | None, arrived: Arrived)
     return of_run("edge-1", "normal", RUN, ledger, previous, arrived)
 
 
+def test_dead_letters_are_neither_stored_nor_missing_and_no_open_tail() -> None:
+    said = _ledger(3, ((1, 3),), Readings(accepted=27, stored=20, dead=7))
+
+    account = _account(said, None, Arrived(batches=[(1, 3)], in_bronze=20, in_readings=20, dead=5))
+
+    assert (account.accepted, account.stored, account.dead, account.open_tail) == (27, 20, 7, 0)
+    assert not account.lost
+    assert any("7 dead letters, of which 5 came" in one for one in account.findings)
+
+
+def test_a_message_of_dead_letters_that_never_came_is_a_batch_that_did_not() -> None:
+    said = _ledger(2, ((1, 2),), Readings(accepted=12, stored=10, dead=2), final=True)
+
+    account = _account(said, None, _arrived([(1, 1)], 10))
+
+    assert account.lost
+    assert any("batches 2 were acknowledged as stored and never came" in one for one in account.findings)
+
+
 def test_a_closed_run_of_which_everything_came_is_in_order() -> None:
     ledger = _ledger(3, ((1, 3),), Readings(accepted=30, stored=30), final=True)
 

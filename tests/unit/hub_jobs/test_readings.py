@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agent.contract import Ledger, Readings, StreamState
+from agent.contract import Ledger, Letter, Readings, StreamState
 from hub_jobs.transforms.messages import Reason
 from hub_jobs.transforms.readings import Refiner, quarantine_table
 from tests.unit.hub_jobs.rows import (
@@ -16,6 +16,7 @@ from tests.unit.hub_jobs.rows import (
     SEALED_NS,
     batch_headers,
     batch_row,
+    dead_row,
     direct_row,
     row,
 )
@@ -165,13 +166,43 @@ def test_what_can_not_be_taken_as_a_whole_is_one_row_with_its_reason() -> None:
         assert _refine(given) == ([], [(None, reason)])
 
 
-def test_ledger_records_and_dead_letters_are_no_readings() -> None:
+def test_a_ledger_record_is_no_reading() -> None:
     ledger = Ledger("edge-1", "normal", RUN, 0, (), Readings(), StreamState("now", 0, 0))
 
+    assert _refine(row(ledger.encode(), "tel.edge-1.normal._ledger", {})) == ([], [])
+
+
+def test_each_dead_letter_is_named_with_its_place_and_why_it_was_not_taken() -> None:
+    letters = [
+        Letter(b"21,5", "/var/log/x:17", "not JSON"),
+        Letter(b"\xff\x00" * 1000, "plant/pump", "not UTF-8", omitted=3),
+    ]
+    refiner = Refiner()
+
+    assert refiner.take(dead_row(b"".join(one.encode() + b"\n" for one in letters) + b"none\n", n=4)) == []
+
+    named = quarantine_table(refiner.refused).to_pylist()
+    shown = ("n", "line", "reason", "detail", "place", "excerpt")
+    assert [tuple(one[name] for name in shown) for one in named[:2]] == [
+        (4, 0, "dead letter", "not JSON", "/var/log/x:17", b"21,5"),
+        (
+            4,
+            1,
+            "dead letter",
+            "not UTF-8 (after 3 that were counted only)",
+            "plant/pump",
+            b"\xff\x00" * 512,
+        ),
+    ]
+    assert (named[2]["line"], named[2]["reason"], named[2]["place"]) == (2, "bad line", None)
+    assert refiner.drain().num_rows == 0
+
+
+def test_dead_letters_that_are_not_what_their_headers_say_are_named_as_a_whole() -> None:
     assert _refine(
-        row(ledger.encode(), "tel.edge-1.normal._ledger", {}),
         row(b"whatever", "tel.edge-1.normal._dead.mqtt", {}),
-    ) == ([], [])
+        dead_row(b"{}\n", count=2),
+    ) == ([], [(None, Reason.VERSION), (None, Reason.COUNT)])
 
 
 def test_a_quarantined_excerpt_and_its_detail_are_bounded() -> None:
