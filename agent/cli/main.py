@@ -6,7 +6,7 @@ from importlib.metadata import version as version_of
 
 import typer
 
-from agent.cli import command, demo, enrol, resend, run, server, status
+from agent.cli import command, demo, enrol, resend, run, server, status, tap, trial
 
 app = typer.Typer(
     name="petiole",
@@ -20,6 +20,8 @@ app.command("status")(status.command)
 app.command("enrol")(enrol.command)
 app.command("command")(command.command)
 app.command("resend")(resend.command)
+app.command("test")(trial.command)
+app.command("tap")(tap.command)
 app.command("demo")(demo.command)
 app.add_typer(server.app, name="server")
 

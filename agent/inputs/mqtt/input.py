@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from agent import contract
+from agent.clock import wall_ns
 from agent.contract import Letter
 from agent.inputs.formats.message import MessageError, message_lines
 from agent.inputs.mqtt.options import MqttOptions, broker, problems
@@ -189,7 +190,7 @@ class MqttInput:
         """Take messages apart into lines and letters."""
         lines: list[bytes] = []
         letters: list[Letter] = []
-        count, now = 0, time.time_ns()
+        count, now = 0, wall_ns()
         for one in messages:
             if one.qos and not one.repeat:
                 self._repeats.note(_ident(one))

@@ -1,0 +1,108 @@
+"""`petiole tap`: the batches that pass through this leaf, read from its own stream.
+
+It connects with the agent's own key, so whoever may read that may look; it makes no consumer and
+acknowledges nothing. Exit codes: 0 well; 2 wrong usage; 5 the local server does not answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from agent.cli.configuration import ConfigFile, configuration, end
+from agent.config import Config
+from agent.contract import Exit
+from agent.tap import MAX_LAST, MOST_LOOKED_AT, POLL_SECONDS, Filter, Passed, Tap
+
+InputNames = Annotated[list[str] | None, typer.Option("--input", help="Only batches of this input.")]
+Classes = Annotated[list[str] | None, typer.Option("--class", help="Only this class. Default: all.")]
+Devices = Annotated[list[str] | None, typer.Option("--device", help="Only this device; * and ? fit any.")]
+MetricNames = Annotated[list[str] | None, typer.Option("--metric", help="Only this metric; * and ? fit any.")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")]
+Last = Annotated[int, typer.Option("--last", "-n", min=0, max=MAX_LAST, help="Batches from before.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a batch.")]
+
+
+def command(
+    config: ConfigFile,
+    inputs: InputNames = None,
+    classes: Classes = None,
+    devices: Devices = None,
+    metrics: MetricNames = None,
+    follow: Follow = False,
+    last: Last = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Show the last batches that this leaf has stored, and with --follow those that come."""
+    from agent.connection import EXPECTED
+
+    settings = configuration(config)
+    known = [one.name for one in settings.class_]
+    if settings.role != "leaf":
+        end(["tap is for a leaf, which has the batches"])
+    if unknown := sorted(set(classes or ()) - set(known)):
+        end([f"--class {name}: there is no such class; it has {', '.join(known)}" for name in unknown])
+    wanted = Filter(frozenset(inputs or ()), tuple(devices or ()), tuple(metrics or ()))
+    show = _shower(as_json)
+    try:
+        asyncio.run(_run(settings, classes or known, wanted, last, follow, show))
+    except BrokenPipeError:
+        # Whoever read has seen enough; what is left in the buffer must not fail at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except EXPECTED as error:
+        why = str(error) or type(error).__name__
+        end([f"the local NATS server at {settings.nats.listen} cannot be used: {why}"], Exit.UNREACHABLE)
+
+
+def _shower(as_json: bool) -> Callable[[Passed], None]:
+    def show(one: Passed) -> None:
+        sys.stdout.write((one.as_json() if as_json else one.as_text()) + "\n")
+        sys.stdout.flush()
+
+    return show
+
+
+async def _run(
+    settings: Config,
+    classes: list[str],
+    wanted: Filter,
+    last: int,
+    follow: bool,
+    show: Callable[[Passed], None],
+) -> None:
+    from agent.connection import connected
+    from agent.jetstream import JetStream
+    from agent.server.setup import identities
+
+    work = asyncio.current_task()
+    assert work is not None
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, work.cancel)
+    url = f"nats://{settings.nats.listen}"
+    with contextlib.suppress(asyncio.CancelledError):
+        async with connected(url, identities(settings).account, settings.domain) as link:
+            taps = [Tap(JetStream(link.nc), settings.domain, cls, wanted) for cls in classes]
+            await _look(taps, last, show)
+            while follow:
+                passed = [one for tap in taps for one in await tap.news()]
+                for one in passed:
+                    show(one)
+                if not passed:
+                    await asyncio.sleep(POLL_SECONDS)
+
+
+async def _look(taps: list[Tap], last: int, show: Callable[[Passed], None]) -> None:
+    found = [one for tap in taps for one in await tap.last(last)]
+    found.sort(key=lambda one: one.headers.sealed_at if one.headers else 0)
+    for one in found[max(0, len(found) - last) :]:
+        show(one)
+    if any(tap.cut for tap in taps):
+        typer.echo(f"petiole: only the last {MOST_LOOKED_AT} messages were looked at", err=True)

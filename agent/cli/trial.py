@@ -1,0 +1,150 @@
+"""`petiole test`: run inputs and print what they would send, as NDJSON on standard output; problems go to
+standard error. Nothing is stored, and the agent may run meanwhile.
+
+Exit codes: 0 all that came was taken; 1 an input failed; 2 wrong usage, or an input that can't run here; 3
+something came that no reading could be made of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+import msgspec
+import typer
+
+from agent import logs
+from agent.cli.configuration import ConfigFile, configuration, end
+from agent.config import Config, Log, Seconds
+from agent.contract import Exit
+from agent.inputs import INPUTS
+from agent.intake import Input
+from agent.metrics import Metrics
+from agent.trial import Screen, run
+
+_SECONDS: Final = 10.0
+_NOT_RUN: Final = {
+    "mqtt": "its broker would take messages from the agent, or keep them for a client that does not come "
+    "back; look with a client of MQTT"
+}
+"""Types of inputs that cannot be run without changing something."""
+
+InputNames = Annotated[
+    list[str] | None,
+    typer.Option("--input", help="An input of the configuration; may be given several times. Default: all."),
+]
+For = Annotated[
+    str | None,
+    typer.Option(
+        "--for", help="How long, such as 5s. Default: until each input has sent something, 10s at most."
+    ),
+]
+FromStart = Annotated[
+    bool, typer.Option("--from-start", help="Read files from their beginning instead of from their end on.")
+]
+
+
+def command(
+    config: ConfigFile, inputs: InputNames = None, duration: For = None, from_start: FromStart = False
+) -> None:
+    """Run inputs without storing anything, and print what they would send."""
+    settings = configuration(config)
+    seconds = _seconds(duration)
+    # First of all: an input may take its logger as it is made.
+    logs.set_up(Log("error" if settings.log.level == "error" else "warning", settings.log.format))
+    metrics = Metrics()
+    chosen = _chosen(settings, inputs)
+    made = [_made(one, metrics, from_start) for one in chosen if _kind(one) not in _NOT_RUN]
+    able = [one for one in made if not _told(one)]
+    for one in chosen:
+        if (why := _NOT_RUN.get(_kind(one))) is not None:
+            _tell(f"input {one.name} is not run: {why}")
+    outcome = asyncio.run(_run(able, settings.domain, seconds)) if able else Exit.WELL
+    if (bad := _unusable(metrics)) and outcome is Exit.WELL:
+        outcome = Exit.LOSS
+    for sentence in bad:
+        _tell(sentence)
+    raise typer.Exit(Exit.USAGE if len(able) < len(chosen) else outcome)
+
+
+def _seconds(duration: str | None) -> float | None:
+    try:
+        return None if duration is None else Seconds.parse(duration)
+    except ValueError:
+        end([f"--for {duration}: not a duration; write it as 500ms, 5s or 2m"])
+
+
+def _chosen(settings: Config, names: Sequence[str] | None) -> list[Any]:
+    known = {one.name: one for one in settings.input}
+    if unknown := sorted(set(names or ()) - known.keys()):
+        there = ", ".join(known) or "none"
+        end([f"--input {name}: there is no such input; the configuration has {there}" for name in unknown])
+    if not known:
+        end(["the configuration has no input; add an [[input]]"])
+    return [one for one in settings.input if not names or one.name in names]
+
+
+def _made(options: Any, metrics: Metrics, from_start: bool) -> Input:
+    if "start" in options.__struct_fields__:
+        options = msgspec.structs.replace(options, start="beginning" if from_start else "end")
+    return INPUTS[_kind(options)].make(options, metrics)
+
+
+def _kind(options: Any) -> str:
+    return str(options.__struct_config__.tag)
+
+
+def _told(one: Input) -> bool:
+    """Whether it can't run here, which is told."""
+    check = getattr(one, "check", None)
+    problems = [] if check is None else check()
+    for problem in problems:
+        _tell(problem)
+    return bool(problems)
+
+
+async def _run(inputs: Sequence[Input], domain: str, seconds: float | None) -> Exit:
+    stopping = asyncio.Event()
+
+    def show(lines: bytes) -> None:
+        try:
+            sys.stdout.buffer.write(lines)
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            # Whoever read has seen enough; what is left in the buffer must not fail at exit either.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            stopping.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopping.set)
+    screen = Screen(domain, show, _tell)
+    well = await run(
+        inputs,
+        screen,
+        stopping,
+        _tell,
+        seconds=_SECONDS if seconds is None else seconds,
+        once=seconds is None,
+    )
+    if not well:
+        return Exit.FAILED
+    return Exit.LOSS if screen.letters else Exit.WELL
+
+
+def _unusable(metrics: Metrics) -> list[str]:
+    """What an input could not take and only counts."""
+    samples = [one for family in metrics.invalid.collect() for one in family.samples]
+    return [
+        f"input {one.labels['input']}: {one.value:.0f} × {one.labels['reason']}"
+        for one in samples
+        if one.name.endswith("_total") and one.value
+    ]
+
+
+def _tell(sentence: str) -> None:
+    typer.echo(f"petiole: {sentence}", err=True)

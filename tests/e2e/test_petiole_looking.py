@@ -1,0 +1,99 @@
+"""`petiole test` and `petiole tap` beside a running agent: they show, and change nothing."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.demo import plan
+from agent.demo.ports import free_port
+from tests.agent_process import PETIOLE, WAIT_SECONDS, Agent, wait_for
+
+GOOD = '{"device":"pump-7","metric":"pressure","value":2.4}'
+EVIL = '{"device":"pump-8","metric":"rpm\u009b2J","value":3}'
+
+
+@pytest.fixture
+def leaf(tmp_path: Path) -> Iterator[Agent]:
+    """A leaf with the inputs http and file, whose hub does not run."""
+    member = plan.member(tmp_path, "edge-1")
+    agent = Agent(member, plan.leaf_toml(member, free_port()))
+    yield agent
+    agent.close()
+
+
+def test_what_passes_is_shown_and_what_would_be_sent_and_neither_changes_anything(leaf: Agent) -> None:
+    leaf.member.lines.write_text(f"{GOOD}\nno reading\n{GOOD}\n")
+    leaf.start()
+    assert leaf.post(EVIL.encode(), "a-1") == 204
+    wait_for(lambda: leaf.metric("petiole_stored_readings_total", input="file") == 2, "the file is read")
+
+    _batches_for_programs_until_the_pipe_is_closed(leaf)
+    _readings_for_people_until_interrupted(leaf)
+    _a_taken_port_is_told_and_the_other_inputs_are_shown(leaf)
+    _a_file_is_read_from_its_beginning(leaf)
+
+    with leaf.member.lines.open("a") as file:
+        file.write(GOOD + "\n")
+    wait_for(lambda: leaf.metric("petiole_stored_readings_total", input="file") >= 3, "the file is followed")
+    assert leaf.metric("petiole_stored_readings_total", input="file") == 3
+    assert leaf.metric("petiole_stored_readings_total", input="http") == 3
+
+
+def _batches_for_programs_until_the_pipe_is_closed(leaf: Agent) -> None:
+    with _running(leaf, "tap", "--json", "--follow", "--input", "http", "--input", "file") as following:
+        assert following.stdout is not None
+        rows = [json.loads(following.stdout.readline()) for _ in range(2)]
+        assert sorted((one["input"], one["count"]) for one in rows) == [("file", 2), ("http", 1)]
+        following.stdout.close()
+        assert leaf.post(GOOD.encode(), "a-2") == 204
+        _ends_quietly(following)
+
+
+def _readings_for_people_until_interrupted(leaf: Agent) -> None:
+    with _running(leaf, "tap", "--follow", "--device", "pump-*", "--metric", "rpm*") as following:
+        assert following.stdout is not None
+        for key in ("a-1", "a-3"):
+            assert leaf.post(EVIL.encode(), key) == 204, "the first is known, the second is stored"
+            assert "normal http seq" in following.stdout.readline()
+            assert "pump-8 rpm\\x9b2J = 3" in following.stdout.readline()
+        following.send_signal(signal.SIGINT)
+        _ends_quietly(following)
+
+
+def _a_taken_port_is_told_and_the_other_inputs_are_shown(leaf: Agent) -> None:
+    with _running(leaf, "test", "--for", "1m") as trying:
+        assert trying.stdout is not None
+        assert json.loads(trying.stdout.readline())["device"] == "edge-1", "a sample of the machine"
+        trying.send_signal(signal.SIGINT)
+        assert trying.wait(WAIT_SECONDS) == 2
+        assert trying.stderr is not None
+        assert f"{leaf.member.http_port} is taken" in trying.stderr.read()
+
+
+def _a_file_is_read_from_its_beginning(leaf: Agent) -> None:
+    tried = leaf.petiole("test", "--input", "file", "--from-start")
+    assert tried.returncode == 3, "a line is no reading"
+    assert [json.loads(line)["device"] for line in tried.stdout.splitlines()] == ["pump-7"] * 2
+    assert f"{leaf.member.lines}:" in tried.stderr
+    assert "Traceback" not in tried.stderr
+
+
+def _running(leaf: Agent, *command: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [PETIOLE, *command, "-c", str(leaf.member.config)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _ends_quietly(process: subprocess.Popen[str]) -> None:
+    assert process.wait(WAIT_SECONDS) == 0
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
