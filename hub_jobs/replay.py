@@ -185,7 +185,7 @@ def _with_keys_of(bronze: Table, wanted: pa.Table, refined: dict[tuple[str, str]
             where += [(number, ">=", least["min"].as_py()), (number, "<=", least["max"].as_py())]
         pieces.append(_identities(bronze, where, refined))
     every = pa.concat_tables(pieces)
-    first = every.append_column("at", pa.array(range(every.num_rows))).append_column(
+    first = every.append_column("at", pa.array(range(every.num_rows), pa.int64())).append_column(
         "message", keys(every, MESSAGE)
     )
     return every.take(first.group_by("message").aggregate([("at", "min")])["at_min"].sort())
