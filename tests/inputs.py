@@ -184,6 +184,13 @@ INPUTS = {
             ((_NO_READING, "bad_message"), (b"\xff\x00{[\n", "bad_message"), (_LARGE_LINE, "too_large")),
             broker_beside,
         ),
+        Entry(
+            "prometheus",
+            lambda member: (
+                f'type = "prometheus"\nurls = ["{member.admin_url}/metrics"]\n'
+                'interval = "100ms"\ntimeout = "100ms"\n'
+            ),
+        ),
         Entry("host", lambda _: 'type = "host"\ninterval = "100ms"\n'),
     )
 }

@@ -18,6 +18,7 @@ from agent.inputs.file import FileInput, FileOptions
 from agent.inputs.host import HostInput, HostOptions
 from agent.inputs.http import HttpInput, HttpOptions
 from agent.inputs.mqtt import MqttInput, MqttOptions
+from agent.inputs.prometheus import PrometheusInput, PrometheusOptions
 from agent.inputs.socket import SocketInput, SocketOptions
 from agent.intake import Input
 from agent.metrics import Metrics
@@ -35,6 +36,7 @@ INPUTS: dict[str, InputKind] = {
     "file": InputKind(FileOptions, FileInput),
     "host": InputKind(HostOptions, HostInput),
     "http": InputKind(HttpOptions, HttpInput),
+    "prometheus": InputKind(PrometheusOptions, PrometheusInput),
     "socket": InputKind(SocketOptions, SocketInput),
     "mqtt": InputKind(MqttOptions, MqttInput),
 }

@@ -27,7 +27,6 @@ Options (`[[input]]` with `type = "host"`):
 from __future__ import annotations
 
 import asyncio
-import math
 from typing import Final
 
 import msgspec
@@ -38,13 +37,12 @@ from agent.clock import wall_ns
 from agent.config import Seconds
 from agent.inputs.options import InputOptions
 from agent.inputs.report import Fault
+from agent.inputs.samples import Line, SampleStore, check_interval, encode, next_due
 from agent.inputs.sampling import GROUPS, Group, Measure, Sample, Sampler
 from agent.inputs.stopping import unless
-from agent.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
+from agent.intake import Chunk, Intake
 from agent.metrics import Metrics
 
-MIN_INTERVAL: Final = 0.1
-MAX_INTERVAL: Final = 86_400.0
 _HANGS_AFTER: Final = 10.0
 
 
@@ -56,24 +54,13 @@ class HostOptions(InputOptions, tag="host", kw_only=True):
     collect: list[Group] = msgspec.field(default_factory=lambda: list(GROUPS))
 
 
-class _Line(msgspec.Struct, omit_defaults=True):
-    ts: str
-    device: str
-    metric: str
-    value: float
-    tags: dict[str, str] = {}
-
-
-_ENCODER: Final = msgspec.json.Encoder()
-
-
 class HostInput:
     """Samples this machine."""
 
     def __init__(self, options: HostOptions, metrics: Metrics) -> None:
         self._options = options
         log = structlog.get_logger("host").bind(input=options.name)
-        self._storing = Fault(log, "samples are stored again")
+        self._store = SampleStore(options.name, options.class_, log)
         self._hanging = Fault(log, "the machine answers again")
         self._failing = {group: Fault(log, f"{group} can be read again") for group in GROUPS}
 
@@ -84,9 +71,8 @@ class HostInput:
 
     def check(self) -> list[str]:
         """What stands in the way, one sentence a problem."""
-        if MIN_INTERVAL <= self._options.interval <= MAX_INTERVAL:
-            return []
-        return [f"input {self.name!r}: interval is {self._options.interval} s; take 100ms to 1d"]
+        problem = check_interval(self._options.interval)
+        return [] if problem is None else [f"input {self.name!r}: {problem}"]
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Take and store samples until `stopping` is set."""
@@ -96,7 +82,7 @@ class HostInput:
         while not stopping.is_set():
             sample = await self._take(sampler, stopping)
             if sample is not None and sample.measures:
-                await self._store(_chunk(sample.measures, intake.domain, wall_ns()), intake)
+                await self._store.store(_chunk(sample.measures, intake.domain, wall_ns()), intake)
             due = next_due(due, loop.time(), self._options.interval)
             await unless(stopping, asyncio.sleep(due - loop.time()))
 
@@ -121,23 +107,8 @@ class HostInput:
                 fault.end()
         return sample
 
-    async def _store(self, chunk: Chunk, intake: Intake) -> None:
-        try:
-            await intake.submit(self.name, self._options.class_, chunk)
-        except RefusedError as refusal:
-            self._storing.begin(f"samples are dropped: {refusal}")
-        except UnknownOutcomeError as error:
-            self._storing.begin(str(error))
-        else:
-            self._storing.end()
-
-
-def next_due(due: float, now: float, interval: float) -> float:
-    """When the next sample is due: the first time after `now` that is whole intervals after `due`."""
-    return due + interval * max(1, math.floor((now - due) / interval) + 1)
-
 
 def _chunk(measures: list[Measure], domain: str, now_ns: int) -> Chunk:
     ts = contract.machine_time(now_ns)
-    lines = [_Line(ts, domain, one.metric, one.value, dict(one.tags)) for one in measures]
-    return Chunk(_ENCODER.encode_lines(lines), len(lines))
+    lines = [Line(ts, domain, one.metric, one.value, one.tags) for one in measures]
+    return Chunk(encode(lines), len(lines))

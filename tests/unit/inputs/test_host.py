@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from agent import contract
 from agent.config import Seconds
-from agent.inputs.host import HostInput, HostOptions, next_due
+from agent.inputs.host import HostInput, HostOptions
+from agent.inputs.samples import next_due
 from agent.inputs.sampling import GROUPS, Sampler, cpu_shares, mounts
 from agent.intake import Chunk, Place, Reason, RefusedError
 from agent.metrics import Metrics
