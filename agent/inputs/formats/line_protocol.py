@@ -18,6 +18,7 @@ from typing import Final
 
 from agent import contract
 from agent.decoder import MAX_COUNTED, MAX_LISTED
+from agent.inputs.formats.line_alike import Row, alike
 from agent.inputs.formats.line_values import (
     LineError,
     check_name,
@@ -92,6 +93,8 @@ class LineProtocol:
 
     def head(self, key: bytes) -> _Head:
         """Measurement and tags, as they stand in a line; raises `LineError`."""
+        if key.startswith(b"#"):
+            raise LineError("a line of comment")
         first, *pairs = _split_tags(key)
         measurement = name_of(first, "the measurement")
         tags: dict[str, str] = {}
@@ -179,11 +182,33 @@ class Parsing:
                     self._take_line(self._place, out)
                 else:
                     self._take_plain([line.removesuffix(b"\n")], out)
-        else:
+        elif self._unit != 1 or not (rows := alike(piece)) or not self._take_alike(piece, rows):
             self._take_plain(piece.removesuffix(b"\n").split(b"\n"), out)
         self.count += len(out)
         self._parts.append(b"".join(out))
         return self._place < len(body) and not self.hopeless
+
+    def _take_alike(self, piece: bytes, rows: list[Row]) -> bool:
+        """The next lines, of which each is a row; nothing is taken and it is False where a name is bad."""
+        heads, begun, parts = self._to.heads, self._stamps.begun, list[bytes]()
+        try:
+            for key, field, value, second, rest in rows:
+                head = heads.get(key) or self._to.head(key)
+                before = head.fields.get(field) or self._to.field(head, field)
+                rest = rest.rstrip(b"0")
+                start = begun.get(second) or self._stamps.begin(second)
+                parts += (start, b"." + rest if rest else b"", b'Z",', before, value, head.tail)
+        except LineError:
+            return False
+        part = b"".join(parts)
+        self._room -= len(part)
+        if self._room < 0:
+            raise TooLargeError
+        self._parts.append(part)
+        self.count += len(rows)
+        self._place += len(piece)
+        self._line += len(rows)
+        return True
 
     def _take_plain(self, lines: list[bytes], out: list[bytes]) -> None:
         """The next lines, which hold no quote, backslash or carriage return: a quick look, and a thorough one

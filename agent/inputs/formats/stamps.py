@@ -20,7 +20,8 @@ class Stamps:
 
     def __init__(self) -> None:
         self._seconds: dict[int, bytes] = {}
-        self._digits: dict[bytes, bytes] = {}
+        self.begun: dict[bytes, bytes] = {}
+        """How readings begin, by the ten digits of their second; `begin` makes what is not here."""
 
     def reading(self, ns: int) -> bytes:
         """How a reading of this time (ns since 1970) begins; raises `LineError`."""
@@ -34,13 +35,17 @@ class Stamps:
 
     def digits(self, ns: bytes) -> bytes:
         """The same for nineteen digits, which is how nearly all senders write nanoseconds."""
-        begun = self._digits.get(ns[:10])
-        if begun is None:
-            if len(self._digits) >= _KNOWN:
-                self._digits.clear()
-            begun = self._digits[ns[:10]] = self._begin(int(ns[:10]))
+        begun = self.begun.get(ns[:10]) or self.begin(ns[:10])
         rest = ns[10:].rstrip(b"0")
         return begun + b"." + rest + b'Z",' if rest else begun + b'Z",'
+
+    def begin(self, second: bytes) -> bytes:
+        """How the readings of a second begin, up to its fraction; raises `LineError`."""
+        begun = self._begin(int(second))
+        if len(self.begun) >= _KNOWN:
+            self.begun.clear()
+        self.begun[second] = begun
+        return begun
 
     def _begin(self, second: int) -> bytes:
         if not _FIRST_SECOND <= second < contract.EPOCH_LIMIT:

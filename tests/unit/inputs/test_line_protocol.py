@@ -114,6 +114,44 @@ def test_a_quick_look_and_a_thorough_one_see_the_same(given: list[Any]) -> None:
     assert parse(body.replace(b"\n", b"\r\n")).payload == parse(body).payload
 
 
+keys = st.sampled_from(
+    ["a", "a,t=x", "a,host=h", "b,t=x,host=h,u=y", "a,t", "a,t=", ",t=x", "#a", "ä,t=ü", "a\x01"]
+)
+stamps = st.integers(10**18, 2 * 10**18).map(str) | st.sampled_from(
+    ["1790000000000000000", "9" * 19, "1790000000", "", "x"]
+)
+one_field_lines = st.lists(
+    st.builds(
+        lambda key, field, value, stamp: f"{key} {field}={value} {stamp}".rstrip(" "),
+        keys,
+        st.sampled_from(["f", "g", "", "f,g"]),
+        st.sampled_from(["1", "-0.5", "0", "1.50", "12i", "t", "007", "1e3", "nan", ""]),
+        stamps,
+    ),
+    max_size=6,
+)
+
+
+@given(one_field_lines, st.booleans())
+@settings(max_examples=600)
+@example(
+    ["a,t=x f=1 1790000000000000000", "a,t=x f=1.5 1790000000120000000", "# f=1 1790000000120000000"], True
+)
+@example(["a,t=x f=1 1790000000000000000", "a,t=x f=1.5 1790000000120000000"], False)
+def test_lines_of_one_field_are_taken_alike_at_once_and_one_by_one(lines: list[str], ended: bool) -> None:
+    body = "\n".join(lines).encode() + b"\n" * ended
+    at_once, singly = parse(body), parse(body.replace(b"\n", b"\r\n") + b"\r")
+    assert at_once.count == singly.count
+    assert [number for number, _ in at_once.bad] == [number for number, _ in singly.bad]
+    for one, other in zip(at_once.payload.splitlines(), singly.payload.splitlines(), strict=True):
+        assert contract.parse_reading(one) == contract.parse_reading(other)
+
+
+def test_a_line_of_comment_is_no_reading_however_it_reads() -> None:
+    parsing = parse(b"# pump,site=north f=1 1790000000000000000\n#f=1\n# f=1\na f=1\n")
+    assert (parsing.count, parsing.bad) == (1, [])
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [
