@@ -4,7 +4,7 @@ the way of a reading; the core knows no input."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, Protocol
@@ -24,12 +24,14 @@ The core knows it by the input's name; docs/acknowledgement.md says what each su
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Readings that are stored together or not at all: `payload` is NDJSON of `count` validated lines, each
-    ended by a newline. A push input names its `request`, a pull input the `position` after these lines,
-    printable ASCII of up to `MAX_POSITION` characters as it travels in a header, and the `letters` for what
-    of the piece could not be taken. Raises `ValueError` for another position, and for letters without one.
+    """Readings that are stored together or not at all, but for what rules make of them: `payload` is NDJSON
+    of `count` validated lines with `ts` and `device`, each ended by a newline. A push input names its
+    `request`, a pull input the `position` after these lines, printable ASCII of up to `MAX_POSITION`
+    characters as it travels in a header, and the `letters` for what of the piece could not be taken. Raises
+    `ValueError` for another position, and for letters without one.
 
-    Within the core the lines may be `dead` letters, and a position holds more than the input's own."""
+    Within the core the lines may be `dead` letters, a position holds more than the input's own, and
+    `on_stored` is called once the stream has acknowledged the chunk."""
 
     payload: bytes
     count: int
@@ -37,6 +39,7 @@ class Chunk:
     position: str | None = None
     letters: tuple[Letter, ...] = ()
     dead: bool = False
+    on_stored: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
         position = self.position

@@ -23,10 +23,9 @@ from agent.commands.verb import Reload
 from agent.commands.verbs import Controls, make_verbs
 from agent.config import Config
 from agent.connection import Connection
-from agent.contract import Letter
 from agent.discards.service import Discards
 from agent.hub_waits import HubWaits
-from agent.intake import Chunk, Input, Level, Place
+from agent.intake import Input, Intake, Level
 from agent.jetstream import JetStream, JetStreamError, StreamInfo
 from agent.ledger import ClassLedger
 from agent.levels import Levels
@@ -39,9 +38,10 @@ from agent.link.trim import Trimmer
 from agent.metrics import Metrics
 from agent.packing import Batch
 from agent.piece_store import PieceStore
-from agent.pieces import Progress, whole
+from agent.pieces import Progress
 from agent.publisher import Publisher
 from agent.recall import Recall
+from agent.reception import Reception
 from agent.sender import Sender
 from agent.server.health import ServerHealth
 from agent.server.setup import identities
@@ -55,7 +55,7 @@ log = structlog.get_logger("leaf")
 
 
 class Leaf:
-    """One run of a leaf's agent. Also the `Intake` of its inputs."""
+    """One run of a leaf's agent; `intake` is that of its inputs."""
 
     def __init__(
         self,
@@ -96,10 +96,10 @@ class Leaf:
             clock=self._clock.look,
             hub=self._waits,
         )
-        self._burial = Burial(self._publisher.submit, ledgers, metrics)
-        self._pieces = PieceStore(
-            self._publisher.submit, self._burial, self._progress, self._books.remember_position
-        )
+        burial = Burial(self._publisher.submit, ledgers, metrics)
+        pieces = PieceStore(self._publisher.submit, burial, self._progress, self._books.remember_position)
+        self._reception = Reception(config.domain, self._publisher, pieces, burial)
+        self.intake = _with_rules(self._reception, config, metrics)
         self._request_file = config.state_dir / "requests.json"
         mine = identities(config)
         self._connection = Connection(
@@ -160,29 +160,6 @@ class Leaf:
         self._attached = asyncio.Event()
         self._run = run
 
-    @property
-    def domain(self) -> str:
-        """The domain of this machine."""
-        return self._config.domain
-
-    async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
-        """Store a chunk, as `Intake.submit` says."""
-        if chunk.position is None:
-            await self._publisher.submit(input_name, cls, chunk)
-            return
-        stored = await self._pieces.stored(input_name, chunk.position)
-        if stored is not None:
-            part = whole(cls, chunk.payload, chunk.count, stored)
-            await self._pieces.store(input_name, cls, chunk, [part])
-
-    async def bury(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
-        """Keep what could not be taken, as `Intake.bury` says."""
-        await self._burial.bury(input_name, cls, letters)
-
-    async def position(self, input_name: str) -> Place:
-        """Where an input goes on, as `Intake.position` says."""
-        return await self._pieces.place(input_name)
-
     async def _progress(self, input_name: str) -> Progress | None:
         """How far an input is, once none of its batches is in flight."""
         while True:
@@ -220,7 +197,7 @@ class Leaf:
             tasks += [group.create_task(keep_serving(*service)) for service in services.items()]
             inputs = [group.create_task(self._take_in(one, taking), name=one.name) for one in self._inputs]
             inputs += [
-                group.create_task(keep_running(one, self, taking, self._metrics), name=one.name)
+                group.create_task(keep_running(one, self._reception, taking, self._metrics), name=one.name)
                 for one in (self._commands, self._horizon_report)
             ]
             await stopping.wait()
@@ -231,7 +208,7 @@ class Leaf:
 
     async def _take_in(self, one: Input, taking: asyncio.Event) -> None:
         await self._switches[one.name].run(
-            lambda stopping: keep_running(one, self, stopping, self._metrics), taking
+            lambda stopping: keep_running(one, self.intake, stopping, self._metrics), taking
         )
 
     def status(self) -> Mapping[str, Any]:
@@ -326,8 +303,8 @@ class Leaf:
         """Read back which requests were stored in the last ten minutes; keyed requests and trimming wait for
         it."""
         loop = asyncio.get_running_loop()
-        for request, age in request_file.load(self._request_file, time.time()):
-            self._publisher.requests.store(request, loop.time() - age)
+        for cls, request, age in request_file.load(self._request_file, time.time()):
+            self._publisher.requests.store(cls, request, loop.time() - age)
         while True:
             await self._attached.wait()
             recall = self._recall
@@ -369,3 +346,11 @@ class Leaf:
             await self._state.save()
         except OSError as error:
             log.error("the state file cannot be written", error=str(error))
+
+
+def _with_rules(core: Reception, config: Config, metrics: Metrics) -> Intake:
+    if not config.rule:
+        return core
+    from agent.rules.intake import RulesIntake  # not held in memory where there are no rules
+
+    return RulesIntake(core, config.rule, metrics)

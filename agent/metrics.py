@@ -53,6 +53,12 @@ class Metrics:
             by_class,
             registry=registry,
         )
+        self.ruled_out = Counter(
+            "petiole_dropped_readings",
+            "Readings that a rule dropped or held back.",
+            ["input", "rule", "reason"],
+            registry=registry,
+        )
         self.invalid = Counter(
             "petiole_invalid_requests",
             "Requests or lines of an input that break the contract.",

@@ -110,6 +110,8 @@ class PieceStore:
         await self._bury(piece, cls, letters, last=not parts)
         for part in parts:
             await self._send(piece, part, last=part is parts[-1])
+            if part.on_stored is not None:
+                part.on_stored()
         if not piece.settled:
             settled = self._known[piece.input] = Progress(piece.number, piece.position)
             self._remember(piece.input, cls, settled.encode())

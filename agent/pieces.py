@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -83,12 +83,13 @@ def _bitmap(lines: int) -> str:
 @dataclass(frozen=True, slots=True)
 class Part:
     """Some readings of a piece, for one class: NDJSON of `count` lines, and which of the piece's lines they
-    are."""
+    are; `on_stored` is called when all of them are stored."""
 
     cls: str
     payload: bytes
     count: int
     numbers: Sequence[int]
+    on_stored: Callable[[], None] | None = None
 
     def halves(self) -> Iterator[Part]:
         """The same as two parts; there must be two lines at least."""

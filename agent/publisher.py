@@ -100,13 +100,14 @@ class Publisher:
             # One outcome may be told to many: it must not gather the frames of all of them.
             raise outcome.with_traceback(None)
         if level == "hub":
-            if known is not None and chunk.request is not None and self.requests.is_doubtful(chunk.request):
+            request = chunk.request
+            if known is not None and request is not None and self.requests.is_doubtful(cls, request):
                 raise store_lost()
             await self._hub.wait(cls, deadline)
 
     def store_lost(self, cls: str) -> None:
         """The store of a class was lost or put back: of what is known as stored nobody knows where it is."""
-        self.requests.doubt()
+        self.requests.doubt(cls)
         self._hub.lost(cls)
 
     def _promise(self, cls: str, entry: Entry[Settled], known: Settled | None) -> bool:
@@ -127,26 +128,28 @@ class Publisher:
         if request is None:
             return None
         await self.recalled.wait()
-        return self.requests.claim(request, entry.waiter, loop.time())
+        return self.requests.claim(cls, request, entry.waiter, loop.time())
 
     def stored(self, key: tuple[str, str], entry: Entry[Settled]) -> None:
         """A chunk was acknowledged by the stream."""
         self.balance.store(key, entry)
-        self.settle(entry, None)
+        self.settle(key[1], entry, None)
 
     def refuse(self, key: tuple[str, str], entry: Entry[Settled], refusal: RefusedError) -> None:
         """A chunk is not stored and will not be."""
         self.balance.refuse(key, entry, refusal)
-        self.settle(entry, refusal)
+        self.settle(key[1], entry, refusal)
 
-    def settle(self, entry: Entry[Settled], outcome: Exception | None) -> None:
-        """A chunk's fate is known: None is stored. Its room, its key and its waiter are let go."""
+    def settle(self, cls: str, entry: Entry[Settled], outcome: Exception | None) -> None:
+        """The fate of a chunk of a class is known: None is stored. Its room, key and waiter are let go."""
         self._release(entry)
         request = entry.chunk.request
         if request is not None and outcome is None:
-            self.requests.store(request, asyncio.get_running_loop().time())
+            self.requests.store(cls, request, asyncio.get_running_loop().time())
         elif request is not None:
-            self.requests.forget(request, entry.waiter)
+            self.requests.forget(cls, request, entry.waiter)
+        if outcome is None and entry.chunk.on_stored is not None:
+            entry.chunk.on_stored()
         if not entry.waiter.done():
             entry.waiter.set_result(outcome)
 

@@ -54,7 +54,7 @@ class Recall:
                 log.warning("a stored batch names its requests badly", seq=message.seq, error=str(error))
                 return
             for request in requests:
-                known.store(request, monotonic - max(0.0, now - message.time))
+                known.store(cls, request, monotonic - max(0.0, now - message.time))
 
         start = {"deliver_policy": "by_start_time", "opt_start_time": f"{since:%Y-%m-%dT%H:%M:%S.%f}Z"}
         await self._read(cls, start, take)

@@ -166,7 +166,9 @@ class Sender:
         for batch in self._in_flight.values():
             for entry in batch.entries:
                 self._publisher.settle(
-                    entry, UnknownOutcomeError("the agent stopped before the local NATS server answered")
+                    batch.id.cls,
+                    entry,
+                    UnknownOutcomeError("the agent stopped before the local NATS server answered"),
                 )
 
     def _queue_again(self) -> None:

@@ -96,7 +96,7 @@ class Agent:
 
     async def submit(self, chunk: Chunk, input_name: str = "http") -> None:
         """Hand a chunk in."""
-        await self.leaf.submit(input_name, CLASS, chunk)
+        await self.leaf.intake.submit(input_name, CLASS, chunk)
 
     async def stop(self) -> None:
         """Stop in good order."""
@@ -187,6 +187,11 @@ class Shelf:
         prefix = batch_subject(self.domain, CLASS, "")
         return [_batch(one) for one in await self.messages() if one.subject.startswith(prefix)]
 
+    async def rows(self, cls: str) -> list[list[dict[str, Any]]]:
+        """The readings of all batches of a class, whose stream this is of, in order."""
+        prefix = batch_subject(self.domain, cls, "")
+        return [_rows(one) for one in await self.messages() if one.subject.startswith(prefix)]
+
     async def texts(self) -> list[str]:
         """The values of all readings, in order."""
         return [text for one in await self.batches() for text in one.texts]
@@ -206,12 +211,17 @@ async def shelf(server: LeafServer) -> Shelf:
     return Shelf(server.domain, await server.connect("agent"))
 
 
-def _batch(message: RawMessage) -> Batch:
+def _rows(message: RawMessage) -> list[dict[str, Any]]:
     data = message.data
     if H_ENCODING in message.headers:
         data = zstandard.ZstdDecompressor().decompress(data, max_output_size=2**26)
     rows: list[dict[str, Any]] = [json.loads(line) for line in data.splitlines()]
     assert len(rows) == int(message.headers[H_COUNT])
+    return rows
+
+
+def _batch(message: RawMessage) -> Batch:
+    rows = _rows(message)
     return Batch(
         message.seq,
         parse_message_id(message.headers[H_MESSAGE_ID]),

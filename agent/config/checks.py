@@ -13,6 +13,7 @@ from agent.config.aggregates import aggregates
 from agent.config.link_checks import check_links
 from agent.config.mqtt_checks import check_mqtt
 from agent.config.problem import Problem
+from agent.config.rule_checks import check_rules
 from agent.config.schema import Config, Nats, listen_address
 from agent.contract import COMMANDS_BYTES, MQTT_RETAINED_BYTES
 from agent.link import windows
@@ -39,6 +40,7 @@ def check(config: Config) -> Iterator[Problem]:
     yield from _addresses(config)
     yield from check_links(config)
     yield from check_mqtt(config)
+    yield from check_rules(config)
     yield from _sizes(config)
     yield from _secrets(config.nats)
 

@@ -233,6 +233,23 @@ class Registrar(Struct, forbid_unknown_fields=True):
     replicas: Literal[1, 3] = 1
 
 
+class Rule(Struct, forbid_unknown_fields=True, kw_only=True):
+    """What is made of some readings before they are stored (role leaf): of those whose metric, device and
+    input match one of the patterns given, and none that begins with `!`. `name` stands in metrics. One of
+    `class`, `drop`, `tags` and `deadband` at least; under a deadband a reading is left out unless its value
+    moved by more than that since the one that was stored last of its series, or `after` has passed."""
+
+    name: str = ""
+    metric: str | list[str] = "*"
+    device: str | list[str] = "*"
+    input: str | list[str] = "*"
+    class_: str | None = msgspec.field(name="class", default=None)
+    drop: bool = False
+    tags: dict[str, str] = {}
+    deadband: Annotated[float, Meta(ge=0)] | None = None
+    after: Seconds | None = None
+
+
 class Config(Struct, forbid_unknown_fields=True):
     """The whole configuration of one agent. `input` holds the options of each input, as its module declares
     them."""
@@ -250,6 +267,7 @@ class Config(Struct, forbid_unknown_fields=True):
     mirror: list[Mirror] = []
     source: list[Source] = []
     registrar: Registrar = msgspec.field(default_factory=Registrar)
+    rule: list[Rule] = []
     input: list[Any] = []
 
 

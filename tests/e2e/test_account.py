@@ -78,7 +78,7 @@ async def load(one: Agent, stored: Counter[str]) -> AsyncIterator[None]:
     async def bury() -> None:
         while not stopping:
             with contextlib.suppress(RefusedError, UnknownOutcomeError):
-                await one.leaf.bury("stored", CLASS, [Letter(b"x", "here", "it is no reading")] * 2)
+                await one.leaf.intake.bury("stored", CLASS, [Letter(b"x", "here", "it is no reading")] * 2)
             await asyncio.sleep(0.02)
 
     async with asyncio.TaskGroup() as group:

@@ -157,22 +157,22 @@ async def test_a_message_above_the_servers_limit_is_an_error_of_jetstream(
 
 async def test_a_position_is_stored_with_its_batch_and_read_back(world: World, config: Config) -> None:
     async with agent(config) as one:
-        assert (await one.leaf.position("tail")).position is None
+        assert (await one.leaf.intake.position("tail")).position is None
         await one.submit(chunk("a", position="17"), "tail")
         await one.submit(chunk("b", position="99"), "other")
-        assert (await one.leaf.position("tail")).position == "17"
+        assert (await one.leaf.intake.position("tail")).position == "17"
         assert [one.position for one in await (await shelf(world.leaf)).batches()] == ["17", "99"]
     async with agent(config) as one:
-        assert (await one.leaf.position("tail")).position == "17"
+        assert (await one.leaf.intake.position("tail")).position == "17"
 
 
 async def test_a_position_is_known_as_soon_as_its_batch_is_settled(world: World, config: Config) -> None:
     async with agent(config) as one:
         submitted = asyncio.create_task(one.submit(chunk("a", position="17"), "tail"))
         await asyncio.sleep(0)
-        assert (await one.leaf.position("tail")).position in (None, "17")
+        assert (await one.leaf.intake.position("tail")).position in (None, "17")
         await submitted
-        assert (await one.leaf.position("tail")).position == "17"
+        assert (await one.leaf.intake.position("tail")).position == "17"
 
 
 async def test_a_position_outlives_the_batch_that_carried_it(world: World, config: Config) -> None:
@@ -182,7 +182,7 @@ async def test_a_position_outlives_the_batch_that_carried_it(world: World, confi
         await one.stop()
     await _make_room(one_shelf)
     async with agent(config) as one:
-        assert (await one.leaf.position("tail")).position == "17"
+        assert (await one.leaf.intake.position("tail")).position == "17"
 
 
 async def test_an_ordered_stop_closes_the_run(world: World, config: Config) -> None:
@@ -281,7 +281,7 @@ async def test_a_device_that_publishes_on_its_own_does_no_harm(world: World, con
         await one.crash()
     async with agent(config) as one:
         await one.submit(chunk("a", key="k", position="1"))
-        assert (await one.leaf.position("http")).position == "1"
+        assert (await one.leaf.intake.position("http")).position == "1"
         assert await one_shelf.texts() == ["a/0"]
         assert one.state().epochs[CLASS] == epoch
 
@@ -360,7 +360,7 @@ async def test_a_full_stream_takes_readings_again_once_the_hub_has_them(world: W
             )
             confirmed = one.leaf.status()["classes"][CLASS]["confirmed"]
             assert (await one_shelf.js.stream_info(one_shelf.stream)).first <= confirmed
-            assert (await one.leaf.position("tail")).position == "17"
+            assert (await one.leaf.intake.position("tail")).position == "17"
         await one.stop()
     record = (await one_shelf.ledgers())[-1]
     assert record.final

@@ -115,7 +115,7 @@ async def test_a_store_that_is_wiped_while_the_agent_is_down_gets_a_new_epoch_fi
     async with agent(config) as one:
         await one.submit(chunk("after"))
         await new_epoch_first(await shelf(world.leaf), one, old)
-        assert (await one.leaf.position("tail")).position == "7", "the lost batch is not read in twice"
+        assert (await one.leaf.intake.position("tail")).position == "7", "the lost batch is not read in twice"
 
 
 async def copy_store(server: LeafServer, copy: Path) -> None:
@@ -160,14 +160,14 @@ async def test_a_position_is_the_newest_that_was_stored_whatever_store_and_state
         await one.submit(chunk("b", position="2"), "tail")
         await put_back(world.leaf, tmp_path / "copy")
         await until(lambda: _epochs(one, "stream_put_back") == 1, "there is a new epoch")
-        assert (await one.leaf.position("tail")).position == "2", "the store is older than the state"
+        assert (await one.leaf.intake.position("tail")).position == "2", "the store is older than the state"
         remembered = one.state_path.read_bytes()
         await one.submit(chunk("c", position="3"), "tail")
         assert [batch.position for batch in await one_shelf.batches()] == ["1", "3"]
         await one.crash()
         one.state_path.write_bytes(remembered)
     async with agent(config) as one:
-        assert (await one.leaf.position("tail")).position == "3", "the state is older than the store"
+        assert (await one.leaf.intake.position("tail")).position == "3", "the state is older than the store"
 
 
 async def test_a_link_consumer_that_was_deleted_is_made_anew_without_the_hub(
@@ -193,7 +193,7 @@ async def test_a_state_file_that_was_lost_means_a_new_epoch_first(world: World, 
         one.state_path.unlink()
     async with agent(config) as one:
         await one.submit(chunk("before", key="k", position="7"), "tail")
-        assert (await one.leaf.position("tail")).position == "7"
+        assert (await one.leaf.intake.position("tail")).position == "7"
         await one.submit(chunk("after"))
         await new_epoch_first(one_shelf, one, old)
         assert await one_shelf.texts() == ["before/0", "after/0"]

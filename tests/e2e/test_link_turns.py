@@ -37,7 +37,9 @@ async def test_alarms_do_not_wait_behind_a_backlog_of_samples(tmp_path: Path) ->
             await until(lambda: board.state is LinkState.DOWN, "the link is down")
             before = (await hub.js.stream_info(AGGREGATE)).last
             for cls in ("normal", "alarms"):
-                await asyncio.gather(*(one.leaf.submit("http", cls, chunk(f"{n}")) for n in range(BATCHES)))
+                await asyncio.gather(
+                    *(one.leaf.intake.submit("http", cls, chunk(f"{n}")) for n in range(BATCHES))
+                )
             work = one.leaf.link.keeper._work["alarms"]
             await until(lambda: work.behind >= BATCHES, "the backlog of the alarms is known")
             world.leaf.proxy.restore()

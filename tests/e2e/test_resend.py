@@ -124,7 +124,7 @@ async def test_what_the_hub_lost_is_brought_back_while_the_agent_runs_and_nothin
         await arrived(hub, one_shelf)
         assert await batches_at(hub, one.run) == list(range(1, 13))
         assert one.leaf.status()["classes"][CLASS]["readings"]["stored"] == 12
-        assert (await one.leaf.position("tail")).position == "p12"
+        assert (await one.leaf.intake.position("tail")).position == "p12"
     held = await one_shelf.messages()
     again = [message for message in held if H_RESENT in message.headers]
     first = {message.headers["Nats-Msg-Id"]: message for message in held if H_RESENT not in message.headers}
@@ -152,7 +152,7 @@ async def test_a_resent_batch_moves_no_input_back_and_is_not_counted_twice_by_th
         if state == "lost":
             (config.state_dir / "state.json").unlink()
         async with agent(config) as two:
-            assert (await two.leaf.position("tail")).position == "p4"
+            assert (await two.leaf.intake.position("tail")).position == "p4"
             previous = two.leaf._books._ledgers[CLASS].previous
             assert state == "lost" or (previous is not None and previous.readings.stored == before["stored"])
             if state == "kept":

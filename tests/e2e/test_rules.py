@@ -1,0 +1,182 @@
+"""Rules on a real server: where readings go, what is dropped, and what a request to several classes is
+promised."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from agent.config import Config, Publish, Rule, Seconds, Size, StreamClass
+from agent.contract import Request, leaf_stream
+from agent.intake import Chunk, Place, RefusedError, UnknownOutcomeError
+from tests.agents import Agent, Shelf, agent, leaf_config
+from tests.servers import World, open_world, until
+
+CLASSES = ("critical", "normal")
+RULES = [
+    Rule(metric="alarm*", class_="critical"),
+    Rule(name="debug", metric="debug*", drop=True),
+    Rule(device="pump-*", tags={"site": "north"}),
+    Rule(metric="temperature", deadband=0.5),
+]
+
+
+@pytest_asyncio.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    """A leaf with two classes."""
+    async with open_world(tmp_path, "edge-1", classes=CLASSES) as one:
+        yield one
+
+
+@pytest.fixture
+def config(world: World, tmp_path: Path) -> Config:
+    """An agent with rules; the class for alarms is small."""
+    config = leaf_config(world.leaf, tmp_path / "state", Publish(linger=Seconds(0.005)))
+    config.class_ = [StreamClass("normal"), StreamClass("critical", max_bytes=Size(64 * 1024))]
+    config.rule = RULES
+    return config
+
+
+def chunk(*readings: tuple[str, str, object], key: str | None = None, position: str | None = None) -> Chunk:
+    """A chunk of readings, each device, metric and value."""
+    lines = b"".join(
+        json.dumps({"ts": 1, "device": device, "metric": metric, "value": value}).encode() + b"\n"
+        for device, metric, value in readings
+    )
+    request = None if key is None else Request(key, zlib.crc32(lines))
+    return Chunk(lines, len(readings), request, position)
+
+
+async def rows(world: World, cls: str) -> list[dict[str, Any]]:
+    """The readings in the stream of a class, in order."""
+    shelf = Shelf(world.leaf.domain, await world.leaf.connect("agent"))
+    shelf.stream = leaf_stream(world.leaf.domain, cls)
+    return [row for batch in await shelf.rows(cls) for row in batch]
+
+
+async def values(world: World, cls: str) -> list[Any]:
+    return [row["value"] for row in await rows(world, cls)]
+
+
+def dropped(one: Agent, rule: str, reason: str) -> float:
+    return one.value("petiole_dropped_readings_total", input="http", rule=rule, reason=reason)
+
+
+async def fill(one: Agent) -> None:
+    """Fill the class of alarms."""
+    with suppress(RefusedError):
+        while True:
+            await one.leaf.intake.submit("http", "normal", chunk(("d", "alarm", os.urandom(4000).hex())))
+
+
+async def make_room(one: Agent, world: World) -> None:
+    shelf = Shelf(world.leaf.domain, await world.leaf.connect("agent"))
+    stream = leaf_stream(world.leaf.domain, "critical")
+    await shelf.js.purge(stream, (await shelf.js.stream_info(stream)).last + 1)
+    one.leaf._sender.has_room("critical")
+
+
+async def test_readings_go_where_the_rules_say_and_what_is_dropped_is_counted(
+    world: World, config: Config
+) -> None:
+    async with agent(config) as one:
+        submit = one.leaf.intake.submit
+        await submit(
+            "http", "normal", chunk(("pump-1", "alarm", 1), ("x", "debug", 2), ("pump-2", "flow", 3))
+        )
+        await submit("http", "normal", chunk(("x", "temperature", 20.0), ("x", "temperature", 20.4)))
+        await submit("http", "normal", chunk(("x", "temperature", 20.5), ("x", "temperature", 20.6)))
+        await submit("http", "normal", chunk(("x", "debug", 4)))
+        assert await rows(world, "critical") == [
+            {"ts": 1, "device": "pump-1", "metric": "alarm", "value": 1, "tags": {"site": "north"}}
+        ]
+        assert [(row["value"], row.get("tags")) for row in await rows(world, "normal")] == [
+            (3, {"site": "north"}),
+            (20.0, None),
+            (20.6, None),
+        ]
+        assert (dropped(one, "debug", "drop"), dropped(one, "rule-4", "deadband")) == (2, 2)
+        assert one.value("petiole_accepted_readings_total", input="http", **{"class": "normal"}) == 3
+
+
+async def test_a_request_to_several_classes_is_stored_once_though_one_of_them_refused_at_first(
+    world: World, config: Config
+) -> None:
+    what = chunk(("x", "flow", "f"), ("x", "alarm", "a"), ("x", "temperature", 7.0), key="k")
+    async with agent(config) as one:
+        submit = one.leaf.intake.submit
+        await fill(one)
+        for _ in range(2):
+            with pytest.raises(UnknownOutcomeError, match=r"some are stored, others were refused .*full"):
+                await submit("http", "normal", what)
+        await make_room(one, world)
+        await submit("http", "normal", what)
+        await submit("http", "normal", what)
+        assert await values(world, "normal") == ["f", 7.0]
+        assert await values(world, "critical") == ["a"]
+        await one.crash()
+    async with agent(config) as one:
+        await one.leaf.intake.submit("http", "normal", what)
+        assert await values(world, "normal") == ["f", 7.0]
+        assert await values(world, "critical") == ["a"]
+
+
+async def test_what_is_refused_by_all_classes_is_refused(world: World, config: Config) -> None:
+    async with agent(config) as one:
+        await fill(one)
+        with pytest.raises(RefusedError):
+            await one.leaf.intake.submit("http", "normal", chunk(("x", "alarm", "a"), ("x", "debug", 1)))
+        assert dropped(one, "debug", "drop") == 0, "it is counted when the rest is stored"
+
+
+async def test_a_piece_of_a_file_goes_on_where_one_of_its_classes_refused(
+    world: World, config: Config
+) -> None:
+    piece = chunk(("x", "flow", 1), ("x", "alarm", 2), ("x", "debug", 3), ("x", "flow", 4), position="p1")
+    async with agent(config) as one:
+        await fill(one)
+        with pytest.raises(RefusedError):
+            await one.leaf.intake.submit("tail", "normal", piece)
+        await one.crash()
+    config.rule = [Rule(metric="flow", class_="critical")]
+    async with agent(config) as one:
+        assert await one.leaf.intake.position("tail") == Place(None, "p1")
+        await make_room(one, world)
+        await one.leaf.intake.submit("tail", "normal", piece)
+        assert await one.leaf.intake.position("tail") == Place("p1")
+        assert await values(world, "normal") == [1, 4, 2, 3], "what was stored stays where it is"
+        assert await values(world, "critical") == []
+        await one.leaf.intake.submit("tail", "normal", chunk(("x", "flow", 5), position="p2"))
+        assert await values(world, "critical") == [5]
+
+
+async def test_a_piece_of_which_all_is_dropped_moves_the_position(world: World, config: Config) -> None:
+    async with agent(config) as one:
+        await one.leaf.intake.submit("tail", "normal", chunk(("x", "flow", 1), position="p1"))
+        await one.leaf.intake.submit("tail", "normal", chunk(("x", "debug", 1), position="p2"))
+        await one.stop()
+    async with agent(config) as one:
+        assert await one.leaf.intake.position("tail") == Place("p2")
+        assert await values(world, "normal") == [1]
+
+
+async def test_at_level_accepted_a_deadband_moves_with_what_is_stored(world: World, config: Config) -> None:
+    config.rule = [Rule(deadband=1.0)]
+    async with agent(config) as one:
+        one.leaf._publisher._levels = {"http": "accepted"}
+        await one.leaf.intake.submit("http", "normal", chunk(("x", "t", 20.0)))
+
+        async def stored() -> bool:
+            return bool(await values(world, "normal"))
+
+        await until(stored, "the reading is stored")
+        await one.leaf.intake.submit("http", "normal", chunk(("x", "t", 20.5)))
+        assert dropped(one, "rule-1", "deadband") == 1
