@@ -89,7 +89,9 @@ class Leaf:
             Limits(publish.batch_bytes, publish.batch_readings, publish.linger),
             publish.in_flight,
             metrics,
-            lambda cls: health.refusal(contract.leaf_stream(config.domain, cls)),
+            lambda cls: (
+                health.refusal(contract.leaf_stream(config.domain, cls)) or self.link.quotas.refusal(cls)
+            ),
             ledgers=ledgers,
             levels=levels,
             sending=lambda cls: self._sender.held(cls),

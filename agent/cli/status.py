@@ -60,6 +60,10 @@ def lines(status: Mapping[str, Any]) -> Iterator[str]:
         stored = f"stored up to {one['last']}, {waiting} not confirmed by the hub"
         yield f"  class {name}: {one['state']}; {stored}"
         yield f"    time to first loss: {_duration(one['seconds_to_loss'])}"
+        if why := one.get("held_back"):
+            yield f"    held back: {why}"
+        if gone := one.get("discarded"):
+            yield f"    discarded before the hub had them: {_discarded(gone)}"
         if one["state"] != status["link"]["state"]:
             yield f"    {one['sentence']}"
     for link in status["links"]:
@@ -67,6 +71,11 @@ def lines(status: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {link['kind']} {link['link']}: {link['state']} ({lag})"
     if trouble := status.get("server", {}).get("warning"):
         yield f"  server: {trouble}"
+
+
+def _discarded(gone: Mapping[str, Any]) -> str:
+    doubt = f"; {gone['in_doubt']} messages more, unless the hub has them" if gone["in_doubt"] else ""
+    return f"{gone['readings']} readings and {gone['direct']} messages of devices{doubt}"
 
 
 def _fleet(fleet: Mapping[str, Any]) -> Iterator[str]:

@@ -97,6 +97,10 @@ class Horizon:
         )
         return self.seconds[cls]
 
+    def held(self, cls: str) -> float:
+        """The bytes of a class's stream as they were last seen."""
+        return self._classes[cls].held
+
     def last(self, cls: str) -> int:
         """The last sequence that was seen of a class."""
         return self._classes[cls].last

@@ -28,6 +28,7 @@ from agent.link.seen import LinkSeen
 from agent.link.states import ORDINARY, PATIENT
 from agent.link.trim import Trimmer
 from agent.metrics import Metrics
+from agent.quotas import Quotas
 from agent.server.health import ServerHealth
 from agent.state import StateFile
 
@@ -67,6 +68,7 @@ class LeafLink:
             {cls.name: cls.max_bytes for cls in config.class_},
             config.nats.max_file_store if embedded else None,
         )
+        self.quotas = Quotas(classes, self.horizon.held, lambda: health.room)
         self.board = Board(config.domain, classes, metrics, self._watch, self._short_of_room)
         self._events: LinkEvents | None = None
         if system_seed is not None:
@@ -151,6 +153,7 @@ class LeafLink:
             "confirmed": one.confirmed,
             "hub_stream": one.hub_stream,
             "seconds_to_loss": self.horizon.seconds[cls],
+            "held_back": self.quotas.refusal(cls),
         }
 
     def declared_status(self) -> list[Mapping[str, Any]]:
@@ -180,4 +183,5 @@ class LeafLink:
         self.horizon.observe(cls, info, confirmed, asyncio.get_running_loop().time(), free)
 
     def _short_of_room(self) -> bool:
-        return self._health.room is not None and not self._health.room.enough
+        room = self._health.room
+        return self.quotas.short or (room is not None and not room.enough)

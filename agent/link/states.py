@@ -44,7 +44,8 @@ SENTENCES: Final = {
     "the hub (run ingest), or give its stream more room",
     LinkState.CAPPED: "this domain has sent as much as the hub allows it in an hour: readings wait here, "
     "nothing is lost, and it goes on by itself",
-    LinkState.DOWN: "the link to the hub is down: readings are kept here, and flow when it is back",
+    LinkState.DOWN: "the link to the hub is down: readings are kept here as long as there is room, and flow "
+    "when it is back",
     LinkState.DISCARDED: "messages {detail} went from the stream of this leaf before the hub had them: "
     "it was full and its class discards the oldest, or somebody purged or deleted them here; the audit names "
     "what is missing",

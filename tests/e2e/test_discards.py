@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import pytest_asyncio
 
@@ -47,6 +48,19 @@ async def test_a_full_stream_takes_on_and_what_it_discarded_while_the_link_was_c
     assert sum(direct for _, _, direct, _ in mine.gone) == 0, "the device's came last and are still there"
     status = road.agent.leaf.status()["classes"][CLASS]["discarded"]
     assert (status["readings"], status["in_doubt"]) == (mine.readings.discarded, 0)
+
+
+async def test_a_class_is_changed_to_discard_and_back_by_a_restart_of_the_agent(road: LossyRoad) -> None:
+    cls = road.config.class_[0]
+    for discard in ("new", "old"):
+        await road.agent.stop()
+        road.config.class_ = [msgspec.structs.replace(cls, discard=discard)]
+        await road.start_agent()
+        info = await road.shelf.js.stream_info(road.shelf.stream)
+        assert info.config["discard"] == discard
+    await road.fill(2)
+    await road.adds_up()
+    assert not await road.named()
 
 
 @pytest.mark.parametrize("end", ["crash", "stop"])
