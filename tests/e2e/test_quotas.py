@@ -61,7 +61,7 @@ async def _fill(one: Agent, cls: str, most: int) -> tuple[int, RefusedError | No
     while stored < most:
         text = os.urandom(100_000).hex()
         try:
-            await one.leaf.submit("http", cls, chunk(text))
+            await one.leaf.intake.submit("http", cls, chunk(text))
         except RefusedError as refusal:
             return stored, refusal
         stored += 100_000
@@ -166,7 +166,7 @@ async def test_the_classes_of_a_leaf_come_to_the_hub_and_a_third_is_added_while_
                 try:
                     await _flowing(one)
                     for name in known:
-                        await one.leaf.submit("http", name, chunk(f"of {name}"))
+                        await one.leaf.intake.submit("http", name, chunk(f"of {name}"))
                     wanted = {batch_subject("edge-1", name, "http") for name in known}
 
                     async def there(wanted: set[str] = wanted) -> bool:
