@@ -99,9 +99,11 @@ def keep_session(port: int, client_id: str, filter_: str) -> None:
     client.loop_stop()
 
 
-def publish(port: int, topic: str, *payloads: bytes, qos: int = 1) -> None:
+def publish(port: int, topic: str, *payloads: bytes, qos: int = 1, tls_ca: Path | None = None) -> None:
     """Publish as some device; returns when the broker has all of it."""
     client = mqtt.Client(CallbackAPIVersion.VERSION2)
+    if tls_ca is not None:
+        client.tls_set(str(tls_ca))
     client.connect("127.0.0.1", port)
     client.loop_start()
     for payload in payloads:

@@ -89,15 +89,14 @@ class MqttInput:
         """Take and store messages until `stopping` is set."""
         from agent.inputs.mqtt.session import BrokerError, Session  # with paho, where it is needed
 
+        self._up.set(0)
         await self._restore(intake, stopping)
         failures = 0
         while not stopping.is_set():
             began = time.monotonic()
             try:
-                session = Session(broker(self._options, intake.domain))
+                session = Session(broker(self._options, intake.domain), self._subscribed)
                 async with session.connected([one.filter for one in self._options.topics]):
-                    self._connecting.end()
-                    self._up.set(1)
                     self._repeats.connected(time.monotonic(), resumed=session.resumed)
                     why = await self._pump(session, intake, stopping)
             except (BrokerError, SeedError, OSError) as error:
@@ -111,6 +110,10 @@ class MqttInput:
             delay = min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** min(failures, 10))
             failures += 1
             await unless(stopping, asyncio.sleep(delay))
+
+    def _subscribed(self) -> None:
+        self._connecting.end()
+        self._up.set(1)
 
     async def _restore(self, intake: Intake, stopping: asyncio.Event) -> None:
         place, now = await unless(stopping, intake.position(self.name)), time.monotonic()

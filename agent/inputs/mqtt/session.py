@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -55,10 +55,11 @@ class Received(NamedTuple):
 
 
 class Session:
-    """A connection that lasts as long as the context of `connected`."""
+    """A connection that lasts as long as the context of `connected`; `subscribed` is called once the broker
+    has granted the subscriptions."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, broker: Broker, subscribed: Callable[[], None]) -> None:
+        self._broker, self._ready = broker, subscribed
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Received] = deque()
         self._bytes = 0
@@ -69,7 +70,7 @@ class Session:
         self._reading: int | None = None
         self._writing: int | None = None
         self._answer: asyncio.Future[str | None] = self._loop.create_future()
-        self._granted: asyncio.Future[list[int]] = self._loop.create_future()
+        self._filters: list[str] = []
         self._client = client = Client(
             CallbackAPIVersion.VERSION2,
             broker.client_id,
@@ -97,28 +98,22 @@ class Session:
 
     @contextlib.asynccontextmanager
     async def connected(self, filters: list[str]) -> AsyncIterator[None]:
-        """Connect and subscribe. Raises `BrokerError`, also when a filter is refused."""
+        """Connect and ask for the subscriptions; when they are refused, the connection is over. That is not
+        waited for: what the broker kept comes before its answer. Raises `BrokerError`."""
+        self._filters = filters
         looking: asyncio.Task[None] | None = None
         try:
-            async with asyncio.timeout(_CONNECT_SECONDS * 2):
-                await self._dial()
-                looking = asyncio.create_task(self._look())
-                if (refusal := await self._answer) is not None:
-                    raise BrokerError(f"it does not let us in: {refusal}")
-                self._client.subscribe([(one, 1) for one in filters])
-                granted = await self._granted
-                refused = [one for one, qos in zip(filters, granted, strict=False) if qos >= _REFUSED]
-                if refused:
-                    raise BrokerError(f"it refuses the subscription to {', '.join(refused)}")
+            await self._dial()
+            looking = asyncio.create_task(self._look())
+            await self._let_in()
+            self._client.subscribe([(one, 1) for one in filters])
             yield
-        except TimeoutError:
-            raise BrokerError("it does not answer in time") from None
         finally:
             if looking is not None:
                 looking.cancel()
-            self._client.on_disconnect = self._client.on_socket_close = None
-            self._client.disconnect()
+            self._client.on_disconnect = None
             self._end("closed")
+            self._client.disconnect()
             if (sock := self._client.socket()) is not None:
                 sock.close()
 
@@ -148,6 +143,15 @@ class Session:
         except (OSError, ValueError) as error:
             raise BrokerError(f"it cannot be reached: {error}") from None
         self._read_if_room()
+
+    async def _let_in(self) -> None:
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                refusal = await self._answer
+        except TimeoutError:
+            raise BrokerError("it does not answer in time") from None
+        if refusal is not None:
+            raise BrokerError(f"it does not let us in: {refusal}")
 
     async def _look(self) -> None:
         """Keep the connection alive, and notice when it is not."""
@@ -184,11 +188,17 @@ class Session:
         self._loop.call_soon_threadsafe(self._write)
 
     def _write(self) -> None:
-        sock = self._client.socket()
-        if sock is None or self._over is not None:
+        if self._over is not None:
             return
-        if self._client.want_write():
-            self._client.loop_write()
+        try:
+            if self._client.want_write():
+                self._client.loop_write()  # closes the socket when the connection broke
+        except (OSError, ValueError) as error:
+            self._end(f"the connection broke: {error}")
+            return
+        sock = self._client.socket()
+        if sock is None:
+            return
         if self._client.want_write() and self._writing is None:
             self._writing = sock.fileno()
             self._loop.add_writer(self._writing, self._write)
@@ -202,8 +212,12 @@ class Session:
             self._answer.set_result(str(reason) if reason.is_failure else None)
 
     def _subscribed(self, _client: Any, _data: Any, _mid: int, reasons: Any, _properties: Any) -> None:
-        if not self._granted.done():
-            self._granted.set_result([reason.value for reason in reasons])
+        granted = zip(self._filters, reasons, strict=False)
+        refused = [one for one, reason in granted if reason.value >= _REFUSED]
+        if refused:
+            self._end(f"it refuses the subscription to {', '.join(refused)}")
+        elif self._over is None:
+            self._ready()
 
     def _message(self, _client: Any, _data: Any, message: MQTTMessage) -> None:
         try:
@@ -239,7 +253,6 @@ class Session:
         self._waiting = deque(one for one in self._waiting if one.qos == 0)
         self._bytes = sum(len(one.payload) for one in self._waiting)
         self._arrived.set()
-        for future in (self._answer, self._granted):
-            if not future.done():
-                future.set_exception(BrokerError(why))
-                future.exception()  # whoever waits is told; nobody may
+        if not self._answer.done():
+            self._answer.set_exception(BrokerError(why))
+            self._answer.exception()  # whoever waits is told; nobody may

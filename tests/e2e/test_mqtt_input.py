@@ -1,0 +1,321 @@
+"""The `mqtt` input at a real broker, before a core that keeps what it is given in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import subprocess
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.contract import Letter
+from agent.demo.ports import free_port
+from agent.demo.proxy import Proxy
+from agent.inputs.mqtt import MqttInput, MqttOptions, session
+from agent.inputs.mqtt.topics import Topic
+from agent.intake import Chunk, Place, Reason, RefusedError
+from agent.metrics import Metrics
+from tests.broker import Mosquitto, keep_session, publish
+from tests.servers import until
+
+CLIENT = "petiole-edge-1-mqtt"
+TOPICS = [Topic(filter="plant/+/#", device="{2}", metric="{3+}"), Topic(filter="zigbee/+", metric="")]
+
+
+class Core:
+    """An honest core that is killed and begun again with what it has stored."""
+
+    domain = "edge-1"
+
+    def __init__(self) -> None:
+        self.stored: list[Chunk] = []
+        self.buried: list[Letter] = []
+        self.refuse: Exception | None = None
+        self.open = asyncio.Event()
+        self.open.set()
+        self.waiting = 0
+        self.place: Place | None = None
+
+    async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
+        assert (input_name, cls) == ("mqtt", "normal")
+        self.waiting += 1
+        try:
+            await self.open.wait()
+        finally:
+            self.waiting -= 1
+        if self.refuse is not None:
+            raise self.refuse
+        self.stored.append(chunk)
+        self.buried += chunk.letters
+
+    async def bury(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
+        self.buried += letters
+
+    async def position(self, input_name: str) -> Place:
+        if self.place is not None:
+            return self.place
+        positions = [one.position for one in self.stored if one.position is not None]
+        return Place(positions[-1]) if positions else Place()
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """Device, metric and value of all readings."""
+        lines = [json.loads(line) for one in self.stored for line in one.payload.splitlines()]
+        return [(line["device"], line["metric"], line["value"]) for line in lines]
+
+    def values(self) -> list[Any]:
+        """The values of all readings."""
+        return [value for _, _, value in self.rows()]
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Mosquitto]:
+    one = Mosquitto(tmp_path / "mosquitto", free_port())
+    one.start()
+    yield one
+    one.stop()
+
+
+@contextlib.asynccontextmanager
+async def running(core: Core, port: int, **options: Any) -> AsyncIterator[Metrics]:
+    """The input at the broker on a port; it is stopped with the context, and `core` opened."""
+    metrics, stopping = Metrics(), asyncio.Event()
+    given = {"url": f"mqtt://127.0.0.1:{port}", "topics": TOPICS, **options}
+    one = MqttInput(MqttOptions(**given), metrics)
+    assert one.check() == []
+    task = asyncio.create_task(one.run(core, stopping))
+    try:
+        yield metrics
+    finally:
+        stopping.set()
+        core.open.set()
+        async with asyncio.timeout(20):
+            await task
+
+
+def send(port: int, *values: int) -> Any:
+    return asyncio.to_thread(publish, port, "plant/p/n", *(str(value).encode() for value in values))
+
+
+async def test_a_message_becomes_readings_or_a_dead_letter(broker: Mosquitto) -> None:
+    core = Core()
+    await asyncio.to_thread(keep_session, broker.port, CLIENT, "#")
+    async with running(core, broker.port) as metrics:
+        for topic, payload in (
+            ("plant/pump.7/oil/temp", b"21.5"),
+            ("plant/pump-7/state", b'{"value": "on", "device": "other"}'),
+            ("zigbee/lamp", b'{"on": true, "power": {"now": 3, "max": null}}'),
+            ("plant/pump-7/x", b"no reading"),
+            ("elsewhere", b"1"),
+            ("zigbee/lamp", b"1"),
+        ):
+            await asyncio.to_thread(publish, broker.port, topic, payload)
+        await asyncio.to_thread(publish, broker.port, "plant/q/zero", b"0", qos=0)
+        await until(lambda: 0 in core.values() and len(core.buried) == 3, "all is taken")
+        assert core.rows() == [
+            ("pump.7", "oil.temp", 21.5),
+            ("other", "state", "on"),
+            ("edge-1", "on", True),
+            ("edge-1", "power_now", 3),
+            ("q", "zero", 0),
+        ]
+        assert [(one.at, one.received) for one in core.buried] == [
+            ("plant/pump-7/x", b"no reading"),
+            ("elsewhere", b"1"),
+            ("zigbee/lamp", b"1"),
+        ]
+        sample = metrics.registry.get_sample_value
+        for reason, count in (("bad_message", 2), ("bad_topic", 1)):
+            labels = {"input": "mqtt", "reason": reason}
+            assert sample("petiole_invalid_requests_total", labels) == count
+
+
+async def test_the_broker_keeps_what_is_not_stored(broker: Mosquitto) -> None:
+    core = Core()
+    await asyncio.to_thread(keep_session, broker.port, CLIENT, "plant/#")
+    core.open.clear()
+    core.refuse = RefusedError(Reason.FULL, "full", 0.05)
+    async with running(core, broker.port):
+        await send(broker.port, 1, 2, 3)
+        await until(lambda: core.waiting == 1, "the first message waits for the core")
+    assert core.stored == []
+    core.refuse = None
+    async with running(core, broker.port):
+        await send(broker.port, 4)
+        await until(lambda: len(core.values()) >= 4, "all is stored")
+    assert core.values() == [1, 2, 3, 4]
+
+
+async def test_what_was_stored_and_not_acknowledged_is_stored_once(broker: Mosquitto) -> None:
+    core, proxy = Core(), Proxy(broker.port)
+    await proxy.start()
+    await asyncio.to_thread(keep_session, broker.port, CLIENT, "plant/#")
+    core.open.clear()
+    async with running(core, proxy.port):
+        await send(broker.port, 1, 2)
+        await until(lambda: core.waiting == 1, "a message is being stored")
+        proxy.cut()
+        core.open.set()
+        await until(lambda: core.values()[:1] == [1], "it is stored, and cannot be acknowledged")
+        await send(broker.port, 3)
+        proxy.restore()
+        await until(lambda: core.values()[-1] == 3, "the broker has sent the rest")
+        assert core.values() == [1, 2, 3]
+        # Another process knows as well: as if killed before its acknowledgements had left.
+        core.open.clear()
+        await send(broker.port, 4)
+        await until(lambda: core.waiting == 1, "a message is being stored")
+        proxy.cut()
+        core.open.set()
+        await until(lambda: core.values()[-1] == 4, "it is stored")
+    await proxy.stop()
+    async with running(core, broker.port):
+        await send(broker.port, 5)
+        await until(lambda: core.values()[-1] == 5, "the broker has sent the rest")
+    assert core.values() == [1, 2, 3, 4, 5]
+
+
+async def test_a_piece_that_was_stored_in_part_is_handed_in_again_as_it_was(broker: Mosquitto) -> None:
+    core = Core()
+    await asyncio.to_thread(keep_session, broker.port, CLIENT, "plant/#")
+    await send(broker.port, 1, 2, 3)
+    core.open.clear()
+    handed: list[Chunk] = []
+    core.refuse = RefusedError(Reason.FULL, "full", 30.0)
+    submit = core.submit
+
+    async def note(input_name: str, cls: str, chunk: Chunk) -> None:
+        handed.append(chunk)
+        await submit(input_name, cls, chunk)
+
+    core.submit = note  # type: ignore[method-assign]
+    async with running(core, broker.port):
+        await until(lambda: core.waiting == 1, "a piece is being stored")
+    core.refuse = None
+    core.place = Place(None, handed[-1].position)
+    async with running(core, broker.port):
+        await until(lambda: len(core.values()) >= 3, "all is stored")
+    again = core.stored[0]
+    assert (again.position, again.count) == (handed[0].position, handed[0].count)
+    assert core.values() == [1, 2, 3]
+
+
+async def test_what_waits_here_is_bounded(broker: Mosquitto, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "MAX_WAITING", 3)
+    waiting: list[int] = []
+    message = session.Session._message
+
+    def note(self: session.Session, *given: Any) -> None:
+        message(self, *given)
+        waiting.append(len(self._waiting))
+
+    monkeypatch.setattr(session.Session, "_message", note)
+    core = Core()
+    await asyncio.to_thread(keep_session, broker.port, CLIENT, "plant/#")
+    core.open.clear()
+    await send(broker.port, *range(20))
+    async with running(core, broker.port):
+        await send(broker.port, *range(20, 40))
+        await until(lambda: bool(waiting) and waiting[-1] == 3, "no more is read")
+        core.open.set()
+        await until(lambda: len(core.values()) == 40, "the rest comes when there is room")
+    assert core.values() == list(range(40))
+    assert max(waiting) == 3
+
+
+# paho leaves a socket to the garbage collector when the handshake fails.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_a_broker_is_trusted_by_its_certificate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    command = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=broker"
+    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
+    making = ["openssl", *command.split(), *names]
+    await asyncio.to_thread(subprocess.run, making, check=True, capture_output=True)
+    lines = f"allow_anonymous true\ncertfile {cert}\nkeyfile {key}"
+    broker = Mosquitto(tmp_path / "broker", free_port(), lines)
+    broker.start()
+    try:
+        core, url = Core(), f"mqtts://127.0.0.1:{broker.port}"
+        async with running(core, broker.port, url=url, tls_ca=cert) as metrics:
+            labels = {"input": "mqtt"}
+            await until(lambda: metrics.registry.get_sample_value("petiole_input_up", labels) == 1, "up")
+            large = json.dumps("x" * 30_000).encode()
+            await asyncio.to_thread(publish, broker.port, "plant/p/n", large, b"1", tls_ca=cert)
+            await until(lambda: core.values() == ["x" * 30_000, 1], "it is stored")
+        async with running(Core(), broker.port, url=url):
+            await until(lambda: "CERTIFICATE_VERIFY_FAILED" in capsys.readouterr().out, "nobody signed it")
+    finally:
+        broker.stop()
+
+
+async def test_a_broker_that_goes_away_and_comes_back_is_found_again(broker: Mosquitto) -> None:
+    core = Core()
+    async with running(core, broker.port) as metrics:
+
+        def up() -> float | None:
+            return metrics.registry.get_sample_value("petiole_input_up", {"input": "mqtt"})
+
+        await until(lambda: up() == 1, "the broker is connected")
+        await send(broker.port, 1)
+        await until(lambda: core.values() == [1], "it is stored")
+        await asyncio.to_thread(broker.stop)
+        await until(lambda: up() == 0, "the input is down")
+        await asyncio.to_thread(broker.start)
+        await send(broker.port, 2)
+        await until(lambda: core.values() == [1, 2], "the broker has kept the session")
+
+
+async def test_a_broker_that_refuses_is_tried_again_and_told_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    acl, secret = tmp_path / "acl", tmp_path / "secret"
+    acl.write_text("user petiole\ntopic read plant/#\n")
+    acl.chmod(0o600)
+    secret.touch(0o600)
+    secret.write_text("right\n")
+    users = tmp_path / "users"
+    users.touch(0o600)
+    # mosquitto_passwd is of another package: the hash of "right", as that program writes it.
+    users.write_text(f"petiole:{_hashed('right')}\n")
+    broker = Mosquitto(tmp_path / "broker", free_port(), f"password_file {users}\nacl_file {acl}")
+    broker.start()
+    try:
+        core = Core()
+        own: dict[str, Any] = {"user": "petiole", "password_file": secret}
+        async with running(core, broker.port, **own) as metrics:
+            await until(
+                lambda: metrics.registry.get_sample_value("petiole_input_up", {"input": "mqtt"}) == 1, "up"
+            )
+        secret.write_text("wrong\n")
+        async with running(core, broker.port, **own):
+            await until(lambda: "does not let us in" in capsys.readouterr().out, "it is told")
+    finally:
+        broker.stop()
+
+
+def _hashed(password: str) -> str:
+    import base64
+    import hashlib
+
+    salt = b"0123456789ab"
+    digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, 101)
+    return f"$7$101${base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}"
+
+
+def test_options_that_cannot_work_are_told_at_once(tmp_path: Path) -> None:
+    options = MqttOptions(
+        url="http://x", topics=[Topic(filter="a#")], password_file=tmp_path / "none", tls_cert=tmp_path
+    )
+    told = MqttInput(options, Metrics()).check()
+    for part in ("url", "filter", "cannot be read", "without user", "tls_key"):
+        assert any(part in one for one in told), (part, told)
+    assert (
+        MqttInput(MqttOptions(url="mqtt://u:p@h", topics=[]), Metrics())
+        .check()[0]
+        .startswith("input 'mqtt': url is no broker without a user in it")
+    )
