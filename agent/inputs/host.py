@@ -1,4 +1,4 @@
-"""The input `host`: how the machine itself does, read by psutil at a fixed interval.
+"""The input `host`: how the machine itself does, read by psutil and from /proc at a fixed interval.
 
 A sample that is refused is dropped (the core counts it as refused) and the next one is taken when it is due:
 samples never queue up. Readings of one sample share one `ts`; `device` is the domain. In base units:
@@ -7,21 +7,37 @@ samples never queue up. Readings of one sample share one `ts`; `device` is the d
   both of the time since the sample before; `load_1m`, `load_5m`, `load_15m`; `uptime_seconds`.
 - memory: `memory_total_bytes`, `memory_used_bytes`, `memory_available_bytes`, `swap_total_bytes`,
   `swap_used_bytes`.
-- disk: `disk_total_bytes`, `disk_used_bytes`, `disk_free_bytes` (tag `mount`, one a local device); since
-  the machine's start `disk_read_bytes`, `disk_written_bytes`, `disk_reads`, `disk_writes`,
-  `disk_busy_seconds` (tag `disk`).
+- disk: `disk_total_bytes`, `disk_used_bytes`, `disk_free_bytes`, `disk_inodes`, `disk_free_inodes` (tag
+  `mount`, one a local device); since the machine's start `disk_read_bytes`, `disk_written_bytes`,
+  `disk_reads`, `disk_writes`, `disk_busy_seconds` (tag `disk`).
 - network, without the loopback and the ends of containers, since the machine's start:
   `network_received_bytes`, `network_sent_bytes`, `network_received_packets`, `network_sent_packets`,
   `network_receive_errors`, `network_send_errors`, `network_receive_drops`, `network_send_drops` (tag
   `interface`).
 - temperature: `temperature_celsius` (tags `chip`, `sensor`), where the machine has sensors.
+- system: `processes`, `threads`, `threads_running`, `open_files`, `open_files_limit`.
+- pressure, where the kernel accounts for it: the share of the last ten seconds in which `some` or all
+  (`full`) tasks waited, `pressure_percent`, and for how long since the machine's start, `pressure_seconds`
+  (tags `resource`: cpu, memory, io; `share`).
+- sockets: `tcp_connections`, `tcp_time_wait`, `tcp_orphans`; since the machine's start
+  `tcp_retransmitted_segments`, `tcp_failed_attempts`, `udp_unclaimed_datagrams`, `udp_receive_errors`,
+  `udp_receive_buffer_errors`, `udp_send_buffer_errors`.
+
+And these only when they are asked for:
+- cores: `cpu_core_percent` (tag `core`), since the sample before.
+- fans: `fan_rpm` (tags `chip`, `fan`).
+- battery: `battery_percent`, `battery_plugged` (1 or 0).
+- container, of the control group (version 2) that the agent is in: `cgroup_memory_bytes`, `cgroup_processes`,
+  `cgroup_cpu_seconds`, `cgroup_throttled_seconds`, `cgroup_oom_kills`; where there is a limit
+  `cgroup_memory_limit_bytes`, `cgroup_processes_limit`, `cgroup_cpu_limit_cores`.
 
 Options (`[[input]]` with `type = "host"`):
 - `name` ("host"): names the input in batch subjects and metrics.
 - `class` ("normal"): the class of its readings.
 - `ack` ("stored"): "accepted", "stored" or "hub": what is waited for before the next sample is handed in.
 - `interval` ("10s"): seconds from sample to sample.
-- `collect` (all): which of "cpu", "memory", "disk", "network", "temperature".
+- `collect` (all but the last four): which of the groups above.
+- `mounts` ([]), `no_mounts` ([]): globs for mount points: those to measure (none: all), and those not to.
 """
 
 from __future__ import annotations
@@ -35,10 +51,12 @@ import structlog
 from agent import contract
 from agent.clock import wall_ns
 from agent.config import Seconds
+from agent.inputs.kernel import Measure
+from agent.inputs.names import Names
 from agent.inputs.options import InputOptions
 from agent.inputs.report import Fault
 from agent.inputs.samples import Line, SampleStore, check_interval, encode, next_due
-from agent.inputs.sampling import GROUPS, Group, Measure, Sample, Sampler
+from agent.inputs.sampling import GROUPS, USUAL, Group, Sample, Sampler
 from agent.inputs.stopping import unless
 from agent.intake import Chunk, Intake
 from agent.metrics import Metrics
@@ -51,7 +69,9 @@ class HostOptions(InputOptions, tag="host", kw_only=True):
 
     name: str = "host"
     interval: Seconds = Seconds(10.0)
-    collect: list[Group] = msgspec.field(default_factory=lambda: list(GROUPS))
+    collect: list[Group] = msgspec.field(default_factory=lambda: list(USUAL))
+    mounts: list[str] = msgspec.field(default_factory=list)
+    no_mounts: list[str] = msgspec.field(default_factory=list)
 
 
 class HostInput:
@@ -76,7 +96,11 @@ class HostInput:
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Take and store samples until `stopping` is set."""
-        sampler = Sampler(tuple(group for group in GROUPS if group in self._options.collect))
+        options = self._options
+        sampler = Sampler(
+            tuple(group for group in GROUPS if group in options.collect),
+            Names(options.mounts, options.no_mounts).wants,
+        )
         loop = asyncio.get_running_loop()
         due = loop.time()
         while not stopping.is_set():

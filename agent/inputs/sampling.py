@@ -11,8 +11,35 @@ from typing import Final, Literal, NamedTuple
 
 import psutil
 
-Group = Literal["cpu", "memory", "disk", "network", "temperature"]
-GROUPS: Final[tuple[Group, ...]] = ("cpu", "memory", "disk", "network", "temperature")
+from agent.inputs import kernel
+from agent.inputs.kernel import Measure
+
+Group = Literal[
+    "cpu",
+    "memory",
+    "disk",
+    "network",
+    "temperature",
+    "system",
+    "pressure",
+    "sockets",
+    "cores",
+    "fans",
+    "battery",
+    "container",
+]
+USUAL: Final[tuple[Group, ...]] = (
+    "cpu",
+    "memory",
+    "disk",
+    "network",
+    "temperature",
+    "system",
+    "pressure",
+    "sockets",
+)
+"""What is collected unless it is said otherwise."""
+GROUPS: Final[tuple[Group, ...]] = (*USUAL, "cores", "fans", "battery", "container")
 _MODES: Final = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 """The modes that add up to all of the time: the kernel counts guests within `user` and `nice`."""
 _IMAGES: Final = frozenset({"squashfs", "erofs", "iso9660"})
@@ -20,14 +47,6 @@ _IMAGES: Final = frozenset({"squashfs", "erofs", "iso9660"})
 _NO_DISKS: Final = ("loop", "ram", "zram")
 _NO_INTERFACES: Final = ("lo", "veth")
 _BLOCK: Final = Path("/sys/block")
-
-
-class Measure(NamedTuple):
-    """One measured value."""
-
-    metric: str
-    value: float
-    tags: Mapping[str, str] = {}
 
 
 class Sample(NamedTuple):
@@ -41,18 +60,29 @@ class Sampler:
     """Takes samples of some groups. May block, so it is called in a thread, in any one but never in two at
     once."""
 
-    def __init__(self, groups: tuple[Group, ...]) -> None:
-        self._groups = groups
+    def __init__(
+        self, groups: tuple[Group, ...], wanted: Callable[[str], bool] = lambda _mount: True
+    ) -> None:
+        """`wanted` says of which mount points the file systems are measured."""
+        self._groups, self._wanted = groups, wanted
         self._cpu: dict[str, float] | None = None
+        self._cores: list[dict[str, float]] = []
 
     def sample(self) -> Sample:
         """Measure everything once. A group that fails takes nothing else with it."""
         takers: dict[Group, Callable[[], Iterator[Measure]]] = {
             "cpu": self._take_cpu,
             "memory": _memory,
-            "disk": _disks,
+            "disk": self._take_disks,
             "network": _network,
             "temperature": _temperatures,
+            "system": kernel.system,
+            "pressure": kernel.pressure,
+            "sockets": kernel.sockets,
+            "cores": self._take_cores,
+            "fans": _fans,
+            "battery": _battery,
+            "container": kernel.container,
         }
         measures: list[Measure] = []
         problems: dict[str, str] = {}
@@ -75,6 +105,20 @@ class Sampler:
         for span, load in zip(("1m", "5m", "15m"), os.getloadavg(), strict=True):
             yield Measure(f"load_{span}", round(load, 2))
         yield Measure("uptime_seconds", round(time.clock_gettime(time.CLOCK_BOOTTIME), 3))
+
+    def _take_cores(self) -> Iterator[Measure]:
+        before, self._cores = self._cores, [one._asdict() for one in psutil.cpu_times(percpu=True)]
+        for number, (was, now) in enumerate(zip(before, self._cores, strict=False)):
+            shares = cpu_shares(was, now)
+            if shares:
+                busy = round(100.0 - shares["idle"] - shares["iowait"], 2)
+                yield Measure("cpu_core_percent", busy, {"core": str(number)})
+
+    def _take_disks(self) -> Iterator[Measure]:
+        yield from _disks()
+        for mount in mounts((one.device, one.mountpoint, one.fstype) for one in psutil.disk_partitions()):
+            if self._wanted(mount):
+                yield from _usage(mount)
 
 
 def cpu_shares(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
@@ -104,12 +148,18 @@ def _disks() -> Iterator[Measure]:
             yield Measure("disk_reads", io.read_count, tags)
             yield Measure("disk_writes", io.write_count, tags)
             yield Measure("disk_busy_seconds", io.busy_time / 1000.0, tags)
-    for mount in mounts((one.device, one.mountpoint, one.fstype) for one in psutil.disk_partitions()):
-        usage = psutil.disk_usage(mount)
-        tags = {"mount": _text(mount)}
-        yield Measure("disk_total_bytes", usage.total, tags)
-        yield Measure("disk_used_bytes", usage.used, tags)
-        yield Measure("disk_free_bytes", usage.free, tags)
+
+
+def _usage(mount: str) -> Iterator[Measure]:
+    """Room in a file system; that which is kept for root is neither used nor free, as in df(1)."""
+    found = os.statvfs(mount)
+    tags = {"mount": _text(mount)}
+    yield Measure("disk_total_bytes", found.f_blocks * found.f_frsize, tags)
+    yield Measure("disk_used_bytes", (found.f_blocks - found.f_bfree) * found.f_frsize, tags)
+    yield Measure("disk_free_bytes", found.f_bavail * found.f_frsize, tags)
+    if found.f_files:  # some file systems count none
+        yield Measure("disk_inodes", found.f_files, tags)
+        yield Measure("disk_free_inodes", found.f_favail, tags)
 
 
 def mounts(partitions: Iterator[tuple[str, str, str]]) -> list[str]:
@@ -147,6 +197,20 @@ def _temperatures() -> Iterator[Measure]:
             yield Measure(
                 "temperature_celsius", sensor.current, {"chip": chip, "sensor": _text(label + number)}
             )
+
+
+def _fans() -> Iterator[Measure]:
+    for chip, fans in psutil.sensors_fans().items():
+        for number, fan in enumerate(fans, 1):
+            yield Measure("fan_rpm", fan.current, {"chip": chip, "fan": _text(fan.label or str(number))})
+
+
+def _battery() -> Iterator[Measure]:
+    battery = psutil.sensors_battery()
+    if battery is not None:
+        yield Measure("battery_percent", round(battery.percent, 2))
+        if battery.power_plugged is not None:
+            yield Measure("battery_plugged", float(battery.power_plugged))
 
 
 def _text(name: str) -> str:

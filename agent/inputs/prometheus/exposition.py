@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import io
 import math
-import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from fnmatch import translate
 from string import Formatter
 from typing import Any, Final
 
 from agent import contract
+from agent.inputs.names import Names
 from agent.inputs.samples import Line, encode
 from agent.inputs.sift import sift
 
@@ -24,23 +23,6 @@ _OPEN: Final = "application/openmetrics-text"
 
 class ExpositionError(ValueError):
     """What came is no exposition; the text says why."""
-
-
-class Names:
-    """Which samples are wanted, by globs for their names: those of `keep` (none: all) that are not of
-    `drop`."""
-
-    def __init__(self, keep: Sequence[str], drop: Sequence[str]) -> None:
-        self._keep = _any_of(keep or ["*"])
-        self._drop = _any_of(drop)
-
-    def wants(self, name: str) -> bool:
-        """Whether samples of this name are wanted."""
-        return self._keep.match(name) is not None and self._drop.match(name) is None
-
-
-def _any_of(globs: Sequence[str]) -> re.Pattern[str]:
-    return re.compile("|".join(map(translate, globs)) or r"(?!)")
 
 
 class Device:

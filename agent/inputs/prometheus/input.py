@@ -41,8 +41,9 @@ from agent import contract
 from agent.clock import wall_ns
 from agent.config import Seconds, Size
 from agent.inputs.http.access import AccessError, is_loopback, read_token
+from agent.inputs.names import Names
 from agent.inputs.options import InputOptions
-from agent.inputs.prometheus.exposition import Device, ExpositionError, Names, Part, Reading
+from agent.inputs.prometheus.exposition import Device, ExpositionError, Part, Reading
 from agent.inputs.prometheus.scrape import Limits, ScrapeError, scrape, trust
 from agent.inputs.report import Fault
 from agent.inputs.samples import Line, SampleStore, check_interval, encode, next_due

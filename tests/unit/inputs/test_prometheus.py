@@ -28,8 +28,9 @@ from prometheus_client.openmetrics import exposition
 
 from agent import contract
 from agent.config import Seconds, Size
+from agent.inputs.names import Names
 from agent.inputs.prometheus import PrometheusInput, PrometheusOptions
-from agent.inputs.prometheus.exposition import Device, ExpositionError, Names, Reading
+from agent.inputs.prometheus.exposition import Device, ExpositionError, Reading
 from agent.intake import Chunk, Place, Reason, RefusedError
 from agent.metrics import Metrics
 from tests.intakes import NoLetters
@@ -83,7 +84,7 @@ async def scraping(
     core: Core, *urls: str, metrics: Metrics | None = None, **options: Any
 ) -> AsyncIterator[None]:
     stopping = asyncio.Event()
-    settings: dict[str, Any] = {"interval": Seconds(0.1), "timeout": Seconds(0.1), **options}
+    settings: dict[str, Any] = {"interval": Seconds(0.1), "timeout": Seconds(10.0), **options}
     one = PrometheusInput(PrometheusOptions(urls=list(urls), **settings), metrics or Metrics())
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
         group.create_task(one.run(core, stopping))
@@ -211,7 +212,7 @@ async def test_one_that_never_answers_and_one_that_never_ends_are_given_up_in_ti
         return response
 
     async with exposing(silent) as one, exposing(endless) as other:
-        async with scraping(core, one, other, metrics=metrics):
+        async with scraping(core, one, other, metrics=metrics, timeout=Seconds(0.2)):
             await until(lambda: len({row["tags"]["instance"] for row in core.rows}) == 2)
         hold.set()
     assert set(core.values("up")) == {0}

@@ -1,0 +1,129 @@
+"""What the kernel says of a machine in small files of /proc and /sys, as measures of the input `host`. Linux.
+A file that this kernel does not have gives no measure."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+PROC: Final = Path("/proc")
+CGROUPS: Final = Path("/sys/fs/cgroup")
+_RESOURCES: Final = ("cpu", "memory", "io")
+_SOCKETS: Final = {
+    ("Tcp", "CurrEstab"): "tcp_connections",
+    ("Tcp", "RetransSegs"): "tcp_retransmitted_segments",
+    ("Tcp", "AttemptFails"): "tcp_failed_attempts",
+    ("Udp", "NoPorts"): "udp_unclaimed_datagrams",
+    ("Udp", "InErrors"): "udp_receive_errors",
+    ("Udp", "RcvbufErrors"): "udp_receive_buffer_errors",
+    ("Udp", "SndbufErrors"): "udp_send_buffer_errors",
+}
+"""See RFC 1213 for what the kernel counts under these names."""
+_OFF: Final = (errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS)
+_SPENT: Final = {"usage_usec": "cgroup_cpu_seconds", "throttled_usec": "cgroup_throttled_seconds"}
+_WAITING: Final = {"tw": "tcp_time_wait", "orphan": "tcp_orphans"}
+
+
+class Measure(NamedTuple):
+    """One measured value."""
+
+    metric: str
+    value: float
+    tags: Mapping[str, str] = {}
+
+
+def system(proc: Path = PROC) -> Iterator[Measure]:
+    """Processes, threads and open files of the whole machine."""
+    yield Measure("processes", sum(name.isdigit() for name in os.listdir(proc)))  # noqa: PTH208 - faster
+    running, _, threads = (proc / "loadavg").read_text().split()[3].partition("/")
+    yield Measure("threads", int(threads))
+    yield Measure("threads_running", int(running))
+    opened, _, most = (proc / "sys/fs/file-nr").read_text().split()
+    yield Measure("open_files", int(opened))
+    yield Measure("open_files_limit", float(most))
+
+
+def pressure(proc: Path = PROC) -> Iterator[Measure]:
+    """How long some or all tasks waited for a resource: Documentation/accounting/psi.rst of Linux."""
+    for resource in _RESOURCES:
+        for line in _read(proc / "pressure" / resource).splitlines():
+            share, *pairs = line.split()
+            found = dict(pair.split("=") for pair in pairs)
+            tags = {"resource": resource, "share": share}
+            yield Measure("pressure_percent", float(found["avg10"]), tags)
+            yield Measure("pressure_seconds", int(found["total"]) / 1e6, tags)
+
+
+def sockets(proc: Path = PROC) -> Iterator[Measure]:
+    """Connections and what went wrong with them, over IPv4 and IPv6 (UDP: IPv4)."""
+    counted = _tables(_read(proc / "net/snmp"))
+    for (protocol, name), metric in _SOCKETS.items():
+        if name in counted.get(protocol, {}):
+            yield Measure(metric, counted[protocol][name])
+    for line in _read(proc / "net/sockstat").splitlines():
+        kind, *words = line.split()
+        if kind == "TCP:":
+            found = dict(zip(words[::2], words[1::2], strict=False))
+            for name, metric in _WAITING.items():
+                if name in found:
+                    yield Measure(metric, int(found[name]))
+
+
+def container(cgroups: Path = CGROUPS, proc: Path = PROC) -> Iterator[Measure]:
+    """What the control group of this agent, version 2, uses and may use: Documentation/admin-guide/cgroup-v2
+    of Linux. Without a limit there is no measure of it."""
+    own = next((one[3:] for one in _read(proc / "self/cgroup").splitlines() if one.startswith("0::")), "/")
+    folder = cgroups / own.strip("/")
+    if not (folder / "memory.current").exists():
+        folder = cgroups  # with a namespace of its own a container sees its group as the root
+    files = {
+        "memory.current": "cgroup_memory_bytes",
+        "memory.max": "cgroup_memory_limit_bytes",
+        "pids.current": "cgroup_processes",
+        "pids.max": "cgroup_processes_limit",
+    }
+    for name, metric in files.items():
+        text = _read(folder / name).strip()
+        if text.isdigit():
+            yield Measure(metric, int(text))
+    quota, _, period = _read(folder / "cpu.max").strip().partition(" ")
+    if quota.isdigit() and period.isdigit():
+        yield Measure("cgroup_cpu_limit_cores", int(quota) / int(period))
+    spent = _pairs(_read(folder / "cpu.stat"))
+    for name, metric in (
+        ("usage_usec", "cgroup_cpu_seconds"),
+        ("throttled_usec", "cgroup_throttled_seconds"),
+    ):
+        if name in spent:
+            yield Measure(metric, spent[name] / 1e6)
+    killed = _pairs(_read(folder / "memory.events")).get("oom_kill")
+    if killed is not None:
+        yield Measure("cgroup_oom_kills", killed)
+
+
+def _read(path: Path) -> str:
+    """What a file holds; nothing where this kernel does not have it, or has it switched off."""
+    try:
+        return path.read_text()
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except OSError as error:
+        if error.errno in _OFF:
+            return ""
+        raise
+
+
+def _pairs(text: str) -> dict[str, int]:
+    return {name: int(value) for name, _, value in (line.partition(" ") for line in text.splitlines())}
+
+
+def _tables(text: str) -> dict[str, dict[str, int]]:
+    """Pairs of lines: names, then values, both behind `Protocol:`."""
+    lines = [line.split() for line in text.splitlines() if line]
+    return {
+        names[0].rstrip(":"): {name: int(value) for name, value in zip(names[1:], values[1:], strict=False)}
+        for names, values in zip(lines[::2], lines[1::2], strict=False)
+    }
