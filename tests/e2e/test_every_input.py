@@ -145,7 +145,8 @@ def test_what_an_input_cannot_take_is_counted_and_the_next_reading_is_stored(
         assert leaf.metric("petiole_accepted_readings_total", input=entry.name) - dead == len(entry.bad)
     wait_for(lambda: stored(leaf, entry) > 0, "something is stored")
     assert leaf.metric("petiole_input_up", input=entry.name) == 1
-    assert leaf.metric("petiole_accepted_readings_total", input=entry.name) >= stored(leaf, entry)
+    already = stored(leaf, entry)  # looked at first, for an input may go on meanwhile
+    assert leaf.metric("petiole_accepted_readings_total", input=entry.name) >= already
 
 
 def test_a_full_stream_holds_an_input_up_and_more_room_lets_it_go_on(leaf: Agent, entry: Entry) -> None:
