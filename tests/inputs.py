@@ -3,6 +3,7 @@ what it must refuse. An input that is added joins by one entry in `INPUTS`."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import sys
@@ -15,7 +16,12 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
+import nats
+import nats.errors
+
+from agent.contract import inbox_prefix
 from agent.demo.plan import Member
+from agent.server.permissions import DEVICE
 from tests.agent_process import WAIT_SECONDS, Agent
 from tests.broker import broker_beside, broker_port, publish
 
@@ -121,6 +127,43 @@ def _say_until_stored(agent: Agent, numbers: range) -> None:
             time.sleep(0.05)
 
 
+def _ask(agent: Agent, payload: bytes, ident: str) -> dict[str, object]:
+    """What a request to the agent on its own server is answered, empty when nobody answers."""
+
+    async def ask() -> dict[str, object]:
+        client = await nats.connect(
+            agent.member.nats_url,
+            nkeys_seed=str(agent.member.state / "keys" / "device.nk"),
+            inbox_prefix=inbox_prefix(DEVICE).encode(),
+            allow_reconnect=False,
+        )
+        try:
+            answer = await client.request("plant.n", payload, timeout=3, headers={"Nats-Msg-Id": ident})
+            found: dict[str, object] = json.loads(answer.data)
+            return found
+        finally:
+            await client.close()
+
+    try:
+        return asyncio.run(ask())
+    except (nats.errors.Error, OSError):
+        return {}
+
+
+def _ask_once(agent: Agent, body: bytes) -> None:
+    _ask(agent, body, f"once-{zlib.crc32(body)}")
+
+
+def _ask_until_stored(agent: Agent, numbers: range) -> None:
+    """A careful program: the same request under the same id until it is stored."""
+    for first in range(numbers.start, numbers.stop, 5):
+        body = lines(range(first, min(first + 5, numbers.stop)))
+        deadline = time.monotonic() + WAIT_SECONDS
+        while "stored" not in _ask(agent, body, f"k{first}"):
+            assert time.monotonic() < deadline, "never stored"
+            time.sleep(0.05)
+
+
 _PRINTS = [
     sys.executable,
     "-S",
@@ -190,6 +233,13 @@ INPUTS = {
                 f'type = "prometheus"\nurls = ["{member.admin_url}/metrics"]\n'
                 'interval = "100ms"\ntimeout = "100ms"\n'
             ),
+        ),
+        Entry(
+            "nats",
+            lambda _: 'type = "nats"\n[[input.subjects]]\nfilter = "plant.>"\n',
+            _ask_until_stored,
+            _ask_once,
+            ((_NO_READING, "bad_message"), (b"\xff\x00{[\n", "bad_message"), (_LARGE_LINE, "bad_message")),
         ),
         Entry("host", lambda _: 'type = "host"\ninterval = "100ms"\n'),
     )

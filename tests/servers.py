@@ -305,14 +305,17 @@ def make_leaf(
     link: Path,
     machine: str = "test",
     links: tuple[LinkRights, ...] = (),
+    heard: tuple[str, ...] = (),
 ) -> Leaf:
-    """A leaf that is not started yet, dialling the hub through `proxy`."""
+    """A leaf that is not started yet, dialling the hub through `proxy`; local programs may publish to the
+    agent on `heard`."""
     paths, public = _keys(directory, _LEAF_KEYS)
     config = LeafConfig(
         server_name=server_name(domain, machine),
         domain=domain,
         classes=classes,
         links=links,
+        heard=heard,
         listen=f"127.0.0.1:{free_port()}",
         store_dir=directory / "store",
         max_file_store=_STORE,

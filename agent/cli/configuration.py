@@ -10,6 +10,8 @@ import typer
 from agent.config import Config, ConfigError, load
 from agent.contract import Exit
 from agent.inputs import INPUTS
+from agent.inputs.nats import LocalServer
+from agent.server.setup import identities
 
 ConfigFile = Annotated[
     Path, typer.Option("--config", "-c", help="The configuration file (TOML).", show_default=False)
@@ -34,3 +36,8 @@ def end(problems: list[str], code: Exit = Exit.USAGE) -> NoReturn:
     for problem in problems:
         typer.echo(f"petiole: {problem}", err=True)
     raise typer.Exit(code)
+
+
+def local_server(config: Config) -> LocalServer:
+    """The leaf's own server, as inputs that need it know it."""
+    return LocalServer(f"nats://{config.nats.listen}", identities(config).account)

@@ -11,9 +11,9 @@ import typer
 
 from agent import daemon, logs
 from agent.admin.server import AdminServer
-from agent.cli.configuration import ConfigFile, configuration, end, read
+from agent.cli.configuration import ConfigFile, configuration, end, local_server, read
 from agent.config import Config, ConfigError, listen_address
-from agent.inputs import INPUTS
+from agent.inputs import make_inputs
 from agent.intake import Input
 from agent.metrics import Metrics
 from agent.server.setup import identities, taken_ports
@@ -36,7 +36,7 @@ def command(config: ConfigFile) -> None:
 
 
 def _inputs(settings: Config, metrics: Metrics) -> list[Input]:
-    return [INPUTS[options.__struct_config__.tag].make(options, metrics) for options in settings.input]
+    return make_inputs(settings.input, metrics, local_server(settings))
 
 
 def _qos0(settings: Config, metrics: Metrics) -> list[Input]:

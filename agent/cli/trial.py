@@ -18,10 +18,11 @@ import msgspec
 import typer
 
 from agent import logs
-from agent.cli.configuration import ConfigFile, configuration, end
+from agent.cli.configuration import ConfigFile, configuration, end, local_server
 from agent.config import Config, Log, Seconds
 from agent.contract import Exit
-from agent.inputs import INPUTS
+from agent.inputs import make_inputs
+from agent.inputs.nats import LocalServer
 from agent.intake import Input
 from agent.metrics import Metrics
 from agent.trial import Screen, run
@@ -58,7 +59,8 @@ def command(
     logs.set_up(Log("error" if settings.log.level == "error" else "warning", settings.log.format))
     metrics = Metrics()
     chosen = _chosen(settings, inputs)
-    made = [_made(one, metrics, from_start) for one in chosen if _kind(one) not in _NOT_RUN]
+    server = local_server(settings)
+    made = [_made(one, metrics, server, from_start) for one in chosen if _kind(one) not in _NOT_RUN]
     able = [one for one in made if not _told(one)]
     for one in chosen:
         if (why := _NOT_RUN.get(_kind(one))) is not None:
@@ -88,10 +90,10 @@ def _chosen(settings: Config, names: Sequence[str] | None) -> list[Any]:
     return [one for one in settings.input if not names or one.name in names]
 
 
-def _made(options: Any, metrics: Metrics, from_start: bool) -> Input:
+def _made(options: Any, metrics: Metrics, server: LocalServer, from_start: bool) -> Input:
     if "start" in options.__struct_fields__:
         options = msgspec.structs.replace(options, start="beginning" if from_start else "end")
-    return INPUTS[_kind(options)].make(options, metrics)
+    return make_inputs([options], metrics, server)[0]
 
 
 def _kind(options: Any) -> str:

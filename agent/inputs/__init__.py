@@ -8,7 +8,7 @@ port, a missing directory), one sentence a problem.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -18,6 +18,7 @@ from agent.inputs.file import FileInput, FileOptions
 from agent.inputs.host import HostInput, HostOptions
 from agent.inputs.http import HttpInput, HttpOptions
 from agent.inputs.mqtt import MqttInput, MqttOptions
+from agent.inputs.nats import LocalServer, NatsInput, NatsOptions
 from agent.inputs.prometheus import PrometheusInput, PrometheusOptions
 from agent.inputs.socket import SocketInput, SocketOptions
 from agent.intake import Input
@@ -36,7 +37,17 @@ INPUTS: dict[str, InputKind] = {
     "file": InputKind(FileOptions, FileInput),
     "host": InputKind(HostOptions, HostInput),
     "http": InputKind(HttpOptions, HttpInput),
+    "mqtt": InputKind(MqttOptions, MqttInput),
+    "nats": InputKind(NatsOptions, NatsInput),
     "prometheus": InputKind(PrometheusOptions, PrometheusInput),
     "socket": InputKind(SocketOptions, SocketInput),
-    "mqtt": InputKind(MqttOptions, MqttInput),
 }
+
+
+def make_inputs(options: Iterable[Any], metrics: Metrics, server: LocalServer) -> list[Input]:
+    """The inputs with these options, beside the leaf's own server."""
+    made = [INPUTS[one.__struct_config__.tag].make(one, metrics) for one in options]
+    for one in made:
+        if isinstance(one, NatsInput):
+            one.server = server
+    return made

@@ -29,10 +29,12 @@ _MAX_BAD: Final = 1_000
 
 
 class Buffer:
-    """The bytes that all sources of an input may hold, in equal shares; `group` owns what stores them."""
+    """The bytes that all sources of an input may hold, in equal shares of at most `share`; `group` owns what
+    stores them."""
 
-    def __init__(self, limit: int, group: asyncio.TaskGroup) -> None:
+    def __init__(self, limit: int, group: asyncio.TaskGroup, share: int = MAX_SHARE) -> None:
         self._limit = limit
+        self._share = share
         self._sources: set[Source] = set()
         self.group = group
 
@@ -47,7 +49,7 @@ class Buffer:
 
     def share(self) -> int:
         """What a source may hold, in bytes."""
-        return min(MAX_SHARE, self._limit // max(1, len(self._sources)))
+        return min(self._share, self._limit // max(1, len(self._sources)))
 
     def resume(self) -> None:
         """Let those read on that may."""

@@ -8,7 +8,7 @@ subject, `$JS.<domain>.API.…` before it is mapped), not against the subject of
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from agent.contract import (
@@ -204,11 +204,16 @@ def jobs(aggregates: Iterable[str]) -> Permissions:
 
 
 def agent(
-    domain: str, classes: Iterable[str], links: Iterable[LinkRights] = (), mqtt: bool = False
+    domain: str,
+    classes: Iterable[str],
+    links: Iterable[LinkRights] = (),
+    mqtt: bool = False,
+    hears: Collection[str] = (),
 ) -> Permissions:
     """A leaf's agent on its own server. It may delete its mirror of the commands, for a mirror can't be given
     another consumer; it may not delete a stream of telemetry. With `mqtt` it makes two of the streams that
-    nats-server would make for MQTT, and hears what devices send, to store what came with QoS 0."""
+    nats-server would make for MQTT, and hears what devices send, to store what came with QoS 0. `hears` are
+    subjects of local programs, whose requests it answers."""
     streams = [leaf_stream(domain, cls) for cls in classes]
     return Permissions(
         publish=(
@@ -229,7 +234,8 @@ def agent(
                 for verb in ("CREATE", "UPDATE", "INFO")
             ),
         ),
-        subscribe=(f"{inbox_prefix(domain)}.>", *((_MQTT_READINGS,) if mqtt else ())),
+        subscribe=(f"{inbox_prefix(domain)}.>", *((_MQTT_READINGS,) if mqtt else ()), *hears),
+        replies=bool(hears),
     )
 
 
@@ -246,8 +252,11 @@ def mqtt() -> Permissions:
     )
 
 
-def device(domain: str, classes: Iterable[str], apps: Iterable[str] = ()) -> Permissions:
-    """A local program that publishes readings of its own; the agent's own subjects are closed to it.
+def device(
+    domain: str, classes: Iterable[str], apps: Iterable[str] = (), heard: Iterable[str] = ()
+) -> Permissions:
+    """A local program that publishes readings of its own, or on subjects that the agent has `heard`; the
+    agent's own subjects are closed to it.
 
     For each of `apps` it may have one pull consumer of the commands, named like the app: the subject of that
     request names consumer and filter, which the server compares with the request. The names are listed one by
@@ -256,6 +265,7 @@ def device(domain: str, classes: Iterable[str], apps: Iterable[str] = ()) -> Per
     return Permissions(
         publish=(
             *(f"tel.{domain}.{cls}.*.*" for cls in classes),
+            *heard,
             *(
                 subject
                 for app in apps

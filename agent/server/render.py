@@ -95,7 +95,8 @@ class HubConfig:
 class LeafConfig:
     """A leaf's server, which dials `hub_urls` (`nats-leaf://host:port`) with the seed in `link_key_file`,
     unless the link is not `link_open`. Keys are public; sizes are bytes, `max_file_store` as in `HubConfig`.
-    `apps` are the local programs that have commands of their own."""
+    `apps` are the local programs that have commands of their own, `heard` the subjects on which local
+    programs publish to the agent."""
 
     server_name: str
     domain: str
@@ -108,6 +109,7 @@ class LeafConfig:
     device: str
     classes: tuple[str, ...] = (DEFAULT_CLASS,)
     apps: tuple[str, ...] = ()
+    heard: tuple[str, ...] = ()
     links: tuple[LinkRights, ...] = ()
     listen: str = "127.0.0.1:4222"
     ping_seconds: int = PING_SECONDS
@@ -195,9 +197,14 @@ def _leaf(config: LeafConfig) -> dict[str, Any]:
             [
                 _user(
                     config.agent,
-                    permissions.agent(config.domain, config.classes, config.links, config.mqtt is not None),
+                    permissions.agent(
+                        config.domain, config.classes, config.links, config.mqtt is not None, config.heard
+                    ),
                 ),
-                _user(config.device, permissions.device(config.domain, config.classes, config.apps)),
+                _user(
+                    config.device,
+                    permissions.device(config.domain, config.classes, config.apps, config.heard),
+                ),
                 *_mqtt_users(config.mqtt),
             ],
             [_user(config.agent_system, permissions.system(config.domain, _QUESTIONS))],

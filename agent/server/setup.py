@@ -105,6 +105,7 @@ def _leaf(config: Config, machine: str) -> LeafConfig:
         device=ensure_key(config.nats.device_seed_file or key_file(config, "device")),
         classes=tuple(cls.name for cls in config.class_),
         apps=tuple(config.nats.apps),
+        heard=tuple(subject for one in config.input for subject in getattr(one, "heard", ())),
         links=link_rights(config),
         mqtt=_mqtt(config),
         listen=config.nats.listen,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from agent.config import Seconds, Size
 from agent.inputs.exec import ExecInput, ExecOptions
@@ -112,22 +113,16 @@ async def test_a_command_is_run_at_intervals_and_its_lines_are_stored(tmp_path: 
 
 
 @on_uvloop
-async def test_a_command_that_fails_is_told_and_run_again_and_its_words_are_logged(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_command_that_fails_is_told_and_run_again_and_its_words_are_logged(tmp_path: Path) -> None:
     text = "import sys; print('\\x1b[2Jbroken', file=sys.stderr); sys.exit(3)"
-    async with running(python(text)) as one:
-        await until(lambda: "it ended with exit code 3" in capsys.readouterr().out, "it is told")
-        assert one.value("petiole_input_up") == 0
-    async with running([str(tmp_path / "nothing")], interval=Seconds(0.1)) as one:
-        words = ""
-
-        def told() -> bool:
-            nonlocal words
-            words += capsys.readouterr().out
-            return "exit code 127" in words and "No such file" in words
-
-        await until(told, "a program that is not there is told")
+    with capture_logs() as logged:
+        async with running(python(text)) as one:
+            await until(lambda: "it ended with exit code 3" in str(logged), "it is told")
+            assert one.value("petiole_input_up") == 0
+            assert "\\x1b[2Jbroken" in [line.get("text") for line in logged]
+        async with running([str(tmp_path / "nothing")], interval=Seconds(0.1)):
+            await until(lambda: "No such file" in str(logged), "a program that is not there is told")
+            await until(lambda: "exit code 127" in str(logged), "and that the run failed")
 
 
 def test_words_of_a_command_are_bounded_and_harmless_on_a_terminal() -> None:

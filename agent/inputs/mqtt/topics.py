@@ -8,10 +8,10 @@ from typing import Final
 from msgspec import Struct
 
 from agent.inputs.formats.message import Place
+from agent.inputs.naming import filled, template_problem
 
 _MOST: Final = 65_535
 _SHARED: Final = re.compile(r"\$share/[^/+#]+/")
-_PART: Final = re.compile(r"\{(0|[1-9][0-9]?)(\+?)\}")
 
 
 class Topic(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -31,9 +31,8 @@ class Topic(Struct, forbid_unknown_fields=True, kw_only=True):
         if wrong or not 1 <= len(self.filter.encode()) <= _MOST or not self.filter.isprintable():
             found.append(f"filter {self.filter!r:.80} is no topic filter of MQTT, such as plant/+/#")
         for name, template in (("device", self.device), ("metric", self.metric)):
-            rest = _PART.sub("", template)
-            if "{" in rest or "}" in rest:
-                found.append(f"{name} {template!r:.80} is no template; write a level as {{2}} or {{2+}}")
+            if (problem := template_problem(template)) is not None:
+                found.append(f"{name} {problem}")
         return found
 
     def matches(self, topic: str) -> bool:
@@ -49,7 +48,8 @@ class Topic(Struct, forbid_unknown_fields=True, kw_only=True):
 
     def place(self, topic: str) -> Place:
         """What the topic says."""
-        return Place(_filled(self.device, topic) or None, _filled(self.metric, topic) or None)
+        device = filled(self.device, topic, "/") or None
+        return Place(device, filled(self.metric, topic, "/") or None)
 
 
 def place_of(topics: list[Topic], topic: str) -> Place | None:
@@ -60,15 +60,3 @@ def place_of(topics: list[Topic], topic: str) -> Place | None:
 def _own(filter_: str) -> str:
     """The filter of a shared subscription without its group."""
     return _SHARED.sub("", filter_, count=1)
-
-
-def _filled(template: str, topic: str) -> str:
-    levels = topic.split("/")
-
-    def part(found: re.Match[str]) -> str:
-        number = int(found[1])
-        if number == 0:
-            return topic
-        return ".".join(levels[number - 1 :] if found[2] else levels[number - 1 : number])
-
-    return _PART.sub(part, template)
