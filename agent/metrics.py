@@ -74,6 +74,18 @@ class Metrics:
         self.input_connections = Gauge(
             "petiole_input_connections", "Open connections of an input.", ["input"], registry=registry
         )
+        self.left_out = Counter(
+            "petiole_left_out_parts",
+            "Lines and data points left out of requests whose rest was taken.",
+            ["input", "reason"],
+            registry=registry,
+        )
+        self.http_refusals = Counter(
+            "petiole_http_refusals",
+            "Requests of an http input that were not answered by success.",
+            ["input", "status"],
+            registry=registry,
+        )
         self.in_flight = Gauge(
             "petiole_in_flight_bytes", "Bytes accepted and not yet stored or refused.", registry=registry
         )

@@ -17,7 +17,7 @@ import zstandard
 from agent import contract
 from agent.config import ConfigError, Seconds, Size
 from agent.inputs.http import HttpInput, HttpOptions
-from agent.intake import Chunk, Reason, RefusedError, UnknownOutcomeError
+from agent.intake import Chunk, NotAtHubError, Reason, RefusedError, UnknownOutcomeError
 from agent.metrics import Metrics
 from tests.served import JSON, NDJSON, Core, Served, serving, until
 
@@ -269,6 +269,7 @@ async def test_what_the_core_refuses_is_answered_by_its_reason(
     assert answered == status
     assert body["error"] == "because; nothing of the request was stored"
     assert headers.get("Retry-After") == ("3" if status in (429, 503) else None)
+    assert served.metric("petiole_http_refusals_total", status=str(status)) == 1
 
 
 async def test_a_refusal_without_a_time_still_says_when_to_come_back(served: Served) -> None:
@@ -482,3 +483,37 @@ async def test_a_taken_port_is_told_before_anything_runs() -> None:
 def test_an_address_that_is_not_this_machines_is_told(listen: str) -> None:
     (told,) = HttpInput(HttpOptions(listen=listen), Metrics()).check()
     assert "cannot be listened on" in told
+
+
+async def test_success_says_what_the_level_is() -> None:
+    async with serving(ack="accepted") as served:
+        status, body, headers = await served.post(b'{"metric": "m", "value": 1}\n')
+        assert (status, body["acknowledged"], headers["Server"]) == (202, "accepted", "petiole")
+        closing = await served.raw(
+            b"POST /v1/readings HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\n"
+            b'Connection: close\r\nContent-Length: 27\r\n\r\n{"metric": "m", "value": 2}'
+        )
+        assert closing.startswith(b"HTTP/1.1 202 ")
+        assert b'"acknowledged": "accepted"' in closing
+        assert (await served.post(b"m f=1\n", {"Content-Type": "text/plain"}, "/write"))[0] == 204
+        assert len(served.core.stored) == 3
+
+
+@pytest.mark.parametrize(
+    ("lost", "key", "words"),
+    [
+        (False, "k", "repeat the same body"),
+        (False, None, "stores it twice"),
+        (True, "k", "a new Idempotency-Key"),
+    ],
+)
+async def test_what_is_not_at_the_hub_in_time_is_told(lost: bool, key: str | None, words: str) -> None:
+    async with serving(ack="hub") as served:
+        served.core.refuse = NotAtHubError("stored on this machine, and not yet at the hub", lost=lost)
+        headers = {} if key is None else {"Idempotency-Key": key}
+        status, body, _ = await served.post(b'{"metric": "m", "value": 1}\n', headers)
+        assert status == 504
+        assert body["error"].startswith("stored on this machine")
+        assert words in body["error"]
+        served.core.refuse = None
+        assert (await served.post(b'{"metric": "m", "value": 1}\n', headers))[0] == 204

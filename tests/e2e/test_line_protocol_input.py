@@ -63,6 +63,10 @@ async def test_good_lines_are_stored_and_the_others_named(served: Served, path: 
     assert "dropped=2; the other lines are stored (4 readings)" in body["error"]
     assert len(rows(served)) == 4
     assert served.metric("petiole_invalid_requests_total", reason="bad_lines") == 1
+    await served.post(LINE + b"m f=y\nm,a=1,a=2 f=1\nm f=1 noon\n", TEXT, path)
+    left_out = ("form", "value", "tags", "time")
+    assert [served.metric("petiole_left_out_parts_total", reason=one) for one in left_out] == [1, 2, 1, 1]
+    assert served.metric("petiole_http_refusals_total", status="400") == 2
 
 
 async def test_bad_lines_alone_store_nothing_and_say_so(served: Served) -> None:

@@ -84,6 +84,7 @@ async def test_points_that_cannot_be_taken_are_told_and_counted(served: Served) 
     assert (status, answer["partialSuccess"]["rejectedDataPoints"]) == (200, "2")
     assert len(rows(served)) == 1
     assert served.metric("petiole_invalid_requests_total", reason="rejected_points") == 2
+    assert served.metric("petiole_left_out_parts_total", reason="value") == 2
 
 
 async def refusal(served: Served, data: bytes) -> tuple[int, bytes, str]:

@@ -14,6 +14,7 @@ The grammar is that of https://docs.influxdata.com/influxdb/v2/reference/syntax/
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Final
 
 from agent import contract
@@ -101,17 +102,17 @@ class LineProtocol:
         for pair in pairs:
             parts = _split_tag(pair)
             if len(parts) != 2:
-                raise LineError(f"tag {shown(pair)} is not name=text")
+                raise LineError(f"tag {shown(pair)} is not name=text", "tags")
             name = name_of(parts[0], "a tag's name")
             if name in tags:
-                raise LineError(f"tag {name!r:.80} is there twice")
+                raise LineError(f"tag {name!r:.80} is there twice", "tags")
             tags[name] = text_of(unescape(parts[1]), f"tag {name!r:.80}")
             if not tags[name]:
-                raise LineError(f"tag {name!r:.80} is empty")
+                raise LineError(f"tag {name!r:.80} is empty", "tags")
         device = tags.pop(self._device_tag, self._domain)
         check_name(device, "the device")
         if len(tags) > contract.MAX_TAGS:
-            raise LineError(f"there are {len(tags)} tags, at most {contract.MAX_TAGS} can be taken")
+            raise LineError(f"there are {len(tags)} tags, at most {contract.MAX_TAGS} can be taken", "tags")
         tail = b',"tags":' + to_json(tags) + b"}\n" if tags else b"}\n"
         head = _Head(measurement, b'"device":' + to_json(device) + b',"metric":', tail)
         self._remember(len(key) + len(tail) + len(head.before))
@@ -139,9 +140,9 @@ class LineProtocol:
 
 class Parsing:
     """One body under way: call `step` until it is False, then `payload` is NDJSON of `count` readings, and
-    `bad` are the lines that were not taken, as (line from 1, reason), `more` beyond those listed. `limit`
-    bounds the payload in bytes. With `hopeless` set, so many lines were bad that the rest was not looked
-    at."""
+    `bad` are the lines that were not taken, as (line from 1, reason), `more` beyond those listed; `left_out`
+    counts all of them by kind. `limit` bounds the payload in bytes. With `hopeless` set, so many lines were
+    bad that the rest was not looked at."""
 
     def __init__(self, body: bytes, to: LineProtocol, unit: int, now_ns: int, limit: int) -> None:
         self._body = body
@@ -156,6 +157,7 @@ class Parsing:
         self.count = 0
         self.bad: list[tuple[int, str]] = []
         self.more = 0
+        self.left_out: Counter[str] = Counter()
         self.hopeless = False
 
     @property
@@ -254,11 +256,11 @@ class Parsing:
         try:
             self._seen = begin
             if end - begin > _MAX_LINE:
-                raise LineError(f"longer than {_MAX_LINE} bytes")
+                raise LineError(f"longer than {_MAX_LINE} bytes", "size")
             self._take_slowly(begin, out)
         except LineError as error:
             del out[mark:]
-            self._refuse(str(error))
+            self._refuse(error)
             if self._seen > end:
                 self._go_on(end, body.find(b"\n", self._seen) + 1 or len(body))
 
@@ -282,7 +284,7 @@ class Parsing:
                 raise LineError(f"{shown(body[place : place + 40])} is not field=value")
             text = _quoted(body, name.end(), limit) or _bare(body, name.end(), limit)
             if text is None:
-                raise LineError(f"field {shown(name[1])} has no value")
+                raise LineError(f"field {shown(name[1])} has no value", "value")
             place = self._seen = text.end()
             value = string(text[1]) if text.re.groups else scalar(text[0])
             values.append(self._to.field(head, name[1]) + value)
@@ -291,7 +293,7 @@ class Parsing:
             place += 1
         stamp = None if _end(body, place) else _stamp(body, place, place + 64)
         if stamp is None and not _end(body, place):
-            raise LineError(f"{shown(body[place : place + 40].strip())} is no time")
+            raise LineError(f"{shown(body[place : place + 40].strip())} is no time", "time")
         ts = self._now if stamp is None else self._time(stamp[1])
         self._room -= len(values) * head.cost + place - begin
         if self._room < 0:
@@ -305,9 +307,10 @@ class Parsing:
         self._line += self._body.count(b"\n", passed, place)
         self._place = place
 
-    def _refuse(self, reason: str) -> None:
+    def _refuse(self, error: LineError) -> None:
+        self.left_out[error.kind] += 1
         if len(self.bad) < MAX_LISTED:
-            self.bad.append((self._line, reason))
+            self.bad.append((self._line, str(error)))
         else:
             self.more += 1
             self.hopeless = self.more >= MAX_COUNTED
@@ -317,7 +320,7 @@ class Parsing:
         if self._unit == 1 and len(stamp) == 19 and stamp.isdigit():
             return self._stamps.digits(stamp)
         if not is_whole(stamp):
-            raise LineError(f"time {shown(stamp)} is not a whole number")
+            raise LineError(f"time {shown(stamp)} is not a whole number", "time")
         return self._stamps.reading(int(stamp) * self._unit)
 
 

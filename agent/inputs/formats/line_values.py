@@ -23,7 +23,12 @@ _BOOLS: Final = {
 
 
 class LineError(ValueError):
-    """A line cannot be taken."""
+    """A line, or a data point, cannot be taken. `kind` is what is wrong in one word, by which it is counted:
+    `form`, `name`, `tags`, `value`, `time`, `size` or `histogram`."""
+
+    def __init__(self, text: str, kind: str = "form") -> None:
+        super().__init__(text)
+        self.kind = kind
 
 
 def scalar(text: bytes) -> bytes:
@@ -42,7 +47,7 @@ def scalar(text: bytes) -> bytes:
         number = float(text)
         if math.isfinite(number):
             return repr(number).encode()
-    raise LineError(f"value {shown(text)} is no number of 64 bits, bool or text in quotes")
+    raise LineError(f"value {shown(text)} is no number of 64 bits, bool or text in quotes", "value")
 
 
 def string(raw: bytes) -> bytes:
@@ -65,9 +70,9 @@ def name_of(raw: bytes, what: str) -> str:
 def check_name(name: str, what: str) -> None:
     """Raises `LineError` for a name that the contract refuses."""
     if not 1 <= len(name) <= contract.MAX_NAME:
-        raise LineError(f"{what} must have 1 to {contract.MAX_NAME} characters, it has {len(name)}")
+        raise LineError(f"{what} must have 1 to {contract.MAX_NAME} characters, it has {len(name)}", "name")
     if _control(name):
-        raise LineError(f"{what} {name!r:.80} holds a control character; leave it out")
+        raise LineError(f"{what} {name!r:.80} holds a control character; leave it out", "name")
 
 
 def text_of(raw: bytes, what: str) -> str:
@@ -77,7 +82,7 @@ def text_of(raw: bytes, what: str) -> str:
     except UnicodeDecodeError:
         raise LineError(f"{what} is not UTF-8") from None
     if len(text) > contract.MAX_TEXT:
-        raise LineError(f"{what} is longer than {contract.MAX_TEXT} characters")
+        raise LineError(f"{what} is longer than {contract.MAX_TEXT} characters", "size")
     return text
 
 

@@ -49,7 +49,7 @@ class Stamps:
 
     def _begin(self, second: int) -> bytes:
         if not _FIRST_SECOND <= second < contract.EPOCH_LIMIT:
-            raise LineError("the time is outside of the years 1 to 9999; see the parameter precision")
+            raise LineError("the time is outside of the years 1 to 9999; see the parameter precision", "time")
         if len(self._seconds) >= _KNOWN:
             self._seconds.clear()
         begun = self._seconds[second] = f'{{"ts":"{(_EPOCH + timedelta(seconds=second)).isoformat()}'.encode()

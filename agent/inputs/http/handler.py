@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from aiohttp.web import BaseRequest, Response, StreamResponse
@@ -78,7 +79,8 @@ class Handler:
             await self._quiet.wait()
 
     def count_fault(self, answer: Answer) -> None:
-        """Count a request that breaks the contract."""
+        """Count an answer that is no success, and what in the request breaks the contract."""
+        self._metrics.http_refusals.labels(self._name, str(answer.status)).inc()
         if answer.fault is not None:
             self._metrics.invalid.labels(self._name, answer.fault).inc()
 
@@ -105,6 +107,10 @@ class Handler:
         if request.keep_alive and not self._stopping.is_set():
             return response
         return self._closing(response.general())
+
+    def _count_left_out(self, kinds: Mapping[str, int]) -> None:
+        for kind, count in kinds.items():
+            self._metrics.left_out.labels(self._name, kind).inc(count)
 
     def _closing(self, response: Response) -> Response:
         if self._stopping.is_set():
@@ -140,6 +146,7 @@ class Handler:
         parsing = await influx.parse(self._lines, body, unit, wall_ns(), self._body, hold)
         await self._store(Chunk(parsing.payload, parsing.count, _request(asked, body)))
         if parsing.bad:
+            self._count_left_out(parsing.left_out)
             raise influx.refused_lines(parsing)
 
     async def _store_metrics(self, request: BaseRequest, asked: Asked, hold: Hold) -> Response:
@@ -154,6 +161,7 @@ class Handler:
             await self._store(Chunk(taken.payload, taken.count, _request(asked, body)))
         if taken.rejected:
             self._metrics.invalid.labels(self._name, "rejected_points").inc(taken.rejected)
+            self._count_left_out(taken.left_out)
         return export.response(taken, asked)
 
     def _in_its_words(self, answer: Answer, request: BaseRequest) -> Answer:

@@ -62,6 +62,7 @@ class Export:
         self._points = self._all_points()
         self.count = 0
         self.rejected = 0
+        self.left_out: Counter[str] = Counter()
 
     @property
     def payload(self) -> bytes:
@@ -154,6 +155,7 @@ class Export:
 
     def _reject(self, error: LineError) -> None:
         self.rejected += 1
+        self.left_out[error.kind] += 1
         reason = str(error)
         known = reason in self._reasons or len(self._reasons) < _KINDS
         self._reasons[reason if known else "other reasons"] += 1

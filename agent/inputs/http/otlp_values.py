@@ -24,7 +24,7 @@ def values_of(kind: str, point: Any) -> Values:
     if kind in ("gauge", "sum"):
         value = point.WhichOneof("value")
         if value is None:
-            raise LineError("a point without a value")
+            raise LineError("a point without a value", "value")
         return [("", getattr(point, value), None)]
     if kind == "summary":
         _check_parts(len(point.quantile_values))
@@ -34,13 +34,13 @@ def values_of(kind: str, point: Any) -> Values:
         return [*values, ("_sum", point.sum, None), ("_count", point.count, None)]
     if kind == "histogram":
         return _histogram(point)
-    raise LineError("exponential histograms are not taken: export explicit buckets")
+    raise LineError("exponential histograms are not taken: export explicit buckets", "histogram")
 
 
 def _histogram(point: Any) -> Values:
     counts, bounds = point.bucket_counts, point.explicit_bounds
     if counts and len(counts) != len(bounds) + 1:
-        raise LineError("a histogram whose buckets do not fit its bounds")
+        raise LineError("a histogram whose buckets do not fit its bounds", "histogram")
     _check_parts(len(counts))
     values: Values = []
     total = 0
@@ -54,7 +54,7 @@ def _histogram(point: Any) -> Values:
 
 def _check_parts(count: int) -> None:
     if count > _MAX_PARTS:
-        raise LineError(f"more than {_MAX_PARTS} buckets or quantiles")
+        raise LineError(f"more than {_MAX_PARTS} buckets or quantiles", "size")
 
 
 def _bound(value: float) -> str:
@@ -68,7 +68,7 @@ def number(value: int | float) -> bytes:
     if isinstance(value, float):
         if math.isfinite(value):
             return repr(value).encode()
-        raise LineError("a value that is not finite")
+        raise LineError("a value that is not finite", "value")
     return b"%d" % value if value <= contract.MAX_INT else repr(float(value)).encode()
 
 
@@ -107,8 +107,8 @@ def check_tags(tags: Tags) -> None:
     """Raises `LineError` for tags that the contract refuses."""
     # One place is kept for `le` or `quantile`.
     if len(tags) >= contract.MAX_TAGS:
-        raise LineError(f"more than {contract.MAX_TAGS - 1} attributes")
+        raise LineError(f"more than {contract.MAX_TAGS - 1} attributes", "tags")
     for name, text in tags.items():
         check_name(name, "an attribute's name")
         if len(text) > contract.MAX_TEXT:
-            raise LineError(f"an attribute longer than {contract.MAX_TEXT} characters")
+            raise LineError(f"an attribute longer than {contract.MAX_TEXT} characters", "size")
