@@ -16,7 +16,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 from nats.aio.msg import Msg
@@ -33,18 +33,25 @@ from agent.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 from agent.metrics import Metrics
 
 MAX_WAITING_BYTES: Final = 4 * 2**20
-_OVERHEAD: Final = 512
+_OVERHEAD: Final = 256
 """Bytes that a message is taken to cost beside its payload."""
 _CHUNK_BYTES: Final = 128 * 2**10
-_CHUNK_MESSAGES: Final = 2_000
+_CHUNK_MESSAGES: Final = contract.MAX_BATCH_READINGS
 _AGAIN_SECONDS: Final = 1.0
+
+
+class Message(NamedTuple):
+    """What is kept of a message."""
+
+    subject: str
+    data: bytes
 
 
 @dataclass(slots=True)
 class Sorted:
     """Messages of one class with the lines that were made of them, and letters for what is no reading."""
 
-    messages: list[Msg] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
     lines: list[bytes] = field(default_factory=list)
     letters: list[Letter] = field(default_factory=list)
 
@@ -55,7 +62,7 @@ class Qos0Input:
     def __init__(self, listen: str, seed_file: Path, classes: Sequence[str], metrics: Metrics) -> None:
         self._url, self._seed_file, self._classes = f"nats://{listen}", seed_file, tuple(classes)
         self._invalid = metrics.invalid
-        self._waiting: deque[Msg] = deque()
+        self._waiting: deque[Message] = deque()
         self._bytes = 0
         self._arrived = asyncio.Event()
         log = structlog.get_logger("qos0")
@@ -90,7 +97,7 @@ class Qos0Input:
         if self._bytes + size > MAX_WAITING_BYTES:
             self._drop(message.subject, "overflow", "it came faster than it could be stored")
             return
-        self._waiting.append(message)
+        self._waiting.append(Message(message.subject, message.data))
         self._bytes += size
         self._arrived.set()
 
@@ -124,7 +131,7 @@ class Qos0Input:
             if one.letters:
                 await self._hand_in(intake.bury(self.name, cls, one.letters))
 
-    def _sort(self, message: Msg, found: dict[str, Sorted]) -> None:
+    def _sort(self, message: Message, found: dict[str, Sorted]) -> None:
         match message.subject.split("."):
             case [_, cls, device, metric] if cls in self._classes:
                 one = found.setdefault(cls, Sorted())
@@ -138,7 +145,7 @@ class Qos0Input:
                 one = found.setdefault(self._classes[0], Sorted())
                 self._refuse(message, "bad_topic", "not readings/<class>/<device>/<metric>", one.letters)
 
-    def _refuse(self, message: Msg, reason: str, text: str, letters: list[Letter]) -> None:
+    def _refuse(self, message: Message, reason: str, text: str, letters: list[Letter]) -> None:
         self._drop(message.subject, reason, text)
         letters.append(Letter(message.data, message.subject, text))
 
