@@ -3,7 +3,8 @@ server that syncs every message. Beside it, over the same server and in the same
 nats-py that validates the same lines by the same decoder and publishes each as a message of its own, awaited
 and with `publish_async`. The alternative has no HTTP to serve, which is in its favour.
 
-The same for Influx line protocol and for OTLP; there is nothing fair to put beside it.
+The same for Influx line protocol and for OTLP, and for NDJSON over a Unix socket, which is counted by what is
+stored; there is nothing fair to put beside it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 
 from bench.agents import DOMAIN, Bench, leaf
@@ -36,18 +38,24 @@ _INPUTS = """
 type = "http"
 listen = "127.0.0.1:{http_port}"
 otlp = true
+
+[[input]]
+type = "socket"
+listen = "unix://{directory}/lines.sock"
 """
+_SOCKETS = 4
 
 
 def run() -> Result:
     """Measure them all."""
     with (
         tempfile.TemporaryDirectory(prefix="petiole-bench-") as directory,
-        leaf(Path(directory), _INPUTS, max_bytes="3GiB") as bench,
+        leaf(Path(directory), _inputs(directory), max_bytes="3GiB") as bench,
     ):
         bench.start()
         ours, wall = _agent(bench, "ndjson")
         others = {what: _agent(bench, form)[0] for what, form in _OTHERS.items()}
+        over_socket = _over_socket(bench)
         awaited = _alternative(bench, "awaited")
         windowed = _alternative(bench, "async")
     what = f"HTTP NDJSON, {LINES} readings a request, {CONNECTIONS} connections"
@@ -58,12 +66,40 @@ def run() -> Result:
             Row(what, ours, unit, _GOAL, Against("nats-py, one reading a message, awaited", awaited)),
             Row(what, ours, unit, _GOAL, Against("nats-py, one reading a message, publish_async", windowed)),
             Row(f"{what}: wall clock, load and server on the same cores", wall, "readings/s"),
+            Row(f"Unix socket NDJSON, {_SOCKETS} connections", over_socket, unit, _GOAL),
             *(
                 Row(f"{other}, {LINES} readings a request", value, unit, _OTHERS_GOAL)
                 for other, value in others.items()
             ),
         ],
     )
+
+
+def _inputs(directory: str) -> str:
+    # What stands in braces afterwards is for `leaf` to fill in.
+    return _INPUTS.replace("{directory}", directory)
+
+
+def _over_socket(bench: Bench) -> float:
+    """Readings a CPU-second of the agent that came over its Unix socket and are stored."""
+    arguments = [str(bench.directory / "lines.sock"), str(_SOCKETS), str(LINES)]
+    command = [sys.executable, "-m", "bench.socket_load", *arguments]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as load:
+        time.sleep(_WARM_SECONDS)
+        before, first = bench.agent.cpu_times(), _stored(bench, "socket")
+        time.sleep(_SECONDS)
+        after, last = bench.agent.cpu_times(), _stored(bench, "socket")
+        assert load.stdin is not None
+        load.stdin.close()
+    return (last - first) / (after.user + after.system - before.user - before.system)
+
+
+def _stored(bench: Bench, name: str) -> float:
+    """How many readings of an input are stored until now."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{bench.admin_port}/metrics", timeout=5) as answer:
+        lines = answer.read().decode().splitlines()
+    wanted = f'petiole_stored_readings_total{{class="normal",input="{name}"}} '
+    return sum(float(line.removeprefix(wanted)) for line in lines if line.startswith(wanted))
 
 
 def _agent(bench: Bench, form: str) -> tuple[float, float]:
