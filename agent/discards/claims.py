@@ -29,13 +29,13 @@ Range = tuple[int, int, int, str]
 """First, last, how many readings (or direct messages), and the reason."""
 
 
-def extend(ranges: list[Range], first: int, last: int, count: int, reason: str) -> None:
-    """Put numbers into ranges that are in order; what is there already is not counted twice. A neighbour of
-    the same reason is joined."""
+def extend(ranges: list[Range], first: int, last: int, count: int, reason: str) -> bool:
+    """Put numbers into ranges that are in order; False where they are there already. A neighbour of the same
+    reason is joined."""
     at = bisect_right(ranges, first, key=lambda one: one[0])
     before = ranges[at - 1] if at else None
     if before is not None and last <= before[1]:
-        return
+        return False
     if before is not None and before[1] == first - 1 and before[3] == reason:
         first, count, at = before[0], count + before[2], at - 1
         del ranges[at]
@@ -44,6 +44,7 @@ def extend(ranges: list[Range], first: int, last: int, count: int, reason: str) 
         last, count = after[1], count + after[2]
         del ranges[at]
     ranges.insert(at, (first, last, count, reason))
+    return True
 
 
 class RunClaims(Struct):
@@ -85,7 +86,8 @@ class Claims(Struct):
         if not entry.run:
             return 0
         known = self.runs.setdefault(entry.run, RunClaims())
-        extend(known.ranges, entry.n, entry.n, entry.readings, reason)
+        if not extend(known.ranges, entry.n, entry.n, entry.readings, reason):
+            return 0
         known.readings += entry.readings
         known.recorded = 0
         if len(known.ranges) > MAX_RANGES:

@@ -106,10 +106,8 @@ class Index:
         return found, last
 
     def drop(self) -> None:
-        """Leave out what `front` has given."""
+        """Leave out what `front` has given; the file keeps it until `compact`."""
         self._head = self._given
-        if self._head > max(COMPACT_ABOVE, self._end // 2) or self._head == self._end:
-            self._compact()
 
     def _records(self, offset: int) -> Iterator[tuple[int, tuple[int, int, int, bytes, int]]]:
         with self._path.open("rb") as file:
@@ -119,8 +117,10 @@ class Index:
                     yield offset, record
                     offset += _SIZE
 
-    def _compact(self) -> None:
-        if not self._head:
+    def compact(self) -> None:
+        """Write the file without what was dropped, where that is worth it."""
+        self.flush()
+        if not self._head or self._end > self._head <= max(COMPACT_ABOVE, self._end // 2):
             return
         aside = self._path.with_name(f".{self._path.name}.new")
         with self._path.open("rb") as old, aside.open("wb") as new:

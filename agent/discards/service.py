@@ -62,6 +62,7 @@ class Discards:
                 if above is not None:
                     start = {"deliver_policy": "by_start_sequence", "opt_start_seq": above + 1}
                     await read_headers(nc, js, streams[name].name, start, shelf.read)
+                    shelf.loaded = True
             except OSError as error:
                 log.error("what is discarded cannot be remembered", **{"class": name}, error=str(error))
             self._tell(name)
@@ -125,6 +126,7 @@ class Discards:
         shelf = self._shelves[name]
         claimed = shelf.look(info, seen, self._classes[name].max_bytes)
         await asyncio.to_thread(shelf.save, shelf.content())
+        shelf.tidy()
         for reason, readings in claimed.items():
             self._metrics.discarded.labels(name, reason).inc(readings)
         if claimed:

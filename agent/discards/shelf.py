@@ -46,17 +46,18 @@ class Shelf:
 
     def load(self, info: StreamInfo) -> int | None:
         """Take up what is on disk for the stream as it is now; returns the sequence above which the stream
-        must be read, None where it need not."""
+        must be read, None where it need not. `loaded` is to be set when that is done."""
         began = self.loaded
         if not began:
             self._load()
+        self.loaded = False
         if self.claims.created != info.created or self._index.top > info.last:
             self._index.clear()
             self.claims.begin(info.created, max(0, info.first - 1))
             self.save(self.content())
         elif began:
+            self.loaded = True
             return None
-        self.loaded = True
         return max(self._index.top, info.first - 1)
 
     def _load(self) -> None:
@@ -70,6 +71,8 @@ class Shelf:
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             log.error("what was discarded is not known any more", path=str(self._path), error=str(error))
         self._index.load()
+        for _ in self._pieces(0, self.claims.judged):
+            pass
 
     def read(self, message: StoredHeaders) -> None:
         """Take up a message that the stream holds."""
@@ -112,6 +115,10 @@ class Shelf:
         if data != self._saved:
             write_private(self._path, data)
             self._saved = data
+
+    def tidy(self) -> None:
+        """Once the claims are saved, the index need not keep what they tell."""
+        self._index.compact()
 
     def _pieces(self, begin: int, last: int) -> Iterator[tuple[list[Entry], int, int]]:
         while begin < last:

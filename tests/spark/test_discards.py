@@ -35,6 +35,7 @@ async def _audited(road: LossyRoad, lake: Path) -> tuple[Exit, dict[str | None, 
     return code, {row["run"]: row for row in report["rows"]}, "\n".join(report["findings"])
 
 
+@pytest.mark.timeout(400)
 async def test_the_audit_names_what_was_discarded_of_each_run_and_of_devices_and_finds_no_loss(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agent.contract import H_COUNT, H_MESSAGE_ID, batch_subject, ledger_subject, new_run
@@ -22,7 +22,7 @@ from agent.tail import StoredHeaders
 
 MAX_BYTES = 1000
 STEPS = ("own", "own", "direct", "ledger", "discard", "deliver", "deliver", "look", "ask", "trim")
-BREAKS = ("cut", "restore", "crash", "stop")
+BREAKS = ("cut", "restore", "crash", "stop", "crash in a look")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -49,6 +49,7 @@ class Model:
     delivered: int = 0
     deliveries: int = 0
     linked: bool = True
+    written: int = 0
     torn: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -61,10 +62,12 @@ class Model:
         above = self.shelf.load(self.info())
         assert above is not None
         # What went before it was written is named by its sequence alone.
-        self.torn |= {seq for seq in self.mine if seq > self.shelf._index.top and seq not in self.held}
+        self.torn |= {seq for seq in self.mine if seq > self.written and seq not in self.held}
+        self.written = max([self.written, *self.held])
         for seq in self.held:
             if seq > above:
                 self.shelf.read(self.message(seq))
+        self.shelf.loaded = True
 
     @property
     def first(self) -> int:
@@ -104,15 +107,21 @@ class Model:
             self.hub.add(waiting[0])
             self.cursor = waiting[0]
 
-    def look(self) -> None:
-        """As the service does."""
+    def look(self, *, crash: bool = False) -> None:
+        """As the service does; the agent may crash before what it found is saved."""
         floor = max((seq for seq in self.hub if seq <= self.cursor - 1), default=0)
         self.shelf.look(
             self.info(),
             Seen(self.first, self.confirmed, "e", 1, self.delivered, self.deliveries, floor),
             MAX_BYTES,
         )
-        self.shelf.save(self.shelf.content())
+        data = self.shelf.content()
+        self.written = self.last
+        if crash:
+            self.begin()
+            return
+        self.shelf.save(data)
+        self.shelf.tidy()
 
     def step(self, what: str) -> None:
         """One thing happens."""
@@ -142,9 +151,12 @@ class Model:
                 self.linked, self.delivered, self.deliveries = True, self.cursor, 0
             case "stop":
                 self.shelf.save(self.shelf.content())
+                self.written = self.last
                 self.begin()
             case "crash":
                 self.begin()
+            case "crash in a look":
+                self.look(crash=True)
 
     def named(self) -> tuple[set[tuple[str, int]], set[int]]:
         """Numbers of runs, and sequences, that are said to be discarded or in doubt."""
@@ -168,8 +180,10 @@ def play(steps: list[str]) -> Model:
         return model
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.sampled_from(STEPS + BREAKS), max_size=60))
+@example(["own", "own", "discard", "crash in a look"])
+@example(["own", "deliver", "own", "look", "discard", "crash in a look", "own", "discard", "look", "crash"])
 def test_whatever_is_lost_is_named(steps: list[str]) -> None:
     model = play(steps)
     numbers, seqs = model.named()
@@ -181,9 +195,13 @@ def test_whatever_is_lost_is_named(steps: list[str]) -> None:
         if model.mine[seq].run and (model.mine[seq].run, model.mine[seq].n) not in numbers
     }
     assert not unnamed
+    for run, one in model.shelf.claims.runs.items():
+        named = [n for first, last, _, _ in one.ranges for n in range(first, last + 1)]
+        assert one.readings == sum(readings for _, _, readings, _ in one.ranges)
+        assert one.readings == sum(10 + n % 3 for n in named), run
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32))
 def test_nothing_is_named_that_the_hub_took_while_its_link_flowed(seed: int) -> None:
     choose = random.Random(seed)
