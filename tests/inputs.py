@@ -72,16 +72,14 @@ def _post_once(agent: Agent, body: bytes) -> None:
 
 
 def _post_until_stored(agent: Agent, numbers: range) -> None:
-    """A careful sender: the same body under the same key until it is stored."""
+    """A careful sender: the same body under the same key until it is acknowledged."""
     for first in range(numbers.start, numbers.stop, 5):
         body = lines(range(first, min(first + 5, numbers.stop)))
         deadline = time.monotonic() + WAIT_SECONDS
-        while (
-            post(
-                agent, "/v1/readings", body, Content_Type="application/x-ndjson", Idempotency_Key=f"k{first}"
-            )
-            != 204
-        ):
+        key = f"k{first}"
+        while post(
+            agent, "/v1/readings", body, Content_Type="application/x-ndjson", Idempotency_Key=key
+        ) not in (202, 204):
             assert time.monotonic() < deadline, "never stored"
             time.sleep(0.05)
 

@@ -17,6 +17,8 @@ import pytest
 import zstandard
 
 from agent import contract
+from agent.cli.configuration import read
+from agent.config import ConfigError
 from agent.demo import plan
 from agent.demo.ports import free_port
 from tests.agent_process import Agent, wait_for
@@ -147,6 +149,28 @@ def test_what_an_input_cannot_take_is_counted_and_the_next_reading_is_stored(
     assert leaf.metric("petiole_input_up", input=entry.name) == 1
     already = stored(leaf, entry)  # looked at first, for an input may go on meanwhile
     assert leaf.metric("petiole_accepted_readings_total", input=entry.name) >= already
+    assert leaf.metric("petiole_unaccounted_readings") == 0
+
+
+def test_an_input_that_acknowledges_early_loses_nothing_by_a_stop_and_a_pull_input_may_not(
+    leaf: Agent, entry: Entry
+) -> None:
+    config = leaf.member.config.read_text()
+    leaf.member.config.write_text(config.replace("[[input]]\n", '[[input]]\nack = "accepted"\n'))
+    try:
+        read(leaf.member.config)
+    except ConfigError as error:
+        (problem,) = error.problems
+        assert problem.startswith('input[1].ack: "accepted" would lose')
+        return
+    if entry.offer is None:
+        return
+    leaf.start()
+    entry.offer(leaf, range(50))
+    assert leaf.metric("petiole_unaccounted_readings") == 0
+    assert leaf.end(signal.SIGTERM) == 0
+    leaf.start()  # for inputs whose source keeps what was not taken
+    each_reading_is_there_once(leaf, entry, 50)
 
 
 def test_a_full_stream_holds_an_input_up_and_more_room_lets_it_go_on(leaf: Agent, entry: Entry) -> None:
