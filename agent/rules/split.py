@@ -38,6 +38,7 @@ class _Series(Struct, gc=False):
 _METRICS: Final = msgspec.json.Decoder(_Metric)
 _NAMES: Final = msgspec.json.Decoder(_Name)
 _SERIES: Final = msgspec.json.Decoder(_Series)
+_Named = tuple[str, str] | str
 _metric: Final = attrgetter("metric")
 _name: Final = attrgetter("metric", "device")
 
@@ -79,44 +80,58 @@ class Splitter:
         """Take a payload of class `cls` apart, without the lines of the bitmap `left_out`; `now` is in
         monotonic seconds."""
         names = self._names(payload)
-        verdicts = {name: self._book.verdict(name) for name in set(names)}
-        if not left_out and all(one.keeps_line for one in verdicts.values()):
-            classes = {one.cls or cls for one in verdicts.values()}
-            if len(classes) == 1:
-                return Split(as_it_is=classes.pop())
-        found, routed = Split(), dict[str, Routed]()
+        verdicts = {name: self._verdict(name) for name in set(names)}
+        keeps = {name: one.keeps_line for name, one in verdicts.items()}
+        classes = {one.cls or cls for one in verdicts.values()}
+        if not left_out and len(classes) == 1 and all(keeps.values()):
+            return Split(as_it_is=classes.pop())
+        found = Split()
+        routed = {one: Routed(one) for one in sorted(classes, key=lambda one: (one != cls, one))}
+        kept = {name: routed[verdicts[name].cls or cls] for name, keep in keeps.items() if keep}
         for number, (name, row) in enumerate(zip(names, payload.split(b"\n"), strict=False)):
-            if left_out >> number & 1:
+            if left_out and left_out >> number & 1:
                 continue
-            verdict = verdicts[name]
-            if verdict.dropped_by is not None:
-                found.dropped[verdict.dropped_by, "drop"] += 1
-                continue
-            target = verdict.cls or cls
-            to = routed.get(target)
+            to = kept.get(name)
             if to is None:
-                to = routed[target] = Routed(target)
-            if verdict.band is not None and not self._sends(row, name, verdict.band, now, to.moves):
-                found.dropped[verdict.band.rule, "deadband"] += 1
-                continue
-            to.rows.append(_given(row, verdict))
+                verdict = verdicts[name]
+                to = routed[verdict.cls or cls]
+                given = self._given(row, name, verdict, now, to.moves, found)
+                if given is None:
+                    continue
+                row = given
+            to.rows.append(row)
             to.numbers.append(number)
         found.routed = [one for one in routed.values() if one.rows]
         return found
 
-    def _names(self, payload: bytes) -> list[tuple[str, str]]:
-        rows = self._decode(payload)
-        if self._book.needs_device:
-            return list(map(_name, rows))
-        return [(metric, "") for metric in map(_metric, rows)]
+    def _verdict(self, name: _Named) -> Verdict:
+        return self._book.verdict((name, "") if isinstance(name, str) else name)
 
-    def _sends(self, row: bytes, name: tuple[str, str], band: Band, now: float, moves: Moves) -> bool:
+    def _given(
+        self,
+        row: bytes,
+        name: _Named,
+        verdict: Verdict,
+        now: float,
+        moves: Moves,
+        found: Split,
+    ) -> bytes | None:
+        """A line as it is sent, None when it is not."""
+        if verdict.dropped_by is not None:
+            found.dropped[verdict.dropped_by, "drop"] += 1
+            return None
+        if verdict.band is not None and not self._sends(row, name, verdict.band, now, moves):
+            found.dropped[verdict.band.rule, "deadband"] += 1
+            return None
+        return with_tags(row, verdict.tags) if verdict.tags else row
+
+    def _names(self, payload: bytes) -> list[_Named]:
+        """Metric and device of each line, or the metric alone."""
+        return list(map(_name if self._book.needs_device else _metric, self._decode(payload)))
+
+    def _sends(self, row: bytes, name: _Named, band: Band, now: float, moves: Moves) -> bool:
         one = _SERIES.decode(row)
-        device = name[1] or _NAMES.decode(row).device
+        metric, device = (name, _NAMES.decode(row).device) if isinstance(name, str) else name
         ts = one.ts.timestamp() if isinstance(one.ts, datetime) else float(one.ts)
-        key = key_of(name[0], device, bytes(one.tags))
+        key = key_of(metric, device, bytes(one.tags))
         return self._deadbands.sends(key, Sent(comparable(one.value), ts, now), band, moves)
-
-
-def _given(row: bytes, verdict: Verdict) -> bytes:
-    return with_tags(row, verdict.tags) if verdict.tags else row

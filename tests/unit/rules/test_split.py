@@ -142,16 +142,16 @@ def test_patterns_are_those_of_a_shell_with_exceptions(given_patterns: list[str]
 
 def test_values_stay_as_they_were_written_when_a_line_is_given_tags() -> None:
     line = b'{"ts":1.50,"device":"d","metric":"m","value":1e3,"tags":{"own":"\\u00e4"}}'
-    assert with_tags(line, [("site", "north"), ("own", "other")]) == (
+    assert with_tags(line, (("site", "north"), ("own", "other"))) == (
         b'{"ts":1.50,"device":"d","metric":"m","value":1e3,"tags":{"site":"north","own":"\\u00e4"}}'
     )
-    assert with_tags(line, [("own", "other")]) is line
+    assert with_tags(line, (("own", "other"),)) is line
 
 
 def test_a_reading_is_not_given_more_tags_than_it_may_have() -> None:
     tags = {f"t{number}": "" for number in range(MAX_TAGS - 1)}
     line = json.dumps({"ts": 1, "device": "d", "metric": "m", "value": 1, "tags": tags}).encode()
-    tagged = parse_reading(with_tags(line, [("a", "1"), ("b", "2")]))
+    tagged = parse_reading(with_tags(line, (("a", "1"), ("b", "2"))))
     assert set(tagged.tags) == {*tags, "a"}
 
 
