@@ -229,7 +229,7 @@ INPUTS = {
             "prometheus",
             lambda member: (
                 f'type = "prometheus"\nurls = ["{member.admin_url}/metrics"]\n'
-                'interval = "100ms"\ntimeout = "100ms"\n'
+                'interval = "300ms"\ntimeout = "300ms"\n'
             ),
         ),
         Entry(
