@@ -285,7 +285,7 @@ class Follower:
             return _MORE
         file.modified = modified
         found = cut(data, self._limits, skipping=file.skipping, last=last)
-        end, mark = file.offset + found.stop, file.mark.after(data[: found.stop])
+        end, mark = file.offset + found.stop, file.mark.after(data, found.stop)
         if found.start < found.stop:
             after = self._position(file, end, mark)
             lines = data[found.start : found.stop]

@@ -21,6 +21,8 @@ from agent.inputs.rotation import Position
 SCAN: Final = 1.0
 """Seconds from one look at all paths to the next."""
 _TRIES: Final = 10
+_LEAST: Final = 1024
+"""Bytes of room for which no further file is looked at."""
 
 
 @dataclass(slots=True)
@@ -137,10 +139,11 @@ class Following:
                     if self._round and len(piece.lines) > room.bytes:
                         return  # a line that has no room here, and will have beside less
                     self._round.append((tail, piece))
-                    left = room.lines - piece.lines.count(b"\n")
-                    room = replace(room, bytes=room.bytes - len(piece.lines), lines=left)
+                    room = replace(room, bytes=room.bytes - len(piece.lines))
+                    if room.bytes >= _LEAST:  # else there is no need to count lines, which takes time
+                        room = replace(room, lines=room.lines - piece.lines.count(b"\n"))
             self._turn += 1
-            if room.bytes <= 0 or room.lines <= 0:
+            if room.bytes < _LEAST or room.lines <= 0:
                 return
 
     def _look(self, tail: Tail, now: float, room: Limits, gathered: Gathered) -> Piece | None:

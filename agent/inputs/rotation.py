@@ -36,9 +36,16 @@ class Mark(NamedTuple):
     head: bytes = b""
     tail: bytes = b""
 
-    def after(self, data: bytes) -> Mark:
-        """The mark of the place behind `data`, which stands at this one."""
-        return Mark((self.head + data[:MARK_BYTES])[:MARK_BYTES], (self.tail + data)[-MARK_BYTES:])
+    def after(self, data: bytes, stop: int | None = None) -> Mark:
+        """The mark of the place behind `data`, or behind the first `stop` bytes of it, which stand at this
+        one."""
+        stop = len(data) if stop is None else stop
+        head, tail = self.head, data[max(0, stop - MARK_BYTES) : stop]
+        if len(head) < MARK_BYTES:
+            head = (head + data[: min(stop, MARK_BYTES)])[:MARK_BYTES]
+        if len(tail) < MARK_BYTES:
+            tail = (self.tail + tail)[-MARK_BYTES:]
+        return Mark(head, tail)
 
     def fingerprint(self) -> str:
         """The mark as a short digest."""

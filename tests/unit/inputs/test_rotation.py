@@ -22,7 +22,7 @@ from agent.inputs.rotation import (
 def test_a_mark_that_grew_is_the_mark_of_the_whole(pieces: list[bytes]) -> None:
     mark = Mark()
     for piece in pieces:
-        mark = mark.after(piece)
+        mark = mark.after(piece + b"more", len(piece))
     whole = b"".join(pieces)
     assert mark == Mark(whole[:MARK_BYTES], whole[-MARK_BYTES:])
 
