@@ -1,4 +1,4 @@
-"""The input `file`: tails NDJSON files through rotations.
+"""The input `file`: tails files of NDJSON or Influx line protocol through rotations.
 
 <<<<<<< HEAD
 Each batch carries the position behind its lines, so lines and position are stored in one act: an agent that
@@ -34,6 +34,8 @@ Options (`[[input]]` with `type = "file"`):
 - `start` ("beginning"): or "end"; where to begin when nothing has been stored yet.
 - `poll` ("250ms"): how often to look whether a file has grown. A batch carries about 45 bytes for each file:
   with many files and a dear link make it longer.
+- `format` ("ndjson"), `precision` ("ns"), `device_tag` ("host"): as those of the input `socket`. A last line
+  without its newline is taken as NDJSON once its file is left; as line protocol it is a dead letter.
 """
 
 from __future__ import annotations
@@ -52,11 +54,12 @@ from agent.clock import wall_ns
 from agent.config import Seconds
 from agent.inputs.follow import Piece
 from agent.inputs.following import Following, Gathered
+from agent.inputs.formats.forms import Form, Format, Precision, join_sifted, make_form
 from agent.inputs.matching import is_wild
 from agent.inputs.options import InputOptions
 from agent.inputs.positions import MAX_FILES, parse_positions
 from agent.inputs.report import Fault, Sparse
-from agent.inputs.sift import Sifted, sift
+from agent.inputs.sift import Sifted
 from agent.inputs.stopping import unless
 from agent.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 from agent.metrics import Metrics
@@ -76,6 +79,9 @@ class FileOptions(InputOptions, tag="file", kw_only=True):
     pulls: ClassVar[bool] = True
     start: Literal["beginning", "end"] = "beginning"
     poll: Seconds = Seconds(0.25)
+    format: Format = "ndjson"
+    precision: Precision = "ns"
+    device_tag: str = "host"
 
 
 class FileInput:
@@ -135,16 +141,19 @@ class FileInput:
             from_end=options.start == "end",
             poll=options.poll,
         )
+        form = make_form(
+            options.format, intake.domain, precision=options.precision, device_tag=options.device_tag
+        )
         try:
             while not stopping.is_set():
-                if not await self._step(following, intake, stopping):
+                if not await self._step(following, form, intake, stopping):
                     await unless(stopping, asyncio.sleep(options.poll))
         finally:
             following.close()
 
-    async def _step(self, following: Following, intake: Intake, stopping: asyncio.Event) -> bool:
+    async def _step(self, following: Following, form: Form, intake: Intake, stopping: asyncio.Event) -> bool:
         """Look once and store what was found; False when the next look may wait."""
-        gathered, sifted = await asyncio.to_thread(_look, following, intake.domain)
+        gathered, sifted = await asyncio.to_thread(_look, following, form)
         self._tell(gathered)
         if not gathered.pieces:
             return gathered.more
@@ -226,9 +235,27 @@ def _letters(piece: Piece, sifted: Sifted) -> tuple[contract.Letter, ...]:
     )
 
 
-def _look(following: Following, domain: str) -> tuple[Gathered, list[Sifted]]:
-    gathered = following.gather(time.monotonic())
-    return gathered, [sift(piece.lines, domain, wall_ns()) for piece in gathered.pieces]
+def _look(following: Following, form: Form) -> tuple[Gathered, list[Sifted]]:
+    while True:
+        gathered = following.gather(time.monotonic())
+        sifted = [_sifted(form, piece.lines) for piece in gathered.pieces]
+        if sum(one.count + len(one.bad) for one in sifted) <= contract.MAX_BATCH_READINGS:
+            return gathered, sifted
+        if not following.narrow():
+            return gathered, [_bounded(one) for one in sifted]
+
+
+def _sifted(form: Form, lines: bytes) -> Sifted:
+    if not form.self_ending and not lines.endswith(b"\n"):
+        return Sifted(b"", 0, ((0, "the last line of the file has no newline, so it may have been cut off"),))
+    return join_sifted(list(form.parts(lines, wall_ns())))
+
+
+def _bounded(one: Sifted) -> Sifted:
+    """A single line of more readings than a batch may have is none."""
+    if one.count <= contract.MAX_BATCH_READINGS:
+        return one
+    return Sifted(b"", 0, ((0, f"this line has {one.count} fields, above {contract.MAX_BATCH_READINGS}"),))
 
 
 def _same(named: list[str]) -> list[str]:

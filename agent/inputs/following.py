@@ -58,6 +58,7 @@ class Following:
         self._roster = Roster(paths, positions, from_end=from_end)
         self._poll = poll
         self._scanned = -math.inf
+        self._limits = Limits()
         self._before = positions
         self._until = until
         self._tries = 0
@@ -93,6 +94,15 @@ class Following:
                 self._roster.go_on(tail, piece.after)
         self._round = []
         self._until = None
+
+    def narrow(self) -> bool:
+        """From now on read half as much at a time; False where that cannot be: what was gathered last is a
+        single line, or has to be what it is."""
+        pieces = [piece.lines for _, piece in self._round]
+        if self._until is not None or (len(pieces) == 1 and b"\n" not in pieces[0][:-1]):
+            return False
+        self._limits = replace(self._limits, bytes=max(1, sum(map(len, pieces)) // 2))
+        return True
 
     def close(self) -> None:
         """Let all files go."""
@@ -130,7 +140,7 @@ class Following:
         tails = self._roster.tails()
         self._unreadable = {tail: text for tail, text in self._unreadable.items() if tail in tails}
         begin = self._turn % max(1, len(tails))
-        room = Limits()
+        room = self._limits
         for tail in itertools.chain(tails[begin:], tails[:begin]):
             if tail.idle_until <= now:
                 piece = self._look(tail, now, room, gathered)

@@ -39,7 +39,7 @@ async def sift_lines(form: Form, lines: bytes, now_ns: int) -> Sifted:
         if parts:
             await asyncio.sleep(0)
         parts.append(part)
-    return parts[0] if len(parts) == 1 else _joined(parts)
+    return join_sifted(parts)
 
 
 def make_form(kind: Format, domain: str, *, precision: Precision, device_tag: str) -> Form:
@@ -106,7 +106,7 @@ class _Influx:
             place = offset + further
             too_large = Sifted(b"", 0, ((place, f"the readings of this line are above {_MOST} bytes"),))
             parts.append(self._sift(self._lines, line, place, now_ns) or too_large)
-        return _joined(parts)
+        return join_sifted(parts)
 
     def _sift(self, to: LineProtocol, lines: bytes, offset: int, now_ns: int) -> Sifted | None:
         """None where more is bad than is listed, or the readings are too large."""
@@ -124,7 +124,10 @@ class _Influx:
         return Sifted(parsing.payload, parsing.count, _placed(lines.split(b"\n"), bad, offset) if bad else ())
 
 
-def _joined(parts: list[Sifted]) -> Sifted:
+def join_sifted(parts: list[Sifted]) -> Sifted:
+    """Parts as one."""
+    if len(parts) == 1:
+        return parts[0]
     return Sifted(
         b"".join(one.payload for one in parts),
         sum(one.count for one in parts),

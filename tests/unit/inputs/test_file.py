@@ -17,6 +17,7 @@ from structlog.typing import EventDict
 from agent import contract
 from agent.config import Seconds
 from agent.inputs.file import FileInput, FileOptions
+from agent.inputs.formats.forms import Format
 from agent.inputs.sift import sift
 from agent.intake import Chunk, Place, Reason, RefusedError, UnknownOutcomeError
 from agent.metrics import Metrics
@@ -72,8 +73,10 @@ def path(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def running(path: Path, core: Core, metrics: Metrics | None = None) -> AsyncIterator[None]:
-    options = FileOptions(path=str(path), name="tail", poll=Seconds(0.01))
+async def running(
+    path: Path, core: Core, metrics: Metrics | None = None, form: Format = "ndjson"
+) -> AsyncIterator[None]:
+    options = FileOptions(path=str(path), name="tail", poll=Seconds(0.01), format=form)
     stopping = asyncio.Event()
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
         group.create_task(FileInput(options, metrics or Metrics()).run(core, stopping))
@@ -84,6 +87,14 @@ async def running(path: Path, core: Core, metrics: Metrics | None = None) -> Asy
 async def until(holds: Callable[[], bool]) -> None:
     while not holds():  # noqa: ASYNC110 - bounded by whoever runs the input
         await asyncio.sleep(0.005)
+
+
+def put(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def rotate(path: Path) -> None:
+    path.rename(path.with_name(f"{path.name}.1"))
 
 
 def write(path: Path, *values: object) -> None:
@@ -137,6 +148,31 @@ async def test_bad_lines_are_counted_all_and_reported_a_few(path: Path, logged: 
     bad = {"input": "tail", "reason": "bad_line"}
     assert metrics.registry.get_sample_value("petiole_invalid_requests_total", bad) == 50
     assert logged[0]["at"] == f"{path}:25"
+
+
+async def test_line_protocol_is_read_in_pieces_that_hold_what_a_batch_may(path: Path) -> None:
+    core = Core()
+    fields = ",".join(f"f{number}={number}i" for number in range(100))
+    put(path, f"m,host=d {fields} 1700000000000000000\n" * 120 + "nonsense\nm last=7i\nm cut=1")
+    async with running(path, core, form="influx"):
+        await until(lambda: len(core.values) == 12_001)
+        rotate(path)
+        write(path, "x")
+        await until(lambda: sum(len(chunk.letters) for chunk in core.chunks) == 3)
+    assert all(chunk.count + len(chunk.letters) <= contract.MAX_BATCH_READINGS for chunk in core.chunks)
+    assert core.values == [*range(100)] * 120 + [7]
+    letters = [letter for chunk in core.chunks for letter in chunk.letters]
+    assert [letter.received for letter in letters[:2]] == [b"nonsense", b"m cut=1"]
+
+
+async def test_a_line_of_more_fields_than_a_batch_may_have_is_a_dead_letter(path: Path) -> None:
+    core = Core()
+    fields = ",".join(f"f{number}=1i" for number in range(contract.MAX_BATCH_READINGS + 1))
+    put(path, f"m {fields}\nm f=2i\n")
+    async with running(path, core, form="influx"):
+        await until(lambda: core.values == [2])
+    (letter,) = [letter for chunk in core.chunks for letter in chunk.letters]
+    assert letter.reason == "this line has 5001 fields, above 5000"
 
 
 async def test_what_cannot_be_read_is_said_once_and_again_when_it_can(
