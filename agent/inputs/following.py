@@ -128,10 +128,12 @@ class Following:
 
     def _find(self, key: bytes, end: Position, now: float) -> tuple[Tail, Piece] | None:
         """The piece that ends at a position, and the file that goes on there."""
-        for tail in sorted(self._roster.tails(), key=lambda one: one.key != key):
+        tails = sorted(self._roster.tails(), key=lambda one: one.key != key)
+        for tail in tails:
             piece = read_again(tail.follower.path, end, self._before.values(), now)
             if piece is not None:
-                return tail, piece
+                # By now the file may be followed at another path than the one at which it was read.
+                return next((one for one in tails if one.follower.inode == end.inode), tail), piece
         return None
 
     def _read(self, now: float, gathered: Gathered) -> None:

@@ -236,6 +236,15 @@ TestRotatedFilesMatchToo = RotatedFilesMatchToo.TestCase
 TestRotatedFilesMatchToo.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
 
 
+def test_a_file_that_is_renamed_between_the_parts_of_a_piece_goes_on_behind_it() -> None:
+    course = ManyFiles()
+    course.begin({"a"})
+    course.write("a", 1)
+    course.die_between_parts()
+    course.rename_to_another_path_that_is_followed("a", again=True, looks=0, scans=False)
+    course.teardown()
+
+
 def test_files_take_turns_and_share_a_batch(tmp_path: Path, reader_of: Callable[..., Reader]) -> None:
     reader = reader_of(tmp_path / "*.log")
     long = "x" * 1000 + "\n"
