@@ -39,7 +39,7 @@ def test_what_devices_send_with_any_qos_is_in_the_table_once(tmp_path: Path) -> 
             rows = contents(lake, "readings", "device", "metric", "value", "text", "tags", "ts_source")
             assert [row[1:] for row in rows if row[0] == "pump.7"] == [
                 ("valve", 1.0, "true", [("a", "b")], "hub"),
-                ("valve", 1.5, None, [], "device"),
+                ("valve", 1.5, None, [], "agent"),
                 ("valve", None, "open", [], "hub"),
             ]
             assert contents(lake, "quarantine", "reason") == []
