@@ -4,7 +4,7 @@ wrongly. It sets no clock."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import structlog
 
@@ -24,10 +24,19 @@ log = structlog.get_logger("clock")
 
 class ClockKeeper:
     """The clock as the core reads it: each `look`, at every sealing and once a second, is compared with those
-    before. A correction stays in the state file until the stream of every class has it."""
+    before. A correction stays in the state file until the stream of every class has it; `stored(cls, seq)` is
+    told where."""
 
-    def __init__(self, domain: str, classes: Iterable[str], state: StateFile, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        domain: str,
+        classes: Iterable[str],
+        state: StateFile,
+        metrics: Metrics,
+        stored: Callable[[str, int], None],
+    ) -> None:
         self._domain, self._classes, self._state, self._metrics = domain, list(classes), state, metrics
+        self._stored = stored
         self._reader = ClockReader()
         self._js: JetStream | None = None
         self._storing = Fault(log, "corrections of the clock are stored again")
@@ -81,4 +90,5 @@ class ClockKeeper:
 
     async def _publish(self, js: JetStream, cls: str, one: Correction) -> None:
         ident = f"{one.boot}-{cls}-clock-{one.since}"
-        await js.publish(clock_subject(self._domain, cls), one.encode(), {H_MESSAGE_ID: ident})
+        seq = await js.publish(clock_subject(self._domain, cls), one.encode(), {H_MESSAGE_ID: ident})
+        self._stored(cls, seq)

@@ -81,7 +81,7 @@ class Leaf:
             metrics,
         )
         self._books = Books(config.domain, run, ledgers, state, self._discards)
-        self._clock = ClockKeeper(config.domain, self._classes, state, metrics)
+        self._clock = ClockKeeper(config.domain, self._classes, state, metrics, self._discards.stored)
         levels: dict[str, Level] = {one.name: one.ack for one in config.input}
         self._levels = Levels(levels, health)
         self._waits = HubWaits(lambda cls: self.link.board.classes[cls].sentence)

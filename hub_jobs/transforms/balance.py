@@ -210,8 +210,10 @@ def origins(records: DataFrame) -> DataFrame:
 
 
 def counts(bronze: DataFrame, domain: str, cls: str, run: str, first: int, last: int) -> DataFrame:
-    """A row a batch of a run that arrived, within these numbers: `n` and `count`."""
+    """A row a batch of a run that arrived, within these numbers: `n` and `count`. Dead letters, which are
+    numbered too, are no readings."""
     own = (F.col("domain") == domain) & (F.col("class") == cls) & (F.col("run") == run)
+    own &= F.split("subject", r"\.").getItem(3) == "_batch"
     held = bronze.where(own & F.col("n").between(first, last))
     return held.groupBy("n").agg(F.coalesce(F.max("count"), F.lit(0)).alias("count"))
 
