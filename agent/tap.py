@@ -25,9 +25,8 @@ from agent.jetstream import JetStream, RawMessage
 from agent.trial import shown
 
 POLL_SECONDS: Final = 0.25
-MOST_LOOKED_AT: Final = 2_000
-"""Batches that are looked at for the last few that pass the filter."""
-MAX_LAST: Final = 1_000
+_MOST_LOOKED_AT: Final = 2_000
+"""Messages that are looked at for the last few that pass the filter."""
 _AT_ONCE: Final = 100
 
 
@@ -124,24 +123,25 @@ class Tap:
     Everything raises `ApiError` or `UnavailableError`."""
 
     def __init__(self, js: JetStream, domain: str, cls: str, wanted: Filter) -> None:
-        self._js, self._wanted, self._stream = js, wanted, leaf_stream(domain, cls)
+        self._js, self._wanted, self.stream = js, wanted, leaf_stream(domain, cls)
         one = next(iter(wanted.inputs)) if len(wanted.inputs) == 1 else ">"
         self._subject = batch_subject(domain, cls, one)
-        self._after = 0
+        self._after = self.looked_at = 0
         self.cut = False
 
     async def last(self, most: int) -> list[Passed]:
         """The last batches that pass, oldest first; `news` goes on behind them."""
-        info = await self._js.stream_info(self._stream)
+        info = await self._js.stream_info(self.stream)
         self._after = info.last
         found: list[Passed] = []
-        for looked, seq in enumerate(range(info.last, info.first - 1, -1)):
+        for seq in range(info.last, info.first - 1, -1):
             if len(found) >= most:
                 break
-            if looked >= MOST_LOOKED_AT:
+            if self.looked_at >= _MOST_LOOKED_AT:
                 self.cut = True
                 break
-            message = await self._js.get_message(self._stream, seq=seq)
+            self.looked_at += 1
+            message = await self._js.get_message(self.stream, seq=seq)
             passed = None if message is None else looked_into(message, self._wanted)
             if passed is not None:
                 found.append(passed)
@@ -153,10 +153,10 @@ class Tap:
         found: list[Passed] = []
         for _ in range(_AT_ONCE):
             message = await self._js.get_message(
-                self._stream, seq=self._after + 1, next_by_subject=self._subject
+                self.stream, seq=self._after + 1, next_by_subject=self._subject
             )
             if message is None:
-                info = await self._js.stream_info(self._stream)
+                info = await self._js.stream_info(self.stream)
                 self._after = min(self._after, info.last)
                 break
             self._after = message.seq

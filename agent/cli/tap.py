@@ -12,21 +12,25 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from agent.cli.configuration import ConfigFile, configuration, end
 from agent.config import Config
 from agent.contract import Exit
-from agent.tap import MAX_LAST, MOST_LOOKED_AT, POLL_SECONDS, Filter, Passed, Tap
+
+if TYPE_CHECKING:
+    from agent.tap import Filter, Passed, Tap
+
+_MAX_LAST: Final = 1_000
 
 InputNames = Annotated[list[str] | None, typer.Option("--input", help="Only batches of this input.")]
 Classes = Annotated[list[str] | None, typer.Option("--class", help="Only this class. Default: all.")]
 Devices = Annotated[list[str] | None, typer.Option("--device", help="Only this device; * and ? fit any.")]
 MetricNames = Annotated[list[str] | None, typer.Option("--metric", help="Only this metric; * and ? fit any.")]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")]
-Last = Annotated[int, typer.Option("--last", "-n", min=0, max=MAX_LAST, help="Batches from before.")]
+Last = Annotated[int, typer.Option("--last", "-n", min=0, max=_MAX_LAST, help="Batches from before.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a batch.")]
 
 
@@ -42,6 +46,7 @@ def command(
 ) -> None:
     """Show the last batches that this leaf has stored, and with --follow those that come."""
     from agent.connection import EXPECTED
+    from agent.tap import Filter
 
     settings = configuration(config)
     known = [one.name for one in settings.class_]
@@ -80,6 +85,7 @@ async def _run(
     from agent.connection import connected
     from agent.jetstream import JetStream
     from agent.server.setup import identities
+    from agent.tap import POLL_SECONDS, Tap
 
     work = asyncio.current_task()
     assert work is not None
@@ -104,5 +110,8 @@ async def _look(taps: list[Tap], last: int, show: Callable[[Passed], None]) -> N
     found.sort(key=lambda one: one.headers.sealed_at if one.headers else 0)
     for one in found[max(0, len(found) - last) :]:
         show(one)
-    if any(tap.cut for tap in taps):
-        typer.echo(f"petiole: only the last {MOST_LOOKED_AT} messages were looked at", err=True)
+    for tap in taps:
+        if tap.cut:
+            typer.echo(
+                f"petiole: only the last {tap.looked_at} messages of {tap.stream} were looked at", err=True
+            )

@@ -25,7 +25,6 @@ from agent.inputs import make_inputs
 from agent.inputs.nats import LocalServer
 from agent.intake import Input
 from agent.metrics import Metrics
-from agent.trial import Screen, run
 
 _SECONDS: Final = 10.0
 _NOT_RUN: Final = {
@@ -110,6 +109,8 @@ def _told(one: Input) -> bool:
 
 
 async def _run(inputs: Sequence[Input], domain: str, seconds: float | None) -> Exit:
+    from agent.trial import Screen, run
+
     stopping = asyncio.Event()
 
     def show(lines: bytes) -> None:
