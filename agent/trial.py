@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from agent.contract import Letter
-from agent.intake import Chunk, Input, Place
+from agent.intake import Chunk, Input, Intake, Place
+from agent.pieces import Part
 
 END_SECONDS: Final = 5.0
 """How long inputs may take to end."""
@@ -43,6 +44,23 @@ class Screen:
     async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
         """Show a chunk."""
         self._show(harmless(chunk.payload))
+        if chunk.on_stored is not None:
+            chunk.on_stored()
+        await self._heard(input_name, cls, chunk)
+
+    async def submit_piece(self, input_name: str, cls: str, chunk: Chunk, parts: Sequence[Part]) -> None:
+        """Show what rules have left of a chunk."""
+        for part in parts:
+            self._show(harmless(part.payload))
+            if part.on_stored is not None:
+                part.on_stored()
+        await self._heard(input_name, cls, chunk)
+
+    async def stored_of(self, input_name: str, position: str) -> int | None:
+        """Nothing is."""
+        return 0
+
+    async def _heard(self, input_name: str, cls: str, chunk: Chunk) -> None:
         await self.bury(input_name, cls, chunk.letters)
         self.heard.add(input_name)
         self.news.set()
@@ -66,14 +84,15 @@ async def run(
     *,
     seconds: float,
     once: bool,
+    intake: Intake | None = None,
 ) -> bool:
-    """Run inputs for so long, or with `once` only until each has handed something in, or until `stopping` is
-    set. False when one failed, which `tell` is told."""
+    """Run inputs with the screen, or an `intake` before it: for so long, or with `once` only until each has
+    handed something in, or until `stopping` is set. False when one failed, which `tell` is told."""
     failed: list[str] = []
 
     async def guarded(one: Input) -> None:
         try:
-            await one.run(screen, stopping)
+            await one.run(intake or screen, stopping)
         except Exception as error:  # whatever it fails with is its own
             failed.append(one.name)
             tell(f"input {one.name}: {type(error).__name__}: {shown(str(error))}")

@@ -64,7 +64,7 @@ def command(
     for one in chosen:
         if (why := _NOT_RUN.get(_kind(one))) is not None:
             _tell(f"input {one.name} is not run: {why}")
-    outcome = asyncio.run(_run(able, settings.domain, seconds)) if able else Exit.WELL
+    outcome = asyncio.run(_run(able, settings, metrics, seconds)) if able else Exit.WELL
     if (bad := _unusable(metrics)) and outcome is Exit.WELL:
         outcome = Exit.LOSS
     for sentence in bad:
@@ -108,7 +108,8 @@ def _told(one: Input) -> bool:
     return bool(problems)
 
 
-async def _run(inputs: Sequence[Input], domain: str, seconds: float | None) -> Exit:
+async def _run(inputs: Sequence[Input], settings: Config, metrics: Metrics, seconds: float | None) -> Exit:
+    from agent.rules.intake import RulesIntake
     from agent.trial import Screen, run
 
     stopping = asyncio.Event()
@@ -125,7 +126,8 @@ async def _run(inputs: Sequence[Input], domain: str, seconds: float | None) -> E
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopping.set)
-    screen = Screen(domain, show, _tell)
+    screen = Screen(settings.domain, show, _tell)
+    intake = RulesIntake(screen, settings.rule, metrics)
     well = await run(
         inputs,
         screen,
@@ -133,6 +135,7 @@ async def _run(inputs: Sequence[Input], domain: str, seconds: float | None) -> E
         _tell,
         seconds=_SECONDS if seconds is None else seconds,
         once=seconds is None,
+        intake=intake,
     )
     if not well:
         return Exit.FAILED

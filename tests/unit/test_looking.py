@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from agent.intake import Chunk, Intake
 from agent.jetstream import RawMessage
 from agent.tap import Filter, looked_into
 from agent.trial import Screen, harmless, run, shown
+from tests.agent_process import PETIOLE
 
 LINES = b"".join(
     json.dumps({"ts": 1, "device": device, "metric": metric, "value": 1.5, "tags": {"a": "b"}}).encode()
@@ -154,6 +156,21 @@ async def test_an_input_that_fails_is_told_and_takes_no_other_with_it() -> None:
 
     assert (lines, well) == (b"1\n", False)
     assert told == ["input broken: OSError: no such\\x1b[2J bus"]
+
+
+async def test_rules_apply_to_what_is_shown(tmp_path: Path) -> None:
+    lines, config = tmp_path / "lines", tmp_path / "petiole.toml"
+    lines.write_text('{"metric":"noise","value":1}\n{"metric":"m","value":1}\n')
+    config.write_text(
+        f'domain = "edge-1"\nstate_dir = "{tmp_path}"\n[nats]\nhub_urls = ["nats-leaf://127.0.0.1:1"]\n'
+        f'[[input]]\ntype = "file"\npath = "{lines}"\n[[rule]]\nmetric = "noise"\ndrop = true\n'
+    )
+    command = [PETIOLE, "test", "-c", str(config), "--from-start"]
+    ended = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert [json.loads(line)["metric"] for line in ended.stdout.splitlines()] == ["m"], ended.stderr
 
 
 async def test_what_could_not_be_taken_is_told_with_its_place() -> None:
