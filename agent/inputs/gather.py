@@ -37,6 +37,7 @@ class Buffer:
         self._share = share
         self._sources: set[Source] = set()
         self.group = group
+        self.held = 0
 
     def join(self, source: Source) -> None:
         """One source more."""
@@ -47,9 +48,11 @@ class Buffer:
         self._sources.discard(source)
         self.resume()
 
-    def share(self) -> int:
-        """What a source may hold, in bytes."""
-        return min(self._share, self._limit // max(1, len(self._sources)))
+    def room(self, held: int) -> int:
+        """Bytes that a source which holds some may still read. Those that came first may hold more than is
+        their share by now, so that all together are looked at too."""
+        share = min(self._share, self._limit // max(1, len(self._sources)))
+        return min(share - held, self._limit - self.held)
 
     def resume(self) -> None:
         """Let those read on that may."""
@@ -71,11 +74,12 @@ class Source:
     @property
     def room(self) -> int:
         """Bytes that may still be read."""
-        return self.buffer.share() - self.held
+        return self.buffer.room(self.held)
 
     def hold(self, size: int) -> None:
         """Hold `size` bytes more, or less; reading pauses and goes on accordingly."""
         self.held += size
+        self.buffer.held += size
         if size < 0:
             self.buffer.resume()
         if not self.paused and self.room <= 0:

@@ -151,9 +151,10 @@ async def test_a_sender_is_slowed_while_nothing_can_be_stored_and_a_small_one_ge
         try:
             await until(lambda: one.core.waiting > 0, "the first are on their way")
             before = -1
-            while before < sent:  # its kernel takes some, then nothing
-                before = sent
-                await asyncio.sleep(0.3)
+            async with asyncio.timeout(20):
+                while before < sent:  # its kernel takes some, then nothing
+                    before = sent
+                    await asyncio.sleep(0.3)
             held = one.core.waiting * 2**18
             assert held <= 2**20
             assert not flooding.done()
