@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+import prometheus_client
+
 from agent.accumulator import Entry
 from agent.intake import RefusedError
 from agent.metrics import Metrics
@@ -19,6 +21,7 @@ class Balance:
 
     def __init__(self, metrics: Metrics, classes: Iterable[str], held: Callable[[str], int]) -> None:
         self._metrics, self._held = metrics, held
+        self._counters: dict[tuple[str, str], prometheus_client.Counter] = {}
         self._accepted: Counter[str] = Counter()
         self._stored: Counter[str] = Counter()
         self._returned: Counter[str] = Counter()
@@ -37,7 +40,10 @@ class Balance:
         """A chunk was let in."""
         entry.admitted = True
         self._accepted[key[1]] += entry.chunk.count
-        self._metrics.accepted.labels(*key).inc(entry.chunk.count)
+        counter = self._counters.get(key)
+        if counter is None:  # to look it up in the registry costs more than all the rest of this
+            counter = self._counters[key] = self._metrics.accepted.labels(*key)
+        counter.inc(entry.chunk.count)
 
     def store(self, key: tuple[str, str], entry: Entry[Any]) -> None:
         """A chunk was acknowledged by the stream."""
