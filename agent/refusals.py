@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import structlog
 
+from agent.contract import LATE
 from agent.intake import Reason, RefusedError
 from agent.ledger import ClassLedger
 from agent.packing import Batch, Entries, Sealed, count_readings
@@ -71,5 +72,5 @@ class Refusals:
 
     def _enter(self, cls: str, n: int, entries: Entries, reason: Reason) -> None:
         late = promised_readings(entries)
-        word = f"{reason.value} after acceptance" if late else reason.value
+        word = f"{reason.value} {LATE}" if late else reason.value
         self._ledgers[cls].refuse(n, count_readings(entries), word, late)

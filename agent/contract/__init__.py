@@ -61,6 +61,7 @@ from agent.contract.cursor import CursorAnswer, CursorRequest, parse_cursor_answ
 from agent.contract.dead import MAX_PLACE, MAX_REASON, MAX_RECEIVED, Letter, parse_letter
 from agent.contract.exits import Exit
 from agent.contract.ledger import (
+    LATE,
     Ledger,
     Previous,
     Ranges,
@@ -175,6 +176,7 @@ __all__ = [
     "H_SEALED_AT",
     "H_SOURCE",
     "H_VERSION",
+    "LATE",
     "MACHINE_OFFSET",
     "MAX_BATCH_BYTES",
     "MAX_BATCH_READINGS",

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from agent.contract.checks import ContractError, check_class, check_domain, check_run
 from agent.contract.fields import count_of, field_of, open_record, optional, ranges_of
 from agent.contract.names import VERSION
 
 Ranges = tuple[tuple[int, int], ...]
+
+
+LATE: Final = "after acceptance"
+"""Ends the reason of a range that was refused although some of it had been acknowledged as accepted."""
 
 
 @dataclass(frozen=True, slots=True)

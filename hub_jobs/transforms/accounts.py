@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from agent.contract import Ledger, Previous, Readings
+from agent.contract import LATE, Ledger, Previous, Readings
 from hub_jobs.transforms.discards import both
 from hub_jobs.transforms.ranges import Range, size, text, union, without
 
@@ -192,6 +192,13 @@ def _findings(
         but = f"; batches {text(came)} of them had arrived" if came else ""
         found.append(
             f"{name}: batches {first}-{last}, {readings} readings, were discarded at the edge: {reason}{but}"
+        )
+    if (late := _said(ledger, previous).refused_late) > 0:
+        rows = ledger.refused if ledger else ()
+        named = [f"{first}-{last} ({reason})" for first, last, reason in rows if LATE in reason]
+        found.append(
+            f"{name}: {late} readings were acknowledged as accepted and could not be stored; "
+            f"batches {', '.join(named) or 'that no record of the run names'}"
         )
     if account.dead > arrived_dead:
         found.append(

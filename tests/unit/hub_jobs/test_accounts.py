@@ -261,3 +261,15 @@ def test_a_reading_lost_or_doubled_between_bronze_and_readings_is_a_loss() -> No
 
         assert account.lost
         assert account.findings == ["batch 1"]
+
+
+def test_what_was_accepted_and_could_not_be_stored_is_named() -> None:
+    said = Readings(accepted=50, stored=30, refused=20, refused_late=12)
+    refused = ((4, 4, "stream_full after acceptance"), (5, 5, "stream_full"))
+
+    account = _account(_ledger(5, ((1, 3),), said, final=True, refused=refused), None, _arrived([(1, 3)], 30))
+
+    (finding,) = account.findings
+    assert "12 readings were acknowledged as accepted and could not be stored" in finding
+    assert finding.endswith("batches 4-4 (stream_full after acceptance)")
+    assert account.open_tail == 0 or account.open_tail is None
