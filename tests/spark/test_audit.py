@@ -224,6 +224,28 @@ def test_a_batch_the_ledger_calls_stored_and_bronze_lacks_is_named_with_its_gap(
     assert "source TEL_edge-1_normal/abc: sequences 3 never came" in findings
 
 
+def test_what_a_leaf_calls_discarded_is_explained_and_what_came_all_the_same_is_taken_off(
+    tmp_path: Path,
+) -> None:
+    lake = tmp_path / "lake"
+    said = replace(
+        LEDGER,
+        readings=Readings(accepted=40, stored=40, discarded=20),
+        discarded=((2, 3, 20, "stream_full"),),
+        gone=((2, 7, 2, "stream_full"),),
+    )
+    given = [*_batches(1, 2, 4), direct_row(b"21.5", source_seq=5), _ledger_row(said, source_seq=8)]
+    add_bronze(lake, given)
+
+    code, found, findings = _audit(lake)
+
+    assert code == Exit.WELL, findings
+    assert (found[RUN]["missing"], found[RUN]["discarded"], found[RUN]["in_readings"]) == (0, 10, 30)
+    assert (found[None]["discarded"], found[None]["in_readings"]) == (1, 1)
+    assert "source TEL_edge-1_normal/abc: sequences 3, 6-7 were discarded at the edge" in findings
+    assert "batches 2-3, 20 readings, were discarded at the edge: stream_full; batches 2 of them" in findings
+
+
 def test_a_run_killed_with_all_it_acknowledged_there_is_an_open_tail_and_no_loss(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     previous = Previous(RUN, 3, Readings(accepted=35, stored=30), closed=False)
