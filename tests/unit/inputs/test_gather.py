@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent.inputs.gather import Buffer, Source
 
 LIMIT = 1000
+ONE_AFTER_THE_OTHER = [step for number in range(4) for step in (("join", 0), ("read", number))]
 STEPS = st.lists(st.tuples(st.sampled_from(["join", "read", "store", "leave"]), st.integers(0, 9)))
 
 
 @given(STEPS)
+@example(ONE_AFTER_THE_OTHER)
 def test_all_sources_together_hold_no_more_than_the_buffer(steps: list[tuple[str, int]]) -> None:
     buffer = Buffer(LIMIT, asyncio.TaskGroup(), share=400)
     sources: list[Source] = []
