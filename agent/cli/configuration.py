@@ -9,8 +9,8 @@ import typer
 
 from agent.config import Config, ConfigError, load
 from agent.contract import Exit
-from agent.inputs import INPUTS
-from agent.inputs.nats import LocalServer
+from agent.inputs import OPTIONS
+from agent.inputs.local_server import LocalServer
 from agent.server.setup import identities
 
 ConfigFile = Annotated[
@@ -28,7 +28,7 @@ def configuration(path: Path) -> Config:
 
 def read(path: Path) -> Config:
     """The configuration with all inputs that there are. Raises `ConfigError` with every problem."""
-    return load(path, {kind: one.options for kind, one in INPUTS.items()})
+    return load(path, OPTIONS)
 
 
 def end(problems: list[str], code: Exit = Exit.USAGE) -> NoReturn:

@@ -22,7 +22,7 @@ from agent.cli.configuration import ConfigFile, configuration, end, local_server
 from agent.config import Config, Log, Seconds
 from agent.contract import Exit
 from agent.inputs import make_inputs
-from agent.inputs.nats import LocalServer
+from agent.inputs.local_server import LocalServer
 from agent.intake import Input
 from agent.metrics import Metrics
 

@@ -1,5 +1,6 @@
 """The inputs: one module each. This registry is the only place that names them all; the core is handed what
-it needs of it.
+it needs of it. A module is imported when an input of its type is configured: an agent holds in memory only
+what it speaks.
 
 An input's options derive from `agent.inputs.options.InputOptions`. An input may have a method
 `check() -> list[str]`, called before anything runs, that says what stands in its way on this machine (a taken
@@ -8,46 +9,66 @@ port, a missing directory), one sentence a problem.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+import importlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
-from agent.inputs.exec import ExecInput, ExecOptions
-from agent.inputs.file import FileInput, FileOptions
-from agent.inputs.host import HostInput, HostOptions
-from agent.inputs.http import HttpInput, HttpOptions
-from agent.inputs.mqtt import MqttInput, MqttOptions
-from agent.inputs.nats import LocalServer, NatsInput, NatsOptions
-from agent.inputs.prometheus import PrometheusInput, PrometheusOptions
-from agent.inputs.socket import SocketInput, SocketOptions
+from agent.inputs.local_server import LocalServer
 from agent.intake import Input
 from agent.metrics import Metrics
 
 
-class InputKind(NamedTuple):
-    """One type of input: the schema of its options, and what makes it from them."""
+class _Kind(NamedTuple):
+    """One type of input: in its module, the schema of its options and the class that is made from them."""
 
-    options: type[Struct]
-    make: Callable[[Any, Metrics], Input]
+    options: str
+    made: str
 
 
-INPUTS: dict[str, InputKind] = {
-    "exec": InputKind(ExecOptions, ExecInput),
-    "file": InputKind(FileOptions, FileInput),
-    "host": InputKind(HostOptions, HostInput),
-    "http": InputKind(HttpOptions, HttpInput),
-    "mqtt": InputKind(MqttOptions, MqttInput),
-    "nats": InputKind(NatsOptions, NatsInput),
-    "prometheus": InputKind(PrometheusOptions, PrometheusInput),
-    "socket": InputKind(SocketOptions, SocketInput),
+_KINDS: Final = {
+    "exec": _Kind("ExecOptions", "ExecInput"),
+    "file": _Kind("FileOptions", "FileInput"),
+    "host": _Kind("HostOptions", "HostInput"),
+    "http": _Kind("HttpOptions", "HttpInput"),
+    "mqtt": _Kind("MqttOptions", "MqttInput"),
+    "nats": _Kind("NatsOptions", "NatsInput"),
+    "prometheus": _Kind("PrometheusOptions", "PrometheusInput"),
+    "socket": _Kind("SocketOptions", "SocketInput"),
 }
+
+
+class _Options(Mapping[str, type[Struct]]):
+    def __getitem__(self, kind: str) -> type[Struct]:
+        found: type[Struct] = _find(kind, _KINDS[kind].options)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_KINDS)
+
+    def __len__(self) -> int:
+        return len(_KINDS)
+
+    def __contains__(self, kind: object) -> bool:
+        return kind in _KINDS
+
+
+OPTIONS: Final[Mapping[str, type[Struct]]] = _Options()
+"""The schema of the options of each type of input."""
 
 
 def make_inputs(options: Iterable[Any], metrics: Metrics, server: LocalServer) -> list[Input]:
     """The inputs with these options, beside the leaf's own server."""
-    made = [INPUTS[one.__struct_config__.tag].make(one, metrics) for one in options]
-    for one in made:
-        if isinstance(one, NatsInput):
-            one.server = server
+    made = []
+    for one in options:
+        kind = one.__struct_config__.tag
+        input_ = _find(kind, _KINDS[kind].made)(one, metrics)
+        if kind == "nats":
+            input_.server = server
+        made.append(input_)
     return made
+
+
+def _find(kind: str, name: str) -> Any:
+    return getattr(importlib.import_module(f"agent.inputs.{kind}"), name)

@@ -15,7 +15,8 @@ from structlog.testing import capture_logs
 
 from agent.config import Size
 from agent.demo.proxy import Proxy
-from agent.inputs.nats import LocalServer, NatsInput, NatsOptions
+from agent.inputs.local_server import LocalServer
+from agent.inputs.nats import NatsInput, NatsOptions
 from agent.inputs.nats.subjects import Subject
 from agent.intake import Reason, RefusedError, UnknownOutcomeError
 from agent.metrics import Metrics

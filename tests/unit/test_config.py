@@ -12,10 +12,9 @@ from msgspec import NODEFAULT, Struct
 from msgspec.structs import FieldInfo, fields
 
 from agent.config import Config, ConfigError, Nats, Seconds, Size, listen_address, load
-from agent.inputs import INPUTS
+from agent.inputs import OPTIONS
 
 EXAMPLE = Path(__file__).parents[2] / "config.example.toml"
-OPTIONS = {kind: one.options for kind, one in INPUTS.items()}
 LEAF = 'domain = "edge-1"\n[nats]\nhub_urls = ["nats-leaf://hub.example:7422"]\n'
 HUB = 'domain = "hub"\nrole = "hub"\n'
 KEY = "UAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAABET7"

@@ -17,7 +17,8 @@ from agent.inputs.formats.forms import make_form, sift_lines
 from agent.inputs.formats.message import MessageError, Place, message_lines
 from agent.inputs.gather import Buffer, Gatherer
 from agent.inputs.keeping import Keeper, letter
-from agent.inputs.nats.input import LocalServer, NatsOptions
+from agent.inputs.local_server import LocalServer
+from agent.inputs.nats.input import NatsOptions
 from agent.inputs.nats.subjects import Subject
 from agent.inputs.report import Fault
 from agent.inputs.stopping import unless

@@ -35,11 +35,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from agent.config import Size
+from agent.inputs.local_server import LocalServer
 from agent.inputs.nats.subjects import Subject, overlapping
 from agent.inputs.options import InputOptions
 from agent.intake import Intake
@@ -47,14 +46,6 @@ from agent.metrics import Metrics
 
 _QUEUE: Final = re.compile(r"[^\s.*>\x00-\x1f\x7f]{0,64}\Z")
 _LEAST_PENDING: Final = 64 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class LocalServer:
-    """The leaf's own server, and the seed of the agent's identity there."""
-
-    url: str
-    seed_file: Path
 
 
 class NatsOptions(InputOptions, tag="nats", kw_only=True):
