@@ -10,12 +10,19 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from agent.contract import Exit
 from agent.demo import plan
 from agent.demo.ports import free_port
+from hub_jobs import ingest, refine
 from tests.agent_process import Agent, wait_for
 from tests.clocks import SYNCHRONISED, UNSYNCHRONISED
 from tests.faults.report import Case
-from tests.spark.lakes import JOB_SECONDS, contents
+from tests.spark.conftest import spark  # noqa: F401
+from tests.spark.lakes import contents
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 YEARS = timedelta(days=50 * 365)
 
@@ -92,14 +99,8 @@ def test_what_a_machine_stored_before_its_clock_was_set_has_the_right_time_in_th
 
 def _refined(leaf: Agent, lake: Path, options: list[str]) -> None:
     wait_for(lambda: leaf.metric("petiole_backlog_messages") == 0, "the hub has it all")
-    _job("ingest", *options)
-    _job("refine", "--lake", str(lake))
-
-
-def _job(name: str, *options: str) -> None:
-    command = [sys.executable, "-m", f"hub_jobs.{name}", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * JOB_SECONDS, check=False)
-    assert done.returncode == 0, done.stderr
+    assert ingest.main(options) == Exit.WELL
+    assert refine.main(["--lake", str(lake)]) == Exit.WELL
 
 
 def _times(lake: Path, metric: str) -> list[Any]:
