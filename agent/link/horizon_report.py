@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from functools import partial
 from typing import Final
 
 import structlog
 
-from agent.contract import AGENT_INPUT, Reading
+from agent.clock import wall_ns
+from agent.contract import AGENT_INPUT, Reading, machine_time
 from agent.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 from agent.link.horizon import Horizon
 from agent.metrics import Metrics
@@ -51,7 +51,7 @@ class HorizonReport:
         self._told = seen
         if not moved:
             return
-        now = time.time()
+        now = machine_time(wall_ns())
         lines = [
             Reading(METRIC, "inf" if math.isinf(left) else left, ts=now, tags={"class": name}).encode()
             for name, left in self._horizon.seconds.items()
