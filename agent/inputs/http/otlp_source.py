@@ -35,7 +35,8 @@ class Sources:
             self._known[key] = known
         return known
 
-    def __len__(self) -> int:
+    @property
+    def count(self) -> int:
         """How many are remembered."""
         return len(self._known)
 

@@ -1,0 +1,142 @@
+"""Bodies that mean harm, or are damaged: a reading or a refusal with its place, and no memory that grows."""
+
+from __future__ import annotations
+
+import gzip
+import tracemalloc
+from collections.abc import Callable
+
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+
+from agent import contract
+from agent.decoder import BadLinesError, decode_ndjson
+from agent.inputs.formats.line_protocol import LineProtocol, Parsing
+from agent.inputs.http.otlp import Export
+from agent.inputs.http.otlp_source import Sources
+from agent.inputs.http.unpack import UnpackedTooLargeError, unpack
+
+NOW = 1_790_000_000_000_000_000
+LIMIT = 4096
+PLAIN = b'{"ts":1,"device":"d","metric":"m","value":1}\n' * 50
+PACK: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "zstd": zstandard.ZstdCompressor().compress,
+}
+ESCAPE = "\x1b[31m<script>alert(1)</script>"
+
+
+def by_line_protocol(body: bytes, to: LineProtocol | None = None) -> Parsing:
+    parsing = Parsing(body, to or LineProtocol("edge-1", "host"), 1, NOW, 2**26)
+    while parsing.step():
+        pass
+    return parsing
+
+
+def by_otlp(body: bytes, sources: Sources | None = None) -> Export:
+    export = Export(body, False, sources if sources is not None else Sources("edge-1"), NOW, 2**26)
+    while export.step():
+        pass
+    return export
+
+
+def export_of(count: int, first: int = 0, width: int = 1) -> bytes:
+    request = ExportMetricsServiceRequest()
+    metrics = request.resource_metrics.add().scope_metrics.add().metrics
+    points = metrics.add(name="g").gauge.data_points
+    for number in range(first, first + count):
+        point = points.add(as_double=number, time_unix_nano=NOW)
+        point.attributes.add(key="n").value.string_value = f"{number:0{width}}"
+    histogram = metrics.add(name="h").histogram.data_points.add(
+        count=3, sum=1.5, bucket_counts=[1, 2], explicit_bounds=[0.5], time_unix_nano=NOW
+    )
+    histogram.attributes.add(key="list").value.array_value.values.add(int_value=1)
+    return bytes(request.SerializeToString())
+
+
+@pytest.mark.parametrize("encoding", PACK)
+@given(data=st.data())
+@settings(max_examples=150)
+def test_a_packed_body_that_is_damaged_is_refused_or_within_its_bound(
+    encoding: str, data: st.DataObject
+) -> None:
+    body = bytearray(PACK[encoding](PLAIN))
+    for _ in range(data.draw(st.integers(1, 3))):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    body = body[: data.draw(st.integers(0, len(body)))] + data.draw(st.binary(max_size=20))
+    try:
+        unpacked = unpack(bytes(body), encoding, LIMIT)
+    except (UnpackedTooLargeError, ValueError):
+        return
+    assert len(unpacked) <= LIMIT
+
+
+@pytest.mark.parametrize("encoding", PACK)
+def test_what_a_small_body_unpacks_to_is_never_held_beyond_its_bound(encoding: str) -> None:
+    bomb = PACK[encoding](bytes(2**25))
+    tracemalloc.start()
+    try:
+        with pytest.raises(UnpackedTooLargeError):
+            unpack(bomb, encoding, LIMIT)
+        assert tracemalloc.get_traced_memory()[1] < 12 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+@given(st.data())
+@settings(max_examples=200)
+def test_a_damaged_export_is_refused_or_can_be_stored(data: st.DataObject) -> None:
+    body = bytearray(export_of(3))
+    for _ in range(data.draw(st.integers(1, 4))):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        export = by_otlp(bytes(body))
+    except ValueError:
+        return
+    for line in export.payload.splitlines():
+        contract.parse_reading(line)
+
+
+def test_an_endless_line_is_refused_with_its_place() -> None:
+    with pytest.raises(BadLinesError) as refused:
+        decode_ndjson(PLAIN + b'{"metric":"' + b"x" * 2**24, "edge-1", NOW)
+    assert [number for number, _ in refused.value.lines] == [51]
+    parsing = by_line_protocol(b"a f=1\nm," + b"x" * 2**24 + b"\nb f=1\n")
+    assert (parsing.count, [number for number, _ in parsing.bad]) == (2, [2])
+
+
+def test_tags_without_end_do_not_stay_in_memory() -> None:
+    lines, sources = LineProtocol("edge-1", "host"), Sources("edge-1")
+    tracemalloc.start()
+    try:
+        for begin in range(0, 6000, 500):
+            body = "".join(f"m,t={n:01000} f=1 {NOW}\n" for n in range(begin, begin + 500)).encode()
+            assert by_line_protocol(body, lines).count == 500
+            assert by_otlp(export_of(500, begin, 1000), sources).count == 504
+        del body
+        assert tracemalloc.get_traced_memory()[0] < 12 * 2**20  # of the 25 MB that were seen
+    finally:
+        tracemalloc.stop()
+
+
+def test_terminal_codes_in_names_are_refused_in_words_that_hold_none() -> None:
+    with pytest.raises(BadLinesError) as refused:
+        decode_ndjson(b'{"metric":"\\u001b[31m","value":1}\n', "edge-1", NOW)
+    parsing = by_line_protocol(f"{ESCAPE},t=x f=1\nm,{ESCAPE}=x f=1\nm {ESCAPE}=1\n".encode())
+    request = ExportMetricsServiceRequest()
+    metric = request.resource_metrics.add().scope_metrics.add().metrics.add(name=ESCAPE)
+    metric.gauge.data_points.add(as_int=1)
+    export = by_otlp(request.SerializeToString())
+    assert (parsing.count, len(parsing.bad), export.count, export.rejected) == (0, 3, 0, 1)
+    told = [*refused.value.lines, *parsing.bad, (0, export.response(False).decode(errors="replace"))]
+    assert not any("\x1b" in reason for _, reason in told)
+
+
+def test_a_name_like_a_page_is_stored_as_it_is() -> None:
+    body = b'{"metric":"<script>alert(1)</script>","device":"&amp;\\"","value":1}\n'
+    (line,) = decode_ndjson(body, "edge-1", NOW).payload.splitlines()
+    reading = contract.parse_reading(line)
+    assert (reading.metric, reading.device) == ("<script>alert(1)</script>", '&amp;"')
