@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import nats
 import psutil
@@ -31,7 +31,6 @@ from agent.server.keys import ensure_key, write_link_include
 from agent.server.render import LINK_INCLUDE, HubConfig, LeafConfig, LeafUser, ServerConfig, render
 from agent.state import machine_id
 from bench.agents import program
-from tests.servers import Cable
 
 RAW: Final = "RAW"
 OURS: Final = "PETIOLE"
@@ -49,6 +48,13 @@ _LINK = re.compile(
     r"\[\d+\] (?P<at>\S+ \S+) \[INF\] \S+ - lid:(?P<link>\d+) - "
     r"Leafnode connection (?:created for account: (?P<account>\S+)|closed)"
 )
+
+
+class Dialled(Protocol):
+    """What leaves dial in the hub's place."""
+
+    host: str
+    port: int
 
 
 class Server:
@@ -201,9 +207,10 @@ def link_world(
     directory: Path,
     domains: list[str],
     classes: tuple[str, ...] = (DEFAULT_CLASS,),
-    cable: Cable | None = None,
+    cable: Dialled | None = None,
     leaf_listen: str | None = None,
     aggregates: int = 1,
+    linger: str = "5ms",
 ) -> Iterator[LinkWorld]:
     """The servers and agents in a directory; what is started ends with the context. Leaves dial the cable,
     which leads to the hub's `leaf_listen`, or the hub itself."""
@@ -216,7 +223,7 @@ def link_world(
     world = _hub(directory / "hub", listen, users, aggregates)
     for user in users:
         world.leaves[user.domain] = server = _leaf(directory / user.domain, dialled, user)
-        world.agents[user.domain] = _leaf_agent(server, user)
+        world.agents[user.domain] = _leaf_agent(server, user, linger)
     try:
         yield world
     finally:
@@ -265,7 +272,7 @@ def _leaf(directory: Path, dialled: str, user: LeafUser) -> Server:
     return Server(config, directory, keys)
 
 
-def _leaf_agent(server: Server, user: LeafUser) -> AgentProcess:
+def _leaf_agent(server: Server, user: LeafUser, linger: str) -> AgentProcess:
     admin, http = free_port(), free_port()
     classes = "".join(f'[[class]]\nname = "{cls}"\nmax_bytes = "{_STREAM}"\n' for cls in user.classes)
     toml = (
@@ -273,7 +280,7 @@ def _leaf_agent(server: Server, user: LeafUser) -> AgentProcess:
         + classes
         + f"""
 [publish]
-linger = "5ms"
+linger = "{linger}"
 
 [[input]]
 type = "http"

@@ -1,0 +1,172 @@
+"""From a request to the hub's stream at a steady 1,000 readings a second: HTTP with a linger of 50 ms,
+answered when stored on a server that syncs. Beside it, in the same run and over the same servers: nats-py
+that sends each reading to raw JetStream as a message, again where no answer comes, sourced by the hub.
+
+A reading is at the hub when a consumer of the hub's stream delivers it to this program, which sent it and has
+the only clock: that is a little later than it was stored there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import quantiles
+
+import aiohttp
+import zstandard
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from agent.contract import H_ENCODING, aggregate
+from agent.jetstream import JetStream
+from bench.relink_load import NotStoredError, over_nats, session
+from bench.relink_raw import RawStream, make_at_hub, make_at_leaf
+from bench.relink_world import link_world
+from bench.result import Against, Result, Row
+
+_DOMAIN = "edge-1"
+_DEVICE = "latency"
+_RATE = 1_000
+_A_REQUEST = 10
+_LINGER = "50ms"
+_WARM_SECONDS = 5.0
+_SECONDS = 20.0
+_WAIT_SECONDS = 30.0
+_GOAL_MS = 150.0
+_RAW = RawStream(_DOMAIN, "durable", "durable")
+
+
+@dataclass(slots=True)
+class Times:
+    """When each number was sent, answered for, and seen at the hub, in monotonic seconds."""
+
+    sent: dict[int, float] = field(default_factory=dict)
+    answered: dict[int, float] = field(default_factory=dict)
+    seen: dict[int, float] = field(default_factory=dict)
+
+    def answer_ms(self) -> tuple[float, float]:
+        """p50 and p99 from sending to the answer."""
+        return self._between(self.answered)
+
+    def hub_ms(self) -> tuple[float, float]:
+        """p50 and p99 from sending to the hub."""
+        return self._between(self.seen)
+
+    def _between(self, end: dict[int, float]) -> tuple[float, float]:
+        first = min(self.sent.values()) + _WARM_SECONDS
+        took = [1000 * (end[number] - sent) for number, sent in self.sent.items() if sent >= first]
+        parts = quantiles(took, n=100)
+        return parts[49], parts[98]
+
+
+def run() -> Result:
+    """Measure both."""
+    return asyncio.run(_run())
+
+
+async def _run() -> Result:
+    with (
+        tempfile.TemporaryDirectory(prefix="petiole-bench-") as directory,
+        link_world(Path(directory), [_DOMAIN], linger=_LINGER) as world,
+    ):
+        leaf, agent = world.leaves[_DOMAIN], world.agents[_DOMAIN]
+        world.hub.start()
+        leaf.start()
+        await asyncio.sleep(1.0)
+        world.registrar.start()
+        agent.start()
+        raw_leaf, raw_hub = await leaf.raw(), await world.hub.raw()
+        ours_hub = await world.hub.ours("jobs", "jobs")
+        await make_at_leaf(raw_leaf, [_RAW])
+        await make_at_hub(raw_hub, _RAW.name.upper(), [_RAW])
+        async with session() as http:
+            url = f"http://127.0.0.1:{agent.http_port}/v1/readings"
+            ours = await _measure(ours_hub, aggregate(0), _A_REQUEST, lambda some: _post(http, url, some))
+        raw = await _measure(raw_hub, _RAW.name.upper(), 1, _publisher(raw_leaf))
+        for nc in (raw_leaf, raw_hub, ours_hub):
+            await nc.close()
+    other = "nats-py and raw JetStream, a message a reading"
+    rows = []
+    for what, mine, theirs, goal in (
+        ("answered as stored", ours.answer_ms(), raw.answer_ms(), None),
+        ("in the hub's stream", ours.hub_ms(), raw.hub_ms(), _GOAL_MS),
+    ):
+        for name, value, against, aim in (
+            ("p50", mine[0], theirs[0], None),
+            ("p99", mine[1], theirs[1], goal),
+        ):
+            full = f"{_RATE} readings/s, {_A_REQUEST} a request, linger {_LINGER}: {what}, {name}"
+            rows.append(Row(full, value, "ms", aim, Against(other, against), least=True))
+    return Result("latency", rows)
+
+
+async def _measure(hub: Client, stream: str, at_once: int, send: Callable[[range], Awaitable[None]]) -> Times:
+    """Send numbers at the rate, `at_once` at a time, and see them come."""
+    times, whole = Times(), asyncio.Event()
+    last = int((_WARM_SECONDS + _SECONDS) * _RATE)
+
+    async def see(message: Msg) -> None:
+        now = time.monotonic()
+        for number in _numbers(message):
+            times.seen.setdefault(number, now)
+        if len(times.seen) == last:
+            whole.set()
+
+    inbox = hub.new_inbox()
+    await hub.subscribe(inbox, cb=see)
+    config = {"name": "seen", "deliver_subject": inbox, "deliver_policy": "new", "ack_policy": "none"}
+    await JetStream(hub).api(f"CONSUMER.CREATE.{stream}.seen", {"stream_name": stream, "config": config})
+
+    async def one(numbers: range) -> None:
+        times.sent |= dict.fromkeys(numbers, time.monotonic())
+        await send(numbers)
+        times.answered |= dict.fromkeys(numbers, time.monotonic())
+
+    began, step = time.monotonic(), at_once / _RATE
+    async with asyncio.TaskGroup() as group:
+        for turn in range(last // at_once):
+            await asyncio.sleep(began + turn * step - time.monotonic())
+            group.create_task(one(range(turn * at_once, (turn + 1) * at_once)))
+    async with asyncio.timeout(_WAIT_SECONDS):
+        await whole.wait()
+    return times
+
+
+async def _post(http: aiohttp.ClientSession, url: str, numbers: range) -> None:
+    lines = [json.dumps({"ts": 1, "device": _DEVICE, "metric": "number", "value": one}) for one in numbers]
+    headers = {"Content-Type": "application/x-ndjson"}
+    async with http.post(url, data="\n".join(lines), headers=headers) as answer:
+        answer.raise_for_status()
+
+
+def _publisher(nc: Client) -> Callable[[range], Awaitable[None]]:
+    once = over_nats(nc, _RAW.subject)
+
+    async def publish(numbers: range) -> None:
+        for number in numbers:
+            while True:
+                try:
+                    await once(number)
+                except NotStoredError:
+                    continue
+                break
+
+    return publish
+
+
+def _numbers(message: Msg) -> Iterable[int]:
+    if not message.subject.startswith("tel."):
+        return [int(message.data)]
+    if "._batch." not in message.subject:
+        return []
+    data = message.data
+    if (message.headers or {}).get(H_ENCODING):
+        data = zstandard.ZstdDecompressor().decompress(data, max_output_size=2**26)
+    rows = [json.loads(line) for line in data.splitlines()]
+    # The agent's own readings, such as the time to the first loss, come in between.
+    return [int(row["value"]) for row in rows if row.get("device") == _DEVICE]

@@ -1,0 +1,237 @@
+"""Bytes over the leaf link, both ways, TCP's own left out.
+
+A reading: real metrics of this machine, sampled again and again, each with three tags, posted to the agent
+500 at a time and a sample at a time. Beside it, over the same servers and in the same run: the same readings
+by raw JetStream, a message each, plain and with the server's compression of the link. A day of an idle link,
+by a minute of it: the product's with one and with three classes, beside a raw stream with a durable consumer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+from nats.aio.client import Client
+
+from agent.contract import DEFAULT_CLASS, aggregate, leaf_stream
+from agent.inputs.sampling import GROUPS, Sampler
+from agent.jetstream import JetStream
+from bench.metered import Meter, metered
+from bench.relink_raw import RawStream, make_at_hub, make_at_leaf
+from bench.relink_world import OURS, RAW, LinkWorld, link_world
+from bench.result import Against, Result, Row
+
+_DOMAIN = "edge-1"
+_RAW = RawStream(_DOMAIN, "durable", "durable")
+_TAGS = {"site": "north", "line": "a4", "model": "m3"}
+_THREE = 3
+_SAMPLES = 120
+_BETWEEN_SECONDS = 0.1
+_STEP = 10.0
+"""Seconds between two samples, as their times say."""
+_A_REQUEST = 500
+_WINDOW = 64
+_WAIT_SECONDS = 60.0
+_SETTLE_SECONDS = 15.0
+_IDLE_SECONDS = 60.0
+_DAY_SECONDS = 86_400
+_GOAL_READING = 12.0
+_GOAL_DAY_MB = 25.0
+
+
+@dataclass(slots=True)
+class Link:
+    """Servers that run, and what passes between them."""
+
+    world: LinkWorld
+    meter: Meter
+    hub: Client
+    system: Client
+    leaf: Client
+    raw_leaf: Client
+    raw_hub: Client
+
+    async def passed(self, account: str) -> int:
+        """Bytes until now over the link of an account."""
+        message = await self.system.request("$SYS.REQ.SERVER.PING.LEAFZ", b"", timeout=5)
+        leafs = json.loads(message.data)["data"]["leafs"]
+        (port,) = (one["port"] for one in leafs if one["account"] == account)
+        return self.meter.passed(port)
+
+
+def run() -> Result:
+    """Measure all of it."""
+    return asyncio.run(_run())
+
+
+async def _run() -> Result:
+    samples = _sampled()
+    readings = [line for sample in samples for line in sample]
+    requests = [readings[n : n + _A_REQUEST] for n in range(0, len(readings), _A_REQUEST)]
+    async with _link((DEFAULT_CLASS,)) as one, _link((DEFAULT_CLASS, "bulk", "critical")) as three:
+        idle, idle_raw, idle_three = await asyncio.gather(
+            _idle(one, OURS), _idle(one, RAW), _idle(three, OURS)
+        )
+        ours = await _posted(one, requests) / len(readings)
+        small = await _posted(one, samples) / len(readings)
+        plain = await _published(one, readings) / len(readings)
+    async with _link((DEFAULT_CLASS,), "s2_better") as packed:
+        squeezed = await _published(packed, readings) / len(readings)
+    what = f"{len(readings)} host metrics with three tags"
+    each = "raw JetStream, a message a reading"
+    a_sample = f"{what}, a sample of about {len(readings) // len(samples)} a request"
+    return Result(
+        "wire",
+        [
+            Row(
+                f"{what}, {_A_REQUEST} a request",
+                ours,
+                "bytes/reading",
+                _GOAL_READING,
+                Against(each, plain),
+                least=True,
+            ),
+            Row(
+                f"{what}, {_A_REQUEST} a request",
+                ours,
+                "bytes/reading",
+                _GOAL_READING,
+                Against(f"{each}, link compressed (s2_better)", squeezed),
+                least=True,
+            ),
+            Row(a_sample, small, "bytes/reading", None, Against(each, plain), least=True),
+            Row(
+                "idle link, one class, of which a minute was counted",
+                idle,
+                "MB/day",
+                _GOAL_DAY_MB,
+                Against("raw JetStream, one durable source", idle_raw),
+                least=True,
+            ),
+            Row("idle link, three classes, of which a minute was counted", idle_three, "MB/day", least=True),
+        ],
+    )
+
+
+def _sampled() -> list[list[str]]:
+    """Samples of this machine as lines of NDJSON, each reading with three tags."""
+    sampler, start, samples = Sampler(GROUPS), int(time.time()) - _SAMPLES * int(_STEP), []
+    for number in range(_SAMPLES):
+        lines = []
+        for one in sampler.sample().measures:
+            own = dict(list(one.tags.items())[:_THREE])
+            tags = own | dict(list(_TAGS.items())[: _THREE - len(own)])
+            reading = {"ts": start + number * _STEP, "device": "gateway-7", "metric": one.metric}
+            lines.append(json.dumps({**reading, "value": one.value, "tags": tags}, separators=(",", ":")))
+        samples.append(lines)
+        time.sleep(_BETWEEN_SECONDS)
+    return samples
+
+
+async def _posted(link: Link, requests: list[list[str]]) -> int:
+    """The bytes that it takes to bring readings to the hub through the agent."""
+    stream, url = aggregate(0), f"http://127.0.0.1:{link.world.agents[_DOMAIN].http_port}/v1/readings"
+    before = await link.passed(OURS)
+    async with aiohttp.ClientSession() as session:
+        for lines in requests:
+            body = "\n".join(lines)
+            async with session.post(url, data=body, headers={"Content-Type": "application/x-ndjson"}) as told:
+                told.raise_for_status()
+    there = await JetStream(link.leaf).stream_info(leaf_stream(_DOMAIN, DEFAULT_CLASS))
+    await _held(JetStream(link.hub), stream, there.last)
+    return await link.passed(OURS) - before
+
+
+async def _published(link: Link, readings: list[str]) -> int:
+    """The same through raw JetStream, a message a reading."""
+    js = JetStream(link.raw_hub)
+    before, places = await link.passed(RAW), asyncio.Semaphore(_WINDOW)
+
+    async def publish(reading: str) -> None:
+        async with places:
+            await link.raw_leaf.request(_RAW.subject, reading.encode(), timeout=_WAIT_SECONDS)
+
+    async with asyncio.TaskGroup() as group:
+        for reading in readings:
+            group.create_task(publish(reading))
+    await _held(js, _RAW.name.upper(), len(readings))
+    return await link.passed(RAW) - before
+
+
+async def _held(js: JetStream, stream: str, last: int) -> None:
+    """Wait until the hub's stream is there. Raises `TimeoutError`."""
+    deadline = time.monotonic() + _WAIT_SECONDS
+    while True:
+        if (await js.stream_info(stream)).last >= last:
+            return
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{stream} does not reach {last}")
+        await asyncio.sleep(0.05)
+
+
+async def _idle(link: Link, account: str) -> float:
+    """Megabytes a day of a link over which no reading goes."""
+    before, began = await link.passed(account), time.monotonic()
+    await asyncio.sleep(_IDLE_SECONDS)
+    passed, seconds = await link.passed(account) - before, time.monotonic() - began
+    return passed * _DAY_SECONDS / seconds / 1e6
+
+
+@asynccontextmanager
+async def _link(classes: tuple[str, ...], compression: str = "") -> AsyncIterator[Link]:
+    """A hub and a leaf with their agents, settled; the raw link compressed as told, or no link."""
+    with tempfile.TemporaryDirectory(prefix="petiole-bench-") as directory:
+        async with metered() as meter:
+            with link_world(
+                Path(directory), [_DOMAIN], classes=classes, cable=meter, leaf_listen=meter.hub
+            ) as world:
+                # Left alone, servers compress where the round trip takes more than 10 ms.
+                if compression:
+                    conf = Path(directory) / _DOMAIN / "nats-server.conf"
+                    _insert(conf, f"account: {RAW},", f" compression: {compression},")
+                else:
+                    _insert(
+                        Path(directory) / "hub" / "nats-server.conf", "leafnodes: {\n", "compression: off\n"
+                    )
+                world.hub.start()
+                world.leaves[_DOMAIN].start()
+                await asyncio.sleep(1.0)
+                # Starting waits in this thread, and the meter needs it.
+                await asyncio.to_thread(world.registrar.start)
+                await asyncio.to_thread(world.agents[_DOMAIN].start)
+                hub, leaf = world.hub, world.leaves[_DOMAIN]
+                clients = [
+                    await hub.ours("jobs", "jobs"),
+                    await hub.ours("registrar_system", "registrar"),
+                    await leaf.ours("agent", _DOMAIN),
+                    await leaf.raw(),
+                    await hub.raw(),
+                ]
+                link = Link(world, meter, *clients)
+                await make_at_leaf(link.raw_leaf, [_RAW])
+                await make_at_hub(link.raw_hub, _RAW.name.upper(), [_RAW])
+                await asyncio.sleep(_SETTLE_SECONDS)
+                yield link
+                for nc in clients:
+                    await nc.close()
+
+
+def _set_compression(directory: Path, raw: str) -> None:
+    """Compress the raw link, or no link: left alone, servers compress where a round trip takes 10 ms."""
+    if raw:
+        _insert(directory / _DOMAIN / "nats-server.conf", f"account: {RAW},", f" compression: {raw},")
+    else:
+        _insert(directory / "hub" / "nats-server.conf", "leafnodes: {\n", "compression: off\n")
+
+
+def _insert(path: Path, after: str, text: str) -> None:
+    whole = path.read_text()
+    assert whole.count(after) == 1
+    path.write_text(whole.replace(after, after + text))
