@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """A Spark test that hangs ends its process: a session that was interrupted gives to each later question
+    the answer to the one before."""
+    item.add_marker(pytest.mark.timeout(600, method="thread"))
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session with two cores. A failed task is tried four times, which plain `local[2]` never does."""
