@@ -13,52 +13,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from agent.contract import Exit, Ledger, Previous, parse_ledger
-from hub_jobs import incarnations, report
+from hub_jobs import incarnations, page, report, tally
 from hub_jobs.exits import ended, say
 from hub_jobs.tables import ensure_table, frame, open_table, seen
+from hub_jobs.tally import LISTED, Class, Frames, Run, Said
 from hub_jobs.transforms import accounts, balance, discards
 from hub_jobs.transforms.accounts import Account, Arrived
-from hub_jobs.transforms.ranges import Range, holes, runs_of, text, union, without
-from hub_jobs.transforms.spaces import Seen, batch_space, source_space
+from hub_jobs.transforms.ranges import Range, holes, text, union, without
+from hub_jobs.transforms.spaces import batch_space, source_space
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _NAME: Final = "audit"
-_LISTED: Final = 1_000
-"""Batches, places of direct messages, and ledger records that are named one by one; their sums count all."""
-
-Run = tuple[str, str, str]
-"""Domain, class and run."""
-
-Class = tuple[str | None, str | None]
-"""Domain and class, as far as they are known."""
-
-
-class Said(NamedTuple):
-    """What the leaves say: the newest ledger record of every run, what later runs `remembered` of earlier
-    ones, the sequences that are `gone` from the streams of leaves, which of those each source took from, and
-    the records that can't be used."""
-
-    ledgers: dict[Run, Ledger]
-    remembered: dict[Run, Previous]
-    gone: dict[discards.Origin, list[discards.Named]]
-    origins: dict[tuple[str, str], set[discards.Origin]]
-    unreadable: list[str]
-
-
-class Frames(NamedTuple):
-    """The tables, read at one moment: everything that `readings` should hold is in the other two."""
-
-    bronze: DataFrame
-    readings: DataFrame
-    quarantine: DataFrame
-    offsets: dict[tuple[str, str], int]
-    """Up to which hub sequence each stream and incarnation is refined."""
-    seen: Seen
 
 
 def main(argv: Sequence[str] | None = None) -> Exit:
@@ -66,12 +36,14 @@ def main(argv: Sequence[str] | None = None) -> Exit:
     parser = argparse.ArgumentParser(prog="audit.py", description="Compare the ledgers with the tables.")
     parser.add_argument("--lake", required=True, type=Path, help="the directory of the tables")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the accounts as JSON too")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with a picture of the hours")
     options = parser.parse_args(argv)
-    return ended(_NAME, lambda: run(options.lake.absolute(), options.json))
+    return ended(_NAME, lambda: run(options.lake.absolute(), options.json, options.html))
 
 
-def run(lake: Path, json_file: Path | None = None) -> Exit:
-    """Audit a lake, print its accounts, and write them to the table `audit` and to `json_file`."""
+def run(lake: Path, json_file: Path | None = None, html_file: Path | None = None) -> Exit:
+    """Audit a lake, print its accounts, and write them to the tables `audit` and `audit_hours` and to the
+    files."""
     at = datetime.now(UTC)
     if open_table(lake, "bronze") is None:
         say(_NAME, f"there is no table {lake / 'bronze'}: give --lake the directory that ingest writes to")
@@ -82,6 +54,8 @@ def run(lake: Path, json_file: Path | None = None) -> Exit:
     report.store(lake, found)
     if json_file is not None:
         json_file.write_text(report.as_json(found))
+    if html_file is not None:
+        html_file.write_text(page.as_html(found))
     print(report.as_text(found))
     return Exit.LOSS if found.lost else Exit.WELL
 
@@ -89,7 +63,7 @@ def run(lake: Path, json_file: Path | None = None) -> Exit:
 def _audit(spark: SparkSession, lake: Path, at: datetime) -> report.Report:
     frames = _open(spark, lake)
     said = _said(frames.bronze)
-    arrived, direct = _balance(frames)
+    arrived, direct, by_hour = tally.balanced(frames, said)
     for key in said.ledgers.keys() | said.remembered.keys():
         arrived.setdefault(key, Arrived())
     rows = [
@@ -99,7 +73,8 @@ def _audit(spark: SparkSession, lake: Path, at: datetime) -> report.Report:
         for key, held in sorted(arrived.items())
     ]
     lost, explained = _gaps(frames, said)
-    return report.Report(at, rows + _devices(frames, said, direct), lost, explained + said.unreadable)
+    accounted = rows + _devices(frames, said, direct)
+    return report.Report(at, accounted, lost, explained + said.unreadable, by_hour)
 
 
 def _placed(frames: Frames, said: Said, key: Run, held: Arrived) -> Arrived:
@@ -167,7 +142,7 @@ def _said(bronze: DataFrame) -> Said:
     said: dict[Run, Ledger] = {}
     remembered: dict[Run, Previous] = {}
     records = balance.ledgers(bronze).persist()
-    unusable = records.where("fault is not null").orderBy("stream", "seq").limit(_LISTED)
+    unusable = records.where("fault is not null").orderBy("stream", "seq").limit(LISTED)
     unreadable = [
         f"{row.domain}, class {row['class']}: the ledger record at hub sequence {row.seq} of {row.stream} "
         f"can't be used: {row.fault}"
@@ -190,66 +165,6 @@ def _said(bronze: DataFrame) -> Said:
         origins.setdefault(place, set()).add((row.domain, row["class"], row.created))
     records.unpersist()
     return Said(said, remembered, discards.gone(naming), origins, unreadable)
-
-
-def _balance(frames: Frames) -> tuple[dict[Run, Arrived], dict[Class, Arrived]]:
-    """What arrived of every run, and of messages that are of none."""
-    refined = balance.refined(frames.offsets)
-    tables = (frames.readings, frames.quarantine)
-    held = balance.batches(frames.bronze, *tables, refined).persist()
-    broken = balance.incomplete(held, *tables).persist()
-    findings: dict[Run, list[str]] = {}
-    for row in broken.orderBy(balance.BATCH).limit(_LISTED).collect():
-        findings.setdefault((row.domain, row["class"], row.run), []).append(_broken_text(row))
-    runs = {
-        (row.domain, row["class"], row.run): _arrived(
-            row, findings.get((row.domain, row["class"], row.run), [])
-        )
-        for row in balance.runs(held, broken).toLocalIterator()
-    }
-    held.unpersist()
-    broken.unpersist()
-    return runs, _direct(frames)
-
-
-def _direct(frames: Frames) -> dict[Class, Arrived]:
-    refined = balance.refined(frames.offsets)
-    others = balance.others(frames.bronze, frames.readings, frames.quarantine, refined).persist()
-    findings: dict[tuple[str | None, str | None], list[str]] = {}
-    for row in (
-        others.where("difference <> 0").orderBy("source_stream", "source_seq").limit(_LISTED).collect()
-    ):
-        verb = "is missing from readings" if row.difference > 0 else "is in readings more than once"
-        findings.setdefault((row.domain, row["class"]), []).append(
-            f"{row.domain}: message {row.source_seq} of {row.source_stream} ({row.source_identity}) {verb}"
-        )
-    found: dict[Class, Arrived] = {
-        (row.domain, row["class"]): _arrived(row, findings.get((row.domain, row["class"]), []))
-        for row in balance.direct(others).collect()
-    }
-    others.unpersist()
-    return found
-
-
-def _arrived(row: Row, findings: list[str]) -> Arrived:
-    names = ("in_bronze", "pending", "in_readings", "quarantined", "missing", "doubled", "dead")
-    return Arrived(**{name: row[name] for name in names if name in row}, findings=tuple(findings))
-
-
-def _broken_text(row: Row) -> str:
-    import numpy as np
-
-    places = runs_of(np.array(row.places, dtype=np.int64))
-    lacking = without([(0, row["count"] - 1)], places) if row["count"] else []
-    repeated = sorted(
-        {place for place, after in zip(row.places, row.places[1:], strict=False) if place == after}
-    )
-    parts = [f"indexes {text(lacking)} of {row['count']} are missing from readings"] if lacking else []
-    if repeated:
-        doubled = text(runs_of(np.array(repeated, dtype=np.int64)))
-        parts.append(f"indexes {doubled} are in readings more than once")
-    name = f"{row.domain}, class {row['class']}, run {row.run}, batch {row.n}"
-    return f"{name}: {'; '.join(parts) or 'more readings than it has'}"
 
 
 def _gaps(frames: Frames, said: Said) -> tuple[list[str], list[str]]:

@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from hub_jobs.tables import ensure_table
 from hub_jobs.tables.parquet import PartWriter
-from hub_jobs.tables.schemas import AUDIT
+from hub_jobs.tables.schemas import AUDIT, AUDIT_HOURS
 from hub_jobs.transforms.accounts import Account
+from hub_jobs.transforms.hours import Hour
 
 _SHOWN: Final = [name for name in AUDIT.names if name not in ("at", "findings")]
 _FINDINGS_SHOWN: Final = 50
@@ -29,6 +30,7 @@ class Report:
     accounts: Sequence[Account]
     gaps: Sequence[str]
     explained: Sequence[str]
+    hours: Sequence[Hour] = ()
 
     @property
     def lost(self) -> bool:
@@ -42,15 +44,28 @@ class Report:
 
 
 def as_json(report: Report) -> str:
-    """`{"at", "lost", "rows": [{column: value}], "findings": [sentence]}`."""
+    """`{"at", "lost", "rows": [{column: value}], "hours": [{column: value}], "findings": [sentence]}`."""
     rows = [{name: row[name] for name in AUDIT.names if name != "at"} for row in map(_row, report.accounts)]
-    body = {"at": report.at.isoformat(), "lost": report.lost, "rows": rows, "findings": report.findings}
+    hours = [{**_row(one), "hour": one.hour.isoformat(), "state": one.state} for one in report.hours]
+    body = {
+        "at": report.at.isoformat(),
+        "lost": report.lost,
+        "rows": rows,
+        "hours": hours,
+        "findings": report.findings,
+    }
     return json.dumps(body, indent=2) + "\n"
+
+
+def shown_columns(report: Report) -> tuple[list[str], list[list[str]]]:
+    """The accounts as texts: the names of the columns, and a row each."""
+    return _SHOWN, [[_cell(row[name]) for name in _SHOWN] for row in map(_row, report.accounts)]
 
 
 def as_text(report: Report) -> str:
     """A table, the sentences, and the verdict."""
-    cells = [_SHOWN, *([_cell(row[name]) for name in _SHOWN] for row in map(_row, report.accounts))]
+    names, accounts = shown_columns(report)
+    cells = [names, *accounts]
     widths = [max(len(row[at]) for row in cells) for at in range(len(_SHOWN))]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -67,17 +82,24 @@ def as_text(report: Report) -> str:
 
 
 def store(lake: Path, report: Report) -> None:
-    """Add the accounts to the table `audit`. Findings that are of no run stand in the first row."""
+    """Add the accounts to the tables `audit` and `audit_hours`. Findings that are of no run stand in the
+    first row."""
     rows = [{"at": report.at, **_row(account)} for account in report.accounts]
     if rows:
         rows[0]["findings"] = [*report.gaps, *report.explained, *rows[0]["findings"]]
-    table = ensure_table(lake, "audit")
-    with PartWriter(lake, "audit") as writer:
-        writer.write(pa.Table.from_pylist(rows, AUDIT))
+    _append(lake, "audit", pa.Table.from_pylist(rows, AUDIT))
+    hours = [{"at": report.at, **_row(one), "state": one.state} for one in report.hours]
+    _append(lake, "audit_hours", pa.Table.from_pylist(hours, AUDIT_HOURS))
+
+
+def _append(lake: Path, name: str, rows: pa.Table) -> None:
+    table = ensure_table(lake, name)
+    with PartWriter(lake, name) as writer:
+        writer.write(rows)
     table.commit(writer.files, {})
 
 
-def _row(account: Account) -> dict[str, Any]:
+def _row(account: Account | Hour) -> dict[str, Any]:
     row = asdict(account)
     row["class"] = row.pop("cls")
     return row

@@ -29,6 +29,7 @@ _NEIGHBOURS: Final = {
     "readings": ((), "min.arrived"),
     "quarantine": ((), "min.arrived"),
     "audit": ((), "min.at"),
+    "audit_hours": ((), "min.at"),
     "rollup_1m": ((), "min.window"),
     "rollup_1h": ((), "min.window"),
     "rollup_1d": ((), "min.window"),

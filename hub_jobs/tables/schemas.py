@@ -141,6 +141,27 @@ is null for a run that is closed; otherwise how many readings were accepted and 
 refused, discarded or dead when it was last heard of. `dead` counts dead letters, which are in no other
 column but `accepted`."""
 
+AUDIT_HOURS: Final = pa.schema(
+    [
+        ("at", TIME),
+        ("domain", pa.string()),
+        ("class", pa.string()),
+        ("hour", TIME),
+        ("state", pa.string()),
+        ("in_bronze", pa.int64()),
+        ("late", pa.int64()),
+        ("pending", pa.int64()),
+        ("in_readings", pa.int64()),
+        ("quarantined", pa.int64()),
+        ("dead", pa.int64()),
+        ("missing", pa.int64()),
+        ("doubled", pa.int64()),
+        ("lost", pa.int64()),
+    ]
+)
+"""A row a domain, class and hour of one audit, in readings; `lost` in batches. `state` is the worst that
+holds of `missing`, `doubled`, `pending`, `late`, or else `complete`."""
+
 ROLLUP: Final = pa.schema(
     [
         ("window", TIME),
@@ -177,6 +198,7 @@ SCHEMAS: Final = {
     "clocks": CLOCKS,
     "seen": SEEN,
     "audit": AUDIT,
+    "audit_hours": AUDIT_HOURS,
     "rollup_1m": ROLLUP,
     "rollup_1h": ROLLUP,
     "rollup_1d": ROLLUP,
@@ -189,6 +211,7 @@ STATISTICS: Final = {
     "clocks": ("domain",),
     "seen": ("space",),
     "audit": ("at", "domain"),
+    "audit_hours": ("at", "domain", "hour"),
     "rollup_1m": ("window", "domain"),
     "rollup_1h": ("window", "domain"),
     "rollup_1d": ("window", "domain"),

@@ -68,9 +68,7 @@ def of_run(
     arrived."""
     said = _said(ledger, previous)
     known = union(arrived.batches)
-    lost = without(_promised(ledger, previous), known)
-    explained = union((first, last) for first, last, _, _ in (ledger.discarded if ledger else ()))
-    unexplained = without(lost, explained)
+    unexplained = never_came_of(ledger, previous, known)
     # Only what is named is explained.
     discarded = max(sum(one[2] for one in ledger.discarded) - arrived.kept, 0) if ledger else 0
     short = said.stored - arrived.in_bronze - discarded
@@ -97,6 +95,12 @@ def of_run(
     )
     findings = _findings(account, ledger, previous, unexplained, known, never_came, arrived.dead)
     return replace(account, findings=account.findings + findings)
+
+
+def never_came_of(ledger: Ledger | None, previous: Previous | None, arrived: Sequence[Range]) -> list[Range]:
+    """The numbers of batches that were acknowledged as stored, never came, and were not called discarded."""
+    explained = union((first, last) for first, last, _, _ in (ledger.discarded if ledger else ()))
+    return without(without(_promised(ledger, previous), union(arrived)), explained)
 
 
 def of_direct(

@@ -27,8 +27,8 @@ def refined(offsets: Mapping[tuple[str, str], int]) -> Column:
 
 
 def batches(bronze: DataFrame, readings: DataFrame, quarantine: DataFrame, is_refined: Column) -> DataFrame:
-    """A row a batch: its key, `count`, `refined`, what of it is in `in_readings` and `quarantined`, and
-    whether it is `complete`."""
+    """A row a batch: its key, `count`, `refined`, what of it is in `in_readings` and `quarantined`, whether
+    it is `complete`, and the `moment` and whether it is `late` that `hours.stamped` says."""
     other_content = quarantine.where(F.col("reason") == str(Reason.OTHER_CONTENT)).select(_MESSAGE)
     held = (
         bronze.where(F.col("n").isNotNull())
@@ -38,6 +38,8 @@ def batches(bronze: DataFrame, readings: DataFrame, quarantine: DataFrame, is_re
             F.coalesce(F.max("count"), F.lit(0)).alias("count"),
             F.max(is_refined).alias("refined"),
             F.max(_kind() == "_dead").alias("dead"),
+            F.min("moment").alias("moment"),
+            F.min("late").alias("late"),
         )
     )
     placed = _placed(readings, quarantine)
@@ -62,6 +64,8 @@ def batches(bronze: DataFrame, readings: DataFrame, quarantine: DataFrame, is_re
         "count",
         "refined",
         "dead",
+        "moment",
+        "late",
         "in_readings",
         F.when(F.col("whole"), count).otherwise(F.col("places") - F.col("in_readings")).alias("quarantined"),
         F.when(F.col("whole"), F.col("places") == 0).otherwise(adds_up).alias("complete"),
@@ -105,7 +109,7 @@ def runs(balanced: DataFrame, broken: DataFrame) -> DataFrame:
 
 def others(bronze: DataFrame, readings: DataFrame, quarantine: DataFrame, is_refined: Column) -> DataFrame:
     """A row a place in a source where messages stood that are no batch: `domain`, `class`, the place, how
-    many messages, and how many of them are `pending`, `in_readings` and `quarantined`."""
+    many messages, how many of them are `pending`, `in_readings` and `quarantined`, and the `moment`."""
     named = quarantine.select(_MESSAGE).distinct().withColumn("named", F.lit(True))
     held = (
         bronze.where(_is_direct())
@@ -116,6 +120,7 @@ def others(bronze: DataFrame, readings: DataFrame, quarantine: DataFrame, is_ref
             F.countDistinct("digest").alias("in_bronze"),
             F.countDistinct(F.when(F.col("refined"), F.col("digest"))).alias("refined"),
             F.countDistinct(F.when(F.col("named"), F.col("digest"))).alias("quarantined"),
+            F.min("moment").alias("moment"),
         )
     )
     stored = readings.where(F.col("n").isNull()).groupBy(_PLACE).agg(F.count("domain").alias("in_readings"))
@@ -126,6 +131,7 @@ def others(bronze: DataFrame, readings: DataFrame, quarantine: DataFrame, is_ref
             "domain",
             "class",
             *_PLACE,
+            "moment",
             "in_bronze",
             (F.col("in_bronze") - F.col("refined")).alias("pending"),
             "in_readings",

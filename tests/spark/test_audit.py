@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from agent.contract import Exit, Ledger, Letter, Previous, Readings, StreamState
+from agent.contract import H_CLOCK, Clock, Exit, Ledger, Letter, Previous, Readings, StreamState
 from hub_jobs import audit, refine
 from hub_jobs.tables import ensure_table
 from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.scan import rows
 from hub_jobs.tables.schemas import QUARANTINE, READINGS
 from tests.spark.lakes import add_bronze, contents
-from tests.unit.hub_jobs.rows import OTHER_RUN, RUN, batch_row, dead_row, direct_row, row
+from tests.unit.hub_jobs.rows import (
+    OTHER_RUN,
+    RUN,
+    SEALED_NS,
+    batch_headers,
+    batch_row,
+    dead_row,
+    direct_row,
+    header_block,
+    row,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -331,3 +342,44 @@ def test_a_bronze_that_holds_nothing_yet_is_in_order(tmp_path: Path) -> None:
     ensure_table(tmp_path, "bronze")
 
     assert audit.main(["--lake", str(tmp_path)]) == Exit.WELL
+
+
+def test_each_hour_says_what_became_of_its_readings_and_the_page_shows_it(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    sealed_us = SEALED_NS // 1000
+    soon, after = sealed_us + 1_000_000, sealed_us + 2 * 3_600_000_000
+    unsynchronised = {**batch_headers(5, 10), H_CLOCK: str(Clock(False, "boot", 1))}
+    add_bronze(
+        lake,
+        [
+            batch_row(LINE * 10, n=1, source_seq=1, arrived=soon),
+            batch_row(LINE * 10, n=2, source_seq=2, arrived=after),
+            batch_row(LINE * 10, n=4, source_seq=4, arrived=after),
+            batch_row(LINE * 10, n=5, source_seq=5, arrived=after)
+            | {"headers": header_block(unsynchronised)},
+            direct_row(b"21.5", source_seq=6, arrived=after),
+            batch_row(LINE * 10, n=1, source_seq=1, domain="<b>edge-2", arrived=soon),
+            _ledger_row(replace(LEDGER, n=5, stored=((1, 5),)), source_seq=7, arrived=after),
+        ],
+    )
+    assert refine.main(["--lake", str(lake)]) == Exit.WELL
+    page = tmp_path / "audit.html"
+    report = tmp_path / "audit.json"
+    assert audit.main(["--lake", str(lake), "--html", str(page), "--json", str(report)]) == Exit.LOSS
+
+    hour = datetime.fromtimestamp(sealed_us // 3_600_000_000 * 3600, UTC)
+    found = {(one["domain"], one["hour"]): one for one in json.loads(report.read_text())["hours"]}
+    first = found["edge-1", hour.isoformat()]
+    assert (first["in_bronze"], first["late"], first["lost"], first["state"]) == (30, 20, 1, "missing")
+    later = found["edge-1", (hour + timedelta(hours=2)).isoformat()]
+    assert (later["in_bronze"], later["in_readings"], later["state"]) == (11, 11, "complete"), (
+        "a clock that is not synchronised says nothing of when; a device's message neither"
+    )
+    foreign = found["<b>edge-2", hour.isoformat()]
+    assert (foreign["quarantined"], foreign["in_readings"], foreign["state"]) == (10, 0, "complete")
+    assert contents(lake, "audit_hours", "domain", "state")
+    shown = page.read_text()
+    assert "<b>edge-2" not in shown
+    assert "&lt;b&gt;edge-2" in shown
+    assert "30 of 30 readings in the table, 20 late, 1 batches never came" in shown
+    assert "Something is missing or doubled" in shown
