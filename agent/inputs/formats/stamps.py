@@ -8,7 +8,7 @@ from typing import Final
 from agent import contract
 from agent.inputs.formats.line_values import LineError
 
-_KNOWN: Final = 4096
+_KNOWN: Final = 8192
 _EPOCH: Final = datetime(1970, 1, 1)
 """Without its offset, which is written as Z."""
 _FIRST_SECOND: Final = -62_135_596_800
@@ -26,7 +26,7 @@ class Stamps:
     def reading(self, ns: int) -> bytes:
         """How a reading of this time (ns since 1970) begins; raises `LineError`."""
         second, rest = divmod(ns, 10**9)
-        begun = self._seconds.get(second) or self._begin(second)
+        begun = self._seconds.get(second) or self._second(second)
         return begun + (b".%09d" % rest).rstrip(b"0") + b'Z",' if rest else begun + b'Z",'
 
     def machine(self, ns: int) -> bytes:
@@ -41,16 +41,19 @@ class Stamps:
 
     def begin(self, second: bytes) -> bytes:
         """How the readings of a second begin, up to its fraction; raises `LineError`."""
-        begun = self._begin(int(second))
         if len(self.begun) >= _KNOWN:
             self.begun.clear()
-        self.begun[second] = begun
+        begun = self.begun[second] = _begin(int(second))
         return begun
 
-    def _begin(self, second: int) -> bytes:
-        if not _FIRST_SECOND <= second < contract.EPOCH_LIMIT:
-            raise LineError("the time is outside of the years 1 to 9999; see the parameter precision", "time")
+    def _second(self, second: int) -> bytes:
         if len(self._seconds) >= _KNOWN:
             self._seconds.clear()
-        begun = self._seconds[second] = f'{{"ts":"{(_EPOCH + timedelta(seconds=second)).isoformat()}'.encode()
+        begun = self._seconds[second] = _begin(second)
         return begun
+
+
+def _begin(second: int) -> bytes:
+    if not _FIRST_SECOND <= second < contract.EPOCH_LIMIT:
+        raise LineError("the time is outside of the years 1 to 9999; see the parameter precision")
+    return f'{{"ts":"{(_EPOCH + timedelta(seconds=second)).isoformat()}'.encode()

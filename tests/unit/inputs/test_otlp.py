@@ -285,7 +285,7 @@ def test_a_status_is_a_message_of_protobuf(text: str) -> None:
 
 
 def test_an_agent_to_which_nobody_speaks_them_holds_no_parser_of_other_protocols() -> None:
-    program = "import sys, agent.inputs; print(*sys.modules)"
+    program = "import sys, agent.inputs.http.handler; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     ).stdout
