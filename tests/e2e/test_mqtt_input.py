@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from agent.contract import Letter
 from agent.demo.ports import free_port
@@ -228,9 +229,7 @@ async def test_what_waits_here_is_bounded(broker: Mosquitto, monkeypatch: pytest
 
 # paho leaves a socket to the garbage collector when the handshake fails.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-async def test_a_broker_is_trusted_by_its_certificate(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_broker_is_trusted_by_its_certificate(tmp_path: Path) -> None:
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     command = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=broker"
     names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
@@ -247,8 +246,9 @@ async def test_a_broker_is_trusted_by_its_certificate(
             large = json.dumps("x" * 30_000).encode()
             await asyncio.to_thread(publish, broker.port, "plant/p/n", large, b"1", tls_ca=cert)
             await until(lambda: core.values() == ["x" * 30_000, 1], "it is stored")
-        async with running(Core(), broker.port, url=url):
-            await until(lambda: "CERTIFICATE_VERIFY_FAILED" in capsys.readouterr().out, "nobody signed it")
+        with capture_logs() as told:
+            async with running(Core(), broker.port, url=url):
+                await until(lambda: "CERTIFICATE_VERIFY_FAILED" in str(told), "nobody signed it")
     finally:
         broker.stop()
 
@@ -270,9 +270,7 @@ async def test_a_broker_that_goes_away_and_comes_back_is_found_again(broker: Mos
         await until(lambda: core.values() == [1, 2], "the broker has kept the session")
 
 
-async def test_a_broker_that_refuses_is_tried_again_and_told_why(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_broker_that_refuses_is_tried_again_and_told_why(tmp_path: Path) -> None:
     acl, secret = tmp_path / "acl", tmp_path / "secret"
     acl.write_text("user petiole\ntopic read plant/#\n")
     acl.chmod(0o600)
@@ -292,8 +290,9 @@ async def test_a_broker_that_refuses_is_tried_again_and_told_why(
                 lambda: metrics.registry.get_sample_value("petiole_input_up", {"input": "mqtt"}) == 1, "up"
             )
         secret.write_text("wrong\n")
-        async with running(core, broker.port, **own):
-            await until(lambda: "does not let us in" in capsys.readouterr().out, "it is told")
+        with capture_logs() as told:
+            async with running(core, broker.port, **own):
+                await until(lambda: "does not let us in" in str(told), "it is told")
     finally:
         broker.stop()
 
