@@ -7,7 +7,7 @@ PROCESSES ?= 4
 
 help:
 	@echo "make demo    a hub, two leaves, three agents, faults, Spark jobs and the proof (about two minutes)"
-	@echo "make test    style, types and all tests (under eight minutes)"
+	@echo "make test    style, types and all tests (about nine minutes)"
 	@echo "make faults  the slow faults, or those of CASE=…; the report is build/faults/report.json"
 	@echo "make bench   every benchmark, or those of NAME=…; results under build/bench/"
 	@echo "make clean   remove what was built, keep .venv"
