@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import structlog
 from nats.aio.client import Client
 
-from agent import contract, request_file, streams
+from agent import contract, streams
 from agent.accumulator import Limits
 from agent.bookkeeping import Books
 from agent.burial import Burial
@@ -24,9 +23,11 @@ from agent.commands.verbs import Controls, make_verbs
 from agent.config import Config
 from agent.connection import Connection
 from agent.discards.service import Discards
+from agent.draining import drain
 from agent.hub_waits import HubWaits
-from agent.intake import Input, Intake, Level
+from agent.intake import Input, Level
 from agent.jetstream import JetStream, JetStreamError, StreamInfo
+from agent.known_requests import KnownRequests
 from agent.ledger import ClassLedger
 from agent.levels import Levels
 from agent.link.declared.service import declared_links
@@ -41,7 +42,7 @@ from agent.piece_store import PieceStore
 from agent.pieces import Progress
 from agent.publisher import Publisher
 from agent.recall import Recall
-from agent.reception import Reception
+from agent.reception import Reception, with_rules
 from agent.sender import Sender
 from agent.server.health import ServerHealth
 from agent.server.setup import identities
@@ -101,8 +102,10 @@ class Leaf:
         burial = Burial(self._publisher.submit, ledgers, metrics)
         pieces = PieceStore(self._publisher.submit, burial, self._progress, self._books.remember_position)
         self._reception = Reception(config.domain, self._publisher, pieces, burial)
-        self.intake = _with_rules(self._reception, config, metrics)
-        self._request_file = config.state_dir / "requests.json"
+        self.intake = with_rules(self._reception, config, metrics)
+        self._known_requests = KnownRequests(
+            config.state_dir / "requests.json", self._publisher, self._classes, self._attached_recall
+        )
         mine = identities(config)
         self._connection = Connection(
             f"nats://{config.nats.listen}",
@@ -122,7 +125,7 @@ class Leaf:
                 state,
                 metrics,
                 allowed=self._publisher.recalled.is_set,
-                prepare=self._save_requests,
+                prepare=self._known_requests.save,
                 trimmed=self._trimmed,
             ),
             watch=self._discards.seen,
@@ -189,7 +192,7 @@ class Leaf:
                 "clock": self._clock.run,
                 "acknowledgement": self._levels.run,
                 "state": self._state.run,
-                "requests": self._remember_requests,
+                "requests": self._known_requests.run,
                 **({"discards": self._discards.run} if self._discards else {}),
                 "settings": self._settings.run,
                 **self.link.services(),
@@ -203,7 +206,9 @@ class Leaf:
                 for one in (self._commands, self._horizon_report)
             ]
             await stopping.wait()
-            await self._drain(inputs, taking)
+            taking.set()
+            parts = (self._publisher, self._sender, self._books, self._state)
+            await drain(inputs, *parts, self._config.publish.drain)
             self._ending = True
             for task in tasks:
                 task.cancel()
@@ -294,65 +299,13 @@ class Leaf:
         if not self._ending:  # else the end of our own connection would be said to be the server's
             self.link.detach()
 
+    async def _attached_recall(self) -> Recall:
+        await self._attached.wait()
+        return self._recall
+
     async def _complete_run_before(self, recall: Recall, cls: str, info: StreamInfo) -> None:
         known = self._books.remembered.get(cls)
         since: list[StoredHeaders] = []
         if known is not None and known.created == info.created and info.last > known.seq:
             since = await recall.batches_above(cls, known.seq)
         self._books.recall(cls, info.created, since)
-
-    async def _remember_requests(self) -> None:
-        """Read back which requests were stored in the last ten minutes; keyed requests and trimming wait for
-        it."""
-        loop = asyncio.get_running_loop()
-        for cls, request, age in request_file.load(self._request_file, time.time()):
-            self._publisher.requests.store(cls, request, loop.time() - age)
-        while True:
-            await self._attached.wait()
-            recall = self._recall
-            try:
-                for cls in self._classes:
-                    await recall.requests(cls, self._publisher.requests)
-            except JetStreamError as error:
-                log.warning("idempotency keys cannot be read back yet", error=str(error))
-                await asyncio.sleep(_AGAIN_SECONDS)
-            else:
-                self._publisher.recalled.set()
-                return
-
-    async def _save_requests(self) -> None:
-        known = self._publisher.requests.known(asyncio.get_running_loop().time())
-        await asyncio.to_thread(request_file.save, self._request_file, known, time.time())
-
-    async def _drain(self, inputs: Sequence[asyncio.Task[None]], taking: asyncio.Event) -> None:
-        log.info("draining", at_most_seconds=self._config.publish.drain)
-        taking.set()
-        try:
-            async with asyncio.timeout(self._config.publish.drain):
-                # What an input has read already it may still hand in; it takes in nothing new.
-                self._publisher.flush()
-                await asyncio.gather(*inputs)
-                self._publisher.stop()
-                await self._sender.drained()
-                await self._books.close()
-                log.info("drained: all that was accepted is stored, the run is closed")
-        except TimeoutError:
-            log.error("not drained in time: the run stays open, its tail is named by the audit")
-        except (JetStreamError, OSError) as error:
-            log.error("the run could not be closed, its tail is named by the audit", error=str(error))
-        self._sender.abandon()
-        self._books.remember()
-        for task in inputs:
-            task.cancel()
-        try:
-            await self._state.save()
-        except OSError as error:
-            log.error("the state file cannot be written", error=str(error))
-
-
-def _with_rules(core: Reception, config: Config, metrics: Metrics) -> Intake:
-    if not config.rule:
-        return core
-    from agent.rules.intake import RulesIntake  # not held in memory where there are no rules
-
-    return RulesIntake(core, config.rule, metrics)

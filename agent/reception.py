@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agent.burial import Burial
+from agent.config import Config
 from agent.contract import Letter
-from agent.intake import Chunk, Place
+from agent.intake import Chunk, Intake, Place
+from agent.metrics import Metrics
 from agent.piece_store import PieceStore
 from agent.pieces import Part, whole
 from agent.publisher import Publisher
@@ -48,3 +50,12 @@ class Reception:
     async def submit_piece(self, input_name: str, cls: str, chunk: Chunk, parts: Sequence[Part]) -> None:
         """Store a piece whose readings are in these parts, or are not to be stored at all."""
         await self._pieces.store(input_name, cls, chunk, parts)
+
+
+def with_rules(core: Reception, config: Config, metrics: Metrics) -> Intake:
+    """What inputs hand their readings to: the core's intake, behind the rules where there are any."""
+    if not config.rule:
+        return core
+    from agent.rules.intake import RulesIntake  # not held in memory where there are no rules
+
+    return RulesIntake(core, config.rule, metrics)
