@@ -62,7 +62,7 @@ class Discards:
                 if above is not None:
                     start = {"deliver_policy": "by_start_sequence", "opt_start_seq": above + 1}
                     await read_headers(nc, js, streams[name].name, start, shelf.read)
-                    shelf.loaded = True
+                    shelf.taken_up()
             except OSError as error:
                 log.error("what is discarded cannot be remembered", **{"class": name}, error=str(error))
             self._tell(name)

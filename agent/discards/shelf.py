@@ -46,7 +46,7 @@ class Shelf:
 
     def load(self, info: StreamInfo) -> int | None:
         """Take up what is on disk for the stream as it is now; returns the sequence above which the stream
-        must be read, None where it need not. `loaded` is to be set when that is done."""
+        must be read, None where it need not. `taken_up` is to be called when that is done."""
         began = self.loaded
         if not began:
             self._load()
@@ -81,6 +81,12 @@ class Shelf:
             self._read += 1
             if self._read % _FLUSH_EVERY == 0:
                 self._index.flush()
+
+    def taken_up(self) -> None:
+        """All that the stream holds has been read. It is kept at once: of what goes before that, only the
+        sequence could be named. Raises `OSError`."""
+        self._index.flush()
+        self.loaded = True
 
     def stored(self, entry: Entry) -> None:
         """A message of the agent was stored."""

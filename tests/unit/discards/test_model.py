@@ -67,7 +67,7 @@ class Model:
         for seq in self.held:
             if seq > above:
                 self.shelf.read(self.message(seq))
-        self.shelf.loaded = True
+        self.shelf.taken_up()
 
     @property
     def first(self) -> int:
@@ -183,6 +183,7 @@ def play(steps: list[str]) -> Model:
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.sampled_from(STEPS + BREAKS), max_size=60))
 @example(["own", "own", "discard", "crash in a look"])
+@example(["own", "crash", "discard", "crash"])
 @example(["own", "deliver", "own", "look", "discard", "crash in a look", "own", "discard", "look", "crash"])
 def test_whatever_is_lost_is_named(steps: list[str]) -> None:
     model = play(steps)
