@@ -54,6 +54,8 @@ class Device:
         if self._over.is_set():
             return False
         sent = self._client.publish(topic, payload, qos, **options)
+        if sent.rc == mqtt.MQTT_ERR_NO_CONN:  # closed before this program was told
+            return False
         for _ in range(int(WAIT_SECONDS / 0.02)):
             if sent.is_published():
                 return True

@@ -119,6 +119,8 @@ class Node:
     async def close(self) -> None:
         """Close the clients and end the server, whatever state they are in."""
         for client in self._clients:
+            # nats-py 2.16 loses a cancellation of its reconnect now and then, and then it never ends.
+            client.options["max_reconnect_attempts"] = 1
             await client.close()
         await self.stop()
 
