@@ -127,7 +127,7 @@ def _open(spark: SparkSession, lake: Path) -> Frames:
     readings, quarantine = ensure_table(lake, "readings"), ensure_table(lake, "quarantine")
     bronze = ensure_table(lake, "bronze")
     known = incarnations.all_of(bronze)
-    offsets = {(one.stream, one.created): readings.offset(one.refined) or 0 for one in known}
+    offsets = {one.history: one.done or 0 for one in incarnations.refined(known, readings)}
     refined = balance.refined(offsets)
     return Frames(
         frame(spark, bronze),

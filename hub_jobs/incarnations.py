@@ -4,7 +4,7 @@ which the server does not tell. Jobs take the name of a history, the column `cre
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -12,10 +12,11 @@ import pyarrow as pa
 
 from agent.contract import HUB_DOMAIN
 from hub_jobs.source.wire import Connection, StreamInfo, read_columns
-from hub_jobs.tables import Table
+from hub_jobs.tables import Condition, Table
 from hub_jobs.tables.scan import files, rows
 from hub_jobs.tables.schemas import TIME
 from hub_jobs.transforms.bronze import digest
+from hub_jobs.transforms.repeats import History
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,20 @@ class Incarnation:
     stream: str
     created: str
     done: int | None = None
+
+    @property
+    def history(self) -> History:
+        """The two columns by which rows name it."""
+        return self.stream, self.created
+
+    def rows(self, after: int, to: int) -> list[Condition]:
+        """Which rows of a table came of its sequences above `after` and up to `to`."""
+        return [
+            ("stream", "=", self.stream),
+            ("created", "=", self.created),
+            ("seq", ">", after),
+            ("seq", "<=", to),
+        ]
 
     @property
     def ingested(self) -> str:
@@ -72,8 +87,7 @@ def _put_back(bronze: Table, known: Incarnation, info: StreamInfo, conn: Connect
     assert known.done is not None
     if info.last_seq < known.done:
         return True
-    where = [("stream", "=", known.stream), ("created", "=", known.created), ("seq", "=", known.done)]
-    held = rows(bronze, ["arrived", "digest"], where)
+    held = rows(bronze, ["arrived", "digest"], known.rows(known.done - 1, known.done))
     if not held.num_rows or info.first_seq > known.done:
         return False
     found = read_columns(conn, info.name, known.done, known.done, created=info.created, allow_lost=True)
@@ -90,3 +104,8 @@ def all_of(bronze: Table) -> list[Incarnation]:
     pairs = set(zip(found["min.stream"].to_pylist(), found["min.created"].to_pylist(), strict=True))
     named = [Incarnation(stream, created) for stream, created in sorted(pairs)]
     return [replace(one, done=bronze.offset(one.ingested)) for one in named]
+
+
+def refined(known: Iterable[Incarnation], readings: Table) -> list[Incarnation]:
+    """The same histories with what is refined of each in the place of what is ingested."""
+    return [replace(one, done=readings.offset(one.refined) or 0) for one in known]

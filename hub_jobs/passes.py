@@ -60,7 +60,7 @@ class Increment:
     @property
     def history(self) -> History:
         """Its stream and incarnation."""
-        return self.one.stream, self.one.created
+        return self.one.history
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Pass:
     def after(self) -> list[Incarnation]:
         """Every incarnation as it is refined once the pass is committed."""
         ends = {increment.history: increment.to for increment in self.increments}
-        return [replace(one, done=ends.get((one.stream, one.created), one.done)) for one in self.before]
+        return [replace(one, done=ends.get(one.history, one.done)) for one in self.before]
 
     @property
     def offsets(self) -> dict[str, int]:
@@ -87,7 +87,7 @@ class Pass:
 def plan(tables: Tables) -> Pass | None:
     """The next pass, None when there is nothing to refine."""
     known = incarnations.all_of(tables.bronze)
-    before = [replace(one, done=tables.readings.offset(one.refined) or 0) for one in known]
+    before = incarnations.refined(known, tables.readings)
     begun = [tables.quarantine.offset(one.refined) or 0 for one in known]
     resumed = any((one.done or 0) < to for one, to in zip(before, begun, strict=True))
     ends = begun if resumed else [one.done or 0 for one in known]
@@ -112,7 +112,7 @@ def decide(bronze: Table, planned: Pass, seen: Seen) -> Decision:
     if not pieces:
         return Decision()
     ids = pa.concat_tables(pieces).combine_chunks()
-    refined = {(one.stream, one.created): one.done or 0 for one in planned.before}
+    refined = {one.history: one.done or 0 for one in planned.before}
 
     def earlier(space: str, first: int, last: int) -> dict[Key, set[bytes]]:
         return _digests(bronze, refined, space, first, last)
@@ -128,8 +128,7 @@ def named(quarantine: Table, planned: Pass) -> dict[History, frozenset[Line]]:
         return {}
     found = {}
     for one in planned.increments:
-        where = _rows_of(one.one, one.after, one.to)
-        held = rows(quarantine, ["seq", "line"], where)
+        held = rows(quarantine, ["seq", "line"], one.one.rows(one.after, one.to))
         found[one.history] = frozenset(zip(held["seq"].to_pylist(), held["line"].to_pylist(), strict=True))
     return found
 
@@ -173,7 +172,7 @@ def _files(bronze: Table) -> dict[History, list[File]]:
 
 
 def _overlapping(held: dict[History, list[File]], one: Incarnation, after: int, to: int) -> list[File]:
-    return [file for file in held[one.stream, one.created] if file.last > after and file.first <= to]
+    return [file for file in held[one.history] if file.last > after and file.first <= to]
 
 
 def _bounded(increments: Sequence[Increment]) -> Iterator[Increment]:
@@ -217,15 +216,6 @@ def _digests(
             if row["seq"] <= refined.get((row["stream"], row["created"]), 0):
                 found.setdefault((space, row[number]), set()).add(row["digest"])
     return found
-
-
-def _rows_of(one: Incarnation, after: int, to: int) -> list[Condition]:
-    return [
-        ("stream", "=", one.stream),
-        ("created", "=", one.created),
-        ("seq", ">", after),
-        ("seq", "<=", to),
-    ]
 
 
 _SPACES: Final = {

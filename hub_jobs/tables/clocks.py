@@ -1,5 +1,4 @@
-"""The table `clocks`: what agents said of clocks that were wrong. A cache that is a pure function of bronze,
-rolled forward and made again as `seen` is."""
+"""The table `clocks`: what agents said of clocks that were wrong. (see `cache`)."""
 
 from __future__ import annotations
 
@@ -13,8 +12,8 @@ import pyarrow.compute as pc
 
 from agent.contract import Correction
 from hub_jobs.incarnations import Incarnation
-from hub_jobs.tables.delta import ConflictError, Table, ensure_table, open_table
-from hub_jobs.tables.parquet import PartWriter
+from hub_jobs.tables import cache
+from hub_jobs.tables.delta import Table
 from hub_jobs.tables.scan import batches, rows
 from hub_jobs.tables.schemas import CLOCKS
 from hub_jobs.transforms.messages import RefusedError, correction_in
@@ -47,15 +46,14 @@ class Clocks:
 def said(bronze: Table, one: Incarnation, after: int) -> Iterator[Correction]:
     """The corrections among the rows of an incarnation above `after` and up to its `done`; a bad one is left
     out."""
-    history = [("stream", "=", one.stream), ("created", "=", one.created)]
-    where = [*history, ("seq", ">", after), ("seq", "<=", one.done or 0)]
+    where = one.rows(after, one.done or 0)
     found: list[int] = []
     for batch in batches(bronze, ["seq", "subject", "class"], where):
         mine = pc.and_(pc.ends_with(batch["subject"], "._clock"), pc.is_valid(batch["class"]))
         found += batch.filter(mine)["seq"].to_pylist()
     if not found:
         return
-    held = rows(bronze, ["seq", "domain", "payload"], [*history, ("seq", "in", found)])
+    held = rows(bronze, ["seq", "domain", "payload"], [*where, ("seq", "in", found)])
     for row in held.sort_by("seq").to_pylist():
         try:
             yield correction_in(row["payload"], row["domain"])
@@ -66,32 +64,24 @@ def said(bronze: Table, one: Incarnation, after: int) -> Iterator[Correction]:
 def load(lake: Path, bronze: Table, upto: Sequence[Incarnation]) -> Clocks:
     """What was said in all that bronze holds of each incarnation up to its `done`."""
     known = Clocks()
-    table = open_table(lake, "clocks")
-    if table is not None and any((table.offset(one.refined) or 0) > (one.done or 0) for one in upto):
-        table = None
+    table = cache.usable(lake, "clocks", upto)
     if table is not None:
         for row in rows(table, CLOCKS.names).to_pylist():
             known.add(Correction(**row))
-    for one in upto:
-        for correction in said(bronze, one, 0 if table is None else table.offset(one.refined) or 0):
+    for one, after in cache.behind(table, upto):
+        for correction in said(bronze, one, after):
             known.add(correction)
     return known
 
 
 def save(lake: Path, known: Clocks, upto: Sequence[Incarnation]) -> None:
-    """Keep it for the next run. A writer that was faster is as good."""
-    table = ensure_table(lake, "clocks")
+    """Keep it for the next run."""
     flat = [
         {name: getattr(one, name) for name in CLOCKS.names}
         for mine in known.by_domain().values()
         for one in mine
     ]
-    with PartWriter(lake, "clocks") as writer:
-        writer.write(pa.Table.from_pylist(flat, CLOCKS))
-    try:
-        table.commit(writer.files, {one.refined: one.done or 0 for one in upto}, replace=True)
-    except ConflictError:
-        return
+    cache.save(lake, "clocks", pa.Table.from_pylist(flat, CLOCKS), upto)
 
 
 def news(

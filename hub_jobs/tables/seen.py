@@ -1,6 +1,4 @@
-"""The table `seen`: what bronze holds, as ranges. A cache that is a pure function of bronze up to the
-sequences it carries as transactions: rolled forward when it is behind, made again when it is ahead or
-lost."""
+"""The table `seen`: what bronze holds, as ranges (see `cache`)."""
 
 from __future__ import annotations
 
@@ -10,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from hub_jobs.incarnations import Incarnation
-from hub_jobs.tables.delta import ConflictError, Table, ensure_table, open_table
-from hub_jobs.tables.parquet import PartWriter
+from hub_jobs.tables import cache
+from hub_jobs.tables.delta import Table
 from hub_jobs.tables.scan import batches, rows
 from hub_jobs.tables.schemas import SEEN
 from hub_jobs.transforms.spaces import ID_COLUMNS, Seen
@@ -19,29 +17,19 @@ from hub_jobs.transforms.spaces import ID_COLUMNS, Seen
 
 def load(lake: Path, bronze: Table, upto: Sequence[Incarnation]) -> Seen:
     """What bronze holds of each incarnation up to its `done`."""
-    table = open_table(lake, "seen")
-    if table is None or any((table.offset(one.refined) or 0) > (one.done or 0) for one in upto):
-        seen, table = Seen(), None
-    else:
-        seen = _read(table)
-    for one in upto:
-        after = 0 if table is None else table.offset(one.refined) or 0
+    table = cache.usable(lake, "seen", upto)
+    seen = Seen() if table is None else _read(table)
+    for one, after in cache.behind(table, upto):
         for ids in identities(bronze, one, after):
             seen.add(ids)
     return seen
 
 
 def save(lake: Path, seen: Seen, upto: Sequence[Incarnation]) -> None:
-    """Keep it for the next run. A writer that was faster is as good."""
-    table = ensure_table(lake, "seen")
+    """Keep it for the next run."""
     flat = [(name, first, last) for name, ranges in seen.spaces.items() for first, last in ranges]
     columns = zip(*flat, strict=True) if flat else ((), (), ())
-    with PartWriter(lake, "seen") as writer:
-        writer.write(pa.table([pa.array(column) for column in columns], schema=SEEN))
-    try:
-        table.commit(writer.files, {one.refined: one.done or 0 for one in upto}, replace=True)
-    except ConflictError:
-        return
+    cache.save(lake, "seen", pa.table([pa.array(column) for column in columns], schema=SEEN), upto)
 
 
 def identities(bronze: Table, one: Incarnation, after: int) -> Iterator[pa.Table]:
@@ -50,13 +38,7 @@ def identities(bronze: Table, one: Incarnation, after: int) -> Iterator[pa.Table
     done = one.done or 0
     if done <= after:
         return
-    where = [
-        ("stream", "=", one.stream),
-        ("created", "=", one.created),
-        ("seq", ">", after),
-        ("seq", "<=", done),
-    ]
-    for batch in batches(bronze, ID_COLUMNS, where):
+    for batch in batches(bronze, ID_COLUMNS, one.rows(after, done)):
         yield pa.Table.from_batches([batch])
 
 

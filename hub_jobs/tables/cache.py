@@ -1,0 +1,42 @@
+"""Tables that are a pure function of `bronze` up to the sequences they carry as transactions: rolled forward
+when they are behind, made again when they are ahead or lost, replaced as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from hub_jobs.incarnations import Incarnation
+from hub_jobs.tables.delta import ConflictError, Table, ensure_table, open_table
+from hub_jobs.tables.parquet import PartWriter
+
+
+def usable(lake: Path, name: str, upto: Sequence[Incarnation]) -> Table | None:
+    """The table, unless it holds more of an incarnation than its `done`."""
+    table = open_table(lake, name)
+    if table is None or any(_held(table, one) > (one.done or 0) for one in upto):
+        return None
+    return table
+
+
+def behind(table: Table | None, upto: Sequence[Incarnation]) -> Iterator[tuple[Incarnation, int]]:
+    """Each incarnation with the sequence up to which the table holds it; from the beginning without one."""
+    for one in upto:
+        yield one, 0 if table is None else _held(table, one)
+
+
+def save(lake: Path, name: str, rows: pa.Table, upto: Sequence[Incarnation]) -> None:
+    """Keep the rows for the next run, in the place of all others. A writer that was faster is as good."""
+    table = ensure_table(lake, name)
+    with PartWriter(lake, name) as writer:
+        writer.write(rows)
+    try:
+        table.commit(writer.files, {one.refined: one.done or 0 for one in upto}, replace=True)
+    except ConflictError:
+        return
+
+
+def _held(table: Table, one: Incarnation) -> int:
+    return table.offset(one.refined) or 0
