@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,11 +22,11 @@ import pyarrow.compute as pc
 from agent.contract import Exit
 from hub_jobs import incarnations
 from hub_jobs.exits import ended, say
-from hub_jobs.incarnations import Incarnation
 from hub_jobs.tables import Table, ensure_table, open_table
 from hub_jobs.tables.compaction import groups, rewrite, small_files
 from hub_jobs.tables.scan import files
 from hub_jobs.tables.schemas import SCHEMAS
+from hub_jobs.transforms.repeats import History
 
 _NAME: Final = "maintain"
 _LEAST_VACUUM_DAYS: Final = 1
@@ -42,6 +42,14 @@ class Options:
     thin_after: float | None
     vacuum_after: float
     dry_run: bool
+
+
+class _Old(NamedTuple):
+    """A file of bronze: its last sequence, its latest arrival, and its path below the table."""
+
+    last: int
+    arrived: datetime
+    path: str
 
 
 def main(argv: Sequence[str] | None = None) -> Exit:
@@ -84,8 +92,11 @@ def _thin(options: Options, before: datetime) -> None:
         return
     ends: dict[str, int] = {}
     paths: list[str] = []
-    for one in incarnations.all_of(bronze):
-        chosen, end = _to_thin(bronze, one, readings.offset(one.refined) or 0, before)
+    held = _held(bronze)
+    for one in incarnations.refined(incarnations.all_of(bronze), readings):
+        chosen, end = _to_thin(
+            held.get(one.history, []), bronze.offset(one.thinned) or 0, one.done or 0, before
+        )
         if chosen:
             paths += chosen
             ends[one.thinned] = end
@@ -101,18 +112,20 @@ def _thin(options: Options, before: datetime) -> None:
     )
 
 
-def _to_thin(bronze: Table, one: Incarnation, refined: int, before: datetime) -> tuple[list[str], int]:
-    """The files of an incarnation that are old as a whole and refined, and where the last of them ends."""
-    thinned = bronze.offset(one.thinned) or 0
+def _held(bronze: Table) -> dict[History, list[_Old]]:
+    """The files of each incarnation."""
+    found: dict[History, list[_Old]] = {}
     columns = ("min.stream", "min.created", "max.seq", "max.arrived", "path")
-    chosen = [
-        (last, path)
-        for stream, created, last, arrived, path in zip(
-            *(files(bronze)[name].to_pylist() for name in columns), strict=True
-        )
-        if (stream, created) == (one.stream, one.created) and thinned < last <= refined and arrived < before
-    ]
-    return [path for _, path in chosen], max((last for last, _ in chosen), default=0)
+    lists = [column.to_pylist() for column in files(bronze).select(columns).columns]
+    for stream, created, *rest in zip(*lists, strict=True):
+        found.setdefault((stream, created), []).append(_Old(*rest))
+    return found
+
+
+def _to_thin(held: Sequence[_Old], thinned: int, refined: int, before: datetime) -> tuple[list[str], int]:
+    """The files of an incarnation that are old as a whole and refined, and where the last of them ends."""
+    chosen = [one for one in held if thinned < one.last <= refined and one.arrived < before]
+    return [one.path for one in chosen], max((one.last for one in chosen), default=0)
 
 
 def _thinned(rows: pa.Table) -> pa.Table:

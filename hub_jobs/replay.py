@@ -8,27 +8,28 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from agent.contract import Exit
 from hub_jobs import incarnations, tasks
 from hub_jobs.exits import ended, say
 from hub_jobs.incarnations import Incarnation
+from hub_jobs.passes import Tables
 from hub_jobs.tables import Condition, ConflictError, Table, ensure_table, open_table
 from hub_jobs.tables import clocks as clock_table
-from hub_jobs.tables.compaction import rewrite
-from hub_jobs.tables.parquet import PartFile
+from hub_jobs.tables.compaction import without
 from hub_jobs.tables.scan import batches, file_paths, rows
 from hub_jobs.transforms.again import BATCH, MESSAGE, PLACE, Again, chosen, keys
+from hub_jobs.transforms.clocks import Corrections
 from hub_jobs.transforms.messages import Reason
+from hub_jobs.transforms.repeats import History
 
 _NAME: Final = "replay"
 _COLUMNS: Final = (*MESSAGE, *BATCH, *PLACE, "digest")
@@ -48,14 +49,6 @@ class Options:
     dry_run: bool
 
 
-class Dropped(NamedTuple):
-    """What is to take the place of files of a table from which rows are dropped, and how many rows go."""
-
-    kept: list[PartFile]
-    replaced: list[str]
-    rows: int
-
-
 def main(argv: Sequence[str] | None = None) -> Exit:
     """Run the job and return its exit code."""
     options = _options(argv)
@@ -69,41 +62,36 @@ def run(options: Options) -> Exit:
         say(_NAME, f"there is no table {options.lake / 'bronze'}: give --lake the directory of the tables")
         return Exit.USAGE
     readings, quarantine = ensure_table(options.lake, "readings"), ensure_table(options.lake, "quarantine")
-    known = {
-        (one.stream, one.created): readings.offset(one.refined) or 0 for one in incarnations.all_of(bronze)
-    }
-    wanted = _wanted(options, bronze, known)
-    again = chosen(wanted, _with_keys_of(bronze, wanted, known), _other_content(quarantine))
+    refined = incarnations.refined(incarnations.all_of(bronze), readings)
+    wanted = _wanted(options, bronze, refined)
+    again = chosen(wanted, _with_keys_of(bronze, wanted, refined), _other_content(quarantine))
     if again.thinned:
         say(_NAME, f"{again.thinned} messages stay as they are: their payloads were dropped")
     count = sum(map(len, again.decoded.values()))
     say(_NAME, f"{count} of {wanted.num_rows} messages of {options.stream} are decoded again")
     if not count or options.dry_run:
         return Exit.WELL
-    _replay(options.lake, bronze, readings, quarantine, again)
+    corrections = clock_table.load(options.lake, bronze, refined).by_domain()
+    _replay(options.lake, Tables(bronze, readings, quarantine), again, corrections)
     return Exit.WELL
 
 
-def _replay(lake: Path, bronze: Table, readings: Table, quarantine: Table, again: Again) -> None:
+def _replay(lake: Path, tables: Tables, again: Again, corrections: Corrections) -> None:
     from hub_jobs.session import session
 
-    spark = session(_NAME)
-    upto = [_refined(readings, one) for one in incarnations.all_of(bronze)]
-    corrections = clock_table.load(lake, bronze, upto).by_domain()
+    bronze, readings, quarantine = tables
     parts = [
         tasks.RefinePart(
             lake, [path], min(seqs) - 1, max(seqs), only=frozenset(seqs), corrections=corrections
         )
         for (stream, created), seqs in sorted(again.decoded.items())
-        for path in file_paths(bronze, _between(stream, created, min(seqs), max(seqs)))
+        for path in file_paths(bronze, Incarnation(stream, created).rows(min(seqs) - 1, max(seqs)))
     ]
-    done = tasks.run(spark, tasks.refine, parts)
+    done = tasks.run(session(_NAME), tasks.refine, parts)
     new_readings = [file for one in done for file in one.readings]
     new_named = [file for one in done for file in one.quarantine]
-    named = _without(
-        lake, quarantine, lambda rows: _is_in(keys(rows, MESSAGE), again.messages), [Reason.OTHER_CONTENT]
-    )
-    old = _without(lake, readings, lambda rows: _came_of(rows, again), [])
+    named = without(lake, quarantine, lambda rows: _messages_of(rows, again), [*MESSAGE, "reason"])
+    old = without(lake, readings, lambda rows: _came_of(rows, again), [*BATCH, *PLACE])
     try:
         quarantine.rewrite([*new_named, *named.kept], named.replaced, changed=True)
     except ConflictError:
@@ -117,31 +105,11 @@ def _replay(lake: Path, bronze: Table, readings: Table, quarantine: Table, again
     )
 
 
-def _without(
-    lake: Path, table: Table, gone: Callable[[pa.Table], pa.Array], but: Sequence[Reason]
-) -> Dropped:
-    """The files of a table that hold rows which are to go, written anew without them; rows of quarantine with
-    one of these reasons stay."""
-
-    def kept(rows: pa.Table) -> pa.Table:
-        goes = gone(rows)
-        if but:
-            stays = pc.is_in(rows["reason"], value_set=pa.array([str(one) for one in but]))
-            goes = pc.and_not(goes, stays)
-        return rows.filter(pc.invert(goes))
-
-    names = [*BATCH, *PLACE] if table.name == "readings" else [*MESSAGE, "reason"]
-    replaced = []
-    dropped = 0
-    for path in map(Path, file_paths(table)):
-        held = pq.read_table(path, columns=names)
-        rest = kept(held).num_rows
-        if rest < held.num_rows:
-            replaced.append(path.name)
-            dropped += held.num_rows - rest
-    return Dropped(
-        [file for path in replaced for file in rewrite(lake, table, [path], kept)], replaced, dropped
-    )
+def _messages_of(held: pa.Table, again: Again) -> pa.Array:
+    """The rows of quarantine that come again; whose content was another than its repeat's is found by
+    comparing, not by decoding, and stays."""
+    compared = pc.is_in(held["reason"], value_set=pa.array([str(Reason.OTHER_CONTENT)]))
+    return pc.and_not(_is_in(keys(held, MESSAGE), again.messages), compared)
 
 
 def _came_of(held: pa.Table, again: Again) -> pa.Array:
@@ -154,11 +122,7 @@ def _is_in(found: pa.Array, wanted: set[str]) -> pa.Array:
     return pc.is_in(found, value_set=pa.array(sorted(wanted), pa.string()))
 
 
-def _refined(readings: Table, one: Incarnation) -> Incarnation:
-    return Incarnation(one.stream, one.created, readings.offset(one.refined) or 0)
-
-
-def _wanted(options: Options, bronze: Table, refined: dict[tuple[str, str], int]) -> pa.Table:
+def _wanted(options: Options, bronze: Table, refined: Sequence[Incarnation]) -> pa.Table:
     where: list[Condition] = [("stream", "=", options.stream)]
     for column, sign, value in (
         ("created", "=", options.created),
@@ -172,7 +136,7 @@ def _wanted(options: Options, bronze: Table, refined: dict[tuple[str, str], int]
     return _identities(bronze, where, refined)
 
 
-def _with_keys_of(bronze: Table, wanted: pa.Table, refined: dict[tuple[str, str], int]) -> pa.Table:
+def _with_keys_of(bronze: Table, wanted: pa.Table, refined: Sequence[Incarnation]) -> pa.Table:
     """All rows of bronze that may have a key of the wanted ones."""
     pieces = [wanted]
     for column, number in (("run", "n"), ("source_stream", "source_seq")):
@@ -191,23 +155,22 @@ def _with_keys_of(bronze: Table, wanted: pa.Table, refined: dict[tuple[str, str]
     return every.take(first.group_by("message").aggregate([("at", "min")])["at_min"].sort())
 
 
-def _identities(bronze: Table, where: Sequence[Condition], refined: dict[tuple[str, str], int]) -> pa.Table:
+def _identities(bronze: Table, where: Sequence[Condition], refined: Sequence[Incarnation]) -> pa.Table:
     """The rows that are refined, by what they are; `thinned` says that the payload was dropped."""
     found = []
-    thinned = {
-        (one.stream, one.created): bronze.offset(one.thinned) or 0 for one in incarnations.all_of(bronze)
-    }
+    ends = {one.history: one.done or 0 for one in refined}
+    thinned = {one.history: bronze.offset(one.thinned) or 0 for one in refined}
     for batch in batches(bronze, _COLUMNS, where):
         piece = pa.Table.from_batches([batch])
         piece = piece.append_column("thinned", _below(piece, thinned))
-        found.append(piece.filter(_below(piece, refined)))
+        found.append(piece.filter(_below(piece, ends)))
     if not found:
         fields = [bronze.schema.field(name) for name in _COLUMNS]
         return pa.schema([*fields, pa.field("thinned", pa.bool_())]).empty_table()
     return pa.concat_tables(found).combine_chunks()
 
 
-def _below(piece: pa.Table, offsets: dict[tuple[str, str], int]) -> pa.Array:
+def _below(piece: pa.Table, offsets: dict[History, int]) -> pa.Array:
     ends = [
         offsets.get(pair, 0)
         for pair in zip(piece["stream"].to_pylist(), piece["created"].to_pylist(), strict=True)
@@ -218,10 +181,6 @@ def _below(piece: pa.Table, offsets: dict[tuple[str, str], int]) -> pa.Array:
 def _other_content(quarantine: Table) -> set[str]:
     held = rows(quarantine, [*MESSAGE], [("reason", "=", str(Reason.OTHER_CONTENT))])
     return set(keys(held, MESSAGE).to_pylist())
-
-
-def _between(stream: str, created: str, first: int, last: int) -> list[Condition]:
-    return [("stream", "=", stream), ("created", "=", created), ("seq", ">=", first), ("seq", "<=", last)]
 
 
 def _options(argv: Sequence[str] | None) -> Options:

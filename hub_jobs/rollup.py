@@ -25,7 +25,7 @@ from hub_jobs.exits import say
 from hub_jobs.repeat import repeated
 from hub_jobs.tables import Table, ensure_table, frame, open_table
 from hub_jobs.tables.changes import changed_files
-from hub_jobs.tables.compaction import rewrite
+from hub_jobs.tables.compaction import without
 from hub_jobs.tables.parquet import PartFile, PartWriter
 from hub_jobs.tables.scan import Condition, file_paths
 from hub_jobs.tables.schemas import TIME
@@ -153,19 +153,13 @@ def _put(lake: Path, name: str, units: list[datetime], length: timedelta, made: 
     unit = "hour" if length == _HOUR else "day"
     marks = pa.array(units, TIME)
 
-    def others(rows: pa.Table) -> pa.Table:
-        mine = pc.is_in(pc.floor_temporal(rows["window"].cast(TIME), unit=unit), value_set=marks)
-        return rows.filter(pc.invert(mine))
+    def mine(rows: pa.Table) -> pa.Array:
+        return pc.is_in(pc.floor_temporal(rows["window"].cast(TIME), unit=unit), value_set=marks)
 
-    overlapped = []
-    where: list[Condition] = [("window", ">=", units[0]), ("window", "<", units[-1] + length)]
-    for path in map(Path, file_paths(table, where)):
-        windows = pq.read_table(path, columns=["window"])
-        if others(windows).num_rows < windows.num_rows:
-            overlapped.append(path.name)
     written = _written(made.sort("window"), lake, name)
-    kept = [file for path in overlapped for file in rewrite(lake, table, [path], others)]
-    table.rewrite([*written, *kept], overlapped, changed=True)
+    where: list[Condition] = [("window", ">=", units[0]), ("window", "<", units[-1] + length)]
+    old = without(lake, table, mine, ["window"], where)
+    table.rewrite([*written, *old.kept], old.replaced, changed=True)
 
 
 def _written(made: DataFrame, lake: Path, name: str) -> list[PartFile]:

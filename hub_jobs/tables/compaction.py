@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.parquet import MAX_FILE_BYTES, PartFile, PartWriter
-from hub_jobs.tables.scan import files
+from hub_jobs.tables.scan import Condition, file_paths, files
 
 FEW: Final = 8
 """So many small files are written together even where they make another small one."""
@@ -45,6 +46,14 @@ class Small(NamedTuple):
     place: Any
     path: str
     size: int
+
+
+class Dropped(NamedTuple):
+    """What is to take the place of files of a table from which rows are dropped, and how many rows go."""
+
+    kept: list[PartFile]
+    replaced: list[str]
+    rows: int
 
 
 def groups(held: Iterable[Small], target: int = MAX_FILE_BYTES) -> list[list[Small]]:
@@ -108,6 +117,32 @@ def rewrite(
         if gathered:
             writer.write(change(pa.concat_tables(gathered)))
     return writer.files
+
+
+def without(
+    lake: Path,
+    table: Table,
+    gone: Callable[[pa.Table], pa.Array],
+    columns: Sequence[str],
+    where: Sequence[Condition] = (),
+) -> Dropped:
+    """Write the files that hold rows which are to go anew without them. `gone` says of rows which these are,
+    by the given columns; `where` may rule files out by their bounds."""
+
+    def kept(rows: pa.Table) -> pa.Table:
+        return rows.filter(pc.invert(gone(rows)))
+
+    replaced = []
+    count = 0
+    for path in map(Path, file_paths(table, where)):
+        held = pq.read_table(path, columns=list(columns))
+        rest = kept(held).num_rows
+        if rest < held.num_rows:
+            replaced.append(path.name)
+            count += held.num_rows - rest
+    return Dropped(
+        [file for path in replaced for file in rewrite(lake, table, [path], kept)], replaced, count
+    )
 
 
 def _rows(table: Table, paths: Sequence[str]) -> Iterator[pa.Table]:
