@@ -137,16 +137,18 @@ class Follower:
             self._file.skipping = False
             self._move(self._file, piece.after.offset, piece.mark)
 
-    def rewind(self, before: Iterable[Position]) -> bool:
+    def rewind(self, before: Iterable[Position], own: Position | None) -> bool:
         """Read again what stands before the place, and nothing behind it: from the last of these positions
-        that is in the file, or from its beginning. False while the place is not found."""
+        that is in the file, or from its beginning. `own` may be in a copy of its file, which has another
+        inode; of other files' positions that would be believed too easily, where files begin alike. False
+        while the place is not found."""
         file, place = self._file, self._place
         if file is None or place is None or self._sought is not None:
             return False
         starts = [
             one.offset
             for one in before
-            if one.inode == place.inode and one.offset <= place.offset
+            if (one.inode == place.inode or one == own) and one.offset <= place.offset
             if mark_at(file.fd, one.offset).fingerprint() == one.fingerprint
         ]
         start, self._stop = max(starts, default=0), place.offset
@@ -363,13 +365,16 @@ class Follower:
         return True
 
 
-def read_again(path: str, end: Position, before: Iterable[Position], now: float) -> Piece | None:
+def read_again(
+    path: str, end: Position, before: Iterable[Position], own: Position | None, now: float
+) -> Piece | None:
     """The piece that ended at a position, in the file at a path or a rotated one beside it: it began at one
-    of the positions before, or at the beginning of its file. None where that is not found."""
+    of the positions before, of which `own` is that of the same path, or at the beginning of its file. None
+    where that is not found."""
     follower = Follower(path, end, alone=True)
     limits = Limits(lines=contract.MAX_BATCH_BYTES)
     try:
-        if not (follower.look(now, limits).more and follower.rewind(before)):
+        if not (follower.look(now, limits).more and follower.rewind(before, own)):
             return None
         while True:
             look = follower.look(now, limits)

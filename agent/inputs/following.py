@@ -130,7 +130,7 @@ class Following:
         """The piece that ends at a position, and the file that goes on there."""
         tails = sorted(self._roster.tails(), key=lambda one: one.key != key)
         for tail in tails:
-            piece = read_again(tail.follower.path, end, self._before.values(), now)
+            piece = read_again(tail.follower.path, end, self._before.values(), self._before.get(key), now)
             if piece is not None:
                 # By now the file may be followed at another path than the one at which it was read.
                 return next((one for one in tails if one.follower.inode == end.inode), tail), piece

@@ -245,6 +245,18 @@ def test_a_file_that_is_renamed_between_the_parts_of_a_piece_goes_on_behind_it()
     course.teardown()
 
 
+def test_a_file_that_is_copied_and_truncated_before_a_piece_of_it_begins_in_the_copy_where_it_began() -> None:
+    course = RotatedFilesMatchToo()
+    course.begin({"a"})
+    course.die_between_parts()
+    course.write("a", 1)
+    course.rotate_by_copying_and_truncating("a")
+    course.look(take=False)
+    course.die_between_parts()
+    course.delete("a", rest=False)
+    course.teardown()
+
+
 def test_files_take_turns_and_share_a_batch(tmp_path: Path, reader_of: Callable[..., Reader]) -> None:
     reader = reader_of(tmp_path / "*.log")
     long = "x" * 1000 + "\n"
