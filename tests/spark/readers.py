@@ -1,0 +1,139 @@
+"""Tables as other programs read them: none of these readers has anything of Petiole's."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, QueryBuilder
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Answer = list[tuple[str | None, int, float, datetime, datetime, int]]
+"""By domain: rows, the sum of `value`, the first and last `ts`, rows with the tag `site` = `north`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A program: all rows of a table, and by its own means the answer for readings from a moment on."""
+
+    name: str
+    rows: Callable[[Path], pa.Table]
+    answer: Callable[[Path, datetime], Answer]
+
+
+def readers(spark: SparkSession) -> list[Reader]:
+    """All of them."""
+    return [
+        Reader("delta-rs", lambda path: DeltaTable(path).to_pyarrow_table(), _ask_delta_rs),
+        Reader("polars", lambda path: pl.scan_delta(str(path)).collect().to_arrow(), _ask_polars),
+        Reader("duckdb", _read_by_duckdb, _ask_duckdb),
+        Reader(
+            "spark",
+            lambda path: _frame(spark, path).toArrow(),
+            lambda path, since: _ask_spark(spark, path, since),
+        ),
+    ]
+
+
+def _ask_delta_rs(path: Path, since: datetime) -> Answer:
+    found = QueryBuilder().register("readings", DeltaTable(path)).execute(_sql("readings", since))
+    return _answer(pa.table(found.read_all()))
+
+
+def _ask_polars(path: Path, since: datetime) -> Answer:
+    north = pl.col("tags").map.get("site") == "north"
+    found = (
+        pl.scan_delta(str(path))
+        .filter(pl.col("ts") >= since)
+        .group_by("domain")
+        .agg(
+            pl.len(),
+            pl.col("value").sum(),
+            pl.col("ts").min().alias("first"),
+            pl.col("ts").max().alias("last"),
+            north.sum().alias("north"),
+        )
+    )
+    return _answer(found.collect().to_arrow())
+
+
+@cache
+def _duckdb() -> duckdb.DuckDBPyConnection:
+    spec = importlib.util.find_spec("duckdb_extension_delta")
+    assert spec is not None
+    assert spec.origin is not None
+    (extension,) = Path(spec.origin).parent.rglob("delta.duckdb_extension")
+    conn = duckdb.connect()
+    # DuckDB loads it only with a signature of its makers.
+    conn.execute(f"LOAD '{extension}'")
+    conn.execute("SET TimeZone = 'UTC'")
+    return conn
+
+
+def _read_by_duckdb(path: Path) -> pa.Table:
+    return _duckdb().execute(f"SELECT * FROM delta_scan('{path}')").to_arrow_table()
+
+
+def _ask_duckdb(path: Path, since: datetime) -> Answer:
+    asked = _sql(f"delta_scan('{path}')", since)
+    return _answer(_duckdb().execute(asked).to_arrow_table())
+
+
+def _frame(spark: SparkSession, path: Path) -> Any:
+    """The files and the schema of a table's log; Spark left to infer a schema leaves out new columns."""
+    from pyspark.sql.types import StructType
+
+    table = DeltaTable(path)
+    schema = StructType.fromJson(json.loads(table.schema().to_json()))
+    return spark.read.schema(schema).parquet(*table.file_uris())
+
+
+def _ask_spark(spark: SparkSession, path: Path, since: datetime) -> Answer:
+    return _answer(spark.sql(_sql("{readings}", since), readings=_frame(spark, path)).toArrow())
+
+
+def _sql(table: str, since: datetime) -> str:
+    return (
+        "SELECT domain, count(*) AS rows, sum(value) AS total, min(ts) AS first, max(ts) AS last, "
+        "count(CASE WHEN tags['site'] = 'north' THEN 1 END) AS north "
+        f"FROM {table} WHERE ts >= TIMESTAMP '{since:%Y-%m-%d %H:%M:%S}+00:00' GROUP BY domain"
+    )
+
+
+def _answer(found: pa.Table) -> Answer:
+    return sorted((tuple(row.values()) for row in found.to_pylist()), key=str)
+
+
+def plain(rows: pa.Table, schema: pa.Schema) -> list[str]:
+    """Rows in an order of their own, however a program writes down text, maps and times."""
+    return sorted(
+        repr([_plain(row[field.name], field.type) for field in schema])
+        for row in _cast(rows, schema).to_pylist()
+    )
+
+
+def _cast(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    columns = [
+        pc.cast(rows[field.name], field.type) if pa.types.is_timestamp(field.type) else rows[field.name]
+        for field in schema
+    ]
+    return pa.table(columns, names=schema.names)
+
+
+def _plain(value: Any, kind: pa.DataType) -> Any:
+    if value is not None and pa.types.is_map(kind):
+        pairs = [tuple(one.values()) if isinstance(one, dict) else tuple(one) for one in value]
+        return sorted(pairs)
+    return value
