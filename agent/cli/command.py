@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from agent import contract, logs
-from agent.cli.configuration import ConfigFile, configuration, end
+from agent.cli.configuration import ConfigFile, account_key, configuration, end
 from agent.config import Config, Seconds, aggregates
 from agent.contract import Command, CommandAnswer, ContractError, Exit, Outcome
 from agent.jetstream import ApiError, JetStream, JetStreamError
@@ -146,9 +146,8 @@ async def _send(
     # Imported here, so that the agent does not hold the other end of its commands in memory.
     from agent.commands.sending import AnswerWatch, store
     from agent.connection import EXPECTED, connected
-    from agent.server.setup import identities
 
-    seed = identities(settings).account
+    seed = account_key(settings)
     try:
         async with (
             asyncio.timeout(_CONNECT_SECONDS) as connecting,

@@ -11,6 +11,7 @@ from agent.config import Config, ConfigError, load
 from agent.contract import Exit
 from agent.inputs import OPTIONS
 from agent.inputs.local_server import LocalServer
+from agent.server.keys import SeedError, public_key
 from agent.server.setup import identities
 
 ConfigFile = Annotated[
@@ -36,6 +37,17 @@ def end(problems: list[str], code: Exit = Exit.USAGE) -> NoReturn:
     for problem in problems:
         typer.echo(f"petiole: {problem}", err=True)
     raise typer.Exit(code)
+
+
+def account_key(config: Config) -> Path:
+    """The seed with which the agent, and a command in its place, connects to its server; the end of the
+    process where it can't be used."""
+    path = identities(config).account
+    try:
+        public_key(path)
+    except SeedError as error:
+        end([f"{error}; it is the agent's own key, made when the agent first runs: run this as its user"])
+    return path
 
 
 def local_server(config: Config) -> LocalServer:

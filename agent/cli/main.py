@@ -6,7 +6,7 @@ from importlib.metadata import version as version_of
 
 import typer
 
-from agent.cli import command, demo, enrol, resend, run, server, status, tap, trial
+from agent.cli import command, demo, enrol, fleet, resend, run, server, status, tap, trial
 
 app = typer.Typer(
     name="petiole",
@@ -17,6 +17,7 @@ app = typer.Typer(
 )
 app.command("run")(run.command)
 app.command("status")(status.command)
+app.command("fleet")(fleet.command)
 app.command("enrol")(enrol.command)
 app.command("command")(command.command)
 app.command("resend")(resend.command)

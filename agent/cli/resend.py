@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.configuration import ConfigFile, configuration, end
+from agent.cli.configuration import ConfigFile, account_key, configuration, end
 from agent.config import Config
 from agent.contract import DEFAULT_CLASS, ContractError, Exit, check_run
 
@@ -42,6 +42,7 @@ def command(
     settings = configuration(config)
     if problems := _problems(settings, cls, run, (first, last), missing):
         end(problems)
+    account_key(settings)
     logs.set_up(settings.log)
     asked = Asked(cls, run, first, last, missing, dry_run)
     try:

@@ -1,58 +1,159 @@
 """`petiole status`: what the running agent says of itself, from its admin server.
 
 Exit codes: 0 all is well or on its way; 3 the link needs somebody's attention; 5 the agent does not answer.
+With --watch it goes on until Ctrl-C, whatever the agent does meanwhile, and ends with 0.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import urllib.request
+import signal
+import sys
+import time
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Final
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
-from agent.cli.configuration import ConfigFile, configuration, end
+from agent.cli.configuration import ConfigFile, account_key, configuration, end
+from agent.config import Config
 from agent.contract import Exit
 
-_SECONDS: Final = 5.0
+if TYPE_CHECKING:
+    from agent.looking.screen import Line
+
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
+_LISTED: Final = 12
+"""Leaves that the hub's status names; `petiole fleet` shows all."""
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print what /status answers; with --links also theirs.")]
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Show it again and again, until Ctrl-C.")]
+Links = Annotated[bool, typer.Option("--links", "-l", help="Every mirror and source with its true lag.")]
+Interval = Annotated[float, typer.Option("--interval", min=0.5, max=3600, help="Seconds, with --watch.")]
 
 
 def command(
     config: ConfigFile,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what /status answers.")] = False,
+    as_json: AsJson = False,
+    watch: Watch = False,
+    links: Links = False,
+    interval: Interval = 2.0,
 ) -> None:
     """Say how the link is, class by class, and how long until something would be lost."""
+    from agent.looking.asking import AskError
+
     settings = configuration(config)
-    status = ask(settings.admin.listen)
-    if as_json:
-        typer.echo(json.dumps(status, indent=2))
-    else:
-        for line in lines(status):
-            typer.echo(line)
+    if links:
+        account_key(settings)
+    if watch:
+        _watch(settings, as_json, links, interval)
+    try:
+        status = _look(settings, links)
+    except AskError as error:
+        end([str(error)], Exit.UNREACHABLE)
+    _show(status, as_json)
     raise typer.Exit(Exit.WELL if _is_well(status) else Exit.LOSS)
 
 
-def ask(listen: str) -> dict[str, Any]:
-    """What the agent's `/status` answers, or the end of the process."""
-    url = f"http://{listen}/status"
+def _look(settings: Config, links: bool) -> dict[str, Any]:
+    """The status; with `links`, the rows of all mirrors and sources under `lags`. Raises `AskError`."""
+    from agent.looking.asking import status_of
+
+    status = status_of(settings.admin.listen)
+    if links:
+        from agent.looking.links import gather
+
+        rows, problem = gather(settings, status, account_key(settings))
+        status["lags"] = {"rows": [one.as_json() for one in rows], "problem": problem}
+    return status
+
+
+def _show(status: Mapping[str, Any], as_json: bool) -> None:
+    from agent.looking.screen import draw
+
+    if as_json:
+        typer.echo(json.dumps(status, indent=2))
+    else:
+        draw(_drawn(status))
+
+
+def _drawn(status: Mapping[str, Any]) -> list[Line]:
+    from agent.looking.links import Row
+    from agent.looking.links import lines as link_lines
+    from agent.looking.screen import BAD, GOOD, WAITS, Line, rows_that_fit, terminal_width
+
+    said = list(lines(status))
+    found = [Line(one) for one in said]
+    if said:
+        calm = status["role"] == "hub" or status["link"]["state"] == "flowing"
+        found[0] = Line(said[0], GOOD if calm and _is_well(status) else WAITS if _is_well(status) else BAD)
+    if (lags := status.get("lags")) is None:
+        return found
+    rows = [Row(**one) for one in lags["rows"]]
+    return [found[0], *link_lines(rows, lags["problem"], rows_that_fit(6), terminal_width())]
+
+
+def _watch(settings: Config, as_json: bool, links: bool, interval: float) -> NoReturn:
+    """Show it again and again. On a terminal each look takes the place of the one before; in a pipe they
+    follow each other, with --json a line each."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
+    if as_json or not sys.stdout.isatty():
+        _repeat(settings, as_json, links, interval)
+    from rich.console import Group
+    from rich.live import Live
+
+    from agent.looking.screen import console, text
+
+    with Live(console=console(), auto_refresh=False, screen=True, vertical_overflow="ellipsis") as live:
+        while True:
+            live.update(Group(*map(text, _once(settings, links))), refresh=True)
+            time.sleep(interval)
+
+
+def _repeat(settings: Config, as_json: bool, links: bool, interval: float) -> NoReturn:
+    from agent.looking.asking import AskError
+    from agent.looking.screen import Line, closed_pipe, draw
+
+    while True:
+        try:
+            if as_json:
+                try:
+                    found: Mapping[str, Any] = _look(settings, links)
+                except AskError as error:
+                    found = {"problem": str(error)}
+                sys.stdout.write(json.dumps(found) + "\n")
+                sys.stdout.flush()
+            else:
+                draw([*_once(settings, links), Line("")])
+        except BrokenPipeError:
+            closed_pipe()
+            raise typer.Exit(Exit.WELL) from None
+        time.sleep(interval)
+
+
+def _once(settings: Config, links: bool) -> list[Line]:
+    from agent.looking.asking import AskError
+    from agent.looking.screen import BAD, DIM, Line
+
+    at = Line(time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime()), DIM)
     try:
-        with urllib.request.urlopen(url, timeout=_SECONDS) as answer:
-            status: dict[str, Any] = json.loads(answer.read())
-            return status
-    except (OSError, ValueError) as error:
-        end(
-            [f"the agent does not answer at {url} ({error}); see whether `petiole run` runs"],
-            Exit.UNREACHABLE,
-        )
+        return [at, *_drawn(_look(settings, links))]
+    except AskError as error:
+        return [at, Line(str(error), BAD)]
+
+
+def _stop(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise typer.Exit(Exit.WELL)
 
 
 def lines(status: Mapping[str, Any]) -> Iterator[str]:
     """The status in words, a fact a line."""
     if status["role"] == "hub":
         yield from _fleet(status["fleet"])
+        yield from _links(status.get("links", ()))
         return
     yield f"{status['domain']}: {status['link']['sentence']}"
     for name, one in status["classes"].items():
@@ -66,11 +167,15 @@ def lines(status: Mapping[str, Any]) -> Iterator[str]:
             yield f"    discarded before the hub had them: {_discarded(gone)}"
         if one["state"] != status["link"]["state"]:
             yield f"    {one['sentence']}"
-    for link in status["links"]:
-        lag = "lag unknown" if link["lag"] is None else f"lag {link['lag']}"
-        yield f"  {link['kind']} {link['link']}: {link['state']} ({lag})"
+    yield from _links(status["links"])
     if trouble := status.get("server", {}).get("warning"):
         yield f"  server: {trouble}"
+
+
+def _links(links: Any) -> Iterator[str]:
+    for link in links:
+        lag = "lag unknown" if link["lag"] is None else f"lag {link['lag']}"
+        yield f"  {link['kind']} {link['link']}: {link['state']} ({lag})"
 
 
 def _discarded(gone: Mapping[str, Any]) -> str:
@@ -86,8 +191,12 @@ def _fleet(fleet: Mapping[str, Any]) -> Iterator[str]:
     for name, one in fleet["aggregates"].items():
         size = f"{one['bytes']} of {one['max_bytes']} bytes"
         yield f"  {name}: {one['sources']} sources, {size}; {one['state']}"
-    for domain, one in fleet["leaves"].items():
+    leaves = fleet["leaves"]
+    for domain, one in sorted(leaves.items(), key=lambda item: item[1]["state"] == "flowing")[:_LISTED]:
         yield f"  {domain}: {one['state']}"
+    if len(leaves) > _LISTED:
+        flowing = sum(one["state"] == "flowing" for one in leaves.values())
+        yield f"  {flowing} of {len(leaves)} leaves flow; all of them: petiole fleet"
 
 
 def _is_well(status: Mapping[str, Any]) -> bool:

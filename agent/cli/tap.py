@@ -12,11 +12,12 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from agent.cli.configuration import ConfigFile, configuration, end
+from agent.cli.configuration import ConfigFile, account_key, configuration, end
 from agent.config import Config
 from agent.contract import Exit
 
@@ -54,10 +55,11 @@ def command(
         end(["tap is for a leaf, which has the batches"])
     if unknown := sorted(set(classes or ()) - set(known)):
         end([f"--class {name}: there is no such class; it has {', '.join(known)}" for name in unknown])
+    key = account_key(settings)
     wanted = Filter(frozenset(inputs or ()), tuple(devices or ()), tuple(metrics or ()))
     show = _shower(as_json)
     try:
-        asyncio.run(_run(settings, classes or known, wanted, last, follow, show))
+        asyncio.run(_run(settings, key, classes or known, wanted, last, follow, show))
     except BrokenPipeError:
         # Whoever read has seen enough; what is left in the buffer must not fail at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -76,6 +78,7 @@ def _shower(as_json: bool) -> Callable[[Passed], None]:
 
 async def _run(
     settings: Config,
+    key: Path,
     classes: list[str],
     wanted: Filter,
     last: int,
@@ -84,7 +87,6 @@ async def _run(
 ) -> None:
     from agent.connection import connected
     from agent.jetstream import JetStream
-    from agent.server.setup import identities
     from agent.tap import POLL_SECONDS, Tap
 
     work = asyncio.current_task()
@@ -94,7 +96,7 @@ async def _run(
         loop.add_signal_handler(number, work.cancel)
     url = f"nats://{settings.nats.listen}"
     with contextlib.suppress(asyncio.CancelledError):
-        async with connected(url, identities(settings).account, settings.domain) as link:
+        async with connected(url, key, settings.domain) as link:
             taps = [Tap(JetStream(link.nc), settings.domain, cls, wanted) for cls in classes]
             await _look(taps, last, show)
             while follow:

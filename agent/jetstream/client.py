@@ -182,7 +182,10 @@ class JetStream:
             ) from error
         except nats.errors.Error as error:
             raise UnavailableError(f"JetStream did not answer {what}: {_reason(error)}") from error
-        answer = json.loads(message.data)
+        try:
+            answer = json.loads(message.data)
+        except (ValueError, RecursionError):
+            answer = None
         if not isinstance(answer, dict):
             raise UnavailableError(f"what answered {what} is not JetStream")
         if refusal := answer.get("error"):

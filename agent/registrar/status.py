@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
-from agent.contract import Announce, leaf_stream
+from agent.contract import Announce, ClassState, leaf_stream
 from agent.jetstream import StreamInfo
 from agent.registrar.aggregate import Observation, SourceState, is_full
-from agent.registrar.fleet import Leaf
+from agent.registrar.fleet import ClassRecord, Leaf
 
 
 def fleet_status(
@@ -71,28 +72,46 @@ def _leaf(
             "versions": leaf.versions,
             "announced_at": leaf.announced_at,
             "classes": {
-                cls: {
-                    "epoch": record.epoch,
-                    "stream": record.stream,
-                    "cursor": record.held.seq if record.held else 0,
-                    "last": announced.classes[cls].last if announced and cls in announced.classes else None,
-                }
+                cls: _class(
+                    record,
+                    announced.classes.get(cls) if announced else None,
+                    states.get(leaf_stream(domain, cls)),
+                )
                 for cls, record in leaf.classes.items()
             },
         }
-    return {"state": trouble or _sentence(domain, leaf, linked, states), **row}
+    word, sentence = ("trouble", trouble) if trouble else _said(domain, leaf, linked, states)
+    return {"state": sentence, "word": word, **row}
 
 
-def _sentence(domain: str, leaf: Leaf | None, linked: bool, states: Mapping[str, SourceState]) -> str:
+def _class(record: ClassRecord, said: ClassState | None, state: SourceState | None) -> dict[str, Any]:
+    """One class: the hub's side, and what its leaf `said` last, None where it has not since this agent
+    started. `active` is the seconds since its source gave a sign of life, `error` its server's."""
+    ledger = said.ledger if said is not None else None
+    return {
+        "epoch": record.epoch,
+        "stream": record.stream,
+        "cursor": record.held.seq if record.held else 0,
+        "last": None if said is None else said.last,
+        "active": None if state is None else state.active,
+        "error": "" if state is None else state.error,
+        "ledger": None if ledger is None else asdict(ledger),
+    }
+
+
+def _said(domain: str, leaf: Leaf | None, linked: bool, states: Mapping[str, SourceState]) -> tuple[str, str]:
+    """How a leaf is, in one word and in a sentence."""
+    if leaf is None and linked:
+        return "stopped", "linked, but its agent has never announced itself"
     if leaf is None:
-        return "linked, but its agent has never announced itself" if linked else "never seen"
+        return "never", "never seen"
     silent = [
         cls
         for cls in leaf.classes
         if (state := states.get(leaf_stream(domain, cls))) is None or not state.alive
     ]
     if not silent:
-        return "flowing"
+        return "flowing", "flowing"
     if not linked:
-        return f"not linked; last announced at {leaf.announced_at}"
-    return f"linked, but {', '.join(silent)} does not flow yet"
+        return "away", f"not linked; last announced at {leaf.announced_at}"
+    return "stopped", f"linked, but {', '.join(silent)} does not flow yet"

@@ -27,7 +27,7 @@ from agent.link.declared.decide import (
     remember,
 )
 from agent.link.declared.plan import ORIGIN_METADATA, Declared, Key, Origin, key_of
-from agent.link.declared.seen import Here, There
+from agent.link.declared.seen import Entry, Here, There
 from agent.metrics import Metrics
 
 LOOK_SECONDS: Final = 5.0
@@ -119,7 +119,7 @@ class DeclaredLinks:
         if verdict.up and there.kind == "answers":
             self._origins[link] = there.created
         entry = None if here is None else here.entries.get(origin.key)
-        self._show(one, origin, verdict, 0 if entry is None else entry.seq)
+        self._show(one, origin, verdict, entry)
         return verdict
 
     async def _act(
@@ -174,9 +174,9 @@ class DeclaredLinks:
 
     def _show_all(self, one: Declared, verdict: Verdict) -> None:
         for origin in one.origins:
-            self._show(one, origin, verdict, 0)
+            self._show(one, origin, verdict, None)
 
-    def _show(self, one: Declared, origin: Origin, verdict: Verdict, seq: int) -> None:
+    def _show(self, one: Declared, origin: Origin, verdict: Verdict, entry: Entry | None) -> None:
         link = one.link(origin)
         before = self._rows.get(link)
         if before is not None and before["word"] != verdict.state.value:
@@ -190,7 +190,8 @@ class DeclaredLinks:
             "state": verdict.sentence,
             "up": verdict.up,
             "lag": verdict.lag,
-            "last": seq,
+            "last": 0 if entry is None else entry.seq,
+            "active": None if entry is None else entry.active,
         }
 
 

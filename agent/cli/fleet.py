@@ -1,0 +1,69 @@
+"""`petiole fleet`: all leaves as the hub's agent knows them, those in trouble first.
+
+Exit codes: 0 none of the leaves that are shown needs somebody; 3 one does, or is linked and nothing flows; 2
+wrong usage; 5 the hub's agent does not answer.
+"""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from typing import Annotated, Final
+
+import typer
+
+from agent.cli.configuration import ConfigFile, configuration, end
+from agent.contract import Exit
+
+_RESERVED: Final = 4
+"""Lines of a terminal that are not rows."""
+
+
+class State(StrEnum):
+    """How a leaf is, in one word; as in `agent.looking.fleet.STATES`, which is not held in memory here."""
+
+    TROUBLE = "trouble"
+    STOPPED = "stopped"
+    AWAY = "away"
+    NEVER = "never"
+    FLOWING = "flowing"
+
+
+Patterns = Annotated[
+    list[str] | None, typer.Argument(help="Only these domains; * and ? fit any.", show_default=False)
+]
+Only = Annotated[
+    list[State] | None, typer.Option("--only", help="Only leaves in this state; may be given several times.")
+]
+All = Annotated[bool, typer.Option("--all", help="On a terminal too, all rows, not those that fit.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def command(
+    config: ConfigFile,
+    patterns: Patterns = None,
+    only: Only = None,
+    everything: All = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the leaves: how each is, when it was last heard and how many messages the hub lacks."""
+    from agent.looking import fleet
+    from agent.looking.asking import AskError, status_of
+    from agent.looking.screen import draw, rows_that_fit, terminal_width
+
+    settings = configuration(config)
+    if settings.role != "hub":
+        end(["the fleet is known at the hub; name the hub's configuration with -c"])
+    try:
+        known = status_of(settings.admin.listen)["fleet"]
+    except AskError as error:
+        end([str(error)], Exit.UNREACHABLE)
+    rows = fleet.rows_of(known, fleet.now())
+    shown = fleet.chosen(rows, patterns or (), only or ())
+    if as_json:
+        body = {"hub": known.get("state", ""), "leaves": [one.as_json() for one in shown]}
+        typer.echo(json.dumps(body, indent=2))
+    else:
+        most = None if everything else rows_that_fit(_RESERVED)
+        draw(fleet.lines(known, rows, shown, most, terminal_width()))
+    raise typer.Exit(Exit.LOSS if any(one.state in fleet.GRAVE for one in shown) else Exit.WELL)

@@ -1,0 +1,135 @@
+"""The fleet as its hub knows it: a row a leaf, those in trouble first. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from agent.looking.screen import BAD, GOOD, WAITS, Line, table
+
+STATES: Final = ("trouble", "stopped", "away", "never", "flowing")
+"""In one word how a leaf is, in the order of gravity: somebody is needed; linked and nothing flows; not
+linked; never seen; well."""
+
+GRAVE: Final = frozenset({"trouble", "stopped"})
+_STYLES: Final = {"trouble": BAD, "stopped": BAD, "away": WAITS, "never": WAITS, "flowing": GOOD}
+_AGO: Final = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A leaf: how it is in one of `STATES` and in a sentence; `heard` is the seconds since it announced
+    itself and `behind` how many messages the hub lacked then, None where that is not known."""
+
+    domain: str
+    state: str
+    sentence: str
+    linked: bool
+    heard: float | None
+    behind: int | None
+    machine: str
+    run: str
+    versions: Mapping[str, str]
+    classes: Mapping[str, Any]
+
+    def as_json(self) -> dict[str, Any]:
+        """A row of `--json`."""
+        return asdict(self)
+
+
+def rows_of(fleet: Mapping[str, Any], now: datetime) -> list[Row]:
+    """Every leaf, those in trouble first, and among equals who is furthest behind."""
+    rows = [_row(domain, one, now) for domain, one in fleet.get("leaves", {}).items()]
+    return sorted(rows, key=lambda one: (_rank(one), -(one.behind or 0), one.domain))
+
+
+def _rank(row: Row) -> int:
+    return STATES.index(row.state) if row.state in STATES else 0
+
+
+def chosen(rows: Iterable[Row], patterns: Sequence[str], states: Sequence[str]) -> list[Row]:
+    """The rows whose domain fits one of the patterns (none: all) and that are in one of the states (none:
+    all)."""
+    return [
+        one
+        for one in rows
+        if (not patterns or any(fnmatchcase(one.domain, pattern) for pattern in patterns))
+        and (not states or one.state in states)
+    ]
+
+
+def _row(domain: str, one: Mapping[str, Any], now: datetime) -> Row:
+    classes = one.get("classes", {})
+    lags = [cls["last"] - cls["cursor"] for cls in classes.values() if cls["last"] is not None]
+    return Row(
+        domain=domain,
+        state=str(one.get("word", "trouble")),
+        sentence=str(one["state"]),
+        linked=bool(one["linked"]),
+        heard=_since(str(one.get("announced_at", "")), now),
+        behind=sum(max(0, lag) for lag in lags) if lags else None,
+        machine=str(one.get("machine", "")),
+        run=str(one.get("run", "")),
+        versions=one.get("versions", {}),
+        classes=classes,
+    )
+
+
+def _since(moment: str, now: datetime) -> float | None:
+    try:
+        return max(0.0, (now - datetime.fromisoformat(moment)).total_seconds())
+    except (ValueError, TypeError):
+        return None
+
+
+def ago(seconds: float | None) -> str:
+    """Seconds as people say them, short."""
+    if seconds is None:
+        return "-"
+    for size, unit in _AGO:
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:.0f}s"
+
+
+def lines(
+    fleet: Mapping[str, Any], all_: Sequence[Row], rows: Sequence[Row], most: int | None, width: int | None
+) -> list[Line]:
+    """How all leaves are, in a line, and then so many of the chosen rows."""
+    counts = {state: sum(one.state == state for one in all_) for state in STATES}
+    said = ", ".join(f"{count} {state}" for state, count in counts.items() if count) or "no leaves"
+    grave = any(counts[state] for state in GRAVE) or fleet.get("state", "well") != "well"
+    found = [Line(f"hub: {fleet.get('state') or 'not ready yet'}; {said}", BAD if grave else GOOD)]
+    shown = rows if most is None else rows[:most]
+    cells = [
+        (
+            (
+                one.domain,
+                one.state,
+                ago(one.heard),
+                "-" if one.behind is None else str(one.behind),
+                _words(one),
+            ),
+            _STYLES.get(one.state, BAD),
+        )
+        for one in shown
+    ]
+    if cells:
+        found += table(("DOMAIN", "STATE", "HEARD", "BEHIND", ""), cells, (2, 3), width)
+    if len(shown) < len(rows):
+        found.append(Line(f"and {len(rows) - len(shown)} more: --all, a pattern, or --only", WAITS))
+    if all_ and not rows:
+        found.append(Line("no leaf fits; without patterns and --only all are shown"))
+    return found
+
+
+def _words(row: Row) -> str:
+    return "" if row.state == "flowing" else row.sentence
+
+
+def now() -> datetime:
+    """This moment."""
+    return datetime.now(UTC)

@@ -1,0 +1,155 @@
+"""`petiole status --links` and `petiole fleet` beside a running hub and leaf."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from agent.cli.main import app
+from agent.demo import plan
+from agent.demo.ports import free_port
+from tests.agent_process import PETIOLE, WAIT_SECONDS, Agent, wait_for
+
+READING = b'{"device":"pump-7","metric":"pressure","value":2.4}'
+ROWS, COLUMNS = 24, 80
+
+
+class Pair:
+    """A hub with its agent and the leaf `edge-1`; a leaf `edge-2` that is enrolled and never comes."""
+
+    def __init__(self, directory: Path) -> None:
+        port = free_port()
+        members = [plan.member(directory, domain) for domain in ("edge-1", "edge-2")]
+        self.leaf, absent = (Agent(one, plan.leaf_toml(one, port)) for one in members)
+        enrolled = [one.petiole("enrol").stdout for one in (self.leaf, absent)]
+        hub = plan.member(directory, "hub")
+        self.hub = Agent(hub, plan.hub_toml(hub, port, enrolled))
+
+    def says(self, side: Agent, *words: str) -> Result:
+        """What a command says in this process, which saves its start."""
+        return CliRunner().invoke(app, [*words, "-c", str(side.member.config)])
+
+    def lag(self, side: Agent) -> tuple[int | None, bool]:
+        """That of the leaf's telemetry as a side shows it, and whether it is a bound only."""
+        rows = json.loads(self.says(side, "status", "--links", "--json").stdout)["lags"]["rows"]
+        return next((one["lag"], one["bound"]) for one in rows if one["origin"] == "TEL_edge-1_normal")
+
+    def fleet(self, *options: str) -> tuple[int, list[dict[str, Any]]]:
+        """The exit code and the rows."""
+        ended = self.says(self.hub, "fleet", "--json", *options)
+        return ended.exit_code, json.loads(ended.stdout)["leaves"]
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    """Running, and what the leaf stores flows."""
+    one = Pair(tmp_path)
+    try:
+        one.hub.start()
+        one.leaf.start()
+        wait_for(lambda: one.leaf.status()["link"]["state"] == "flowing", "the link flows")
+        yield one
+    finally:
+        one.leaf.close()
+        one.hub.close()
+
+
+def test_lags_are_those_of_both_ends_and_the_fleet_shows_trouble_first(pair: Pair) -> None:
+    _what_flows_has_no_lag(pair)
+    _the_screen_fits_a_small_terminal_and_knows_no_colour(pair)
+    _it_is_shown_again_and_again_until_interrupted(pair)
+    _a_pause_shows_as_a_lag_on_both_sides(pair)
+    _a_leaf_that_went_is_told_with_what_it_last_said(pair)
+    _a_key_that_cannot_be_read_is_told(pair)
+
+
+def _what_flows_has_no_lag(pair: Pair) -> None:
+    assert pair.leaf.post(READING, "a-1") == 204
+    wait_for(lambda: pair.lag(pair.hub) == (0, False), "the hub has it")
+    wait_for(lambda: pair.lag(pair.leaf) == (0, False), "the leaf knows")
+    wait_for(lambda: [one["state"] for one in pair.fleet()[1]] == ["never", "flowing"], "it flows")
+    code, rows = pair.fleet()
+    assert (code, [one["domain"] for one in rows]) == (0, ["edge-2", "edge-1"])
+    assert [one["domain"] for one in pair.fleet("edge-?", "--only", "flowing")[1]] == ["edge-1"]
+    plain = pair.says(pair.hub, "fleet")
+    assert plain.stdout.splitlines()[0] == "hub: well; 1 never, 1 flowing"
+    assert "\x1b" not in plain.stdout
+
+
+def _the_screen_fits_a_small_terminal_and_knows_no_colour(pair: Pair) -> None:
+    for words in (("status", "--links"), ("fleet",)):
+        printed = _on_a_terminal(pair.hub, *words).replace("\x1b[2m", "").replace("\x1b[0m", "")
+        assert "\x1b" not in printed
+        found = printed.splitlines()
+        assert 2 < len(found) < ROWS
+        assert max(map(len, found)) <= COLUMNS, found
+
+
+def _it_is_shown_again_and_again_until_interrupted(pair: Pair) -> None:
+    command = [PETIOLE, "status", "--watch", "--json", "-c", str(pair.hub.member.config)]
+    with subprocess.Popen([*command, "--interval", "0.5"], stdout=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        assert [json.loads(watching.stdout.readline())["role"] for _ in range(2)] == ["hub", "hub"]
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(WAIT_SECONDS) == 0
+
+
+def _a_pause_shows_as_a_lag_on_both_sides(pair: Pair) -> None:
+    assert pair.says(pair.hub, "command", "edge-1", "pause-link", "for=10m").exit_code == 0
+    for number in range(5):
+        assert pair.leaf.post(READING, f"b-{number}") == 204
+    assert all((lag or 0) >= 5 and not bound for lag, bound in map(pair.lag, (pair.hub, pair.leaf)))
+    assert "TELEMETRY_0" in pair.says(pair.leaf, "status", "--links").stdout
+
+
+def _a_leaf_that_went_is_told_with_what_it_last_said(pair: Pair) -> None:
+    pair.leaf.end(signal.SIGTERM)
+    assert pair.says(pair.leaf, "server", "stop").exit_code == 0
+    wait_for(lambda: pair.fleet("--only", "away")[1] != [], "the hub knows that the leaf is away")
+    assert pair.lag(pair.hub)[1] is True, "only a bound is known"
+    said = pair.says(pair.hub, "status", "--links").stdout
+    assert "≥ " in said
+    assert "not linked; last announced at" in said
+
+
+def _a_key_that_cannot_be_read_is_told(pair: Pair) -> None:
+    key = pair.hub.member.state / "keys" / "registrar.nk"
+    seed = key.read_bytes()
+    key.write_bytes(b"nonsense\n")
+    ended = pair.says(pair.hub, "status", "--links")
+    key.write_bytes(seed)
+    assert ended.exit_code == 2
+    assert f"seed file {key} does not hold the seed of a user's NKey" in ended.stderr
+    assert seed.decode().strip() not in ended.stderr
+
+
+def _on_a_terminal(side: Agent, *words: str) -> str:
+    """What a command prints on a terminal of 80 columns and 24 rows, with NO_COLOR."""
+    primary, secondary = pty.openpty()
+    fcntl.ioctl(secondary, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+    with pytest.MonkeyPatch.context() as patch, os.fdopen(secondary, "w") as screen:
+        patch.setenv("TERM", "xterm-256color")
+        patch.setenv("NO_COLOR", "1")
+        patch.delenv("COLUMNS", raising=False)
+        patch.setattr(sys, "stdout", screen)
+        app([*words, "-c", str(side.member.config)], standalone_mode=False)
+    printed = b""
+    with contextlib.suppress(OSError):  # the end of a terminal whose other side is closed
+        while piece := os.read(primary, 65_536):
+            printed += piece
+    os.close(primary)
+    return printed.decode()
