@@ -1,5 +1,5 @@
 # `make demo` and `make test` do all of their own set-up.
-.PHONY: help demo test lint types faults bench clean
+.PHONY: help demo test lint types faults bench dist clean
 
 BIN := .venv/bin
 # Tests wait more than they work, so there are more processes than cores; those of Spark share one (tests/beside.py).
@@ -10,6 +10,7 @@ help:
 	@echo "make test    style, types and all tests (about nine minutes)"
 	@echo "make faults  the slow faults, or those of CASE=…; the report is build/faults/report.json"
 	@echo "make bench   every benchmark, or those of NAME=…; results under build/bench/"
+	@echo "make dist    the jobs and their Python, packed for a Spark cluster, in dist/"
 	@echo "make clean   remove what was built, keep .venv"
 
 .venv/ready: pyproject.toml deploy/prepare.sh
@@ -33,6 +34,9 @@ faults: .venv/ready
 
 bench: .venv/ready
 	@$(BIN)/python -m bench $(NAME)
+
+dist: .venv/ready
+	@$(BIN)/python -m deploy.dist
 
 clean:
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
