@@ -3,71 +3,35 @@ runs `server = "external"`."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import os
-import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import nats
-from nats.aio.client import Client
 
 from agent.demo.ports import free_port
 from agent.demo.proxy import Proxy
-from agent.server.binary import find_binary
-from agent.server.child import reap, spawn
 from agent.server.keys import ensure_key
-from agent.server.probe import Watched, greeting
+from tests.e2e.configured import ConfiguredServer, closed
 from tests.e2e.declared import End
-from tests.servers import until
 
-_CLOSE_SECONDS = 2.0
 ONE_ACCOUNT = "ACC {{ jetstream: enabled, users: [ {{ nkey: {key} }} ] }}"
 
 
-class OpenServer:
+class OpenServer(ConfiguredServer):
     """One server of a domain; `accounts` is the inside of its accounts block, with `{key}` for the public key
     of `seed` and `{other}` for that of `other_seed`."""
 
     def __init__(self, directory: Path, domain: str, accounts: str, leafnodes: str) -> None:
-        self.directory, self.domain = directory, domain
         self.seed, self.other_seed = directory / "keys" / "one", directory / "keys" / "other"
-        directory.mkdir(parents=True, exist_ok=True)
-        self.port = free_port()
         names = {"key": ensure_key(self.seed), "other": ensure_key(self.other_seed)}
-        self._text = (
-            f'server_name: "{domain}-open"\nlisten: "127.0.0.1:{self.port}"\nping_interval: "5s"\n'
+        port = free_port()
+        text = (
+            f'server_name: "{domain}-open"\nlisten: "127.0.0.1:{port}"\nping_interval: "5s"\n'
             f'jetstream {{ domain: "{domain}", store_dir: "{directory}/store", max_file_store: 4GB }}\n'
             f"leafnodes {{ {leafnodes} }}\naccounts {{ {accounts.format(**names)} }}\n"
         )
-        self._process: Watched | None = None
-
-    @property
-    def url(self) -> str:
-        """Where clients connect."""
-        return f"nats://127.0.0.1:{self.port}"
-
-    async def start(self) -> None:
-        """Run the server; again after `kill`, with the same store."""
-        configuration = self.directory / "server.conf"
-        configuration.write_text(self._text)
-        out = self.directory / "out"
-        self._process = Watched(spawn([str(find_binary()), "-c", str(configuration)], self.directory, out))
-
-        async def answers() -> bool:
-            return await greeting(("127.0.0.1", self.port)) is not None
-
-        await until(answers, f"the server of {self.domain} answers")
-
-    async def kill(self) -> None:
-        """End the server by SIGKILL."""
-        if self._process is not None:
-            os.kill(self._process.pid, signal.SIGKILL)
-            await self._process.ended.wait()
-            reap(self._process.pid)
-            self._process = None
+        super().__init__(directory, f"the server of {domain}", port, text)
 
     async def end(self, stack: AsyncExitStack, seed: Path | None = None) -> End:
         """This server's JetStream, as the user of a seed."""
@@ -78,7 +42,7 @@ class OpenServer:
             reconnect_time_wait=0.1,
             error_cb=_quiet,
         )
-        stack.push_async_callback(_close, client)
+        stack.push_async_callback(closed, client)
         return End(client)
 
 
@@ -122,13 +86,6 @@ async def open_servers(
             world.leaves[domain], world.proxies[domain] = leaf, proxy
             world.ends[domain] = await leaf.end(stack)
         yield world
-
-
-async def _close(client: Client) -> None:
-    # To close waits for a server that may be gone by now (nats-py 2.16).
-    with contextlib.suppress(TimeoutError, asyncio.CancelledError):
-        async with asyncio.timeout(_CLOSE_SECONDS):
-            await client.close()
 
 
 async def _quiet(_: Exception) -> None:
