@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from xdist.scheduler import LoadScopeScheduling
 
-_SPARK = "tests/spark/"
+_TOGETHER = ("tests/spark/", "tests/e2e/test_client_contract", "tests/e2e/test_seed")
 
 
 class Dealer(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
-    """One test at a time to whichever process is free; the Spark tests, first of all, to one process, for
-    each that gets one of them starts a Java machine."""
+    """One test at a time to whichever process is free, but those that share what is dear to start, first of
+    all, to one process: the Spark tests a Java machine, others their servers."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return _SPARK if nodeid.startswith(_SPARK) else nodeid
+        return next((shared for shared in _TOGETHER if nodeid.startswith(shared)), nodeid)

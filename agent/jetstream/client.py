@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -76,6 +76,27 @@ class JetStream:
         if covers(info.config, config):
             return info
         return await self.update_stream(merged(info.config, config))
+
+    async def get_or_create_stream(self, config: Mapping[str, Any]) -> StreamInfo:
+        """The stream of this name as it is, made with `config` where there is none. Raises `ApiError` or
+        `UnavailableError`."""
+        try:
+            return await self.stream_info(config["name"])
+        except ApiError as error:
+            if error.err_code != STREAM_NOT_FOUND:
+                raise
+            return read_stream(await self.api(f"STREAM.CREATE.{config['name']}", config))
+
+    async def stream_names(self, subject: str = "") -> AsyncIterator[str]:
+        """The names of all streams, or of those that take a subject (wildcards allowed), a page of the server
+        after the other as they are asked for. Raises `ApiError` or `UnavailableError`."""
+        async for name in self._listed("STREAM.NAMES", "streams", subject):
+            yield name
+
+    async def streams(self, subject: str = "") -> AsyncIterator[StreamInfo]:
+        """The state of all streams, or of those that take a subject, like `stream_names`."""
+        async for row in self._listed("STREAM.LIST", "streams", subject):
+            yield read_stream(row)
 
     async def update_stream(self, config: Mapping[str, Any], timeout: float | None = None) -> StreamInfo:
         """Replace the whole configuration of a stream. Raises `ApiError` or `UnavailableError`."""
@@ -157,13 +178,20 @@ class JetStream:
 
     async def consumer_names(self, stream: str) -> list[str]:
         """The names of all consumers of a stream. Raises `ApiError` or `UnavailableError`."""
-        names: list[str] = []
+        return [name async for name in self._listed(f"CONSUMER.NAMES.{stream}", "consumers")]
+
+    async def _listed(self, verb: str, what: str, subject: str = "") -> AsyncIterator[Any]:
+        """The rows of a listing; the server gives 1,024 names or 256 states at a time."""
+        offset = 0
         while True:
-            page = await self.api(f"CONSUMER.NAMES.{stream}", {"offset": len(names)})
-            found = page.get("consumers") or []
-            names += found
-            if not found or len(names) >= page["total"]:
-                return names
+            wanted = {"offset": offset} | ({"subject": subject} if subject else {})
+            page = await self.api(verb, wanted)
+            rows = page.get(what) or []
+            for row in rows:
+                yield row
+            offset += len(rows)
+            if not rows or offset >= page["total"]:
+                return
 
     async def _request(
         self,

@@ -31,3 +31,7 @@ class UnavailableError(JetStreamError):
 
 class TooLargeError(JetStreamError):
     """The request is above what this connection's server takes in a message, and was not sent."""
+
+
+class MaxAckPendingError(JetStreamError):
+    """As many acknowledgements are under way as may be; the message was not sent."""

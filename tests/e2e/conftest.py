@@ -1,0 +1,29 @@
+"""Servers that the tests of one module share, in the loop of that module."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from tests.e2e.places import IDS, PLACES, PREFIXES, Place
+from tests.e2e.seed_servers import ACCOUNTS, Seed, open_seed
+
+_OWN = ", ".join(f'"{mine}.>": "{theirs}.>"' for mine, theirs in PREFIXES.items())
+MAPPED = ACCOUNTS.replace("jetstream: enabled", f"jetstream: enabled, mappings: {{ {_OWN} }}")
+"""The document's accounts, with prefixes of one's own."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def contract_servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Seed]:
+    """A hub and a leaf for the client document."""
+    async with open_seed(tmp_path_factory.mktemp("contract"), accounts=MAPPED) as one:
+        yield one
+
+
+@pytest_asyncio.fixture(params=PLACES, ids=IDS, loop_scope="module")
+async def at(request: pytest.FixtureRequest, contract_servers: Seed) -> Place:
+    """Each domain, from either side."""
+    side, domain = request.param
+    return Place(await contract_servers.connect(side), side, domain)
