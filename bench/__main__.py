@@ -11,7 +11,7 @@ from rich.table import Table
 
 from bench.result import Result
 
-NAMES = ("ingest", "wire", "latency", "rules", "footprint", "relink", "fleet")
+NAMES = ("ingest", "wire", "latency", "rules", "footprint", "relink", "fleet", "audit")
 _DIRECTORY = Path("build/bench")
 
 

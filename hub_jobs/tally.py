@@ -1,26 +1,26 @@
 """What arrived, counted: bronze against readings and quarantine, by run, by class for messages of no run, and
-by hour. It brings what Spark counts to the driver, bounded."""
+by hour. It holds a bounded share of the batches at a time."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
 
 from agent.contract import Ledger, Previous
+from hub_jobs import counting
+from hub_jobs.counting import Tables
 from hub_jobs.transforms import balance, discards, hours
 from hub_jobs.transforms.accounts import Arrived, never_came_of
+from hub_jobs.transforms.balance import Batches, Messages, grouped, summed
 from hub_jobs.transforms.hours import Hour
-from hub_jobs.transforms.ranges import runs_of, text, without
+from hub_jobs.transforms.ledgers import Run
+from hub_jobs.transforms.ranges import Numbers, runs_of, text, without
 from hub_jobs.transforms.spaces import Seen, batch_space
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row
-
 LISTED: Final = 1_000
-"""Batches, places of direct messages, and ledger records that are named one by one; their sums count all."""
-
-Run = tuple[str, str, str]
-"""Domain, class and run."""
+"""Batches and direct messages that are named one by one; their sums count all."""
 
 Class = tuple[str | None, str | None]
 """Domain and class, as far as they are known."""
@@ -38,94 +38,158 @@ class Said(NamedTuple):
     unreadable: list[str]
 
 
-class Frames(NamedTuple):
-    """The tables, read at one moment: everything that `readings` should hold is in the other two."""
+class Tally(NamedTuple):
+    """What arrived of every run, of messages that are of none, and all of it by hour; `unnamed` are sentences
+    about what was not looked at one by one."""
 
-    bronze: DataFrame
-    readings: DataFrame
-    quarantine: DataFrame
-    offsets: dict[tuple[str, str], int]
-    """Up to which hub sequence each stream and incarnation is refined."""
-    seen: Seen
+    runs: dict[Run, Arrived]
+    classes: dict[Class, Arrived]
+    hours: list[Hour]
+    unnamed: list[str]
 
 
-def balanced(frames: Frames, said: Said) -> tuple[dict[Run, Arrived], dict[Class, Arrived], list[Hour]]:
-    """What arrived of every run, of messages that are of none, and all of it by hour."""
-    refined = balance.refined(frames.offsets)
-    tables = (frames.readings, frames.quarantine)
-    stamped = hours.stamped(frames.bronze)
-    held = balance.batches(stamped, *tables, refined).persist()
-    broken = balance.incomplete(held, *tables).persist()
-    findings: dict[Run, list[str]] = {}
-    for row in broken.orderBy(balance.BATCH).limit(LISTED).collect():
-        findings.setdefault((row.domain, row["class"], row.run), []).append(_broken_text(row))
-    runs = {
-        (row.domain, row["class"], row.run): _arrived(
-            row, findings.get((row.domain, row["class"], row.run), [])
+class _Sums:
+    """Counts by a key, with the sentences that go with them."""
+
+    def __init__(self) -> None:
+        self.counts: dict[tuple[str | None, ...], dict[str, int]] = {}
+        self.findings: dict[tuple[str | None, ...], list[str]] = {}
+
+    def add(self, names: list[balance.Names], of: Numbers, **counts: Numbers) -> None:
+        (ids,), size, firsts = grouped([of], [np.zeros_like(of)])
+        sums = {name: summed(ids, size, values) for name, values in counts.items()}
+        for at, first in enumerate(firsts.tolist()):
+            known = self.counts.setdefault(names[int(of[first])], {})
+            for name, values in sums.items():
+                known[name] = known.get(name, 0) + values[at]
+
+    def arrived(self) -> Iterator[tuple[tuple[str | None, ...], Arrived]]:
+        for key, counts in self.counts.items():
+            yield (
+                key,
+                Arrived(
+                    in_bronze=counts["in_bronze"],
+                    pending=counts["pending"],
+                    in_readings=counts["in_readings"],
+                    quarantined=counts["quarantined"],
+                    missing=counts["missing"],
+                    doubled=counts["doubled"],
+                    dead=counts.get("dead", 0),
+                    findings=tuple(self.findings.get(key, ())),
+                ),
+            )
+
+
+def tallied(tables: Tables, said: Said, seen: Seen) -> Tally:
+    """Count everything that the tables hold."""
+    runs, classes, by_hour = _Sums(), _Sums(), list(_lost_by_hour(tables, said, seen))
+    left = 0
+    for share in tables.shares:
+        found = counting.count(tables, share)
+        parts = found["bronze"], found["readings"], found["quarantine"]
+        batches, messages = balance.batches(*parts), balance.messages(*parts)
+        left += _name_broken(tables, batches, runs.findings)
+        _name_direct(messages, classes.findings)
+        _add_batches(runs, batches)
+        _add_messages(classes, messages)
+        by_hour += hours.of_batches(batches) + hours.of_messages(messages)
+    unnamed = []
+    if left:
+        unnamed.append(
+            f"{left} more batches are not complete; of them at least what missing and doubled count is so"
         )
-        for row in balance.runs(held, broken).toLocalIterator()
-    }
-    others = balance.others(stamped, *tables, refined).persist()
-    by_hour = hours.collected(hours.of_batches(held, broken), hours.of_others(others))
-    by_hour += _lost_by_hour(frames, said, held)
-    direct = _direct(others)
-    for one in (held, broken, others):
-        one.unpersist()
-    return runs, direct, hours.merged(by_hour)
+    return Tally(
+        {_run(names): one for names, one in runs.arrived()},
+        {(domain, cls): one for (domain, cls), one in classes.arrived()},
+        hours.merged(by_hour),
+        unnamed,
+    )
 
 
-def _lost_by_hour(frames: Frames, said: Said, held: DataFrame) -> list[Hour]:
+def _add_batches(runs: _Sums, found: Batches) -> None:
+    alive = ~found.dead
+    runs.add(
+        found.runs,
+        found.run,
+        in_bronze=found.count * alive,
+        pending=found.count * (alive & ~found.refined),
+        in_readings=found.in_readings,
+        quarantined=found.quarantined * alive,
+        dead=found.count * found.dead,
+        missing=found.missing,
+        doubled=found.doubled,
+    )
+
+
+def _add_messages(classes: _Sums, found: Messages) -> None:
+    classes.add(
+        found.owners,
+        found.owner,
+        in_bronze=found.in_bronze,
+        pending=found.pending,
+        in_readings=found.in_readings,
+        quarantined=found.quarantined,
+        missing=np.maximum(found.difference, 0),
+        doubled=np.maximum(-found.difference, 0),
+    )
+
+
+def _name_broken(tables: Tables, found: Batches, findings: dict[tuple[str | None, ...], list[str]]) -> int:
+    """Look at the places of batches that are not complete, and name them; how many were too many."""
+    broken = np.flatnonzero(found.broken)
+    room = max(LISTED - sum(map(len, findings.values())), 0)
+    keys: list[counting.Key] = [
+        (_run(found.runs[found.run[at]]), int(found.n[at])) for at in broken[:room].tolist()
+    ]
+    places = counting.places(tables, keys) if keys else {}
+    for at, key in zip(broken.tolist(), keys, strict=False):
+        held = np.sort(np.array(places[key], dtype=np.int64))
+        balance.look_again(found, at, held)
+        findings.setdefault(found.runs[found.run[at]], []).append(
+            _broken_text(key, int(found.count[at]), held)
+        )
+    return int(broken.size) - len(keys)
+
+
+def _run(names: balance.Names) -> Run:
+    domain, cls, run = map(str, names)
+    return domain, cls, run
+
+
+def _broken_text(key: counting.Key, count: int, places: Numbers) -> str:
+    (domain, cls, run), n = key
+    lacking = without([(0, count - 1)], runs_of(places)) if count else []
+    repeated = runs_of(places[1:][places[1:] == places[:-1]])
+    parts = [f"indexes {text(lacking)} of {count} are missing from readings"] if lacking else []
+    if repeated:
+        parts.append(f"indexes {text(repeated)} are in readings more than once")
+    name = f"{domain}, class {cls}, run {run}, batch {n}"
+    return f"{name}: {'; '.join(parts) or 'more readings than it has'}"
+
+
+def _name_direct(found: Messages, findings: dict[tuple[str | None, ...], list[str]]) -> None:
+    wrong = np.flatnonzero(found.difference)
+    room = max(LISTED - sum(map(len, findings.values())), 0)
+    for at in wrong[:room].tolist():
+        verb = "is missing from readings" if found.difference[at] > 0 else "is in readings more than once"
+        owner = found.owners[found.owner[at]]
+        stream, identity = found.sources[found.source[at]]
+        findings.setdefault(owner, []).append(
+            f"{owner[0]}: message {found.seq[at]} of {stream} ({identity}) {verb}"
+        )
+
+
+def _lost_by_hour(tables: Tables, said: Said, seen: Seen) -> Iterator[Hour]:
     """The batches that never came, by the hour in which they were sealed as far as can be told."""
     lost = {
-        key: never_came_of(
-            said.ledgers.get(key), said.remembered.get(key), frames.seen.ranges(batch_space(*key))
-        )
+        key: never_came_of(said.ledgers.get(key), said.remembered.get(key), seen.ranges(batch_space(*key)))
         for key in said.ledgers.keys() | said.remembered.keys()
     }
     lost = {key: ranges for key, ranges in sorted(lost.items())[:LISTED] if ranges}
-    known: dict[Run, list[tuple[int, datetime]]] = {}
-    if lost:
-        for row in hours.moments(held, lost).toLocalIterator():
-            run = (row.domain, row["class"], row.run)
-            known.setdefault(run, []).append((row.n, row.moment.astimezone(UTC)))
-    return [
-        Hour(key[0], key[1], moment, lost=last - first + 1)
-        for key, ranges in lost.items()
-        for first, last in ranges[:LISTED]
-        if (moment := hours.about(known.get(key, []), first)) is not None
-    ]
-
-
-def _direct(others: DataFrame) -> dict[Class, Arrived]:
-    findings: dict[tuple[str | None, str | None], list[str]] = {}
-    for row in others.where("difference <> 0").orderBy("source_stream", "source_seq").limit(LISTED).collect():
-        verb = "is missing from readings" if row.difference > 0 else "is in readings more than once"
-        findings.setdefault((row.domain, row["class"]), []).append(
-            f"{row.domain}: message {row.source_seq} of {row.source_stream} ({row.source_identity}) {verb}"
-        )
-    found: dict[Class, Arrived] = {
-        (row.domain, row["class"]): _arrived(row, findings.get((row.domain, row["class"]), []))
-        for row in balance.direct(others).collect()
-    }
-    return found
-
-
-def _arrived(row: Row, findings: list[str]) -> Arrived:
-    names = ("in_bronze", "pending", "in_readings", "quarantined", "missing", "doubled", "dead")
-    return Arrived(**{name: row[name] for name in names if name in row}, findings=tuple(findings))
-
-
-def _broken_text(row: Row) -> str:
-    import numpy as np
-
-    places = runs_of(np.array(row.places, dtype=np.int64))
-    lacking = without([(0, row["count"] - 1)], places) if row["count"] else []
-    repeated = sorted(
-        {place for place, after in zip(row.places, row.places[1:], strict=False) if place == after}
-    )
-    parts = [f"indexes {text(lacking)} of {row['count']} are missing from readings"] if lacking else []
-    if repeated:
-        doubled = text(runs_of(np.array(repeated, dtype=np.int64)))
-        parts.append(f"indexes {doubled} are in readings more than once")
-    name = f"{row.domain}, class {row['class']}, run {row.run}, batch {row.n}"
-    return f"{name}: {'; '.join(parts) or 'more readings than it has'}"
+    known = counting.moments(tables, list(lost)) if lost else {}
+    for (domain, cls, run), ranges in lost.items():
+        numbers, moments = known.get((domain, cls, run), ([], []))
+        for first, last in ranges[:LISTED]:
+            moment = hours.about(numbers, moments, first)
+            if moment is not None:
+                yield Hour(domain, cls, moment, lost=last - first + 1)

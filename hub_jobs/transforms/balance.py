@@ -1,259 +1,253 @@
-"""Bronze against readings and quarantine, as DataFrames. A batch is complete when the places 0 to count - 1
-are each there once, as a reading or as a line in quarantine; count, sum and sum of squares of the places
-say so without a list, and a repeat that hides a hole shows too."""
+"""Bronze against readings and quarantine. A batch is complete when the places 0 to count - 1 are each there
+once, as a reading or as a line in quarantine; count, sum, sum of squares and sum of marks of the places say
+so without a list, and a repeat that hides a hole shows too. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import StringType
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from agent.contract import ContractError, parse_ledger
-from hub_jobs.transforms.messages import Reason
+from hub_jobs.transforms.counted import BATCH, HISTORY, SOURCE, Counted, Mask, marks
+from hub_jobs.transforms.ranges import Numbers
 
-BATCH = ["domain", "class", "run", "n"]
-_MESSAGE = ["stream", "created", "seq"]
-_PLACE = ["source_stream", "source_identity", "source_seq"]
-
-
-def refined(offsets: Mapping[tuple[str, str], int]) -> Column:
-    """Whether a row of bronze or quarantine is below the offset of its stream and incarnation."""
-    below = F.lit(False)
-    for (stream, created), to in offsets.items():
-        below |= (F.col("stream") == stream) & (F.col("created") == created) & (F.col("seq") <= to)
-    return below
+Names = tuple[str | None, ...]
 
 
-def batches(bronze: DataFrame, readings: DataFrame, quarantine: DataFrame, is_refined: Column) -> DataFrame:
-    """A row a batch: its key, `count`, `refined`, what of it is in `in_readings` and `quarantined`, whether
-    it is `complete`, and the `moment` and whether it is `late` that `hours.stamped` says."""
-    other_content = quarantine.where(F.col("reason") == str(Reason.OTHER_CONTENT)).select(_MESSAGE)
-    held = (
-        bronze.where(F.col("n").isNotNull())
-        .join(other_content, on=_MESSAGE, how="left_anti")
-        .groupBy(BATCH)
-        .agg(
-            F.coalesce(F.max("count"), F.lit(0)).alias("count"),
-            F.max(is_refined).alias("refined"),
-            F.max(_kind() == "_dead").alias("dead"),
-            F.min("moment").alias("moment"),
-            F.min("late").alias("late"),
-        )
-    )
-    placed = _placed(readings, quarantine)
-    sums = placed.groupBy(BATCH).agg(
-        F.count("place").alias("places"),
-        F.coalesce(F.sum("place"), F.lit(0)).alias("total"),
-        F.coalesce(F.sum(F.col("place") * F.col("place")), F.lit(0)).alias("squares"),
-        F.sum(F.col("read").cast("long")).alias("in_readings"),
-        F.max(F.col("place").isNull()).alias("whole"),
-    )
-    joined = held.join(sums, on=BATCH, how="left").fillna(
-        {"places": 0, "total": 0, "squares": 0, "in_readings": 0, "whole": False}
-    )
-    count = F.col("count")
-    adds_up = (
-        (F.col("places") == count)
-        & (F.col("total") * 2 == count * (count - 1))
-        & (F.col("squares") * 6 == count * (count - 1) * (count * 2 - 1))
-    )
-    return joined.select(
-        *BATCH,
-        "count",
-        "refined",
-        "dead",
-        "moment",
-        "late",
-        "in_readings",
-        F.when(F.col("whole"), count).otherwise(F.col("places") - F.col("in_readings")).alias("quarantined"),
-        F.when(F.col("whole"), F.col("places") == 0).otherwise(adds_up).alias("complete"),
-    )
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """A batch that is in bronze at each place of the arrays, in the order of their numbers within a run;
+    `run` points into `runs`. `missing` and `doubled` are what `look_again` found of those that are `broken`.
+    """
+
+    runs: list[Names]
+    run: Numbers
+    n: Numbers
+    count: Numbers
+    refined: Mask
+    dead: Mask
+    moment: Numbers
+    late: Mask
+    places: Numbers
+    in_readings: Numbers
+    quarantined: Numbers
+    complete: Mask
+    missing: Numbers = field(init=False)
+    doubled: Numbers = field(init=False)
+
+    def __post_init__(self) -> None:
+        # At least this much; who looks at the places knows better.
+        short = np.where(self.broken, self.count - self.places, 0)
+        even = (self.broken & (short == 0)).astype(np.int64)
+        object.__setattr__(self, "missing", np.maximum(short, 0) + even)
+        object.__setattr__(self, "doubled", np.maximum(-short, 0) + even)
+
+    @property
+    def broken(self) -> Mask:
+        """What is refined and not complete."""
+        return self.refined & ~self.complete
 
 
-def incomplete(balanced: DataFrame, readings: DataFrame, quarantine: DataFrame) -> DataFrame:
-    """A row a batch that is refined and not complete: its key, `missing` and `doubled` readings and the
-    `places` that are there, in order."""
-    broken = balanced.where(F.col("refined") & ~F.col("complete")).select(*BATCH, "count")
-    placed = _placed(readings, quarantine).join(broken.select(BATCH), on=BATCH, how="left_semi")
-    found = placed.groupBy(BATCH).agg(
-        F.count("place").alias("rows"),
-        F.countDistinct("place").alias("distinct"),
-        F.sort_array(F.collect_list("place")).alias("places"),
-    )
-    return broken.join(found, on=BATCH, how="left").select(
-        *BATCH,
-        "count",
-        F.greatest(F.col("count") - F.coalesce("distinct", F.lit(0)), F.lit(0)).alias("missing"),
-        F.coalesce(F.col("rows") - F.col("distinct"), F.lit(0)).alias("doubled"),
-        F.coalesce("places", F.array().cast("array<int>")).alias("places"),
-    )
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """A place in a source where messages stood that are of no batch, at each place of the arrays; `owner`
+    (domain and class) and `source` point into the lists. The counts are of messages."""
+
+    owners: list[Names]
+    sources: list[Names]
+    owner: Numbers
+    source: Numbers
+    seq: Numbers
+    moment: Numbers
+    in_bronze: Numbers
+    pending: Numbers
+    in_readings: Numbers
+    quarantined: Numbers
+
+    @property
+    def difference(self) -> Numbers:
+        """How many are refined and nowhere; less than zero for those that are there more than once."""
+        found: Numbers = self.in_bronze - self.pending - self.in_readings - self.quarantined
+        return found
 
 
-def runs(balanced: DataFrame, broken: DataFrame) -> DataFrame:
-    """A row a run: `in_bronze`, `pending`, `in_readings`, `quarantined`, `missing`, `doubled`, all readings,
-    and `dead` letters, which are counted in none of the first four."""
-    key = ["domain", "class", "run"]
-    alive = ~F.col("dead")
-    sums = balanced.groupBy(key).agg(
-        F.sum(F.when(alive, F.col("count")).otherwise(0)).alias("in_bronze"),
-        F.sum(F.when(alive & ~F.col("refined"), F.col("count")).otherwise(0)).alias("pending"),
-        F.sum("in_readings").alias("in_readings"),
-        F.sum(F.when(alive, F.col("quarantined")).otherwise(0)).alias("quarantined"),
-        F.sum(F.when(F.col("dead"), F.col("count")).otherwise(0)).alias("dead"),
-    )
-    faults = broken.groupBy(key).agg(F.sum("missing").alias("missing"), F.sum("doubled").alias("doubled"))
-    return sums.join(faults, on=key, how="left").fillna({"missing": 0, "doubled": 0})
-
-
-def others(bronze: DataFrame, readings: DataFrame, quarantine: DataFrame, is_refined: Column) -> DataFrame:
-    """A row a place in a source where messages stood that are no batch: `domain`, `class`, the place, how
-    many messages, how many of them are `pending`, `in_readings` and `quarantined`, and the `moment`."""
-    named = quarantine.select(_MESSAGE).distinct().withColumn("named", F.lit(True))
-    held = (
-        bronze.where(_is_direct())
-        .withColumn("refined", is_refined)
-        .join(named, on=_MESSAGE, how="left")
-        .groupBy("domain", "class", *_PLACE)
-        .agg(
-            F.countDistinct("digest").alias("in_bronze"),
-            F.countDistinct(F.when(F.col("refined"), F.col("digest"))).alias("refined"),
-            F.countDistinct(F.when(F.col("named"), F.col("digest"))).alias("quarantined"),
-            F.min("moment").alias("moment"),
-        )
-    )
-    stored = readings.where(F.col("n").isNull()).groupBy(_PLACE).agg(F.count("domain").alias("in_readings"))
-    return (
-        held.join(stored, on=_PLACE, how="left")
-        .fillna({"in_readings": 0})
-        .select(
-            "domain",
-            "class",
-            *_PLACE,
-            "moment",
-            "in_bronze",
-            (F.col("in_bronze") - F.col("refined")).alias("pending"),
-            "in_readings",
-            "quarantined",
-            (F.col("refined") - F.col("in_readings") - F.col("quarantined")).alias("difference"),
-        )
+def batches(bronze: Counted, readings: Counted, quarantine: Counted) -> Batches:
+    """Every batch of bronze with what became of it."""
+    held = bronze.batches.filter(pc.invert(pa.array(_among(bronze.batches, quarantine.other))))
+    parts = [held, readings.batches, quarantine.batches]
+    codes, runs = coded(parts, BATCH)
+    ids, size, firsts = grouped(codes, [_numbers(one, "n") for one in parts])
+    of_held, of_read, of_named = ids
+    count, moment = np.zeros(size, np.int64), np.full(size, np.iinfo(np.int64).max)
+    there, refined, dead, whole = (np.zeros(size, np.bool_) for _ in range(4))
+    late = np.ones(size, np.bool_)
+    there[of_held] = True
+    np.maximum.at(count, of_held, _numbers(held, "count"))
+    np.minimum.at(moment, of_held, _numbers(held, "moment"))
+    np.logical_or.at(refined, of_held, _truths(held, "refined"))
+    np.logical_or.at(dead, of_held, _truths(held, "dead"))
+    np.logical_and.at(late, of_held, _truths(held, "late"))
+    np.logical_or.at(whole, of_named, _truths(quarantine.batches, "whole"))
+    read, named, *sums = (np.zeros(size, np.int64) for _ in range(5))
+    np.add.at(read, of_read, _numbers(readings.batches, "places"))
+    np.add.at(named, of_named, _numbers(quarantine.batches, "places"))
+    for of, table in ((of_read, readings.batches), (of_named, quarantine.batches)):
+        for one, name in zip(sums, ("total", "squares", "marks"), strict=True):
+            np.add.at(one, of, _numbers(table, name))
+    places = read + named
+    complete = np.where(whole, places == 0, _adds_up(count, places, *sums))
+    run = np.concatenate(codes)[firsts]
+    n = np.concatenate([_numbers(one, "n") for one in parts])[firsts]
+    return Batches(
+        runs=runs,
+        run=run[there],
+        n=n[there],
+        count=count[there],
+        refined=refined[there],
+        dead=dead[there],
+        moment=moment[there],
+        late=late[there],
+        places=places[there],
+        in_readings=read[there],
+        quarantined=np.where(whole, count, named)[there],
+        complete=complete[there],
     )
 
 
-def direct(placed: DataFrame) -> DataFrame:
-    """A row a domain and class of `others`: the same sums as `runs`."""
-    sums = ("in_bronze", "pending", "in_readings", "quarantined")
-    return placed.groupBy("domain", "class").agg(
-        *(F.sum(name).alias(name) for name in sums),
-        F.sum(F.greatest(F.col("difference"), F.lit(0))).alias("missing"),
-        F.sum(F.greatest(-F.col("difference"), F.lit(0))).alias("doubled"),
+def _adds_up(count: Numbers, places: Numbers, total: Numbers, squares: Numbers, marked: Numbers) -> Mask:
+    """Which batches have the places 0 to count - 1 once each."""
+    found: Mask = (places == count) & (total * 2 == count * (count - 1))
+    found &= squares * 6 == count * (count - 1) * (count * 2 - 1)
+    most = int(count[found].max(initial=0))
+    due = np.concatenate(([0], np.cumsum(marks(np.arange(most, dtype=np.int64)))))
+    found &= marked == due[np.where(found, count, 0)]
+    return found
+
+
+def look_again(found: Batches, at: int, places: Numbers) -> None:
+    """Put down what exactly is missing and doubled of a broken batch, whose `places` are these."""
+    distinct = np.unique(places).size
+    found.missing[at] = max(int(found.count[at]) - distinct, 0)
+    found.doubled[at] = places.size - distinct
+
+
+def messages(bronze: Counted, readings: Counted, quarantine: Counted) -> Messages:
+    """Every place of direct messages in bronze with what became of them. What came twice with the same
+    content counts once."""
+    held = bronze.direct
+    (owner,), owners = coded([held], ("domain", "class"))
+    (source, of_reading), sources = coded([held, readings.direct], SOURCE)
+    seq, content = _numbers(held, "source_seq"), _numbers(held, "content")
+    named = _among(held, quarantine.named)
+    order = np.lexsort((content, seq, source, owner))
+    place = _changes(owner[order], source[order], seq[order])
+    message = place | _changes(content[order])
+    starts, at_place = np.flatnonzero(message), np.flatnonzero(place)
+    if not order.size:
+        none = np.array([], np.int64)
+        return Messages(owners, sources, *([none] * 8))
+    refined = np.logical_or.reduceat(_truths(held, "refined")[order], starts)
+    quarantined = np.logical_or.reduceat(named[order], starts)
+    by_place = np.searchsorted(starts, at_place)
+    sums = [
+        np.add.reduceat(one.astype(np.int64), by_place)
+        for one in (np.ones(starts.size), refined, quarantined)
+    ]
+    first = order[at_place]
+    stood = _stood(source[first], seq[first], of_reading, _numbers(readings.direct, "source_seq"))
+    # A message that no source wrote stands nowhere.
+    nowhere = np.array([None in one for one in sources] or [True])[source[first]]
+    return Messages(
+        owners,
+        sources,
+        owner[first],
+        source[first],
+        seq[first],
+        np.minimum.reduceat(_numbers(held, "moment")[order], at_place),
+        sums[0],
+        sums[0] - sums[1],
+        np.where(nowhere, 0, stood),
+        sums[2],
     )
 
 
-def ledgers(bronze: DataFrame) -> DataFrame:
-    """All ledger records: `domain`, `class`, `stream`, `seq`, the source's place, `payload`, and the `fault`
-    for which one can't be used, null for a good one."""
-    said = bronze.where(F.col("class").isNotNull() & F.col("subject").endswith("._ledger"))
-    fault = F.udf(_ledger_fault, StringType(), useArrow=False)
-    return said.select(
-        "domain",
-        "class",
-        "stream",
-        "seq",
-        *_PLACE,
-        "payload",
-        fault("payload", "domain", "class").alias("fault"),
-    )
+def coded(tables: Sequence[pa.Table], columns: Sequence[str]) -> tuple[list[Numbers], list[Names]]:
+    """A number for every row of each table, the same for the same texts in `columns`, and the texts of each
+    number."""
+    together = pa.concat_tables([one.select(columns) for one in tables]).unify_dictionaries()
+    code = np.zeros(together.num_rows, np.int64)
+    texts: list[list[str | None]] = []
+    for name in columns:
+        column = together[name].combine_chunks()
+        if isinstance(column, pa.ChunkedArray):
+            column = pa.array([], together.schema.field(name).type)
+        texts.append([None, *column.dictionary.to_pylist()])
+        code = code * len(texts[-1]) + pc.fill_null(column.indices, -1).to_numpy() + 1
+    distinct, inverse = np.unique(code, return_inverse=True)
+    names: list[Names] = []
+    for one in distinct.tolist():
+        parts: list[str | None] = []
+        for known in reversed(texts):
+            one, at = divmod(one, len(known))
+            parts.insert(0, known[at])
+        names.append(tuple(parts))
+    ends = np.cumsum([one.num_rows for one in tables])[:-1]
+    return np.split(inverse.astype(np.int64), ends), names
 
 
-def _ledger_fault(payload: bytes, domain: str, cls: str) -> str | None:
-    try:
-        ledger = parse_ledger(bytes(payload))
-    except ContractError as error:
-        return str(error)
-    if (ledger.domain, ledger.cls) != (domain, cls):
-        return f"it speaks for {ledger.domain}, class {ledger.cls}"
-    return None
+def grouped(codes: Sequence[Numbers], numbers: Sequence[Numbers]) -> tuple[list[Numbers], int, Numbers]:
+    """A group for each pair of code and number, counted in their order: that of each row, how many there are,
+    and a row of each."""
+    code, number = np.concatenate(codes), np.concatenate(numbers)
+    order = np.lexsort((number, code))
+    new = _changes(code[order], number[order])
+    ids = np.empty(order.size, np.int64)
+    ids[order] = np.cumsum(new) - 1
+    ends = np.cumsum([one.size for one in codes])[:-1]
+    return np.split(ids, ends), int(new.sum()), order[new]
 
 
-def newest(records: DataFrame) -> DataFrame:
-    """Of the good records of every run among `ledgers` the newest one, `payload`, and `naming`, the one that
-    says most of what was discarded."""
-    payload = F.col("payload").cast("string")
-    said = records.where(F.col("fault").isNull()).select(
-        "domain",
-        "class",
-        "payload",
-        F.get_json_object(payload, "$.run").alias("run"),
-        F.struct(
-            F.coalesce(F.get_json_object(payload, "$.final") == "true", F.lit(False)).alias("final"),
-            F.get_json_object(payload, "$.n").cast("long").alias("n"),
-            F.get_json_object(payload, "$.readings.accepted").cast("long").alias("accepted"),
-            F.get_json_object(payload, "$.readings.stored").cast("long").alias("stored"),
-        ).alias("age"),
-        F.get_json_object(payload, "$.readings.discarded").cast("long").alias("discarded"),
-    )
-    chosen = said.groupBy("domain", "class", "run").agg(
-        F.max_by("payload", "age").alias("payload"),
-        F.max_by("payload", F.struct("discarded", "age")).alias("naming"),
-    )
-    return chosen.select("payload", "naming")
+def summed(ids: Numbers, size: int, values: Numbers | Mask) -> list[int]:
+    """The sum of the values of each group."""
+    found = np.zeros(size, np.int64)
+    np.add.at(found, ids, values.astype(np.int64))
+    return found.tolist()
 
 
-def origins(records: DataFrame) -> DataFrame:
-    """Which stream of its leaf each source took from, as far as good records among `ledgers` tell:
-    `source_stream`, `source_identity`, `domain`, `class`, `created`."""
-    payload = F.col("payload").cast("string")
-    good = records.where(F.col("fault").isNull() & F.col("source_identity").isNotNull())
-    return good.select(
-        "source_stream",
-        "source_identity",
-        "domain",
-        "class",
-        F.get_json_object(payload, "$.stream.created").alias("created"),
-    ).distinct()
+def _changes(*columns: Numbers) -> Mask:
+    """Which rows differ from the one before; the first does."""
+    found = np.zeros(columns[0].size, np.bool_)
+    found[:1] = True
+    for one in columns:
+        found[1:] |= one[1:] != one[:-1]
+    return found
 
 
-def counts(bronze: DataFrame, domain: str, cls: str, run: str, first: int, last: int) -> DataFrame:
-    """A row a batch of a run that arrived, within these numbers: `n` and `count`. Dead letters, which are
-    numbered too, are no readings."""
-    own = (F.col("domain") == domain) & (F.col("class") == cls) & (F.col("run") == run)
-    own &= F.split("subject", r"\.").getItem(3) == "_batch"
-    held = bronze.where(own & F.col("n").between(first, last))
-    return held.groupBy("n").agg(F.coalesce(F.max("count"), F.lit(0)).alias("count"))
+def _stood(source: Numbers, seq: Numbers, of_reading: Numbers, numbers: Numbers) -> Numbers:
+    """How many readings stand at each of some places; `source` and `seq` are each pair once."""
+    ids, size, _ = grouped([source, of_reading], [seq, numbers])
+    counts = np.bincount(ids[1], minlength=size)
+    found: Numbers = counts[ids[0]].astype(np.int64)
+    return found
 
 
-def direct_places(bronze: DataFrame, stream: str, identity: str, first: int, last: int) -> DataFrame:
-    """The sequences of a source, within these, of the direct messages that arrived: `source_seq`."""
-    own = (F.col("source_stream") == stream) & (F.col("source_identity") == identity)
-    held = bronze.where(own & F.col("source_seq").between(first, last) & _is_direct())
-    return held.select("source_seq").distinct()
+def _among(rows: pa.Table, given: pa.Table) -> Mask:
+    """Which rows are messages that are given, by stream, incarnation and sequence."""
+    codes, _ = coded([rows, given], HISTORY)
+    ids, size, _ = grouped(codes, [_numbers(rows, "seq"), _numbers(given, "seq")])
+    wanted = np.zeros(size, np.bool_)
+    wanted[ids[1]] = True
+    return wanted[ids[0]]
 
 
-def _is_direct() -> Column:
-    return F.col("n").isNull() & ~F.coalesce(_kind().isin("_ledger", "_clock", "_dead"), F.lit(False))
+def _numbers(table: pa.Table, name: str) -> Numbers:
+    found: Numbers = table[name].to_numpy()
+    return found
 
 
-def sources(bronze: DataFrame) -> DataFrame:
-    """The domain and class of every source: `source_stream`, `source_identity`, `domain`, `class`."""
-    named = bronze.where(F.col("class").isNotNull())
-    return named.groupBy("source_stream", "source_identity").agg(
-        F.max("domain").alias("domain"), F.max("class").alias("class")
-    )
-
-
-def _kind() -> Column:
-    """The token of a subject that says what a message of the agent is; the device of a direct one."""
-    return F.split("subject", r"\.").getItem(3)
-
-
-def _placed(readings: DataFrame, quarantine: DataFrame) -> DataFrame:
-    """The places of batches that are taken, `read` or in quarantine; null for a whole batch in quarantine."""
-    taken = readings.where(F.col("n").isNotNull()).select(
-        *BATCH, F.col("index").alias("place"), F.lit(True).alias("read")
-    )
-    named = quarantine.where(F.col("n").isNotNull() & (F.col("reason") != str(Reason.OTHER_CONTENT))).select(
-        *BATCH, F.col("line").alias("place"), F.lit(False).alias("read")
-    )
-    return taken.unionByName(named)
+def _truths(table: pa.Table, name: str) -> Mask:
+    found: Mask = table[name].to_numpy()
+    return found

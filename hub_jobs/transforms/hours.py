@@ -1,24 +1,22 @@
 """The audit by the hour: of each domain and class, what its readings of an hour came to. An hour is that in
 which batches were sealed at the edge, if the clock there was synchronised, and otherwise that in which they
-arrived at the hub.
+arrived at the hub. Pure.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+import numpy as np
 
-from agent.contract import H_CLOCK, H_SEALED_AT
+from hub_jobs.transforms.balance import Batches, Messages, Names, grouped, summed
+from hub_jobs.transforms.ranges import Numbers
 
-LATE_SECONDS: Final = 600
-"""What arrives longer than this after it was sealed is late."""
-_AHEAD_SECONDS: Final = 3_600
-"""A time of sealing so far after the arrival is no time that can be."""
+_HOUR: Final = 3_600_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,70 +49,51 @@ class Hour:
 _COUNTS: Final = tuple(one.name for one in fields(Hour) if one.name not in ("domain", "cls", "hour"))
 
 
-def stamped(bronze: DataFrame) -> DataFrame:
-    """Rows of bronze with the `moment` to which they belong, and whether they are `late`."""
-    headers = F.col("headers").cast("string")
-    sealed = _header(headers, H_SEALED_AT, "([0-9]{1,19})").try_cast("long")
-    synchronised = _header(headers, H_CLOCK, "synchronised=(yes)") == "yes"
-    ahead = F.unix_micros("arrived") + _AHEAD_SECONDS * 1_000_000
-    usable = synchronised & sealed.isNotNull() & (sealed / 1000 <= ahead)
-    moment = F.when(usable, F.timestamp_micros((sealed / 1000).cast("long"))).otherwise(F.col("arrived"))
-    delay = F.unix_micros("arrived") - F.unix_micros(moment)
-    return bronze.withColumn("moment", moment).withColumn("late", delay > LATE_SECONDS * 1_000_000)
-
-
-def of_batches(balanced: DataFrame, broken: DataFrame) -> DataFrame:
-    """The counts of an hour from the rows of `balance.batches` and `balance.incomplete`."""
-    key = ["domain", "class", "run", "n"]
-    faults = broken.select(*key, "missing", "doubled")
-    rows = balanced.join(faults, on=key, how="left").fillna({"missing": 0, "doubled": 0})
-    alive, count = ~F.col("dead"), F.col("count")
-
-    def summed(when: Column, what: Column = count) -> Column:
-        return F.sum(F.when(when, what).otherwise(0))
-
-    return rows.groupBy("domain", "class", F.date_trunc("hour", "moment").alias("hour")).agg(
-        summed(alive).alias("in_bronze"),
-        summed(alive & F.col("late")).alias("late"),
-        summed(alive & ~F.col("refined")).alias("pending"),
-        F.sum("in_readings").alias("in_readings"),
-        summed(alive, F.col("quarantined")).alias("quarantined"),
-        summed(F.col("dead")).alias("dead"),
-        F.sum("missing").alias("missing"),
-        F.sum("doubled").alias("doubled"),
+def of_batches(found: Batches) -> list[Hour]:
+    """The counts of batches by the hour."""
+    owners = sorted({run[:2] for run in found.runs}, key=str)
+    owner = np.array([owners.index(run[:2]) for run in found.runs] or [0])[found.run]
+    alive = ~found.dead
+    return _by_hour(
+        owners,
+        owner,
+        found.moment,
+        in_bronze=found.count * alive,
+        late=found.count * (alive & found.late),
+        pending=found.count * (alive & ~found.refined),
+        in_readings=found.in_readings,
+        quarantined=found.quarantined * alive,
+        dead=found.count * found.dead,
+        missing=found.missing,
+        doubled=found.doubled,
     )
 
 
-def of_others(placed: DataFrame) -> DataFrame:
-    """The same from the rows of `balance.others`: messages that are of no batch."""
-    short = F.col("difference")
-    return placed.groupBy("domain", "class", F.date_trunc("hour", "moment").alias("hour")).agg(
-        *(F.sum(name).alias(name) for name in ("in_bronze", "pending", "in_readings", "quarantined")),
-        F.sum(F.greatest(short, F.lit(0))).alias("missing"),
-        F.sum(F.greatest(-short, F.lit(0))).alias("doubled"),
+def of_messages(found: Messages) -> list[Hour]:
+    """The same of messages that are of no batch; their hour is that of their arrival."""
+    return _by_hour(
+        found.owners,
+        found.owner,
+        found.moment,
+        in_bronze=found.in_bronze,
+        pending=found.pending,
+        in_readings=found.in_readings,
+        quarantined=found.quarantined,
+        missing=np.maximum(found.difference, 0),
+        doubled=np.maximum(-found.difference, 0),
     )
 
 
-def collected(*parts: DataFrame) -> list[Hour]:
-    """The rows of `of_batches` and `of_others`."""
-    return [
-        Hour(
-            row.domain,
-            row["class"],
-            row.hour.astimezone(UTC),
-            **{name: row[name] for name in _COUNTS if name in row and row[name] is not None},
-        )
-        for part in parts
-        for row in part.collect()
-    ]
-
-
-def moments(balanced: DataFrame, runs: Iterable[tuple[str, str, str]]) -> DataFrame:
-    """When the batches of some runs were sealed: `domain`, `class`, `run`, `n`, `moment`, by number."""
-    wanted = F.lit(False)
-    for domain, cls, run in runs:
-        wanted |= (F.col("domain") == domain) & (F.col("class") == cls) & (F.col("run") == run)
-    return balanced.where(wanted).select("domain", "class", "run", "n", "moment").orderBy("n")
+def _by_hour(owners: Sequence[Names], owner: Numbers, moment: Numbers, **counts: Numbers) -> list[Hour]:
+    hour = moment // _HOUR
+    (ids,), size, firsts = grouped([owner], [hour])
+    sums = {name: summed(ids, size, values) for name, values in counts.items()}
+    found = []
+    for at, first in enumerate(firsts.tolist()):
+        domain, cls = owners[int(owner[first])]
+        one = {name: values[at] for name, values in sums.items()}
+        found.append(Hour(domain, cls, _hour(int(hour[first])), *(one.get(name, 0) for name in _COUNTS)))
+    return found
 
 
 def merged(hours: Iterable[Hour]) -> list[Hour]:
@@ -130,15 +109,13 @@ def merged(hours: Iterable[Hour]) -> list[Hour]:
     ]
 
 
-def about(known: Sequence[tuple[int, datetime]], n: int) -> datetime | None:
-    """When a batch that never came was sealed, as far as the batches that did tell: (number, moment) in the
-    order of numbers. The one before it, or the one after."""
-    before = [moment for number, moment in known if number < n]
-    after = [moment for number, moment in known if number > n]
-    moment = before[-1] if before else (after[0] if after else None)
-    return None if moment is None else moment.replace(minute=0, second=0, microsecond=0)
+def about(numbers: Sequence[int], moments: Sequence[int], n: int) -> datetime | None:
+    """The hour in which a batch that never came was sealed, as far as those that did tell: their numbers in
+    order, and their moments in microseconds. That of the one before it, or of the first."""
+    if not numbers:
+        return None
+    return _hour(moments[max(bisect_left(numbers, n) - 1, 0)] // _HOUR)
 
 
-def _header(headers: Column, name: str, value: str) -> Column:
-    found = F.regexp_extract(headers, f"(?im)^{name}: {value}", 1)
-    return F.when(found != "", found)
+def _hour(number: int) -> datetime:
+    return datetime.fromtimestamp(number * 3600, UTC)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pytest
 
 from agent.contract import H_CLOCK, Clock, Exit, Ledger, Letter, Previous, Readings, StreamState
-from hub_jobs import audit, refine
+from hub_jobs import audit, counting, refine, tasks
 from hub_jobs.tables import ensure_table
 from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.scan import rows
@@ -194,6 +194,25 @@ def test_one_lost_reading_is_named_by_batch_and_place(lake: Path) -> None:
     assert findings == (
         f"edge-1, class normal, run {RUN}, batch 2: indexes 7 of 10 are missing from readings"
     )
+
+
+def test_tables_too_large_for_the_driver_are_counted_by_spark_with_the_same_result(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, here, _ = _audit(lake)
+    monkeypatch.setattr(counting, "HERE_ROWS", 0)
+    run, ran = tasks.run, []
+
+    def spark_run(spark: Any, task: Callable[[Any], Any], work: Sequence[Any]) -> list[Any]:
+        ran.append(task)
+        return run(spark, task, work)
+
+    monkeypatch.setattr(tasks, "run", spark_run)
+
+    _, by_spark, _ = _audit_only(lake)
+
+    assert by_spark == here
+    assert len(ran) == 2, "the ledgers, and the rest"
 
 
 def test_a_doubled_reading_that_hides_a_lost_one_is_named_too(lake: Path) -> None:
