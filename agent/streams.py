@@ -91,14 +91,15 @@ def link_consumer(domain: str, cls: StreamClass, epoch: str, start: int) -> dict
     return config
 
 
-def command_mirror(domain: str, epoch: str, origin: str) -> dict[str, Any]:
-    """The leaf's mirror of its commands, over the hub's consumer of one epoch; `origin` is when the hub's
-    stream was made, and is kept in the metadata, for a mirror can't tell whether it is still the same."""
+def command_mirror(domain: str, epoch: str, origin: str, api: str) -> dict[str, Any]:
+    """The leaf's mirror of its commands, over the hub's consumer of one epoch, behind the prefix `api`;
+    `origin` is when the hub's stream was made, and is kept in the metadata, for a mirror can't tell whether
+    it is still the same."""
     return {
         "name": contract.COMMANDS,
         "mirror": {
             "name": contract.COMMANDS,
-            "external": {"api": contract.api_prefix(contract.HUB_DOMAIN), "deliver": ""},
+            "external": {"api": api, "deliver": ""},
             "consumer": {
                 "name": contract.command_consumer(domain),
                 "deliver_subject": contract.command_deliver(domain, epoch),

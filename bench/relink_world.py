@@ -28,7 +28,8 @@ from agent.contract import DEFAULT_CLASS, aggregate, inbox_prefix, server_name
 from agent.demo.ports import free_port
 from agent.server.binary import find_binary
 from agent.server.keys import ensure_key, write_link_include
-from agent.server.render import LINK_INCLUDE, HubConfig, LeafConfig, LeafUser, ServerConfig, render
+from agent.server.render import LINK_INCLUDE, render
+from agent.server.values import HubConfig, LeafConfig, LeafUser, ServerConfig
 from agent.state import machine_id
 from bench.agents import program
 

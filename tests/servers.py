@@ -27,7 +27,7 @@ from agent.demo.proxy import Proxy
 from agent.server.keys import ensure_key
 from agent.server.permissions import LinkRights
 from agent.server.process import EmbeddedServer
-from agent.server.render import HubConfig, LeafConfig, LeafUser, ServerConfig, address_of
+from agent.server.values import HubConfig, LeafConfig, LeafUser, ServerConfig, address_of
 
 WAIT_SECONDS = 20.0
 _STORE = 2 * 1024**3
@@ -202,14 +202,16 @@ async def open_world(
     takes: tuple[str, ...] = (),
     gives: tuple[str, ...] = (),
     links: Mapping[str, tuple[LinkRights, ...]] = MappingProxyType({}),
+    tenants: Mapping[str, str] = MappingProxyType({}),
 ) -> AsyncIterator[World]:
     """A world with a leaf for every domain; all of it ends with the context. Each leaf has a proxy of its own
     before the hub, unless a `cable` is given, which leads to the hub's `leaf_listen`. Every leaf `takes` and
-    `gives` these streams; `links` are the declared links of each domain."""
+    `gives` these streams; `links` are the declared links of each domain, `tenants` says whose it is."""
     async with AsyncExitStack() as stack:
         keys = {domain: directory / domain / "keys" / "link" for domain in domains}
         users = tuple(
-            LeafUser(domain, ensure_key(key), classes, takes, gives) for domain, key in keys.items()
+            LeafUser(domain, ensure_key(key), classes, takes, gives, tenants.get(domain, ""))
+            for domain, key in keys.items()
         )
         hub = make_hub(directory / "hub", users, aggregates, leaf_listen, links.get("hub", ()))
         stack.push_async_callback(hub.close)

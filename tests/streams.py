@@ -13,6 +13,7 @@ from agent.contract import (
     command_consumer,
     command_deliver,
     deliver_subject,
+    hub_api,
     leaf_stream,
     leaf_subjects,
     link_consumer,
@@ -81,11 +82,11 @@ async def make_commands(registrar: Client, domain: str, epoch: str) -> None:
     await api(registrar, subject, {"stream_name": "COMMANDS", "config": config})
 
 
-async def make_mirror(agent: Client, domain: str, epoch: str) -> None:
+async def make_mirror(agent: Client, domain: str, epoch: str, *, tenant: bool = False) -> None:
     """The leaf's mirror of its commands."""
     mirror = {
         "name": "COMMANDS",
-        "external": {"api": api_prefix("hub"), "deliver": ""},
+        "external": {"api": hub_api(tenant=tenant), "deliver": ""},
         "consumer": {"name": command_consumer(domain), "deliver_subject": command_deliver(domain, epoch)},
     }
     await api(agent, "STREAM.CREATE.COMMANDS", {**STREAM, "name": "COMMANDS", "mirror": mirror})

@@ -3,7 +3,7 @@
 The options of an input are declared by the input's own module and handed in, so that the core knows no input.
 """
 
-from agent.config.aggregates import aggregates
+from agent.config.aggregates import aggregates, members_digest
 from agent.config.load import load
 from agent.config.schema import (
     Admin,
@@ -49,4 +49,5 @@ __all__ = [
     "aggregates",
     "listen_address",
     "load",
+    "members_digest",
 ]

@@ -1,9 +1,15 @@
-"""How many aggregates the configured leaves need. The server's permissions name each of them, so their number
-follows from the configuration alone and not from what the hub holds."""
+"""What follows from the configured leaves as a whole, such as how many aggregates they need. The server's
+permissions name each aggregate, so their number follows from the configuration alone and not from what the
+hub holds."""
 
 from __future__ import annotations
 
-from agent.config.schema import Config
+import hashlib
+from collections.abc import Iterable
+
+import msgspec
+
+from agent.config.schema import Config, LeafMember
 from agent.contract import aggregate
 
 
@@ -13,3 +19,9 @@ def aggregates(config: Config) -> tuple[str, ...]:
     sources = sum(len(leaf.classes) for leaf in config.leaf if leaf is not None)
     needed = -(-sources // config.registrar.max_sources)
     return tuple(aggregate(number) for number in range(max(1, needed, config.registrar.aggregates)))
+
+
+def members_digest(leaves: Iterable[LeafMember]) -> str:
+    """A digest of the [[leaf]] tables, by which one sees whether a running agent has taken them in."""
+    rows = sorted((msgspec.to_builtins(one) for one in leaves), key=lambda row: row["domain"])
+    return hashlib.sha256(msgspec.json.encode(rows)).hexdigest()[:16]

@@ -14,10 +14,11 @@ from agent.config.link_checks import check_links
 from agent.config.mqtt_checks import check_mqtt
 from agent.config.problem import Problem
 from agent.config.rule_checks import check_rules
-from agent.config.schema import Config, Nats, listen_address
+from agent.config.schema import Config, LeafMember, Nats, listen_address
 from agent.contract import COMMANDS_BYTES, MQTT_RETAINED_BYTES
 from agent.link import windows
 from agent.listening import EVERYWHERE
+from agent.server.extra import HUB_TAKEN, LEAF_TAKEN, REMOTE_TAKEN, extra_problems
 from agent.server.keys import is_public_key
 
 _SCHEMES: Final = ("nats-leaf", "nats", "tls", "ws", "wss")
@@ -41,6 +42,7 @@ def check(config: Config) -> Iterator[Problem]:
     yield from check_links(config)
     yield from check_mqtt(config)
     yield from check_rules(config)
+    yield from _extra(config)
     yield from _sizes(config)
     yield from _secrets(config.nats)
 
@@ -122,6 +124,10 @@ def _apps(config: Config) -> Iterator[Problem]:
 
 
 def _link(config: Config) -> Iterator[Problem]:
+    if config.link.tenant and config.role == "hub":
+        yield Problem(
+            "link.tenant", "the hub is no tenant's", "set it on the leaf, and tenant in its [[leaf]]"
+        )
     for text in config.link.windows:
         try:
             windows.parse(text)
@@ -154,15 +160,36 @@ def _members(config: Config) -> Iterator[Problem]:
         yield from _once(f"{key}.domain", one.domain, domains)
         if one.domain in contract.RESERVED_DOMAINS:
             yield _reserved(f"{key}.domain", one.domain, "name the leaf's domain")
-        if not is_public_key(one.key):
-            yield Problem(
-                f"{key}.key",
-                f'"{one.key:.60}" is not a public user key',
-                "copy the line that begins with U from `petiole enrol`",
-            )
-        yield from _once(f"{key}.key", one.key, keys)
+        yield from _keys(key, one, keys)
+        if one.tenant:
+            yield from _tenant(key, one)
         for cls in one.classes:
             yield from _contract(f"{key}.classes", contract.check_class, cls, "name a class of that leaf")
+
+
+def _keys(key: str, one: LeafMember, seen: set[str]) -> Iterator[Problem]:
+    if not one.key and not one.revoked:
+        yield Problem(f"{key}.key", "is missing", "copy the line that begins with U from `petiole enrol`")
+    named = [*([(f"{key}.key", one.key)] if one.key else []), *((f"{key}.revoked", k) for k in one.revoked)]
+    for place, text in named:
+        if not is_public_key(text):
+            yield Problem(
+                place,
+                f'"{text:.60}" is not a public user key',
+                "copy the line that begins with U from `petiole enrol`",
+            )
+        elif text in seen:
+            yield Problem(
+                place, f'"{text}" is there twice', "make a key for each leaf, and never use it again"
+            )
+        seen.add(text)
+
+
+def _tenant(key: str, one: LeafMember) -> Iterator[Problem]:
+    yield from _contract(f"{key}.tenant", contract.check_tenant, one.tenant, "choose another name")
+    for name in ("takes", "gives"):
+        if getattr(one, name):
+            yield Problem(f"{key}.{name}", "cannot cross accounts, and this leaf is a tenant's", "remove it")
 
 
 def _hub_streams(config: Config) -> Iterator[Problem]:
@@ -266,6 +293,23 @@ def _secrets(nats: Nats) -> Iterator[Problem]:
             yield Problem(key, f"{file} is not a file", "name the file that holds the seed")
         elif mode & 0o077:
             yield Problem(key, f"{file} may be read by others (mode {mode:04o})", f"run chmod 600 {file}")
+
+
+def _extra(config: Config) -> Iterator[Problem]:
+    """What is added to the embedded server's configuration."""
+    nats, hub = config.nats, config.role == "hub"
+    added = [("extra", nats.extra, HUB_TAKEN if hub else LEAF_TAKEN), ("remote", nats.remote, REMOTE_TAKEN)]
+    for name, table, taken in added:
+        if table and nats.server == "external":
+            yield Problem(
+                f"nats.{name}",
+                'is for an embedded server only, and nats.server is "external"',
+                "write it into the configuration of that server",
+            )
+        for key, stood, remedy in extra_problems(table, taken):
+            yield Problem(f"nats.{name}.{key}", stood, remedy)
+    if nats.remote and hub:
+        yield Problem("nats.remote", "the hub dials nobody", "set it on the leaf")
 
 
 def _reserved(key: str, domain: str, remedy: str) -> Problem:

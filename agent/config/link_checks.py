@@ -92,6 +92,12 @@ def _place(config: Config, key: str, origin: Origin) -> Iterator[Problem]:
             yield Problem(f"{key}.domain", str(error), "name the domain of the stream")
     elif not origin.api and config.role == "hub" and not origin.domain:
         yield Problem(f"{key}.domain", "is missing", 'name the domain of the stream, such as "edge-1"')
+    if config.link.tenant and not origin.api and (origin.domain or contract.HUB_DOMAIN) != config.domain:
+        yield Problem(
+            f"{key}.domain",
+            "is in another account than this leaf's tenant, and cannot be taken from",
+            "export it on the hub and write the prefix as api",
+        )
     if origin.deliver and not _PREFIX.match(origin.deliver):
         yield Problem(
             f"{key}.deliver", f'"{origin.deliver:.60}" is no prefix', 'write it as "deliver.acc.hub.edge"'

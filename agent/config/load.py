@@ -148,6 +148,8 @@ def _expected(kind: Any) -> str:
         return _one_of(get_args(kind))
     if hasattr(kind, "__metadata__"):
         return _expected(get_args(kind)[0]) + _bounds(kind.__metadata__)
+    if get_origin(kind) is dict and get_args(kind)[1] is Any:
+        return "a table"
     if get_origin(kind) is dict:
         return f"a table, each value {_expected(get_args(kind)[1])}"
     if get_origin(kind) is list:

@@ -104,7 +104,8 @@ class Mqtt(Struct, forbid_unknown_fields=True):
 
 class Nats(Struct, forbid_unknown_fields=True):
     """The local nats-server: run by the agent (`embedded`) or there already (`external`). `apps` are programs
-    on this machine that have commands of their own."""
+    on this machine that have commands of their own; `extra` is added to the embedded server's configuration,
+    `remote` to a leaf's remote in it."""
 
     server: Literal["embedded", "external"] = "embedded"
     listen: str = "127.0.0.1:4222"
@@ -118,6 +119,8 @@ class Nats(Struct, forbid_unknown_fields=True):
     jobs_seed_file: Path | None = None
     device_seed_file: Path | None = None
     apps: list[str] = []
+    extra: dict[str, Any] = {}
+    remote: dict[str, Any] = {}
     mqtt: Mqtt = msgspec.field(default_factory=Mqtt)
 
 
@@ -136,10 +139,12 @@ class StreamClass(Struct, forbid_unknown_fields=True):
 
 class Link(Struct, forbid_unknown_fields=True):
     """A leaf's link to its hub. `windows` are the times of day, by local time, in which it is open; empty:
-    always. `thin` asks less of a link that is paid for by the byte."""
+    always. `thin` asks less of a link that is paid for by the byte. At the hub a `tenant`'s leaf is in an
+    account of its tenant."""
 
     profile: Literal["normal", "thin"] = "normal"
     windows: list[str] = []
+    tenant: bool = False
 
     @property
     def ping_seconds(self) -> int:
@@ -172,13 +177,17 @@ class Admin(Struct, forbid_unknown_fields=True):
 
 class LeafMember(Struct, forbid_unknown_fields=True):
     """A leaf that the hub lets in (role hub): its domain, public key and classes; which of the hub's streams
-    it may mirror or source (`takes`), and which of its own the hub may (`gives`)."""
+    it may mirror or source (`takes`), and which of its own the hub may (`gives`). `revoked` are keys that it
+    had and that are let in no more; without a `key` it is not let in. With a `tenant` it is in that one's
+    account."""
 
     domain: str
-    key: str
+    key: str = ""
     classes: list[str] = msgspec.field(default_factory=lambda: [contract.DEFAULT_CLASS])
     takes: list[str] = []
     gives: list[str] = []
+    revoked: list[str] = []
+    tenant: str = ""
 
 
 class Transform(Struct, forbid_unknown_fields=True):

@@ -42,6 +42,7 @@ from agent.contract.checks import (
     check_machine,
     check_request_key,
     check_run,
+    check_tenant,
 )
 from agent.contract.clock import MACHINE_OFFSET, Correction, machine_time, parse_correction
 from agent.contract.command import (
@@ -115,6 +116,7 @@ from agent.contract.names import (
     dead_subject,
     deliver_subject,
     direct_subject,
+    hub_api,
     inbox_prefix,
     leaf_stream,
     leaf_subjects,
@@ -130,6 +132,7 @@ from agent.contract.names import (
     parse_subject,
     server_name,
     stream_metadata,
+    tenant_account,
     verify_subject,
 )
 from agent.contract.reading import (
@@ -246,6 +249,7 @@ __all__ = [
     "check_machine",
     "check_request_key",
     "check_run",
+    "check_tenant",
     "check_verb",
     "clock_subject",
     "command_consumer",
@@ -257,6 +261,7 @@ __all__ = [
     "dead_subject",
     "deliver_subject",
     "direct_subject",
+    "hub_api",
     "inbox_prefix",
     "leaf_stream",
     "leaf_subjects",
@@ -291,6 +296,7 @@ __all__ = [
     "parse_verify_request",
     "server_name",
     "stream_metadata",
+    "tenant_account",
     "verb_of",
     "verify_subject",
 ]

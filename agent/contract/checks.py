@@ -42,6 +42,11 @@ def check_input(value: object) -> str:
     return matching(_INPUT, value, "input", "1 to 32 lower-case letters, digits, '_' or '-'")
 
 
+def check_tenant(value: object) -> str:
+    """The name of a tenant, as given; raises `ContractError`."""
+    return matching(_DOMAIN, value, "tenant", "1 to 32 letters, digits, '_' or '-'")
+
+
 def check_machine(value: object) -> str:
     """A machine id, as given; raises `ContractError`."""
     return matching(_MACHINE, value, "machine", "1 to 64 lower-case letters, digits or '-'")

@@ -70,6 +70,18 @@ def api_prefix(domain: str) -> str:
     return f"$JS.{domain}.API"
 
 
+def tenant_account(tenant: str) -> str:
+    """The account of a tenant's leaves on the hub's server."""
+    return f"TENANT_{tenant}"
+
+
+def hub_api(*, tenant: bool) -> str:
+    """The hub's JetStream API as a leaf's mirror of its commands names it. In an account of its `tenant` it
+    is imported, and a prefix that begins with `$` does not cross accounts (seen on nats-server 2.15.1)."""
+    prefix = api_prefix(HUB_DOMAIN)
+    return prefix.removeprefix("$") if tenant else prefix
+
+
 def link_consumer(epoch: str) -> str:
     """The durable consumer on a leaf stream through which the hub sources one epoch."""
     return f"hub-{epoch}"

@@ -13,7 +13,7 @@ from nats.aio.client import Client
 
 from agent.clock import ClockReader
 from agent.config import Config
-from agent.contract import Previous
+from agent.contract import Previous, hub_api
 from agent.hub_waits import HubWaits
 from agent.jetstream import JetStream, StreamInfo
 from agent.link.announcer import Announcer
@@ -91,7 +91,13 @@ class LeafLink:
         self._cursor = CursorAsker(
             config.domain, run, state, waits, self.keeper.agreed_epoch, self.keeper.announce_now
         )
-        self._commands = CommandMirror(config.domain, state, metrics, self.keeper.announce_now)
+        self._commands = CommandMirror(
+            config.domain,
+            hub_api(tenant=config.link.tenant),
+            state,
+            metrics,
+            self.keeper.announce_now,
+        )
 
     def services(self) -> dict[str, Service]:
         """What runs beside the publish path, by name."""

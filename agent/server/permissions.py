@@ -26,10 +26,12 @@ from agent.contract import (
     committed_subject,
     cursor_subject,
     deliver_subject,
+    hub_api,
     inbox_prefix,
     leaf_stream,
     link_deliver,
     mqtt_subject,
+    tenant_account,
     verify_subject,
 )
 
@@ -37,10 +39,18 @@ REGISTRAR = "registrar"
 JOBS = "jobs"
 DEVICE = "device"
 
+KICK = "$SYS.REQ.SERVER.{}.KICK"
+"""Where a server of this id is told to end one of its connections, of clients or of leaves."""
+
 _API = "$JS.API"
 _MQTT_READINGS = "readings.>"
 _FLEET_STREAM = f"KV_{FLEET_BUCKET}"
 _STREAM_VERBS = ("CREATE", "UPDATE", "INFO", "PURGE", "MSG.GET")
+_STREAM_CHANGES = (
+    *("CREATE", "UPDATE", "DELETE", "PURGE", "SNAPSHOT", "RESTORE", "MSG.DELETE", "TEMPLATE"),
+    *("PEER", "LEADER"),
+)
+_CONSUMER_CHANGES = ("DURABLE", "DELETE", "NAMES", "LIST", "MSG", "PAUSE", "UNPIN", "LEADER")
 _CONSUMER_VERBS = ("INFO", "DELETE", "PAUSE", "RESET", "MSG.NEXT", "DURABLE.CREATE")
 
 
@@ -66,10 +76,16 @@ class LinkRights:
 
 
 def leaf_link(
-    domain: str, classes: Iterable[str], takes: Iterable[str] = (), gives: Iterable[str] = ()
+    domain: str,
+    classes: Iterable[str],
+    takes: Iterable[str] = (),
+    gives: Iterable[str] = (),
+    *,
+    tenant: bool = False,
 ) -> Permissions:
     """The user as which a leaf server dials the hub; publish and subscribe are from the leaf's view. `takes`
-    are streams of the hub that it may mirror or source, `gives` its own that the hub may.
+    are streams of the hub that it may mirror or source, `gives` its own that the hub may. In an account of
+    its `tenant` the hub's questions come with replies of the server's own making, below `_R_`.
 
     `$JSC.R.*` stands on both sides because each server answers the other's RESET of a durable consumer there;
     `allow_responses` does not cover it.
@@ -86,10 +102,9 @@ def leaf_link(
             announce_subject(domain),
             cursor_subject(domain),
             verify_subject(domain),
-            f"{api_prefix(HUB_DOMAIN)}.CONSUMER.RESET.{COMMANDS}.{consumer}",
+            f"{hub_api(tenant=tenant)}.CONSUMER.RESET.{COMMANDS}.{consumer}",
             f"$JS.FC.{COMMANDS}.{consumer}.>",
-            "$JSC.R.*",
-            f"{leaf_inbox(domain)}.>",
+            *(("_R_.>",) if tenant else ("$JSC.R.*", f"{leaf_inbox(domain)}.>")),
         ),
         subscribe=(
             *given,
@@ -102,6 +117,26 @@ def leaf_link(
             "$JSC.R.*",
             f"{inbox_prefix(domain)}.>",
         ),
+    )
+
+
+def kept_from_hub(domain: str, heard: Iterable[str] = ()) -> tuple[str, ...]:
+    """What a leaf's server takes in from no hub, whatever that hub lets itself do: readings, acknowledgements
+    of local programs, what the agent has `heard` from them, and every call of JetStream that changes a stream
+    or a consumer or takes messages away. What stays is what a source needs: to look, to read, to start its
+    consumer anew."""
+    api = api_prefix(domain)
+    return (
+        "tel.>",
+        "$MQTT.>",
+        _MQTT_READINGS,
+        "$JS.ACK.>",
+        *heard,
+        f"{api}.INFO",
+        *(f"{api}.{part}.>" for part in ("META", "SERVER", "ACCOUNT", "DIRECT")),
+        *(f"{api}.STREAM.{verb}" for verb in ("NAMES", "LIST")),
+        *(f"{api}.STREAM.{verb}.>" for verb in _STREAM_CHANGES),
+        *(f"{api}.CONSUMER.{verb}.>" for verb in _CONSUMER_CHANGES),
     )
 
 
@@ -287,11 +322,20 @@ def device(
     )
 
 
-def system(identity: str, questions: Iterable[str]) -> Permissions:
-    """A user of the system account that hears who connects to ours and asks its server these questions."""
+def system(
+    identity: str, questions: Iterable[str], tenants: Iterable[str] = (), *, cuts: bool = False
+) -> Permissions:
+    """A user of the system account that hears who connects to our accounts and asks its server these
+    questions; if it `cuts` links, it may end any connection to the server."""
     return Permissions(
-        publish=tuple(f"$SYS.REQ.SERVER.PING.{question}" for question in questions),
-        subscribe=(f"$SYS.ACCOUNT.{ACCOUNT}.>", f"{inbox_prefix(identity)}.>"),
+        publish=(
+            *(f"$SYS.REQ.SERVER.PING.{question}" for question in questions),
+            *((KICK.format("*"),) if cuts else ()),
+        ),
+        subscribe=(
+            *(f"$SYS.ACCOUNT.{account}.>" for account in (ACCOUNT, *map(tenant_account, tenants))),
+            f"{inbox_prefix(identity)}.>",
+        ),
     )
 
 

@@ -26,7 +26,7 @@ from agent.server.child import reap, spawn
 from agent.server.keys import SeedError
 from agent.server.probe import Greeting, Watched, greeting, process_of
 from agent.server.quoting import RenderError
-from agent.server.render import HubConfig, LeafConfig, ServerConfig, address_of
+from agent.server.values import HubConfig, LeafConfig, ServerConfig, address_of
 from agent.server.workspace import Workspace
 
 Start = Literal["started", "adopted", "reloaded", "restarted"]

@@ -1,10 +1,23 @@
-"""Text as it stands in a configuration of nats-server."""
+"""A configuration of nats-server as text: tables, lists and quoted values."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+INCLUDE: Final = "include"
+"""The key of a table that stands for another file, which nats-server looks for beside the one that names
+it."""
 
 
 class RenderError(ValueError):
     """A value cannot stand in a configuration; the text says which one and why."""
+
+
+class Variable(str):
+    """A value that nats-server takes from its environment, such as `$STORE_KEY`; it stands without quotes."""
+
+    __slots__ = ()
 
 
 def quoted(text: str) -> str:
@@ -13,3 +26,31 @@ def quoted(text: str) -> str:
         raise RenderError(f"{text!r} holds a character that cannot stand in a configuration")
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
+
+
+def block(body: Mapping[str, Any], indent: str = "") -> str:
+    """The lines of a table, `INCLUDE` in the form that it needs. Raises `RenderError`."""
+    return "".join(
+        f"{indent}{INCLUDE} {_value(value, indent)}\n"
+        if key == INCLUDE
+        else f"{indent}{key}: {_value(value, indent)}\n"
+        for key, value in body.items()
+    )
+
+
+def _value(value: Any, indent: str) -> str:
+    inner = indent + "  "
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return str(value)
+        case Variable():
+            return str(value)
+        case Mapping():
+            return f"{{\n{block(value, inner)}{indent}}}"
+        case list():
+            items = "".join(inner + _value(one, inner) + "\n" for one in value)
+            return f"[\n{items}{indent}]"
+        case _:
+            return quoted(str(value))

@@ -7,156 +7,62 @@ relative to the file that names it.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from agent.config import listen_address
-from agent.contract import (
-    ACCOUNT,
-    DEFAULT_CLASS,
-    HUB_DOMAIN,
-    RESERVED_DOMAINS,
-    aggregate,
-    check_app,
-    check_class,
-    check_domain,
-)
+from agent.contract import ACCOUNT, HUB_DOMAIN
 from agent.server import permissions
-from agent.server.keys import is_public_key
+from agent.server.extra import merged
 from agent.server.mqtt import MqttListener
-from agent.server.permissions import LinkRights, Permissions
-from agent.server.quoting import RenderError, quoted
+from agent.server.permissions import Permissions
+from agent.server.quoting import INCLUDE, block
+from agent.server.tenants import crossing, tenant_blocks
+from agent.server.values import (
+    PING_SECONDS,
+    ClusterConfig,
+    HubConfig,
+    Include,
+    LeafConfig,
+    LeafUser,
+    ServerConfig,
+)
 
-MAX_PAYLOAD = 8 * 1024 * 1024
-PING_SECONDS = 5
 LINK_INCLUDE = "link.conf"
 
 _SYSTEM_ACCOUNT = "SYS"
-_INCLUDE = "include"
 _QUESTIONS = ("LEAFZ", "VARZ", "HEALTHZ")
 _MEMORY_STORE = 64 * 1024 * 1024
 _LOG_FILE_SIZE = 8 * 1024 * 1024
 _LOG_FILES = 3
-_HOST = re.compile(r"[A-Za-z0-9.:_-]+\Z")
-
-
-@dataclass(frozen=True, slots=True)
-class LeafUser:
-    """A leaf as the hub knows it: its domain, the public key it dials with, the classes it sends, the hub's
-    streams that it may take and its own that the hub may."""
-
-    domain: str
-    key: str
-    classes: tuple[str, ...] = (DEFAULT_CLASS,)
-    takes: tuple[str, ...] = ()
-    gives: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        _check_leaf(self.domain, self.classes)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HubConfig:
-    """The hub's server. Keys are public; sizes are bytes. `max_file_store` must hold the `max_bytes` of all
-    streams together, which JetStream reserves when it makes them."""
-
-    server_name: str
-    store_dir: Path
-    max_file_store: int
-    registrar: str
-    registrar_system: str
-    jobs: str
-    leaves: tuple[LeafUser, ...] = ()
-    aggregates: tuple[str, ...] = (aggregate(0),)
-    links: tuple[LinkRights, ...] = ()
-    listen: str = "127.0.0.1:4222"
-    leaf_listen: str = "127.0.0.1:7422"
-    max_payload: int = MAX_PAYLOAD
-    pid_file: Path | None = None
-    log_file: Path | None = None
-
-    def __post_init__(self) -> None:
-        own = {name: getattr(self, name) for name in ("registrar", "registrar_system", "jobs")}
-        _check_keys(own | {f"leaf {leaf.domain}": leaf.key for leaf in self.leaves})
-        for name in ("listen", "leaf_listen"):
-            address_of(getattr(self, name))
-        domains = [leaf.domain for leaf in self.leaves]
-        for domain in domains:
-            if domains.count(domain) > 1:
-                raise RenderError(
-                    f"domain {domain!r} stands twice among the leaves; a domain is one machine's"
-                )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeafConfig:
-    """A leaf's server, which dials `hub_urls` (`nats-leaf://host:port`) with the seed in `link_key_file`,
-    unless the link is not `link_open`. Keys are public; sizes are bytes, `max_file_store` as in `HubConfig`.
-    `apps` are the local programs that have commands of their own, `heard` the subjects on which local
-    programs publish to the agent."""
-
-    server_name: str
-    domain: str
-    store_dir: Path
-    max_file_store: int
-    hub_urls: tuple[str, ...]
-    link_key_file: Path
-    agent: str
-    agent_system: str
-    device: str
-    classes: tuple[str, ...] = (DEFAULT_CLASS,)
-    apps: tuple[str, ...] = ()
-    heard: tuple[str, ...] = ()
-    links: tuple[LinkRights, ...] = ()
-    listen: str = "127.0.0.1:4222"
-    ping_seconds: int = PING_SECONDS
-    link_open: bool = True
-    mqtt: MqttListener | None = None
-    max_payload: int = MAX_PAYLOAD
-    pid_file: Path | None = None
-    log_file: Path | None = None
-
-    def __post_init__(self) -> None:
-        _check_leaf(self.domain, self.classes)
-        for app in self.apps:
-            check_app(app)
-        _check_keys({name: getattr(self, name) for name in ("agent", "agent_system", "device")})
-        address_of(self.listen)
-        if self.mqtt is not None:
-            address_of(self.mqtt.listen)
-        if not self.hub_urls:
-            raise RenderError("a leaf needs the address of its hub, such as nats-leaf://hub.example:7422")
-
-
-ServerConfig = HubConfig | LeafConfig
 
 
 def render(config: ServerConfig) -> str:
     """The text of a server's configuration. Raises `RenderError`."""
-    body = _hub(config) if isinstance(config, HubConfig) else _leaf(config)
-    return "# Written by petiole; what is changed here by hand is lost.\n" + _block(body)
-
-
-def address_of(listen: str) -> tuple[str, int]:
-    """Host and port of a `listen` value. Raises `RenderError`."""
-    try:
-        host, port = listen_address(listen)
-    except ValueError:
-        host, port = "", 0
-    if port == 0 or _HOST.match(host) is None:
-        raise RenderError(f"listen {listen!r} is not host:port, such as 127.0.0.1:4222")
-    return host, port
+    body = merged(_hub(config) if isinstance(config, HubConfig) else _leaf(config), config.extra)
+    return "# Written by petiole; what is changed here by hand is lost.\n" + block(body)
 
 
 def _hub(config: HubConfig) -> dict[str, Any]:
-    leaves = [
-        _user(leaf.key, permissions.leaf_link(leaf.domain, leaf.classes, leaf.takes, leaf.gives), "LEAFNODE")
-        for leaf in config.leaves
-    ]
+    ours = [leaf for leaf in config.leaves if not leaf.tenant]
+    tenants: dict[str, list[dict[str, Any]]] = {}
+    for leaf in config.leaves:
+        if leaf.tenant:
+            tenants.setdefault(leaf.tenant, []).append(_leaf_user(leaf))
+    crossed = [(leaf.tenant, leaf.domain, leaf.classes) for leaf in config.leaves if leaf.tenant]
     served = [(leaf.domain, leaf.classes) for leaf in config.leaves]
+    accounts = _accounts(
+        [
+            _user(config.registrar, permissions.registrar(config.aggregates, served, config.links)),
+            _user(config.jobs, permissions.jobs(config.aggregates)),
+            *map(_leaf_user, ours),
+        ],
+        [
+            _user(
+                config.registrar_system,
+                permissions.system(permissions.REGISTRAR, _QUESTIONS, sorted(tenants), cuts=True),
+            )
+        ],
+    )
+    accounts[ACCOUNT] |= crossing(crossed)
     return {
         **_common(config, HUB_DOMAIN),
         "leafnodes": {
@@ -165,16 +71,21 @@ def _hub(config: HubConfig) -> dict[str, Any]:
             "isolate_leafnode_interest": True,
             "authorization": {"timeout": 10},
         },
-        "accounts": _accounts(
-            [
-                _user(config.registrar, permissions.registrar(config.aggregates, served, config.links)),
-                _user(config.jobs, permissions.jobs(config.aggregates)),
-                *leaves,
-            ],
-            [_user(config.registrar_system, permissions.system(permissions.REGISTRAR, _QUESTIONS))],
-        ),
+        **({} if config.cluster is None else {"cluster": _cluster(config.cluster)}),
+        "accounts": accounts | tenant_blocks(crossed, tenants),
         "system_account": _SYSTEM_ACCOUNT,
     }
+
+
+def _leaf_user(leaf: LeafUser) -> dict[str, Any]:
+    allowed = permissions.leaf_link(
+        leaf.domain, leaf.classes, leaf.takes, leaf.gives, tenant=bool(leaf.tenant)
+    )
+    return _user(leaf.key, allowed, "LEAFNODE", "LEAFNODE_WS")
+
+
+def _cluster(config: ClusterConfig) -> dict[str, Any]:
+    return {"name": config.name, "listen": config.listen, "no_advertise": True, INCLUDE: config.include}
 
 
 def _leaf(config: LeafConfig) -> dict[str, Any]:
@@ -182,15 +93,19 @@ def _leaf(config: LeafConfig) -> dict[str, Any]:
         **_common(config, config.domain),
         "leafnodes": {
             "remotes": [
-                {
-                    "urls": list(config.hub_urls),
-                    "account": ACCOUNT,
-                    # The server's own second is too short for a satellite link.
-                    "dial_timeout": "10s",
-                    "first_info_timeout": "10s",
-                    "disabled": not config.link_open,
-                    _INCLUDE: LINK_INCLUDE,
-                }
+                merged(
+                    {
+                        "urls": list(config.hub_urls),
+                        "account": ACCOUNT,
+                        # The server's own second is too short for a satellite link.
+                        "dial_timeout": "10s",
+                        "first_info_timeout": "10s",
+                        "disabled": not config.link_open,
+                        "deny_imports": list(permissions.kept_from_hub(config.domain, config.heard)),
+                        INCLUDE: LINK_INCLUDE,
+                    },
+                    config.remote,
+                )
             ]
         },
         "accounts": _accounts(
@@ -218,7 +133,7 @@ def _mqtt_users(listener: MqttListener | None) -> list[dict[str, Any]]:
     if listener is None or not listener.open:
         return []
     return [
-        {"user": user.name, _INCLUDE: include, **_granted(permissions.mqtt(), "MQTT")}
+        {"user": user.name, INCLUDE: include, **_granted(permissions.mqtt(), "MQTT")}
         for include, user in listener.includes()
     ]
 
@@ -256,11 +171,12 @@ def _accounts(users: list[dict[str, Any]], system_users: list[dict[str, Any]]) -
     }
 
 
-def _user(key: str, allowed: Permissions, connection: str = "STANDARD") -> dict[str, Any]:
-    return {"nkey": key, **_granted(allowed, connection)}
+def _user(key: str | Include, allowed: Permissions, *connections: str) -> dict[str, Any]:
+    who = {INCLUDE: key.file} if isinstance(key, Include) else {"nkey": key}
+    return {**who, **_granted(allowed, *(connections or ("STANDARD",)))}
 
 
-def _granted(allowed: Permissions, connection: str) -> dict[str, Any]:
+def _granted(allowed: Permissions, *connections: str) -> dict[str, Any]:
     publish = {"allow": list(allowed.publish)}
     if allowed.deny_publish:
         publish["deny"] = list(allowed.deny_publish)
@@ -270,47 +186,4 @@ def _granted(allowed: Permissions, connection: str) -> dict[str, Any]:
     granted: dict[str, Any] = {"publish": publish, "subscribe": subscribe}
     if allowed.replies:
         granted["allow_responses"] = {"max": 1, "expires": "1m"}
-    return {"allowed_connection_types": [connection], "permissions": granted}
-
-
-def _check_leaf(domain: str, classes: Sequence[str]) -> None:
-    if check_domain(domain) in RESERVED_DOMAINS:
-        raise RenderError(f"domain {domain!r} is the name of a part of petiole itself; take another")
-    if not classes:
-        raise RenderError(f"domain {domain!r} has no class; there is at least {DEFAULT_CLASS!r}")
-    for cls in classes:
-        check_class(cls)
-
-
-def _check_keys(keys: Mapping[str, str]) -> None:
-    owners: dict[str, str] = {}
-    for owner, key in keys.items():
-        if not is_public_key(key):
-            raise RenderError(f"key of {owner} is not the public key of a user (56 characters, U first)")
-        if owners.setdefault(key, owner) != owner:
-            raise RenderError(f"{owners[key]} and {owner} have the same key; each needs its own")
-
-
-def _block(body: Mapping[str, Any], indent: str = "") -> str:
-    return "".join(
-        f"{indent}{_INCLUDE} {_value(value, indent)}\n"
-        if key == _INCLUDE
-        else f"{indent}{key}: {_value(value, indent)}\n"
-        for key, value in body.items()
-    )
-
-
-def _value(value: Any, indent: str) -> str:
-    inner = indent + "  "
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case int():
-            return str(value)
-        case Mapping():
-            return f"{{\n{_block(value, inner)}{indent}}}"
-        case list():
-            items = "".join(inner + _value(one, inner) + "\n" for one in value)
-            return f"[\n{items}{indent}]"
-        case _:
-            return quoted(str(value))
+    return {"allowed_connection_types": list(connections), "permissions": granted}

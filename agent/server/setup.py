@@ -3,18 +3,19 @@ values that the server's configuration is rendered from."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from agent import contract
-from agent.config import Config, aggregates, listen_address
+from agent.config import Config, LeafMember, aggregates, listen_address
 from agent.link.windows import Windows, local_time
 from agent.listening import obstacle
 from agent.server.keys import ensure_key
 from agent.server.mqtt import MqttListener, MqttUser
 from agent.server.permissions import LinkRights
 from agent.server.probe import process_of
-from agent.server.render import HubConfig, LeafConfig, LeafUser, ServerConfig
+from agent.server.values import HubConfig, LeafConfig, LeafUser, ServerConfig
 from agent.server.workspace import Workspace
 
 
@@ -78,14 +79,23 @@ def _hub(config: Config, machine: str) -> HubConfig:
         registrar=ensure_key(mine.account),
         registrar_system=ensure_key(mine.system or key_file(config, "registrar_system")),
         jobs=ensure_key(config.nats.jobs_seed_file or key_file(config, "jobs")),
-        leaves=tuple(
-            LeafUser(leaf.domain, leaf.key, tuple(leaf.classes), tuple(leaf.takes), tuple(leaf.gives))
-            for leaf in config.leaf
-        ),
+        leaves=leaf_users(config.leaf),
         aggregates=aggregates(config),
         links=link_rights(config),
         listen=config.nats.listen,
         leaf_listen=config.nats.leaf_listen,
+        extra=config.nats.extra,
+    )
+
+
+def leaf_users(members: Iterable[LeafMember]) -> tuple[LeafUser, ...]:
+    """The leaves that the hub's server lets in: those that have a key. Raises `RenderError`."""
+    return tuple(
+        LeafUser(
+            one.domain, one.key, tuple(one.classes), tuple(one.takes), tuple(one.gives), tenant=one.tenant
+        )
+        for one in members
+        if one.key
     )
 
 
@@ -108,6 +118,8 @@ def _leaf(config: Config, machine: str) -> LeafConfig:
         heard=tuple(subject for one in config.input for subject in getattr(one, "heard", ())),
         links=link_rights(config),
         mqtt=_mqtt(config),
+        extra=config.nats.extra,
+        remote=config.nats.remote,
         listen=config.nats.listen,
         ping_seconds=config.link.ping_seconds,
         link_open=Windows(config.link.windows).open(local_time()),

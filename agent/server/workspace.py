@@ -10,7 +10,8 @@ from agent.files import write_private
 from agent.server.binary import ServerError, ask
 from agent.server.keys import write_link_include
 from agent.server.passwords import write_password_include
-from agent.server.render import LINK_INCLUDE, LeafConfig, ServerConfig, render
+from agent.server.render import LINK_INCLUDE, render
+from agent.server.values import LeafConfig, ServerConfig
 
 _READ_AT_MOST = 256 * 1024
 

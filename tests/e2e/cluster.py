@@ -15,7 +15,8 @@ from agent.contract import aggregate, inbox_prefix
 from agent.demo.ports import free_port
 from agent.server import permissions, workspace
 from agent.server.keys import ensure_key
-from agent.server.render import LeafUser, ServerConfig, render
+from agent.server.render import render
+from agent.server.values import LeafUser, ServerConfig
 from tests.servers import Cable, Hub, Leaf, World, ask, is_answered, make_hub, make_leaf, until
 
 _BLOCK = """

@@ -10,7 +10,7 @@ from pathlib import Path
 from agent.contract import link_deliver
 from tests.e2e.declared import End, at, hub_source, leaf_mirror, rights
 from tests.e2e.test_rogue_leaf import run_open_server
-from tests.servers import World, is_answered, open_world
+from tests.servers import World, is_answered, open_world, until
 
 LEAF, HUB = leaf_mirror(), hub_source("edge-1")
 FORBIDDEN = (
@@ -82,7 +82,7 @@ async def test_who_may_take_a_stream_may_do_nothing_else_with_it_or_with_others(
     async with declared_world(tmp_path) as (world, _, _leaf):
         await world.leaf.stop()
         async with run_open_server(world.leaf, tmp_path / "rogue") as owner:
-            assert await is_answered(owner, "$JS.hub.API.STREAM.INFO.PLANS")
+            await until(lambda: is_answered(owner, "$JS.hub.API.STREAM.INFO.PLANS"), "it may take PLANS")
             answers = await asyncio.gather(*(is_answered(owner, subject) for subject in FORBIDDEN))
             assert [one for one, answered in zip(FORBIDDEN, answers, strict=True) if answered] == []
             heard: list[str] = []

@@ -23,7 +23,7 @@ from agent.server.binary import ServerError
 from agent.server.keys import ensure_key
 from agent.server.probe import process_of
 from agent.server.process import EmbeddedServer
-from agent.server.render import HubConfig, LeafUser, address_of
+from agent.server.values import HubConfig, LeafUser, address_of
 from tests.servers import make_hub, until
 
 AGENT = """

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import nats
+import pytest
 import pytest_asyncio
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -22,7 +23,7 @@ from agent.server.child import reap, spawn
 from agent.server.keys import write_link_include
 from agent.server.probe import Watched, greeting
 from agent.server.render import LINK_INCLUDE
-from tests.servers import Leaf, World, api, is_answered, until
+from tests.servers import Leaf, World, api, is_answered, open_world, until
 from tests.streams import AGGREGATE, held, make_aggregate, make_commands, make_leaf_stream, make_mirror
 
 OPEN = """
@@ -48,6 +49,26 @@ FOREIGN = (
     "$JS.hub.API.CONSUMER.RESET.COMMANDS.cmd-edge-2",
     "$JS.hub.API.CONSUMER.DELETE.COMMANDS.cmd-edge-2",
     "$JS.hub.API.INFO",
+    "$JS.hub.API.STREAM.CREATE.MINE",
+    "$JS.hub.API.STREAM.NAMES",
+    "$JS.hub.API.STREAM.LIST",
+    "$JS.hub.API.STREAM.SNAPSHOT.COMMANDS",
+    f"$JS.hub.API.STREAM.UPDATE.{AGGREGATE}",
+    f"$JS.hub.API.STREAM.MSG.DELETE.{AGGREGATE}",
+    f"$JS.hub.API.CONSUMER.NAMES.{AGGREGATE}",
+    "$JS.hub.API.STREAM.DELETE.KV_petiole_fleet",
+    "$JS.hub.API.STREAM.MSG.GET.KV_petiole_fleet",
+    "JS.hub.API.CONSUMER.RESET.COMMANDS.cmd-edge-2",
+    "JS.hub.API.STREAM.DELETE.COMMANDS",
+    "$JS.edge-2.API.STREAM.DELETE.TEL_edge-2_normal",
+    "$JS.edge-2.API.STREAM.MSG.GET.TEL_edge-2_normal",
+    "$JS.edge-2.API.STREAM.UPDATE.TEL_edge-2_normal",
+    "$JS.edge-2.API.CONSUMER.DELETE.TEL_edge-2_normal.hub-{epoch}",
+    "$JS.edge-2.API.CONSUMER.PAUSE.TEL_edge-2_normal.hub-{epoch}",
+    "$JS.edge-2.API.CONSUMER.RESET.TEL_edge-2_normal.hub-{epoch}",
+    "$JS.FC.COMMANDS.cmd-edge-2.x",
+    "$JS.FC.TEL_edge-2_normal.hub-{epoch}.x",
+    "$JS.ACK.COMMANDS.cmd-edge-2.1.1.1.1.0",
     "$JS.edge-2.API.STREAM.INFO.TEL_edge-2_normal",
     "$JS.edge-2.API.STREAM.PURGE.TEL_edge-2_normal",
     "petiole.deliver.edge-2.normal.{epoch}",
@@ -57,6 +78,8 @@ FOREIGN = (
     "cmd.edge-2.agent.restart",
     "$KV.petiole_fleet.edge-2",
     "$SYS.REQ.SERVER.PING",
+    "$SYS.REQ.SERVER.x.KICK",
+    "$SYS.REQ.CLAIMS.UPDATE",
 )
 
 
@@ -68,6 +91,7 @@ class Rogue:
     registrar: Client
     honest: Client
     epoch: str
+    tenants: dict[str, str]
     announced: list[str] = field(default_factory=list)
 
 
@@ -102,17 +126,34 @@ async def run_open_server(leaf: Leaf, directory: Path) -> AsyncIterator[Client]:
         reap(process.pid)
 
 
-@pytest_asyncio.fixture
-async def rogue(two_leaves: World, tmp_path: Path) -> AsyncIterator[Rogue]:
+TENANTS = {
+    "one account": {},
+    "one tenant": {"edge-1": "acme", "edge-2": "acme"},
+    "two tenants": {"edge-1": "acme", "edge-2": "globex"},
+}
+
+
+@pytest_asyncio.fixture(params=TENANTS)
+async def rogue(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rogue]:
     """`edge-1` in the hands of a rogue, `edge-2` honest, the hub's registrar answering."""
-    leaf, other = two_leaves.leaves.values()
+    tenants = TENANTS[request.param]
+    async with (
+        open_world(tmp_path, "edge-1", "edge-2", tenants=tenants) as world,
+        _rogue_in(world, tmp_path, tenants) as one,
+    ):
+        yield one
+
+
+@asynccontextmanager
+async def _rogue_in(world: World, tmp_path: Path, tenants: dict[str, str]) -> AsyncIterator[Rogue]:
+    leaf, other = world.leaves.values()
     await leaf.stop()
-    registrar, honest = await two_leaves.hub.connect("registrar"), await other.connect("agent")
+    registrar, honest = await world.hub.connect("registrar"), await other.connect("agent")
     epoch = new_epoch()
     await make_leaf_stream(honest, "edge-2", epoch)
     await make_commands(registrar, "edge-2", epoch)
     async with run_open_server(leaf, tmp_path / "rogue") as owner:
-        one = Rogue(owner, registrar, honest, epoch)
+        one = Rogue(owner, registrar, honest, epoch, tenants)
 
         async def answer(request: Msg) -> None:
             one.announced.append(request.subject)
@@ -152,15 +193,16 @@ async def test_a_rogue_hears_nothing_of_the_readings_and_commands_of_others(rogu
     for subject in (">", "tel.>", "cmd.>", "petiole.>", "$JS.>", "_INBOX_edge-2.>", "_INBOX_registrar.>"):
         await rogue.owner.subscribe(subject, cb=hear)
     await rogue.owner.flush()
-    await make_mirror(rogue.honest, "edge-2", rogue.epoch)
+    await make_mirror(rogue.honest, "edge-2", rogue.epoch, tenant=bool(rogue.tenants))
     await make_aggregate(rogue.registrar, {"edge-2": rogue.epoch})
     await rogue.honest.jetstream().publish("tel.edge-2.normal.pump.bar", b"secret")
     await rogue.registrar.jetstream().publish("cmd.edge-2.agent.note", b"secret")
     await held(rogue.registrar, AGGREGATE, 1)
     await held(rogue.honest, "COMMANDS", 1)
     assert await is_answered(rogue.owner, announce_subject("edge-1"))
-    # Answers to RESET reach every leaf: a consumer's configuration, no data. Only an account a leaf hides it.
-    heard = [message for message in heard if not message.subject.startswith("$JSC.R.")]
+    if rogue.tenants.get("edge-1") == rogue.tenants.get("edge-2"):
+        # Answers to RESET reach every leaf of an account: a consumer's configuration, no data.
+        heard = [message for message in heard if not message.subject.startswith("$JSC.R.")]
     assert [message for message in heard if "edge-2" in message.subject or b"edge-2" in message.data] == []
     assert not any(b"secret" in message.data for message in heard)
 

@@ -23,6 +23,7 @@ class Why(StrEnum):
 
     FIRST = "the mirror of the commands is made for the first time"
     GONE = "the mirror of the commands was deleted here"
+    ELSEWHERE = "the hub now has this leaf in another account"
     FOREIGN = "the mirror of the commands is of another epoch than the state file's"
     RECREATED = "the hub's stream of commands was deleted and made again"
     PUT_BACK = "the hub's stream of commands was put back from an older copy"
@@ -32,11 +33,12 @@ class Why(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Mirror:
     """The mirror as the local server shows it: its last sequence, the deliver subject of its consumer ("" for
-    a stream that is no mirror), and when its origin was made."""
+    a stream that is no mirror), when its origin was made, and whether it looks for it `elsewhere`."""
 
     last: int
     deliver: str
     origin: str
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,8 @@ def _why(seen: Seen) -> Why | None:
         return None
     if mirror is None:
         return Why.GONE
+    if mirror.elsewhere:
+        return Why.ELSEWHERE
     if mirror.deliver != seen.deliver:
         return Why.FOREIGN
     if held is None:

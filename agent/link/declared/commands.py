@@ -27,10 +27,13 @@ log = structlog.get_logger("link")
 
 
 class CommandMirror:
-    """Keeps the mirror over the current connection; `attach` and `detach` say which that is, `announce` asks
-    the uplink to announce at once."""
+    """Keeps the mirror over the current connection; `api` is the prefix of the hub's JetStream, `attach` and
+    `detach` say which connection that is, `announce` asks the uplink to announce at once."""
 
-    def __init__(self, domain: str, state: StateFile, metrics: Metrics, announce: Callable[[], None]) -> None:
+    def __init__(
+        self, domain: str, api: str, state: StateFile, metrics: Metrics, announce: Callable[[], None]
+    ) -> None:
+        self._api = api
         self._domain, self._state, self._metrics, self._announce = domain, state, metrics, announce
         self._js: JetStream | None = None
         self._due = asyncio.Event()
@@ -105,7 +108,7 @@ class CommandMirror:
             self._say(Decision(f"the mirror of the commands cannot be kept: {error}", up=False))
 
     async def _look(self, js: JetStream) -> Seen:
-        mirror = await _mirror(js)
+        mirror = await _mirror(js, self._api)
         epoch = self._state.current.command_epoch
         deliver = None if epoch is None else command_deliver(self._domain, epoch)
         self._last = mirror.last if mirror is not None and mirror.deliver == deliver else 0
@@ -136,7 +139,9 @@ class CommandMirror:
         assert epoch is not None, "a mirror is made under an epoch"
         if make.replacing:
             await js.api(f"STREAM.DELETE.{COMMANDS}")
-        await js.api(f"STREAM.CREATE.{COMMANDS}", streams.command_mirror(self._domain, epoch, make.origin))
+        await js.api(
+            f"STREAM.CREATE.{COMMANDS}", streams.command_mirror(self._domain, epoch, make.origin, self._api)
+        )
         self._fresh = False
         self._due.set()
         self._announce()
@@ -148,13 +153,17 @@ class CommandMirror:
         self._metrics.show_link(COMMANDS, up=decision.up, lag=decision.lag)
 
 
-async def _mirror(js: JetStream) -> Mirror | None:
+async def _mirror(js: JetStream, api: str) -> Mirror | None:
     try:
         info = await js.stream_info(COMMANDS)
     except ApiError as error:
         if error.err_code != STREAM_NOT_FOUND:
             raise
         return None
-    consumer = (info.config.get("mirror") or {}).get("consumer") or {}
-    metadata = info.config.get("metadata") or {}
-    return Mirror(info.last, consumer.get("deliver_subject", ""), metadata.get(streams.ORIGIN_METADATA, ""))
+    mirror = info.config.get("mirror") or {}
+    return Mirror(
+        info.last,
+        (mirror.get("consumer") or {}).get("deliver_subject", ""),
+        (info.config.get("metadata") or {}).get(streams.ORIGIN_METADATA, ""),
+        elsewhere=(mirror.get("external") or {}).get("api", api) != api,
+    )

@@ -15,14 +15,8 @@ from agent.server.keys import ensure_key, write_link_include
 from agent.server.mqtt import MqttListener, MqttUser
 from agent.server.passwords import check_password, write_password_include
 from agent.server.quoting import RenderError
-from agent.server.render import (
-    LINK_INCLUDE,
-    HubConfig,
-    LeafConfig,
-    LeafUser,
-    address_of,
-    render,
-)
+from agent.server.render import LINK_INCLUDE, render
+from agent.server.values import HubConfig, LeafConfig, LeafUser, address_of
 
 
 def key_of(number: int) -> str:

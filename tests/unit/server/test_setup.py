@@ -6,8 +6,8 @@ from pathlib import Path
 
 from agent.config import Config, Nats
 from agent.config.schema import Mqtt, MqttUser
-from agent.server.render import LeafConfig
 from agent.server.setup import server_config
+from agent.server.values import LeafConfig
 
 
 def test_mqtt_devices_are_kept_out_of_a_store_without_the_streams_that_answer_for_them(

@@ -1,0 +1,193 @@
+"""What the configurations of nats-server are rendered from: plain values, checked as they are put together.
+Pure: holds no secret and touches no file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agent.config import listen_address
+from agent.contract import (
+    DEFAULT_CLASS,
+    HUB_DOMAIN,
+    RESERVED_DOMAINS,
+    aggregate,
+    check_app,
+    check_class,
+    check_domain,
+    check_tenant,
+)
+from agent.server.extra import HUB_TAKEN, LEAF_TAKEN, REMOTE_TAKEN, extra_problems
+from agent.server.keys import is_public_key
+from agent.server.mqtt import MqttListener
+from agent.server.permissions import LinkRights
+from agent.server.quoting import RenderError
+
+MAX_PAYLOAD = 8 * 1024 * 1024
+PING_SECONDS = 5
+
+_HOST = re.compile(r"[A-Za-z0-9.:_-]+\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class LeafUser:
+    """A leaf as the hub knows it: its domain, the public key it dials with, the classes it sends, the hub's
+    streams that it may take and its own that the hub may."""
+
+    domain: str
+    key: str
+    classes: tuple[str, ...] = (DEFAULT_CLASS,)
+    takes: tuple[str, ...] = ()
+    gives: tuple[str, ...] = ()
+    tenant: str = ""
+
+    def __post_init__(self) -> None:
+        _check_leaf(self.domain, self.classes)
+        if self.tenant:
+            check_tenant(self.tenant)
+            if self.takes or self.gives:
+                raise RenderError(
+                    f"domain {self.domain!r} is a tenant's, and what it takes and gives cannot cross accounts"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Include:
+    """A public key that stands in a file beside the configuration, made on the machine itself."""
+
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConfig:
+    """The cluster that a hub's server is one of. `include` is the file beside the configuration that holds
+    its routes and their password."""
+
+    listen: str
+    include: str = "cluster.conf"
+    name: str = HUB_DOMAIN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubConfig:
+    """The hub's server, or one of its `cluster`. Keys are public; sizes are bytes. `max_file_store` must hold
+    the `max_bytes` of all streams together, which JetStream reserves when it makes them. `extra` is added to
+    the configuration (`agent.server.extra`)."""
+
+    server_name: str
+    store_dir: Path
+    max_file_store: int
+    registrar: str
+    registrar_system: str
+    jobs: str
+    leaves: tuple[LeafUser, ...] = ()
+    aggregates: tuple[str, ...] = (aggregate(0),)
+    links: tuple[LinkRights, ...] = ()
+    listen: str = "127.0.0.1:4222"
+    leaf_listen: str = "127.0.0.1:7422"
+    max_payload: int = MAX_PAYLOAD
+    cluster: ClusterConfig | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    pid_file: Path | None = None
+    log_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        own = {name: getattr(self, name) for name in ("registrar", "registrar_system", "jobs")}
+        _check_keys(own | {f"leaf {leaf.domain}": leaf.key for leaf in self.leaves})
+        for name in ("listen", "leaf_listen"):
+            address_of(getattr(self, name))
+        if self.cluster is not None:
+            address_of(self.cluster.listen)
+        _check_extra(self.extra, HUB_TAKEN)
+        domains = [leaf.domain for leaf in self.leaves]
+        for domain in domains:
+            if domains.count(domain) > 1:
+                raise RenderError(
+                    f"domain {domain!r} stands twice among the leaves; a domain is one machine's"
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeafConfig:
+    """A leaf's server, which dials `hub_urls` (`nats-leaf://host:port`) with the seed in `link_key_file`,
+    unless the link is not `link_open`. Keys are public; sizes are bytes, `max_file_store` as in `HubConfig`.
+    `apps` are the local programs that have commands of their own, `heard` the subjects on which local
+    programs publish to the agent. `extra` and `remote` are added to the configuration and to its remote."""
+
+    server_name: str
+    domain: str
+    store_dir: Path
+    max_file_store: int
+    hub_urls: tuple[str, ...]
+    link_key_file: Path
+    agent: str | Include
+    agent_system: str | Include
+    device: str | Include
+    classes: tuple[str, ...] = (DEFAULT_CLASS,)
+    apps: tuple[str, ...] = ()
+    heard: tuple[str, ...] = ()
+    links: tuple[LinkRights, ...] = ()
+    listen: str = "127.0.0.1:4222"
+    ping_seconds: int = PING_SECONDS
+    link_open: bool = True
+    mqtt: MqttListener | None = None
+    max_payload: int = MAX_PAYLOAD
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    remote: Mapping[str, Any] = field(default_factory=dict)
+    pid_file: Path | None = None
+    log_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        _check_leaf(self.domain, self.classes)
+        for app in self.apps:
+            check_app(app)
+        _check_keys({name: getattr(self, name) for name in ("agent", "agent_system", "device")})
+        address_of(self.listen)
+        if self.mqtt is not None:
+            address_of(self.mqtt.listen)
+        _check_extra(self.extra, LEAF_TAKEN)
+        _check_extra(self.remote, REMOTE_TAKEN)
+        if not self.hub_urls:
+            raise RenderError("a leaf needs the address of its hub, such as nats-leaf://hub.example:7422")
+
+
+ServerConfig = HubConfig | LeafConfig
+
+
+def address_of(listen: str) -> tuple[str, int]:
+    """Host and port of a `listen` value. Raises `RenderError`."""
+    try:
+        host, port = listen_address(listen)
+    except ValueError:
+        host, port = "", 0
+    if port == 0 or _HOST.match(host) is None:
+        raise RenderError(f"listen {listen!r} is not host:port, such as 127.0.0.1:4222")
+    return host, port
+
+
+def _check_leaf(domain: str, classes: Sequence[str]) -> None:
+    if check_domain(domain) in RESERVED_DOMAINS:
+        raise RenderError(f"domain {domain!r} is the name of a part of petiole itself; take another")
+    if not classes:
+        raise RenderError(f"domain {domain!r} has no class; there is at least {DEFAULT_CLASS!r}")
+    for cls in classes:
+        check_class(cls)
+
+
+def _check_extra(extra: Mapping[str, Any], taken: Mapping[str, Any]) -> None:
+    for key, stood, remedy in extra_problems(extra, taken):
+        raise RenderError(f"{key} {stood}; {remedy}")
+
+
+def _check_keys(keys: Mapping[str, str | Include]) -> None:
+    owners: dict[str, str] = {}
+    for owner, key in keys.items():
+        if isinstance(key, Include):
+            continue
+        if not is_public_key(key):
+            raise RenderError(f"key of {owner} is not the public key of a user (56 characters, U first)")
+        if owners.setdefault(key, owner) != owner:
+            raise RenderError(f"{owners[key]} and {owner} have the same key; each needs its own")
