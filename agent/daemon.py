@@ -37,6 +37,7 @@ from agent.state import StateError, StateFile
 from agent.supervision import keep_serving
 
 _LOOK_SECONDS = 0.1
+_LOCK = "agent.lock"
 
 log = structlog.get_logger("agent")
 
@@ -59,9 +60,10 @@ class InUseError(Exception):
 
 
 def run(config: Config, inputs: Sequence[Input], metrics: Metrics, problems: Callable[[], list[str]]) -> Exit:
-    """Run the agent until SIGTERM, SIGINT or SIGHUP; returns its exit code. What stands in the way of a start
-    is logged. `problems` says what stands in the way of running with the configuration file as it is now: a
-    leaf that is told to take it anew ends in order, and its process becomes the new agent."""
+    """Run the agent until SIGTERM or SIGINT (a leaf: or SIGHUP); returns its exit code. What stands in the
+    way of a start is logged. `problems` says what stands in the way of running with the configuration file as
+    it is now: an agent that is told to take it anew, a hub by SIGHUP, ends in order, and its process becomes
+    the new agent."""
     again = asyncio.Event()
     try:
         config.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -92,9 +94,27 @@ def _told(error: Exception) -> Exit:
     raise error
 
 
+def running(state_dir: Path) -> int | None:
+    """The process id of the agent that works with a state directory, None where there is none. Raises
+    `OSError`."""
+    try:
+        descriptor = os.open(state_dir / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        text = os.pread(descriptor, 32, 0).strip()
+        return int(text) if text.isdigit() else None
+    else:
+        return None
+    finally:
+        os.close(descriptor)
+
+
 @contextlib.contextmanager
 def _only_one(state_dir: Path) -> Iterator[None]:
-    descriptor = os.open(state_dir / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(state_dir / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -102,6 +122,8 @@ def _only_one(state_dir: Path) -> Iterator[None]:
             raise InUseError(
                 f"another agent works with {state_dir}; stop it, or set another state_dir"
             ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield
     finally:
         os.close(descriptor)
@@ -119,13 +141,21 @@ async def _serve(
     await state.save()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, stopping.set)
     health = ServerHealth(metrics)
 
     def restart() -> None:
         again.set()
         stopping.set()
+
+    def take_in() -> None:
+        if found := problems():
+            log.error("the configuration is not taken in; the one that runs stays", problems=found)
+        else:
+            restart()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    loop.add_signal_handler(signal.SIGHUP, take_in if config.role == "hub" else stopping.set)
 
     role = _role(config, state, inputs, metrics, health, Reload(problems, restart))
     admin = AdminServer(

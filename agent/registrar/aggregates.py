@@ -129,6 +129,8 @@ class Aggregates:
             if name not in self._owners:
                 return False
             domain, cls = self._owners[name]
+            if domain in self._book.revoked:
+                return False
             leaf = self._book.leaves.get(domain)
             return leaf is None or cls not in leaf.classes or leaf.classes[cls].stream == stream
 

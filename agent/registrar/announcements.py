@@ -36,7 +36,7 @@ from agent.registrar.answer import (
     proposal,
     stored,
 )
-from agent.registrar.fleet import COPIED, ClassRecord, Place, admitted, new_epochs, refusal
+from agent.registrar.fleet import COPIED, REVOKED, ClassRecord, Place, admitted, new_epochs, refusal
 from agent.registrar.fleet_book import EPOCH_EVERY, FleetBook
 from agent.registrar.fleet_store import FleetStore
 from agent.registrar.problems import Problems
@@ -99,6 +99,8 @@ class Announcements:
 
     def _refusal(self, announce: Announce, now: float) -> str | None:
         domain, claims = announce.domain, self._book.claims
+        if domain in self._book.revoked:
+            return REVOKED.format(domain=domain)
         known = self._book.leaves.get(domain)
         refused = refusal(announce, self._classes.get(domain), known, claims.heard_ago(domain, now))
         if refused is not None:

@@ -20,6 +20,11 @@ COPIED: Final = (
     "domain and a key of its own"
 )
 
+REVOKED: Final = (
+    "{domain!r} is revoked: its link is cut, and what it sent stays; let it in again with a new key "
+    "(`petiole fleet replace {domain}`), or forget it (`petiole fleet forget {domain}`)"
+)
+
 FRESH: Final = 60.0
 """Seconds for which a machine that was heard owns its domain."""
 

@@ -4,7 +4,7 @@ times are monotonic seconds that the caller gives."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -39,9 +39,10 @@ class Allowance:
 
 
 class FleetBook:
-    """All leaves that have announced themselves."""
+    """All leaves that have announced themselves. Those that are `revoked` have no sources."""
 
-    def __init__(self) -> None:
+    def __init__(self, revoked: Collection[str] = ()) -> None:
+        self.revoked = frozenset(revoked)
         self.leaves: dict[str, Leaf] = {}
         self._noted: dict[str, Noted] = {}
         self.announced: dict[str, Announce] = {}
@@ -79,13 +80,13 @@ class FleetBook:
         return {
             name: source(leaf.domain, cls, record.epoch)
             for name, leaf, cls, record in self._records()
-            if record.stream == stream and leaf.domain not in self.capped
+            if record.stream == stream and leaf.domain not in self.capped | self.revoked
         }
 
     def sources_of(self, domain: str) -> dict[str, dict[str, Source]]:
         """The sources of one leaf, by aggregate and the name of the leaf's stream."""
         found: dict[str, dict[str, Source]] = {}
-        leaf = self.leaves.get(domain) if domain not in self.capped else None
+        leaf = self.leaves.get(domain) if domain not in self.capped | self.revoked else None
         for cls, record in leaf.classes.items() if leaf else ():
             one = source(domain, cls, record.epoch)
             found.setdefault(record.stream, {})[one["name"]] = one

@@ -8,14 +8,14 @@ asks nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from agent.contract import ACCOUNT, ContractError
 
-CONNECT: Final = f"$SYS.ACCOUNT.{ACCOUNT}.CONNECT"
-DISCONNECT: Final = f"$SYS.ACCOUNT.{ACCOUNT}.DISCONNECT"
+CONNECT: Final = "$SYS.ACCOUNT.{}.CONNECT"
+DISCONNECT: Final = "$SYS.ACCOUNT.{}.DISCONNECT"
 LEAFZ: Final = "$SYS.REQ.SERVER.PING.LEAFZ"
 
 LinkId = tuple[str, int]
@@ -56,14 +56,14 @@ class Link:
     received: int
 
 
-def parse_links(data: bytes) -> dict[LinkId, Link]:
-    """All links in an answer to LEAFZ. Raises `ContractError`."""
+def parse_links(data: bytes, accounts: Collection[str] = (ACCOUNT,)) -> dict[LinkId, Link]:
+    """All links to these accounts in an answer to LEAFZ. Raises `ContractError`."""
     try:
         answer: Mapping[str, Any] = json.loads(data)["data"]
         return {
             (answer["server_id"], one["id"]): Link(one["name"], int(one.get("in_bytes", 0)))
             for one in answer.get("leafs") or []
-            if one.get("account") == ACCOUNT
+            if one.get("account") in accounts
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ContractError(f"LEAFZ answer {data[:160]!r} is not understood: {error!r}") from None

@@ -16,6 +16,7 @@ from agent.registrar.gathered import gathered
 from agent.registrar.problems import Problems
 
 _STREAM: Final = f"KV_{FLEET_BUCKET}"
+_LET_IN: Final = f"$KV.{FLEET_BUCKET}.let.in"
 
 Record = TypeVar("Record")
 
@@ -64,6 +65,16 @@ class FleetStore:
         """What is noted of these aggregates. Raises `ApiError` or `UnavailableError`."""
         found = await gathered(lambda name: self._load(_noted_subject(name), name, decode_noted), streams)
         return {one.stream: one for one in found if one is not None}
+
+    async def let_in(self) -> frozenset[str] | None:
+        """The keys that were let in when this was stored last, None where it never was. Raises `ApiError` or
+        `UnavailableError`."""
+        message = await self._js.get_message(_STREAM, last_by_subject=_LET_IN)
+        return None if message is None else frozenset(message.data.decode(errors="replace").split())
+
+    async def save_let_in(self, keys: Iterable[str]) -> None:
+        """Replace the keys that are let in. Raises `ApiError` or `UnavailableError`."""
+        await self._js.publish(_LET_IN, "\n".join(sorted(keys)).encode())
 
     async def _load(self, subject: str, what: str, decode: Callable[[bytes], Record]) -> Record | None:
         message = await self._js.get_message(_STREAM, last_by_subject=subject)

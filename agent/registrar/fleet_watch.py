@@ -4,7 +4,7 @@ the hub's server."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import nats.errors
@@ -26,6 +26,7 @@ from agent.registrar.fleet_events import (
     parse_event,
     parse_links,
 )
+from agent.registrar.link_cutter import LinkCutter
 from agent.registrar.problems import Problems
 from agent.registrar.quota import Quota, sentence
 
@@ -37,8 +38,9 @@ _ABOUT: Final = "system account"
 
 
 class FleetWatch:
-    """`keys` gives the domain of a link's public key; the hub has so many `servers`. With a `quota` it counts
-    what the leaves send."""
+    """`keys` gives the domain of a link's public key; the links are in these `accounts`, and `cutter` ends
+    those that are let in no more. The hub has so many `servers`. With a `quota` it counts what the leaves
+    send."""
 
     def __init__(
         self,
@@ -47,6 +49,8 @@ class FleetWatch:
         book: FleetBook,
         aggregates: Aggregates,
         problems: Problems,
+        cutter: LinkCutter,
+        accounts: Collection[str],
         servers: int = 1,
         quota: Quota | None = None,
     ) -> None:
@@ -56,6 +60,8 @@ class FleetWatch:
         self._book = book
         self._aggregates = aggregates
         self._problems = problems
+        self._cutter = cutter
+        self._accounts = accounts
         self._servers = servers
         self._quota = quota
         self._linked_at: dict[str, float] = {}
@@ -77,8 +83,11 @@ class FleetWatch:
         """Watch until cancelled."""
         if self._nc is None:
             return
-        for subject in (CONNECT, DISCONNECT):
-            await self._nc.subscribe(subject, cb=self._on_event, pending_msgs_limit=_PENDING)
+        for account in self._accounts:
+            for subject in (CONNECT, DISCONNECT):
+                await self._nc.subscribe(
+                    subject.format(account), cb=self._on_event, pending_msgs_limit=_PENDING
+                )
         while True:
             asked = await self._due()
             self._look.clear()
@@ -92,6 +101,9 @@ class FleetWatch:
                 await asyncio.sleep(_AGAIN_SECONDS)
             else:
                 self._problems.end(_ABOUT, "the hub's server says which leaves are linked")
+                if not self._cutter.settled:
+                    self._look.set()
+                    await asyncio.sleep(_AGAIN_SECONDS)
 
     async def _due(self) -> bool:
         """Wait until somebody wants a look (True) or traffic is to be counted (False)."""
@@ -105,6 +117,8 @@ class FleetWatch:
     async def _ask(self, nc: Client, *, anew: bool) -> None:
         domains = {server_name(leaf.domain, leaf.machine): leaf.domain for leaf in self._book.leaves.values()}
         links = await self._links(nc)
+        if anew:
+            await self._cutter.settle(links)
         self.links.replace(links, domains)
         if self._quota is not None:
             self._count(self._quota, links)
@@ -125,7 +139,7 @@ class FleetWatch:
         answered = asyncio.Event()
 
         async def take(msg: Msg) -> None:
-            answers.append(parse_links(msg.data))
+            answers.append(parse_links(msg.data, self._accounts))
             if len(answers) == self._servers:
                 answered.set()
 
@@ -163,7 +177,9 @@ class FleetWatch:
             return
         if event is None:
             return
-        if msg.subject == CONNECT:
+        if msg.subject.endswith(".CONNECT"):
+            if await self._cutter.refuses(event):
+                return
             self._connected(event)
         elif (domain := self.links.disconnected(event)) is not None:
             self._aggregates.unlinked(domain)

@@ -14,13 +14,15 @@ from nats.aio.msg import Msg
 from structlog.typing import FilteringBoundLogger
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_exponential
 
-from agent.config import Config, aggregates
+from agent.config import Config, aggregates, members_digest
 from agent.contract import (
+    ACCOUNT,
     VERSION,
     ContractError,
     announce_subject,
     committed_subject,
     cursor_subject,
+    tenant_account,
     verify_subject,
 )
 from agent.jetstream import JetStream, JetStreamError
@@ -30,10 +32,12 @@ from agent.registrar.aggregates import Aggregates
 from agent.registrar.announcements import Announcements
 from agent.registrar.command_consumers import CommandConsumers
 from agent.registrar.cursors import Cursors
+from agent.registrar.fleet import REVOKED
 from agent.registrar.fleet_book import FleetBook
 from agent.registrar.fleet_store import FleetStore
 from agent.registrar.fleet_watch import FleetWatch
 from agent.registrar.horizon import HubHorizon
+from agent.registrar.link_cutter import LinkCutter
 from agent.registrar.metrics import RegistrarMetrics
 from agent.registrar.problems import Problems
 from agent.registrar.purging import Purging
@@ -69,7 +73,7 @@ class Registrar:
         self._metrics = RegistrarMetrics(metrics.registry)
         self._problems = Problems(log)
         self._js = js = JetStream(nc)
-        self._book = FleetBook()
+        self._book = FleetBook({leaf.domain for leaf in config.leaf if not leaf.key})
         self._store = FleetStore(js, self._replicas, self._problems)
         self._aggregates = Aggregates(
             js,
@@ -85,13 +89,23 @@ class Registrar:
         self._announcements = Announcements(
             js, self._book, self._store, self._aggregates, self._classes, self._problems
         )
+        self._configured = members_digest(config.leaf)
+        self._cutter = LinkCutter(
+            system_nc,
+            self._store,
+            frozenset(leaf.key for leaf in config.leaf if leaf.key),
+            {key: leaf.domain for leaf in config.leaf for key in leaf.revoked},
+            log,
+        )
         limit = config.registrar.bytes_per_hour
         self._watch = FleetWatch(
             system_nc,
-            {leaf.key: leaf.domain for leaf in config.leaf},
+            {leaf.key: leaf.domain for leaf in config.leaf if leaf.key},
             self._book,
             self._aggregates,
             self._problems,
+            self._cutter,
+            [ACCOUNT, *sorted({tenant_account(leaf.tenant) for leaf in config.leaf if leaf.tenant})],
             self._replicas,
             None if limit is None else Quota(limit),
         )
@@ -169,7 +183,7 @@ class Registrar:
         troubles = {domain: words for domain in self._classes if (words := self._trouble(domain))}
         now, free = _now(), self._free()
         ahead = {name: self._horizon.words(name, free, now) for name in self._horizon.names()}
-        return fleet_status(
+        fleet = fleet_status(
             self._classes,
             self._book.leaves,
             self._book.announced,
@@ -179,6 +193,7 @@ class Registrar:
             ahead,
             self.trouble(),
         )
+        return {**fleet, "configured": self._configured, "links_settled": self._cutter.settled}
 
     def trouble(self) -> str | None:
         """Why no leaf can be taken in, None where they can."""
@@ -186,6 +201,8 @@ class Registrar:
 
     def _trouble(self, domain: str) -> str | None:
         """What is wrong with a leaf, in one sentence; the gravest where there are several."""
+        if domain in self._book.revoked:
+            return REVOKED.format(domain=domain)
         keys = (f"rival of {domain}", about(domain), f"quota of {domain}", f"links of {domain}")
         said = next((words for key in keys if (words := self._problems.of(key))), None)
         return said or self._aggregates.trouble(domain)

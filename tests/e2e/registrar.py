@@ -149,16 +149,23 @@ class HubHand:
 
     @asynccontextmanager
     async def registrar(
-        self, *, knows_leaves: bool = True, version: str | None = None, **settings: Any
+        self,
+        *,
+        knows_leaves: bool = True,
+        members: list[LeafMember] | None = None,
+        version: str | None = None,
+        **settings: Any,
     ) -> AsyncIterator[Registrar]:
-        """A registrar that runs as long as the context, on connections of its own. Its server says that it is
-        of a `version`; `settings` are those of `[registrar]`."""
+        """A registrar that runs as long as the context, on connections of its own. Its leaves are those that
+        its server lets in, or these `members`. Its server says that it is of a `version`; `settings` are
+        those of `[registrar]`."""
         self.metrics = Metrics()
         hub = self.world.hub
         config = Config(
             domain="hub",
             role="hub",
-            leaf=[
+            leaf=members
+            or [
                 LeafMember(user.domain, user.key, list(user.classes))
                 for user in hub.config.leaves
                 if knows_leaves

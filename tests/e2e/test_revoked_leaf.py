@@ -1,0 +1,106 @@
+"""The key of a leaf is revoked, and replaced by another: who is let in, and what becomes of the readings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from structlog.testing import capture_logs
+
+from agent.config import LeafMember
+from agent.contract import announce_subject, leaf_stream
+from agent.server.keys import ensure_key
+from agent.server.setup import leaf_users
+from agent.server.values import HubConfig, LeafConfig
+from tests.e2e.registrar import HubHand, LeafHand, hub_of
+from tests.e2e.test_rogue_leaf import run_open_server
+from tests.servers import Hub, Leaf, World, is_answered, until
+
+
+async def configure(hub: Hub, members: list[LeafMember]) -> None:
+    """Have the hub's server read the leaves anew, without a restart."""
+    config = hub.server.config
+    assert isinstance(config, HubConfig)
+    hub.server.config = replace(config, leaves=leaf_users(members))
+    assert await hub.server.start() == "reloaded"
+
+
+def refusals(leaf: Leaf) -> int:
+    """How often the hub's server did not let this leaf in, by the leaf's own log."""
+    return (leaf.directory / "nats-server.log").read_text().count("Authorization Violation")
+
+
+async def test_a_revoked_leaf_is_cut_off_and_comes_back_only_with_another_key_losing_nothing(
+    two_leaves: World, tmp_path: Path
+) -> None:
+    hub, (leaf, other) = await hub_of(two_leaves), two_leaves.leaves.values()
+    old, new = (ensure_key(path) for path in (leaf.config.link_key_file, tmp_path / "new"))
+    honest = LeafMember("edge-2", ensure_key(other.config.link_key_file))
+    one, two = await LeafHand.make(leaf), await LeafHand.make(other)
+    async with hub.registrar(members=[LeafMember("edge-1", old), honest]):
+        for hand in (one, two):
+            await hand.announce()
+            await hub.holds(hand.domain, await hand.store(3))
+
+    members = [LeafMember("edge-1", revoked=[old]), honest]
+    await configure(two_leaves.hub, members)
+    assert await leaf.linked(), "the server alone leaves links as they are"
+    async with hub.registrar(members=members) as registrar:
+        await until(lambda: refusals(leaf) > 1, "it was turned away more than once")
+        assert not await leaf.linked()
+        seq = await one.store(2)
+        await other.wait_linked()
+        assert "Kicked" in (two_leaves.hub.directory / "nats-server.log").read_text()
+        await hub.holds("edge-2", await two.store(2))
+        assert "revoked" in registrar.status()["leaves"]["edge-1"]["state"]
+        await until(lambda: sources(hub, {"edge-2"}), "its source is gone")
+        assert (await hub.aggregate()).messages == 8, "what it had sent stays"
+
+    members = [LeafMember("edge-1", new, revoked=[old]), honest]
+    await configure(two_leaves.hub, members)
+    assert isinstance(leaf.server.config, LeafConfig)
+    leaf.server.config = replace(leaf.server.config, link_key_file=tmp_path / "new")
+    await leaf.server.start()
+    async with hub.registrar(members=members):
+        await leaf.wait_linked()
+        again = LeafHand(leaf, await leaf.connect("agent"))
+        again.epoch = one.epoch
+        assert (await again.announce()).agreed is None
+        await hub.holds("edge-1", seq)
+        assert (await hub.aggregate()).messages == 10
+        await leaf.stop()
+        async with run_open_server(leaf, tmp_path / "rogue") as owner:
+            log = tmp_path / "rogue" / "out"
+            await until(lambda: "Authorization Violation" in log.read_text(), "the old key is refused")
+            assert not await is_answered(owner, announce_subject("edge-1"))
+
+
+async def sources(hub: HubHand, domains: set[str]) -> bool:
+    """Whether the aggregate has the sources of these leaves and of no other."""
+    names = {one["name"] for one in (await hub.aggregate()).config.get("sources") or []}
+    return names == {leaf_stream(domain, "normal") for domain in domains}
+
+
+async def test_a_server_that_still_lets_a_revoked_key_in_has_its_link_cut_whenever_it_comes(
+    world: World,
+) -> None:
+    hub, leaf = await hub_of(world), world.leaf
+    key = ensure_key(leaf.config.link_key_file)
+    with capture_logs() as logs:
+        async with hub.registrar(members=[LeafMember("edge-1", revoked=[key])]):
+
+            def cut() -> bool:
+                return sum("revoked key was let in" in one["event"] for one in logs) > 1
+
+            await until(cut, "its link was cut again")
+
+
+async def test_links_stay_when_no_key_has_gone(world: World) -> None:
+    hub, leaf = await hub_of(world), world.leaf
+    key = ensure_key(leaf.config.link_key_file)
+    for _ in range(2):
+        async with hub.registrar(members=[LeafMember("edge-1", key)]) as registrar:
+            await until(lambda: bool(registrar.status()["links_settled"]), "it looked at the links")
+    assert await leaf.linked()
+    assert refusals(leaf) == 0
+    assert "Kicked" not in (world.hub.directory / "nats-server.log").read_text()
