@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,9 +26,9 @@ from hub_jobs.repeat import repeated
 from hub_jobs.tables import Table, ensure_table, frame, open_table
 from hub_jobs.tables.changes import changed_files
 from hub_jobs.tables.compaction import without
-from hub_jobs.tables.parquet import PartFile, PartWriter
 from hub_jobs.tables.scan import Condition, file_paths
 from hub_jobs.tables.schemas import TIME
+from hub_jobs.tables.writing import written
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -156,30 +156,10 @@ def _put(lake: Path, name: str, units: list[datetime], length: timedelta, made: 
     def mine(rows: pa.Table) -> pa.Array:
         return pc.is_in(pc.floor_temporal(rows["window"].cast(TIME), unit=unit), value_set=marks)
 
-    written = _written(made.sort("window"), lake, name)
+    files = written(made.sort("window"), lake, name)
     where: list[Condition] = [("window", ">=", units[0]), ("window", "<", units[-1] + length)]
     old = without(lake, table, mine, ["window"], where)
-    table.rewrite([*written, *old.kept], old.replaced, changed=True)
-
-
-def _written(made: DataFrame, lake: Path, name: str) -> list[PartFile]:
-    """Write rows in tasks; the files that no commit names yet."""
-    from hub_jobs.tables.schemas import SCHEMAS
-
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with PartWriter(lake, name) as writer:
-            for batch in batches:
-                writer.write(_shaped(batch, SCHEMAS[name]))
-        for file in writer.files:
-            yield pa.RecordBatch.from_pylist([file._asdict()])
-
-    schema = "table string, path string, size long, rows long, modified long, stats string"
-    return [PartFile(**row.asDict()) for row in made.mapInArrow(write, schema).collect()]
-
-
-def _shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
-    rows: Any = pa.Table.from_batches([batch])
-    return pa.table([rows[field.name].cast(field.type) for field in schema], schema=schema)
+    table.rewrite([*files, *old.kept], old.replaced, changed=True)
 
 
 if __name__ == "__main__":
