@@ -26,6 +26,7 @@ from hub_jobs.tables import Condition, ConflictError, Table, ensure_table, open_
 from hub_jobs.tables import clocks as clock_table
 from hub_jobs.tables.compaction import without
 from hub_jobs.tables.scan import batches, file_paths, rows
+from hub_jobs.times import moment
 from hub_jobs.transforms.again import BATCH, MESSAGE, PLACE, Again, chosen, keys
 from hub_jobs.transforms.clocks import Corrections
 from hub_jobs.transforms.messages import Reason
@@ -190,24 +191,14 @@ def _options(argv: Sequence[str] | None) -> Options:
     parser.add_argument("--created", help="one incarnation of it only, as the column says")
     parser.add_argument("--from-seq", type=int, metavar="N", help="the first hub sequence")
     parser.add_argument("--to-seq", type=int, metavar="N", help="the last hub sequence")
-    parser.add_argument("--since", type=_moment, metavar="TIME", help="arrived at or after, RFC 3339")
-    parser.add_argument("--until", type=_moment, metavar="TIME", help="arrived at or before, RFC 3339")
+    parser.add_argument("--since", type=moment, metavar="TIME", help="arrived at or after, RFC 3339")
+    parser.add_argument("--until", type=moment, metavar="TIME", help="arrived at or before, RFC 3339")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
     given = parser.parse_args(argv)
     bounds = (given.from_seq, given.to_seq, given.since, given.until)
     if all(one is None for one in bounds):
         parser.error("give a range: --from-seq, --to-seq, --since or --until")
     return Options(given.lake.absolute(), given.stream, given.created, *bounds, given.dry_run)
-
-
-def _moment(text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time; write 2026-11-21T06:00:00Z") from error
-    if moment.tzinfo is None:
-        raise argparse.ArgumentTypeError(f"{text!r} has no offset; write 2026-11-21T06:00:00Z")
-    return moment
 
 
 if __name__ == "__main__":
