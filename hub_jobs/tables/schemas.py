@@ -162,6 +162,35 @@ AUDIT_HOURS: Final = pa.schema(
 """A row a domain, class and hour of one audit, in readings; `lost` in batches. `state` is the worst that
 holds of `missing`, `doubled`, `pending`, `late`, or else `complete`."""
 
+GAPS: Final = pa.schema(
+    [
+        ("at", TIME),
+        ("kind", pa.string()),
+        ("since", TIME),
+        ("until", TIME),
+        ("domain", pa.string()),
+        ("device", pa.string()),
+        ("metric", pa.string()),
+        ("tags", pa.map_(pa.string(), pa.string())),
+        ("readings", pa.int64()),
+        ("usual", pa.float64()),
+        ("median", pa.float64()),
+        ("p95", pa.float64()),
+        ("holes", pa.int64()),
+        ("missing", pa.int64()),
+        ("open", pa.bool_()),
+        ("series", pa.int64()),
+        ("silent", pa.bool_()),
+    ]
+)
+"""What one look at a window of readings found, by `kind`; intervals in seconds. `series`: one with readings
+in the window, which is from `since` to `until`; how many, its `usual` interval, the `median` and `p95`, its
+`holes` and about how many readings are `missing` in them. `hole`: from the reading before it to the one
+after it, or to the end of the window where it is `open`. `device` (`metric` and `tags` are null): from its
+last reading to the end of the window; how many `series` it has, the usual interval of the quickest, and
+whether it is `silent`, null where nothing is usual; the holes in which its series end are then not told
+again."""
+
 ROLLUP: Final = pa.schema(
     [
         ("window", TIME),
@@ -199,6 +228,7 @@ SCHEMAS: Final = {
     "seen": SEEN,
     "audit": AUDIT,
     "audit_hours": AUDIT_HOURS,
+    "gaps": GAPS,
     "rollup_1m": ROLLUP,
     "rollup_1h": ROLLUP,
     "rollup_1d": ROLLUP,
@@ -212,6 +242,7 @@ STATISTICS: Final = {
     "seen": ("space",),
     "audit": ("at", "domain"),
     "audit_hours": ("at", "domain", "hour"),
+    "gaps": ("at", "since", "until", "domain"),
     "rollup_1m": ("window", "domain"),
     "rollup_1h": ("window", "domain"),
     "rollup_1d": ("window", "domain"),

@@ -1,0 +1,135 @@
+"""`gaps` with real Spark, over readings that came through bronze and refine."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.contract import COMMAND_METRIC, Exit
+from hub_jobs import gaps
+from tests.spark.lakes import contents
+from tests.spark.plants import Sent, bronze, every, fill, ns
+from tests.unit.hub_jobs.rows import direct_row
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
+
+START = datetime(2026, 11, 21, tzinfo=UTC)
+END = START + timedelta(hours=6)
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+AWAY = (START + 2 * HOUR, START + 2 * HOUR + 30 * MINUTE)
+
+
+def plant() -> list[Sent]:
+    """Six hours of devices that each do something else, and what some of them did before."""
+    before = START - timedelta(days=1)
+    steady = every(START - HOUR, END, MINUTE, but=AWAY)
+    sent = [Sent(ts, "pump-1", metric, 1.0) for ts in steady for metric in ("flow", "heat")]
+    # Two readings of one moment are no interval of nothing.
+    sent += [Sent(ts, "pump-1", "flow", 2.0) for ts in steady]
+    # A sensor that fails while its device goes on.
+    sent += [
+        Sent(ts, "pump-1", "shake", 1.0, tags=(("axis", "x"),))
+        for ts in every(START, START + 3 * HOUR, MINUTE)
+    ]
+    late = START + 3 * HOUR
+    sent += [
+        Sent(ts, "pump-2", "heat", 1.0, 2 * HOUR if ts >= late else timedelta(milliseconds=500))
+        for ts in every(START, START + 4 * HOUR, MINUTE)
+    ]
+    # Known from before: one that was due again, one whose time has not come, and an answer to a command.
+    sent += [Sent(before + at * HOUR, "pump-3", "heat", 1.0) for at in range(8)]
+    sent += [Sent(START - HOUR - at * 5 * HOUR, "pump-4", "level", 1.0) for at in range(7)]
+    sent.append(Sent(before, "edge-1", COMMAND_METRIC, "{}", tags=(("id", "1"),)))
+    # Events: three in three seconds, each ten minutes.
+    door = every(START, END, 10 * MINUTE)
+    sent += [Sent(ts + timedelta(seconds=at), "door", "open", True) for ts in door for at in range(3)]
+    sent.append(Sent(START + HOUR, "once", "hello", "world", timedelta(seconds=-10)))
+    # A whole domain that is gone.
+    gone = every(START, START + HOUR, MINUTE)
+    return sent + [Sent(ts, f"fan-{at}", "turns", 1.0, domain="edge-2") for ts in gone for at in range(2)]
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory, spark: object) -> Path:
+    where = tmp_path_factory.mktemp("gaps")
+    rows = bronze(plant())
+    for at, arrived in enumerate((END - MINUTE, END + MINUTE)):
+        rows.append(direct_row(b"21.5", arrived=ns(arrived) // 1000, source_seq=100_000 + at))
+    fill(where, rows)
+    return where
+
+
+def looked(lake: Path, *arguments: str) -> dict[str, Any]:
+    report = lake / "gaps.json"
+    times = ["--from", START.isoformat(), "--to", END.isoformat()]
+    assert gaps.main(["--lake", str(lake), "--json", str(report), *times, *arguments]) is Exit.WELL
+    found: dict[str, Any] = json.loads(report.read_text())
+    return found
+
+
+def test_who_is_silent_what_has_holes_and_what_came_late_is_told_and_kept(
+    lake: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = looked(lake)
+    lines = capsys.readouterr().out.splitlines()
+
+    assert found["totals"] == {
+        "devices": 9,
+        "silent": 4,
+        "unjudged": 2,
+        "series": 9,
+        "holes": 3,
+        "missing": 2 * 29 + 180,
+    }
+    assert [(one["domain"], one["devices"], one["silent"]) for one in found["sites"]] == [
+        ("edge-2", 2, 2),
+        ("edge-1", 7, 2),
+    ]
+    assert [(one["device"], one["since"], one["usual"]) for one in found["silent"]] == [
+        ("pump-2", "2026-11-21T03:59:00Z", 60.0),
+        ("pump-3", "2026-11-20T07:00:00Z", 3_600.0),
+    ]
+    holes = [
+        (one["metric"], one["series"], one["open"], one["seconds"], one["missing"]) for one in found["holes"]
+    ]
+    assert holes == [("shake", 1, True, 10_860.0, 180), ("flow", 2, False, 1_800.0, 58)]
+    series = {(one["device"], one["metric"]): one for one in found["series"]}
+    flow, door = series["pump-1", "flow"], series["door", "open"]
+    assert (flow["readings"], flow["median"], flow["p95"], flow["holes"]) == (331, 60.0, 60.0, 1)
+    assert (door["readings"], door["median"], door["p95"], door["holes"]) == (108, 1.0, 598.0, 0)
+    assert series["pump-1", "shake"]["tags"] == {"axis": "x"}
+    late = {one["domain"]: one for one in found["lateness"]}
+    counts = {name: count for name, count in late["edge-1"]["counts"].items() if count}
+    # All of pump-1 (flow twice), the door; pump-2 quick at first and two hours late in the end; the direct
+    # message has no time of its own.
+    assert counts == {"ahead": 1, "to_1": 180, "to_10": 3 * 331 + 180 + 108, "to_86400": 60}
+    assert late["edge-1"]["worst"] == 7_200
+    assert late["edge-2"]["counts"]["to_10"] == 120
+
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert lines[0] == "2026-11-21 00:00 to 2026-11-21 06:00 UTC: 2 domains, 9 devices, 9 series"
+
+    rows = contents(lake, "gaps", "kind", "device", "metric", "open", "silent", "missing")
+    assert sorted(one for one in rows if one[0] == "hole") == [
+        ("hole", "pump-1", "flow", False, None, 29),
+        ("hole", "pump-1", "heat", False, None, 29),
+        ("hole", "pump-1", "shake", True, None, 180),
+    ]
+    silent = {one[1]: one[4] for one in rows if one[0] == "device"}
+    assert silent == dict.fromkeys(("fan-0", "fan-1", "pump-2", "pump-3"), True) | dict.fromkeys(
+        ("pump-1", "pump-4", "door"), False
+    ) | dict.fromkeys(("once", "pump"))
+    assert sum(one[0] == "series" for one in rows) == 9
+
+
+def test_what_the_hub_has_not_taken_in_yet_is_no_silence(lake: Path) -> None:
+    """A look that would go on until tomorrow ends when the newest reading arrived."""
+    newest = END + MINUTE
+    options = gaps.Options(lake, None, END + 24 * HOUR, HOUR, 3.0, None, None)
+    assert gaps.window(options, newest) == (newest - 24 * HOUR, newest)
+    assert gaps.main(["--lake", str(lake), "--from", (END + HOUR).isoformat()]) is Exit.USAGE
