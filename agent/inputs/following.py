@@ -114,7 +114,7 @@ class Following:
         self._round = []
         before = set(self._before.values())
         for key, end in sorted(parse_positions(until).items()):
-            if end in before or not end.offset:
+            if end in before or not end.offset or _is_in_copy(end, self._before.get(key)):
                 continue
             found = self._find(key, end, now)
             if found is None:
@@ -132,8 +132,11 @@ class Following:
         for tail in tails:
             piece = read_again(tail.follower.path, end, self._before.values(), self._before.get(key), now)
             if piece is not None:
-                # By now the file may be followed at another path than the one at which it was read.
-                return next((one for one in tails if one.follower.inode == end.inode), tail), piece
+                # By now the file may be followed at another path than the one at which it was read; and the
+                # place of a file that was copied and truncated has the inode of one that is read anew.
+                there = [one for one in tails if one.follower.path == piece.file]
+                same = [one for one in tails if one.follower.inode == end.inode]
+                return next(iter([*there, *same]), tail), piece
         return None
 
     def _read(self, now: float, gathered: Gathered) -> None:
@@ -182,6 +185,11 @@ class Following:
             if place is not None:
                 records.append(tail.record(place))
         return encode(itertools.chain(records, self._roster.unclaimed()))
+
+
+def _is_in_copy(end: Position, before: Position | None) -> bool:
+    """Whether nothing was read between two positions at one path, of which the later is in a copy."""
+    return before is not None and (end.offset, end.fingerprint) == (before.offset, before.fingerprint)
 
 
 def _note(look: Look, tail: Tail, gathered: Gathered) -> None:

@@ -257,6 +257,16 @@ def test_a_file_that_is_copied_and_truncated_before_a_piece_of_it_begins_in_the_
     course.teardown()
 
 
+def test_a_file_whose_place_is_in_its_copy_has_no_piece_that_is_read_again() -> None:
+    course = RotatedFilesMatchToo()
+    course.begin({"a"})
+    course.rotate_by_copying_and_truncating("a")
+    course.write("a", 1)
+    course.rename_to_another_path_that_is_followed("a", again=False, looks=0, scans=False)
+    course.die_between_parts()
+    course.teardown()
+
+
 def test_files_take_turns_and_share_a_batch(tmp_path: Path, reader_of: Callable[..., Reader]) -> None:
     reader = reader_of(tmp_path / "*.log")
     long = "x" * 1000 + "\n"
