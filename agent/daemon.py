@@ -8,7 +8,7 @@ import fcntl
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,12 +18,13 @@ import uvloop
 
 from agent import state as state_file
 from agent.admin.server import AdminServer
-from agent.commands.verb import Reload
 from agent.config import Config, listen_address
 from agent.contract import Exit
+from agent.doors import DOORS
 from agent.intake import Input
 from agent.link.windows import Windows
 from agent.metrics import Metrics
+from agent.reload import KEPT_SECONDS, Applied, Files, Reloader
 from agent.server import permissions
 from agent.server.binary import ServerError
 from agent.server.gate import LinkGate
@@ -48,6 +49,9 @@ class Role(Protocol):
     async def run(self, stopping: asyncio.Event) -> None:
         """Run until `stopping` is set, then end in order."""
 
+    async def apply(self, new: Applied) -> None:
+        """Let a configuration hold of which only inputs, rules and logging are others."""
+
     def status(self) -> Mapping[str, Any]:
         """What `/status` shows."""
 
@@ -59,20 +63,20 @@ class InUseError(Exception):
     """Another agent works with this state directory."""
 
 
-def run(config: Config, inputs: Sequence[Input], metrics: Metrics, problems: Callable[[], list[str]]) -> Exit:
-    """Run the agent until SIGTERM or SIGINT (a leaf: or SIGHUP); returns its exit code. What stands in the
-    way of a start is logged. `problems` says what stands in the way of running with the configuration file as
-    it is now: an agent that is told to take it anew, a hub by SIGHUP, ends in order, and its process becomes
-    the new agent."""
+def run(config: Config, inputs: Sequence[Input], metrics: Metrics, files: Files) -> Exit:
+    """Run the agent until SIGTERM or SIGINT; returns its exit code. What stands in the way of a start is
+    logged. On SIGHUP the configuration is taken anew from its `files`; where the agent has to start again for
+    it, it ends in order, and its process becomes the new agent, with what it listened on."""
     again = asyncio.Event()
     try:
         config.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _only_one(config.state_dir), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(config, inputs, metrics, problems, again))
+            runner.run(_serve(config, inputs, metrics, Reloader(config, files), again))
     except Exception as error:
         return _told(_alone(error))
     if again.is_set():
-        # The same process, whatever supervises it; what it had open is closed with the exec.
+        # The same process, whatever supervises it; what else it had open is closed with the exec.
+        DOORS.hand_on(os.environ)
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - its own arguments
     return Exit.WELL
 
@@ -133,7 +137,7 @@ async def _serve(
     config: Config,
     inputs: Sequence[Input],
     metrics: Metrics,
-    problems: Callable[[], list[str]],
+    reloader: Reloader,
     again: asyncio.Event,
 ) -> None:
     path = config.state_dir / "state.json"
@@ -141,23 +145,17 @@ async def _serve(
     await state.save()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    loop.add_signal_handler(signal.SIGHUP, reloader.wanted)
+    loop.call_later(KEPT_SECONDS, DOORS.close)
     health = ServerHealth(metrics)
 
     def restart() -> None:
         again.set()
         stopping.set()
 
-    def take_in() -> None:
-        if found := problems():
-            log.error("the configuration is not taken in; the one that runs stays", problems=found)
-        else:
-            restart()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    loop.add_signal_handler(signal.SIGHUP, take_in if config.role == "hub" else stopping.set)
-
-    role = _role(config, state, inputs, metrics, health, Reload(problems, restart))
+    role = _role(config, state, inputs, metrics, health, reloader)
     admin = AdminServer(
         listen_address(config.admin.listen),
         metrics,
@@ -178,8 +176,9 @@ async def _serve(
         if server is not None and config.nats.mqtt.on:
             opening = group.create_task(keep_serving("mqtt", partial(_open_mqtt, server[0], role)))
         log.info("started", domain=config.domain, role=config.role, pid=os.getpid())
+        reloading = group.create_task(reloader.run(role.apply, restart))
         await role.run(stopping)
-        for task in (watching, gating, opening):
+        for task in (watching, gating, opening, reloading):
             if task is not None:
                 task.cancel()
         if server is not None:
@@ -196,7 +195,7 @@ def _role(
     inputs: Sequence[Input],
     metrics: Metrics,
     health: ServerHealth,
-    reload: Reload,
+    reloader: Reloader,
 ) -> Role:
     # Imported here, so that an edge machine does not hold the hub's half in memory.
     if config.role == "hub":
@@ -205,7 +204,7 @@ def _role(
         return Hub(config, metrics, health)
     from agent.leaf import Leaf
 
-    return Leaf(config, state, metrics, inputs, health, reload)
+    return Leaf(config, state, metrics, inputs, health, reloader)
 
 
 async def _open_mqtt(server: EmbeddedServer, role: Role) -> None:

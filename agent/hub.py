@@ -12,12 +12,13 @@ import tenacity
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
-from agent import contract
+from agent import contract, logs
 from agent.config import Config
 from agent.connection import CancellableClient, abort
 from agent.link.declared.service import declared_links
 from agent.metrics import Metrics
 from agent.registrar.service import Registrar
+from agent.reload import Applied
 from agent.server.binary import ServerError
 from agent.server.health import ServerHealth
 from agent.server.setup import identities
@@ -67,6 +68,11 @@ class Hub:
             await registrar.run(stopping)
             if links is not None:
                 links.cancel()
+
+    async def apply(self, new: Applied) -> None:
+        """Let a configuration hold of which only logging is another."""
+        self._config = new.config
+        logs.set_up(new.config.log)
 
     def status(self) -> Mapping[str, Any]:
         """What `/status` shows."""

@@ -10,21 +10,21 @@ from typing import Any
 import structlog
 from nats.aio.client import Client
 
-from agent import contract, streams
+from agent import contract, logs, streams
 from agent.accumulator import Limits
 from agent.bookkeeping import Books
 from agent.burial import Burial
 from agent.clock_keeper import ClockKeeper
 from agent.commands.levers import make_levers
 from agent.commands.runner import CommandRunner, system_clock
-from agent.commands.settings import Settings, this_moment
-from agent.commands.verb import Reload
+from agent.commands.settings import Lever, Settings, this_moment
 from agent.commands.verbs import Controls, make_verbs
 from agent.config import Config
 from agent.connection import Connection
 from agent.discards.service import Discards
 from agent.draining import drain
 from agent.hub_waits import HubWaits
+from agent.input_set import InputSet
 from agent.intake import Input, Level
 from agent.jetstream import JetStream, JetStreamError, StreamInfo
 from agent.known_requests import KnownRequests
@@ -42,12 +42,13 @@ from agent.piece_store import PieceStore
 from agent.pieces import Progress
 from agent.publisher import Publisher
 from agent.recall import Recall
-from agent.reception import Reception, with_rules
+from agent.reception import Front, Reception, with_rules
+from agent.reload import Applied, Reloader
 from agent.sender import Sender
 from agent.server.health import ServerHealth
 from agent.server.setup import identities
 from agent.state import StateFile
-from agent.supervision import Switch, keep_running, keep_serving
+from agent.supervision import keep_running, keep_serving
 from agent.tail import StoredHeaders
 
 _AGAIN_SECONDS = 1.0
@@ -65,9 +66,9 @@ class Leaf:
         metrics: Metrics,
         inputs: Sequence[Input],
         health: ServerHealth,
-        reload: Reload | None = None,
+        reload: Reloader | None = None,
     ) -> None:
-        self._config, self._state, self._metrics, self._inputs = config, state, metrics, inputs
+        self._config, self._state, self._metrics = config, state, metrics
         self._classes = {cls.name: cls for cls in config.class_}
         run = contract.new_run()
         ledgers = {name: ClassLedger(config.domain, name, run) for name in self._classes}
@@ -83,8 +84,8 @@ class Leaf:
         )
         self._books = Books(config.domain, run, ledgers, state, self._discards)
         self._clock = ClockKeeper(config.domain, self._classes, state, metrics, self._discards.stored)
-        levels: dict[str, Level] = {one.name: one.ack for one in config.input}
-        self._levels = Levels(levels, health)
+        self._level = _levels(config)
+        self._levels = Levels(self._level, health)
         self._waits = HubWaits(lambda cls: self.link.board.classes[cls].sentence)
         self._publisher = Publisher(
             Limits(publish.batch_bytes, publish.batch_readings, publish.linger),
@@ -94,7 +95,7 @@ class Leaf:
                 health.refusal(contract.leaf_stream(config.domain, cls)) or self.link.quotas.refusal(cls)
             ),
             ledgers=ledgers,
-            levels=levels,
+            levels=self._level,
             sending=lambda cls: self._sender.held(cls),
             clock=self._clock.look,
             hub=self._waits,
@@ -102,7 +103,7 @@ class Leaf:
         burial = Burial(self._publisher.submit, ledgers, metrics)
         pieces = PieceStore(self._publisher.submit, burial, self._progress, self._books.remember_position)
         self._reception = Reception(config.domain, self._publisher, pieces, burial)
-        self.intake = with_rules(self._reception, config, metrics)
+        self.intake = Front(with_rules(self._reception, config, metrics))
         self._known_requests = KnownRequests(
             config.state_dir / "requests.json", self._publisher, self._classes, self._attached_recall
         )
@@ -149,9 +150,10 @@ class Leaf:
         )
         own = contract.DEFAULT_CLASS if contract.DEFAULT_CLASS in self._classes else next(iter(self._classes))
         self._horizon_report = HorizonReport(self.link.horizon, own, metrics)
-        self._switches = {one.name: Switch() for one in inputs}
-        levers = make_levers(config, self._publisher, self._switches, self.link.keeper)
-        self._settings = Settings(state, levers, this_moment())
+        self._inputs = InputSet(
+            inputs, lambda one, stopping: keep_running(one, self.intake, stopping, metrics)
+        )
+        self._settings = Settings(state, self._levers(), this_moment())
         self._commands = CommandRunner(
             own,
             state,
@@ -200,23 +202,36 @@ class Leaf:
             if self._declared is not None:
                 services["declared links"] = self._declared.run
             tasks += [group.create_task(keep_serving(*service)) for service in services.items()]
-            inputs = [group.create_task(self._take_in(one, taking), name=one.name) for one in self._inputs]
-            inputs += [
+            self._inputs.begin(group)
+            own = [
                 group.create_task(keep_running(one, self._reception, taking, self._metrics), name=one.name)
                 for one in (self._commands, self._horizon_report)
             ]
             await stopping.wait()
             taking.set()
+            self._inputs.stop()
             parts = (self._publisher, self._sender, self._books, self._state)
-            await drain(inputs, *parts, self._config.publish.drain)
+            await drain([*self._inputs.tasks, *own], *parts, self._config.publish.drain)
             self._ending = True
             for task in tasks:
                 task.cancel()
 
-    async def _take_in(self, one: Input, taking: asyncio.Event) -> None:
-        await self._switches[one.name].run(
-            lambda stopping: keep_running(one, self.intake, stopping, self._metrics), taking
-        )
+    async def apply(self, new: Applied) -> None:
+        """Let a configuration hold of which only inputs, rules and logging are others. Inputs that did not
+        change take no notice."""
+        self._config = new.config
+        if new.change.log:
+            logs.set_up(new.config.log)
+        switches = await self._inputs.end(new.change.end)
+        self._level.clear()
+        self._level.update(_levels(new.config))
+        if new.change.rules:
+            self.intake.behind = with_rules(self._reception, new.config, self._metrics)
+        self._inputs.add(new.inputs, switches)
+        self._settings.take(self._levers())
+
+    def _levers(self) -> dict[str, Lever]:
+        return make_levers(self._config, self._publisher, self._inputs.switches, self.link.keeper)
 
     def status(self) -> Mapping[str, Any]:
         """What `/status` shows."""
@@ -238,7 +253,7 @@ class Leaf:
                 *self.link.declared_status(),
                 *(self._declared.status() if self._declared is not None else ()),
             ],
-            "inputs": [one.name for one in self._inputs],
+            "inputs": self._inputs.names,
             "acknowledgement": self._levels.meanings(),
             "settings": self._settings.shown(),
         }
@@ -309,3 +324,7 @@ class Leaf:
         if known is not None and known.created == info.created and info.last > known.seq:
             since = await recall.batches_above(cls, known.seq)
         self._books.recall(cls, info.created, since)
+
+
+def _levels(config: Config) -> dict[str, Level]:
+    return {one.name: one.ack for one in config.input}

@@ -52,6 +52,31 @@ class Reception:
         await self._pieces.store(input_name, cls, chunk, parts)
 
 
+class Front:
+    """The `Intake` that inputs hold: what it hands on to, `behind`, may be another one from one moment to the
+    next."""
+
+    def __init__(self, behind: Intake) -> None:
+        self.behind = behind
+
+    @property
+    def domain(self) -> str:
+        """The domain of this machine."""
+        return self.behind.domain
+
+    async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
+        """Store a chunk, as `Intake.submit` says."""
+        await self.behind.submit(input_name, cls, chunk)
+
+    async def bury(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
+        """Keep what could not be taken, as `Intake.bury` says."""
+        await self.behind.bury(input_name, cls, letters)
+
+    async def position(self, input_name: str) -> Place:
+        """Where an input goes on, as `Intake.position` says."""
+        return await self.behind.position(input_name)
+
+
 def with_rules(core: Reception, config: Config, metrics: Metrics) -> Intake:
     """What inputs hand their readings to: the core's intake, behind the rules where there are any."""
     if not config.rule:

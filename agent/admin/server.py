@@ -17,6 +17,7 @@ import msgspec
 from aiohttp.web import BaseRequest, RequestHandler, Response, Server, StreamResponse
 from prometheus_client.exposition import choose_encoder
 
+from agent.doors import PortServer
 from agent.hosts import Hosts
 from agent.listening import obstacle
 from agent.metrics import Metrics
@@ -58,8 +59,8 @@ class AdminServer:
     async def run(self, stopping: asyncio.Event) -> None:
         """Serve until `stopping` is set. Raises `OSError` when the address can't be listened on."""
         server = _BoundedServer(self._answer)
-        listening = await asyncio.get_running_loop().create_server(server, *self.address)
-        self.address = (self.address[0], listening.sockets[0].getsockname()[1])
+        listening = PortServer(*self.address, server)
+        self.address = (self.address[0], await listening.open())
         try:
             await stopping.wait()
         finally:

@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import partial
+import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import typer
 
 from agent import daemon, logs
 from agent.admin.server import AdminServer
 from agent.cli.configuration import ConfigFile, configuration, end, local_server, read
-from agent.config import Config, ConfigError, listen_address
+from agent.config import Config, listen_address
+from agent.doors import DOORS
 from agent.inputs import make_inputs
 from agent.intake import Input
 from agent.metrics import Metrics
 from agent.server.setup import identities, taken_ports
 
-_FIXED = ("domain", "role", "state_dir")
-"""What a running agent cannot change: its state file would not be that of the new one."""
-
 
 def command(config: ConfigFile) -> None:
-    """Run the agent until SIGTERM or SIGINT, then drain and end. An embedded server goes on running."""
+    """Run the agent until SIGTERM or SIGINT, then drain and end. An embedded server goes on running. SIGHUP
+    takes the configuration anew."""
+    DOORS.receive(os.environ)
     settings = configuration(config)
     logs.set_up(settings.log)
     metrics = Metrics()
     inputs = _inputs(settings, metrics)
-    admin = AdminServer(listen_address(settings.admin.listen), metrics, dict, lambda: (False, ""))
-    if problems := taken_ports(settings) + _checked([*inputs, admin]):
+    if problems := taken_ports(settings) + _checked([*inputs, _admin(settings, metrics)]):
         end(problems)
     inputs += _qos0(settings, metrics)
-    raise typer.Exit(daemon.run(settings, inputs, metrics, partial(_problems, config, settings)))
+    raise typer.Exit(daemon.run(settings, inputs, metrics, _Files(config, metrics)))
 
 
 def _inputs(settings: Config, metrics: Metrics) -> list[Input]:
@@ -54,27 +52,25 @@ def _checked(parts: Iterable[object]) -> list[str]:
     return [problem for check in checks for problem in check()]
 
 
-def _problems(path: Path, running: Config) -> list[str]:
-    """What stands in the way of running with the file as it is now instead of as it was."""
-    try:
-        settings = read(path)
-    except ConfigError as error:
-        return error.problems
-    fixed = [
-        f"{name}: {getattr(settings, name)} cannot take the place of {getattr(running, name)} while the "
-        "agent runs; change it back, or stop the agent first"
-        for name in _FIXED
-        if getattr(settings, name) != getattr(running, name)
-    ]
-    # Who listens where this agent listens now would find the port taken by it.
-    held = {running.admin.listen, *map(_listen, running.input)}
-    inputs = [
-        one
-        for options, one in zip(settings.input, _inputs(settings, Metrics()), strict=True)
-        if _listen(options) is None or _listen(options) not in held
-    ]
-    return fixed + _checked(inputs)
+class _Files:
+    """The configuration file of this agent, and what is made of it."""
+
+    def __init__(self, path: Path, metrics: Metrics) -> None:
+        self._path, self._metrics = path, metrics
+
+    def read(self) -> Config:
+        """The configuration as the file says now. Raises `ConfigError`."""
+        return read(self._path)
+
+    def make(self, config: Config, names: Sequence[str]) -> list[Input]:
+        """The inputs with these names."""
+        wanted = [one for one in config.input if one.name in names]
+        return make_inputs(wanted, self._metrics, local_server(config))
+
+    def problems(self, config: Config, inputs: Sequence[Input], *, anew: bool) -> list[str]:
+        """What stands in the way of these inputs on this machine, and of the agent where it starts anew."""
+        return _checked([*inputs, *([_admin(config, self._metrics)] if anew else [])])
 
 
-def _listen(options: Any) -> str | None:
-    return getattr(options, "listen", None)
+def _admin(config: Config, metrics: Metrics) -> AdminServer:
+    return AdminServer(listen_address(config.admin.listen), metrics, dict, lambda: (False, ""))

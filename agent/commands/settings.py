@@ -60,7 +60,7 @@ class Settings:
         return frozenset(self._levers)
 
     def restore(self) -> None:
-        """Make hold what was set before this start and has not ended."""
+        """Make hold what was set before and has not ended."""
         now = self._now()
         for name, setting in list(self._state.current.settings.items()):
             left = seconds_left(setting, now)
@@ -70,6 +70,11 @@ class Settings:
             else:
                 del self._state.current.settings[name]
                 self._state.mark()
+
+    def take(self, levers: Mapping[str, Lever]) -> None:
+        """Go on with other levers: what holds goes on holding, what there is no lever for any more ends."""
+        self._levers = levers
+        self.restore()
 
     async def put(self, values: Mapping[str, Value], seconds: float) -> None:
         """Make these values hold for a time. Raises `VerbError`, and then nothing has changed."""

@@ -25,15 +25,6 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Reload:
-    """How the agent takes its configuration file anew: `problems` says what stands in the way, `restart`
-    lets it end in order and start again."""
-
-    problems: Callable[[], list[str]]
-    restart: Callable[[], None]
-
-
-@dataclass(frozen=True, slots=True)
 class Verb:
     """`act` carries it out; raises `ArgumentError` or `VerbError`. One that is `harmless` changes nothing, so
     it is run whatever the clock says and although nothing can be written."""

@@ -7,11 +7,13 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from agent.commands.setting_verbs import setting_verbs
 from agent.commands.settings import Settings
-from agent.commands.verb import Reload, Reply, Verb, VerbError, no_arguments
+from agent.commands.verb import Reply, Verb, VerbError, no_arguments
+from agent.reload import Reloader, ReloadError
 
 _MAX_REPORT: Final = 24 * 1024
 
@@ -19,12 +21,12 @@ _MAX_REPORT: Final = 24 * 1024
 @dataclass(frozen=True, slots=True)
 class Controls:
     """What the verbs may do to the agent. `status` is what `/status` shows; `flush` seals all open batches
-    and says how many there were; `reload` is None where nobody can start the agent anew."""
+    and says how many there were; `reload` is None where the agent has no configuration file."""
 
     status: Callable[[], Mapping[str, Any]]
     flush: Callable[[], int]
     settings: Settings
-    reload: Reload | None = None
+    reload: Reloader | None = None
 
 
 def make_verbs(controls: Controls) -> dict[str, Verb]:
@@ -44,11 +46,14 @@ def make_verbs(controls: Controls) -> dict[str, Verb]:
 
     async def reload(args: Mapping[str, Any]) -> Reply:
         no_arguments(args)
-        if controls.reload is None:
-            raise VerbError("this agent was not started by `petiole run`, so it cannot start itself again")
-        if problems := await asyncio.to_thread(controls.reload.problems):
-            raise VerbError(f"the agent goes on as it is; correct its configuration: {'; '.join(problems)}")
-        return Reply("the configuration is valid; the agent starts again with it", controls.reload.restart)
+        reloader = controls.reload
+        if reloader is None:
+            raise VerbError("this agent was not started by `petiole run`, so it has no configuration file")
+        try:
+            planned = await asyncio.to_thread(reloader.plan)
+        except ReloadError as error:
+            raise VerbError(f"the agent goes on as it is; correct its configuration: {error}") from None
+        return Reply(f"the configuration is valid; {planned[0].change}", partial(reloader.take, planned))
 
     return {
         "ping": Verb(ping, harmless=True),

@@ -126,17 +126,21 @@ async def test_reload_takes_a_valid_configuration_and_refuses_another(desk: Desk
         path.write_text(config.replace(str(http), str(other)))
         await desk.send("reload")
         answers = await desk.answers(3)
-        assert answers[2].text == "the configuration is valid; the agent starts again with it"
+        assert answers[2].text == "the configuration is valid; input started anew: http"
         assert [one.outcome.value for one in answers] == ["failed", "failed", "done"]
+        await until(lambda: _listens(other), "it listens where it is told now")
+        assert (await _status(admin))["run"] == first["run"]
+        path.write_text(path.read_text().replace("linger", 'in_flight = "8MiB"\nlinger'))
+        await desk.send("reload")
+        assert (await desk.answers(4))[3].text.endswith("starts again with it, for publish changed")
 
         async def again() -> bool:
             return bool((await _status(admin))["run"] != first["run"])
 
         await until(again, "another run")
         assert process.returncode is None
-        await until(lambda: _listens(other), "it listens where it is told now")
         await desk.send("ping")
-        assert (await desk.answers(4))[3].outcome == "done"
+        assert (await desk.answers(5))[4].outcome == "done"
     finally:
         process.terminate()
         assert await process.wait() == 0

@@ -12,6 +12,7 @@ from aiohttp import StreamReader, web
 from aiohttp.web import BaseRequest, RequestHandler, StreamResponse
 
 from agent.config import ConfigError, listen_address
+from agent.doors import PortServer
 from agent.inputs.http.answers import Answer, at_fault, refused
 from agent.intake import Reason, RefusedError
 from agent.listening import cannot_listen
@@ -152,18 +153,15 @@ class Listener:
         self._server = _Server(handler, max_connections, timeout, on_fault)
         self._period = min(1.0, timeout / 4)
         self._look: asyncio.TimerHandle | None = None
-        self._sockets: asyncio.Server | None = None
+        self._port: PortServer | None = None
 
     async def open(self) -> None:
         """Listen; raises `ConfigError` when that is not possible."""
         address = listen_address(self._listen)
+        handshake = None if self._tls is None else self._handshake
+        self._port = PortServer(*address, self._server, ssl=self._tls, ssl_handshake_timeout=handshake)
         try:
-            self._sockets = await asyncio.get_running_loop().create_server(
-                self._server,
-                *address,
-                ssl=self._tls,
-                ssl_handshake_timeout=None if self._tls is None else self._handshake,
-            )
+            await self._port.open()
         except OSError as error:
             raise ConfigError([cannot_listen(address, error)]) from None
         self._look_at_all()
@@ -185,8 +183,8 @@ class Listener:
 
     def close_door(self) -> None:
         """Take no new connection; those that are there go on."""
-        if self._sockets is not None:
-            self._sockets.close()
+        if self._port is not None:
+            self._port.close()
 
     async def close(self) -> None:
         """Close all connections; answers under way are sent first, within a second."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from agent.config import ConfigError, listen_address
+from agent.doors import DOORS
 from agent.listening import cannot_listen
 
 Scheme = Literal["tcp", "udp", "unix", "unixgram"]
@@ -31,6 +32,11 @@ class Address:
     host: str = ""
     port: int = 0
     path: Path = Path()
+
+    @property
+    def text(self) -> str:
+        """As it is written."""
+        return f"{self.scheme}://{self.path}" if self.is_path else f"{self.scheme}://{self.host}:{self.port}"
 
     @property
     def is_path(self) -> bool:
@@ -83,6 +89,8 @@ def parse_listen(text: str) -> Address:
 
 def obstacles(address: Address) -> Iterator[str]:
     """What stands in the way of listening there, one sentence a problem."""
+    if DOORS.is_free(address.text):
+        return
     if address.is_path:
         yield from _path_obstacles(address.path)
         return
@@ -123,9 +131,12 @@ def taken(path: Path) -> str | None:
 
 
 def open_socket(address: Address, access: Access) -> socket.socket:
-    """A bound socket that does not block, listening if it has connections. What a program that is gone has
-    left at a path is replaced, at once and with its mode set. Raises `ConfigError`."""
+    """A bound socket that does not block, listening if it has connections: the one that was kept for this
+    address, if any. What a program that is gone has left at a path is replaced, at once and with its mode
+    set. Raises `ConfigError`."""
     try:
+        for kept in DOORS.take(address.text):
+            return _taken_over(kept, address, access)
         return _open_path(address, access) if address.is_path else _open_port(address)
     except OSError as error:
         if address.is_path:
@@ -133,6 +144,18 @@ def open_socket(address: Address, access: Access) -> socket.socket:
         raise ConfigError([cannot_listen((address.host, address.port), error)]) from None
     except ValueError as error:
         raise ConfigError([str(error)]) from None
+
+
+def _taken_over(kept: socket.socket, address: Address, access: Access) -> socket.socket:
+    kept.setblocking(False)
+    if address.is_path:
+        try:
+            os.chown(address.path, *access.ids())
+            address.path.chmod(access.mode)
+        except FileNotFoundError:  # removed by somebody: nobody could reach it
+            kept.close()
+            return _open_path(address, access)
+    return kept
 
 
 def _open_port(address: Address) -> socket.socket:

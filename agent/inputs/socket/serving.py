@@ -7,6 +7,7 @@ import contextlib
 import socket
 from collections.abc import Iterator
 
+from agent.doors import DOORS
 from agent.inputs.formats.forms import make_form
 from agent.inputs.gather import MAX_SHARE, Buffer
 from agent.inputs.keeping import Keeper
@@ -88,8 +89,9 @@ def _opened(address: Address, options: SocketOptions) -> Iterator[socket.socket]
     listening = open_socket(address, access(options))
     inode = address.path.lstat().st_ino if address.is_path else 0
     try:
-        yield listening
+        with DOORS.listening(address.text, [listening]):
+            yield listening
     finally:
         listening.close()
-        if address.is_path:
+        if address.is_path and not DOORS.is_kept(address.text):
             remove_socket(address.path, inode)

@@ -1,22 +1,27 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agent.commands.settings import Lever, Settings, this_moment
-from agent.commands.verb import ArgumentError, Reload, VerbError
+from agent.commands.verb import ArgumentError, VerbError
 from agent.commands.verbs import Controls, make_verbs, report
+from agent.config import Config, ConfigError, Log
+from agent.intake import Input
+from agent.reload import Applied, Reloader
 from agent.state import State, StateFile
 
 
 class World:
     """Verbs over settings whose levers note what is moved."""
 
-    def __init__(self, path: Path, reload: Reload | None = None, *, link: bool = True) -> None:
+    def __init__(self, path: Path, reload: Reloader | None = None, *, link: bool = True) -> None:
         self.moved: list[tuple[str, Any]] = []
         names = ["log_level", "linger", "rate_limit", "input.http", *(["link"] if link else [])]
         self.state = StateFile(path / "state.json", State(1, "m", "d"))
@@ -101,17 +106,43 @@ async def test_an_agent_that_does_not_keep_its_link_says_so(tmp_path: Path, verb
         await World(tmp_path, link=False).verbs[verb].act(args)
 
 
+class Files:
+    """A file with this configuration in it, or with problems."""
+
+    def __init__(self, config: Config, problems: list[str] | None = None) -> None:
+        self.config, self.found = config, problems
+
+    def read(self) -> Config:
+        if self.found:
+            raise ConfigError(self.found)
+        return self.config
+
+    def make(self, config: Config, names: Sequence[str]) -> list[Input]:
+        return []
+
+    def problems(self, config: Config, inputs: Sequence[Input], *, anew: bool) -> list[str]:
+        return []
+
+
 async def test_a_configuration_with_problems_is_not_reloaded(tmp_path: Path) -> None:
-    restarted: list[bool] = []
-    bad = Reload(lambda: ["domain: is missing", "x: no"], lambda: restarted.append(True))
+    running = Config("edge-1")
+    bad = Reloader(running, Files(running, ["domain: is missing", "x: no"]))
     with pytest.raises(VerbError, match=r"goes on as it is; .*: domain: is missing; x: no"):
         await World(tmp_path, bad).verbs["reload"].act({})
-    good = Reload(list, lambda: restarted.append(True))
-    reply = await World(tmp_path, good).verbs["reload"].act({})
-    assert restarted == []
-    assert reply.then is not None
-    reply.then()
-    assert restarted == [True]
+
+
+async def test_a_reload_says_what_it_changes_and_does_it_after_the_answer(tmp_path: Path) -> None:
+    reloader = Reloader(Config("edge-1"), Files(Config("edge-1", log=Log("debug"))))
+    reply = await World(tmp_path, reloader).verbs["reload"].act({})
+    assert reply.text == "the configuration is valid; logging taken in"
+    applied: asyncio.Queue[Applied] = asyncio.Queue()
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(reloader.run(applied.put, lambda: None))
+        assert reply.then is not None
+        assert applied.empty()
+        reply.then()
+        assert (await applied.get()).config.log.level == "debug"
+        running.cancel()
 
 
 def test_a_report_leaves_out_what_is_too_long_and_keeps_the_rest() -> None:
