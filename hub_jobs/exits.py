@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Sequence
+from typing import Final
+
+import pyarrow as pa
 
 from agent.contract import Exit
 from hub_jobs.source.wire import ApiError, Denied, Unreachable, WireError
@@ -20,8 +24,12 @@ def ended(name: str, job: Callable[[], Exit]) -> Exit:
         return _failed(name, Exit.UNREACHABLE, error)
     except ApiError as error:
         return _failed(name, Exit.UNREACHABLE if error.code >= 500 else Exit.FAILED, error)
-    except (TableError, WireError, OSError) as error:
+    except (TableError, WireError, OSError, pa.ArrowException) as error:
         return _failed(name, Exit.FAILED, error)
+    except Exception as error:
+        if (reason := _spark_says(error)) is None:
+            raise
+        return _failed(name, Exit.FAILED, reason)
 
 
 def say(name: str, text: str) -> None:
@@ -35,6 +43,21 @@ def listed(items: Sequence[str], most: int = 10) -> str:
     return f"{shown}; and {len(items) - most} more" if len(items) > most else shown
 
 
-def _failed(name: str, code: Exit, error: Exception) -> Exit:
+def _spark_says(error: Exception) -> str | None:
+    """Why a task failed as often as it may, in a line; None for what is not of Spark. The whole of it stands
+    in Spark's own log before."""
+    if type(error).__module__.partition(".")[0] not in ("py4j", "pyspark"):
+        return None
+    lines = [line.strip() for line in str(error).splitlines()]
+    last = [at for at, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
+    # A task in Python ends its traceback with the error; what follows is of the Java machine.
+    told = [line for line in lines[last[-1] if last else 0 :] if _ERROR.match(line)]
+    return f"Spark could not do it: {told[0] if told else lines[0]}"
+
+
+_ERROR: Final = re.compile(r"[\w.]*(Error|Exception|Invalid|NotFound)\b.*: ")
+
+
+def _failed(name: str, code: Exit, error: Exception | str) -> Exit:
     say(name, str(error))
     return code

@@ -7,12 +7,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
+from pathlib import Path
 
 import pyarrow as pa
 
 from agent.contract import HUB_DOMAIN
 from hub_jobs.source.wire import Connection, StreamInfo, read_columns
-from hub_jobs.tables import Condition, Table
+from hub_jobs.tables import Condition, Table, TableError, open_table
 from hub_jobs.tables.scan import files, rows
 from hub_jobs.tables.schemas import TIME
 from hub_jobs.transforms.bronze import digest
@@ -56,6 +57,20 @@ class Incarnation:
     def thinned(self) -> str:
         """The transaction of bronze that says up to which sequence its payloads are dropped."""
         return f"thin:{HUB_DOMAIN}/{self.stream}@{self.created}"
+
+
+def opened(lake: Path) -> Table | None:
+    """Bronze, None before its first commit. Raises `TableError`, also when it was deleted and what came of it
+    was not: a new one would be without all that the hub has purged, and repeats of that would be readings
+    again."""
+    bronze = open_table(lake, "bronze")
+    readings = None if bronze is not None else open_table(lake, "readings")
+    if readings is not None and readings.delta.version() > 0:
+        raise TableError(
+            f"table {lake / 'bronze'} is gone, and {readings.path} holds what came of it: put bronze back "
+            "from a copy, or begin a new lake with what the hub still has"
+        )
+    return bronze
 
 
 def current(bronze: Table, info: StreamInfo, conn: Connection) -> Incarnation:

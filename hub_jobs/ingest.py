@@ -72,6 +72,7 @@ def run(options: Options) -> Exit:
     spark: SparkSession | None = None
     gaps: list[ranges.Range] = []
     while True:
+        incarnations.opened(options.lake)  # refuses to begin bronze anew beside readings
         bronze = ensure_table(options.lake, "bronze")
         with Connection(options.server) as conn:
             info = stream_info(conn, options.stream)

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent.contract import Exit
-from hub_jobs import corrections, passes, repeat, tasks
+from hub_jobs import corrections, incarnations, passes, repeat, tasks
 from hub_jobs.exits import say
 from hub_jobs.repeat import repeated
-from hub_jobs.tables import ConflictError, clocks, ensure_table, open_table, seen
+from hub_jobs.tables import ConflictError, clocks, ensure_table, seen
 from hub_jobs.tables.clocks import Clocks
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def run(lake: Path) -> Exit:
     known: Known | None = None
     done: passes.Pass | None = None
     while True:
-        bronze = open_table(lake, "bronze")
+        bronze = incarnations.opened(lake)
         if bronze is None:
             say(_NAME, f"there is no table {lake / 'bronze'} yet: nothing to do")
             return Exit.WELL

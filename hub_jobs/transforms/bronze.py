@@ -15,6 +15,7 @@ from agent.contract import (
     H_COUNT,
     H_MESSAGE_ID,
     MAX_INT,
+    MAX_UNPACKED_BYTES,
     ContractError,
     Subject,
     parse_message_id,
@@ -135,4 +136,5 @@ def _subject(subject: str) -> Subject | None:
 def _count(value: bytes | None) -> int | None:
     if value is None or not value.isdigit() or len(value) > _COUNT_DIGITS:
         return None
-    return int(value)
+    # A line has a byte at least; sums of what lies larger would pass what a column holds.
+    return count if (count := int(value)) <= MAX_UNPACKED_BYTES else None

@@ -29,7 +29,7 @@ from agent.contract import (
     parse_committed,
 )
 from hub_jobs import ingest, tasks
-from hub_jobs.tables import open_table
+from hub_jobs.tables import ensure_table, open_table
 from tests.servers import World, api, open_world
 from tests.spark.lakes import contents, killed, orphans
 from tests.streams import AGGREGATE, held, make_aggregate, make_leaf_stream
@@ -276,6 +276,11 @@ async def test_what_can_not_be_reached_or_used_is_said_with_its_exit_code(
     fleet.lake.write_text("not a directory")
     assert await fleet.ingest() == Exit.FAILED
     assert f"table {fleet.lake / 'bronze'}" in capfd.readouterr().err
+    fleet.lake.unlink()
+    ensure_table(fleet.lake, "readings").commit([], {"refine": 5})
+    assert await fleet.ingest() == Exit.FAILED
+    assert f"table {fleet.lake / 'bronze'} is gone" in capfd.readouterr().err
+    assert not (fleet.lake / "bronze").exists()
     with pytest.raises(SystemExit) as usage:
         ingest.main(["--server", "nats://user:secret@127.0.0.1", *lake])
     assert usage.value.code == Exit.USAGE
