@@ -6,7 +6,7 @@ from importlib.metadata import version as version_of
 
 import typer
 
-from agent.cli import command, demo, enrol, fleet, resend, run, server, status, tap, trial
+from agent.cli import check, command, demo, enrol, fleet, resend, run, server, status, tap, trial
 
 app = typer.Typer(
     name="petiole",
@@ -16,6 +16,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("run")(run.command)
+app.command("check")(check.command)
 app.command("status")(status.command)
 app.command("fleet")(fleet.command)
 app.command("enrol")(enrol.command)

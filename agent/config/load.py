@@ -36,7 +36,7 @@ def load(path: Path, inputs: Mapping[str, type[Struct]]) -> Config:
     told = {one.key for one in reader.problems}
     problems = reader.problems + [one for one in check(config) if one.key not in told]
     if problems:
-        raise ConfigError([str(one) for one in problems])
+        raise ConfigError.of(problems)
     return config
 
 
@@ -44,11 +44,15 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_bytes().decode())
     except OSError as error:
-        raise ConfigError([f"{path}: cannot be read ({error.strerror}); name a file with -c"]) from None
+        raise _unreadable(path, f"cannot be read ({error.strerror})", "name a file with -c") from None
     except UnicodeDecodeError as error:
-        raise ConfigError([f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8"]) from None
+        raise _unreadable(path, f"byte {error.start} is not UTF-8", "save the file as UTF-8") from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError([f"{path}: not TOML: {error}; correct that line"]) from None
+        raise _unreadable(path, f"not TOML: {error}", "correct that line") from None
+
+
+def _unreadable(path: Path, stood: str, remedy: str) -> ConfigError:
+    return ConfigError.of([Problem(str(path), stood, remedy)])
 
 
 class _Reader:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from agent import contract
+from agent.config.problem import Problem
 
 _TIMES: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZES: Final = {
@@ -64,11 +65,17 @@ def _quantity(value: object, units: Mapping[str, float]) -> float:
 
 
 class ConfigError(Exception):
-    """What is wrong with the configuration, one sentence a problem."""
+    """What is wrong with the configuration, one sentence a problem; `found` are the same taken apart, where
+    they were found in the file."""
 
-    def __init__(self, problems: list[str]) -> None:
+    def __init__(self, problems: list[str], found: Sequence[Problem] = ()) -> None:
         super().__init__("\n".join(problems))
-        self.problems = problems
+        self.problems, self.found = problems, found
+
+    @classmethod
+    def of(cls, found: Sequence[Problem]) -> ConfigError:
+        """The error of these problems of a file."""
+        return cls([str(one) for one in found], found)
 
 
 Positive = Annotated[int, Meta(ge=1)]

@@ -14,6 +14,9 @@ VERSION: Final = 1
 HUB_DOMAIN: Final = "hub"
 RESERVED_DOMAINS: Final = frozenset({HUB_DOMAIN, "registrar", "jobs", "device"})
 """No leaf may have them: inboxes are named after domains and after these."""
+CHECK_SERVER: Final = "petiole.check"
+"""How the name of a connection begins that `petiole check` makes to the hub in the name of a leaf; no domain,
+and so no server of a leaf, has a dot in its name."""
 DEFAULT_CLASS: Final = "normal"
 AGENT_INPUT: Final = "agent"
 """The name under which the agent stores readings of itself."""

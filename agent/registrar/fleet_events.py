@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from agent.contract import ACCOUNT, ContractError
+from agent.contract import ACCOUNT, CHECK_SERVER, ContractError
 
 CONNECT: Final = "$SYS.ACCOUNT.{}.CONNECT"
 DISCONNECT: Final = "$SYS.ACCOUNT.{}.DISCONNECT"
@@ -32,11 +32,12 @@ class LinkEvent:
 
 
 def parse_event(data: bytes) -> LinkEvent | None:
-    """An event of the system account, None where it is not about a leaf. Raises `ContractError`."""
+    """An event of the system account, None where it is not about a leaf, or about one that only looks.
+    Raises `ContractError`."""
     try:
         event = json.loads(data)
         client = event["client"]
-        if client.get("kind") != "Leafnode":
+        if client.get("kind") != "Leafnode" or client.get("name", "").startswith(CHECK_SERVER):
             return None
         return LinkEvent(
             (event["server"]["id"], client["id"]),

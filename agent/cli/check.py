@@ -1,0 +1,71 @@
+"""`petiole check`: whether this machine, its server and its link are well, each finding with a remedy.
+
+Exit codes, of the worst finding: 0 nothing worse than a warning; 2 the configuration (or the command line) is
+wrong; 3 readings are being lost; 4 two machines have one domain; 5 a server can't be reached; 1 any other
+failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from agent.cli.configuration import ConfigFile, local_server, read
+from agent.config import Config, ConfigError, Log
+from agent.doctor.finding import Finding, Level, outcome
+from agent.server.setup import taken_ports
+
+_COLOURS: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.FAILURE: "red"}
+
+Offline = Annotated[
+    bool, typer.Option("--offline", help="Look at the configuration and this machine only; ask no server.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def command(config: ConfigFile, offline: Offline = False, as_json: AsJson = False) -> None:
+    """Look whether all is well, and say what to do where it is not. Changes nothing."""
+    from agent.doctor.report import as_json as report_json
+    from agent.doctor.report import lines
+
+    findings = _examined(config, offline)
+    if as_json:
+        typer.echo(json.dumps(report_json(findings), indent=2))
+    else:
+        for line in lines(findings, lambda level, text: typer.style(text, fg=_COLOURS[level])):
+            typer.echo(line)
+    raise typer.Exit(outcome(findings))
+
+
+def _examined(path: Path, offline: bool) -> list[Finding]:
+    from agent.doctor.configuration import unusable
+
+    try:
+        settings = read(path)
+    except ConfigError as error:
+        return unusable(error.found)
+    from agent import logs
+    from agent.doctor.examine import offline as look_offline
+    from agent.doctor.examine import online
+
+    logs.set_up(Log("error", "console"))
+    if offline:
+        return look_offline(settings, path, partial(_in_the_way, settings))
+    return asyncio.run(online(settings, path, partial(_in_the_way, settings)))
+
+
+def _in_the_way(settings: Config, runs: bool) -> list[str]:
+    """What stands in the way of the inputs, and unless the agent runs of everything that listens."""
+    from agent.inputs import make_inputs
+    from agent.metrics import Metrics
+
+    options = [one for one in settings.input if not (runs and hasattr(one, "listen"))]
+    inputs = make_inputs(options, Metrics(), local_server(settings))
+    checks = [check for one in inputs if (check := getattr(one, "check", None)) is not None]
+    taken = [] if runs else taken_ports(settings)
+    return taken + [problem for check in checks for problem in check()]

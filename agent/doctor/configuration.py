@@ -1,0 +1,32 @@
+"""The configuration file, and what of it stands in the way on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from agent.config.problem import Problem
+from agent.contract import Exit
+from agent.doctor.finding import Finding, failure, ok
+
+GROUP: Final = "configuration"
+
+
+def unusable(problems: Iterable[Problem]) -> list[Finding]:
+    """The findings of a file that cannot be used; nothing else can be looked at then."""
+    return [failure(GROUP, f"{one.key}: {one.stood}", one.remedy, Exit.USAGE) for one in problems]
+
+
+def usable(path: Path) -> Finding:
+    """The finding of a file without problems."""
+    return ok(GROUP, f"{path} can be used")
+
+
+def obstacles(group: str, sentences: Iterable[str]) -> list[Finding]:
+    """Findings of what parts of the agent say stands in their way, `what it is; what to do`."""
+    found = []
+    for sentence in sentences:
+        what, _, remedy = sentence.partition("; ")
+        found.append(failure(group, what, remedy or "put that right", Exit.USAGE))
+    return found

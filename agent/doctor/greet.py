@@ -1,0 +1,131 @@
+"""How a server greets whoever connects. Every look is bounded in time and bytes, whatever is there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+LINE: Final = 2**20
+_SECONDS: Final = 2.0
+_SHOWN: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Nowhere:
+    """Why nothing that greets as a nats-server was found; `unknown`: it was not looked for."""
+
+    why: str
+    unknown: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Greeted:
+    """A server's first words (INFO), the connection they came over, and over TLS the server's certificate."""
+
+    info: Mapping[str, Any]
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    certificate: bytes | None = None
+
+    def close(self) -> None:
+        """Hang up."""
+        self.writer.transport.abort()
+
+
+async def greet(
+    address: tuple[str, int], tls: ssl.SSLContext | None = None, *, secure: bool = False
+) -> Greeted | Nowhere:
+    """What answers on an address, over TLS (`tls`, or one that only reads certificates) where it is `secure`
+    or the server asks for it; a server that says nothing may wait for TLS first. Whoever gets `Greeted`
+    closes it."""
+    found = await _plain(address)
+    if isinstance(found, Greeted) and (secure or found.info.get("tls_required")):
+        return await _upgraded(found, address[0], tls or reading())
+    if isinstance(found, Nowhere) and secure and found.unknown:
+        return await _secured_first(address, tls or reading())
+    return found
+
+
+async def read_line(reader: asyncio.StreamReader) -> bytes:
+    """A line, b"" at the end. Raises `ValueError` for one that is too long."""
+    return await reader.readline()
+
+
+async def _plain(address: tuple[str, int]) -> Greeted | Nowhere:
+    """`unknown` where something listens and is silent."""
+    try:
+        async with asyncio.timeout(_SECONDS):
+            reader, writer = await asyncio.open_connection(*address, limit=LINE)
+    except TimeoutError:
+        return Nowhere(f"nothing answers there within {_SECONDS:.0f} s: a wrong address, or a firewall")
+    except OSError as error:
+        return Nowhere(f"it cannot be reached ({_reason(error)})")
+    try:
+        async with asyncio.timeout(_SECONDS):
+            line = await read_line(reader)
+    except TimeoutError:
+        writer.transport.abort()
+        return Nowhere(f"it lets connect and says nothing for {_SECONDS:.0f} s: it hangs", unknown=True)
+    except (OSError, ValueError) as error:
+        writer.transport.abort()
+        return Nowhere(f"it does not greet as a nats-server ({type(error).__name__})")
+    return _greeted(line, reader, writer)
+
+
+def _greeted(line: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Greeted | Nowhere:
+    verb, _, body = line.partition(b" ")
+    with contextlib.suppress(ValueError):
+        info = json.loads(body) if verb == b"INFO" else None
+        if isinstance(info, dict) and isinstance(info.get("version"), str):
+            return Greeted(info, reader, writer)
+    writer.transport.abort()
+    said = line[:_SHOWN].decode(errors="replace").strip()
+    return Nowhere(
+        f"what answers there is no nats-server: it says {said!r}" if line else "it hung up at once"
+    )
+
+
+async def _upgraded(plain: Greeted, host: str, tls: ssl.SSLContext) -> Greeted | Nowhere:
+    """The same connection after its TLS handshake, whoever signed the certificate."""
+    try:
+        async with asyncio.timeout(_SECONDS):
+            await plain.writer.start_tls(tls, server_hostname=host)
+    except (OSError, TimeoutError) as error:
+        plain.close()
+        return Nowhere(f"its TLS handshake fails ({_reason(error)})")
+    return _with_certificate(plain)
+
+
+async def _secured_first(address: tuple[str, int], tls: ssl.SSLContext) -> Greeted | Nowhere:
+    try:
+        async with asyncio.timeout(_SECONDS):
+            reader, writer = await asyncio.open_connection(
+                *address, limit=LINE, ssl=tls, server_hostname=address[0]
+            )
+            line = await read_line(reader)
+    except (OSError, ValueError, TimeoutError) as error:
+        return Nowhere(f"it says nothing, and its TLS handshake fails ({_reason(error)})")
+    found = _greeted(line, reader, writer)
+    return found if isinstance(found, Nowhere) else _with_certificate(found)
+
+
+def _with_certificate(one: Greeted) -> Greeted:
+    secured = one.writer.get_extra_info("ssl_object")
+    return Greeted(one.info, one.reader, one.writer, secured.getpeercert(binary_form=True))
+
+
+def reading() -> ssl.SSLContext:
+    """TLS that reads a certificate, whoever signed it: whom the leaf's server trusts stands in its own
+    configuration, and nothing secret is sent here."""
+    one = ssl.create_default_context()
+    one.check_hostname, one.verify_mode = False, ssl.CERT_NONE
+    return one
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,0 +1,91 @@
+"""`petiole check` as its users run it, beside agents with embedded servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from agent.cli.main import app
+from agent.demo import plan
+from agent.demo.ports import free_port
+from tests.agent_process import Agent, wait_for
+
+
+@pytest.fixture
+def members(tmp_path: Path) -> Iterator[tuple[Agent, Agent]]:
+    """A leaf and its hub, neither of which runs."""
+    leaf_port = free_port()
+    leaf = plan.member(tmp_path, "edge-1")
+    agents = [Agent(leaf, plan.leaf_toml(leaf, leaf_port))]
+    table = agents[0].petiole("enrol").stdout
+    hub = plan.member(tmp_path, "hub")
+    agents.append(Agent(hub, plan.hub_toml(hub, leaf_port, [table])))
+    yield agents[0], agents[1]
+    for one in agents:
+        one.close()
+
+
+def checked(one: Agent, *options: str) -> tuple[int, list[dict[str, Any]]]:
+    """The exit code and the findings of a check, in this process, which has all of it loaded."""
+    ended = CliRunner().invoke(app, ["check", "--json", *options, "-c", str(one.member.config)])
+    report = json.loads(ended.stdout)
+    assert report["exit"] == ended.exit_code
+    return ended.exit_code, report["findings"]
+
+
+def failures(findings: list[dict[str, Any]]) -> list[str]:
+    return [one["sentence"] for one in findings if one["level"] == "failure"]
+
+
+def test_a_hub_and_a_leaf_are_well_until_something_is_wrong(members: tuple[Agent, Agent]) -> None:
+    leaf, hub = members
+    code, findings = checked(leaf, "--offline")
+    assert (code, failures(findings)) == (0, []), "nothing runs yet, and nothing is asked"
+    code, findings = checked(leaf)
+    assert code == 5
+    assert any("the local server at" in one and "cannot be reached" in one for one in failures(findings))
+    hub.start()
+    leaf.start()
+    wait_for(lambda: leaf.status()["link"]["state"] == "flowing", "the link flows")
+    for one in members:
+        code, findings = checked(one)
+        assert (code, failures(findings)) == (0, []), findings
+    ended = leaf.petiole("check")
+    assert ended.returncode == 0
+    assert "\x1b" not in ended.stdout
+    assert all(len(line) <= 80 or max(map(len, line.split())) > 56 for line in ended.stdout.splitlines())
+    server = leaf.server()
+    assert server is not None
+    os.kill(server, signal.SIGSTOP)
+    try:
+        code, findings = checked(leaf)
+    finally:
+        os.kill(server, signal.SIGCONT)
+    assert code == 5
+    assert any("it hangs" in one for one in failures(findings))
+
+
+def test_a_bad_file_is_told_with_all_its_problems_and_their_remedies(tmp_path: Path) -> None:
+    path = tmp_path / "petiole.toml"
+    path.write_text('domain = "edge.1"\nstate_dri = "/x"\n[publish]\nlinger = "soon"\n')
+    ended = CliRunner().invoke(app, ["check", "--json", "-c", str(path)])
+    findings = json.loads(ended.stdout)["findings"]
+    assert ended.exit_code == 2
+    assert {one["sentence"].partition(":")[0] for one in findings} >= {
+        "domain",
+        "state_dri",
+        "publish.linger",
+    }
+    assert [one["remedy"] for one in findings if "state_dri" in one["sentence"]] == [
+        "did you mean state_dir?"
+    ]
+    absent = CliRunner().invoke(app, ["check", "-c", str(tmp_path / "no.toml")])
+    assert absent.exit_code == 2
+    assert "no.toml: cannot be read" in " ".join(absent.stdout.split())

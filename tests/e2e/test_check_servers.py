@@ -1,0 +1,255 @@
+"""`petiole check` against real servers with the permissions that are rendered: it sees what is wrong, it goes
+when the remedy is applied, and looking changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import re
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from agent.config import Config, Nats
+from agent.contract import Exit, announce_subject, new_epoch
+from agent.demo.ports import free_port
+from agent.doctor.finding import Level, outcome
+from agent.server import permissions
+from agent.server.keys import ensure_key
+from agent.server.permissions import Permissions
+from tests.doctor import bad, check, config_of, hub_config_of, of
+from tests.servers import Leaf, World, api, open_world, until
+from tests.streams import AGGREGATE, held, make_aggregate, make_commands, make_leaf_stream
+
+
+@contextlib.asynccontextmanager
+async def registrar_of(world: World) -> AsyncIterator[Client]:
+    """Somebody who hears announcements, as the registrar does."""
+    client = await world.hub.connect("registrar")
+
+    async def hear(message: Msg) -> None:
+        raise AssertionError(message.subject)
+
+    await client.subscribe(announce_subject("*"), cb=hear)
+    await client.flush()
+    yield client
+
+
+async def state_of(client: Client, *streams: str) -> list[Any]:
+    """What these streams hold, and how many read them."""
+    return [(await api(client, f"STREAM.INFO.{one}", {"subjects_filter": ">"}))["state"] for one in streams]
+
+
+async def test_all_is_well_and_looking_at_it_changes_nothing(world: World, tmp_path: Path) -> None:
+    async with registrar_of(world) as registrar:
+        agent, epoch = await world.leaf.connect("agent"), new_epoch()
+        await make_leaf_stream(agent, "edge-1", epoch)
+        await make_commands(registrar, "edge-1", epoch)
+        await make_aggregate(registrar, {"edge-1": epoch})
+        await agent.jetstream().publish("tel.edge-1.normal.pump.bar", b"1")
+        await held(registrar, AGGREGATE, 1)
+        before = [
+            await state_of(agent, "TEL_edge-1_normal"),
+            await state_of(registrar, AGGREGATE, "COMMANDS"),
+        ]
+        leaf = await check(config_of(world.leaf, tmp_path / "state"))
+        hub = await check(hub_config_of(world.hub, tmp_path / "state"))
+        assert (bad(leaf), bad(hub)) == ([], [])
+        of(leaf, "has all 15 permissions of the link")
+        of(leaf, "this clock and the hub's differ by less than")
+        after = [await state_of(agent, "TEL_edge-1_normal"), await state_of(registrar, AGGREGATE, "COMMANDS")]
+        assert before[0] == after[0]
+        assert before[1] == after[1]
+        assert (world.hub.errors, world.leaf.errors) == ([], [])
+
+
+def without(*subjects: str) -> Callable[..., Permissions]:
+    """The permissions of a leaf's link less these."""
+    complete = permissions.leaf_link
+
+    def lacking(*given: Any, **more: Any) -> Permissions:
+        one = complete(*given, **more)
+        return dataclasses.replace(
+            one,
+            publish=tuple(subject for subject in one.publish if subject not in subjects),
+            subscribe=tuple(subject for subject in one.subscribe if subject not in subjects),
+        )
+
+    return lacking
+
+
+async def test_permissions_that_the_hub_lacks_are_named_and_gone_once_they_are_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = ("petiole.deliver.edge-1.normal.*", "$JS.FC.TEL_edge-1_normal.>", "petiole.v1.cursor.edge-1")
+    # The doctor knows what is needed; only what is rendered lacks some.
+    monkeypatch.setattr("agent.doctor.examine.rights.leaf_link", permissions.leaf_link)
+    with monkeypatch.context() as patch:
+        patch.setattr("agent.server.render.permissions", _Rendered(without(*missing)))
+        async with open_world(tmp_path, "edge-1") as world, registrar_of(world):
+            found = await check(config_of(world.leaf, tmp_path / "state"))
+            lines = [re.search('add "(.+)" to permissions', one.remedy) for one in found]
+            assert sorted(line[1] for line in lines if line) == sorted(missing)
+            assert len(bad(found)) == len(missing)
+            assert outcome(found) is Exit.FAILED
+            patch.undo()
+            await world.hub.stop()
+            await world.hub.start()
+            async with registrar_of(world):
+                assert bad(await check(config_of(world.leaf, tmp_path / "state"))) == []
+
+
+class _Rendered:
+    """The module of permissions with another function for the link."""
+
+    def __init__(self, leaf_link: Callable[..., Permissions]) -> None:
+        self.leaf_link = leaf_link
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(permissions, name)
+
+
+async def test_a_permission_that_the_agent_lacks_is_named_and_gone_after_a_reload(
+    world: World, tmp_path: Path
+) -> None:
+    configuration = world.leaf.directory / "nats-server.conf"
+    text = configuration.read_text()
+    entry = next(line for line in text.splitlines(True) if "STREAM.PURGE.TEL_edge-1_normal" in line)
+    pid = world.leaf.server.pid
+    assert pid is not None
+    configuration.write_text(text.replace(entry, "", 1))
+    os.kill(pid, signal.SIGHUP)
+    config = config_of(world.leaf, tmp_path / "state")
+    async with registrar_of(world):
+        await _until_bad(
+            config,
+            ["the agent's user may not publish $JS.API.STREAM.PURGE.TEL_edge-1_normal on the local server"],
+        )
+        found = await check(config)
+        remedy = of(found, "STREAM.PURGE").remedy
+        assert 'add "$JS.API.STREAM.PURGE.TEL_edge-1_normal" to permissions.publish.allow' in remedy
+        configuration.write_text(text)
+        os.kill(pid, signal.SIGHUP)
+        await _until_bad(config, [])
+
+
+async def _until_bad(config: Config, expected: list[str]) -> None:
+    """Return when exactly this is bad; nobody tells when a reload is done."""
+
+    async def reached() -> bool:
+        return bad(await check(config)) == expected
+
+    await until(reached, f"bad is {expected}")
+
+
+async def test_a_hub_that_does_not_know_the_leaf_or_its_class_says_so(tmp_path: Path) -> None:
+    async with open_world(tmp_path, "edge-1") as world, registrar_of(world):
+        config = config_of(world.leaf, tmp_path / "state")
+        config.class_.append(type(config.class_[0])("bulk"))
+        found = await check(config)
+        assert 'add "bulk" to classes' in of(found, "does not let class bulk").remedy
+        config = config_of(world.leaf, tmp_path / "state")
+        config.nats.link_seed_file = tmp_path / "stranger.nk"
+        ensure_key(config.nats.link_seed_file)
+        found = await check(config)
+        assert "petiole enrol" in of(found, "does not know this leaf's key").remedy
+
+
+async def test_the_hub_sees_two_servers_of_one_domain(tmp_path: Path) -> None:
+    async with open_world(tmp_path, "edge-1") as world:
+        config = hub_config_of(world.hub, tmp_path / "state")
+        assert bad(await check(config)) == []
+        copy = dataclasses.replace(world.leaf.config, server_name="edge-1-copy", store_dir=tmp_path / "copy")
+        async with _second(copy, tmp_path / "second", world):
+            found = await check(config)
+            assert of(found, "2 servers answer for domain edge-1").exit is Exit.CONFLICT
+            assert outcome(found) is Exit.CONFLICT
+        assert bad(await check(config)) == []
+
+
+@contextlib.asynccontextmanager
+async def _second(config: Any, directory: Path, world: World) -> AsyncIterator[None]:
+    config = dataclasses.replace(config, listen=f"127.0.0.1:{free_port()}")
+    first = world.leaf
+    leaf = Leaf(config, directory, first.keys, {**first._inboxes}, first.proxy)
+    await leaf.start()
+    await leaf.wait_linked()
+    yield
+    await leaf.close()
+
+
+async def test_a_hung_server_and_a_hung_hub_are_told_as_that(world: World, tmp_path: Path) -> None:
+    config = config_of(world.leaf, tmp_path / "state")
+    world.hub.pause()
+    try:
+        found = await check(config)
+        assert of(found, "it hangs").group == "link"
+        assert outcome(found) is Exit.UNREACHABLE
+    finally:
+        world.hub.resume()
+    world.leaf.pause()
+    try:
+        found = await check(config)
+        assert "kill" in of(found, f"{config.nats.listen}: it lets connect and says nothing").remedy
+    finally:
+        world.leaf.resume()
+
+
+NONSENSE = (
+    b"SSH-2.0-OpenSSH_9.2\r\n",
+    b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    b"INFO {}\r\n",
+    b"INFO [1]\r\n",
+    b"\x00" * 200,
+    b"x" * 2_000_000,
+    b'INFO {"version": "2.15.1"}\r\nINFO nonsense\r\n',
+    b"",
+)
+
+
+@pytest.mark.parametrize("said", NONSENSE)
+async def test_nonsense_instead_of_a_server_or_a_hub_is_told_and_ends(said: bytes, tmp_path: Path) -> None:
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(said)
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        seed = tmp_path / "link.nk"
+        ensure_key(seed)
+        nats = Nats(
+            server="external",
+            listen=f"127.0.0.1:{port}",
+            hub_urls=[f"nats-leaf://user:secret@127.0.0.1:{port}"],
+            link_seed_file=seed,
+            seed_file=seed,
+            system_seed_file=seed,
+        )
+        found = await check(Config(domain="edge-1", state_dir=tmp_path, nats=nats))
+    told = bad(found)
+    assert any(one.startswith("the local server at") or "agent's user" in one for one in told), told
+    assert any("nats-leaf://127.0.0.1" in one for one in told), told
+    assert not any("secret" in one for one in told)
+
+
+async def test_a_seed_that_cannot_be_read_is_told_with_what_to_do(world: World, tmp_path: Path) -> None:
+    config = config_of(world.leaf, tmp_path / "state")
+    config.nats.seed_file = tmp_path / "bad.nk"
+    config.nats.seed_file.write_text("nonsense")
+    config.nats.seed_file.chmod(0o600)
+    found = await check(config)
+    assert "does not hold the seed" in of(found, "the agent's user is not let in").sentence
+    config.nats.seed_file.chmod(0o644)
+    found = await check(config)
+    assert of(found, "the agent's user is not let in").remedy.startswith("take that away with: chmod 600")
+    assert of(found, "may be read by others").level is Level.FAILURE
+    ensure_key(tmp_path / "unknown.nk")
+    config.nats.seed_file = tmp_path / "unknown.nk"
+    assert "authorization violation" in of(await check(config), "the agent's user is not").sentence.lower()
