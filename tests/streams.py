@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from nats.aio.client import Client
@@ -44,8 +45,10 @@ async def make_leaf_stream(agent: Client, domain: str, epoch: str) -> None:
     )
 
 
-async def make_aggregate(registrar: Client, epochs: dict[str, str], name: str = AGGREGATE) -> None:
-    """The hub's stream that sources every domain in `epochs`."""
+async def make_aggregate(
+    registrar: Client, epochs: dict[str, str], name: str = AGGREGATE, subjects: Sequence[str] = ()
+) -> None:
+    """The hub's stream that sources every domain in `epochs`, and listens to `subjects` itself."""
     sources = [
         {
             "name": leaf_stream(domain, "normal"),
@@ -61,7 +64,7 @@ async def make_aggregate(registrar: Client, epochs: dict[str, str], name: str = 
     await api(
         registrar,
         f"STREAM.CREATE.{name}",
-        {**STREAM, "name": name, "sources": sources, "allow_direct": True},
+        {**STREAM, "name": name, "sources": sources, "subjects": [*subjects], "allow_direct": True},
     )
 
 

@@ -1,0 +1,25 @@
+"""What Petiole's own servers prevent of that which the document on JetStream and leaf nodes shows."""
+
+from __future__ import annotations
+
+from agent.contract import new_epoch
+from tests.servers import World, api, until
+from tests.streams import AGGREGATE, make_aggregate, make_leaf_stream
+
+
+async def test_what_a_leaf_stores_goes_to_the_hub_by_its_source_alone(world: World) -> None:
+    agent, registrar = await world.leaf.connect("agent"), await world.hub.connect("registrar")
+    device = await world.leaf.connect("device")
+    epoch = new_epoch()
+    await make_leaf_stream(agent, "edge-1", epoch)
+    await make_aggregate(registrar, {"edge-1": epoch}, subjects=["tel.>"])
+    for number in range(5):
+        await device.jetstream().publish("tel.edge-1.normal.pump.bar", b"%d" % number)
+
+    async def sourced() -> bool:
+        sources = (await api(registrar, f"STREAM.INFO.{AGGREGATE}"))["sources"]
+        return bool(sources[0].get("seq") == 5)
+
+    await until(sourced, "the source has brought all of it")
+    assert (await api(registrar, f"STREAM.INFO.{AGGREGATE}"))["state"]["last_seq"] == 5
+    assert not world.leaf.errors + world.hub.errors
