@@ -83,6 +83,9 @@ def _origin(config: Config, key: str, origin: Origin, name: str) -> Iterator[Pro
 def _place(config: Config, key: str, origin: Origin) -> Iterator[Problem]:
     if origin.domain and origin.api:
         yield Problem(f"{key}.api", "is beside domain", "remove one of them")
+    elif origin.api == contract.api_prefix(config.domain):
+        remedy = f'write domain = "{config.domain}"'
+        yield Problem(f"{key}.api", "is this domain's own, and nothing would ever come", remedy)
     elif origin.api and (origin.api.startswith("$JS.API") or not _PREFIX.match(origin.api)):
         yield Problem(f"{key}.api", f'"{origin.api:.60}" is no prefix of another JetStream', _API_REMEDY)
     elif origin.domain:

@@ -157,6 +157,7 @@ def test_all_problems_are_told_at_once_each_with_its_key(file: Path) -> None:
         (LEAF + '[[mirror]]\nname = "A"\ndomain = "a.b"', "mirror[1].domain: domain 'a.b' is not"),
         (LEAF + '[[mirror]]\nname = "A"\ndomain = "x"\napi = "J"', "mirror[1].api: is beside domain"),
         (LEAF + '[[mirror]]\nname = "A"\napi = "$JS.API"', "is no prefix of another JetStream"),
+        (LEAF + '[[mirror]]\nname = "A"\napi = "$JS.edge-1.API"', "api: is this domain's own"),
         (LEAF + '[[mirror]]\nname = "A"\ndeliver = "a.>"', 'mirror[1].deliver: "a.>" is no prefix'),
         (LEAF + '[[mirror]]\nname = "A"\nstart_sequence = 0', "a whole number of at least 1"),
         (LEAF + '[[mirror]]\nname = "A"\nstart_time = "now"', "give a time such as 2026-11-21T06:00:00Z"),
