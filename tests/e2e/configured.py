@@ -53,11 +53,15 @@ class ConfiguredServer:
     async def reload(self) -> None:
         """Have the server read its files again; returns when it has."""
         assert self._process is not None
-        before = self.log.count("Reloaded server configuration")
+        seen = len(self.log)
         self._process.signal(signal.SIGHUP)
-        await until(
-            lambda: self.log.count("Reloaded server configuration") > before, f"{self.name} has reloaded"
-        )
+
+        def reloaded() -> bool:
+            said = self.log[seen:]
+            assert "Failed to reload" not in said, said
+            return "Reloaded server configuration" in said
+
+        await until(reloaded, f"{self.name} has reloaded")
 
     async def kill(self) -> None:
         """End the server by SIGKILL."""
