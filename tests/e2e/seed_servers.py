@@ -5,7 +5,7 @@ can be cut."""
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ system_account: SYS
 SERVER = """
 listen: "127.0.0.1:{port}"
 server_name: {name}
-jetstream {{ store_dir: "{directory}/store"{domain} }}
+{jetstream}
 leafnodes {{ {leafnodes} }}
 include ./accounts.conf
 {extra}
@@ -46,35 +46,44 @@ TOGETHER = ("SYS", "ACC")
 """The accounts that the document links, for its demonstration."""
 
 
-class Seed:
-    """A hub and a leaf that dials it through `proxy`, and the clients that a test has there."""
+class Clients:
+    """Servers by name, and the clients that a test has there."""
 
-    def __init__(self, hub: ConfiguredServer, leaf: ConfiguredServer, proxy: Proxy) -> None:
-        self.hub, self.leaf, self.proxy = hub, leaf, proxy
+    def __init__(self, servers: Mapping[str, ConfiguredServer]) -> None:
+        self.servers = servers
         self._clients: dict[tuple[str, str], Client] = {}
 
-    def server(self, side: str) -> ConfiguredServer:
-        """One of the two servers."""
-        return self.hub if side == "hub" else self.leaf
-
-    async def connect(self, side: str, user: str = "acc") -> Client:
+    async def connect(self, server: str, user: str = "acc") -> Client:
         """A user's client at one of the servers, the same for all who ask."""
-        if (side, user) not in self._clients:
-            self._clients[side, user] = await nats.connect(
-                self.server(side).url,
+        if (server, user) not in self._clients:
+            self._clients[server, user] = await nats.connect(
+                self.servers[server].url,
                 user=user,
                 password=user,
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=0.1,
                 error_cb=_quiet,
             )
-        return self._clients[side, user]
+        return self._clients[server, user]
 
-    async def js(self, side: str, domain: str = "", *, user: str = "acc", prefix: str = "") -> JetStream:
-        """The JetStream that a client at one of the servers reaches without a domain, in a domain, or below
-        the prefix of another account."""
-        given = prefix or (api_prefix(domain) if domain else "$JS.API")
-        return JetStream(await self.connect(side, user), given)
+    async def js(self, server: str, domain: str = "", *, user: str = "acc") -> JetStream:
+        """The JetStream that a client at one of the servers reaches, without a domain or by the prefix of
+        one."""
+        prefix = api_prefix(domain) if domain else "$JS.API"
+        return JetStream(await self.connect(server, user), prefix)
+
+    async def close(self) -> None:
+        """End the clients."""
+        for client in self._clients.values():
+            await closed(client)
+
+
+class Seed(Clients):
+    """The hub and the leaf, which dials it through `proxy`."""
+
+    def __init__(self, hub: ConfiguredServer, leaf: ConfiguredServer, proxy: Proxy) -> None:
+        super().__init__({"hub": hub, "leaf": leaf})
+        self.proxy = proxy
 
     async def linked(self, linked: bool = True) -> None:
         """Return when the hub's account ACC reaches the leaf's JetStream, or does not."""
@@ -87,15 +96,10 @@ class Seed:
 
     async def share(self, accounts: str) -> None:
         """Give both servers other accounts, by a reload."""
-        for server in (self.hub, self.leaf):
+        for server in self.servers.values():
             (server.directory / "accounts.conf").write_text(accounts)
             await server.reload()
         await self.linked()
-
-    async def close(self) -> None:
-        """End the clients."""
-        for client in self._clients.values():
-            await closed(client)
 
 
 @asynccontextmanager
@@ -128,15 +132,25 @@ async def open_seed(
 
 
 def configured(
-    directory: Path, name: str, domain: str, leafnodes: str, accounts: str = ACCOUNTS, extra: str = ""
+    directory: Path,
+    name: str,
+    domain: str,
+    leafnodes: str,
+    accounts: str = ACCOUNTS,
+    extra: str = "",
+    *,
+    hint: str = "",
+    jetstream: bool = True,
 ) -> ConfiguredServer:
-    """A server as the document writes it, not started yet; without a domain for ""."""
+    """A server as the document writes it, not started yet; without a domain for "". `hint` is its
+    JetStream's `extension_hint`."""
     port = free_port()
+    given = {"store_dir": f'"{directory}/store"', "domain": domain, "extension_hint": hint}
+    settings = ", ".join(f"{key}: {value}" for key, value in given.items() if value)
     text = SERVER.format(
         port=port,
         name=name,
-        directory=directory,
-        domain=f", domain: {domain}" if domain else "",
+        jetstream=f"jetstream {{ {settings} }}" if jetstream else "",
         leafnodes=leafnodes,
         extra=extra,
     )
@@ -162,7 +176,8 @@ async def answers(client: Client, subject: str) -> list[dict[str, Any]]:
     rows = []
     try:
         while True:
-            rows.append(json.loads((await heard.next_msg(timeout=SILENCE_SECONDS)).data))
+            if data := (await heard.next_msg(timeout=SILENCE_SECONDS)).data:  # else: no responders
+                rows.append(json.loads(data))
     except TimeoutError:
         return rows
     finally:

@@ -55,7 +55,7 @@ async def test_linked_system_accounts_report_both_servers_from_either_side(seed:
     assert found == {"hub-server": "hub", "leaf-server": "leaf"}
     for row in rows:
         assert {"streams", "consumers", "messages", "bytes", "memory", "storage", "api"} <= set(row["data"])
-    assert "JetStream not extended, domains differ" in seed.server(side).log
+    assert "JetStream not extended, domains differ" in seed.servers[side].log
 
 
 async def test_streams_of_one_name_live_in_both_domains_and_a_message_for_both_is_stored_twice(
@@ -159,12 +159,16 @@ async def test_unlinked_system_accounts_report_their_own_server_and_the_domains_
             assert [row["server"]["name"] for row in rows] == [f"{side}-server"]
             for domain in SIDES:
                 assert (await (await one.js(side, domain)).api("INFO"))["domain"] == domain
-            assert "System account connected" not in one.server(side).log
+            assert "System account connected" not in one.servers[side].log
 
 
 async def test_two_leaves_of_one_domain_both_answer_for_it(seed: Seed) -> None:
     twin = configured(
-        seed.leaf.directory.parent / "twin", "twin-server", "leaf", remote(seed.proxy.port, "ACC"), MORE
+        seed.servers["leaf"].directory.parent / "twin",
+        "twin-server",
+        "leaf",
+        remote(seed.proxy.port, "ACC"),
+        MORE,
     )
     client = await seed.connect("hub")
     try:

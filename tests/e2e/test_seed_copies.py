@@ -3,7 +3,7 @@ mirrors and sources, and read while the link is down. `docs/seed.md` walks throu
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -39,7 +39,7 @@ async def end(seed: Seed, side: str) -> End:
     return End(await seed.connect(side))
 
 
-async def replication(js: JetStream, *streams: str) -> dict[str, Mapping[str, Any]]:
+async def replication(js: JetStream, *streams: str) -> dict[str, dict[str, Any]]:
     """What `nats stream report` says of the mirrors and sources of these streams."""
     found = {}
     for name in streams:
