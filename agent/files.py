@@ -1,4 +1,5 @@
-"""Files that only their owner may read: written whole or not at all. Knows nothing of what stands in them."""
+"""Files that are written whole or not at all, most of them for their owner only. Knows nothing of what
+stands in them."""
 
 from __future__ import annotations
 
@@ -15,12 +16,13 @@ def private_directory(path: Path) -> Path:
     return path
 
 
-def write_private(path: Path, data: bytes) -> None:
-    """Put a file of mode 0600 with this content in place, so that a crash leaves the old or the new one,
+def write_private(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Put a file of this mode with this content in place, so that a crash leaves the old or the new one,
     whole; one writer at a time. Raises `OSError`."""
     aside = path.with_name(f".{path.name}.new")
+    aside.unlink(missing_ok=True)
     try:
-        _write(aside, data, os.O_TRUNC)
+        _write(aside, data, os.O_EXCL, mode)
         aside.replace(path)
     except OSError:
         aside.unlink(missing_ok=True)
@@ -39,8 +41,8 @@ def create_private(path: Path, data: bytes) -> None:
     _sync_directory(path.parent)
 
 
-def _write(path: Path, data: bytes, flag: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | flag, 0o600)
+def _write(path: Path, data: bytes, flag: int, mode: int = 0o600) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | flag, mode)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
         file.flush()

@@ -1,26 +1,60 @@
-"""`petiole enrol`: make this machine's key and print the public half, which the hub's configuration takes
-in."""
+"""`petiole enrol`: make this machine's keys and print the public half, which the hub's configuration takes in
+(`petiole fleet add`). With a server that the agent does not run, the keys that its configuration names are
+written beside it.
+"""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from agent.cli.configuration import ConfigFile, configuration, end
-from agent.server.keys import SeedError, ensure_key
-from agent.server.setup import link_key_file
+from agent.cli.configuration import ConfigFile, end
+from agent.config import Config, ConfigError, load
+from agent.inputs import OPTIONS
+from agent.server.keys import SeedError
+
+ServerDirectory = Annotated[
+    Path | None,
+    typer.Option(
+        "--server-directory",
+        help="Where the configuration of a server stands that the agent does not run (default: beside this "
+        "one); identity.conf is written there.",
+        show_default=False,
+    ),
+]
+New = Annotated[
+    bool, typer.Option("--new", help="Make another key of the link, in place of one that is to be replaced.")
+]
 
 
-def command(config: ConfigFile) -> None:
-    """Make the key with which this leaf dials its hub, unless it is there, and print the table that lets it
-    in."""
-    settings = configuration(config)
-    if settings.role != "leaf":
-        end(["enrol is for a leaf; a hub takes leaves in with [[leaf]] tables"])
+def command(config: ConfigFile, server_directory: ServerDirectory = None, new: New = False) -> None:
+    """Make the keys of this machine, unless they are there, and print what lets it in at the hub."""
+    from agent.server.identity import enrolled, write_identity
+
     try:
-        key = ensure_key(link_key_file(settings))
+        # The keys that it names are yet to be made.
+        settings = load(config, OPTIONS, here=False)
+        if new and settings.role != "leaf":
+            end(["--new is for the key of a leaf's link; a hub has none"])
+        keys = enrolled(settings, new=new)
+        identity = None
+        if settings.nats.server == "external":
+            identity = write_identity(settings, server_directory or config.resolve().parent)
+    except ConfigError as error:
+        end(error.problems)
     except (SeedError, OSError) as error:
         end([str(error)])
+    if identity is not None:
+        typer.echo(f"# written: {identity}; the server reads it when it is started")
+    if settings.role == "leaf":
+        typer.echo(_member(settings, keys["link"]))
+    else:
+        typer.echo("# the keys of the hub are there; leaves are let in with [[leaf]] tables")
+
+
+def _member(settings: Config, key: str) -> str:
     classes = json.dumps([cls.name for cls in settings.class_])
-    typer.echo(f'[[leaf]]\ndomain = "{settings.domain}"\nkey = "{key}"\nclasses = {classes}')
+    return f'[[leaf]]\ndomain = "{settings.domain}"\nkey = "{key}"\nclasses = {classes}'

@@ -6,7 +6,7 @@ from importlib.metadata import version as version_of
 
 import typer
 
-from agent.cli import check, command, demo, enrol, fleet, resend, run, server, status, tap, trial
+from agent.cli import check, command, demo, enrol, fleet, render, resend, run, server, status, tap, trial
 
 app = typer.Typer(
     name="petiole",
@@ -19,6 +19,7 @@ app.command("run")(run.command)
 app.command("check")(check.command)
 app.command("status")(status.command)
 app.command("fleet")(fleet.command)
+app.command("render")(render.command)
 app.command("enrol")(enrol.command)
 app.command("command")(command.command)
 app.command("resend")(resend.command)

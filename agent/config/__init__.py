@@ -4,7 +4,8 @@ The options of an input are declared by the input's own module and handed in, so
 """
 
 from agent.config.aggregates import aggregates, members_digest
-from agent.config.load import load
+from agent.config.load import load, parse, read_struct, read_table
+from agent.config.problem import Problem
 from agent.config.schema import (
     Admin,
     Config,
@@ -38,6 +39,7 @@ __all__ = [
     "Nats",
     "Origin",
     "Positive",
+    "Problem",
     "Publish",
     "Registrar",
     "Rule",
@@ -50,4 +52,7 @@ __all__ = [
     "listen_address",
     "load",
     "members_digest",
+    "parse",
+    "read_struct",
+    "read_table",
 ]

@@ -19,7 +19,7 @@ from agent.contract import COMMANDS_BYTES, MQTT_RETAINED_BYTES
 from agent.link import windows
 from agent.listening import EVERYWHERE
 from agent.server.extra import HUB_TAKEN, LEAF_TAKEN, REMOTE_TAKEN, extra_problems
-from agent.server.keys import is_public_key
+from agent.server.keys import is_public_key, is_seed
 
 _SCHEMES: Final = ("nats-leaf", "nats", "tls", "ws", "wss")
 _OTHER_HUB_STREAMS: Final = 128 * 2**20
@@ -29,8 +29,9 @@ _MAX_LINGER: Final = 5.0
 _SECRETS: Final = ("seed_file", "system_seed_file", "link_seed_file", "jobs_seed_file", "device_seed_file")
 
 
-def check(config: Config) -> Iterator[Problem]:
-    """All problems of a configuration whose values are of their types. Looks at the files that it names."""
+def check(config: Config, *, here: bool = True) -> Iterator[Problem]:
+    """All problems of a configuration whose values are of their types. Looks at the files that it names,
+    where it is for this machine (`here`)."""
     yield from _names(config)
     yield from _inputs(config)
     yield from _role(config)
@@ -40,11 +41,11 @@ def check(config: Config) -> Iterator[Problem]:
     yield from _hub_streams(config)
     yield from _addresses(config)
     yield from check_links(config)
-    yield from check_mqtt(config)
+    yield from check_mqtt(config, here=here)
     yield from check_rules(config)
     yield from _extra(config)
     yield from _sizes(config)
-    yield from _secrets(config.nats)
+    yield from _secrets(config.nats, here=here)
 
 
 def _rows(rows: Sequence[Any]) -> Iterator[tuple[int, Any]]:
@@ -175,7 +176,7 @@ def _keys(key: str, one: LeafMember, seen: set[str]) -> Iterator[Problem]:
         if not is_public_key(text):
             yield Problem(
                 place,
-                f'"{text:.60}" is not a public user key',
+                "is a private key" if is_seed(text) else f'"{text:.60}" is not a public user key',
                 "copy the line that begins with U from `petiole enrol`",
             )
         elif text in seen:
@@ -272,7 +273,7 @@ def _sizes(config: Config) -> Iterator[Problem]:
         )
 
 
-def _secrets(nats: Nats) -> Iterator[Problem]:
+def _secrets(nats: Nats, *, here: bool) -> Iterator[Problem]:
     if nats.server == "external" and nats.seed_file is None:
         yield Problem(
             "nats.seed_file",
@@ -281,7 +282,7 @@ def _secrets(nats: Nats) -> Iterator[Problem]:
         )
     for name in _SECRETS:
         file: Path | None = getattr(nats, name)
-        if file is None:
+        if file is None or not here:
             continue
         key = f"nats.{name}"
         try:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Final, Literal, Union, get_args, get_origin
+from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from msgspec import NODEFAULT, Meta, Struct
@@ -23,24 +23,39 @@ from agent.config.problem import Problem
 from agent.config.schema import Config, ConfigError, Seconds, Size
 
 _LONGEST: Final = 60
+_Kind = TypeVar("_Kind", bound=Struct)
 
 
-def load(path: Path, inputs: Mapping[str, type[Struct]]) -> Config:
-    """Read and check the file; `inputs` maps each type of input to its options. Raises `ConfigError` with
-    every problem."""
-    table = _read(path)
+def load(path: Path, inputs: Mapping[str, type[Struct]], *, here: bool = True) -> Config:
+    """Read and check the file; `inputs` maps each type of input to its options. The files that it names are
+    not looked at when it is not for this machine, or they are yet to be made (`here` is false). Raises
+    `ConfigError` with every problem."""
+    return parse(read_table(path), inputs, here=here)
+
+
+def parse(table: Mapping[str, Any], inputs: Mapping[str, type[Struct]], *, here: bool = True) -> Config:
+    """The same for what stands in a file. Raises `ConfigError`."""
     reader = _Reader()
+    table = dict(table)
     tables = table.pop("input", [])
     config = reader.root(table)
     config.input = reader.inputs(tables, inputs)
     told = {one.key for one in reader.problems}
-    problems = reader.problems + [one for one in check(config) if one.key not in told]
+    problems = reader.problems + [one for one in check(config, here=here) if one.key not in told]
     if problems:
         raise ConfigError.of(problems)
     return config
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_struct(kind: type[_Kind], table: dict[str, Any]) -> tuple[_Kind, list[Problem]]:
+    """Any other Struct whose fields all have defaults, and what was wrong with it; a bad value leaves its
+    default in place, and a bad table of a list is None."""
+    reader = _Reader()
+    return kind(**reader._values(kind, table, "")), reader.problems
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """What stands in a TOML file. Raises `ConfigError`."""
     try:
         return tomllib.loads(path.read_bytes().decode())
     except OSError as error:

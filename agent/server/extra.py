@@ -39,7 +39,7 @@ _COMMON_TAKEN: Final = dict.fromkeys(
         *("server_name", "listen", "pid_file", "log_file", "logfile_size_limit", "logfile_max_num"),
         *("max_payload", "ping_interval", "ping_max", "accounts", "system_account", "mqtt"),
         # The agents' own connections speak no TLS; they stay on the loopback.
-        *("tls", "port", "host", "net", "addr"),
+        *("tls", "port", "host", "net", "addr", INCLUDE),
     ),
     True,
 ) | {

@@ -1,5 +1,5 @@
 """NKey pairs of users, kept as seed files of mode 0600. A seed never leaves its files: nothing here returns
-one, logs one or names one in an error."""
+one but for the line of such a file, logs one or names one in an error."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import nkeys
 
 from agent.files import create_private, private_directory, write_private
 
+_SEED = re.compile(r"S[A-Z2-7]{40}")
 _PUBLIC_KEY = re.compile(r"U[A-Z2-7]{55}\Z")
 
 
@@ -28,6 +29,15 @@ def make_key(path: Path) -> str:
     seed = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
     create_private(path, seed)
     return public_key(path)
+
+
+def renew_key(path: Path) -> str:
+    """Make a key pair in place of the one that is there, whose seed is kept beside it as `….old`, and return
+    the public key. Raises `OSError`."""
+    old = path.with_name(f"{path.name}.old")
+    if path.exists():
+        path.replace(old)
+    return make_key(path)
 
 
 def ensure_key(path: Path) -> str:
@@ -53,10 +63,20 @@ def is_public_key(text: str) -> bool:
     return bool(nkeys.crc16(raw[:-2]).to_bytes(2, "little") == raw[-2:])
 
 
+def is_seed(text: str) -> bool:
+    """Whether this looks like a seed, which is not to be shown."""
+    return _SEED.search(text) is not None
+
+
 def write_link_include(key_file: Path, include_file: Path) -> None:
     """Write what a leaf's configuration includes, with mode 0600: nats-server takes the seed itself as the
     `nkey` of a remote, not the path of a file. Raises `SeedError`."""
-    write_private(include_file, f'nkey: "{_read(key_file)[0]}"\n'.encode())
+    write_private(include_file, seed_line("nkey", key_file).encode())
+
+
+def seed_line(name: str, key_file: Path) -> str:
+    """A line of a configuration that holds a seed, for a file of mode 0600. Raises `SeedError`."""
+    return f'{name}: "{_read(key_file)[0]}"\n'
 
 
 def _read(path: Path) -> tuple[str, str]:

@@ -14,19 +14,19 @@ from agent.server import permissions
 from agent.server.extra import merged
 from agent.server.mqtt import MqttListener
 from agent.server.permissions import Permissions
-from agent.server.quoting import INCLUDE, block
+from agent.server.quoting import INCLUDE, Variable, block
 from agent.server.tenants import crossing, tenant_blocks
 from agent.server.values import (
     PING_SECONDS,
     ClusterConfig,
     HubConfig,
-    Include,
     LeafConfig,
     LeafUser,
     ServerConfig,
 )
 
 LINK_INCLUDE = "link.conf"
+LINK_KEY = Variable("$LINK_KEY")
 
 _SYSTEM_ACCOUNT = "SYS"
 _QUESTIONS = ("LEAFZ", "VARZ", "HEALTHZ")
@@ -102,7 +102,7 @@ def _leaf(config: LeafConfig) -> dict[str, Any]:
                         "first_info_timeout": "10s",
                         "disabled": not config.link_open,
                         "deny_imports": list(permissions.kept_from_hub(config.domain, config.heard)),
-                        INCLUDE: LINK_INCLUDE,
+                        **({"nkey": LINK_KEY} if config.identity else {INCLUDE: LINK_INCLUDE}),
                     },
                     config.remote,
                 )
@@ -139,7 +139,10 @@ def _mqtt_users(listener: MqttListener | None) -> list[dict[str, Any]]:
 
 
 def _common(config: ServerConfig, domain: str) -> dict[str, Any]:
-    head: dict[str, Any] = {"server_name": config.server_name, "listen": config.listen}
+    head: dict[str, Any] = {INCLUDE: config.identity} if config.identity else {}
+    if config.server_name or not config.identity:
+        head["server_name"] = config.server_name
+    head["listen"] = config.listen
     if config.pid_file is not None:
         head["pid_file"] = str(config.pid_file)
     if config.log_file is not None:
@@ -171,9 +174,8 @@ def _accounts(users: list[dict[str, Any]], system_users: list[dict[str, Any]]) -
     }
 
 
-def _user(key: str | Include, allowed: Permissions, *connections: str) -> dict[str, Any]:
-    who = {INCLUDE: key.file} if isinstance(key, Include) else {"nkey": key}
-    return {**who, **_granted(allowed, *(connections or ("STANDARD",)))}
+def _user(key: str, allowed: Permissions, *connections: str) -> dict[str, Any]:
+    return {"nkey": key, **_granted(allowed, *(connections or ("STANDARD",)))}
 
 
 def _granted(allowed: Permissions, *connections: str) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from agent.server.extra import HUB_TAKEN, LEAF_TAKEN, REMOTE_TAKEN, extra_proble
 from agent.server.keys import is_public_key
 from agent.server.mqtt import MqttListener
 from agent.server.permissions import LinkRights
-from agent.server.quoting import RenderError
+from agent.server.quoting import RenderError, Variable
 
 MAX_PAYLOAD = 8 * 1024 * 1024
 PING_SECONDS = 5
@@ -55,13 +55,6 @@ class LeafUser:
 
 
 @dataclass(frozen=True, slots=True)
-class Include:
-    """A public key that stands in a file beside the configuration, made on the machine itself."""
-
-    file: str
-
-
-@dataclass(frozen=True, slots=True)
 class ClusterConfig:
     """The cluster that a hub's server is one of. `include` is the file beside the configuration that holds
     its routes and their password."""
@@ -75,7 +68,8 @@ class ClusterConfig:
 class HubConfig:
     """The hub's server, or one of its `cluster`. Keys are public; sizes are bytes. `max_file_store` must hold
     the `max_bytes` of all streams together, which JetStream reserves when it makes them. `extra` is added to
-    the configuration (`agent.server.extra`)."""
+    the configuration (`agent.server.extra`). With an `identity` the keys are variables that this file holds:
+    REGISTRAR_KEY, REGISTRAR_SYSTEM_KEY and JOBS_KEY, all public."""
 
     server_name: str
     store_dir: Path
@@ -91,6 +85,7 @@ class HubConfig:
     max_payload: int = MAX_PAYLOAD
     cluster: ClusterConfig | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    identity: str = ""
     pid_file: Path | None = None
     log_file: Path | None = None
 
@@ -115,7 +110,9 @@ class LeafConfig:
     """A leaf's server, which dials `hub_urls` (`nats-leaf://host:port`) with the seed in `link_key_file`,
     unless the link is not `link_open`. Keys are public; sizes are bytes, `max_file_store` as in `HubConfig`.
     `apps` are the local programs that have commands of their own, `heard` the subjects on which local
-    programs publish to the agent. `extra` and `remote` are added to the configuration and to its remote."""
+    programs publish to the agent. `extra` and `remote` are added to the configuration and to its remote. With
+    an `identity` the keys are variables, and that file, made on the machine, holds them: its server_name, the
+    seed LINK_KEY and the public AGENT_KEY, AGENT_SYSTEM_KEY and DEVICE_KEY."""
 
     server_name: str
     domain: str
@@ -123,9 +120,9 @@ class LeafConfig:
     max_file_store: int
     hub_urls: tuple[str, ...]
     link_key_file: Path
-    agent: str | Include
-    agent_system: str | Include
-    device: str | Include
+    agent: str
+    agent_system: str
+    device: str
     classes: tuple[str, ...] = (DEFAULT_CLASS,)
     apps: tuple[str, ...] = ()
     heard: tuple[str, ...] = ()
@@ -136,6 +133,7 @@ class LeafConfig:
     mqtt: MqttListener | None = None
     max_payload: int = MAX_PAYLOAD
     extra: Mapping[str, Any] = field(default_factory=dict)
+    identity: str = ""
     remote: Mapping[str, Any] = field(default_factory=dict)
     pid_file: Path | None = None
     log_file: Path | None = None
@@ -182,10 +180,10 @@ def _check_extra(extra: Mapping[str, Any], taken: Mapping[str, Any]) -> None:
         raise RenderError(f"{key} {stood}; {remedy}")
 
 
-def _check_keys(keys: Mapping[str, str | Include]) -> None:
+def _check_keys(keys: Mapping[str, str]) -> None:
     owners: dict[str, str] = {}
     for owner, key in keys.items():
-        if isinstance(key, Include):
+        if isinstance(key, Variable):
             continue
         if not is_public_key(key):
             raise RenderError(f"key of {owner} is not the public key of a user (56 characters, U first)")

@@ -1,0 +1,66 @@
+"""The keys that a machine makes for itself, and the file that tells them to a server which the agent does not
+run. The seed of a link goes from one file of mode 0600 into another and nowhere else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from agent.config import Config
+from agent.contract import server_name
+from agent.files import write_private
+from agent.server.keys import SeedError, ensure_key, public_key, renew_key, seed_line
+from agent.server.quoting import quoted
+from agent.server.setup import identities, key_file, link_key_file
+from agent.state import machine_id
+
+IDENTITY: Final = "identity.conf"
+"""What a rendered configuration includes, see `agent.topology.rendering`."""
+
+
+def key_files(config: Config) -> dict[str, Path]:
+    """Where the seed of each identity of this machine stands, by its name."""
+    mine = identities(config)
+    own = "agent" if config.role == "leaf" else "registrar"
+    found = {own: mine.account}
+    # An embedded server's other keys are made by its agent.
+    if config.nats.server == "external":
+        found[f"{own}_system"] = mine.system or key_file(config, f"{own}_system")
+        if config.role == "leaf":
+            found["device"] = config.nats.device_seed_file or key_file(config, "device")
+        else:
+            found["jobs"] = config.nats.jobs_seed_file or key_file(config, "jobs")
+    if config.role == "leaf":
+        found["link"] = link_key_file(config)
+    return found
+
+
+def enrolled(config: Config, *, new: bool = False) -> dict[str, str]:
+    """The public keys of this machine by identity; those that are missing are made, and with `new` that of
+    the link is made anew. Raises `SeedError` or `OSError`."""
+    files = key_files(config)
+    if new:
+        renew_key(files["link"])
+    return {name: ensure_key(path) for name, path in files.items()}
+
+
+def write_identity(config: Config, directory: Path) -> Path:
+    """Write what a rendered configuration includes, with mode 0600 and its directory's owner. Raises
+    `SeedError` or `OSError`."""
+    files = key_files(config)
+    lines = [
+        f"{name.upper()}_KEY: {quoted(public_key(path))}\n" for name, path in files.items() if name != "link"
+    ]
+    if config.role == "leaf":
+        lines.insert(0, f"server_name: {quoted(server_name(config.domain, machine_id()))}\n")
+        lines.append(seed_line("LINK_KEY", files["link"]))
+    path = directory / IDENTITY
+    try:
+        owner = directory.stat()
+        write_private(path, "".join(lines).encode())
+        if os.geteuid() == 0:
+            os.chown(path, owner.st_uid, owner.st_gid)
+    except OSError as error:
+        raise SeedError(f"{path} cannot be written: {error.strerror}") from None
+    return path
