@@ -141,18 +141,20 @@ async def _join(greeting: Greeted, credentials: Mapping[str, Any], needed: Permi
     if sample(_ANSWERS) not in publish or sample(_ANSWERS) not in subscribe:
         return Joined(told)  # no server could tell what it would do
     asked = _now()
-    refused, traces = await _try(reader, writer, publish, subscribe, sample(_ANSWERS))
+    hub = str(greeting.info.get("server_name"))
+    refused, traces = await _try(reader, writer, hub, publish, subscribe, sample(_ANSWERS))
     return Joined(told, tuple(refused), traces, asked, _now())
 
 
 async def _try(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
+    hub: str,
     publish: Collection[str],
     subscribe: Collection[str],
     reply: str,
 ) -> tuple[list[str], dict[str, Trace]]:
-    """What is refused, and the traces of what is not."""
+    """What is refused, and what the server `hub` tells of what is not."""
     for subject in subscribe:
         writer.write(f"LS+ {subject}\r\n".encode())
     named = "".join(f"{name}: {value}\r\n" for name, value in headers(reply).items())
@@ -171,7 +173,8 @@ async def _try(
                     writer.write(b"PONG\r\n")
                 elif line.startswith((b"LMSG", b"HMSG")):
                     trace = parse(await _body(reader, line))
-                    traces |= {} if trace is None else {trace.subject: trace}
+                    # Servers behind the hub tell what they would do with what it passes on, too.
+                    traces |= {trace.subject: trace} if trace is not None and trace.server == hub else {}
     return refused, traces
 
 
