@@ -70,7 +70,8 @@ def _ask_polars(path: Path, since: datetime) -> Answer:
 
 
 @cache
-def _duckdb() -> duckdb.DuckDBPyConnection:
+def duckdb_with_delta() -> duckdb.DuckDBPyConnection:
+    """A connection that can read Delta tables, with times in UTC."""
     spec = importlib.util.find_spec("duckdb_extension_delta")
     assert spec is not None
     assert spec.origin is not None
@@ -83,12 +84,12 @@ def _duckdb() -> duckdb.DuckDBPyConnection:
 
 
 def _read_by_duckdb(path: Path) -> pa.Table:
-    return _duckdb().execute(f"SELECT * FROM delta_scan('{path}')").to_arrow_table()
+    return duckdb_with_delta().execute(f"SELECT * FROM delta_scan('{path}')").to_arrow_table()
 
 
 def _ask_duckdb(path: Path, since: datetime) -> Answer:
     asked = _sql(f"delta_scan('{path}')", since)
-    return _answer(_duckdb().execute(asked).to_arrow_table())
+    return _answer(duckdb_with_delta().execute(asked).to_arrow_table())
 
 
 def _frame(spark: SparkSession, path: Path) -> Any:
