@@ -24,6 +24,7 @@ from agent.doors import DOORS
 from agent.intake import Input
 from agent.link.windows import Windows
 from agent.metrics import Metrics
+from agent.notify import Notifier, notifier
 from agent.reload import KEPT_SECONDS, Applied, Files, Reloader
 from agent.server import permissions
 from agent.server.binary import ServerError
@@ -36,6 +37,7 @@ from agent.server.setup import identities, server_config, server_directory
 from agent.server.watch import ServerWatch
 from agent.state import StateError, StateFile
 from agent.supervision import keep_serving
+from agent.vitals import Signs, Silence, Vitals
 
 _LOOK_SECONDS = 0.1
 _LOCK = "agent.lock"
@@ -57,6 +59,12 @@ class Role(Protocol):
 
     def ready(self) -> tuple[bool, str]:
         """Whether it does its work, and why not."""
+
+    def sentence(self) -> str:
+        """How it is, in one sentence."""
+
+    def stalled(self) -> float:
+        """Seconds for which something has waited in the publish path and nothing of it moved."""
 
 
 class InUseError(Exception):
@@ -155,6 +163,7 @@ async def _serve(
         again.set()
         stopping.set()
 
+    supervisor = notifier(os.environ)
     role = _role(config, state, inputs, metrics, health, reloader)
     admin = AdminServer(
         listen_address(config.admin.listen),
@@ -176,9 +185,13 @@ async def _serve(
         if server is not None and config.nats.mqtt.on:
             opening = group.create_task(keep_serving("mqtt", partial(_open_mqtt, server[0], role)))
         log.info("started", domain=config.domain, role=config.role, pid=os.getpid())
-        reloading = group.create_task(reloader.run(role.apply, restart))
+        reloading = group.create_task(reloader.run(role.apply, restart, supervisor))
+        telling = None
+        if supervisor is not None:
+            telling = group.create_task(_vitals(supervisor, role, server and server[0], health).run())
+            group.create_task(_tell_end(supervisor, stopping, again))
         await role.run(stopping)
-        for task in (watching, gating, opening, reloading):
+        for task in (watching, gating, opening, reloading, telling):
             if task is not None:
                 task.cancel()
         if server is not None:
@@ -187,6 +200,17 @@ async def _serve(
         ended.set()
         await admin_task
     log.info("stopped", domain=config.domain)
+
+
+def _vitals(supervisor: Notifier, role: Role, server: EmbeddedServer | None, health: ServerHealth) -> Vitals:
+    quiet = None if server is None else Silence(server, health)
+    return Vitals(supervisor, role, lambda: Signs(role.stalled(), 0.0 if quiet is None else quiet.seconds()))
+
+
+async def _tell_end(supervisor: Notifier, stopping: asyncio.Event, again: asyncio.Event) -> None:
+    await stopping.wait()
+    if not again.is_set():
+        supervisor.stopping()
 
 
 def _role(

@@ -88,6 +88,14 @@ class Hub:
             return False, trouble
         return True, "the registrar answers"
 
+    def sentence(self) -> str:
+        """How the registrar is."""
+        return self.ready()[1]
+
+    def stalled(self) -> float:
+        """The hub's agent publishes no readings."""
+        return 0.0
+
     async def _connected(self) -> None:
         self._metrics.connected.set(1)
 

@@ -268,6 +268,14 @@ class Leaf:
             return True, "the local stream takes readings"
         return False, "the local NATS server does not answer or its stream is not ready"
 
+    def sentence(self) -> str:
+        """How the link is."""
+        return self.link.board.sentence
+
+    def stalled(self) -> float:
+        """Seconds for which readings have waited and nothing of the publish path has moved."""
+        return self._sender.stalled()
+
     def _acked(self, batch: Batch, seq: int) -> None:
         self._books.acked(batch, seq)
         self._waits.stored(batch.id.cls, seq, str(batch.id))

@@ -71,6 +71,7 @@ class Sender:
         self._waiting: list[Sealed] = []
         self._refusals = Refusals(publisher, ledgers)
         self._progress = asyncio.Event()
+        self._moved = 0.0
 
     async def attach(
         self, nc: Client, inbox: str, stream_seq: Mapping[str, int], stored: Mapping[str, int]
@@ -84,7 +85,7 @@ class Sender:
                 self._store(batch, seq)
         self._stream_seq.update(stream_seq)
         self._nc, self._inbox = nc, inbox
-        now = asyncio.get_running_loop().time()
+        now = self._moved = asyncio.get_running_loop().time()
         for batch in list(self._in_flight.values()):
             # A floor of the stream that was, before its store was lost or put back, would hide what this one
             # holds; and what was looked through needs no second look.
@@ -147,6 +148,15 @@ class Sender:
             self._progress.clear()
             await self._progress.wait()
 
+    def stalled(self) -> float:
+        """Seconds for which batches have waited over a connection that is there, and nothing was answered or
+        settled; 0 while nothing waits."""
+        began = [one.at for one in itertools.islice(self._publisher.queue, 1)]
+        began += [one.first_sent for one in self._in_flight.values()]
+        if self._nc is None or not began:
+            return 0.0
+        return asyncio.get_running_loop().time() - max(min(began), self._moved)
+
     def held(self, cls: str) -> int:
         """The readings of a class that are under way or wait here, counted one by one."""
         batches = (one.entries for one in self._in_flight.values() if one.id.cls == cls)
@@ -183,6 +193,7 @@ class Sender:
             self._publisher.queued.set()
 
     async def _send(self, sealed: Sealed, max_payload: int) -> None:
+        self._moved = asyncio.get_running_loop().time()
         draft = sealed.draft
         entries = draft.live()
         if not entries:
@@ -251,6 +262,7 @@ class Sender:
         if batch is None:
             return
         batch.unanswered -= 1
+        self._moved = asyncio.get_running_loop().time()
         match acks.parse(msg.data):
             case acks.Stored(seq):
                 self._store(batch, seq)

@@ -13,6 +13,7 @@ import structlog
 from agent.config import Config, ConfigError, listen_address
 from agent.doors import DOORS, tcp
 from agent.intake import Input
+from agent.notify import Notifier
 from agent.reload.change import Change, Parts, change, parts
 
 _FIXED: Final = ("domain", "role", "state_dir")
@@ -88,33 +89,50 @@ class Reloader:
         """Look at the file soon, and bring in what it says."""
         self._wanted.put_nowait(None)
 
-    async def run(self, apply: Callable[[Applied], Awaitable[None]], again: Callable[[], None]) -> None:
+    async def run(
+        self,
+        apply: Callable[[Applied], Awaitable[None]],
+        again: Callable[[], None],
+        supervisor: Notifier | None = None,
+    ) -> None:
         """Bring in what is wanted, one after the other, until cancelled."""
         while True:
             planned = await self._wanted.get()
-            if planned is None:
-                try:
-                    planned = await asyncio.to_thread(self.plan)
-                except ReloadError as error:
-                    log.error("the configuration is not taken; the agent goes on as it is", reason=str(error))
-                    continue
-            applied, new = planned
-            log.info("the configuration is taken", what=str(applied.change))
-            if not applied.change:
-                continue
-            if applied.change.anew:
-                DOORS.keep(_listened(applied.config))
-                again()
+            if supervisor is not None:
+                supervisor.reloading()
+            if await self._bring_in(planned, apply):
+                again()  # and the new agent is the one that says when it is ready
                 return
-            DOORS.keep(_listened(applied.config, applied.change.begin))
-            asyncio.get_running_loop().call_later(KEPT_SECONDS, DOORS.close)
+            if supervisor is not None:
+                supervisor.ready()
+
+    async def _bring_in(
+        self, planned: tuple[Applied, Parts] | None, apply: Callable[[Applied], Awaitable[None]]
+    ) -> bool:
+        """Bring a plan in, or what the file says where there is none; whether the agent has to start again
+        for it."""
+        if planned is None:
             try:
-                await apply(applied)
-            except Exception as error:  # a part of it may hold already, and what that is nobody can say
-                log.error("the configuration is not taken in; the agent starts again", exc_info=error)
-                again()
-                return
-            self._running, self._parts = applied.config, new
+                planned = await asyncio.to_thread(self.plan)
+            except ReloadError as error:
+                log.error("the configuration is not taken; the agent goes on as it is", reason=str(error))
+                return False
+        applied, new = planned
+        log.info("the configuration is taken", what=str(applied.change))
+        if not applied.change:
+            return False
+        if applied.change.anew:
+            DOORS.keep(_listened(applied.config))
+            return True
+        DOORS.keep(_listened(applied.config, applied.change.begin))
+        asyncio.get_running_loop().call_later(KEPT_SECONDS, DOORS.close)
+        try:
+            await apply(applied)
+        except Exception as error:  # a part of it may hold already, and what that is nobody can say
+            log.error("the configuration is not taken in; the agent starts again", exc_info=error)
+            return True
+        self._running, self._parts = applied.config, new
+        return False
 
 
 def _served(config: Config) -> frozenset[str]:

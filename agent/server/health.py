@@ -99,6 +99,8 @@ class ServerHealth:
         self._synced: bool | None = None
         self.room: Room | None = None
         """What the disk of the server's store has left, as far as that is known."""
+        self.answers = 0
+        """How often the server has answered a look at it."""
         self.closed = ""
         """Why the link is closed on purpose, "" while it is not."""
         metrics.server_synced.set(_UNKNOWN)

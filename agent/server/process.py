@@ -75,6 +75,11 @@ class EmbeddedServer:
         """The server's process, None while there is none."""
         return None if self._process is None or self._process.ended.is_set() else self._process.pid
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether the server is being started or taken over, which may last `START_SECONDS`."""
+        return self._starting.locked()
+
     async def start(self) -> Start:
         """Make the server run with this configuration; returns when it answers. Raises `ServerError`."""
         async with self._starting:

@@ -109,6 +109,7 @@ class ServerWatch:
         healthz = await _ask(nc, "HEALTHZ", name, details=True)
         if healthz is None:
             return
+        self._health.answers += 1
         now = asyncio.get_running_loop().time()
         left = self._health.room = None if self._store is None else room(self._store)
         trouble = diagnose(healthz) or self._lack(left)
