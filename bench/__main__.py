@@ -11,7 +11,19 @@ from rich.table import Table
 
 from bench.result import Result
 
-NAMES = ("ingest", "wire", "latency", "rules", "footprint", "relink", "fleet", "audit")
+NAMES = (
+    "ingest",
+    "wire",
+    "latency",
+    "rules",
+    "footprint",
+    "relink",
+    "fleet",
+    "audit",
+    "spark-read",
+    "spark-ingest",
+    "spark-scale",
+)
 _DIRECTORY = Path("build/bench")
 
 
@@ -23,7 +35,7 @@ def main(names: list[str]) -> int:
         return 2
     console = Console()
     for name in names or NAMES:
-        result: Result = importlib.import_module(f"bench.{name}").run()
+        result: Result = importlib.import_module("bench." + name.replace("-", "_")).run()
         path = result.write(_DIRECTORY)
         console.print(_table(result))
         console.print(f"written to {path}")

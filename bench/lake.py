@@ -92,7 +92,7 @@ def make(lake: Path, shape: Shape, processes: int = 2) -> None:
     bronze = [file for files, _ in parts for file in files]
     last = shape.batches + shape.domains
     with PartWriter(lake, "bronze") as writer:
-        writer.write(bronze_rows(_ledgers(shape), _origin(shape)))
+        writer.write(bronze_rows(ledgers(shape), _origin(shape)))
     one = Incarnation(_STREAM, _CREATED)
     tables["bronze"].commit(bronze + writer.files, {one.ingested: last})
     for name in ("quarantine", "readings"):
@@ -132,7 +132,7 @@ def _part(lake: Path, shape: Shape, first: int) -> tuple[Sequence[PartFile], Ref
     with PartWriter(lake, "bronze") as writer:
         for at in range(first, last, _CHUNK):
             numbers = range(at, min(at + _CHUNK, last))
-            writer.write(bronze_rows(_batches(shape, numbers), _origin(shape)))
+            writer.write(bronze_rows(batches(shape, numbers), _origin(shape)))
     paths = [str(lake / "bronze" / file.path) for file in writer.files]
     return writer.files, refine(RefinePart(lake, paths, after=first, to=last))
 
@@ -142,7 +142,8 @@ def _origin(shape: Shape) -> Origin:
     return Origin(_STREAM, _CREATED, {_index(name): name for name in names})
 
 
-def _batches(shape: Shape, numbers: Sequence[int]) -> Columns:
+def batches(shape: Shape, numbers: Sequence[int]) -> Columns:
+    """These batches, as messages of the hub's stream."""
     found = Columns([], [], [], [], [])
     for number in numbers:
         moment = _BEGAN + timedelta(seconds=number // shape.domains)
@@ -179,7 +180,7 @@ def _lines(moment: datetime, number: int, count: int) -> Iterator[bytes]:
         yield b"%b%b%.3f}\n" % (ts, _SERIES_TEXTS[at % _SERIES], noise.random() * 100)
 
 
-def _ledgers(shape: Shape) -> Columns:
+def ledgers(shape: Shape) -> Columns:
     """The last record of every domain's run, after all batches."""
     found = Columns([], [], [], [], [])
     for at in range(shape.domains):

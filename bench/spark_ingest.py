@@ -1,0 +1,104 @@
+"""Readings from the hub's stream into `readings`, committed: `ingest`, then `refine`.
+
+Batches of 500 readings, 500 series, 40 sets of tags, values with noise. Cold: both jobs as an operator starts
+them, each a process of its own. Warm: in a session that has done it once. Server, driver and tasks share this
+machine.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import redirect_stderr
+from io import StringIO
+from itertools import count
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from bench import lake as lakes
+from bench.hub_stream import Message, fill_from_leaf, hub, messages_of
+from bench.result import Result, Row
+from hub_jobs import ingest, refine
+from hub_jobs.source.wire import Server
+from hub_jobs.tables import open_table
+from hub_jobs.tables.scan import files
+
+READINGS: Final = 5_000_000
+_REPEATS: Final = 3
+_STREAM: Final = "TELEMETRY_0"
+_AT_ONCE: Final = 200
+_GOAL_WARM, _GOAL_COLD = 1_300_000, 700_000
+
+
+def run() -> Result:
+    """Fill a stream and bring it into tables, again and again."""
+    shape = lakes.Shape(READINGS, domains=1)
+    with hub() as one:
+        url = one.url
+        fill_from_leaf(one, _STREAM, shape.domain(0), messages(shape))
+        fresh = (one.directory / f"lake-{number}" for number in count())
+        cold = median(sum(_cold(url, next(fresh), shape)) for _ in range(_REPEATS))
+        warm_up(url, next(fresh), shape)
+        warm = [warm_up(url, next(fresh), shape) for _ in range(_REPEATS)]
+        idle = _idle(url, next(fresh), shape)
+    of_ingest, of_refine = median(one for one, _ in warm), median(one for _, one in warm)
+    return Result(
+        "spark-ingest",
+        [
+            Row(
+                "warm: stream to readings", shape.readings / (of_ingest + of_refine), "readings/s", _GOAL_WARM
+            ),
+            Row("cold: stream to readings, two processes", shape.readings / cold, "readings/s", _GOAL_COLD),
+            Row("warm: ingest alone", shape.readings / of_ingest, "readings/s"),
+            Row("warm: refine alone", shape.readings / of_refine, "readings/s"),
+            Row("ingest with nothing to do, its whole process", idle, "s"),
+        ],
+    )
+
+
+def messages(shape: lakes.Shape) -> Iterator[Message]:
+    """All batches of a lake, as they would be published."""
+    for first in range(0, shape.batches, _AT_ONCE):
+        yield from messages_of(lakes.batches(shape, range(first, min(first + _AT_ONCE, shape.batches))))
+    yield from messages_of(lakes.ledgers(shape))
+
+
+def warm_up(url: str, lake: Path, shape: lakes.Shape) -> tuple[float, float]:
+    """Seconds of ingest and of refine into an empty lake, in this process."""
+    with redirect_stderr(StringIO()):
+        began = time.monotonic()
+        ingest.run(ingest.Options(Server(url), _STREAM, lake))
+        between = time.monotonic()
+        refine.run(lake)
+        ended = time.monotonic()
+    check(lake, shape)
+    return between - began, ended - between
+
+
+def check(lake: Path, shape: lakes.Shape) -> None:
+    """Raises `RuntimeError` unless the lake holds all readings."""
+    table = open_table(lake, "readings")
+    held = 0 if table is None else sum(files(table)["num_records"].to_pylist())
+    if held != shape.readings:
+        raise RuntimeError(f"{held} of {shape.readings} readings are in the table")
+
+
+def _cold(url: str, lake: Path, shape: lakes.Shape) -> tuple[float, float]:
+    took = (_process("ingest", "--server", url, "--lake", str(lake)), _process("refine", "--lake", str(lake)))
+    check(lake, shape)
+    return took
+
+
+def _idle(url: str, lake: Path, shape: lakes.Shape) -> float:
+    warm_up(url, lake, shape)
+    return _process("ingest", "--server", url, "--lake", str(lake))
+
+
+def _process(job: str, *options: str) -> float:
+    began = time.monotonic()
+    command = [sys.executable, "-m", f"hub_jobs.{job}", *options]
+    subprocess.run(command, check=True, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    return time.monotonic() - began

@@ -1,0 +1,84 @@
+"""A million messages of 200 bytes from a stream into Spark, thrown away there: the data source beside its own
+reader without Spark, and beside nats-py's pull consumer in the same data source. Server, driver and tasks
+share this machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+from bench.hub_stream import Message, fill, hub
+from bench.result import Against, Result, Row
+from hub_jobs.source.wire import Connection, Server, read_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_MESSAGES: Final = 1_000_000
+_FEW: Final = 100_000
+"""For the alternative, which is slow; both are rates."""
+_BYTES: Final = 200
+_STREAM: Final = "TELEMETRY_0"
+_REPEATS: Final = 3
+_GOAL: Final = 300_000
+_PARTITIONS: Final = 4
+
+
+def run() -> Result:
+    """Fill a stream and read it in three ways."""
+    with hub() as one:
+        url = one.url
+        fill(one, _STREAM, _messages())
+        alone = median(_rate(lambda: _alone(url), _MESSAGES) for _ in range(_REPEATS))
+        from bench.naive_source import NaiveDataSource
+        from hub_jobs.session import session
+        from hub_jobs.source.datasource import NatsDataSource
+
+        began = time.monotonic()
+        spark = session("bench")
+        for source in (NatsDataSource, NaiveDataSource):
+            spark.dataSource.register(source)
+        _read(spark, "nats", url, _MESSAGES)
+        cold = _MESSAGES / (time.monotonic() - began)
+        ours = median(_rate(lambda: _read(spark, "nats", url, _MESSAGES), _MESSAGES) for _ in range(_REPEATS))
+        _read(spark, "naive", url, _FEW)
+        naive = median(_rate(lambda: _read(spark, "naive", url, _FEW), _FEW) for _ in range(_REPEATS))
+        spark.stop()
+    against = Against(f"nats-py's pull consumer in the same data source, {_FEW:,} messages", naive)
+    return Result(
+        "spark-read",
+        [
+            Row("messages into Spark, warm", ours, "messages/s", _GOAL, against),
+            Row("times as fast as nats-py's pull consumer", ours / naive, "times", 5.0),
+            Row("messages into Spark, with the start of its session", cold, "messages/s"),
+            Row("the reader alone, one connection", alone, "messages/s"),
+        ],
+    )
+
+
+def _messages() -> Iterator[Message]:
+    for number in range(_MESSAGES):
+        yield f"tel.edge-1.normal.p{number % 500}", {}, b"%d" % number + b"x" * (_BYTES - len(str(number)))
+
+
+def _rate(read: Callable[[], None], count: int) -> float:
+    began = time.monotonic()
+    read()
+    return count / (time.monotonic() - began)
+
+
+def _alone(url: str) -> None:
+    with Connection(Server(url)) as conn:
+        count = sum(len(one.seqs) for one in read_columns(conn, _STREAM, 1, _MESSAGES))
+    if count != _MESSAGES:
+        raise RuntimeError(f"{count} of {_MESSAGES} messages were read")
+
+
+def _read(spark: SparkSession, source: str, url: str, count: int) -> None:
+    reader = spark.read.format(source).option("servers", url).option("stream", _STREAM)
+    reader = reader.option("endingOffsets", f'{{"{_STREAM}": {count + 1}}}').option(
+        "minPartitions", _PARTITIONS
+    )
+    reader.load().write.format("noop").mode("overwrite").save()
