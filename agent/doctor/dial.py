@@ -13,7 +13,6 @@ import asyncio
 import base64
 import json
 import secrets
-import ssl
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,7 +24,7 @@ from urllib.parse import SplitResult, urlsplit
 import nkeys
 
 from agent.contract import CHECK_SERVER
-from agent.doctor.greet import LINE, Greeted, Nowhere, greet, read_line
+from agent.doctor.greet import LINE, Greeted, Nowhere, Tls, greet, read_line, reading
 from agent.doctor.permissions import is_granted, sample
 from agent.doctor.trace import Trace, headers, parse
 from agent.server.permissions import Permissions
@@ -73,9 +72,7 @@ def shown(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
-async def dial(
-    url: str, seed: Path | None, needed: Permissions, tls: ssl.SSLContext | None = None
-) -> Dialled:
+async def dial(url: str, seed: Path | None, needed: Permissions, tls: Tls | None = None) -> Dialled:
     """Dial one address of the hub, with the key of `seed` or what stands in the address, and try what it
     grants of what is needed. `tls` is there where the leaf's own server dials with TLS of its own. Ends
     within ten seconds."""
@@ -83,7 +80,7 @@ async def dial(
     address = (parts.hostname or "", parts.port or _PORT)
     if parts.scheme in _WEBSOCKET:
         return Dialled(url, Nowhere("a websocket is not looked into", unknown=True))
-    greeting = await greet(address, tls, secure=tls is not None or parts.scheme == "tls")
+    greeting = await greet(address, tls or (Tls(reading()) if parts.scheme == "tls" else None))
     if isinstance(greeting, Nowhere):
         return Dialled(url, greeting)
     try:
@@ -92,8 +89,10 @@ async def dial(
             return Dialled(url, greeting)
         async with asyncio.timeout(2 * _SECONDS):
             outcome = await _join(greeting, credentials, needed)
-    except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError) as error:
-        outcome = Refused(f"it ended the conversation: {error or type(error).__name__}")
+    except TimeoutError:
+        outcome = Refused("it does not answer")
+    except (OSError, ValueError, asyncio.IncompleteReadError) as error:
+        outcome = Refused(f"it ended the conversation ({error})")
     finally:
         greeting.close()
     return Dialled(url, greeting, outcome)

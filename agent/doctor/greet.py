@@ -8,7 +8,7 @@ import json
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 LINE: Final = 2**20
 _SECONDS: Final = 2.0
@@ -37,17 +37,23 @@ class Greeted:
         self.writer.transport.abort()
 
 
-async def greet(
-    address: tuple[str, int], tls: ssl.SSLContext | None = None, *, secure: bool = False
-) -> Greeted | Nowhere:
-    """What answers on an address, over TLS (`tls`, or one that only reads certificates) where it is `secure`
-    or the server asks for it; a server that says nothing may wait for TLS first. Whoever gets `Greeted`
-    closes it."""
+class Tls(NamedTuple):
+    """How to speak TLS; `first`: before the server has said a word."""
+
+    context: ssl.SSLContext
+    first: bool = False
+
+
+async def greet(address: tuple[str, int], tls: Tls | None = None) -> Greeted | Nowhere:
+    """What answers on an address, over TLS where that is given or the server asks for it; a server that says
+    nothing may wait for TLS first. Whoever gets `Greeted` closes it."""
+    if tls is not None and tls.first:
+        return await _secured_first(address, tls.context)
     found = await _plain(address)
-    if isinstance(found, Greeted) and (secure or found.info.get("tls_required")):
-        return await _upgraded(found, address[0], tls or reading())
-    if isinstance(found, Nowhere) and secure and found.unknown:
-        return await _secured_first(address, tls or reading())
+    if isinstance(found, Greeted) and (tls or found.info.get("tls_required")):
+        return await _upgraded(found, address[0], tls.context if tls else reading())
+    if isinstance(found, Nowhere) and tls and found.unknown:
+        return await _secured_first(address, tls.context)
     return found
 
 
@@ -57,7 +63,7 @@ async def read_line(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _plain(address: tuple[str, int]) -> Greeted | Nowhere:
-    """`unknown` where something listens and is silent."""
+    """`unknown` where something listens and says nothing."""
     try:
         async with asyncio.timeout(_SECONDS):
             reader, writer = await asyncio.open_connection(*address, limit=LINE)
@@ -84,10 +90,10 @@ def _greeted(line: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWr
         if isinstance(info, dict) and isinstance(info.get("version"), str):
             return Greeted(info, reader, writer)
     writer.transport.abort()
+    if not line:
+        return Nowhere("it hangs up and says nothing", unknown=True)
     said = line[:_SHOWN].decode(errors="replace").strip()
-    return Nowhere(
-        f"what answers there is no nats-server: it says {said!r}" if line else "it hung up at once"
-    )
+    return Nowhere(f"what answers there is no nats-server: it says {said!r}")
 
 
 async def _upgraded(plain: Greeted, host: str, tls: ssl.SSLContext) -> Greeted | Nowhere:

@@ -194,7 +194,9 @@ def _judged_system(system: local.System | None, embedded: bool) -> list[Finding]
 
 def _closed(whose: str, why: str, embedded: bool) -> Finding:
     what, _, remedy = why.partition("; ")
-    if not remedy:
+    if why == local.SILENCE:
+        remedy = "see its log and restart it: it lets connect, and does not go on"
+    elif not remedy:
         remedy = "add its public key to the users of the local server's configuration, and reload it"
         if embedded:
             remedy = "restart the agent, which renders the configuration of its server anew"

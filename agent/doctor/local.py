@@ -24,9 +24,10 @@ from agent.jetstream import request
 from agent.server.permissions import Permissions
 
 QUESTIONS: Final = ("VARZ", "LEAFZ", "HEALTHZ")
+SILENCE: Final = "it does not answer"
 _SECONDS: Final = 2.0
 _TRACES: Final = 1.0
-_CONNECT: Final = 3.0
+_CONNECT: Final = 2.0
 _MOST_SUBJECTS: Final = 64
 
 
@@ -105,8 +106,8 @@ def _open(url: str, seed: Path, identity: str, refusals: list[str]) -> Any:
 
 
 def _why(error: BaseException, refusals: Sequence[str]) -> str:
-    said = refusals[-1] if refusals else str(error) or type(error).__name__
-    return said.removeprefix("nats: ").strip("'\"")
+    said = [one for one in (*refusals, str(error)) if one]
+    return said[0].removeprefix("nats: ").strip("'\"") if said else SILENCE
 
 
 async def _ask(nc: Client, question: str, server: str) -> Mapping[str, Any] | None:

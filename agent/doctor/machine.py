@@ -16,7 +16,7 @@ from agent.clock import ClockReader
 from agent.config import Config
 from agent.doctor import certificates, clock, files
 from agent.doctor.finding import Finding, failure
-from agent.doctor.greet import reading
+from agent.doctor.greet import Tls, reading
 from agent.doctor.server import room as judge_room
 from agent.server.disk import room
 from agent.server.setup import server_directory, store_directory
@@ -55,7 +55,7 @@ def right_now() -> datetime:
     return datetime.now(UTC)
 
 
-def remote_tls(config: Config) -> ssl.SSLContext | None:
+def remote_tls(config: Config) -> Tls | None:
     """How a leaf's server dials with TLS of its own, as `nats.remote` says; None where it does not."""
     given = config.nats.remote.get("tls")
     if not isinstance(given, dict):
@@ -64,7 +64,7 @@ def remote_tls(config: Config) -> ssl.SSLContext | None:
     with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
         # Files that can't be used are findings of their own.
         one.load_cert_chain(given["cert_file"], given["key_file"], password=lambda: "")
-    return one
+    return Tls(one, first=bool(given.get("handshake_first")))
 
 
 def _options(config: Config) -> Iterator[tuple[str, Any]]:

@@ -268,3 +268,12 @@ def test_the_exit_code_is_that_of_the_worst_finding() -> None:
         ([Exit.LOSS, Exit.USAGE], Exit.USAGE),
     ):
         assert outcome([failure("a", "b", "c", code) for code in codes]) is expected
+
+
+def test_the_document_has_every_fault_of_a_version_and_every_group() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "check.md").read_text()
+    for fault in versions.FAULTS:
+        assert fault.what in text
+        assert f"nats-server {fault.source}" in text
+    for module in (clock, files, streams, versions):
+        assert module.GROUP in text

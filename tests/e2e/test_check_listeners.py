@@ -1,0 +1,119 @@
+"""`petiole check` and what listens: a hub behind TLS and its certificate, and MQTT devices' listener."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from agent.config import Config
+from agent.config.schema import Mqtt, MqttUser
+from agent.demo.ports import free_port
+from agent.doctor import machine, mqtt
+from agent.doctor.finding import Level
+from agent.server.binary import find_binary
+from agent.server.child import reap, spawn
+from agent.server.probe import Watched, greeting
+from tests.doctor import check, of
+from tests.e2e.check_pair import pair
+from tests.servers import until
+
+
+def certificate(directory: Path) -> tuple[Path, Path]:
+    """A certificate for the loopback, valid for a year, and its key."""
+    cert, key = directory / "hub.crt", directory / "hub.key"
+    made = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "365"]
+    names = ["-subj", "/CN=127.0.0.1", "-keyout", str(key), "-out", str(cert)]
+    subprocess.run(["openssl", "req", "-x509", *made, *names], check=True, capture_output=True)
+    return cert, key
+
+
+@pytest.mark.parametrize("first", [False, True])
+async def test_the_certificate_of_a_hub_is_judged_by_a_clock_that_may_not_be_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bool
+) -> None:
+    cert, key = certificate(tmp_path)
+    tls = f'tls {{ cert_file: "{cert}", key_file: "{key}", handshake_first: {str(first).lower()} }}'
+    async with pair(tmp_path) as one:
+        await one.start_hub(more=f", {tls}")
+        config = one.config
+        if first:
+            config.nats.remote = {"tls": {"handshake_first": True}}
+        found = await check(config)
+        assert of(found, "the certificate of nats-leaf://127.0.0.1").level is Level.OK
+        assert of(found, "knows this leaf's key").level is Level.OK
+        for now, words in (
+            (datetime(1970, 1, 1, tzinfo=UTC), "is called not yet valid because the clock is not set"),
+            (datetime(2099, 1, 1, tzinfo=UTC), "expired on"),
+        ):
+            monkeypatch.setattr(machine, "right_now", lambda now=now: now)
+            assert of(await check(config), words).level is Level.FAILURE
+
+
+def test_files_of_the_configuration_are_looked_at_without_a_server(tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path)
+    other = tmp_path / "other"
+    other.mkdir()
+    _, foreign = certificate(other)
+    password = tmp_path / "password"
+    for path in (key, foreign, password):
+        path.touch()
+        path.chmod(0o644)
+    users = [MqttUser("plant", password)]
+    config = Config(domain="edge-1", state_dir=tmp_path)
+    config.nats.mqtt = Mqtt(users=users, tls_cert=cert, tls_key=key)
+    config.nats.remote = {"tls": {"ca_file": str(password)}}
+    now = machine.right_now()
+    found = machine.look(config, now)
+    assert of(found, f"tls_cert of nats.mqtt ({cert})").level is Level.OK
+    assert of(found, "ca_file").sentence.endswith("holds no certificate in PEM")
+    for path in (key, password):
+        assert f"chmod 600 {path}" in of(found, f"{path} may be read by others").remedy
+        path.chmod(0o600)
+    assert not any("may be read" in one.sentence for one in machine.look(config, now))
+    config.nats.mqtt.tls_key = foreign
+    words = "certificate and key of nats.mqtt cannot be used together"
+    assert of(machine.look(config, now), words).level is Level.FAILURE
+
+
+@contextlib.asynccontextmanager
+async def listener(directory: Path, users: str, tls: str = "") -> AsyncIterator[tuple[str, int]]:
+    """A server with an MQTT listener."""
+    port, devices = free_port(), free_port()
+    text = (
+        f'server_name: one\nlisten: "127.0.0.1:{port}"\njetstream {{ store_dir: "{directory}" }}\n'
+        f'mqtt {{ listen: "127.0.0.1:{devices}"{tls} }}\n{users}'
+    )
+    (directory / "server.conf").write_text(text)
+    command = [str(find_binary()), "-c", str(directory / "server.conf")]
+    process = Watched(spawn(command, directory, directory / "out"))
+    try:
+
+        async def answers() -> bool:
+            return await greeting(("127.0.0.1", port)) is not None
+
+        await until(answers, "the server answers")
+        yield "127.0.0.1", devices
+    finally:
+        process.signal(signal.SIGKILL)
+        await process.ended.wait()
+        reap(process.pid)
+
+
+async def test_the_listener_of_devices_asks_for_a_password(tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path)
+    tls = f', tls {{ cert_file: "{cert}", key_file: "{key}" }}'
+    users = "authorization { users: [ { user: a, password: b } ] }"
+    async with listener(tmp_path, users, tls) as address:
+        assert (await mqtt.look(address, secure=True)).level is Level.OK
+        plain = await mqtt.look(address, secure=False)
+        assert "does not answer as an MQTT server" in plain.sentence
+    async with listener(tmp_path, "") as address:
+        assert "without a password" in (await mqtt.look(address, secure=False)).sentence
+    gone = await mqtt.look(address, secure=False)
+    assert "no MQTT device can connect" in gone.sentence
