@@ -95,9 +95,9 @@ async def test_a_fetch_takes_no_more_bytes_than_it_may(at: Place) -> None:
 
 async def test_messages_come_for_as_long_as_somebody_asks(at: Place) -> None:
     stream, consumer = await pulling(at, 25)
-    async with messages(at.nc, consumer, batch=10, expires=0.5, heartbeat=SHORT) as found:
+    async with messages(at.nc, consumer, batch=10, expires=1.0, heartbeat=0.5) as found:
         seen = [(await anext(found)).metadata.sequence.stream for _ in range(25)]
-        await asyncio.sleep(0.6)  # a request ends with nothing to give, and the next one follows
+        await asyncio.sleep(1.1)  # a request ends with nothing to give, and the next one follows
         for _ in range(15):
             await at.raw.publish(f"{stream}.late", b"")
         seen += [(await anext(found)).metadata.sequence.stream for _ in range(15)]
@@ -159,10 +159,10 @@ async def test_an_acknowledgement_of_each_kind_does_what_it_says(at: Place, kind
 
 
 async def test_progress_keeps_a_message_from_being_delivered_again(at: Place) -> None:
-    _, consumer = await pulling(at, 1, ack_wait=SECOND // 2)
+    _, consumer = await pulling(at, 1, ack_wait=SECOND)
     (one,) = await fetch(at.nc, consumer, 1)
     for _ in range(5):
-        await asyncio.sleep(0.15)
+        await asyncio.sleep(0.25)
         await one.in_progress()
     assert await fetch(at.nc, consumer, 1) == []
     (again,) = await fetch(at.nc, consumer, 1, wait=10)

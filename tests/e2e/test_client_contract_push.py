@@ -102,7 +102,7 @@ async def test_an_ordered_consumer_reads_a_stream_in_order_and_starts_again_when
     at: Place,
 ) -> None:
     stream = await at.stream(20)
-    ordered = await at.js.subscribe(f"{stream}.>", ordered_consumer=True, idle_heartbeat=0.1)
+    ordered = await at.js.subscribe(f"{stream}.>", ordered_consumer=True, idle_heartbeat=0.3)
     seen = [(await ordered.next_msg(timeout=5)).metadata.sequence.stream for _ in range(20)]
     first = (await ordered.consumer_info()).name
     config = (await at.raw.consumer_info(stream, first)).config

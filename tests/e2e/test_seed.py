@@ -4,6 +4,7 @@ them without a mirror or a source. `docs/seed.md` walks through it."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -50,9 +51,14 @@ async def test_each_server_answers_for_its_own_domain_and_reaches_the_other_by_i
 
 @pytest.mark.parametrize("side", SIDES)
 async def test_linked_system_accounts_report_both_servers_from_either_side(seed: Seed, side: str) -> None:
-    rows = await answers(await seed.connect(side, "admin"), JSZ)
-    found = {row["server"]["name"]: row["server"]["domain"] for row in rows}
-    assert found == {"hub-server": "hub", "leaf-server": "leaf"}
+    rows: list[dict[str, Any]] = []
+
+    async def both() -> bool:
+        rows[:] = await answers(await seed.connect(side, "admin"), JSZ)
+        found = {row["server"]["name"]: row["server"]["domain"] for row in rows}
+        return found == {"hub-server": "hub", "leaf-server": "leaf"}
+
+    await until(both, "both servers answer")
     for row in rows:
         assert {"streams", "consumers", "messages", "bytes", "memory", "storage", "api"} <= set(row["data"])
     assert "JetStream not extended, domains differ" in seed.servers[side].log

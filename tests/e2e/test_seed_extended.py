@@ -142,8 +142,8 @@ async def test_a_cluster_of_two_domains_is_found_in_part_and_replicates_nothing(
         await one.size(3)
         for name, domain, foreign in (("hub-0", "hub", "other"), ("hub-2", "other", "hub")):
             client = await one.connect(name)
-            assert await answers(client, f"$JS.{domain}.API.INFO")
-            assert await answers(client, f"$JS.{foreign}.API.INFO") == []
+            await until(partial(reached, client, domain), f"{domain} is reached from {name}")
+            assert not await reached(client, foreign)
         config = {"name": "copied", "subjects": ["copied"], "num_replicas": 3}
         with pytest.raises(ApiError) as refused:
             await (await one.js("hub-0")).api("STREAM.CREATE.copied", config)
