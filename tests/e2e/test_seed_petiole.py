@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agent.contract import new_epoch
-from tests.servers import World, api, until
+from agent.contract import ACCOUNT, new_epoch
+from tests.servers import World, api, ask, until
 from tests.streams import AGGREGATE, make_aggregate, make_leaf_stream
 
 
@@ -23,3 +23,15 @@ async def test_what_a_leaf_stores_goes_to_the_hub_by_its_source_alone(world: Wor
     await until(sourced, "the source has brought all of it")
     assert (await api(registrar, f"STREAM.INFO.{AGGREGATE}"))["state"]["last_seq"] == 5
     assert not world.leaf.errors + world.hub.errors
+
+
+async def test_both_servers_have_a_domain_and_the_link_joins_the_datas_account_alone(world: World) -> None:
+    for node, system, domain in (
+        (world.hub, "registrar_system", "hub"),
+        (world.leaf, "agent_system", "edge-1"),
+    ):
+        client = await node.connect(system)
+        links = (await ask(client, "$SYS.REQ.SERVER.PING.LEAFZ"))["data"]["leafs"]
+        assert [one["account"] for one in links] == [ACCOUNT]
+        server = (await ask(client, "$SYS.REQ.SERVER.PING.VARZ"))["data"]
+        assert server["jetstream"]["config"]["domain"] == domain
