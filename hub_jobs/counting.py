@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -41,14 +42,66 @@ _COLUMNS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """What of the tables is counted: of a `domain` (None: of all) the batches and messages whose moment is
+    from `since` on and before `until`, in microseconds since 1970."""
+
+    domain: str | None = None
+    since: int | None = None
+    until: int | None = None
+
+    @property
+    def where(self) -> list[Condition]:
+        """Which rows of each table are looked at."""
+        return [] if self.domain is None else [("domain", "=", self.domain)]
+
+    @property
+    def is_span(self) -> bool:
+        """Whether only a span of time is counted."""
+        return self.since is not None or self.until is not None
+
+    def within(self, moment: int) -> bool:
+        """Whether a moment is in the span."""
+        after = self.since is None or moment >= self.since
+        return after and (self.until is None or moment < self.until)
+
+    def chosen(self, rows: pa.Table) -> pa.Table:
+        """The rows that are of the domain."""
+        return (
+            rows
+            if self.domain is None
+            else rows.filter(pc.fill_null(pc.equal(rows["domain"].cast(pa.string()), self.domain), False))
+        )
+
+    def spanned(self, held: Counted) -> Counted:
+        """What was counted of bronze, as far as it is of the span."""
+        if not self.is_span:
+            return held
+        first = np.iinfo(np.int64).min if self.since is None else self.since
+        end = np.iinfo(np.int64).max if self.until is None else self.until
+        own = (pc.field("moment") >= first) & (pc.field("moment") < end)
+        return held._replace(batches=held.batches.filter(own), direct=held.direct.filter(own))
+
+
+ALL: Final = Part()
+
+
+@dataclass(frozen=True, slots=True)
 class Tables:
-    """The tables, each as it was at one moment: everything that `readings` should hold is in the other two.
-    `offsets` say up to which hub sequence each stream and incarnation is refined."""
+    """The tables, each as it was at one moment: everything that `readings` should hold is in the other two,
+    which are None before the first refine. `offsets` say up to which hub sequence each stream and incarnation
+    is refined."""
 
     bronze: Table
-    readings: Table
-    quarantine: Table
+    readings: Table | None
+    quarantine: Table | None
     offsets: Offsets
+    part: Part = ALL
+
+    @property
+    def there(self) -> list[Table]:
+        """Those that exist."""
+        return [one for one in (self.bronze, self.readings, self.quarantine) if one is not None]
 
     @property
     def shares(self) -> list[Share]:
@@ -65,25 +118,27 @@ class Piece:
     path: str
     offsets: Mapping[tuple[str, str], int]
     share: Share
+    part: Part
 
 
 def count(tables: Tables, share: Share) -> dict[str, Counted]:
     """What the rows of a share come to, by table."""
-    given = (tables.bronze, tables.readings, tables.quarantine)
     work = [
-        Piece(table.name, path, dict(tables.offsets), share) for table in given for path in file_paths(table)
+        Piece(table.name, path, dict(tables.offsets), share, tables.part)
+        for table in tables.there
+        for path in file_paths(table, tables.part.where)
     ]
     done = list(zip(work, _each(tables, _count, work), strict=True))
     return {
-        table.name: counted.merged(table.name, [one for piece, one in done if piece.table == table.name])
-        for table in given
+        name: counted.merged(name, [one for piece, one in done if piece.table == name]) for name in _COLUMNS
     }
 
 
 def spoken(tables: Tables) -> Spoken:
     """What the ledger records in bronze say."""
     found = Spoken()
-    for one in _each(tables, _spoken, file_paths(tables.bronze)):
+    work = [(path, tables.part) for path in file_paths(tables.bronze, tables.part.where)]
+    for one in _each(tables, _spoken, work):
         found.join(one)
     return found
 
@@ -96,6 +151,8 @@ def places(tables: Tables, wanted: Sequence[Key]) -> dict[Key, list[int]]:
         ("n", "in", sorted({n for _, n in wanted})),
     ]
     for table, place in ((tables.readings, "index"), (tables.quarantine, "line")):
+        if table is None:
+            continue
         for rows in batches(table, [*BATCH, "n", place], where):
             columns = [rows[name].to_pylist() for name in (*BATCH, "n", place)]
             for domain, cls, run, n, at in zip(*columns, strict=True):
@@ -157,7 +214,7 @@ def _of_run(domain: str, cls: str, run: str) -> pc.Expression:
 def _each(tables: Tables, task: Callable[[Work], Result], work: Sequence[Work]) -> list[Result]:
     if not work:
         return []
-    if sum(map(_rows, (tables.bronze, tables.readings, tables.quarantine))) <= HERE_ROWS:
+    if sum(map(_rows, tables.there)) <= HERE_ROWS:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             return list(pool.map(task, work))
     from hub_jobs.session import session
@@ -173,19 +230,20 @@ def _rows(table: Table) -> int:
 def _count(piece: Piece) -> Counted:
     columns = _COLUMNS[piece.table]
     parts: list[Counted] = []
-    for rows in _row_groups(piece.path, columns):
+    for rows in map(piece.part.chosen, _row_groups(piece.path, columns)):
         if piece.table == "readings":
             parts.append(counted.readings(rows, piece.share))
         elif piece.table == "bronze":
-            parts.append(counted.bronze(rows, piece.offsets, piece.share))
+            parts.append(piece.part.spanned(counted.bronze(rows, piece.offsets, piece.share)))
         else:
             parts.append(counted.quarantine(rows, piece.offsets, piece.share))
     return counted.merged(piece.table, parts)
 
 
-def _spoken(path: str) -> Spoken:
+def _spoken(work: tuple[str, Part]) -> Spoken:
+    path, part = work
     found = Spoken()
-    for rows in _row_groups(path, ledgers.COLUMNS):
+    for rows in map(part.chosen, _row_groups(path, ledgers.COLUMNS)):
         subject = rows["subject"].cast(pa.string())
         said = pc.and_(pc.ends_with(subject, "._ledger"), pc.is_valid(rows["class"]))
         for row in rows.filter(said).to_pylist():

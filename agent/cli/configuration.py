@@ -7,7 +7,8 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from agent.config import Config, ConfigError, load
+from agent import logs
+from agent.config import Config, ConfigError, Log, load
 from agent.contract import Exit
 from agent.inputs import OPTIONS
 from agent.inputs.local_server import LocalServer
@@ -37,6 +38,11 @@ def end(problems: list[str], code: Exit = Exit.USAGE) -> NoReturn:
     for problem in problems:
         typer.echo(f"petiole: {problem}", err=True)
     raise typer.Exit(code)
+
+
+def quiet(config: Config) -> None:
+    """Log nothing but errors, to standard error, for what a command has to say it says itself."""
+    logs.set_up(Log("error", config.log.format))
 
 
 def account_key(config: Config) -> Path:

@@ -6,7 +6,21 @@ from importlib.metadata import version as version_of
 
 import typer
 
-from agent.cli import check, command, demo, enrol, fleet, render, resend, run, server, status, tap, trial
+from agent.cli import (
+    check,
+    command,
+    demo,
+    enrol,
+    fleet,
+    render,
+    resend,
+    run,
+    server,
+    status,
+    tap,
+    trial,
+    where,
+)
 
 app = typer.Typer(
     name="petiole",
@@ -19,6 +33,7 @@ app.command("run")(run.command)
 app.command("check")(check.command)
 app.command("status")(status.command)
 app.command("fleet")(fleet.command)
+app.command("where")(where.command)
 app.command("render")(render.command)
 app.command("enrol")(enrol.command)
 app.command("command")(command.command)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
-from agent.cli.configuration import ConfigFile, account_key, configuration, end
+from agent.cli.configuration import ConfigFile, account_key, configuration, end, quiet
 from agent.config import Config
 from agent.contract import Exit
 
@@ -45,6 +45,7 @@ def command(
     from agent.looking.asking import AskError
 
     settings = configuration(config)
+    quiet(settings)
     if links:
         account_key(settings)
     if watch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -95,6 +96,16 @@ def _joined(cells: Sequence[str], widths: Sequence[int], right: frozenset[int], 
     if width is not None and len(joined) > width:
         return joined[: max(0, width - 1)].rstrip() + "…"
     return joined
+
+
+def wrapped(line: Line, width: int | None) -> list[Line]:
+    """A line as so many as it takes on a terminal; what follows the first is set in."""
+    text = shown(line.text)
+    if width is None or len(text) <= width:
+        return [Line(text, line.style)]
+    indent = " " * (len(text) - len(text.lstrip()))
+    rows = textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=f"{indent}  ")
+    return [Line(row, line.style) for row in rows]
 
 
 def terminal_width() -> int | None:

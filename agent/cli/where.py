@@ -1,0 +1,228 @@
+"""`petiole where`: of one domain what was accepted, stored, is at the hub, in bronze, in readings and in
+quarantine, and the reason wherever two differ.
+
+Exit codes: 0 all that was looked at is accounted for; 2 wrong usage; 3 something is gone without a reason, or
+doubled; 5 something that was asked for could not be looked at, and nothing else is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agent.cli.configuration import ConfigFile, account_key, configuration, end, quiet
+from agent.config import Config, Seconds, aggregates
+from agent.contract import DEFAULT_CLASS, MAX_NAME, ContractError, check_domain
+
+if TYPE_CHECKING:
+    from agent.looking.whereabouts import Leaf, Seen
+    from hub_jobs.where import Lake, Part
+
+Domain = Annotated[str, typer.Argument(help="The leaf.", show_default=False)]
+LakeDir = Annotated[
+    Path | None, typer.Option("--lake", help="The directory of the tables, which ingest writes to.")
+]
+Device = Annotated[str | None, typer.Option("--device", help="Also how the readings of this device fare.")]
+From = Annotated[
+    str | None, typer.Option("--from", help="Only what was sealed from then on: ISO 8601, or 2h for two ago.")
+]
+To = Annotated[str | None, typer.Option("--to", help="Only what was sealed before then.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def command(
+    config: ConfigFile,
+    domain: Domain,
+    lake: LakeDir = None,
+    device: Device = None,
+    since: From = None,
+    until: To = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say where the readings of a domain are, and why they are not further."""
+    from agent.looking.screen import draw, rows_that_fit, terminal_width
+    from agent.looking.whereabouts import Seen, report
+
+    settings = configuration(config)
+    quiet(settings)
+    span = _span(since, until)
+    _check(settings, domain, lake, device, span)
+    now = datetime.now(UTC)
+    seen, unseen, failed = Seen(), list[str](), False
+    try:
+        seen.leaf = _leaf(settings, domain)
+    except LookupError as error:
+        unseen.append(str(error))
+        failed = True
+    tables = _lake(lake, unseen)
+    failed |= lake is not None and tables is None
+    if settings.role == "hub":
+        failed |= _hub(settings, domain, seen, tables, unseen)
+    else:
+        unseen.append("the hub's streams: this is the leaf's configuration; run it at the hub")
+    if tables is not None:
+        failed |= _tables(tables, domain, device, span, seen, unseen)
+    _known(settings, domain, seen)
+    found = report(domain, now, seen, device, _words(span))
+    found.unseen = [*unseen, *found.unseen]
+    found.failed = failed
+    if as_json:
+        typer.echo(json.dumps(found.as_json(), indent=2))
+    else:
+        draw(found.lines(rows_that_fit(1), terminal_width()))
+    raise typer.Exit(found.exit)
+
+
+Span = tuple[int | None, int | None]
+"""From and to, in microseconds since 1970."""
+
+
+def _span(since: str | None, until: str | None) -> Span:
+    first, end_ = _moment("--from", since), _moment("--to", until)
+    if first is not None and end_ is not None and first >= end_:
+        end([f"--from {since} is not before --to {until}"])
+    return first, end_
+
+
+def _moment(option: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return int((time.time() - float(Seconds.parse(text))) * 1e6)
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(text)
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return int(moment.timestamp() * 1e6)
+    except (ValueError, OverflowError):
+        end([f"{option} {text!r} is no time; write 2026-11-21T10:00:00Z, or 2h for two hours ago"])
+
+
+def _words(span: Span) -> str:
+    ends = [None if one is None else datetime.fromtimestamp(one / 1e6, UTC) for one in span]
+    said = [f"{word} {at:%Y-%m-%dT%H:%M:%SZ}" for word, at in zip(("from", "to"), ends, strict=True) if at]
+    return " ".join(said)
+
+
+def _check(settings: Config, domain: str, lake: Path | None, device: str | None, span: Span) -> None:
+    """What is wrong with the command line ends the process."""
+    problems = []
+    try:
+        check_domain(domain)
+    except ContractError as error:
+        problems.append(str(error))
+    if settings.role == "leaf" and domain != settings.domain:
+        problems.append(f"this is the configuration of {settings.domain}; another domain is known at the hub")
+    if device is not None and not 0 < len(device) <= MAX_NAME:
+        problems.append(f"--device: a name has 1 to {MAX_NAME} characters")
+    if lake is None and (device is not None or span != (None, None)):
+        problems.append("--device, --from and --to are looked up in the tables: name them with --lake")
+    if problems:
+        end(problems)
+
+
+def _leaf(settings: Config, domain: str) -> Leaf | None:
+    """The leaf as the agent that is asked knows it, None where that knows none. Raises `LookupError` when it
+    does not answer."""
+    from agent.looking.asking import AskError, status_of
+    from agent.looking.whereabouts import Leaf
+
+    try:
+        status = status_of(settings.admin.listen)
+    except AskError as error:
+        raise LookupError(f"what {domain} still holds: {error}") from None
+    if status["role"] == "leaf":
+        classes = status["classes"]
+        ledgers = {
+            cls: {"run": status.get("run", ""), "readings": one["readings"]}
+            for cls, one in classes.items()
+            if "readings" in one
+        }
+        behind = {cls: max(0, one["last"] - one["confirmed"]) for cls, one in classes.items()}
+        return Leaf(status["link"]["sentence"], ledgers, behind)
+    known = status["fleet"].get("leaves", {}).get(domain)
+    if known is None:
+        return None
+    classes = known.get("classes", {})
+    return Leaf(
+        known["state"],
+        {cls: one["ledger"] for cls, one in classes.items() if one.get("ledger")},
+        {cls: max(0, one["last"] - one["cursor"]) for cls, one in classes.items() if one["last"] is not None},
+    )
+
+
+def _lake(path: Path | None, unseen: list[str]) -> Lake | None:
+    if path is None:
+        unseen.append("the tables: name their directory with --lake")
+        return None
+    try:
+        from hub_jobs.tables import TableError
+        from hub_jobs.where import open_lake
+    except ImportError as error:
+        unseen.append(f"the tables: {error}; install petiole[hub]")
+        return None
+    try:
+        return open_lake(path.absolute())
+    except TableError as error:
+        unseen.append(f"the tables: {error}")
+        return None
+
+
+def _hub(settings: Config, domain: str, seen: Seen, tables: Lake | None, unseen: list[str]) -> bool:
+    """Look at the hub's streams; whether they could not be looked at."""
+    from agent.looking import hub_side
+
+    classes = next((leaf.classes for leaf in settings.leaf if leaf.domain == domain), [DEFAULT_CLASS])
+    try:
+        seen.hub = hub_side.look(
+            settings,
+            account_key(settings),
+            domain,
+            aggregates(settings),
+            classes,
+            tables.ingested if tables is not None else lambda _stream, _created: 0,
+        )
+    except hub_side.HubError as error:
+        unseen.append(f"what is at the hub and not in bronze: {error}")
+        return True
+    if seen.hub.cut:
+        unseen.append(f"all that waits at the hub: only {hub_side.MOST:,} messages of it were")
+    return False
+
+
+def _tables(tables: Lake, domain: str, device: str | None, span: Span, seen: Seen, unseen: list[str]) -> bool:
+    """Look at the tables; whether they could not be looked at."""
+    from hub_jobs.tables import TableError
+    from hub_jobs.where import Message, Part, Record, Waiting, look
+
+    held = seen.hub
+    waiting = (
+        Waiting(
+            [Message(one.cls, one.run, one.n, one.readings, one.dead, one.moment) for one in held.messages],
+            [Record(one.cls, one.stream, one.seq, one.payload) for one in held.ledgers],
+        )
+        if held is not None
+        else Waiting()
+    )
+    try:
+        part: Part = Part(domain, *span)
+        seen.tables = look(tables, part, waiting, device)
+        seen.device = seen.tables.device
+    except TableError as error:
+        unseen.append(f"the tables: {error}")
+        return True
+    return False
+
+
+def _known(settings: Config, domain: str, seen: Seen) -> None:
+    """A domain that nobody knows is a wrong one."""
+    known: list[Any] = [leaf.domain for leaf in settings.leaf] if settings.role == "hub" else [domain]
+    if domain in known or (seen.tables is not None and seen.tables.classes):
+        return
+    end([f"nobody knows a leaf {domain!r}; the hub's configuration has {', '.join(sorted(known)) or 'none'}"])

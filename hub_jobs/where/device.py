@@ -1,0 +1,152 @@
+"""How the readings of one device fare: what its domain's batches hold of it, decoded as refine does, against
+readings and quarantine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hub_jobs.counting import Tables
+from hub_jobs.tables.scan import batches
+from hub_jobs.transforms import counted
+from hub_jobs.transforms.messages import Reason
+from hub_jobs.transforms.readings import Refiner
+
+MOST: Final = 2_000_000
+"""Readings that are decoded at most, some ten seconds of work."""
+
+_AT_ONCE: Final = 4_096
+_PLACE: Final = (*counted.SOURCE, "source_seq")
+_COLUMNS: Final = (
+    "stream",
+    "created",
+    "seq",
+    "arrived",
+    "subject",
+    "headers",
+    "payload",
+    "digest",
+    "domain",
+    *_PLACE,
+    "class",
+    "run",
+    "n",
+    "count",
+)
+
+
+@dataclass(slots=True)
+class DeviceCounts:
+    """Readings of a device. `quarantined` lines name it; `unnamed` lines of its domain in quarantine name no
+    device that can be read. `missing` and `doubled` are between bronze and readings. `thinned` messages of
+    bronze have no payload any more, and where it is `cut`, only `MOST` readings were decoded: what is not
+    there of either is not missed."""
+
+    in_bronze: int = 0
+    pending: int = 0
+    in_readings: int = 0
+    quarantined: int = 0
+    unnamed: int = 0
+    missing: int = 0
+    doubled: int = 0
+    thinned: int = 0
+    cut: bool = False
+
+
+def count_device(tables: Tables, device: str) -> DeviceCounts:
+    """Count the readings of a device."""
+    found = DeviceCounts()
+    read = _read(tables, device)
+    for excerpt, reason in refused(tables):
+        named = _named(excerpt) if reason == str(Reason.LINE) else None
+        found.quarantined += named == device
+        found.unnamed += named is None and reason != str(Reason.OTHER_CONTENT)
+    decoded = 0
+    seen: set[tuple[Any, ...]] = set()
+    for row, ready in _messages(tables):
+        key = _key(row)
+        if key in seen:
+            continue
+        seen.add(key)
+        there = read.pop(key, 0)
+        found.in_readings += there
+        if row["payload"] is None:
+            found.thinned += 1
+            continue
+        if decoded >= MOST:
+            found.cut = True
+            break
+        held, of_device = _decoded(row, device)
+        decoded += held
+        found.in_bronze += of_device
+        if not ready:
+            found.pending += of_device
+            continue
+        found.missing += max(0, of_device - there)
+        found.doubled += max(0, there - of_device)
+    return found
+
+
+def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    if row["n"] is not None:
+        return row["class"], row["run"], row["n"]
+    return tuple(row[name] for name in _PLACE)
+
+
+def _read(tables: Tables, device: str) -> dict[tuple[Any, ...], int]:
+    """How many readings of the device the table holds, by batch or place."""
+    found: dict[tuple[Any, ...], int] = {}
+    if tables.readings is None:
+        return found
+    columns = ["device", "class", "run", "n", *_PLACE]
+    for piece in batches(tables.readings, columns, tables.part.where):
+        own = pa.Table.from_batches([piece]).filter(pc.field("device") == device)
+        for row in own.to_pylist():
+            key = _key(row)
+            found[key] = found.get(key, 0) + 1
+    return found
+
+
+def refused(tables: Tables) -> Iterator[tuple[bytes | None, str]]:
+    """What is in quarantine, by when it arrived at the hub: its beginning, and why it is there."""
+    if tables.quarantine is None:
+        return
+    for piece in batches(tables.quarantine, ["excerpt", "reason", "arrived"], tables.part.where):
+        columns = [piece["excerpt"], piece["reason"], piece["arrived"].cast(pa.int64())]
+        for excerpt, reason, arrived in zip(*(one.to_pylist() for one in columns), strict=True):
+            if tables.part.within(arrived):
+                yield excerpt, reason
+
+
+def _messages(tables: Tables) -> Iterator[tuple[dict[str, Any], bool]]:
+    """The messages of bronze that may hold readings, and whether each is refined."""
+    for piece in batches(tables.bronze, _COLUMNS, tables.part.where, _AT_ONCE):
+        table = pa.Table.from_batches([piece])
+        moments, _ = counted.moments(table)
+        at = table.column_names.index("arrived")
+        rows = table.set_column(at, "arrived", table["arrived"].cast(pa.int64())).to_pylist()
+        for row, moment in zip(rows, moments.tolist(), strict=True):
+            if row["class"] is not None and tables.part.within(moment):
+                yield row, row["seq"] <= tables.offsets.get((row["stream"], row["created"]), 0)
+
+
+def _decoded(row: dict[str, Any], device: str) -> tuple[int, int]:
+    """How many readings a message holds, and how many of them are of the device."""
+    refiner = Refiner()
+    tables = [*refiner.take(row), refiner.drain()]
+    own = sum(pc.sum(pc.equal(one["device"], device)).as_py() or 0 for one in tables)
+    return sum(one.num_rows for one in tables), own
+
+
+def _named(excerpt: bytes | None) -> str | None:
+    try:
+        line = json.loads(excerpt or b"")
+    except (ValueError, RecursionError):
+        return None
+    device = line.get("device") if isinstance(line, dict) else None
+    return device if isinstance(device, str) else None
