@@ -11,7 +11,7 @@ from agent.cli import (
     command,
     demo,
     enrol,
-    fleet,
+    fleet_keys,
     render,
     resend,
     run,
@@ -32,7 +32,6 @@ app = typer.Typer(
 app.command("run")(run.command)
 app.command("check")(check.command)
 app.command("status")(status.command)
-app.command("fleet")(fleet.command)
 app.command("where")(where.command)
 app.command("render")(render.command)
 app.command("enrol")(enrol.command)
@@ -42,6 +41,7 @@ app.command("test")(trial.command)
 app.command("tap")(tap.command)
 app.command("demo")(demo.command)
 app.add_typer(server.app, name="server")
+app.add_typer(fleet_keys.app, name="fleet")
 
 
 @app.command()

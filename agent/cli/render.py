@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from agent.cli.configuration import end
 from agent.config import ConfigError
 from agent.inputs import OPTIONS
+
+if TYPE_CHECKING:
+    from agent.topology.schema import Topology
+    from agent.topology.site import Written
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="The directory to write to.", show_default=False)]
 TopologyFile = Annotated[Path, typer.Argument(help="The topology file (TOML).", show_default=False)]
@@ -26,12 +30,17 @@ def command(topology: TopologyFile, out: Out) -> None:
         end(error.problems)
     except OSError as error:
         end([f"{error.filename}: cannot be written ({error.strerror})"])
+    tell(known, done, out)
+
+
+def tell(site: Topology, done: Written, out: Path) -> None:
+    """Say what was written, what is left over, and who is not let in."""
     for name in done.changed:
         typer.echo(f"written: {out / name}")
     if done.same:
         typer.echo(f"unchanged: {len(done.same)}")
     for name in done.stale:
         typer.echo(f"not in the topology any more, remove it: {out / name}")
-    waiting = [leaf.domain for leaf in known.leaf if not leaf.key]
+    waiting = [leaf.domain for leaf in site.leaf if not leaf.key and not leaf.revoked]
     if waiting:
         typer.echo(f"not let in, for the topology has no key of them: {', '.join(waiting)}")

@@ -192,6 +192,7 @@ class Registrar:
             self._aggregates.seen(),
             ahead,
             self.trouble(),
+            self._book.revoked,
         )
         return {**fleet, "configured": self._configured, "links_settled": self._cutter.settled}
 

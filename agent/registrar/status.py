@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -21,9 +21,10 @@ def fleet_status(
     seen: Mapping[str, Observation],
     ahead: Mapping[str, str],
     hub: str | None,
+    revoked: Container[str] = (),
 ) -> dict[str, Any]:
     """The aggregates and each configured leaf. `troubles` gives a domain the sentence of what is wrong with
-    it, `hub` is that of what is wrong with the hub itself."""
+    it, `hub` is that of what is wrong with the hub itself. One that is `revoked` is away as it should be."""
     states = {name: state for one in seen.values() for name, state in one.states.items()}
     return {
         "state": hub or "well",
@@ -39,6 +40,7 @@ def fleet_status(
                 troubles.get(domain),
                 states,
             )
+            | ({"word": "away"} if domain in revoked else {})
             for domain in domains
         },
     }

@@ -12,7 +12,7 @@ import nkeys
 
 from agent.files import create_private, private_directory, write_private
 
-_SEED = re.compile(r"S[A-Z2-7]{40}")
+_SEED = re.compile(r"(?<![A-Z2-7])S[A-Z2-7]{40}")
 _PUBLIC_KEY = re.compile(r"U[A-Z2-7]{55}\Z")
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -32,8 +32,19 @@ class Written:
 def write(topology: Path, out: Path, inputs: Mapping[str, type[Struct]]) -> tuple[Topology, Written]:
     """Render a topology into a directory. Raises `ConfigError` with every problem, then nothing is written,
     and `OSError`."""
-    site, problems = read_struct(Topology, read_table(topology))
+    return write_table(read_table(topology), out, inputs)
+
+
+def write_table(
+    table: dict[str, Any],
+    out: Path,
+    inputs: Mapping[str, type[Struct]],
+    first: Callable[[], None] = lambda: None,
+) -> tuple[Topology, Written]:
+    """The same for what stands in a topology; `first` is called before anything is written."""
+    site, problems = read_struct(Topology, table)
     files = rendered(site, inputs, _password(out), problems)
+    first()
     out.mkdir(parents=True, exist_ok=True)
     done = Written()
     for one in files:

@@ -1,0 +1,172 @@
+"""The life of a leaf in a file: added, given another key, revoked, forgotten. The file may be a topology or
+the configuration of a hub's agent, for both have [[leaf]] tables of one form. Comments and order stay. Pure.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tomlkit
+from tomlkit import TOMLDocument
+from tomlkit.exceptions import TOMLKitError
+from tomlkit.items import AoT
+
+Row = dict[str, Any]
+
+
+class MemberError(ValueError):
+    """What is asked for cannot be done; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolled:
+    """A leaf as `petiole enrol` told of it."""
+
+    domain: str
+    key: str
+    classes: tuple[str, ...] = ()
+    tenant: str = ""
+
+
+def enrolled(text: str) -> Enrolled:
+    """The table that `petiole enrol` prints, read back. Raises `MemberError`."""
+    try:
+        (row,) = tomllib.loads(text)["leaf"]
+        return Enrolled(str(row["domain"]), str(row["key"]), tuple(map(str, row.get("classes", ()))))
+    except (tomllib.TOMLDecodeError, KeyError, ValueError, TypeError):
+        raise MemberError("this is not the one [[leaf]] table that `petiole enrol` prints") from None
+
+
+def added(text: str, leaf: Enrolled) -> str:
+    """The file with a leaf that is let in from now on. Raises `MemberError`."""
+
+    def change(rows: list[Row]) -> None:
+        row = _found(rows, leaf.domain)
+        if row is not None and row.get("key"):
+            same = row["key"] == leaf.key
+            raise MemberError(
+                f"{leaf.domain} is there already{'' if same else ' with another key'}"
+                f"{'' if same else f'; let it in with this one by: petiole fleet replace {leaf.domain} …'}"
+            )
+        if row is not None and row.get("revoked"):
+            raise MemberError(
+                f"{leaf.domain} was revoked; let it in again by: petiole fleet replace {leaf.domain} …"
+            )
+        _unused(rows, leaf.key)
+        if row is None:
+            rows.append(row := {"domain": leaf.domain})
+        row["key"] = leaf.key
+        if leaf.classes:
+            row["classes"] = list(leaf.classes)
+        if leaf.tenant:
+            row["tenant"] = leaf.tenant
+
+    return _edited(text, change)
+
+
+def replaced(text: str, domain: str, key: str) -> str:
+    """The file with another key of a leaf, and the old one revoked. Raises `MemberError`."""
+
+    def change(rows: list[Row]) -> None:
+        row = _known(rows, domain)
+        _unused(rows, key)
+        _revoke(row)
+        row["key"] = key
+
+    return _edited(text, change)
+
+
+def revoked(text: str, domain: str) -> str:
+    """The file with a leaf that is not let in any more. Raises `MemberError`."""
+
+    def change(rows: list[Row]) -> None:
+        row = _known(rows, domain)
+        if not row.get("key"):
+            raise MemberError(f"{domain} has no key that could be revoked; it is not let in")
+        _revoke(row)
+
+    return _edited(text, change)
+
+
+def forgotten(text: str, domain: str) -> str:
+    """The file without a leaf; the same text where there is none. Raises `MemberError`."""
+
+    def change(rows: list[Row]) -> None:
+        row = _found(rows, domain)
+        if row is not None:
+            rows.remove(row)
+
+    return _edited(text, change)
+
+
+def _revoke(row: Row) -> None:
+    if old := row.pop("key", ""):
+        row["revoked"] = [*row.get("revoked", []), old]
+
+
+def _found(rows: Sequence[Row], domain: str) -> Row | None:
+    return next((row for row in rows if row.get("domain") == domain), None)
+
+
+def _known(rows: Sequence[Row], domain: str) -> Row:
+    row = _found(rows, domain)
+    if row is None:
+        raise MemberError(f"there is no leaf {domain!r}; it is let in by: petiole fleet add {domain} …")
+    return row
+
+
+def _unused(rows: Sequence[Row], key: str) -> None:
+    for row in rows:
+        if row.get("key") == key:
+            raise MemberError(f"this is the key of {row.get('domain')}; each leaf needs its own: enrol it")
+        if key in row.get("revoked", []):
+            raise MemberError(
+                f"this key was revoked of {row.get('domain')}; make another one: petiole enrol --new"
+            )
+
+
+def _edited(text: str, change: Callable[[list[Row]], None]) -> str:
+    """The text after a change to its leaves, made twice: to plain values, which say what must come out, and
+    to the document, which keeps what people wrote around them."""
+    wanted = tomllib.loads(text)
+    before = [dict(row) for row in wanted.get("leaf", [])]
+    rows = [dict(row) for row in before]
+    change(rows)
+    wanted["leaf"] = rows
+    try:
+        document = tomlkit.parse(text)
+        _apply(document, before, rows)
+        found = tomlkit.dumps(document)
+        right = {**tomllib.loads(found)}
+    except (TOMLKitError, tomllib.TOMLDecodeError):
+        right, found = {}, ""
+    if right.get("leaf", []) != rows or {**right, "leaf": rows} != wanted:
+        raise MemberError(
+            "the [[leaf]] tables of this file are written so that only a person can change them"
+        )
+    return found
+
+
+def _apply(document: TOMLDocument, before: Sequence[Row], rows: Sequence[Row]) -> None:
+    names = [row.get("domain") for row in rows]
+    tables: Any = document.get("leaf")
+    if tables is None:
+        document.append("leaf", tomlkit.aot())
+        tables = document["leaf"]
+    for number in reversed(range(len(before))):
+        if before[number].get("domain") not in names:
+            del tables[number]
+    for number, row in enumerate(rows):
+        if number >= len(tables):
+            tables.append(tomlkit.table() if isinstance(tables, AoT) else tomlkit.inline_table())
+        table = tables[number]
+        for key in [key for key in table if key not in row]:
+            del table[key]
+        for key, value in row.items():
+            if key not in table or table[key] != value:
+                table[key] = value
+    if not len(tables):
+        del document["leaf"]
