@@ -24,11 +24,14 @@ from urllib.parse import SplitResult, urlsplit
 import nkeys
 
 from agent.contract import CHECK_SERVER
+from agent.doctor import versions
 from agent.doctor.greet import LINE, Greeted, Nowhere, Tls, greet, read_line, reading
 from agent.doctor.permissions import is_granted, sample
 from agent.doctor.trace import Trace, headers, parse
+from agent.server.binary import MINIMUM
 from agent.server.permissions import Permissions
 
+TOO_OLD: Final = "it is too old to be asked more"
 _SECONDS: Final = 2.0
 _TRACES: Final = 1.5
 _PORT: Final = 7422
@@ -83,6 +86,11 @@ async def dial(url: str, seed: Path | None, needed: Permissions, tls: Tls | None
     greeting = await greet(address, tls or (Tls(reading()) if parts.scheme == "tls" else None))
     if isinstance(greeting, Nowhere):
         return Dialled(url, greeting)
+    if (version := versions.parse(str(greeting.info["version"]))) is None or version < MINIMUM:
+        # Before 2.11 a server delivers what is only to be traced; in some versions after that every leaf that
+        # comes starts all sources anew (nats-server #7796).
+        greeting.close()
+        return Dialled(url, greeting, Refused(TOO_OLD))
     try:
         credentials = _credentials(parts, seed, greeting.info)
         if credentials is None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from agent import contract
 from agent.contract import Exit
 from agent.doctor import permissions, versions
-from agent.doctor.dial import Dialled, Joined, Refused, shown
+from agent.doctor.dial import TOO_OLD, Dialled, Joined, Refused, shown
 from agent.doctor.finding import Finding, failure, ok, warning
 from agent.doctor.greet import Greeted, Nowhere
 from agent.server.permissions import Permissions
@@ -83,6 +83,8 @@ def _address(domain: str, one: Dialled) -> Iterator[Finding]:
             f"put the [[leaf]] table of {domain} that `petiole enrol` prints into the hub's configuration, "
             "and start its agent",
         )
+    elif isinstance(one.outcome, Refused) and one.outcome.why == TOO_OLD:
+        return  # which its version has said
     elif isinstance(one.outcome, Refused):
         yield failure(
             GROUP, f"the hub at {where} does not let this leaf in: {one.outcome.why}", "see its log"

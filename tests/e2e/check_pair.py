@@ -59,9 +59,11 @@ class Pair:
             ),
         )
 
-    async def start_hub(self, domain: str = "hub", jetstream: bool = True, more: str = "") -> None:
+    async def start_hub(
+        self, domain: str = "hub", jetstream: bool = True, more: str = "", binary: Path | None = None
+    ) -> None:
         leafnodes = f'listen: "127.0.0.1:{self.dial_port}", no_advertise: true{more}'
-        await self._start("hub", self.hub_port, domain, leafnodes, jetstream)
+        await self._start("hub", self.hub_port, domain, leafnodes, jetstream, binary)
 
     async def start_leaf(
         self, domain: str = "edge-1", more: str = "", system: bool = False, name: str = "leaf"
@@ -107,7 +109,15 @@ class Pair:
 
         await until(reached, f"{name} is linked")
 
-    async def _start(self, name: str, port: int, domain: str, leafnodes: str, jetstream: bool = True) -> None:
+    async def _start(
+        self,
+        name: str,
+        port: int,
+        domain: str,
+        leafnodes: str,
+        jetstream: bool = True,
+        binary: Path | None = None,
+    ) -> None:
         place = self.directory / name
         place.mkdir(exist_ok=True)
         keys = {one: ensure_key(self.directory / "keys" / one) for one in ("account", "system")}
@@ -118,7 +128,7 @@ class Pair:
         text = f'server_name: {name}-open\nlisten: "127.0.0.1:{port}"\n{store}\nleafnodes {{ {leafnodes} }}'
         (place / "server.conf").write_text(text + accounts)
         (place / "out").unlink(missing_ok=True)
-        command = [str(find_binary()), "-c", str(place / "server.conf")]
+        command = [str(binary or find_binary()), "-c", str(place / "server.conf")]
         self._running[name] = Watched(spawn(command, place, place / "out"))
 
         async def answers() -> bool:

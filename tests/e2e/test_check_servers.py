@@ -25,6 +25,7 @@ from agent.server import permissions
 from agent.server.keys import ensure_key
 from agent.server.permissions import Permissions
 from tests.doctor import bad, check, config_of, hub_config_of, of
+from tests.e2e.check_pair import pair
 from tests.servers import Leaf, World, api, open_world, until
 from tests.streams import AGGREGATE, held, make_aggregate, make_commands, make_leaf_stream
 
@@ -253,3 +254,19 @@ async def test_a_seed_that_cannot_be_read_is_told_with_what_to_do(world: World, 
     ensure_key(tmp_path / "unknown.nk")
     config.nats.seed_file = tmp_path / "unknown.nk"
     assert "authorization violation" in of(await check(config), "the agent's user is not").sentence.lower()
+
+
+async def test_a_hub_that_is_too_old_is_told_by_its_fault_and_asked_no_more(
+    tmp_path: Path, old_server: tuple[str, Path]
+) -> None:
+    version, binary = old_server
+    async with pair(tmp_path) as one:
+        await one.start_hub(binary=binary)
+        found = await check(one.config)
+        words = of(
+            found, f"the hub at {one.config.nats.hub_urls[0].replace('leaf:leaf@', '')} is nats-server"
+        )
+        assert (version in words.sentence, words.level) == (True, Level.FAILURE)
+        assert not any(one.group == "permissions" for one in found)
+        # What the server logs once it has let a leaf in.
+        assert "JetStream using domains" not in (tmp_path / "hub" / "out").read_text()

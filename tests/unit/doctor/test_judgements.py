@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from agent.contract import Exit
-from agent.doctor import agent_status, clock, files, server, streams, versions
+from agent.doctor import agent_status, clock, files, link, server, streams, versions
+from agent.doctor.dial import Joined
 from agent.doctor.files import Secret
 from agent.doctor.finding import Finding, Level, failure, ok, outcome, warning
 from agent.doctor.streams import Streams
@@ -81,6 +82,13 @@ def test_a_clock_is_judged_by_itself_and_beside_the_hubs(
     found = list(clock.judge(wall, synchronised, ahead))
     assert [one.level for one in found] == levels
     assert any(words in told(one) for one in found), [told(one) for one in found]
+
+
+def test_the_hubs_time_is_compared_with_the_middle_of_the_conversation() -> None:
+    told = {"a": trace("hub", "hub"), "b": trace("hub", "hub")}
+    joined = Joined({}, traces=told, asked=NOW + 9.0, answered=NOW + 11.0)
+    assert link.ahead(joined) == (10.0, 1.0)
+    assert link.ahead(Joined({})) is None
 
 
 HUB = {"jetstream": True, "domain": "hub"}

@@ -11,7 +11,7 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.contract import Announce, Checkpoint, ClassState, ContractError, new_run
+from agent.contract import CHECK_SERVER, Announce, Checkpoint, ClassState, ContractError, new_run
 from agent.jetstream import StreamInfo
 from agent.registrar.aggregate import observed, source
 from agent.registrar.fleet import (
@@ -224,6 +224,7 @@ def leafz(*links: tuple[int, str]) -> bytes:
 
 def test_only_leaves_are_told_of_by_an_event() -> None:
     assert parse_event(event(1, kind="Client")) is None
+    assert parse_event(event(1, server=f"{CHECK_SERVER}.0a1b")) is None, "which only looks"
     for broken in (b"", b"[]", b"{}", b'{"client": {"kind": "Leafnode"}}'):
         with pytest.raises(ContractError, match="not understood"):
             parse_event(broken)
