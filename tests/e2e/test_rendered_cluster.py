@@ -1,0 +1,96 @@
+"""A hub of three servers, as it is rendered."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import nats
+from nats.aio.msg import Msg
+from typer.testing import CliRunner
+
+from agent.cli.main import app
+from agent.contract import inbox_prefix
+from agent.demo.ports import free_port
+from tests.e2e.configured import ConfiguredServer, closed
+from tests.servers import until
+
+SITE = """
+[hub]
+urls = ["nats-leaf://127.0.0.1:7422"]
+state_dir = "{directory}/state"
+store_dir = "{directory}/store"
+max_file_store = "2GiB"
+config = {{ registrar = {{ max_bytes = "1GiB" }} }}
+"""
+SERVER = """
+[[hub.server]]
+name = "{name}"
+listen = "127.0.0.1:{port}"
+leaf_listen = "127.0.0.1:{leaf_port}"
+cluster_listen = "127.0.0.1:{cluster_port}"
+"""
+
+
+async def test_three_servers_find_each_other_and_let_no_stranger_in(tmp_path: Path) -> None:
+    ports = {name: free_port() for name in "abc"}
+    site, out = tmp_path / "site.toml", tmp_path / "out"
+    site.write_text(
+        SITE.format(directory=tmp_path)
+        + "".join(
+            SERVER.format(name=name, port=port, leaf_port=free_port(), cluster_port=free_port())
+            for name, port in ports.items()
+        )
+    )
+    for command in (["render", str(site), "--out", str(out)], ["enrol", "-c", str(out / "hub.toml")]):
+        done = CliRunner().invoke(app, command)
+        assert done.exit_code == 0, done.output
+    async with AsyncExitStack() as stack:
+        for name, port in ports.items():
+            directory = tmp_path / name
+            directory.mkdir()
+            for file in ("identity.conf", "cluster.conf"):
+                shutil.copy(out / file, directory)
+            # The three stand on one machine here, which they would not elsewhere.
+            text = (out / f"hub-{name}.conf").read_text().replace(f"{tmp_path}/store", f"{directory}/store")
+            server = ConfiguredServer(directory, name, port, text)
+            stack.push_async_callback(server.kill)
+            await server.start()
+        system = await nats.connect(
+            f"nats://127.0.0.1:{ports['a']}",
+            nkeys_seed=str(tmp_path / "state" / "keys" / "registrar_system.nk"),
+            inbox_prefix=inbox_prefix("registrar"),
+        )
+        stack.push_async_callback(closed, system)
+
+        async def together() -> bool:
+            inbox, answers = system.new_inbox(), list[Msg]()
+
+            async def take(message: Msg) -> None:
+                answers.append(message)
+
+            heard = await system.subscribe(inbox, cb=take)
+            await system.publish("$SYS.REQ.SERVER.PING.VARZ", b"", reply=inbox)
+            await system.flush()
+            await until(lambda: bool(answers), "a server answers")
+            await heard.unsubscribe()
+            return len(answers) == 3
+
+        await until(together, "all three are one cluster")
+        stranger = tmp_path / "stranger"
+        shutil.copytree(tmp_path / "a", stranger, ignore=shutil.ignore_patterns("store", "out"))
+        secret = (out / "cluster.conf").read_text().split('password: "')[1].split('"')[0]
+        routes = stranger / "cluster.conf"
+        routes.write_text(routes.read_text().replace(secret, "guessed"))
+        text = (stranger / "server.conf").read_text().replace('"hub-a"', '"hub-x"')
+        port = free_port()
+        text = text.replace(str(ports["a"]), str(port)).replace(f"{tmp_path}/a/", f"{stranger}/")
+        for address in re.findall(r'listen: "127.0.0.1:(\d+)"', text)[1:]:
+            text = text.replace(address, str(free_port()))
+        other = ConfiguredServer(stranger, "x", port, text)
+        stack.push_async_callback(other.kill)
+        await other.start()
+        await until(lambda: "Authorization" in other.log, "the stranger is turned away")
+        assert await together()
