@@ -17,6 +17,10 @@ _MAX_BYTES: Final = 64 * 1024**2
 _PIECE: Final = 65_536
 
 
+NONSENSE: Final = (KeyError, TypeError, ValueError, AttributeError)
+"""What an answer that is not JetStream's shows itself as where it is read."""
+
+
 class AskError(Exception):
     """Nobody answers, or not what an agent answers; the text is for people."""
 

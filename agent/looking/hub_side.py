@@ -21,6 +21,7 @@ from agent.contract import (
     parse_subject,
 )
 from agent.jetstream import JetStream, StreamInfo
+from agent.looking.asking import NONSENSE
 from agent.tail import StoredHeaders, read_headers
 
 MOST: Final = 500_000
@@ -94,7 +95,7 @@ def look(
         return asyncio.run(_look(config, account, domain, streams, classes, ingested))
     except EXPECTED as error:
         why = str(error) or f"no answer within {_SECONDS:.0f} s"
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except NONSENSE as error:
         why = f"it answers what no JetStream answers ({type(error).__name__}: {error})"
     raise HubError(f"the hub's NATS server at {config.nats.listen} cannot be asked: {why}")
 

@@ -26,6 +26,7 @@ from agent.contract import (
 from agent.jetstream import JetStream, request
 from agent.link.declared.ask import Asker
 from agent.link.declared.plan import Origin
+from agent.looking.asking import NONSENSE
 from agent.looking.screen import BAD, GOOD, WAITS, Line, table
 
 _AT_ONCE: Final = 64
@@ -137,7 +138,7 @@ async def _hub(config: Config, status: Mapping[str, Any], account: Path) -> tupl
                     rows[domain, cls] = replace(row, lag=max(0, there.newest - cursor), bound=False)
 
             await _all(look(*place) for place in asked)
-    except EXPECTED as error:
+    except (*EXPECTED, *NONSENSE) as error:
         return list(rows.values()), _why(config, error)
     return list(rows.values()), ""
 
@@ -192,7 +193,7 @@ async def _leaf(config: Config, status: Mapping[str, Any], account: Path) -> tup
                 last = (await js.stream_info(row.origin)).last
                 cursor = max(held.get(cls, 0), classes[cls]["confirmed"])
                 rows[cls] = replace(row, lag=max(0, last - cursor), bound=cls not in held)
-    except EXPECTED as error:
+    except (*EXPECTED, *NONSENSE) as error:
         return list(rows.values()), _why(config, error)
     return list(rows.values()), ""
 
@@ -210,4 +211,6 @@ async def _held(nc: Any, domain: str, status: Mapping[str, Any]) -> dict[str, in
 
 
 def _why(config: Config, error: Exception) -> str:
-    return f"the NATS server at {config.nats.listen} cannot be asked ({str(error) or type(error).__name__})"
+    nonsense = "it answers what no JetStream answers: " if isinstance(error, NONSENSE) else ""
+    why = f"{nonsense}{str(error) or type(error).__name__}"
+    return f"the NATS server at {config.nats.listen} cannot be asked ({why})"

@@ -222,6 +222,8 @@ def _class(found: Report, cls: str, sums: Any, seen: Seen) -> None:
     settled = newer["stored"] + newer["refused"] + newer["dead"]
     tail = max(0, (sums.open_tail or 0) + newer["accepted"] - settled)
     of = leaf.sentence if leaf else ""
+    behind = leaf.behind.get(cls, 0) if leaf else 0
+    ahead = f" ({behind} messages)" if behind else ""
     ends = "; ".join(
         f"{one.stream} ends at {one.last}, bronze has it up to {one.after}"
         for one in (seen.hub.places if seen.hub else [])
@@ -239,7 +241,7 @@ def _class(found: Report, cls: str, sums: Any, seen: Seen) -> None:
         (accept, tail, "were accepted only and not stored when their run was last heard of", False),
         (store, sums.discarded, "were discarded at the edge, for their class gives way when full", False),
         (store, sums.never_came, "or more were acknowledged as stored and never came", True),
-        (store, newer["stored"], f"are still on {found.domain}: {of}", False),
+        (store, newer["stored"], f"are still on {found.domain}{ahead}: {of}", False),
         (hub, sums.waiting, f"wait for ingest: {ends}", False),
         (bronze, sums.pending, "wait for refine", False),
         (bronze, sums.missing, "are in bronze and nowhere else", True),

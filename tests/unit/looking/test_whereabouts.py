@@ -75,7 +75,9 @@ def test_what_the_leaf_announced_beyond_its_records_is_still_there() -> None:
     found = _report(leaf=_leaf(130, 125))
 
     assert _told(found) == [("accepted", 5, False), ("stored", 25, False)]
-    assert "25 are still on d: not linked" in "\n".join(one.text for one in found.lines(None, None))
+    assert "25 are still on d (3 messages): not linked" in "\n".join(
+        one.text for one in found.lines(None, None)
+    )
     counts = found.classes["normal"]
     assert (counts["accepted"].readings, counts["stored"].readings, counts["at the hub"].readings) == (
         130,
