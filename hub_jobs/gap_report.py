@@ -68,6 +68,8 @@ def as_text(found: Found) -> str:
 def _silent(found: Found) -> list[str]:
     totals = found.worst.totals
     unjudged = f"; {totals.unjudged} say too little to tell" if totals.unjudged else ""
+    if not totals.devices:
+        return ["no device is known: nothing of it came in the window, nor in the time before"]
     if not totals.silent:
         return [f"no device is silent{unjudged}"]
     rows = [

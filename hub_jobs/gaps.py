@@ -140,7 +140,7 @@ def _options(argv: Sequence[str] | None) -> Options:
         dest="begin",
         type=moment,
         metavar="TIME",
-        help="`ts` at or after, RFC 3339 (default: a day)",
+        help="`ts` at or after, RFC 3339 (default: a day before)",
     )
     parser.add_argument(
         "--to",

@@ -9,10 +9,14 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pytest
 
 from agent.contract import Exit, Ledger, Readings, StreamState, clock_subject, ledger_subject
 from hub_jobs import audit, rollup
+from hub_jobs.tables import ensure_table
+from hub_jobs.tables.parquet import PartWriter
+from hub_jobs.tables.schemas import AUDIT_HOURS
 from tests.spark.plants import Sent, batch, bronze, correction, every, fill, whence
 from tests.spark.readers import duckdb_with_delta
 from tests.unit.hub_jobs.rows import RUN, row
@@ -152,12 +156,23 @@ def plant() -> list[dict[str, Any]]:
     return rows
 
 
+def audited_before(lake: Path) -> None:
+    """What an audit said while nothing had been refined yet."""
+    said = {"at": at(20), "domain": "north", "class": "normal", "hour": at(19), "state": "pending"}
+    counts = dict.fromkeys(("in_bronze", "pending"), 10)
+    with PartWriter(lake, "audit_hours") as writer:
+        table = ensure_table(lake, "audit_hours")
+        writer.write(pa.Table.from_pylist([said | counts], AUDIT_HOURS))
+    table.commit(writer.files, {})
+
+
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory, spark: object) -> Path:
     """The plant, with all that the jobs make of it, and the views of the document."""
     where = tmp_path_factory.mktemp("plant")
     fill(where, plant())
     assert rollup.main(["--lake", str(where), "--quantiles"]) is Exit.WELL
+    audited_before(where)
     assert audit.main(["--lake", str(where)]) is Exit.LOSS
     (setup,) = re.findall(r"^```python setup\n(.*?)^```", DOCUMENT.read_text(), flags=re.M | re.S)
     exec(setup.replace(LAKE, str(where)), {})

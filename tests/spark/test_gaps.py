@@ -17,6 +17,7 @@ from tests.unit.hub_jobs.rows import direct_row
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
+DOCUMENT = Path(__file__).parents[2] / "docs" / "data-engineers.md"
 START = datetime(2026, 11, 21, tzinfo=UTC)
 END = START + timedelta(hours=6)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
@@ -110,9 +111,9 @@ def test_who_is_silent_what_has_holes_and_what_came_late_is_told_and_kept(
     assert late["edge-1"]["worst"] == 7_200
     assert late["edge-2"]["counts"]["to_10"] == 120
 
+    assert "\n".join(["```text", *lines, "```"]) in DOCUMENT.read_text(), "the example in the document"
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
-    assert lines[0] == "2026-11-21 00:00 to 2026-11-21 06:00 UTC: 2 domains, 9 devices, 9 series"
 
     rows = contents(lake, "gaps", "kind", "device", "metric", "open", "silent", "missing")
     assert sorted(one for one in rows if one[0] == "hole") == [

@@ -148,6 +148,7 @@ def test_nothing_found_is_said_in_words() -> None:
     assert "no device is silent" in text
     assert "no series has a hole" in text
     assert "nothing is known of lateness" in text
+    assert "no device is known" in as_text(told(found_in([], 10)))
 
 
 def test_shares_are_of_a_domains_own_readings() -> None:
