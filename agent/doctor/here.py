@@ -158,6 +158,8 @@ def judge(config: Config, seen: Here, hub: Mapping[str, Any] | None) -> list[Fin
         shares = server.shares_system(system.get("VARZ", {}), system.get("LEAFZ", {}))
         if not seen.account.closed:
             found += server.jetstream(config.domain, seen.account.info, hub, shares)
+    if "LEAFZ" in system and config.role == "leaf" and not config.link.windows:
+        found.append(server.linked(system["LEAFZ"]))
     if "HEALTHZ" in system:
         found += server.health(system["HEALTHZ"])
     if "VARZ" in system:

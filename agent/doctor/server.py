@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from agent.contract import Exit
+from agent.contract import ACCOUNT, Exit
 from agent.doctor.finding import Finding, failure, ok, warning
 from agent.server.disk import Room
 from agent.server.health import diagnose, unsynced
@@ -13,6 +13,7 @@ from agent.server.health import diagnose, unsynced
 SERVER: Final = "server"
 DISK: Final = "disk"
 DOMAIN: Final = "domain"
+LINK: Final = "link"
 _MIB: Final = 2**20
 _GIB: Final = 2**30
 
@@ -105,6 +106,28 @@ def hub_jetstream(hub: Mapping[str, Any], expected: str) -> Finding:
     if domain != expected:
         return failure(DOMAIN, f"the hub's domain is {domain}; leaves look for {expected}", restart)
     return ok(DOMAIN, f"the hub's domain is {domain}")
+
+
+def linked(leafz: Mapping[str, Any]) -> Finding:
+    """Whether the local server of a leaf has its link, in the account that the agent watches."""
+    links = leafz.get("leafs") or []
+    ours = [str(one.get("name")) for one in links if one.get("account") == ACCOUNT]
+    if ours:
+        return ok(LINK, f"the local server is linked to {', '.join(sorted(ours))}")
+    others = sorted({str(one.get("account")) for one in links})
+    if others:
+        return failure(
+            LINK,
+            f"the local server's link is of account {', '.join(others)}, and the agent watches {ACCOUNT}",
+            f"call the account {ACCOUNT} in the local server's configuration, or bind the remote to it",
+        )
+    return failure(
+        LINK,
+        "the local server has no link to the hub",
+        "put right what is said of the hub here; a server of your own needs a remote of account "
+        f"{ACCOUNT} in its leafnodes",
+        Exit.UNREACHABLE,
+    )
 
 
 def shares_system(varz: Mapping[str, Any], leafz: Mapping[str, Any]) -> bool:

@@ -24,12 +24,16 @@ def members(tmp_path: Path) -> Iterator[tuple[Agent, Agent]]:
     leaf_port = free_port()
     leaf = plan.member(tmp_path, "edge-1")
     agents = [Agent(leaf, plan.leaf_toml(leaf, leaf_port))]
-    table = agents[0].petiole("enrol").stdout
+    table = CliRunner().invoke(app, ["enrol", "-c", str(leaf.config)]).stdout
     hub = plan.member(tmp_path, "hub")
     agents.append(Agent(hub, plan.hub_toml(hub, leaf_port, [table])))
     yield agents[0], agents[1]
     for one in agents:
-        one.close()
+        if one.process is not None:
+            one.process.kill()
+            one.process.wait()
+        if (server := one.server()) is not None:
+            os.kill(server, signal.SIGKILL)
 
 
 def checked(one: Agent, *options: str) -> tuple[int, list[dict[str, Any]]]:
@@ -57,6 +61,7 @@ def test_a_hub_and_a_leaf_are_well_until_something_is_wrong(members: tuple[Agent
     for one in members:
         code, findings = checked(one)
         assert (code, failures(findings)) == (0, []), findings
+    assert hub.status()["fleet"]["leaves"]["edge-1"]["state"] == "flowing", "nobody was taken for a rival"
     ended = leaf.petiole("check")
     assert ended.returncode == 0
     assert "\x1b" not in ended.stdout

@@ -103,6 +103,7 @@ async def test_permissions_that_the_hub_lacks_are_named_and_gone_once_they_are_a
             patch.undo()
             await world.hub.stop()
             await world.hub.start()
+            await world.leaf.wait_linked()
             async with registrar_of(world):
                 assert bad(await check(config_of(world.leaf, tmp_path / "state"))) == []
 
@@ -184,6 +185,19 @@ async def _second(config: Any, directory: Path, world: World) -> AsyncIterator[N
     await leaf.wait_linked()
     yield
     await leaf.close()
+
+
+async def test_a_link_that_is_cut_is_told_although_the_hub_can_be_dialled(
+    world: World, tmp_path: Path
+) -> None:
+    async with registrar_of(world):
+        config = config_of(world.leaf, tmp_path / "state", (f"nats-leaf://127.0.0.1:{world.hub.leaf_port}",))
+        of(await check(config), "the local server is linked to hub-test")
+        world.leaf.proxy.cut()
+        await world.leaf.wait_linked(False)
+        found = await check(config)
+        assert bad(found) == ["the local server has no link to the hub"]
+        assert outcome(found) is Exit.UNREACHABLE
 
 
 async def test_a_hung_server_and_a_hung_hub_are_told_as_that(world: World, tmp_path: Path) -> None:

@@ -142,6 +142,21 @@ def test_a_link_of_the_system_account_is_told_from_another() -> None:
 
 
 @pytest.mark.parametrize(
+    ("links", "level", "words"),
+    [
+        ([{"account": "PETIOLE", "name": "hub-1"}, {"account": "SYS"}], OK, "is linked to hub-1"),
+        ([{"account": "ACC", "name": "hub-1"}], FAILURE, "of account ACC, and the agent watches PETIOLE"),
+        ([], FAILURE, "has no link to the hub"),
+        (None, FAILURE, "has no link to the hub"),
+    ],
+)
+def test_a_link_is_that_of_the_account_that_the_agent_watches(
+    links: list[dict[str, Any]] | None, level: Level, words: str
+) -> None:
+    only([server.linked({"leafs": links})], level, words)
+
+
+@pytest.mark.parametrize(
     ("left", "level", "words"),
     [
         (Room(20 * GIB, 2**26), OK, "the store may take 7.0 GiB"),
