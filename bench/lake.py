@@ -37,6 +37,7 @@ from hub_jobs.incarnations import Incarnation
 from hub_jobs.source.wire import SOURCE_HEADER, Columns, name_hash
 from hub_jobs.tables import Table, ensure_table
 from hub_jobs.tables.parquet import PartFile, PartWriter
+from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import file_paths
 from hub_jobs.tasks import Refined, RefinePart, refine
 from hub_jobs.transforms.bronze import Origin, bronze_rows
@@ -108,7 +109,7 @@ def lose(lake: Path, shape: Shape, number: int, index: int) -> str:
     gone &= pc.field("index") == index
     where = [("domain", "=", domain), ("run", "=", run), ("n", "=", n)]
     for path in file_paths(table, where):
-        _rewrite_without(lake, table, Path(path), gone)
+        _rewrite_without(lake, table, lake / "readings" / path.name, gone)
     return (
         f"{domain}, class {_CLASS}, run {run}, batch {n}: "
         f"indexes {index} of {shape.count(number)} are missing from readings"
@@ -133,7 +134,7 @@ def _part(lake: Path, shape: Shape, first: int) -> tuple[Sequence[PartFile], Ref
         for at in range(first, last, _CHUNK):
             numbers = range(at, min(at + _CHUNK, last))
             writer.write(bronze_rows(batches(shape, numbers), _origin(shape)))
-    paths = [str(lake / "bronze" / file.path) for file in writer.files]
+    paths: list[Place] = [lake / "bronze" / file.path for file in writer.files]
     return writer.files, refine(RefinePart(lake, paths, after=first, to=last))
 
 

@@ -20,6 +20,7 @@ from hub_jobs import counting, incarnations, page, report, tally
 from hub_jobs.counting import Tables
 from hub_jobs.exits import ended, say
 from hub_jobs.tables import ensure_table, open_table, seen
+from hub_jobs.tables.places import Place, parse_place
 from hub_jobs.tally import Class, Said
 from hub_jobs.transforms import accounts, discards
 from hub_jobs.transforms.accounts import Account, Arrived
@@ -33,14 +34,14 @@ _NAME: Final = "audit"
 def main(argv: Sequence[str] | None = None) -> Exit:
     """Run the job and return its exit code."""
     parser = argparse.ArgumentParser(prog="audit.py", description="Compare the ledgers with the tables.")
-    parser.add_argument("--lake", required=True, type=Path, help="the directory of the tables")
+    parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the accounts as JSON too")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with a picture of the hours")
     options = parser.parse_args(argv)
-    return ended(_NAME, lambda: run(options.lake.absolute(), options.json, options.html))
+    return ended(_NAME, lambda: run(options.lake, options.json, options.html))
 
 
-def run(lake: Path, json_file: Path | None = None, html_file: Path | None = None) -> Exit:
+def run(lake: Place, json_file: Path | None = None, html_file: Path | None = None) -> Exit:
     """Audit a lake, print its accounts, and write them to the tables `audit` and `audit_hours` and to the
     files."""
     at = datetime.now(UTC)
@@ -57,7 +58,7 @@ def run(lake: Path, json_file: Path | None = None, html_file: Path | None = None
     return Exit.LOSS if found.lost else Exit.WELL
 
 
-def _audit(lake: Path, at: datetime) -> report.Report:
+def _audit(lake: Place, at: datetime) -> report.Report:
     # The oldest snapshot first: a refine that commits meanwhile then adds nothing to readings that bronze
     # lacks.
     readings, quarantine = ensure_table(lake, "readings"), ensure_table(lake, "quarantine")

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from agent.contract import H_CLOCK, H_SEALED_AT, ContractError, Correction, parse_clock
@@ -14,6 +13,7 @@ from hub_jobs import tasks
 from hub_jobs.source.wire import header
 from hub_jobs.tables import Condition, Table
 from hub_jobs.tables.parquet import PartFile
+from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import batches, file_paths
 from hub_jobs.transforms.clocks import Batch, Sealed
 
@@ -35,7 +35,7 @@ class Rewritten:
 
 
 def rewrite(
-    spark: SparkSession, lake: Path, bronze: Table, readings: Table, given: Sequence[Correction]
+    spark: SparkSession, lake: Place, bronze: Table, readings: Table, given: Sequence[Correction]
 ) -> Rewritten:
     """Correct what `readings` holds; nothing of it counts before it is committed."""
     domains = sorted({one.domain for one in given})
@@ -51,7 +51,7 @@ def rewrite(
     changed = [(part.path, one) for part, one in zip(parts, done, strict=True) if one.rows]
     return Rewritten(
         [file for _, one in changed for file in one.files],
-        [Path(path).name for path, _ in changed],
+        [path.name for path, _ in changed],
         sum(one.rows for _, one in changed),
     )
 

@@ -13,10 +13,10 @@ from typing import Final, TypeVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from hub_jobs import tasks
 from hub_jobs.tables import Condition, Table
+from hub_jobs.tables.places import Place, parquet_file
 from hub_jobs.tables.scan import batches, file_paths, files
 from hub_jobs.transforms import counted, ledgers
 from hub_jobs.transforms.counted import BATCH, TEXTS, Counted, Offsets, Share
@@ -115,7 +115,7 @@ class Piece:
     """A file of a table, and what of it is to be counted."""
 
     table: str
-    path: str
+    path: Place
     offsets: Mapping[tuple[str, str], int]
     share: Share
     part: Part
@@ -240,7 +240,7 @@ def _count(piece: Piece) -> Counted:
     return counted.merged(piece.table, parts)
 
 
-def _spoken(work: tuple[str, Part]) -> Spoken:
+def _spoken(work: tuple[Place, Part]) -> Spoken:
     path, part = work
     found = Spoken()
     for rows in map(part.chosen, _row_groups(path, ledgers.COLUMNS)):
@@ -251,8 +251,8 @@ def _spoken(work: tuple[str, Part]) -> Spoken:
     return found
 
 
-def _row_groups(path: str, columns: Sequence[str]) -> Iterator[pa.Table]:
+def _row_groups(path: Place, columns: Sequence[str]) -> Iterator[pa.Table]:
     texts = [name for name in columns if name in TEXTS]
-    with pq.ParquetFile(path, read_dictionary=texts, memory_map=True) as file:
+    with parquet_file(path, read_dictionary=texts, memory_map=True) as file:
         for group in range(file.num_row_groups):
             yield file.read_row_group(group, columns=list(columns), use_threads=False)

@@ -23,6 +23,7 @@ from agent.contract import Exit
 from hub_jobs.exits import ended, say
 from hub_jobs.gap_report import Found, Late, as_json, as_text
 from hub_jobs.tables import Condition, Table, ensure_table, frame, open_table
+from hub_jobs.tables.places import Place, parse_place
 from hub_jobs.tables.scan import batches, files
 from hub_jobs.tables.schemas import GAPS
 from hub_jobs.tables.writing import written
@@ -42,7 +43,7 @@ _LOOK_BACK: Final = timedelta(days=7)
 class Options:
     """What the command line says; None where it leaves that open."""
 
-    lake: Path
+    lake: Place
     begin: datetime | None
     end: datetime | None
     look_back: timedelta
@@ -134,7 +135,7 @@ def _late(rows: DataFrame) -> list[Late]:
 
 def _options(argv: Sequence[str] | None) -> Options:
     parser = argparse.ArgumentParser(prog="gaps.py", description="Silent devices, holes, and what came late.")
-    parser.add_argument("--lake", required=True, type=Path, help="the directory of the tables")
+    parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
     parser.add_argument(
         "--from",
         dest="begin",
@@ -169,7 +170,7 @@ def _options(argv: Sequence[str] | None) -> Options:
     if given.begin is not None and given.end is not None and given.begin >= given.end:
         parser.error("--from is not before --to")
     return Options(
-        given.lake.absolute(),
+        given.lake,
         given.begin,
         given.end,
         given.look_back,

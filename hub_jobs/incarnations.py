@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
-from pathlib import Path
 
 import pyarrow as pa
 
 from agent.contract import HUB_DOMAIN
 from hub_jobs.source.wire import Connection, StreamInfo, read_columns
 from hub_jobs.tables import Condition, Table, TableError, open_table
+from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import files, rows
 from hub_jobs.tables.schemas import TIME
 from hub_jobs.transforms.bronze import digest
@@ -59,7 +59,7 @@ class Incarnation:
         return f"thin:{HUB_DOMAIN}/{self.stream}@{self.created}"
 
 
-def opened(lake: Path) -> Table | None:
+def opened(lake: Place) -> Table | None:
     """Bronze, None before its first commit. Raises `TableError`, also when it was deleted and what came of it
     was not: a new one would be without all that the hub has purged, and repeats of that would be readings
     again."""

@@ -15,7 +15,6 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from agent.contract import Committed, Exit, aggregate, committed_subject
@@ -35,6 +34,7 @@ from hub_jobs.source.wire import (
 )
 from hub_jobs.tables import Table, ensure_table
 from hub_jobs.tables.parquet import MAX_FILE_BYTES
+from hub_jobs.tables.places import Place, parse_place
 from hub_jobs.transforms import ranges
 from hub_jobs.transforms.bronze import Origin
 
@@ -57,7 +57,7 @@ class Options:
 
     server: Server
     stream: str
-    lake: Path
+    lake: Place
 
 
 def main(argv: Sequence[str] | None = None) -> Exit:
@@ -169,7 +169,7 @@ def _options(argv: Sequence[str] | None) -> tuple[list[Options], float | None]:
         action="append",
         help=f"an aggregate; may be given several times (default: {aggregate(0)})",
     )
-    parser.add_argument("--lake", required=True, type=Path, help="the directory of the tables")
+    parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
     secret = parser.add_mutually_exclusive_group()
     secret.add_argument("--seed-file", help="path of the NKey seed of the jobs")
     secret.add_argument("--creds-file", help="path of a .creds file")
@@ -188,7 +188,7 @@ def _options(argv: Sequence[str] | None) -> tuple[list[Options], float | None]:
     except ValueError as error:
         parser.error(str(error))
     streams = given.stream or [aggregate(0)]
-    return [Options(server, name, given.lake.absolute()) for name in streams], given.every
+    return [Options(server, name, given.lake) for name in streams], given.every
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -24,6 +23,7 @@ from hub_jobs import incarnations
 from hub_jobs.exits import ended, say
 from hub_jobs.tables import Table, ensure_table, open_table
 from hub_jobs.tables.compaction import groups, rewrite, small_files
+from hub_jobs.tables.places import Place, parse_place
 from hub_jobs.tables.scan import files
 from hub_jobs.tables.schemas import SCHEMAS
 from hub_jobs.transforms.repeats import History
@@ -38,7 +38,7 @@ _KEPT: Final = r"^tel\.[^.]+\.[^.]+\._(?:ledger|clock)$"
 class Options:
     """What the command line says; times in days."""
 
-    lake: Path
+    lake: Place
     thin_after: float | None
     vacuum_after: float
     dry_run: bool
@@ -143,7 +143,7 @@ def _vacuum(options: Options, table: Table) -> None:
 
 def _options(argv: Sequence[str] | None) -> Options:
     parser = argparse.ArgumentParser(prog="maintain.py", description="Keep the tables small and quick.")
-    parser.add_argument("--lake", required=True, type=Path, help="the directory of the tables")
+    parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
     parser.add_argument(
         "--thin-bronze-after",
         type=float,
@@ -164,7 +164,7 @@ def _options(argv: Sequence[str] | None) -> Options:
         parser.error(f"--vacuum-after is {given.vacuum_after:g}: a job that still runs would lose its files")
     if given.thin_bronze_after is not None and given.thin_bronze_after < 0:
         parser.error(f"--thin-bronze-after is {given.thin_bronze_after:g}; give a number of days from 0 on")
-    return Options(given.lake.absolute(), given.thin_bronze_after, given.vacuum_after, given.dry_run)
+    return Options(given.lake, given.thin_bronze_after, given.vacuum_after, given.dry_run)
 
 
 if __name__ == "__main__":

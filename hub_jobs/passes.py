@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -13,6 +12,7 @@ import pyarrow as pa
 from hub_jobs import incarnations
 from hub_jobs.incarnations import Incarnation
 from hub_jobs.tables import Condition, Table
+from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import batches, files, rows
 from hub_jobs.tables.seen import identities
 from hub_jobs.tasks import RefinePart
@@ -41,7 +41,7 @@ class Tables(NamedTuple):
 class File(NamedTuple):
     """A file of bronze and the sequences it holds."""
 
-    path: str
+    path: Place
     first: int
     last: int
     rows: int
@@ -134,7 +134,7 @@ def named(quarantine: Table, planned: Pass) -> dict[History, frozenset[Line]]:
 
 
 def parts(
-    lake: Path,
+    lake: Place,
     planned: Pass,
     decision: Decision,
     known: dict[History, frozenset[Line]],
@@ -167,7 +167,7 @@ def _files(bronze: Table) -> dict[History, list[File]]:
     found: dict[History, list[File]] = {}
     lists = [column.to_pylist() for column in files(bronze).select(columns).columns]
     for stream, created, path, *numbers in zip(*lists, strict=True):
-        found.setdefault((stream, created), []).append(File(str(bronze.path / path), *numbers))
+        found.setdefault((stream, created), []).append(File(bronze.path / path, *numbers))
     return {history: sorted(held, key=lambda file: file.first) for history, held in found.items()}
 
 

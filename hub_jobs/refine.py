@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent.contract import Exit
@@ -20,6 +19,7 @@ from hub_jobs.exits import say
 from hub_jobs.repeat import repeated
 from hub_jobs.tables import ConflictError, clocks, ensure_table, seen
 from hub_jobs.tables.clocks import Clocks
+from hub_jobs.tables.places import Place, parse_place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,14 +39,14 @@ class Known(NamedTuple):
 def main(argv: Sequence[str] | None = None) -> Exit:
     """Run the job and return its exit code."""
     parser = argparse.ArgumentParser(prog="refine.py", description="Turn `bronze` into `readings`.")
-    parser.add_argument("--lake", required=True, type=Path, help="the directory of the tables")
+    parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
     repeat.add_options(parser)
     given = parser.parse_args(argv)
-    lake = given.lake.absolute()
+    lake = given.lake
     return repeated(_NAME, lambda: run(lake), given.every)
 
 
-def run(lake: Path) -> Exit:
+def run(lake: Place) -> Exit:
     """Refine all that bronze holds."""
     if not lake.is_dir():
         say(_NAME, f"there is no directory {lake}: give --lake the directory that ingest writes to")
@@ -78,7 +78,7 @@ def run(lake: Path) -> Exit:
 
 
 def _refine(
-    spark: SparkSession, lake: Path, tables: passes.Tables, planned: passes.Pass, known: Known
+    spark: SparkSession, lake: Place, tables: passes.Tables, planned: passes.Pass, known: Known
 ) -> None:
     """One pass: correct what is there, decide, decode, commit. Afterwards `known` holds the rows of the pass
     too."""

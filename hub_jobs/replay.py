@@ -11,7 +11,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -25,6 +24,7 @@ from hub_jobs.passes import Tables
 from hub_jobs.tables import Condition, ConflictError, Table, ensure_table, open_table
 from hub_jobs.tables import clocks as clock_table
 from hub_jobs.tables.compaction import without
+from hub_jobs.tables.places import Place, parse_place
 from hub_jobs.tables.scan import batches, file_paths, rows
 from hub_jobs.times import moment
 from hub_jobs.transforms.again import BATCH, MESSAGE, PLACE, Again, chosen, keys
@@ -40,7 +40,7 @@ _COLUMNS: Final = (*MESSAGE, *BATCH, *PLACE, "digest")
 class Options:
     """What the command line says; both ends of a range belong to it, None where it is open."""
 
-    lake: Path
+    lake: Place
     stream: str
     created: str | None
     first: int | None
@@ -77,7 +77,7 @@ def run(options: Options) -> Exit:
     return Exit.WELL
 
 
-def _replay(lake: Path, tables: Tables, again: Again, corrections: Corrections) -> None:
+def _replay(lake: Place, tables: Tables, again: Again, corrections: Corrections) -> None:
     from hub_jobs.session import session
 
     bronze, readings, quarantine = tables
@@ -186,7 +186,7 @@ def _other_content(quarantine: Table) -> set[str]:
 
 def _options(argv: Sequence[str] | None) -> Options:
     parser = argparse.ArgumentParser(prog="replay.py", description="Decode a range of `bronze` again.")
-    parser.add_argument("--lake", required=True, type=Path, help="the directory of the tables")
+    parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
     parser.add_argument("--stream", required=True, help="the hub's stream, such as TELEMETRY_0")
     parser.add_argument("--created", help="one incarnation of it only, as the column says")
     parser.add_argument("--from-seq", type=int, metavar="N", help="the first hub sequence")
@@ -198,7 +198,7 @@ def _options(argv: Sequence[str] | None) -> Options:
     bounds = (given.from_seq, given.to_seq, given.since, given.until)
     if all(one is None for one in bounds):
         parser.error("give a range: --from-seq, --to-seq, --since or --until")
-    return Options(given.lake.absolute(), given.stream, given.created, *bounds, given.dry_run)
+    return Options(given.lake, given.stream, given.created, *bounds, given.dry_run)
 
 
 if __name__ == "__main__":

@@ -6,13 +6,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 
 from hub_jobs.tables import ensure_table
 from hub_jobs.tables.parquet import PartWriter
+from hub_jobs.tables.places import Place
 from hub_jobs.tables.schemas import AUDIT, AUDIT_HOURS
 from hub_jobs.transforms.accounts import Account
 from hub_jobs.transforms.hours import Hour
@@ -81,7 +81,7 @@ def as_text(report: Report) -> str:
     return "\n".join([*lines, verdict if report.lost else "nothing is missing, nothing is doubled"])
 
 
-def store(lake: Path, report: Report) -> None:
+def store(lake: Place, report: Report) -> None:
     """Add the accounts to the tables `audit` and `audit_hours`. Findings that are of no run stand in the
     first row."""
     rows = [{"at": report.at, **_row(account)} for account in report.accounts]
@@ -92,7 +92,7 @@ def store(lake: Path, report: Report) -> None:
     _append(lake, "audit_hours", pa.Table.from_pylist(hours, AUDIT_HOURS))
 
 
-def _append(lake: Path, name: str, rows: pa.Table) -> None:
+def _append(lake: Place, name: str, rows: pa.Table) -> None:
     table = ensure_table(lake, name)
     with PartWriter(lake, name) as writer:
         writer.write(rows)

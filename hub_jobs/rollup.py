@@ -12,12 +12,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from agent.contract import Exit
 from hub_jobs import repeat
@@ -26,6 +24,7 @@ from hub_jobs.repeat import repeated
 from hub_jobs.tables import Table, ensure_table, frame, open_table
 from hub_jobs.tables.changes import changed_files
 from hub_jobs.tables.compaction import without
+from hub_jobs.tables.places import Place, parquet_columns, parse_place
 from hub_jobs.tables.scan import Condition, file_paths
 from hub_jobs.tables.schemas import TIME
 from hub_jobs.tables.writing import written
@@ -47,7 +46,7 @@ _STATES: Final = "rollup:readings"
 class Options:
     """What the command line says."""
 
-    lake: Path
+    lake: Place
     quantiles: bool
     counters: list[str]
 
@@ -55,7 +54,7 @@ class Options:
 def main(argv: Sequence[str] | None = None) -> Exit:
     """Run the job and return its exit code."""
     parser = argparse.ArgumentParser(prog="rollup.py", description="Readings by minute, hour and day.")
-    parser.add_argument("--lake", required=True, type=Path, help="the directory of the tables")
+    parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
     parser.add_argument(
         "--quantiles", action="store_true", help="p50, p95 and p99 too; takes about four times as long"
     )
@@ -67,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> Exit:
     )
     repeat.add_options(parser)
     given = parser.parse_args(argv)
-    options = Options(given.lake.absolute(), given.quantiles, given.counter or _COUNTERS)
+    options = Options(given.lake, given.quantiles, given.counter or _COUNTERS)
     return repeated(_NAME, lambda: run(options), given.every)
 
 
@@ -98,10 +97,10 @@ def touched(readings: Table, known: int | None) -> list[datetime]:
     """The hours, ascending, whose windows may differ from what was made of version `known`: those with
     readings that came or went since, and the hour after each, whose counters grow from them."""
     changed = changed_files(readings, known)
-    paths = [Path(path) for path in file_paths(readings)] if changed is None else changed
+    paths = file_paths(readings) if changed is None else changed
     found: set[datetime] = set()
     for path in paths:
-        column = pq.read_table(path, columns=["ts"])["ts"].cast(TIME)
+        column = parquet_columns(path, ["ts"])["ts"].cast(TIME)
         hours = pc.unique(pc.floor_temporal(column, unit="hour")).to_pylist()
         found.update(one for one in hours if one is not None)
     return sorted(found | {one + _HOUR for one in found if one.year < datetime.max.year})
@@ -135,7 +134,7 @@ def _roll(spark: SparkSession, options: Options, readings: Table, hours: list[da
     _put(options.lake, _LAST, days, _DAY, longer(by_hour, "day", 86_400, quantiles=options.quantiles))
 
 
-def _made(spark: SparkSession, lake: Path, name: str, units: list[datetime], unit: str) -> DataFrame:
+def _made(spark: SparkSession, lake: Place, name: str, units: list[datetime], unit: str) -> DataFrame:
     """The windows of a table in these hours or days."""
     where: list[Condition] = [("window", ">=", units[0]), ("window", "<", units[-1] + _DAY)]
     return _in(frame(spark, ensure_table(lake, name), where), unit, "window", units)
@@ -147,7 +146,7 @@ def _in(rows: DataFrame, unit: str, column: str, units: Sequence[datetime]) -> D
     return rows.where(F.date_trunc(unit, column).isin(list(units)))
 
 
-def _put(lake: Path, name: str, units: list[datetime], length: timedelta, made: DataFrame) -> None:
+def _put(lake: Place, name: str, units: list[datetime], length: timedelta, made: DataFrame) -> None:
     """Put windows in the place of all that a table has of these units."""
     table = ensure_table(lake, name)
     unit = "hour" if length == _HOUR else "day"

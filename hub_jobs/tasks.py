@@ -5,17 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from agent.contract import Correction
 from hub_jobs.source.plan import Range
 from hub_jobs.source.wire import Connection, Server, WireError, read_columns
 from hub_jobs.tables.parquet import PartFile, PartWriter
+from hub_jobs.tables.places import Place, parquet_file
 from hub_jobs.transforms.bronze import Origin, bronze_rows
 from hub_jobs.transforms.clocks import PLACED, Batch, Corrections, Sealed, errors_in, with_errors
 from hub_jobs.transforms.messages import Reason
@@ -42,7 +41,7 @@ class IngestPart:
     server: Server
     range: Range
     origin: Origin
-    lake: Path
+    lake: Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +83,8 @@ class RefinePart:
     (sequence, line) of what is there already. `corrections` are of clocks that were wrong. With `only` no
     other sequences are."""
 
-    lake: Path
-    paths: list[str]
+    lake: Place
+    paths: list[Place]
     after: int
     to: int
     repeated: frozenset[int] = frozenset()
@@ -107,8 +106,8 @@ class Refined:
 class CorrectPart:
     """A file of readings, and the batches that may have times which these corrections are about."""
 
-    lake: Path
-    path: str
+    lake: Place
+    path: Place
     corrections: tuple[Correction, ...]
     sealed: Mapping[Batch, Sealed]
 
@@ -123,7 +122,7 @@ class Corrected:
 
 def correct(part: CorrectPart) -> Corrected:
     """Write a file of readings again with its times corrected, if it has a wrong one."""
-    with pq.ParquetFile(part.path) as file:
+    with parquet_file(part.path) as file:
         groups = [file.read_row_group(at, columns=list(PLACED)) for at in range(file.num_row_groups)]
         found = [errors_in(group, part.corrections, part.sealed) for group in groups]
         count = sum(int(np.count_nonzero(one)) for one in found)
@@ -184,9 +183,9 @@ def refine(part: RefinePart) -> Refined:
     return Refined(readings.files, quarantine.files)
 
 
-def _rows(path: str, part: RefinePart) -> Any:
+def _rows(path: Place, part: RefinePart) -> Any:
     """The rows to refine, a row group in memory at a time."""
-    with pq.ParquetFile(path) as file:
+    with parquet_file(path) as file:
         for group in range(file.num_row_groups):
             table = file.read_row_group(group, columns=list(_COLUMNS))
             table = table.set_column(

@@ -4,16 +4,16 @@ when they are behind, made again when they are ahead or lost, replaced as a whol
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import pyarrow as pa
 
 from hub_jobs.incarnations import Incarnation
 from hub_jobs.tables.delta import ConflictError, Table, ensure_table, open_table
 from hub_jobs.tables.parquet import PartWriter
+from hub_jobs.tables.places import Place
 
 
-def usable(lake: Path, name: str, upto: Sequence[Incarnation]) -> Table | None:
+def usable(lake: Place, name: str, upto: Sequence[Incarnation]) -> Table | None:
     """The table, unless it holds more of an incarnation than its `done`."""
     table = open_table(lake, name)
     if table is None or any(_held(table, one) > (one.done or 0) for one in upto):
@@ -27,7 +27,7 @@ def behind(table: Table | None, upto: Sequence[Incarnation]) -> Iterator[tuple[I
         yield one, 0 if table is None else _held(table, one)
 
 
-def save(lake: Path, name: str, rows: pa.Table, upto: Sequence[Incarnation]) -> None:
+def save(lake: Place, name: str, rows: pa.Table, upto: Sequence[Incarnation]) -> None:
     """Keep the rows for the next run, in the place of all others. A writer that was faster is as good."""
     table = ensure_table(lake, name)
     with PartWriter(lake, name) as writer:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from hub_jobs.tables.delta import Table
+from hub_jobs.tables.places import Place
 
 
-def changed_files(table: Table, version: int | None) -> list[Path] | None:
+def changed_files(table: Table, version: int | None) -> list[Place] | None:
     """The files whose rows came or went after a version, up to this snapshot; files that were only written
     together are not among them. They lie on the disk until a vacuum deletes them.
 
@@ -17,7 +17,7 @@ def changed_files(table: Table, version: int | None) -> list[Path] | None:
     """
     if version is None or version > table.delta.version():
         return None
-    found: dict[Path, None] = {}
+    found: dict[Place, None] = {}
     for number in range(version + 1, table.delta.version() + 1):
         entries = _entries(table.path / "_delta_log" / f"{number:020d}.json")
         if entries is None:
@@ -29,7 +29,7 @@ def changed_files(table: Table, version: int | None) -> list[Path] | None:
     return list(found) if all(path.exists() for path in found) else None
 
 
-def _entries(path: Path) -> list[dict[str, Any]] | None:
+def _entries(path: Place) -> list[dict[str, Any]] | None:
     try:
         return [json.loads(line) for line in path.read_text().splitlines() if line]
     except FileNotFoundError:

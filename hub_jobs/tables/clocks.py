@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -14,6 +13,7 @@ from agent.contract import Correction
 from hub_jobs.incarnations import Incarnation
 from hub_jobs.tables import cache
 from hub_jobs.tables.delta import Table
+from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import batches, rows
 from hub_jobs.tables.schemas import CLOCKS
 from hub_jobs.transforms.messages import RefusedError, correction_in
@@ -61,7 +61,7 @@ def said(bronze: Table, one: Incarnation, after: int) -> Iterator[Correction]:
             continue
 
 
-def load(lake: Path, bronze: Table, upto: Sequence[Incarnation]) -> Clocks:
+def load(lake: Place, bronze: Table, upto: Sequence[Incarnation]) -> Clocks:
     """What was said in all that bronze holds of each incarnation up to its `done`."""
     known = Clocks()
     table = cache.usable(lake, "clocks", upto)
@@ -74,7 +74,7 @@ def load(lake: Path, bronze: Table, upto: Sequence[Incarnation]) -> Clocks:
     return known
 
 
-def save(lake: Path, known: Clocks, upto: Sequence[Incarnation]) -> None:
+def save(lake: Place, known: Clocks, upto: Sequence[Incarnation]) -> None:
     """Keep it for the next run."""
     flat = [
         {name: getattr(one, name) for name in CLOCKS.names}

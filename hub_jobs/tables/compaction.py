@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.parquet import MAX_FILE_BYTES, PartFile, PartWriter
+from hub_jobs.tables.places import Place, parquet_columns, parquet_file
 from hub_jobs.tables.scan import Condition, file_paths, files
 
 FEW: Final = 8
@@ -97,7 +96,7 @@ def small_files(table: Table) -> list[Small]:
 
 
 def rewrite(
-    lake: Path,
+    lake: Place,
     table: Table,
     paths: Sequence[str],
     change: Callable[[pa.Table], pa.Table] = lambda rows: rows,
@@ -120,7 +119,7 @@ def rewrite(
 
 
 def without(
-    lake: Path,
+    lake: Place,
     table: Table,
     gone: Callable[[pa.Table], pa.Array],
     columns: Sequence[str],
@@ -134,8 +133,8 @@ def without(
 
     replaced = []
     count = 0
-    for path in map(Path, file_paths(table, where)):
-        held = pq.read_table(path, columns=list(columns))
+    for path in file_paths(table, where):
+        held = parquet_columns(path, list(columns))
         rest = kept(held).num_rows
         if rest < held.num_rows:
             replaced.append(path.name)
@@ -147,7 +146,7 @@ def without(
 
 def _rows(table: Table, paths: Sequence[str]) -> Iterator[pa.Table]:
     for path in paths:
-        with pq.ParquetFile(table.path / path) as file:
+        with parquet_file(table.path / path) as file:
             for number in range(file.num_row_groups):
                 rows = file.read_row_group(number)
                 columns = [

@@ -9,6 +9,7 @@ same offset in a second time.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,9 +21,11 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction
 
 from hub_jobs.tables.parquet import PartFile
+from hub_jobs.tables.places import Place, delta_options
 from hub_jobs.tables.schemas import SCHEMAS, VERSION
 
 _VERSION_KEY: Final = "petiole.version"
+_MOST_SAID: Final = 400
 _REWRITES: Final = "rewrite"
 """The transaction that every rewriting commit carries: delta-rs lets two commits remove the same file, and
 the rows of both would stay (seen with 1.6.6). It does compare transactions."""
@@ -39,7 +42,7 @@ class ConflictError(Exception):
 class Table:
     """One snapshot of one table. `name` is a key of `SCHEMAS`; the table lies in `lake/name`."""
 
-    def __init__(self, lake: Path, name: str, delta: DeltaTable) -> None:
+    def __init__(self, lake: Place, name: str, delta: DeltaTable) -> None:
         self.name = name
         self.path = lake / name
         self.delta = delta
@@ -95,7 +98,7 @@ class Table:
                 retention_hours=int(hours), dry_run=dry_run, enforce_retention_duration=False, full=True
             )
         except (DeltaError, OSError) as error:
-            raise TableError(f"table {self.path}: its old files can't be deleted: {error}") from error
+            raise TableError(f"table {self.path}: its old files can't be deleted: {_plain(error)}") from error
         return sorted(set(found))
 
     def _commit(
@@ -116,7 +119,7 @@ class Table:
             )
         except CommitFailedError as error:
             self.discard(files)
-            raise ConflictError(f"table {self.path}: another writer was first: {error}") from error
+            raise ConflictError(f"table {self.path}: another writer was first: {_plain(error)}") from error
         self._sync()
 
     def discard(self, files: Sequence[PartFile]) -> None:
@@ -125,6 +128,8 @@ class Table:
             (self.path / file.path).unlink(missing_ok=True)
 
     def _sync(self) -> None:
+        if not isinstance(self.path, Path):
+            return
         log = self.path / "_delta_log"
         for entry in [*log.glob("*.json"), log, self.path]:
             known = entry.stem.isdigit() and int(entry.stem) <= self.delta.version()
@@ -132,15 +137,15 @@ class Table:
                 sync(entry)
 
 
-def open_table(lake: Path, name: str) -> Table | None:
+def open_table(lake: Place, name: str) -> Table | None:
     """The newest snapshot of a table, None where there is none. Raises `TableError`."""
     path = lake / name
     try:
-        delta = DeltaTable(path)
+        delta = DeltaTable(str(path), storage_options=delta_options(path))
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
-        raise TableError(f"table {path} can't be read: {error}") from error
+        raise TableError(f"table {path} can't be read: {_plain(error)}") from error
     version = delta.metadata().configuration.get(_VERSION_KEY)
     if version is None or not version.isdigit():
         raise TableError(f"table {path} was not made by Petiole: it has no {_VERSION_KEY}")
@@ -152,24 +157,26 @@ def open_table(lake: Path, name: str) -> Table | None:
     return Table(lake, name, delta)
 
 
-def ensure_table(lake: Path, name: str) -> Table:
+def ensure_table(lake: Place, name: str) -> Table:
     """`open_table`, and make the table where there is none, or add the columns that an older version lacks.
     Raises `TableError`."""
     table = open_table(lake, name)
     if table is not None:
         return table if not table.lacking() else _widened(table)
     try:
-        (lake / name).mkdir(parents=True, exist_ok=True)
+        if isinstance(lake, Path):
+            (lake / name).mkdir(parents=True, exist_ok=True)
         DeltaTable.create(
-            lake / name,
+            str(lake / name),
             schema=SCHEMAS[name],
             mode="ignore",
             name=name,
             configuration={_VERSION_KEY: str(VERSION)},
             raise_if_key_not_exists=False,
+            storage_options=delta_options(lake),
         )
     except (DeltaError, OSError) as error:
-        raise TableError(f"table {lake / name} can't be made: {error}") from error
+        raise TableError(f"table {lake / name} can't be made: {_plain(error)}") from error
     table = open_table(lake, name)
     if table is None:
         raise TableError(f"table {lake / name} went away while it was being made")
@@ -186,7 +193,7 @@ def _widened(table: Table) -> Table:
         # Another program may have been faster.
         again = open_table(table.path.parent, table.name)
         if again is None or again.lacking():
-            raise TableError(f"table {table.path} can't be given its new columns: {error}") from error
+            raise TableError(f"table {table.path} can't be given its new columns: {_plain(error)}") from error
         return again
     again = open_table(table.path.parent, table.name)
     assert again is not None
@@ -200,6 +207,12 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _plain(error: Exception) -> str:
+    """What delta-rs says, on one line: it colours its causes, and repeats whole answers of a store."""
+    words = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())
+    return words if len(words) <= _MOST_SAID else f"{words[:_MOST_SAID]}…"
 
 
 def _add(file: PartFile, *, changed: bool) -> AddAction:

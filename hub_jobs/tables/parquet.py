@@ -5,14 +5,12 @@ later vacuum removes."""
 from __future__ import annotations
 
 import json
-import os
 import time
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final, NamedTuple, Self
 
@@ -20,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from hub_jobs.tables.places import Place, close, create
 from hub_jobs.tables.schemas import STATISTICS
 
 MAX_FILE_BYTES: Final = 128 * 1024**2
@@ -48,7 +47,7 @@ class PartWriter:
     exception.
     """
 
-    def __init__(self, lake: Path, table: str, max_file_bytes: int = MAX_FILE_BYTES) -> None:
+    def __init__(self, lake: Place, table: str, max_file_bytes: int = MAX_FILE_BYTES) -> None:
         self.files: list[PartFile] = []
         self._table = table
         self._directory = lake / table
@@ -87,10 +86,10 @@ class PartWriter:
 
 
 class _OpenFile:
-    def __init__(self, directory: Path, table: str, schema: pa.Schema) -> None:
+    def __init__(self, directory: Place, table: str, schema: pa.Schema) -> None:
         self._table = table
         self._path = directory / f"part-{uuid.uuid4()}.zstd.parquet"
-        self._sink: BinaryIO = self._path.open("xb")
+        self._sink: BinaryIO = create(self._path)
         self._writer = pq.ParquetWriter(
             self._sink, schema, version="2.6", store_schema=False, **_written(schema, STATISTICS[table])
         )
@@ -106,22 +105,21 @@ class _OpenFile:
 
     def finish(self) -> PartFile:
         self._writer.close()
-        self._sink.flush()
-        os.fsync(self._sink.fileno())
         size = self._sink.tell()
-        self._sink.close()
+        close(self._sink)
         stats = self._statistics
         modified = time.time_ns() // 1_000_000
         return PartFile(self._table, self._path.name, size, stats.rows, modified, stats.encode())
 
     def abandon(self) -> None:
-        self._path.unlink(missing_ok=True)
         # Closing writes the end of the file, for which there may be no room; what matters is why it is
-        # abandoned.
+        # abandoned. In a store there is a file only now.
         with suppress(OSError, pa.ArrowException):
             self._writer.close()
         with suppress(OSError):
             self._sink.close()
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
 
 
 @dataclass

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from hub_jobs.tables.delta import Table, TableError, open_table
+from hub_jobs.tables.places import Place, arrow_paths, parse_place, spark_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,10 +38,10 @@ _COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
 
 def read(spark: SparkSession, path: str | Path, where: Sequence[Condition] = ()) -> DataFrame:
     """The rows of the table at `path` that fulfil `where`, as the table is now. Raises `TableError`."""
-    path = Path(path)
-    table = open_table(path.parent, path.name)
+    at = parse_place(str(path))
+    table = open_table(at.parent, at.name)
     if table is None:
-        raise TableError(f"there is no table {path}")
+        raise TableError(f"there is no table {at}")
     return frame(spark, table, where)
 
 
@@ -51,7 +52,11 @@ def frame(spark: SparkSession, table: Table, where: Sequence[Condition] = ()) ->
 
     schema = StructType.fromJson(json.loads(table.delta.schema().to_json()))
     paths = file_paths(table, where)
-    rows = spark.read.schema(schema).parquet(*paths) if paths else spark.createDataFrame([], schema)
+    rows = (
+        spark.read.schema(schema).parquet(*map(spark_path, paths))
+        if paths
+        else spark.createDataFrame([], schema)
+    )
     for name, sign, value in where:
         column = F.col(name)
         rows = rows.where(column.isin(list(value)) if sign == "in" else _COMPARE[sign](column, value))
@@ -66,7 +71,7 @@ def batches(
     if not paths:
         return
     kept = reduce(operator.and_, (_expression(one) for one in where)) if where else None
-    dataset = ds.dataset(paths, schema=table.schema, format="parquet")
+    dataset = ds.dataset(**arrow_paths(paths), schema=table.schema, format="parquet")
     yield from dataset.to_batches(columns=list(columns), filter=kept, batch_size=batch_rows)
 
 
@@ -82,12 +87,12 @@ def files(table: Table) -> pa.Table:
     return pa.table(table.delta.get_add_actions(flatten=True))
 
 
-def file_paths(table: Table, where: Sequence[Condition] = ()) -> list[str]:
+def file_paths(table: Table, where: Sequence[Condition] = ()) -> list[Place]:
     """The files that may hold a row that fulfils `where`, in the order of their names."""
     found = files(table)
     if where:
         found = found.filter(reduce(pc.and_, (_may_hold(found, one) for one in where)))
-    return sorted(str(table.path / path) for path in found["path"].to_pylist())
+    return [table.path / path for path in sorted(found["path"].to_pylist())]
 
 
 def _expression(condition: Condition) -> Any:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import pyarrow as pa
 
 from hub_jobs.incarnations import Incarnation
 from hub_jobs.tables import cache
 from hub_jobs.tables.delta import Table
+from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import batches, rows
 from hub_jobs.tables.schemas import SEEN
 from hub_jobs.transforms.spaces import ID_COLUMNS, Seen
 
 
-def load(lake: Path, bronze: Table, upto: Sequence[Incarnation]) -> Seen:
+def load(lake: Place, bronze: Table, upto: Sequence[Incarnation]) -> Seen:
     """What bronze holds of each incarnation up to its `done`."""
     table = cache.usable(lake, "seen", upto)
     seen = Seen() if table is None else _read(table)
@@ -25,7 +25,7 @@ def load(lake: Path, bronze: Table, upto: Sequence[Incarnation]) -> Seen:
     return seen
 
 
-def save(lake: Path, seen: Seen, upto: Sequence[Incarnation]) -> None:
+def save(lake: Place, seen: Seen, upto: Sequence[Incarnation]) -> None:
     """Keep it for the next run."""
     flat = [(name, first, last) for name, ranges in seen.spaces.items() for first, last in ranges]
     columns = zip(*flat, strict=True) if flat else ((), (), ())

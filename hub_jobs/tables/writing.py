@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from hub_jobs.tables.parquet import PartFile, PartWriter
+from hub_jobs.tables.places import Place
 from hub_jobs.tables.schemas import SCHEMAS
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _PART: Final = "table string, path string, size long, rows long, modified long, stats string"
 
 
-def written(rows: DataFrame, lake: Path, name: str) -> list[PartFile]:
+def written(rows: DataFrame, lake: Place, name: str) -> list[PartFile]:
     """Write rows that have the columns of a table; the files that no commit names yet."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

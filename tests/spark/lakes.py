@@ -14,13 +14,14 @@ import pyarrow as pa
 from hub_jobs.incarnations import Incarnation
 from hub_jobs.tables import ensure_table, open_table
 from hub_jobs.tables.parquet import PartWriter
+from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import rows
 from hub_jobs.tables.schemas import BRONZE, SCHEMAS
 
 JOB_SECONDS = 120
 
 
-def contents(lake: Path, name: str, *columns: str) -> list[Any]:
+def contents(lake: Place, name: str, *columns: str) -> list[Any]:
     """The rows of a table as tuples of some columns (bare values for one), sorted; none without a table."""
     table = open_table(lake, name)
     if table is None:
@@ -55,7 +56,7 @@ def killed(script: Path, program: str) -> None:
     assert done.returncode == -9, (done.returncode, done.stdout, done.stderr)
 
 
-def add_bronze(lake: Path, given: Sequence[dict[str, Any]], files: int = 1) -> None:
+def add_bronze(lake: Place, given: Sequence[dict[str, Any]], files: int = 1) -> None:
     """Commit rows as `ingest` does, in so many files; their sequences follow on the last one of their
     stream and incarnation, and so do their sources' unless they say."""
     for history in sorted({(one["stream"], one["created"]) for one in given}):

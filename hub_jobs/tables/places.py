@@ -1,0 +1,154 @@
+"""Where a lake lies: a directory, or what begins with `s3://bucket/…` in an object store.
+
+No option or credential of a store passes through here. delta-rs and Arrow find them in the environment of
+their own process or where that says (`AWS_…`), on the driver and on every executor, so no plan, log or
+argument can hold them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+_SCHEME: Final = "s3://"
+_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+
+
+@dataclass(frozen=True, order=True)
+class ObjectPath:
+    """A place in an object store. It can do what the jobs ask of a `Path`, and nothing is ever renamed."""
+
+    uri: str
+
+    def __truediv__(self, name: str) -> ObjectPath:
+        return ObjectPath(f"{self.uri}/{name}")
+
+    def __str__(self) -> str:
+        return self.uri
+
+    @property
+    def name(self) -> str:
+        """The last part."""
+        return self.uri.rpartition("/")[2]
+
+    @property
+    def parent(self) -> ObjectPath:
+        """All but the last part."""
+        return ObjectPath(self.uri.rpartition("/")[0])
+
+    @property
+    def key(self) -> str:
+        """The bucket and the name in it."""
+        return self.uri.removeprefix(_SCHEME)
+
+    def exists(self) -> bool:
+        """Whether there is such an object, or one below it."""
+        return bool(_store().get_file_info(self.key).type != fs.FileType.NotFound)
+
+    def is_dir(self) -> bool:
+        """Whether there is an object below it."""
+        return bool(_store().get_file_info(self.key).type == fs.FileType.Directory)
+
+    def read_text(self) -> str:
+        """The whole of an object. Raises `FileNotFoundError`."""
+        with _store().open_input_stream(self.key) as stream:
+            return bytes(stream.read()).decode()
+
+    def unlink(self, *, missing_ok: bool = False) -> None:
+        """Delete an object. Raises `FileNotFoundError` unless `missing_ok`."""
+        try:
+            _store().delete_file(self.key)
+        except FileNotFoundError:
+            if not missing_ok:
+                raise
+
+
+Place = Path | ObjectPath
+
+
+def parse_place(text: str) -> Place:
+    """What a command line calls a lake. Raises `argparse.ArgumentTypeError`."""
+    if text.startswith(_SCHEME):
+        uri = text.rstrip("/")
+        if "/" not in uri.removeprefix(_SCHEME):
+            raise argparse.ArgumentTypeError(f"{text} is a whole bucket; give s3://bucket/name")
+        return ObjectPath(uri)
+    if "://" in text:
+        raise argparse.ArgumentTypeError(f"{text} is neither a directory nor s3://bucket/name")
+    return Path(text).absolute()
+
+
+def delta_options(at: Place) -> dict[str, str] | None:
+    """What delta-rs is to be told beyond its environment: that a commit is a put which fails where the object
+    is there, whatever the environment says, and that an endpoint without TLS is meant."""
+    if isinstance(at, Path):
+        return None
+    plain = {"allow_http": "true"} if (_endpoint() or "").startswith("http://") else {}
+    return {"conditional_put": "etag", "AWS_S3_ALLOW_UNSAFE_RENAME": "false", **plain}
+
+
+def spark_path(at: Place) -> str:
+    """The name by which Spark reads it: of an object store by Hadoop's S3A."""
+    return str(at) if isinstance(at, Path) else f"s3a://{at.key}"
+
+
+def arrow_paths(at: list[Place]) -> dict[str, Any]:
+    """The arguments of Arrow's readers for these files, all in one kind of place."""
+    if at and isinstance(at[0], ObjectPath):
+        return {"source": [one.key for one in at if isinstance(one, ObjectPath)], "filesystem": _store()}
+    return {"source": [str(one) for one in at]}
+
+
+@contextmanager
+def parquet_file(at: Place, **how: Any) -> Iterator[Any]:
+    """A Parquet file, open for reading, as the arguments of `ParquetFile` say."""
+    where = {"source": at} if isinstance(at, Path) else {"source": at.key, "filesystem": _store()}
+    with pq.ParquetFile(**where, **how) as file:
+        yield file
+
+
+def parquet_columns(at: Place, columns: list[str]) -> Any:
+    """Some columns of a Parquet file, whole."""
+    if isinstance(at, ObjectPath):
+        return pq.read_table(at.key, columns=columns, filesystem=_store())
+    return pq.read_table(at, columns=columns)
+
+
+def create(at: Place) -> BinaryIO:
+    """A new file to write to."""
+    if isinstance(at, Path):
+        return at.open("xb")
+    sink: BinaryIO = _store().open_output_stream(at.key)
+    return sink
+
+
+def close(sink: BinaryIO) -> None:
+    """End a file that `create` began; on return it is on the disk, or in the store."""
+    if isinstance(sink, io.BufferedWriter):
+        sink.flush()
+        os.fsync(sink.fileno())
+    sink.close()
+
+
+def _endpoint() -> str | None:
+    return next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), None)
+
+
+def _store() -> fs.S3FileSystem:
+    # Arrow finds credentials by itself, like delta-rs; not so these.
+    return _connected(_endpoint(), os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"))
+
+
+@cache
+def _connected(endpoint: str | None, region: str | None) -> fs.S3FileSystem:
+    return fs.S3FileSystem(endpoint_override=endpoint, region=region)
