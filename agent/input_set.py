@@ -1,15 +1,18 @@
-"""The inputs of a leaf's agent that run: each with a switch, and exchangeable one by one."""
+"""The inputs of a leaf's agent that run, each with a switch and exchangeable one by one, and what stands
+between them and the core."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from agent.intake import Input
-from agent.supervision import Switch
-
-Run = Callable[[Input, asyncio.Event], Awaitable[None]]
+from agent.config import Config
+from agent.intake import Input, Level
+from agent.metrics import Metrics
+from agent.reception import Front, Reception, with_rules
+from agent.reload import Applied
+from agent.supervision import Switch, keep_running
 
 
 @dataclass(slots=True)
@@ -20,11 +23,24 @@ class _Entry:
     task: asyncio.Task[None] | None = None
 
 
-class InputSet:
-    """Runs inputs, each by `run` until the event that it is handed is set."""
+def levels_of(config: Config) -> dict[str, Level]:
+    """What an acknowledgement of each input means, by its name."""
+    return {one.name: one.ack for one in config.input}
 
-    def __init__(self, inputs: Iterable[Input], run: Run) -> None:
-        self._run = run
+
+class InputSet:
+    """Runs inputs, which hand in to `intake`; `levels` is what the core knows of theirs."""
+
+    def __init__(
+        self,
+        config: Config,
+        inputs: Iterable[Input],
+        core: Reception,
+        levels: dict[str, Level],
+        metrics: Metrics,
+    ) -> None:
+        self._core, self._levels, self._metrics = core, levels, metrics
+        self.intake = Front(with_rules(core, config, metrics))
         self._entries = {one.name: _Entry(one, Switch()) for one in inputs}
         self._group: asyncio.TaskGroup | None = None
         self._stopped = False
@@ -56,7 +72,18 @@ class InputSet:
         for entry in self._entries.values():
             entry.ended.set()
 
-    async def end(self, names: Iterable[str]) -> dict[str, Switch]:
+    async def apply(self, new: Applied) -> None:
+        """Let a configuration hold: end what it has no more or otherwise, begin what is new."""
+        switches = await self._end(new.change.end)
+        self._levels.clear()
+        self._levels.update(levels_of(new.config))
+        if new.change.rules:
+            self.intake.behind = with_rules(self._core, new.config, self._metrics)
+        for one in new.inputs:
+            entry = self._entries[one.name] = _Entry(one, switches.get(one.name) or Switch())
+            self._start(entry)
+
+    async def _end(self, names: Iterable[str]) -> dict[str, Switch]:
         """Let these end in order, and take them out. Returns their switches."""
         leaving = [self._entries[name] for name in names]
         for entry in leaving:
@@ -67,14 +94,12 @@ class InputSet:
             del self._entries[entry.input.name]
         return {entry.input.name: entry.switch for entry in leaving}
 
-    def add(self, inputs: Iterable[Input], switches: Mapping[str, Switch]) -> None:
-        """Take these in, each with a switch that there was for its name."""
-        for one in inputs:
-            entry = self._entries[one.name] = _Entry(one, switches.get(one.name) or Switch())
-            self._start(entry)
-
     def _start(self, entry: _Entry) -> None:
         if self._group is None or self._stopped:
             return
-        running = entry.switch.run(lambda stopping: self._run(entry.input, stopping), entry.ended)
-        entry.task = self._group.create_task(running, name=entry.input.name)
+        entry.task = self._group.create_task(
+            entry.switch.run(
+                lambda stopping: keep_running(entry.input, self.intake, stopping, self._metrics), entry.ended
+            ),
+            name=entry.input.name,
+        )

@@ -24,8 +24,8 @@ from agent.connection import Connection
 from agent.discards.service import Discards
 from agent.draining import drain
 from agent.hub_waits import HubWaits
-from agent.input_set import InputSet
-from agent.intake import Input, Level
+from agent.input_set import InputSet, levels_of
+from agent.intake import Input
 from agent.jetstream import JetStream, JetStreamError, StreamInfo
 from agent.known_requests import KnownRequests
 from agent.ledger import ClassLedger
@@ -42,7 +42,7 @@ from agent.piece_store import PieceStore
 from agent.pieces import Progress
 from agent.publisher import Publisher
 from agent.recall import Recall
-from agent.reception import Front, Reception, with_rules
+from agent.reception import Reception
 from agent.reload import Applied, Reloader
 from agent.sender import Sender
 from agent.server.health import ServerHealth
@@ -84,8 +84,8 @@ class Leaf:
         )
         self._books = Books(config.domain, run, ledgers, state, self._discards)
         self._clock = ClockKeeper(config.domain, self._classes, state, metrics, self._discards.stored)
-        self._level = _levels(config)
-        self._levels = Levels(self._level, health)
+        levels = levels_of(config)
+        self._levels = Levels(levels, health)
         self._waits = HubWaits(lambda cls: self.link.board.classes[cls].sentence)
         self._publisher = Publisher(
             Limits(publish.batch_bytes, publish.batch_readings, publish.linger),
@@ -95,7 +95,7 @@ class Leaf:
                 health.refusal(contract.leaf_stream(config.domain, cls)) or self.link.quotas.refusal(cls)
             ),
             ledgers=ledgers,
-            levels=self._level,
+            levels=levels,
             sending=lambda cls: self._sender.held(cls),
             clock=self._clock.look,
             hub=self._waits,
@@ -103,7 +103,8 @@ class Leaf:
         burial = Burial(self._publisher.submit, ledgers, metrics)
         pieces = PieceStore(self._publisher.submit, burial, self._progress, self._books.remember_position)
         self._reception = Reception(config.domain, self._publisher, pieces, burial)
-        self.intake = Front(with_rules(self._reception, config, metrics))
+        self._inputs = InputSet(config, inputs, self._reception, levels, metrics)
+        self.intake = self._inputs.intake
         self._known_requests = KnownRequests(
             config.state_dir / "requests.json", self._publisher, self._classes, self._attached_recall
         )
@@ -150,9 +151,6 @@ class Leaf:
         )
         own = contract.DEFAULT_CLASS if contract.DEFAULT_CLASS in self._classes else next(iter(self._classes))
         self._horizon_report = HorizonReport(self.link.horizon, own, metrics)
-        self._inputs = InputSet(
-            inputs, lambda one, stopping: keep_running(one, self.intake, stopping, metrics)
-        )
         self._settings = Settings(state, self._levers(), this_moment())
         self._commands = CommandRunner(
             own,
@@ -222,12 +220,7 @@ class Leaf:
         self._config = new.config
         if new.change.log:
             logs.set_up(new.config.log)
-        switches = await self._inputs.end(new.change.end)
-        self._level.clear()
-        self._level.update(_levels(new.config))
-        if new.change.rules:
-            self.intake.behind = with_rules(self._reception, new.config, self._metrics)
-        self._inputs.add(new.inputs, switches)
+        await self._inputs.apply(new)
         self._settings.take(self._levers())
 
     def _levers(self) -> dict[str, Lever]:
@@ -332,7 +325,3 @@ class Leaf:
         if known is not None and known.created == info.created and info.last > known.seq:
             since = await recall.batches_above(cls, known.seq)
         self._books.recall(cls, info.created, since)
-
-
-def _levels(config: Config) -> dict[str, Level]:
-    return {one.name: one.ack for one in config.input}
