@@ -43,14 +43,9 @@ KICK = "$SYS.REQ.SERVER.{}.KICK"
 """Where a server of this id is told to end one of its connections, of clients or of leaves."""
 
 _API = "$JS.API"
-_MQTT_READINGS = "readings.>"
+MQTT_READINGS = "readings.>"
 _FLEET_STREAM = f"KV_{FLEET_BUCKET}"
 _STREAM_VERBS = ("CREATE", "UPDATE", "INFO", "PURGE", "MSG.GET")
-_STREAM_CHANGES = (
-    *("CREATE", "UPDATE", "DELETE", "PURGE", "SNAPSHOT", "RESTORE", "MSG.DELETE", "TEMPLATE"),
-    *("PEER", "LEADER"),
-)
-_CONSUMER_CHANGES = ("DURABLE", "DELETE", "NAMES", "LIST", "MSG", "PAUSE", "UNPIN", "LEADER")
 _CONSUMER_VERBS = ("INFO", "DELETE", "PAUSE", "RESET", "MSG.NEXT", "DURABLE.CREATE")
 
 
@@ -117,26 +112,6 @@ def leaf_link(
             "$JSC.R.*",
             f"{inbox_prefix(domain)}.>",
         ),
-    )
-
-
-def kept_from_hub(domain: str, heard: Iterable[str] = ()) -> tuple[str, ...]:
-    """What a leaf's server takes in from no hub, whatever that hub lets itself do: readings, acknowledgements
-    of local programs, what the agent has `heard` from them, and every call of JetStream that changes a stream
-    or a consumer or takes messages away. What stays is what a source needs: to look, to read, to start its
-    consumer anew."""
-    api = api_prefix(domain)
-    return (
-        "tel.>",
-        "$MQTT.>",
-        _MQTT_READINGS,
-        "$JS.ACK.>",
-        *heard,
-        f"{api}.INFO",
-        *(f"{api}.{part}.>" for part in ("META", "SERVER", "ACCOUNT", "DIRECT")),
-        *(f"{api}.STREAM.{verb}" for verb in ("NAMES", "LIST")),
-        *(f"{api}.STREAM.{verb}.>" for verb in _STREAM_CHANGES),
-        *(f"{api}.CONSUMER.{verb}.>" for verb in _CONSUMER_CHANGES),
     )
 
 
@@ -269,7 +244,7 @@ def agent(
                 for verb in ("CREATE", "UPDATE", "INFO")
             ),
         ),
-        subscribe=(f"{inbox_prefix(domain)}.>", *((_MQTT_READINGS,) if mqtt else ()), *hears),
+        subscribe=(f"{inbox_prefix(domain)}.>", *((MQTT_READINGS,) if mqtt else ()), *hears),
         replies=bool(hears),
     )
 
@@ -280,7 +255,7 @@ def mqtt() -> Permissions:
     class that is not there, or of another depth, is not answered. Only subjects that would become the agent's
     own are refused."""
     return Permissions(
-        publish=(_MQTT_READINGS,),
+        publish=(MQTT_READINGS,),
         deny_publish=tuple(mqtt_subject("*").replace("*.*.*", f"*.{one}.>") for one in ("_batch", "_dead")),
         subscribe=(),
         deny_subscribe=(">",),  # an empty list of what is allowed allows all

@@ -12,10 +12,10 @@ from typing import Any
 from agent.contract import ACCOUNT, HUB_DOMAIN
 from agent.server import permissions
 from agent.server.extra import merged
+from agent.server.kept import kept_from_hub
 from agent.server.mqtt import MqttListener
 from agent.server.permissions import Permissions
 from agent.server.quoting import INCLUDE, Variable, block
-from agent.server.tenants import crossing, tenant_blocks
 from agent.server.values import (
     PING_SECONDS,
     ClusterConfig,
@@ -42,6 +42,8 @@ def render(config: ServerConfig) -> str:
 
 
 def _hub(config: HubConfig) -> dict[str, Any]:
+    from agent.server.tenants import crossing, tenant_blocks  # not held in memory on a leaf
+
     ours = [leaf for leaf in config.leaves if not leaf.tenant]
     tenants: dict[str, list[dict[str, Any]]] = {}
     for leaf in config.leaves:
@@ -101,7 +103,7 @@ def _leaf(config: LeafConfig) -> dict[str, Any]:
                         "dial_timeout": "10s",
                         "first_info_timeout": "10s",
                         "disabled": not config.link_open,
-                        "deny_imports": list(permissions.kept_from_hub(config.domain, config.heard)),
+                        "deny_imports": list(kept_from_hub(config.domain, config.heard)),
                         **({"nkey": LINK_KEY} if config.identity else {INCLUDE: LINK_INCLUDE}),
                     },
                     config.remote,

@@ -89,6 +89,7 @@ class Rogue:
 
     owner: Client
     registrar: Client
+    jobs: Client
     honest: Client
     epoch: str
     tenants: dict[str, str]
@@ -153,7 +154,7 @@ async def _rogue_in(world: World, tmp_path: Path, tenants: dict[str, str]) -> As
     await make_leaf_stream(honest, "edge-2", epoch)
     await make_commands(registrar, "edge-2", epoch)
     async with run_open_server(leaf, tmp_path / "rogue") as owner:
-        one = Rogue(owner, registrar, honest, epoch, tenants)
+        one = Rogue(owner, registrar, await world.hub.connect("jobs"), honest, epoch, tenants)
 
         async def answer(request: Msg) -> None:
             one.announced.append(request.subject)
@@ -190,7 +191,16 @@ async def test_a_rogue_hears_nothing_of_the_readings_and_commands_of_others(rogu
     async def hear(message: Msg) -> None:
         heard.append(message)
 
-    for subject in (">", "tel.>", "cmd.>", "petiole.>", "$JS.>", "_INBOX_edge-2.>", "_INBOX_registrar.>"):
+    for subject in (
+        ">",
+        "tel.>",
+        "cmd.>",
+        "petiole.>",
+        "$JS.>",
+        "_INBOX_edge-2.>",
+        "_INBOX_registrar.>",
+        "_INBOX_jobs.>",
+    ):
         await rogue.owner.subscribe(subject, cb=hear)
     await rogue.owner.flush()
     await make_mirror(rogue.honest, "edge-2", rogue.epoch, tenant=bool(rogue.tenants))
@@ -199,6 +209,7 @@ async def test_a_rogue_hears_nothing_of_the_readings_and_commands_of_others(rogu
     await rogue.registrar.jetstream().publish("cmd.edge-2.agent.note", b"secret")
     await held(rogue.registrar, AGGREGATE, 1)
     await held(rogue.honest, "COMMANDS", 1)
+    assert (await api(rogue.jobs, f"STREAM.MSG.GET.{AGGREGATE}", {"seq": 1}))["message"]
     assert await is_answered(rogue.owner, announce_subject("edge-1"))
     if rogue.tenants.get("edge-1") == rogue.tenants.get("edge-2"):
         # Answers to RESET reach every leaf of an account: a consumer's configuration, no data.
