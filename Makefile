@@ -1,5 +1,5 @@
 # `make demo` and `make test` do all of their own set-up.
-.PHONY: help demo test lint types faults bench dist clean
+.PHONY: help demo test lint types faults bench dist deb test-package clean
 
 BIN := .venv/bin
 # Tests wait more than they work, so there are more processes than cores; those of Spark share one (tests/beside.py).
@@ -11,6 +11,8 @@ help:
 	@echo "make faults  the slow faults, or those of CASE=…; the report is build/faults/report.json"
 	@echo "make bench   every benchmark, or those of NAME=…; results under build/bench/"
 	@echo "make dist    the jobs and their Python, packed for a Spark cluster, in dist/"
+	@echo "make deb     the Debian package of the agent, in dist/"
+	@echo "make test-package  that package in a clean Debian, under systemd (root; a few minutes)"
 	@echo "make clean   remove what was built, keep .venv"
 
 .venv/ready: pyproject.toml deploy/prepare.sh
@@ -37,6 +39,12 @@ bench: .venv/ready
 
 dist: .venv/ready
 	@$(BIN)/python -m deploy.dist
+
+deb: .venv/ready
+	@$(BIN)/python -m deploy.deb
+
+test-package: .venv/ready
+	@$(BIN)/python -m pytest --timeout 1800 tests/package
 
 clean:
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

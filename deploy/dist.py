@@ -61,7 +61,7 @@ def main() -> None:
 def code(to: Path) -> Path:
     """The zip of the jobs and of what they share with the agent; the same code gives the same bytes."""
     to.mkdir(parents=True, exist_ok=True)
-    path = to / f"petiole-jobs-{_version()}.zip"
+    path = to / f"petiole-jobs-{project_version()}.zip"
     sources = [*(ROOT / "hub_jobs").rglob("*.py"), *(ROOT / "agent" / "contract").rglob("*.py")]
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for source in sorted([*sources, ROOT / "agent" / "__init__.py"]):
@@ -83,7 +83,7 @@ def scripts(to: Path) -> list[Path]:
 def environment(to: Path) -> Path:
     """The archive with the interpreter, its library and the packages that the jobs import."""
     platform = sysconfig.get_platform().replace("-", "_")
-    path = to / f"petiole-python-{_version()}-{platform}.tar.gz"
+    path = to / f"petiole-python-{project_version()}-{platform}.tar.gz"
     with gzip.open(path, "wb", compresslevel=5) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
         for source, name in (*_interpreter(), *packages()):
             archive.add(source, name, recursive=False)
@@ -150,7 +150,8 @@ def _closure() -> list[Distribution]:
     return list(found.values())
 
 
-def _version() -> str:
+def project_version() -> str:
+    """The version that pyproject.toml states."""
     text = (ROOT / "pyproject.toml").read_text()
     found = re.search(r'^version = "([^"]+)"$', text, re.MULTILINE)
     assert found is not None
