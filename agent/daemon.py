@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 import uvloop
@@ -38,6 +38,9 @@ from agent.server.watch import ServerWatch
 from agent.state import StateError, StateFile
 from agent.supervision import keep_serving
 from agent.vitals import Signs, Silence, Vitals
+
+if TYPE_CHECKING:
+    from agent.admin.fleet import FleetPages
 
 _LOOK_SECONDS = 0.1
 _LOCK = "agent.lock"
@@ -170,6 +173,7 @@ async def _serve(
         metrics,
         lambda: {**role.status(), "server": health.status()},
         lambda: (False, health.sentence) if health.sentence is not None else role.ready(),
+        _fleet(config, role),
     )
     ended = asyncio.Event()
     async with asyncio.TaskGroup() as group:
@@ -229,6 +233,14 @@ def _role(
     from agent.leaf import Leaf
 
     return Leaf(config, state, metrics, inputs, health, reloader)
+
+
+def _fleet(config: Config, role: Role) -> FleetPages | None:
+    if config.role != "hub":
+        return None
+    from agent.admin.fleet import FleetPages  # not held in memory on a leaf
+
+    return FleetPages(role.status)
 
 
 async def _open_mqtt(server: EmbeddedServer, role: Role) -> None:

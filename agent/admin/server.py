@@ -4,14 +4,14 @@ answers questions; nothing can be changed through it.
 - `/metrics`: all metrics, in the text or OpenMetrics format, as `Accept` asks. - `/healthz`: 200 as long as
 it answers. No part of the agent dies alone: when one does, the process ends. - `/readyz`: 200 when the agent
 can do its work, otherwise 503 with a sentence that says why it can't. - `/status`: what the agent knows of
-itself, as JSON.
+itself, as JSON. - `/fleet`, at the hub: its leaves as pages for people, see `agent.admin.fleet`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from aiohttp.web import BaseRequest, RequestHandler, Response, Server, StreamResponse
@@ -22,6 +22,9 @@ from agent.hosts import Hosts
 from agent.listening import obstacle
 from agent.metrics import Metrics
 
+if TYPE_CHECKING:
+    from agent.admin.fleet import FleetPages
+
 MAX_CONNECTIONS: Final = 32
 SECONDS: Final = 10.0
 """How long a connection may last: it carries one request."""
@@ -31,8 +34,9 @@ _BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nConten
 
 
 class AdminServer:
-    """Serves `metrics`, `status()` and `ready()` on `listen`; `ready` gives a sentence along with its answer.
-    With port 0, `address` is the port that was given once it listens."""
+    """Serves `metrics`, `status()` and `ready()` on `listen`, and the `fleet` where there is one; `ready`
+    gives a sentence along with its answer. With port 0, `address` is the port that was given once it
+    listens."""
 
     def __init__(
         self,
@@ -40,8 +44,10 @@ class AdminServer:
         metrics: Metrics,
         status: Callable[[], Mapping[str, Any]],
         ready: Callable[[], tuple[bool, str]],
+        fleet: FleetPages | None = None,
     ) -> None:
         self.address = listen
+        self._fleet = fleet
         self._metrics, self._status, self._ready = metrics, status, ready
         self._hosts = Hosts(listen[0])
         self._pages: dict[str, Callable[[BaseRequest], Response]] = {
@@ -72,16 +78,23 @@ class AdminServer:
         page = self._pages.get(request.path)
         if not self._hosts.admit(request.headers.get("Host")):
             response = _sentence(421, "this server does not go by the name in Host; use its address")
-        elif page is None:
-            response = _sentence(404, f"there is no such page; there are {', '.join(self._pages)}")
         elif request.method != "GET":
             response = _sentence(405, "only GET is answered")
             response.headers["Allow"] = "GET"
-        else:
+        elif page is not None:
             response = page(request)
+        else:
+            response = self._show_fleet(request) or self._show_pages()
         response.headers.update(_HEADERS)
         response.force_close()
         return response
+
+    def _show_fleet(self, request: BaseRequest) -> Response | None:
+        return None if self._fleet is None else self._fleet.answer(request.path, request.query)
+
+    def _show_pages(self) -> Response:
+        there = [*self._pages, *(self._fleet.paths if self._fleet is not None else ())]
+        return _sentence(404, f"there is no such page; there are {', '.join(there)}")
 
     def _show_metrics(self, request: BaseRequest) -> Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -22,7 +23,8 @@ _AGO: Final = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 @dataclass(frozen=True, slots=True)
 class Row:
     """A leaf: how it is in one of `STATES` and in a sentence; `heard` is the seconds since it announced
-    itself and `behind` how many messages the hub lacked then, None where that is not known."""
+    itself, `behind` how many messages the hub lacked then and `loss` the seconds until a class would have
+    lost something, as it said then, infinity where nothing threatened; None where that is not known."""
 
     domain: str
     state: str
@@ -30,14 +32,15 @@ class Row:
     linked: bool
     heard: float | None
     behind: int | None
+    loss: float | None
     machine: str
     run: str
     versions: Mapping[str, str]
     classes: Mapping[str, Any]
 
     def as_json(self) -> dict[str, Any]:
-        """A row of `--json`."""
-        return asdict(self)
+        """A row of `--json`; infinity is the text "inf", for JSON has no number for it."""
+        return asdict(self) | {"loss": "inf" if self.loss == math.inf else self.loss}
 
 
 def rows_of(fleet: Mapping[str, Any], now: datetime) -> list[Row]:
@@ -61,8 +64,32 @@ def chosen(rows: Iterable[Row], patterns: Sequence[str], states: Sequence[str]) 
     ]
 
 
+SORTS: Final[Mapping[str, Callable[[Row], Any]]] = {
+    "domain": lambda row: row.domain,
+    "state": lambda row: None,
+    "heard": lambda row: row.heard,
+    "behind": lambda row: row.behind,
+    "loss": lambda row: row.loss,
+}
+"""By what rows can be sorted, and the value of a row; `state` is the order of `rows_of`."""
+
+
+def ordered(rows: Iterable[Row], sort: str, *, down: bool) -> list[Row]:
+    """Rows of `rows_of` by one of `SORTS`, those of which it is not known last; equal ones stay as they
+    are."""
+    if sort == "state":
+        return list(rows)[:: -1 if down else 1]
+    value = SORTS[sort]
+    known: list[Row] = []
+    unknown: list[Row] = []
+    for row in rows:
+        (unknown if value(row) is None else known).append(row)
+    return sorted(known, key=value, reverse=down) + unknown
+
+
 def _row(domain: str, one: Mapping[str, Any], now: datetime) -> Row:
     classes = one.get("classes", {})
+    losses = [seconds for cls in classes.values() if (seconds := loss_of(cls)) is not None]
     lags = [cls["last"] - cls["cursor"] for cls in classes.values() if cls["last"] is not None]
     return Row(
         domain=domain,
@@ -71,11 +98,18 @@ def _row(domain: str, one: Mapping[str, Any], now: datetime) -> Row:
         linked=bool(one["linked"]),
         heard=_since(str(one.get("announced_at", "")), now),
         behind=sum(max(0, lag) for lag in lags) if lags else None,
+        loss=min(losses, default=None),
         machine=str(one.get("machine", "")),
         run=str(one.get("run", "")),
         versions=one.get("versions", {}),
         classes=classes,
     )
+
+
+def loss_of(cls: Mapping[str, Any]) -> float | None:
+    """The time to first loss of a class, infinity where nothing threatens, None where that is not known."""
+    said = cls.get("seconds_to_loss")
+    return None if said is None else float(said)
 
 
 def _since(moment: str, now: datetime) -> float | None:
@@ -95,6 +129,11 @@ def ago(seconds: float | None) -> str:
     return f"{seconds:.0f}s"
 
 
+def until(seconds: float | None) -> str:
+    """The time to first loss as people say it, short."""
+    return "none" if seconds == math.inf else ago(seconds)
+
+
 def lines(
     fleet: Mapping[str, Any], all_: Sequence[Row], rows: Sequence[Row], most: int | None, width: int | None
 ) -> list[Line]:
@@ -111,7 +150,7 @@ def lines(
                 one.state,
                 ago(one.heard),
                 "-" if one.behind is None else str(one.behind),
-                _words(one),
+                words(one),
             ),
             _STYLES.get(one.state, BAD),
         )
@@ -126,7 +165,8 @@ def lines(
     return found
 
 
-def _words(row: Row) -> str:
+def words(row: Row) -> str:
+    """What is to be said of a leaf beside its state."""
     return "" if row.state == "flowing" else row.sentence
 
 

@@ -17,6 +17,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from agent.admin import server as admin
+from agent.admin.fleet import FleetPages
 from agent.admin.server import AdminServer
 from agent.metrics import Metrics
 from tests.servers import until
@@ -34,8 +35,10 @@ class Agent:
 
 
 @asynccontextmanager
-async def serving(agent: Agent, host: str = "127.0.0.1") -> AsyncIterator[AdminServer]:
-    server = AdminServer((host, 0), agent.metrics, agent.status, lambda: agent.ready)
+async def serving(
+    agent: Agent, host: str = "127.0.0.1", fleet: FleetPages | None = None
+) -> AsyncIterator[AdminServer]:
+    server = AdminServer((host, 0), agent.metrics, agent.status, lambda: agent.ready, fleet)
     stopping = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         group.create_task(server.run(stopping))
@@ -135,6 +138,24 @@ async def test_another_page_is_answered_with_those_there_are(port: int) -> None:
     status, text, _ = await ask(port, "/metrics/../etc")
     assert status == 404
     assert "/metrics, /healthz, /readyz, /status" in text
+
+
+async def test_a_hub_has_pages_of_its_fleet_that_ask_for_nothing_and_frame_nowhere(agent: Agent) -> None:
+    fleet = {"state": "well", "leaves": {"a-1": {"state": "never seen", "word": "never", "linked": False}}}
+    async with serving(agent, fleet=FleetPages(lambda: {"fleet": fleet})) as server:
+        port = server.address[1]
+        status, text, headers = await ask(port, "/fleet?domain=%FF&sort=-behind")
+        assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+        assert headers["Content-Security-Policy"].startswith("default-src 'none'; style-src 'sha256-")
+        assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
+        assert headers["Cache-Control"] == "no-store"
+        assert "No leaf fits." in text
+
+        assert "never seen" in (await ask(port, "/fleet/a-1"))[1]
+        assert (await ask(port, "/fleet/%3Cb%3E"))[0] == 404
+        assert (await ask(port, "/fleet", "POST"))[0] == 405
+        assert [one["domain"] for one in json.loads((await ask(port, "/fleet.json?domain=a"))[1])["leaves"]]
+        assert "/readyz, /status, /fleet, /fleet/<domain>, /fleet.json" in (await ask(port, "/"))[1]
 
 
 async def test_connections_are_bounded_without_a_word_in_the_log_and_come_free_again(

@@ -7,11 +7,13 @@ import fcntl
 import json
 import os
 import pty
+import re
 import signal
 import struct
 import subprocess
 import sys
 import termios
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -85,6 +87,8 @@ def _what_flows_has_no_lag(pair: Pair) -> None:
     code, rows = pair.fleet()
     assert (code, [one["domain"] for one in rows]) == (0, ["edge-2", "edge-1"])
     assert [one["domain"] for one in pair.fleet("edge-?", "--only", "flowing")[1]] == ["edge-1"]
+    with urllib.request.urlopen(f"http://127.0.0.1:{pair.hub.member.admin_port}/fleet") as page:
+        assert re.findall(rb'href="/fleet/([^"]+)"', page.read()) == [b"edge-2", b"edge-1"]
     plain = pair.says(pair.hub, "fleet")
     assert plain.stdout.splitlines()[0] == "hub: well; 1 never, 1 flowing"
     assert "\x1b" not in plain.stdout
