@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from agent.access import shows
 from agent.hosts import Hosts
-from agent.inputs.http.access import shows
 
 
 class Guard:

@@ -55,8 +55,8 @@ import structlog
 from msgspec import Meta, field
 
 from agent import contract
+from agent.access import AccessError, is_loopback, read_token, tls_context
 from agent.config import Seconds, Size, listen_address
-from agent.inputs.http.access import AccessError, is_loopback, read_token, tls_context
 from agent.inputs.http.guard import Guard
 from agent.inputs.http.handler import Handler
 from agent.inputs.http.listener import Listener

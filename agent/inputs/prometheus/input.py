@@ -38,9 +38,9 @@ import structlog
 from msgspec import field
 
 from agent import contract
+from agent.access import AccessError, is_loopback, read_token
 from agent.clock import wall_ns
 from agent.config import Seconds, Size
-from agent.inputs.http.access import AccessError, is_loopback, read_token
 from agent.inputs.names import Names
 from agent.inputs.options import InputOptions
 from agent.inputs.prometheus.exposition import Device, ExpositionError, Part, Reading

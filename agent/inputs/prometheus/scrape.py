@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from agent.inputs.http.access import AccessError, read_token
+from agent.access import AccessError, read_token
 from agent.inputs.prometheus.exposition import ACCEPT
 
 if TYPE_CHECKING:

@@ -52,9 +52,9 @@ import structlog
 from msgspec import Meta
 
 from agent import contract
+from agent.access import is_loopback
 from agent.config import Seconds, Size
 from agent.inputs.formats.forms import Format, Precision
-from agent.inputs.http.access import is_loopback
 from agent.inputs.options import InputOptions
 from agent.inputs.socket.address import Access, Address, obstacles, parse_listen
 from agent.intake import Intake

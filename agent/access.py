@@ -1,4 +1,4 @@
-"""Who may post to a listener: its token and its certificate, both from files. Neither is ever logged."""
+"""Who may speak to a listener: its token and its certificate, both from files. Neither is ever logged."""
 
 from __future__ import annotations
 
