@@ -31,7 +31,7 @@ _REMEDIES: Final[Mapping[str, str]] = {
     LinkState.STUCK: "give the hub's user of this leaf what is named, and restart its server",
     LinkState.CONTESTED: "stop the other machine, or give it a domain and a key of its own (petiole enrol)",
     LinkState.REFUSED: "do on the hub what the sentence says",
-    LinkState.AWAY: "see `server` above",
+    LinkState.AWAY: "see what is said of the server",
 }
 _WAIT: Final = "wait; it ends by itself"
 
@@ -116,7 +116,7 @@ def _declared(one: Mapping[str, Any]) -> Iterator[Finding]:
 def _fleet(fleet: Mapping[str, Any]) -> Iterator[Finding]:
     """What the registrar says of its streams and its leaves."""
     if not fleet:
-        yield failure(HUB, "the registrar has not reached its server yet", "see `server` above")
+        yield failure(HUB, "the registrar has not reached its server yet", "see what is said of the server")
         return
     if (state := fleet.get("state")) != "well":
         yield failure(HUB, f"{state}", "see the log of the hub's agent")

@@ -91,7 +91,7 @@ def _greeted(line: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWr
             return Greeted(info, reader, writer)
     writer.transport.abort()
     if not line:
-        return Nowhere("it hangs up and says nothing", unknown=True)
+        return Nowhere("it closes the connection and says nothing", unknown=True)
     said = line[:_SHOWN].decode(errors="replace").strip()
     return Nowhere(f"what answers there is no nats-server: it says {said!r}")
 

@@ -28,7 +28,7 @@ SILENCE: Final = "it does not answer"
 _SECONDS: Final = 2.0
 _TRACES: Final = 1.0
 _CONNECT: Final = 2.0
-_MOST_SUBJECTS: Final = 64
+_MOST_SUBJECTS: Final = 500
 
 
 @dataclass(frozen=True, slots=True)

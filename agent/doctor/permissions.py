@@ -101,8 +101,8 @@ def _lacking(domain: str, side: Side, subject: str) -> Finding:
     effect, serious = _effect(domain, side, subject)
     sentence = f"the hub's user of this leaf may not {side} {subject}: {effect}"
     remedy = (
-        f'on the hub, add "{subject}" to permissions.{side}.allow of that user, and restart its server (a '
-        "reload does not reach links)"
+        f'on the hub, add "{subject}" to permissions.{side}.allow of that user (petiole renders it: upgrade '
+        "it there), and restart its server: a reload does not reach links"
     )
     return failure(GROUP, sentence, remedy) if serious else warning(GROUP, sentence, remedy)
 
@@ -113,7 +113,7 @@ def _effect(domain: str, side: Side, subject: str) -> tuple[str, bool]:
         return "the hub is not told of this leaf and reads nothing of it", True
     if subject.startswith("petiole.deliver."):
         return "nothing that is stored here arrives", True
-    if subject == "$JSC.R.*":
+    if subject in ("$JSC.R.*", "_R_.>"):
         return "nothing flows, in either direction", True
     if subject == f"{inbox_prefix(domain)}.>":
         return "the hub's answers do not arrive", True

@@ -77,10 +77,21 @@ def test_a_hub_that_grants_all_is_well_and_so_is_one_without_any_rule() -> None:
         assert one.level is Level.OK
 
 
-@pytest.mark.parametrize("subject", [*NEEDED.publish, *NEEDED.subscribe])
-def test_each_permission_that_is_missing_is_told_with_the_line_to_add(subject: str) -> None:
-    told = {name: {"allow": [one for one in lists["allow"] if one != subject]} for name, lists in ALL.items()}
-    found = on_the_hub("edge-1", ["normal", "bulk"], NEEDED, told)
+TENANTS = leaf_link("edge-1", ["normal", "bulk"], ["PLANS"], ["LOCAL"], tenant=True)
+
+
+@pytest.mark.parametrize(
+    ("needed", "subject"),
+    [(needed, one) for needed in (NEEDED, TENANTS) for one in (*needed.publish, *needed.subscribe)],
+)
+def test_each_permission_that_is_missing_is_told_with_the_line_to_add(
+    needed: Permissions, subject: str
+) -> None:
+    told = {
+        "export": {"allow": [one for one in needed.publish if one != subject]},
+        "import": {"allow": [one for one in needed.subscribe if one != subject]},
+    }
+    found = on_the_hub("edge-1", ["normal", "bulk"], needed, told)
     assert found
     for one in found:
         assert one.level is not Level.OK
