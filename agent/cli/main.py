@@ -1,55 +1,73 @@
-"""The command `petiole`: one module a command, composed here."""
+"""The command `petiole`: one module a command. A process imports that of the command it was started for and
+no other, for `run` stays for years and the others are to begin at once."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
+from importlib import import_module
 from importlib.metadata import version as version_of
+from typing import Any, Final
 
 import typer
 
-from agent.cli import (
-    check,
-    command,
-    demo,
-    enrol,
-    fleet_keys,
-    render,
-    resend,
-    run,
-    server,
-    status,
-    tap,
-    trial,
-    where,
-)
-
-app = typer.Typer(
-    name="petiole",
-    help="Carries telemetry from the edge to a hub, and proves that it arrived.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-app.command("run")(run.command)
-app.command("check")(check.command)
-app.command("status")(status.command)
-app.command("where")(where.command)
-app.command("render")(render.command)
-app.command("enrol")(enrol.command)
-app.command("command")(command.command)
-app.command("resend")(resend.command)
-app.command("test")(trial.command)
-app.command("tap")(tap.command)
-app.command("demo")(demo.command)
-app.add_typer(server.app, name="server")
-app.add_typer(fleet_keys.app, name="fleet")
+_COMMANDS: Final = {
+    "run": "agent.cli.run:command",
+    "check": "agent.cli.check:command",
+    "status": "agent.cli.status:command",
+    "where": "agent.cli.where:command",
+    "render": "agent.cli.render:command",
+    "enrol": "agent.cli.enrol:command",
+    "command": "agent.cli.command:command",
+    "resend": "agent.cli.resend:command",
+    "test": "agent.cli.trial:command",
+    "tap": "agent.cli.tap:command",
+    "demo": "agent.cli.demo:command",
+    "server": "agent.cli.server:app",
+    "fleet": "agent.cli.fleet_keys:app",
+    "version": "agent.cli.main:version",
+}
+"""Each command and where it is: a function, or an application with commands of its own."""
 
 
-@app.command()
+def composed(names: Iterable[str] = _COMMANDS) -> typer.Typer:
+    """The application with these commands."""
+    whole = typer.Typer(
+        name="petiole",
+        help="Carries telemetry from the edge to a hub, and proves that it arrived.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    # Without a callback an application of one command would take no name of it.
+    whole.callback()(_nothing)
+    for name in names:
+        module, _, attribute = _COMMANDS[name].partition(":")
+        found = getattr(import_module(module), attribute)
+        if isinstance(found, typer.Typer):
+            whole.add_typer(found, name=name)
+        else:
+            whole.command(name)(found)
+    return whole
+
+
+def _nothing() -> None:
+    return
+
+
 def version() -> None:
     """Print the version of this program."""
     typer.echo(version_of("petiole"))
 
 
+def __getattr__(name: str) -> Any:
+    """`app`: the application with all commands."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return composed()
+
+
 def main() -> None:
     """The console script's entry point."""
-    app()
+    named = sys.argv[1] if len(sys.argv) > 1 else ""
+    composed([named] if named in _COMMANDS else _COMMANDS)()

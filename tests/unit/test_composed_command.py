@@ -1,0 +1,40 @@
+"""The command `petiole` as it is put together."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from agent.cli import main
+
+NAMES = sorted(main._COMMANDS)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_command_goes_by_its_name_also_alone(name: str) -> None:
+    told = CliRunner().invoke(main.composed([name]), [name, "--help"])
+
+    assert (told.exit_code, f" {name} " in told.stdout) == (0, True), told.output
+
+
+def test_all_commands_are_listed_and_an_unknown_one_is_told() -> None:
+    listed = CliRunner().invoke(main.app, ["--help"]).stdout
+    assert all(f" {name} " in listed for name in NAMES)
+
+    told = CliRunner().invoke(main.app, ["wehre"])
+    assert (told.exit_code, "No such command 'wehre'" in told.stderr) == (2, True)
+
+
+def test_a_process_holds_no_other_command_than_its_own() -> None:
+    program = (
+        "import sys; from agent.cli.main import main; sys.argv = ['petiole', 'run', '--help']\n"
+        "try: main()\n"
+        "except SystemExit: print(*sorted(one for one in sys.modules if one.startswith('agent.cli.')))"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    held = ended.stdout.splitlines()[-1].split()
+    assert held == ["agent.cli.configuration", "agent.cli.main", "agent.cli.run"]
