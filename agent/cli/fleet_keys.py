@@ -89,7 +89,9 @@ def add(
     else:
         leaf = Enrolled(domain, key, tuple(classes or ()), tenant)
     _check(leaf)
-    _change(config, out, leaf.domain, lambda text: added(text, leaf), f"{leaf.domain} is let in")
+    settings = _change(config, out, leaf.domain, lambda text: added(text, leaf), f"{leaf.domain} is let in")
+    if settings is not None and tenant:
+        typer.echo(f"{leaf.domain} itself needs [link] tenant = true, or it gets no commands")
 
 
 @app.command()

@@ -18,7 +18,6 @@ from agent.config.schema import Config, LeafMember, Nats, listen_address
 from agent.contract import COMMANDS_BYTES, MQTT_RETAINED_BYTES
 from agent.link import windows
 from agent.listening import EVERYWHERE
-from agent.server.extra import HUB_TAKEN, LEAF_TAKEN, REMOTE_TAKEN, extra_problems
 from agent.server.keys import is_public_key, is_seed
 
 _SCHEMES: Final = ("nats-leaf", "nats", "tls", "ws", "wss")
@@ -299,7 +298,11 @@ def _secrets(nats: Nats, *, here: bool) -> Iterator[Problem]:
 def _extra(config: Config) -> Iterator[Problem]:
     """What is added to the embedded server's configuration."""
     nats, hub = config.nats, config.role == "hub"
-    added = [("extra", nats.extra, HUB_TAKEN if hub else LEAF_TAKEN), ("remote", nats.remote, REMOTE_TAKEN)]
+    if not (nats.extra or nats.remote):
+        return
+    from agent.server.extra import TAKEN, extra_problems  # not held in memory where nothing is added
+
+    added = [("extra", nats.extra, TAKEN[config.role]), ("remote", nats.remote, TAKEN["remote"])]
     for name, table, taken in added:
         if table and nats.server == "external":
             yield Problem(

@@ -12,10 +12,9 @@ from collections.abc import Iterator, Mapping
 from datetime import date, datetime, time
 from typing import Any, Final
 
-from agent.server.quoting import INCLUDE, Variable
+from agent.server.quoting import INCLUDE, VARIABLE
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*\Z")
-_VARIABLE: Final = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]*\Z")
 _SECRETS: Final = frozenset({"password", "pass", "passphrase", "token", "key", "prev_key", "nkey", "seed"})
 _DOORS: Final = frozenset(
     {
@@ -61,6 +60,7 @@ REMOTE_TAKEN: Final[Mapping[str, Any]] = dict.fromkeys(
     ),
     True,
 )
+TAKEN: Final = {"hub": HUB_TAKEN, "leaf": LEAF_TAKEN, "remote": REMOTE_TAKEN}
 """What is rendered of the hub's server, of a leaf's and of its remote."""
 
 
@@ -93,7 +93,7 @@ def _value_problems(place: str, key: str, value: Any) -> Iterator[tuple[str, str
         yield place, "is a time, which nats-server does not take", "write it as text"
     elif isinstance(value, str) and not value.isprintable():
         yield place, "holds a character that cannot stand there", "remove it"
-    elif key in _SECRETS and not (isinstance(value, str) and _VARIABLE.match(value)):
+    elif key in _SECRETS and not (isinstance(value, str) and VARIABLE.match(value)):
         yield (
             place,
             "would be a secret in this file",
@@ -107,17 +107,3 @@ def _value_problems(place: str, key: str, value: Any) -> Iterator[tuple[str, str
                 yield from _problems(one, {}, f"{place}[{number}].")
             else:
                 yield from _value_problems(f"{place}[{number}]", key, one)
-
-
-def merged(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """A rendered table with what is added to it, which has no problems."""
-    found = dict(body)
-    for key, value in extra.items():
-        found[key] = merged(found.get(key) or {}, value) if isinstance(value, Mapping) else _plain(value)
-    return found
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list):
-        return [merged({}, one) if isinstance(one, Mapping) else _plain(one) for one in value]
-    return Variable(value) if isinstance(value, str) and _VARIABLE.match(value) else value

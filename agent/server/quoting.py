@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 INCLUDE: Final = "include"
 """The key of a table that stands for another file, which nats-server looks for beside the one that names
 it."""
+
+VARIABLE: Final = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 class RenderError(ValueError):
@@ -54,3 +57,17 @@ def _value(value: Any, indent: str) -> str:
             return f"[\n{items}{indent}]"
         case _:
             return quoted(str(value))
+
+
+def merged(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """A rendered table with what is added to it, in which `agent.server.extra` finds no problem."""
+    found = dict(body)
+    for key, value in extra.items():
+        found[key] = merged(found.get(key) or {}, value) if isinstance(value, Mapping) else _plain(value)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [merged({}, one) if isinstance(one, Mapping) else _plain(one) for one in value]
+    return Variable(value) if isinstance(value, str) and VARIABLE.match(value) else value

@@ -11,11 +11,10 @@ from typing import Any
 
 from agent.contract import ACCOUNT, HUB_DOMAIN
 from agent.server import permissions
-from agent.server.extra import merged
 from agent.server.kept import kept_from_hub
 from agent.server.mqtt import MqttListener
 from agent.server.permissions import Permissions
-from agent.server.quoting import INCLUDE, Variable, block
+from agent.server.quoting import INCLUDE, Variable, block, merged
 from agent.server.values import (
     PING_SECONDS,
     ClusterConfig,

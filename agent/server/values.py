@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from agent.config import listen_address
 from agent.contract import (
@@ -20,7 +20,6 @@ from agent.contract import (
     check_domain,
     check_tenant,
 )
-from agent.server.extra import HUB_TAKEN, LEAF_TAKEN, REMOTE_TAKEN, extra_problems
 from agent.server.keys import is_public_key
 from agent.server.mqtt import MqttListener
 from agent.server.permissions import LinkRights
@@ -96,7 +95,7 @@ class HubConfig:
             address_of(getattr(self, name))
         if self.cluster is not None:
             address_of(self.cluster.listen)
-        _check_extra(self.extra, HUB_TAKEN)
+        _check_extra(self.extra, "hub")
         domains = [leaf.domain for leaf in self.leaves]
         for domain in domains:
             if domains.count(domain) > 1:
@@ -146,8 +145,8 @@ class LeafConfig:
         address_of(self.listen)
         if self.mqtt is not None:
             address_of(self.mqtt.listen)
-        _check_extra(self.extra, LEAF_TAKEN)
-        _check_extra(self.remote, REMOTE_TAKEN)
+        _check_extra(self.extra, "leaf")
+        _check_extra(self.remote, "remote")
         if not self.hub_urls:
             raise RenderError("a leaf needs the address of its hub, such as nats-leaf://hub.example:7422")
 
@@ -175,8 +174,12 @@ def _check_leaf(domain: str, classes: Sequence[str]) -> None:
         check_class(cls)
 
 
-def _check_extra(extra: Mapping[str, Any], taken: Mapping[str, Any]) -> None:
-    for key, stood, remedy in extra_problems(extra, taken):
+def _check_extra(extra: Mapping[str, Any], of: Literal["hub", "leaf", "remote"]) -> None:
+    if not extra:
+        return
+    from agent.server.extra import TAKEN, extra_problems  # not held in memory where nothing is added
+
+    for key, stood, remedy in extra_problems(extra, TAKEN[of]):
         raise RenderError(f"{key} {stood}; {remedy}")
 
 
