@@ -12,8 +12,9 @@ import ssl
 from pathlib import Path
 from typing import Final
 
+from agent.credentials import others_may
+
 _TOKEN: Final = re.compile(rb"[!-~]{1,512}\Z")
-_OTHERS: Final = 0o077
 _MOST: Final = 1024
 
 
@@ -29,7 +30,7 @@ def read_token(path: Path) -> bytes:
             token = file.read(_MOST).strip()
     except OSError as error:
         raise AccessError(f"token_file {path} cannot be read ({error.strerror})") from None
-    if mode & _OTHERS:
+    if others_may(path, mode):
         raise AccessError(f"token_file {path} may be read by others than its owner; chmod 600 it")
     if not _TOKEN.match(token):
         raise AccessError(f"token_file {path} must hold 1 to 512 visible ASCII characters without a space")

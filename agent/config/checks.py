@@ -16,6 +16,7 @@ from agent.config.problem import Problem
 from agent.config.rule_checks import check_rules
 from agent.config.schema import Config, LeafMember, Nats, listen_address
 from agent.contract import COMMANDS_BYTES, MQTT_RETAINED_BYTES
+from agent.credentials import others_may
 from agent.link import windows
 from agent.listening import EVERYWHERE
 from agent.server.keys import is_public_key, is_seed
@@ -291,7 +292,7 @@ def _secrets(nats: Nats, *, here: bool) -> Iterator[Problem]:
             continue
         if not file.is_file():
             yield Problem(key, f"{file} is not a file", "name the file that holds the seed")
-        elif mode & 0o077:
+        elif others_may(file, mode):
             yield Problem(key, f"{file} may be read by others (mode {mode:04o})", f"run chmod 600 {file}")
 
 

@@ -21,6 +21,7 @@ from msgspec.structs import FieldInfo, fields
 from agent.config.checks import check
 from agent.config.problem import Problem
 from agent.config.schema import Config, ConfigError, Seconds, Size
+from agent.credentials import place
 
 _LONGEST: Final = 60
 _Kind = TypeVar("_Kind", bound=Struct)
@@ -144,7 +145,7 @@ class _Reader:
 
 def _hook(kind: type, value: object) -> object:
     if kind is Path and isinstance(value, str) and value:
-        return Path(value)
+        return place(value)
     if kind is Seconds:
         return Seconds.parse(value)
     if kind is Size:

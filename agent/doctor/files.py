@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from agent.credentials import is_handed_over, others_may
 from agent.doctor.finding import Finding, failure, ok, warning
 
 GROUP: Final = "files"
@@ -48,12 +49,14 @@ def _secret(directory: Secret, one: Secret) -> Iterator[Finding]:
             GROUP, f"{one.what} {one.path} cannot be read ({one.error})", f"put the file there: {one.path}"
         )
         return
-    if one.mode & 0o077:
+    if others_may(one.path, one.mode):
         yield failure(
             GROUP,
             f"{one.what} {one.path} may be read by others (mode {one.mode:04o})",
             f"chmod 600 {one.path}",
         )
+    if is_handed_over(one.path):
+        return
     if not directory.error and one.owner != directory.owner and directory.owner != _ROOT:
         yield failure(
             GROUP,
