@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import time
+from argparse import ArgumentTypeError
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Domain = Annotated[str, typer.Argument(help="The leaf.", show_default=False)]
 LakeDir = Annotated[
-    Path | None, typer.Option("--lake", help="The directory of the tables, which ingest writes to.")
+    str | None, typer.Option("--lake", help="Where the tables are, as for the jobs: a directory or s3://….")
 ]
 Device = Annotated[str | None, typer.Option("--device", help="Also how the readings of this device fare.")]
 From = Annotated[
@@ -110,7 +110,7 @@ def _words(span: Span) -> str:
     return " ".join(said)
 
 
-def _check(settings: Config, domain: str, lake: Path | None, device: str | None, span: Span) -> None:
+def _check(settings: Config, domain: str, lake: str | None, device: str | None, span: Span) -> None:
     """What is wrong with the command line ends the process."""
     problems = []
     try:
@@ -157,19 +157,20 @@ def _leaf(settings: Config, domain: str) -> Leaf | None:
     )
 
 
-def _lake(path: Path | None, unseen: list[str]) -> Lake | None:
-    if path is None:
+def _lake(name: str | None, unseen: list[str]) -> Lake | None:
+    if name is None:
         unseen.append("the tables: name their directory with --lake")
         return None
     try:
         from hub_jobs.tables import TableError
+        from hub_jobs.tables.places import parse_place
         from hub_jobs.where import open_lake
     except ImportError as error:
         unseen.append(f"the tables: {error}; install petiole[hub]")
         return None
     try:
-        return open_lake(path.absolute())
-    except TableError as error:
+        return open_lake(parse_place(name))
+    except (TableError, ArgumentTypeError) as error:
         unseen.append(f"the tables: {error}")
         return None
 

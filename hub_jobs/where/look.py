@@ -6,7 +6,6 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -14,6 +13,7 @@ from hub_jobs import counting, incarnations, tally
 from hub_jobs.counting import Part, Tables
 from hub_jobs.incarnations import Incarnation
 from hub_jobs.tables import Table, TableError, open_table, seen
+from hub_jobs.tables.places import Place
 from hub_jobs.transforms import accounts, discards
 from hub_jobs.transforms.accounts import Account, Arrived
 from hub_jobs.transforms.ledgers import Run, Spoken, remembered
@@ -30,7 +30,7 @@ _UNKNOWN_CLASS = "-"
 class Lake:
     """The tables, opened at one moment, and every history of a stream of the hub that bronze holds."""
 
-    path: Path
+    path: Place
     bronze: Table
     readings: Table | None
     quarantine: Table | None
@@ -94,7 +94,7 @@ class Found:
     device: DeviceCounts | None = None
 
 
-def open_lake(path: Path) -> Lake:
+def open_lake(path: Place) -> Lake:
     """The tables of a lake. Raises `TableError`."""
     # The oldest snapshot first: a refine that commits meanwhile then adds nothing to readings that bronze
     # lacks.
