@@ -16,17 +16,20 @@ from pathlib import Path
 from typing import Final
 
 from agent.contract import Exit
-from hub_jobs import counting, incarnations, page, report, tally
+from hub_jobs import counting, hub, incarnations, page, report, sequences, tally
 from hub_jobs.counting import Tables
 from hub_jobs.exits import ended, say
+from hub_jobs.hub import Hub
+from hub_jobs.source.wire import Server, WireError
 from hub_jobs.tables import ensure_table, open_table, seen
 from hub_jobs.tables.places import Place, parse_place
 from hub_jobs.tally import Class, Said
-from hub_jobs.transforms import accounts, discards
-from hub_jobs.transforms.accounts import Account, Arrived
+from hub_jobs.transforms import accounts, discards, hours
+from hub_jobs.transforms.accounts import Account, Arrived, with_announced
 from hub_jobs.transforms.ledgers import Run, remembered
-from hub_jobs.transforms.ranges import Range, holes, text, union, without
+from hub_jobs.transforms.ranges import Range
 from hub_jobs.transforms.spaces import Seen, batch_space, source_space
+from hub_jobs.transforms.way import OnTheWay, on_the_way
 
 _NAME: Final = "audit"
 
@@ -37,28 +40,55 @@ def main(argv: Sequence[str] | None = None) -> Exit:
     parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the accounts as JSON too")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with a picture of the hours")
-    options = parser.parse_args(argv)
-    return ended(_NAME, lambda: run(options.lake, options.json, options.html))
+    hub.add_options(parser, required=False, why="what the leaves announced tells what is on its way")
+    parser.add_argument(
+        "--stream", action="append", help="an aggregate to ask about beside those in bronze (may be repeated)"
+    )
+    given = parser.parse_args(argv)
+    server = hub.server_of(parser, given)
+    asked = None if server is None else (server, given.stream or [])
+    return ended(_NAME, lambda: run(given.lake, given.json, given.html, asked))
 
 
-def run(lake: Place, json_file: Path | None = None, html_file: Path | None = None) -> Exit:
+def run(
+    lake: Place,
+    json_file: Path | None = None,
+    html_file: Path | None = None,
+    asked: tuple[Server, Sequence[str]] | None = None,
+) -> Exit:
     """Audit a lake, print its accounts, and write them to the tables `audit` and `audit_hours` and to the
-    files."""
+    files. With `asked`, a server and streams beside those in bronze, what is on its way too; a hub that does
+    not answer takes nothing from the rest, and the exit code says so."""
     at = datetime.now(UTC)
     if open_table(lake, "bronze") is None:
         say(_NAME, f"there is no table {lake / 'bronze'}: give --lake the directory that ingest writes to")
         return Exit.USAGE
-    found = _audit(lake, at)
+    away: WireError | None = None
+    there: Hub | None = None
+    if asked is not None:
+        # Before the tables are opened: what ingest takes meanwhile is then no longer on its way.
+        try:
+            there = hub.ask(asked[0], _streams(lake, asked[1]))
+        except WireError as error:
+            away = error
+            say(_NAME, f"what is on its way is not known: {error}")
+    found = _audit(lake, at, there)
     report.store(lake, found)
     if json_file is not None:
         json_file.write_text(report.as_json(found))
     if html_file is not None:
         html_file.write_text(page.as_html(found))
     print(report.as_text(found))
-    return Exit.LOSS if found.lost else Exit.WELL
+    if found.lost:
+        return Exit.LOSS
+    return Exit.WELL if away is None else Exit.UNREACHABLE
 
 
-def _audit(lake: Place, at: datetime) -> report.Report:
+def _streams(lake: Place, more: Sequence[str]) -> list[str]:
+    return sorted({one.stream for one in incarnations.all_of(ensure_table(lake, "bronze"))} | set(more))
+
+
+def _audit(lake: Place, at: datetime, there: Hub | None) -> report.Report:
     # The oldest snapshot first: a refine that commits meanwhile then adds nothing to readings that bronze
     # lacks.
     readings, quarantine = ensure_table(lake, "readings"), ensure_table(lake, "quarantine")
@@ -69,7 +99,9 @@ def _audit(lake: Place, at: datetime) -> report.Report:
     held = seen.load(lake, bronze, known)
     said = _said(tables)
     found = tally.tallied(tables, said, held)
-    for key in said.ledgers.keys() | said.remembered.keys():
+    moving = None if there is None else on_the_way(there.leaves, held, said.origins)
+    runs = {(one.domain, one.cls, one.ledger.run) for one in moving or () if one.ledger}
+    for key in said.ledgers.keys() | said.remembered.keys() | runs:
         found.runs.setdefault(key, Arrived())
     rows = [
         accounts.of_run(
@@ -80,9 +112,28 @@ def _audit(lake: Place, at: datetime) -> report.Report:
         )
         for key, one in sorted(found.runs.items())
     ]
-    lost, explained = _gaps(held, said)
+    if moving is not None:
+        rows = [_announced(one, moving, said) for one in rows]
+    gaps = sequences.gaps(bronze, held, said.gone, said.origins, there.streams if there else {})
     accounted = rows + _devices(tables, said, held, found.classes)
-    return report.Report(at, accounted, lost, explained + said.unreadable + found.unnamed, found.hours)
+    notes = said.unreadable + found.unnamed + (there.faults if there else [])
+    by_hour = hours.merged([*found.hours, *hours.of_way(moving or ())])
+    return report.Report(at, accounted, gaps, notes, by_hour, moving)
+
+
+def _announced(account: Account, moving: Sequence[OnTheWay], said: Said) -> Account:
+    """An account with what its leaf announced of it, if it did."""
+    run = account.run or ""
+    for one in moving:
+        if (one.domain, one.cls) == (account.domain, account.cls):
+            heard = max((key[2] for key in said.ledgers if key[:2] == (one.domain, one.cls)), default="")
+            if run < heard:  # in the leaf's stream all of it stands before a record that came
+                return replace(account, on_the_way=0)
+            own = one.ledger is not None and one.ledger.run == run
+            return with_announced(
+                account, one.ledger.readings if own and one.ledger else None, flows=bool(one.messages)
+            )
+    return account
 
 
 def _said(tables: Tables) -> Said:
@@ -130,33 +181,6 @@ def _devices(tables: Tables, said: Said, held: Seen, arrived: dict[Class, Arrive
         accounts.of_direct(*place, replace(one, kept=kept.get(place, 0)), named.get(place, ()))
         for place, one in sorted(arrived.items(), key=lambda item: tuple(map(str, item[0])))
     ]
-
-
-def _gaps(held: Seen, said: Said) -> tuple[list[str], list[str]]:
-    """Sequences that never came, without and with a reason."""
-    lost = []
-    explained = []
-    named: dict[str, list[Range]] = {}
-    for (stream, identity), origins in said.origins.items():
-        gone = (said.gone.get(origin, []) for origin in origins)
-        named[source_space(stream, identity)] = union(
-            (first, last) for ranges in gone for first, last, _, _ in ranges
-        )
-    for space, ranges in sorted(held.spaces.items()):
-        missing = holes(ranges)
-        kind, _, name = space.partition("/")
-        if not missing or kind == "batch":
-            continue
-        if kind == "hub":
-            lost.append(f"hub stream {name}: sequences {text(missing)} were gone before they were ingested")
-            continue
-        unnamed = without(missing, named.get(space, []))
-        if unnamed:
-            lost.append(f"source {name}: sequences {text(unnamed)} never came")
-        if unnamed != missing:
-            discarded = without(missing, unnamed)
-            explained.append(f"source {name}: sequences {text(discarded)} were discarded at the edge")
-    return lost, explained
 
 
 if __name__ == "__main__":

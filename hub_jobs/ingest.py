@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from agent.contract import Committed, Exit, aggregate, committed_subject
-from hub_jobs import incarnations, repeat, tasks
+from hub_jobs import hub, incarnations, repeat, sequences, tasks
 from hub_jobs.exits import say
 from hub_jobs.incarnations import Incarnation
 from hub_jobs.repeat import repeated
@@ -134,7 +134,8 @@ def _commit_next(
         raise faults[0]
     gaps = ranges.union(*(one.gaps for one in done))
     last = parts[-1].last
-    bronze.commit(files, {known.ingested: last}, {"petiole.gaps": json.dumps(gaps)} if gaps else None)
+    notes = {sequences.GAPS_NOTE: json.dumps(gaps), sequences.WHY_NOTE: sequences.why_note(known, info)}
+    bronze.commit(files, {known.ingested: last}, notes if gaps else None)
     say(_NAME, f"{sum(file.rows for file in files)} messages of {options.stream} up to {last} are in bronze")
     return gaps
 
@@ -163,30 +164,17 @@ def _tell_registrar(options: Options, info: StreamInfo, done: int | None) -> Non
 def _options(argv: Sequence[str] | None) -> tuple[list[Options], float | None]:
     """What the command line asks for, one for each stream, and how often in seconds, None for once."""
     parser = argparse.ArgumentParser(prog="ingest.py", description="Bring a stream of the hub into `bronze`.")
-    parser.add_argument("--server", required=True, help="nats://host:4222, several with commas between")
+    hub.add_options(parser)
     parser.add_argument(
         "--stream",
         action="append",
         help=f"an aggregate; may be given several times (default: {aggregate(0)})",
     )
     parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
-    secret = parser.add_mutually_exclusive_group()
-    secret.add_argument("--seed-file", help="path of the NKey seed of the jobs")
-    secret.add_argument("--creds-file", help="path of a .creds file")
-    secret.add_argument("--secret-env", help="name of an environment variable with a seed or a .creds file")
-    parser.add_argument("--ca-file", help="the authorities to trust instead of the system's")
     repeat.add_options(parser)
     given = parser.parse_args(argv)
-    try:
-        server = Server(
-            given.server,
-            seed_file=given.seed_file,
-            creds_file=given.creds_file,
-            secret_env=given.secret_env,
-            ca_file=given.ca_file,
-        )
-    except ValueError as error:
-        parser.error(str(error))
+    server = hub.server_of(parser, given)
+    assert server is not None  # it is required
     streams = given.stream or [aggregate(0)]
     return [Options(server, name, given.lake) for name in streams], given.every
 

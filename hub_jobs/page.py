@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from html import escape
 from typing import Final
 
-from hub_jobs.report import Report, shown_columns
+from hub_jobs.report import NOT_ASKED, Report, shown_columns
 from hub_jobs.transforms.hours import Hour
 
 _HOURS: Final = 7 * 24
@@ -19,7 +19,7 @@ _WORST: Final = ("complete", "late", "pending", "doubled", "missing")
 _SAID: Final = {
     "complete": "all that was stored is in the table",
     "late": "complete, and some of it took more than ten minutes to arrive",
-    "pending": "some of it is in bronze and not refined yet",
+    "pending": "some of it is in bronze and not refined yet, or still on its way there",
     "doubled": "some of it is in the table more than once",
     "missing": "some of it was stored and is gone without a reason",
 }
@@ -57,6 +57,7 @@ def as_html(report: Report) -> str:
         f'<p class="verdict {"lost" if report.lost else "well"}">{verdict}</p>',
         "<h2>Hours</h2>",
         *_picture(report.hours),
+        *([] if report.way is not None else [f"<p>{escape(NOT_ASKED)}</p>"]),
         "<h2>Accounts, in readings</h2>",
         *_accounts(report),
         "<h2>Findings</h2>",
@@ -129,6 +130,8 @@ def _cell(one: Hour | None, hour: datetime) -> str:
             text += f", {count} {what}"
     if one.lost:
         text += f", {one.lost} batches never came"
+    if one.on_the_way:
+        text += f", {one.on_the_way} messages on their way"
     return f'<td><i class="{one.state}" title="{escape(text)}">{_MARKS[one.state]}</i></td>'
 
 

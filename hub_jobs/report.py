@@ -16,35 +16,48 @@ from hub_jobs.tables.places import Place
 from hub_jobs.tables.schemas import AUDIT, AUDIT_HOURS
 from hub_jobs.transforms.accounts import Account
 from hub_jobs.transforms.hours import Hour
+from hub_jobs.transforms.sequences import Gap
+from hub_jobs.transforms.way import OnTheWay
 
 _SHOWN: Final = [name for name in AUDIT.names if name not in ("at", "findings")]
 _FINDINGS_SHOWN: Final = 50
+NOT_ASKED: Final = "what is still on its way is not known: the hub was not asked (--server)"
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The accounts of one moment; `gaps` and `explained` are findings about sequences, without and with a
-    reason; among the latter stand the ledger records that can't be used, which are no loss."""
+    """The accounts of one moment, the sequences that never came, and `notes`: sentences about what is no
+    loss, such as a ledger record that can't be used."""
 
     at: datetime
     accounts: Sequence[Account]
-    gaps: Sequence[str]
-    explained: Sequence[str]
+    gaps: Sequence[Gap]
+    notes: Sequence[str]
     hours: Sequence[Hour] = ()
+    way: Sequence[OnTheWay] | None = None
+    """What is on its way; None when the hub was not asked."""
 
     @property
     def lost(self) -> bool:
         """Whether something is gone without a reason, or doubled."""
-        return bool(self.gaps) or any(account.lost for account in self.accounts)
+        return any(gap.lost for gap in self.gaps) or any(account.lost for account in self.accounts)
 
     @property
     def findings(self) -> list[str]:
         """All sentences."""
-        return [*self.gaps, *self.explained, *(one for account in self.accounts for one in account.findings)]
+        named = (one for account in self.accounts for one in account.findings)
+        return [*self.general, *named]
+
+    @property
+    def general(self) -> list[str]:
+        """The sentences that are of no run, losses first."""
+        moving = (sentence for one in self.way or () for sentence in one.sentences())
+        return [*map(str, sorted(self.gaps, key=lambda gap: not gap.lost)), *self.notes, *moving]
 
 
 def as_json(report: Report) -> str:
-    """`{"at", "lost", "rows": [{column: value}], "hours": [{column: value}], "findings": [sentence]}`."""
+    """`{"at", "lost", "rows": [{column: value}], "hours": [{column: value}], "gaps": [{"kind", "name",
+    "ranges", "why", "detail", "lost"}], "on_the_way": null or [{"class", …}], "findings": [sentence]}`."""
     rows = [{name: row[name] for name in AUDIT.names if name != "at"} for row in map(_row, report.accounts)]
     hours = [{**_row(one), "hour": one.hour.isoformat(), "state": one.state} for one in report.hours]
     body = {
@@ -52,6 +65,8 @@ def as_json(report: Report) -> str:
         "lost": report.lost,
         "rows": rows,
         "hours": hours,
+        "gaps": [gap.as_json() for gap in report.gaps],
+        "on_the_way": None if report.way is None else [one.as_json() for one in report.way],
         "findings": report.findings,
     }
     return json.dumps(body, indent=2) + "\n"
@@ -75,9 +90,12 @@ def as_text(report: Report) -> str:
     lines += findings[:_FINDINGS_SHOWN]
     if len(findings) > _FINDINGS_SHOWN:
         lines.append(f"and {len(findings) - _FINDINGS_SHOWN} more findings, in the table audit and in --json")
+    if report.way is None:
+        lines.append(NOT_ASKED)
     missing = sum(account.missing for account in report.accounts)
     doubled = sum(account.doubled for account in report.accounts)
-    verdict = f"{missing} readings missing, {doubled} doubled, {len(report.gaps)} streams with gaps"
+    gaps = len({(gap.kind, gap.name) for gap in report.gaps if gap.lost})
+    verdict = f"{missing} readings missing, {doubled} doubled, {gaps} streams with gaps"
     return "\n".join([*lines, verdict if report.lost else "nothing is missing, nothing is doubled"])
 
 
@@ -86,7 +104,7 @@ def store(lake: Place, report: Report) -> None:
     first row."""
     rows = [{"at": report.at, **_row(account)} for account in report.accounts]
     if rows:
-        rows[0]["findings"] = [*report.gaps, *report.explained, *rows[0]["findings"]]
+        rows[0]["findings"] = [*report.general, *rows[0]["findings"]]
     _append(lake, "audit", pa.Table.from_pylist(rows, AUDIT))
     hours = [{"at": report.at, **_row(one), "state": one.state} for one in report.hours]
     _append(lake, "audit_hours", pa.Table.from_pylist(hours, AUDIT_HOURS))

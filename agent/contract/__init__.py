@@ -61,6 +61,7 @@ from agent.contract.command import (
 from agent.contract.cursor import CursorAnswer, CursorRequest, parse_cursor_answer, parse_cursor_request
 from agent.contract.dead import MAX_PLACE, MAX_REASON, MAX_RECEIVED, Letter, parse_letter
 from agent.contract.exits import Exit
+from agent.contract.fleet import FleetRecord, parse_fleet_record
 from agent.contract.ledger import (
     LATE,
     Ledger,
@@ -223,6 +224,7 @@ __all__ = [
     "CursorRequest",
     "Edge",
     "Exit",
+    "FleetRecord",
     "Found",
     "Ledger",
     "Letter",
@@ -287,6 +289,7 @@ __all__ = [
     "parse_correction",
     "parse_cursor_answer",
     "parse_cursor_request",
+    "parse_fleet_record",
     "parse_ledger",
     "parse_letter",
     "parse_message_id",

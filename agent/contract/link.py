@@ -102,8 +102,7 @@ class Announce:
         return json.dumps({"v": VERSION, **row}, separators=(",", ":")).encode()
 
 
-def _class_state(value: Any) -> ClassState:
-    what = "announce"
+def class_state(value: Any, what: str) -> ClassState:
     if not isinstance(value, dict):
         raise ContractError(f"{what}: a class is {value!r:.80}, an object was expected")
     return ClassState(
@@ -134,7 +133,7 @@ def parse_announce(data: bytes | str, domain: str) -> Announce:
         machine=check_machine(row.get("machine")),
         run=check_run(row.get("run")),
         versions=versions,
-        classes={check_class(cls): _class_state(value) for cls, value in classes.items()},
+        classes={check_class(cls): class_state(value, what) for cls, value in classes.items()},
         checkpoint={
             check_class(c): parse_checkpoint(v) for c, v in field_of(row, "checkpoint", dict, what).items()
         },

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from agent.contract import VERSION, Announce, Checkpoint, ContractError, leaf_stream
+from agent.contract import VERSION, Announce, Checkpoint, ClassState, ContractError, leaf_stream
 
 COPIED: Final = (
     "domain {domain!r} is announced by two machines that take turns and have one machine id, {machine}: one "
@@ -75,7 +75,8 @@ class Place(Struct, frozen=True):
 
 
 class Leaf(Struct, frozen=True):
-    """A leaf as it announced itself; `announced_at` is RFC 3339 by the hub's clock, for people only."""
+    """A leaf as it announced itself; `announced_at` is RFC 3339 by the hub's clock, for people only, and
+    `said` how its streams were then, for the audit (`agent.contract.parse_fleet_record`)."""
 
     domain: str
     machine: str
@@ -83,6 +84,7 @@ class Leaf(Struct, frozen=True):
     versions: dict[str, str]
     announced_at: str
     classes: dict[str, ClassRecord]
+    said: dict[str, ClassState] = {}
     v: int = VERSION
 
 
@@ -170,7 +172,15 @@ def admitted(announce: Announce, known: Leaf | None, places: Mapping[str, Place]
                 lost=f"{anew} was made anew" if old.epoch == record.epoch else "",
             )
         records[cls] = record
-    return Leaf(announce.domain, announce.machine, announce.run, dict(announce.versions), now, records)
+    return Leaf(
+        announce.domain,
+        announce.machine,
+        announce.run,
+        dict(announce.versions),
+        now,
+        records,
+        dict(announce.classes),
+    )
 
 
 def new_epochs(leaf: Leaf, known: Leaf | None) -> list[str]:

@@ -192,22 +192,26 @@ def registrar(
 
 
 def jobs(aggregates: Iterable[str]) -> Permissions:
-    """The jobs: read the aggregates through consumers of their own and say what they have committed.
+    """The jobs: read the aggregates through consumers of their own, say what they have committed, and look up
+    the newest record of a leaf in the fleet.
 
     For a client of the hub `$JS.hub.API` is mapped to `$JS.API` before the check, so that both work.
     """
     return Permissions(
-        publish=tuple(
-            subject
-            for stream in aggregates
-            for subject in (
-                f"{_API}.STREAM.INFO.{stream}",
-                f"{_API}.STREAM.MSG.GET.{stream}",
-                f"{_API}.DIRECT.GET.{stream}",
-                f"{_API}.DIRECT.GET.{stream}.>",
-                *_reader_api(stream),
-                committed_subject(stream),
-            )
+        publish=(
+            *(
+                subject
+                for stream in aggregates
+                for subject in (
+                    f"{_API}.STREAM.INFO.{stream}",
+                    f"{_API}.STREAM.MSG.GET.{stream}",
+                    f"{_API}.DIRECT.GET.{stream}",
+                    f"{_API}.DIRECT.GET.{stream}.>",
+                    *_reader_api(stream),
+                    committed_subject(stream),
+                )
+            ),
+            f"{_API}.DIRECT.GET.{_FLEET_STREAM}.$KV.{FLEET_BUCKET}.*",
         ),
         subscribe=(f"{inbox_prefix(JOBS)}.>",),
     )

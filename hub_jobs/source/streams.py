@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.errors import WireError
@@ -14,6 +15,18 @@ from hub_jobs.source.lineage import source_index
 
 _MOMENT_IDLE_NS: Final = 10_000_000_000
 _MAX_STREAMS: Final = 10_000
+
+
+@dataclass(frozen=True)
+class Limits:
+    """By what a stream drops messages by itself; 0 is no limit. Without `discards_old` it refuses new ones
+    instead when it is full."""
+
+    max_age_ns: int = 0
+    max_messages: int = 0
+    max_bytes: int = 0
+    max_per_subject: int = 0
+    discards_old: bool = False
 
 
 @dataclass(frozen=True)
@@ -33,6 +46,7 @@ class StreamInfo:
     """
     domain: str = ""
     """The JetStream domain that holds the stream; empty when the server has none."""
+    limits: Limits = Limits()
 
 
 def stream_info(conn: Connection, stream: str) -> StreamInfo:
@@ -54,9 +68,23 @@ def stream_info(conn: Connection, stream: str) -> StreamInfo:
             bytes=state["bytes"],
             source_index=source_index(config.get("sources") or [], domain),
             domain=domain,
+            limits=_limits(config),
         )
     except (KeyError, TypeError) as error:
         raise WireError(f"STREAM.INFO.{stream}: the answer lacks {error}") from error
+
+
+def _limits(config: Mapping[str, Any]) -> Limits:
+    def most(name: str) -> int:
+        return max(int(config.get(name) or 0), 0)  # the server writes -1 for none
+
+    return Limits(
+        max_age_ns=most("max_age"),
+        max_messages=most("max_msgs"),
+        max_bytes=most("max_bytes"),
+        max_per_subject=most("max_msgs_per_subject"),
+        discards_old=config.get("discard") == "old",
+    )
 
 
 def deleted_sequences(conn: Connection, stream: str) -> tuple[int, list[int]]:

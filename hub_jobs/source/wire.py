@@ -16,7 +16,7 @@ from hub_jobs.source.lineage import (
 from hub_jobs.source.protocol import header, parse_headers
 from hub_jobs.source.ranges import Columns, Record, read_columns, read_range
 from hub_jobs.source.server import Server
-from hub_jobs.source.streams import StreamInfo, stream_info
+from hub_jobs.source.streams import Limits, StreamInfo, stream_info
 
 __all__ = [
     "SOURCE_HEADER",
@@ -24,6 +24,7 @@ __all__ = [
     "Columns",
     "Connection",
     "Denied",
+    "Limits",
     "RangeLost",
     "Record",
     "Server",

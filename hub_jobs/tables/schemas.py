@@ -12,7 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
-VERSION: Final = 2
+VERSION: Final = 3
 """The version of all tables of a lake; a table of a newer one is refused."""
 
 TIME: Final = pa.timestamp("us", tz="UTC")
@@ -134,12 +134,14 @@ AUDIT: Final = pa.schema(
         ("open_tail", pa.int64()),
         ("findings", pa.list_(pa.string())),
         ("dead", pa.int64()),
+        ("on_the_way", pa.int64()),
     ]
 )
 """A row a domain, class and run of one audit, in readings. `run` is null for direct messages. `open_tail`
 is null for a run that is closed; otherwise how many readings were accepted and not yet known as stored,
 refused, discarded or dead when it was last heard of. `dead` counts dead letters, which are in no other
-column but `accepted`."""
+column but `accepted`. `on_the_way` is what the leaf announced as stored beyond what is in the other columns;
+null where that is not known."""
 
 AUDIT_HOURS: Final = pa.schema(
     [
@@ -157,10 +159,12 @@ AUDIT_HOURS: Final = pa.schema(
         ("missing", pa.int64()),
         ("doubled", pa.int64()),
         ("lost", pa.int64()),
+        ("on_the_way", pa.int64()),
     ]
 )
-"""A row a domain, class and hour of one audit, in readings; `lost` in batches. `state` is the worst that
-holds of `missing`, `doubled`, `pending`, `late`, or else `complete`."""
+"""A row a domain, class and hour of one audit, in readings; `lost` in batches, `on_the_way` in messages, at
+the hour in which they were announced. `state` is the worst that holds of `missing`, `doubled`, `pending`,
+`late`, or else `complete`."""
 
 GAPS: Final = pa.schema(
     [

@@ -36,7 +36,8 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A row of the audit, in readings. `lost` says whether something is gone without a reason, or doubled."""
+    """A row of the audit, in readings. `on_the_way` is null where it is not known. `lost` says whether
+    something is gone without a reason, or doubled."""
 
     domain: str | None
     cls: str | None
@@ -54,6 +55,7 @@ class Account:
     open_tail: int | None
     findings: list[str] = field(default_factory=list)
     dead: int = 0
+    on_the_way: int | None = None
 
     @property
     def lost(self) -> bool:
@@ -95,6 +97,27 @@ def of_run(
     )
     findings = _findings(account, ledger, previous, unexplained, known, never_came, arrived.dead)
     return replace(account, findings=account.findings + findings)
+
+
+def with_announced(account: Account, said: Readings | None, *, flows: bool) -> Account:
+    """The account of a run of which its leaf announced these counts last, None for a run before that one,
+    while something of its stream still flows to bronze or nothing does."""
+    if said is None or not flows:
+        return replace(account, on_the_way=None if flows else 0)
+    settled = account.in_bronze + account.discarded + account.missing
+    stored = max(account.stored, said.stored)
+    accepted = max(account.accepted, said.accepted)
+    tail = account.open_tail
+    if tail is not None:
+        refused, dead = max(account.refused, said.refused), max(account.dead, said.dead)
+        tail = max(accepted - stored - refused - dead, 0)
+    return replace(
+        account,
+        accepted=accepted,
+        stored=stored,
+        open_tail=tail,
+        on_the_way=max(stored - settled, 0),
+    )
 
 
 def never_came_of(ledger: Ledger | None, previous: Previous | None, arrived: Sequence[Range]) -> list[Range]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from hub_jobs.transforms.balance import Batches, Messages, Names, grouped, summed
 from hub_jobs.transforms.ranges import Numbers
+from hub_jobs.transforms.way import OnTheWay
 
 _HOUR: Final = 3_600_000_000
 
@@ -22,7 +23,8 @@ _HOUR: Final = 3_600_000_000
 @dataclass(frozen=True, slots=True)
 class Hour:
     """Readings of a domain, class and hour; `late` ones are among those in bronze. `lost` is how many batches
-    were acknowledged as stored and never came: about when is told by the batch before."""
+    were acknowledged as stored and never came: about when is told by the batch before. `on_the_way` are
+    messages that a leaf announced in that hour and that are not in bronze."""
 
     domain: str | None
     cls: str | None
@@ -36,16 +38,18 @@ class Hour:
     missing: int = 0
     doubled: int = 0
     lost: int = 0
+    on_the_way: int = 0
 
     @property
     def state(self) -> str:
         """`missing`, `doubled`, `pending`, `late` or `complete`: the worst that holds."""
         for name in ("missing", "doubled", "pending", "late"):
-            if getattr(self, name) or (name == "missing" and self.lost):
+            if getattr(self, name) or ((beside := _BESIDE.get(name)) and getattr(self, beside)):
                 return name
         return "complete"
 
 
+_BESIDE: Final = {"missing": "lost", "pending": "on_the_way"}
 _COUNTS: Final = tuple(one.name for one in fields(Hour) if one.name not in ("domain", "cls", "hour"))
 
 
@@ -94,6 +98,15 @@ def _by_hour(owners: Sequence[Names], owner: Numbers, moment: Numbers, **counts:
         one = {name: values[at] for name, values in sums.items()}
         found.append(Hour(domain, cls, _hour(int(hour[first])), *(one.get(name, 0) for name in _COUNTS)))
     return found
+
+
+def of_way(found: Iterable[OnTheWay]) -> list[Hour]:
+    """What is on its way, in the hour in which its leaf announced it."""
+    return [
+        Hour(one.domain, one.cls, _hour(int(one.announced_at.timestamp()) // 3600), on_the_way=one.messages)
+        for one in found
+        if one.messages
+    ]
 
 
 def merged(hours: Iterable[Hour]) -> list[Hour]:

@@ -129,6 +129,10 @@ async def test_the_jobs_read_an_aggregate_and_say_what_they_have_committed(world
         )
         assert empty.headers is not None
         assert (await ask(jobs, f"{prefix}.CONSUMER.DELETE.{AGGREGATE}.reader"))["success"]
+    fleet = await registrar.jetstream().create_key_value(bucket=FLEET_BUCKET, direct=True)
+    await fleet.put("edge-1", b"{}")
+    newest = f"DIRECT.GET.KV_{FLEET_BUCKET}.$KV.{FLEET_BUCKET}.edge-1"
+    assert (await jobs.request(f"$JS.API.{newest}", b"")).data == b"{}"
     await jobs.publish(f"petiole.v1.committed.{AGGREGATE}", b"{}")
     assert (await told.next_msg(timeout=5)).data == b"{}"
     assert not world.hub.errors
@@ -188,6 +192,8 @@ REFUSED = {
         "$JS.API.STREAM.INFO.COMMANDS",
         "$JS.API.CONSUMER.CREATE.COMMANDS.spy",
         "$KV.petiole_fleet.edge-1",
+        "$JS.API.STREAM.INFO.KV_petiole_fleet",
+        "$JS.API.DIRECT.GET.KV_petiole_fleet.$KV.petiole_fleet.noted.TELEMETRY_0",
         "tel.edge-1.normal.pump.bar",
         "cmd.edge-1.agent.restart",
         "petiole.v1.announce.edge-1",

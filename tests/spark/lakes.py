@@ -56,18 +56,21 @@ def killed(script: Path, program: str) -> None:
     assert done.returncode == -9, (done.returncode, done.stdout, done.stderr)
 
 
-def add_bronze(lake: Place, given: Sequence[dict[str, Any]], files: int = 1) -> None:
+def add_bronze(
+    lake: Place, given: Sequence[dict[str, Any]], files: int = 1, *, numbered: bool = False
+) -> None:
     """Commit rows as `ingest` does, in so many files; their sequences follow on the last one of their
-    stream and incarnation, and so do their sources' unless they say."""
+    stream and incarnation, unless they are `numbered`."""
     for history in sorted({(one["stream"], one["created"]) for one in given}):
         table = ensure_table(lake, "bronze")
         one = Incarnation(*history)
         last = table.offset(one.ingested) or 0
         chosen = [row for row in given if (row["stream"], row["created"]) == history]
-        numbered = [{**row, "seq": last + at} for at, row in enumerate(chosen, 1)]
+        if not numbered:
+            chosen = [{**row, "seq": last + at} for at, row in enumerate(chosen, 1)]
         written = []
         for part in range(files):
             with PartWriter(lake, "bronze") as writer:
-                writer.write(pa.Table.from_pylist(numbered[part::files], BRONZE))
+                writer.write(pa.Table.from_pylist(chosen[part::files], BRONZE))
             written += writer.files
-        table.commit(written, {one.ingested: last + len(chosen)})
+        table.commit(written, {one.ingested: max(row["seq"] for row in chosen)})

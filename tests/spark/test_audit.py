@@ -122,6 +122,7 @@ def test_a_lake_in_order_is_shown_in_full_and_exits_well(
         "open_tail": None,
         "findings": [],
         "dead": 0,
+        "on_the_way": None,
     }
     assert (found[None]["in_bronze"], found[None]["in_readings"]) == (1, 1)
     assert capsys.readouterr().out.endswith("nothing is missing, nothing is doubled\n")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,16 +21,23 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from agent.contract import (
+    FLEET_BUCKET,
     BatchHeaders,
+    ClassState,
     Clock,
     Exit,
+    Ledger,
     MessageId,
+    Previous,
+    Readings,
+    StreamState,
     aggregate,
     committed_subject,
+    ledger_subject,
     new_run,
     parse_committed,
 )
-from hub_jobs import ingest, tasks
+from hub_jobs import audit, ingest, tasks
 from hub_jobs.tables import ensure_table, open_table
 from tests.servers import World, api, open_world
 from tests.spark.lakes import contents, killed, orphans
@@ -57,15 +66,16 @@ class Fleet:
         """Batches of two readings, stored at the leaf and then at the hub."""
         for n in numbers:
             headers = BatchHeaders(MessageId(RUN, "normal", n), 2, 1, Clock(True, "boot", 1)).encode()
-            await (
-                self._agents[domain]
-                .jetstream()
-                .publish(
-                    f"tel.{domain}.normal._batch.http",
-                    b'{"metric":"a","value":%d}\n{"metric":"b","value":2}\n' % n,
-                    headers=headers,
-                )
-            )
+            lines = b'{"metric":"a","value":%d}\n{"metric":"b","value":2}\n' % n
+            await self.publish(domain, f"tel.{domain}.normal._batch.http", lines, headers)
+
+    async def publish(self, domain: str, subject: str, payload: bytes, headers: dict[str, str]) -> None:
+        """Store a message at the leaf."""
+        await self._agents[domain].jetstream().publish(subject, payload, headers=headers)
+
+    async def leaf_stream(self, domain: str) -> dict[str, Any]:
+        """What the leaf's server says of its stream."""
+        return await api(self._agents[domain], f"STREAM.INFO.TEL_{domain}_normal")
 
     async def at_hub(self, messages: int) -> None:
         """Wait until the aggregate holds so many."""
@@ -167,8 +177,48 @@ async def test_a_gap_stops_nothing_and_is_named_once(fleet: Fleet, capfd: pytest
     assert fleet.bronze("seq") == [1, 2, 3, 4, 5, 8, 9]
     table = open_table(fleet.lake, "bronze")
     assert table is not None
-    assert table.delta.history(1)[0]["petiole.gaps"] == "[[6, 7]]"
+    newest = table.delta.history(1)[0]
+    assert newest["petiole.gaps"] == "[[6, 7]]"
+    assert json.loads(newest["petiole.gaps.why"])[2] == "unknown", "no limit of the stream can have done it"
     assert await fleet.ingest() == Exit.WELL
+
+
+async def test_an_audit_that_asks_the_hub_says_what_is_on_its_way(
+    fleet: Fleet, capfd: pytest.CaptureFixture[str]
+) -> None:
+    leaf = await fleet.leaf_stream("edge-1")
+    ledger = Ledger("edge-1", "normal", RUN, 3, ((1, 3),), Readings(6, 6), StreamState(leaf["created"], 1, 3))
+    await fleet.publish("edge-1", ledger_subject("edge-1", "normal"), ledger.encode(), {})
+    await fleet.at_hub(6)
+    assert await fleet.ingest() == Exit.WELL
+    await fleet.store("edge-1", 4)
+    await fleet.at_hub(7)
+    said = ClassState(
+        "epoch0000000a", leaf["created"], 1, 6, 3, 900, Previous(RUN, 5, Readings(11, 10), False)
+    )
+    record = {"v": 1, "domain": "edge-1", "announced_at": "2026-11-21T10:00:00+00:00"}
+    record |= {"classes": {"normal": {"held": {"seq": 5}}}, "said": {"normal": asdict(said)}}
+    bucket = await fleet.registrar.jetstream().create_key_value(bucket=FLEET_BUCKET, direct=True)
+    await bucket.put("edge-1", json.dumps(record).encode())
+
+    report = fleet.lake.with_name("audit.json")
+    assert audit.main([*fleet.options, "--json", str(report)]) == Exit.WELL
+    found = json.loads(report.read_text())
+    rows = {(one["domain"], one["run"]): one for one in found["rows"]}
+    assert (rows["edge-1", RUN]["stored"], rows["edge-1", RUN]["on_the_way"]) == (10, 4)
+    assert rows["edge-2", RUN]["on_the_way"] is None, "that leaf never announced itself"
+    (way,) = found["on_the_way"]
+    assert (way["ranges"], way["at_hub"], way["at_leaf"]) == ([[5, 6]], 1, 1)
+    assert any("sequences 5-6 of its stream are on their way" in one for one in found["findings"])
+    assert [one["state"] for one in found["hours"] if one["on_the_way"]] == ["pending"]
+
+    lake = ["--lake", str(fleet.lake), "--json", str(report)]
+    assert audit.main(["--server", "nats://127.0.0.1:1", *lake]) == Exit.UNREACHABLE
+    assert "what is on its way is not known: no server can be reached" in capfd.readouterr().err
+    assert json.loads(report.read_text())["on_the_way"] is None
+    with pytest.raises(SystemExit):
+        audit.main([*lake, *fleet.options[2:4]])
+    assert "no --server to show it to" in capfd.readouterr().err
 
 
 async def test_a_stream_that_is_made_anew_starts_at_its_own_beginning(fleet: Fleet) -> None:

@@ -11,7 +11,16 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.contract import CHECK_SERVER, Announce, Checkpoint, ClassState, ContractError, new_run
+from agent.contract import (
+    CHECK_SERVER,
+    Announce,
+    Checkpoint,
+    ClassState,
+    ContractError,
+    FleetRecord,
+    new_run,
+    parse_fleet_record,
+)
 from agent.jetstream import StreamInfo
 from agent.registrar.aggregate import observed, source
 from agent.registrar.fleet import (
@@ -105,6 +114,19 @@ def test_a_record_is_read_back_as_it_was_written() -> None:
     assert decode_leaf(encode(leaf())) == leaf()
     assert json.loads(encode(leaf()))["v"] == 1
     assert decode_noted(encode(Noted(*AGGREGATE, 9))) == Noted(*AGGREGATE, 9)
+
+
+def test_the_record_says_to_the_jobs_what_the_leaf_announced_and_what_the_hub_held() -> None:
+    places = {"normal": Place(*AGGREGATE, last=70)}
+    said = announce()
+
+    record = parse_fleet_record(encode(admitted(said, leaf(), places, CREATED)))
+
+    assert record == FleetRecord("a", CREATED, said.classes, {"normal": HELD.seq})
+    older = parse_fleet_record(encode(leaf()).replace(b'"said":{},', b""))
+    assert (older.classes, older.held) == ({}, {"normal": HELD.seq}), "written before leaves' words were kept"
+    with pytest.raises(ContractError, match="fleet record"):
+        parse_fleet_record(encode(leaf()).replace(b'"seq":9', b'"seq":-9'))
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", encode(leaf()).replace(b'"v":1', b'"v":2')])

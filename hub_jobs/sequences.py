@@ -1,0 +1,141 @@
+"""Which sequences of the hub's and of the leaves' streams never came, and what bronze tells of why."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from hub_jobs.incarnations import Incarnation
+from hub_jobs.source.wire import StreamInfo
+from hub_jobs.tables import Condition, Table
+from hub_jobs.tables.scan import batches
+from hub_jobs.transforms import discards
+from hub_jobs.transforms.ranges import Range, holes, union, without
+from hub_jobs.transforms.repeats import History
+from hub_jobs.transforms.sequences import Gap, Neighbours, Why, joined, limits_say, of_source
+from hub_jobs.transforms.spaces import Seen
+
+GAPS_NOTE: Final = "petiole.gaps"
+"""Of a commit of bronze: the sequences that were gone, as ranges."""
+WHY_NOTE: Final = "petiole.gaps.why"
+"""And of which stream and incarnation, and the reason that the stream's limits gave then."""
+_LOOKED_AT: Final = 1_000
+"""Holes of a source that are looked at one by one."""
+
+HubGaps = Mapping[History, Sequence[tuple[Range, Why]]]
+
+
+def gaps(
+    bronze: Table,
+    seen: Seen,
+    gone: Mapping[discards.Origin, list[discards.Named]],
+    origins: Mapping[tuple[str, str], set[discards.Origin]],
+    hub: Mapping[str, StreamInfo],
+) -> list[Gap]:
+    """All gaps, the hub's first. `gone` and `origins` are what leaves said of discards, `hub` what the hub
+    says of its streams now, as far as it was asked."""
+    at_hub = _of_hub(bronze, seen, hub)
+    found = [
+        Gap("hub", "/".join(history), [one], why) for history, held in at_hub.items() for one, why in held
+    ]
+    for space, ranges in sorted(seen.spaces.items()):
+        kind, _, name = space.partition("/")
+        if kind == "source":
+            stream, identity = name.split("/", 1)
+            named = [gone.get(origin, []) for origin in origins.get((stream, identity), ())]
+            discarded = union((first, last) for one in named for first, last, _, _ in one)
+            found += _of_source(bronze, (stream, identity), ranges, discarded, at_hub)
+    return joined(found)
+
+
+def _of_hub(bronze: Table, seen: Seen, hub: Mapping[str, StreamInfo]) -> HubGaps:
+    missing = {}
+    for space, ranges in sorted(seen.spaces.items()):
+        kind, _, name = space.partition("/")
+        if kind == "hub" and (lacking := holes(ranges)):
+            stream, created = name.split("/", 1)
+            missing[stream, created] = lacking
+    if not missing:
+        return {}
+    noted = _noted(bronze)
+    return {
+        history: list(_reasons(lacking, noted.get(history, []), history, hub.get(history[0])))
+        for history, lacking in missing.items()
+    }
+
+
+def why_note(one: Incarnation, info: StreamInfo) -> str:
+    """The note about gaps that were found while the stream was so."""
+    return json.dumps([*one.history, limits_say(info)])
+
+
+def _reasons(
+    lacking: Sequence[Range], noted: Sequence[tuple[Range, Why]], history: History, now: StreamInfo | None
+) -> Iterator[tuple[Range, Why]]:
+    """The parts of some holes with the reason noted when they were found, or else by the stream's limits
+    now."""
+    rest = list(lacking)
+    for one, why in noted:
+        for part in discards.both(rest, [one]):
+            yield part, why
+        rest = without(rest, [one])
+    if now is None or now.created != history[1].partition("~")[0]:
+        yield from ((part, Why.UNKNOWN) for part in rest)
+    else:
+        yield from ((part, limits_say(now)) for part in rest)
+
+
+def _noted(bronze: Table) -> dict[History, list[tuple[Range, Why]]]:
+    """What ingest noted of gaps, as far back as the table's log goes."""
+    found: dict[History, list[tuple[Range, Why]]] = {}
+    for commit in bronze.delta.history():
+        if GAPS_NOTE in commit and WHY_NOTE in commit:
+            stream, created, why = json.loads(commit[WHY_NOTE])
+            ranges = [((first, last), Why(why)) for first, last in json.loads(commit[GAPS_NOTE])]
+            found.setdefault((stream, created), []).extend(ranges)
+    return found
+
+
+def _of_source(
+    bronze: Table, source: tuple[str, str], ranges: Sequence[Range], discarded: list[Range], hub: HubGaps
+) -> Iterator[Gap]:
+    name = "/".join(source)
+    lead = [(1, ranges[0][0] - 1)] if ranges[0][0] > 1 else []
+    missing = holes(ranges)
+    unnamed = without(missing, discarded)
+    explained = without(lead + missing, without(lead + missing, discarded))
+    if explained:
+        yield Gap("source", name, explained, Why.DISCARDED, lost=False)
+    if before := without(lead, discarded):
+        yield Gap("source", name, before, Why.UNKNOWN, "they stand before the first that came", lost=False)
+    asked = unnamed[:_LOOKED_AT]
+    edges = [(_below(ranges, hole[0]), _above(ranges, hole[1])) for hole in asked]
+    places = _places(bronze, source, sorted({edge for pair in edges for edge in pair})) if edges else {}
+    for hole, (below, above) in zip(asked, edges, strict=True):
+        yield of_source(name, hole, Neighbours(places.get(below, {}), places.get(above, {})), hub)
+    if rest := unnamed[_LOOKED_AT:]:
+        yield Gap("source", name, rest, Why.UNKNOWN, f"only the first {_LOOKED_AT} holes were looked at")
+
+
+def _below(ranges: Sequence[Range], number: int) -> int:
+    """The highest number of some ranges that is below another; there is one."""
+    return ranges[bisect_left(ranges, (number, 0)) - 1][1]
+
+
+def _above(ranges: Sequence[Range], number: int) -> int:
+    """The lowest number of some ranges that is above another; there is one."""
+    return ranges[bisect_left(ranges, (number, 0))][0]
+
+
+def _places(bronze: Table, source: tuple[str, str], numbers: Sequence[int]) -> dict[int, dict[History, int]]:
+    """Where the hub held some messages of a source: of each incarnation the first sequence."""
+    where: list[Condition] = [("source_stream", "=", source[0]), ("source_identity", "=", source[1])]
+    found: dict[int, dict[History, int]] = {}
+    columns = ("source_seq", "stream", "created", "seq")
+    for rows in batches(bronze, columns, [*where, ("source_seq", "in", numbers)]):
+        for number, stream, created, seq in zip(*(rows[name].to_pylist() for name in columns), strict=True):
+            held = found.setdefault(number, {})
+            held[stream, created] = min(seq, held.get((stream, created), seq))
+    return found

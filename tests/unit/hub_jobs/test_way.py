@@ -1,0 +1,60 @@
+"""What is on its way, by what leaves announced."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from agent.contract import ClassState, FleetRecord, Previous, Readings
+from hub_jobs.transforms.accounts import Account, with_announced
+from hub_jobs.transforms.spaces import Seen, source_space
+from hub_jobs.transforms.way import OnTheWay, on_the_way
+from tests.unit.hub_jobs.rows import RUN
+
+SOURCE = ("TEL_edge-1_normal", "abc")
+SAID = Previous(RUN, 9, Readings(accepted=95, stored=90), closed=False)
+STATE = ClassState("0123456789abc", "made", first=3, last=20, confirmed=0, bytes=900, ledger=SAID)
+
+
+def _way(state: ClassState, held: int, seen: list[tuple[int, int]]) -> OnTheWay:
+    record = FleetRecord("edge-1", "2026-11-21T10:00:00+00:00", {"normal": state}, {"normal": held})
+    spaces = Seen({source_space(*SOURCE): seen})
+    (one,) = on_the_way({"edge-1": record}, spaces, {SOURCE: {("edge-1", "normal", "made")}})
+    return one
+
+
+def test_what_a_leaf_holds_behind_the_last_that_came_is_on_its_way() -> None:
+    one = _way(STATE, held=14, seen=[(1, 5), (8, 10)])
+
+    assert (one.ranges, one.at_hub, one.at_leaf, one.messages) == ([(11, 20)], 4, 6, 10)
+    assert one.stayed == [(6, 7)], "a hole before that is no way"
+    first, second = one.sentences()
+    assert first.endswith("at 2026-11-21 10:00:00 UTC: 6 messages are at the leaf alone, 4 at the hub")
+    assert "still has sequences 6-7, which never came" in second
+
+
+def test_nothing_is_on_its_way_when_all_came_or_the_stream_is_empty() -> None:
+    assert _way(STATE, held=20, seen=[(1, 20)]).sentences() == []
+    assert _way(replace(STATE, first=21), held=20, seen=[]).messages == 0
+
+
+def test_of_another_stream_of_that_name_nothing_came() -> None:
+    assert _way(replace(STATE, created="later"), held=0, seen=[(1, 20)]).at_leaf == 18
+
+
+@pytest.mark.parametrize(
+    ("said", "flows", "due"),
+    [(SAID.readings, True, 30), (SAID.readings, False, 0), (None, True, None), (None, False, 0)],
+)
+def test_the_readings_on_their_way_are_what_is_nowhere_else(
+    said: Readings | None, flows: bool, due: int | None
+) -> None:
+    account = Account("edge-1", "normal", RUN, 60, 60, 50, 0, 50, 0, 4, 0, 6, 0, 0)
+
+    found = with_announced(account, said, flows=flows)
+
+    assert found.on_the_way == due
+    if due:
+        assert (found.accepted, found.stored, found.open_tail) == (95, 90, 5)
+        assert found.stored == found.in_bronze + found.missing + found.discarded + due
