@@ -85,6 +85,7 @@ from agent.contract.link import (
     parse_answer,
     parse_checkpoint,
     parse_committed,
+    seconds_to_loss,
 )
 from agent.contract.names import (
     ACCOUNT,
@@ -299,6 +300,7 @@ __all__ = [
     "parse_subject",
     "parse_verify_answer",
     "parse_verify_request",
+    "seconds_to_loss",
     "server_name",
     "stream_metadata",
     "tenant_account",

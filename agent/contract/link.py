@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from agent.contract.checks import (
     MAX_INT,
@@ -54,7 +55,9 @@ def checkpoint_row(checkpoint: Checkpoint) -> list[int | str]:
 @dataclass(frozen=True, slots=True)
 class ClassState:
     """One class as its leaf announces it. `confirmed` is the leaf sequence up to which the hub is known to
-    hold everything; `bytes` is what the stream holds; `ledger` repeats the newest counts."""
+    hold everything; `bytes` is what the stream holds; `ledger` repeats the newest counts. `seconds_to_loss`
+    is for people: how long until something would be lost as things go, infinity where nothing threatens, and
+    None from an agent that does not say."""
 
     epoch: str
     created: str
@@ -63,6 +66,7 @@ class ClassState:
     confirmed: int
     bytes: int
     ledger: Previous | None = None
+    seconds_to_loss: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +102,26 @@ class Announce:
     def encode(self) -> bytes:
         """The announcement as it is requested."""
         row = asdict(self)
+        for cls, one in self.classes.items():
+            row["classes"][cls]["seconds_to_loss"] = seconds_to_loss(one.seconds_to_loss)
         row["checkpoint"] = {cls: checkpoint_row(one) for cls, one in self.checkpoint.items()}
         return json.dumps({"v": VERSION, **row}, separators=(",", ":")).encode()
+
+
+_NEVER: Final = "inf"
+
+
+def seconds_to_loss(seconds: float | None) -> float | str | None:
+    """The time to first loss as it stands in JSON, which has no number for infinity."""
+    return _NEVER if seconds is not None and seconds >= MAX_INT else seconds
+
+
+def _parse_seconds(value: Any) -> float:
+    if value == _NEVER:
+        return math.inf
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < MAX_INT:
+        raise ContractError(f'seconds_to_loss is {value!r:.80}, a number or "inf" was expected')
+    return float(value)
 
 
 def class_state(value: Any, what: str) -> ClassState:
@@ -113,6 +135,7 @@ def class_state(value: Any, what: str) -> ClassState:
         confirmed=count_of(value, "confirmed", what),
         bytes=count_of(value, "bytes", what),
         ledger=optional(value, "ledger", parse_previous),
+        seconds_to_loss=optional(value, "seconds_to_loss", _parse_seconds),
     )
 
 

@@ -45,12 +45,14 @@ class Announcer:
         versions: Mapping[str, str],
         state: StateFile,
         ledger: Callable[[str], Previous],
+        horizon: Callable[[str], float],
         clock: Callable[[], str],
         commands: CommandMirror,
     ) -> None:
         self._nc, self._js = nc, js
         self._domain, self._run, self._versions = domain, run, versions
         self._state, self._ledger, self._clock, self._commands = state, ledger, clock, commands
+        self._horizon = horizon
         self._ids: dict[tuple[str, int], str] = {}
 
     async def ask(self, confirmed: Mapping[str, int], link: LinkSeen) -> Said:
@@ -112,6 +114,7 @@ class Announcer:
                     confirmed=confirmed[cls],
                     bytes=info.bytes,
                     ledger=self._ledger(cls),
+                    seconds_to_loss=self._horizon(cls),
                 )
                 for cls, info in streams.items()
             },

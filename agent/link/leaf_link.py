@@ -120,6 +120,7 @@ class LeafLink:
             versions={"agent": version("petiole")},
             state=self._state,
             ledger=self._ledger,
+            horizon=self.horizon.seconds.__getitem__,
             clock=lambda: str(self._clock.read()),
             commands=self._commands,
         )

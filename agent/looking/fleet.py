@@ -150,6 +150,7 @@ def lines(
                 one.state,
                 ago(one.heard),
                 "-" if one.behind is None else str(one.behind),
+                until(one.loss),
                 words(one),
             ),
             _STYLES.get(one.state, BAD),
@@ -157,7 +158,7 @@ def lines(
         for one in shown
     ]
     if cells:
-        found += table(("DOMAIN", "STATE", "HEARD", "BEHIND", ""), cells, (2, 3), width)
+        found += table(("DOMAIN", "STATE", "HEARD", "BEHIND", "LOSS", ""), cells, (2, 3, 4), width)
     if len(shown) < len(rows):
         found.append(Line(f"and {len(rows) - len(shown)} more: --all, a pattern, or --only", WAITS))
     if all_ and not rows:

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from agent.contract import Announce, ClassState, leaf_stream
+from agent.contract import Announce, ClassState, leaf_stream, seconds_to_loss
 from agent.jetstream import StreamInfo
 from agent.registrar.aggregate import Observation, SourceState, is_full
 from agent.registrar.fleet import ClassRecord, Leaf
@@ -98,6 +98,7 @@ def _class(record: ClassRecord, said: ClassState | None, state: SourceState | No
         "active": None if state is None else state.active,
         "error": "" if state is None else state.error,
         "ledger": None if ledger is None else asdict(ledger),
+        "seconds_to_loss": None if said is None else seconds_to_loss(said.seconds_to_loss),
     }
 
 

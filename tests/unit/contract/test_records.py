@@ -48,6 +48,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "verified": json.loads(contract.VerifyAnswer("s", "now").encode()),
 }
 FOUND = GOOD["verify"]["found"]
+STATE = GOOD["announce"]["classes"]["c"]
 
 PARSE = {name: one[1] for name, one in RECORDS.items()} | {
     "announce": lambda data: contract.parse_announce(data, "d")
@@ -139,6 +140,8 @@ def test_a_record_with_anything_in_any_place_is_read_or_refused_in_words(
         ("announce", {"run": "x"}, "run"),
         ("announce", {"versions": {"agent": 1}}, "versions must map text to text"),
         ("announce", {"classes": {"C": {}}}, "class"),
+        ("announce", {"classes": {"c": {**STATE, "seconds_to_loss": -1}}}, "seconds_to_loss"),
+        ("announce", {"classes": {"c": {**STATE, "seconds_to_loss": "nan"}}}, "seconds_to_loss"),
         ("announce", {"checkpoint": {"c": [0, "x", "s", 1]}}, "checkpoint"),
         ("announce", {"checkpoint": {"c": [1, "x", "s"]}}, "checkpoint"),
         ("announce", {"checkpoint": {"c": [True, "x", "s", 1]}}, "checkpoint"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from hypothesis import strategies as st
 
 from agent import contract
@@ -74,6 +76,7 @@ states = st.builds(
     confirmed=counts,
     bytes=counts,
     ledger=st.none() | previous,
+    seconds_to_loss=st.none() | st.floats(0, 1e15) | st.just(math.inf),
 )
 announces = st.builds(
     contract.Announce,
