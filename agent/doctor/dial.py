@@ -31,6 +31,7 @@ from agent.doctor.trace import Trace, headers, parse
 from agent.server.binary import MINIMUM
 from agent.server.permissions import Permissions
 
+SILENCE: Final = "it lets connect and says nothing more"
 TOO_OLD: Final = "it is too old to be asked more"
 _SECONDS: Final = 2.0
 _TRACES: Final = 1.5
@@ -98,7 +99,7 @@ async def dial(url: str, seed: Path | None, needed: Permissions, tls: Tls | None
         async with asyncio.timeout(2 * _SECONDS):
             outcome = await _join(greeting, credentials, needed)
     except TimeoutError:
-        outcome = Refused("it does not answer")
+        outcome = Refused(SILENCE)
     except (OSError, ValueError, asyncio.IncompleteReadError) as error:
         outcome = Refused(f"it ended the conversation ({error})")
     finally:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 LINE: Final = 2**20
-_SECONDS: Final = 2.0
+_SECONDS: Final = 3.0
 _SHOWN: Final = 40
 
 

@@ -197,8 +197,11 @@ def _judged_system(system: local.System | None, embedded: bool) -> list[Finding]
 def _closed(whose: str, why: str, embedded: bool) -> Finding:
     what, _, remedy = why.partition("; ")
     if why == local.SILENCE:
-        remedy = "see its log and restart it: it lets connect, and does not go on"
-    elif not remedy:
+        remedy = "kill and start it again; the agent starts an embedded one anew"
+        return failure(
+            "server", f"the server lets {whose} connect and says nothing more", remedy, Exit.UNREACHABLE
+        )
+    if not remedy:
         remedy = "add its public key to the users of the local server's configuration, and reload it"
         if embedded:
             remedy = "restart the agent, which renders the configuration of its server anew"

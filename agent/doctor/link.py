@@ -8,7 +8,7 @@ from typing import Any, Final
 from agent import contract
 from agent.contract import Exit
 from agent.doctor import permissions, versions
-from agent.doctor.dial import TOO_OLD, Dialled, Joined, Refused, shown
+from agent.doctor.dial import SILENCE, TOO_OLD, Dialled, Joined, Refused, shown
 from agent.doctor.finding import Finding, failure, ok, warning
 from agent.doctor.greet import Greeted, Nowhere
 from agent.server.permissions import Permissions
@@ -86,9 +86,9 @@ def _address(domain: str, one: Dialled) -> Iterator[Finding]:
     elif isinstance(one.outcome, Refused) and one.outcome.why == TOO_OLD:
         return  # which its version has said
     elif isinstance(one.outcome, Refused):
-        yield failure(
-            GROUP, f"the hub at {where} does not let this leaf in: {one.outcome.why}", "see its log"
-        )
+        code = Exit.UNREACHABLE if one.outcome.why == SILENCE else Exit.FAILED
+        sentence = f"the hub at {where} does not let this leaf in: {one.outcome.why}"
+        yield failure(GROUP, sentence, "see the log of the hub's server", code)
     else:
         yield warning(
             GROUP,

@@ -65,7 +65,7 @@ async def account(
     this user may not list all; `questions` one for each domain, and where to answer it."""
     refusals: list[str] = []
     try:
-        async with asyncio.timeout(_CONNECT + 3 * _SECONDS), _open(url, seed, identity, refusals) as link:
+        async with asyncio.timeout(_CONNECT + 2 * _SECONDS), _open(url, seed, identity, refusals) as link:
             nc = link.nc
             info, streams, answered = await asyncio.gather(
                 _info(nc), _streams(nc, own, refusals), _answered(nc, questions)

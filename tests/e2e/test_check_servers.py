@@ -202,19 +202,15 @@ async def test_a_link_that_is_cut_is_told_although_the_hub_can_be_dialled(
 
 async def test_a_hung_server_and_a_hung_hub_are_told_as_that(world: World, tmp_path: Path) -> None:
     config = config_of(world.leaf, tmp_path / "state")
-    world.hub.pause()
-    try:
-        found = await check(config)
-        assert of(found, "it hangs").group == "link"
+    # A server that is stopped may have greeted before it stands still.
+    for node, group in ((world.hub, "link"), (world.leaf, "server")):
+        node.pause()
+        try:
+            found = await check(config)
+        finally:
+            node.resume()
         assert outcome(found) is Exit.UNREACHABLE
-    finally:
-        world.hub.resume()
-    world.leaf.pause()
-    try:
-        found = await check(config)
-        assert "kill" in of(found, f"{config.nats.listen}: it lets connect and says nothing").remedy
-    finally:
-        world.leaf.resume()
+        assert any("says nothing" in one.sentence for one in found if one.group == group), found
 
 
 NONSENSE = (

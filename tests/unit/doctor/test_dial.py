@@ -98,7 +98,7 @@ async def test_what_the_hub_does_not_grant_is_not_tried() -> None:
         ([b"-ERR 'Authorization Violation'\r\n"], "Authorization Violation"),
         ([b"INFO nonsense\r\n"], "ended the conversation"),
         ([b"x" * 2_000_000], "ended the conversation"),
-        ([], "it does not answer"),
+        ([], "says nothing more"),
     ],
 )
 async def test_a_hub_that_does_not_let_in_is_told_as_that(
