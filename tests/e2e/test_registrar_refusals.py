@@ -26,8 +26,8 @@ async def world_without(
     """A world whose hub lacks some permissions of the link."""
     whole = permissions.leaf_link
 
-    def lacking(*leaf: Any) -> Permissions:
-        allowed = whole(*leaf)
+    def lacking(*leaf: Any, **more: Any) -> Permissions:
+        allowed = whole(*leaf, **more)
         return replace(
             allowed,
             publish=tuple(one for one in allowed.publish if not missing(one)),
