@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from hub_jobs import counting, incarnations, tally
+from hub_jobs import counting, incarnations, sequences, tally
 from hub_jobs.counting import Part, Tables
 from hub_jobs.incarnations import Incarnation
 from hub_jobs.tables import Table, TableError, open_table, seen
@@ -17,7 +17,7 @@ from hub_jobs.tables.places import Place
 from hub_jobs.transforms import accounts, discards
 from hub_jobs.transforms.accounts import Account, Arrived
 from hub_jobs.transforms.ledgers import Run, Spoken, remembered
-from hub_jobs.transforms.ranges import Range, holes, size, text, union, without
+from hub_jobs.transforms.ranges import Range, size, text, union, without
 from hub_jobs.transforms.spaces import Seen, batch_space, source_space
 from hub_jobs.where.device import DeviceCounts, count_device, refused
 from hub_jobs.where.wanted import Message, Waiting
@@ -241,18 +241,18 @@ class _Look:
         return [one for one, at in zip(never, near, strict=True) if self._part.within(known[at])]
 
     def _gaps(self) -> None:
-        """Sequences of the leaf's streams that never came."""
-        gone = self._spoken.gone()
-        for (stream, identity), origins in sorted(self._spoken.origins.items()):
-            missing = holes(self._seen.ranges(source_space(stream, identity)))
-            named = union((first, last) for one in origins for first, last, _, _ in gone.get(one, []))
-            unnamed = without(missing, named)
-            if unnamed:
-                self._found.lost.append(f"source {stream}/{identity}: sequences {text(unnamed)} never came")
-            if told := without(missing, unnamed):
-                self._found.explained.append(
-                    f"source {stream}/{identity}: sequences {text(told)} were discarded at the edge"
-                )
+        """Sequences of the leaf's streams that never came, as the audit tells them."""
+        origins = self._spoken.origins
+        mine = {source_space(*one) for one in origins}
+        own = Seen({name: ranges for name, ranges in self._seen.spaces.items() if _counts(name, mine)})
+        for gap in sequences.gaps(self._tables.bronze, own, self._spoken.gone(), origins, {}):
+            if gap.kind == "source":
+                (self._found.lost if gap.lost else self._found.explained).append(str(gap))
+
+
+def _counts(space: str, sources: Container[str]) -> bool:
+    """Whether a space tells of these sources: what went at the hub may be theirs."""
+    return space in sources or space.startswith("hub/")
 
 
 def _with_waiting(spoken: Spoken, domain: str, waiting: Waiting) -> Spoken:

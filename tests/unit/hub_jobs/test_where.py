@@ -163,6 +163,17 @@ def test_a_lost_direct_message_is_named(lake: Path) -> None:
     assert found.lost == ["edge-1: message 5 of TEL_edge-1_normal (abc) is missing from readings"]
 
 
+def test_a_sequence_of_the_leaf_that_the_hub_never_had_is_a_loss(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    add_bronze(lake, [*numbered(1, 2), *numbered(4), ledger_row(LEDGER, source_seq=5)])
+    refine_all(lake)
+
+    lost = "\n".join(found_in(lake).lost)
+
+    assert "batches 3 were acknowledged as stored and never came" in lost
+    assert "source TEL_edge-1_normal/abc: sequences 3 never came: not sourced" in lost
+
+
 def test_dead_letters_discards_and_open_tails_are_no_losses(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     letter = Letter(b"21,5", "/var/log/x:17", "not JSON").encode() + b"\n"
