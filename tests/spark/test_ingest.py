@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import nkeys
+import psutil
 import pytest
 import pytest_asyncio
 from nats.aio.client import Client
@@ -37,10 +38,12 @@ from agent.contract import (
     new_run,
     parse_committed,
 )
+from agent.demo.proxy import Proxy
 from hub_jobs import audit, ingest, tasks
 from hub_jobs.tables import ensure_table, open_table
-from tests.servers import World, api, open_world
+from tests.servers import World, api, open_world, until
 from tests.spark.lakes import contents, killed, orphans
+from tests.standalone import busy_with
 from tests.streams import AGGREGATE, held, make_aggregate, make_leaf_stream
 
 if TYPE_CHECKING:
@@ -298,6 +301,42 @@ ingest.main({fleet.options!r})
 
     assert await fleet.ingest() == Exit.WELL
 
+    assert fleet.bronze("seq") == [1, 2, 3, 4, 5]
+
+
+async def test_a_python_worker_killed_while_it_reads_is_replaced_and_the_rows_are_there_once(
+    fleet: Fleet,
+) -> None:
+    wire = Proxy(fleet.world.hub.port)
+    await wire.start()
+    first: Any = tasks.run
+    at_work = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def stalled(*rest: object) -> object:
+        loop.call_soon_threadsafe(wire.stall)
+        loop.call_soon_threadsafe(at_work.set)
+        return first(*rest)
+
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tasks, "run", stalled)
+            options = ["--server", f"nats://127.0.0.1:{wire.port}", *fleet.options[2:]]
+            job = asyncio.create_task(asyncio.to_thread(ingest.main, options))
+            await asyncio.wait_for(at_work.wait(), 60)
+            killed_workers: list[psutil.Process] = []
+
+            def reading() -> bool:
+                assert not job.done()
+                killed_workers[:] = busy_with(wire.port, psutil.Process().children(recursive=True))
+                return bool(killed_workers)
+
+            await until(reading, "a worker of Python reads", 60)
+            killed_workers[0].kill()
+            wire.restore()
+            assert await job == Exit.WELL
+    finally:
+        await wire.stop()
     assert fleet.bronze("seq") == [1, 2, 3, 4, 5]
 
 
