@@ -53,9 +53,10 @@ def _served(directory: Path, command: Sequence[str], port: int) -> Iterator[dict
         process = subprocess.Popen(command, env=given, stdout=log, stderr=log)
     try:
         _make_bucket(process, endpoint)
+        credentials = directory / "credentials"
+        credentials.write_text(f"[default]\naws_access_key_id = {KEY}\naws_secret_access_key = {SECRET}\n")
         yield {
-            "AWS_ACCESS_KEY_ID": KEY,
-            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_SHARED_CREDENTIALS_FILE": str(credentials),
             "AWS_ENDPOINT_URL": f"http://{endpoint}",
             "AWS_REGION": "us-east-1",
         }

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 _SCHEME: Final = "s3://"
+_SAFE: Final = {"conditional_put": "etag", "AWS_S3_ALLOW_UNSAFE_RENAME": "false"}
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
 
@@ -90,11 +91,12 @@ def parse_place(text: str) -> Place:
 
 def delta_options(at: Place) -> dict[str, str] | None:
     """What delta-rs is to be told beyond its environment: that a commit is a put which fails where the object
-    is there, whatever the environment says, and that an endpoint without TLS is meant."""
+    is there, whatever the environment says; that credentials are looked for in files and roles also where an
+    endpoint is given; and that an endpoint without TLS is meant."""
     if isinstance(at, Path):
         return None
     plain = {"allow_http": "true"} if (_endpoint() or "").startswith("http://") else {}
-    return {"conditional_put": "etag", "AWS_S3_ALLOW_UNSAFE_RENAME": "false", **plain}
+    return {**_SAFE, "aws_force_credential_load": "true", **plain}
 
 
 def spark_path(at: Place) -> str:
