@@ -107,7 +107,7 @@ async def reading(cluster: Cluster, wire: Proxy, lake: Path, job: asyncio.Task[t
         assert not job.done(), job.result()
         return any((lake / "bronze").glob("part-*.parquet"))
 
-    await until(writing, "a task has begun a file", 240)
+    await until(writing, "a task has begun a file", 400)
     wire.stall()
     busy = [node for node, mine in families().items() if mine]
     assert busy, "both tasks had ended before the wire was stalled"
