@@ -17,8 +17,9 @@ import structlog
 import uvloop
 
 from agent import state as state_file
+from agent.access import AccessError
 from agent.admin.server import AdminServer
-from agent.config import Config, listen_address
+from agent.config import Config
 from agent.contract import Exit
 from agent.doors import DOORS
 from agent.intake import Input
@@ -103,7 +104,7 @@ def _told(error: Exception) -> Exit:
     if isinstance(error, ServerError):
         log.error("the NATS server cannot be started", reason=str(error))
         return Exit.UNREACHABLE
-    if isinstance(error, StateError | SeedError | RenderError | InUseError | OSError):
+    if isinstance(error, StateError | SeedError | RenderError | InUseError | AccessError | OSError):
         log.error("cannot start", reason=str(error))
         return Exit.USAGE
     raise error
@@ -169,7 +170,7 @@ async def _serve(
     supervisor = notifier(os.environ)
     role = _role(config, state, inputs, metrics, health, reloader)
     admin = AdminServer(
-        listen_address(config.admin.listen),
+        config.admin,
         metrics,
         lambda: {**role.status(), "server": health.status()},
         lambda: (False, health.sentence) if health.sentence is not None else role.ready(),

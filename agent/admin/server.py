@@ -10,13 +10,17 @@ itself, as JSON. - `/fleet`, at the hub: its leaves as pages for people, see `ag
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import structlog
 from aiohttp.web import BaseRequest, RequestHandler, Response, Server, StreamResponse
 from prometheus_client.exposition import choose_encoder
 
+from agent.access import AccessError, is_loopback, read_token, shows, tls_context
+from agent.config import Admin, listen_address
 from agent.doors import PortServer
 from agent.hosts import Hosts
 from agent.listening import obstacle
@@ -29,8 +33,12 @@ MAX_CONNECTIONS: Final = 32
 SECONDS: Final = 10.0
 """How long a connection may last: it carries one request."""
 _CLOSING: Final = 1.0
+_OPEN: Final = "/healthz"
+"""What says nothing of anything, and so is answered without the token."""
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 _BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+log = structlog.get_logger("admin")
 
 
 class AdminServer:
@@ -40,16 +48,17 @@ class AdminServer:
 
     def __init__(
         self,
-        listen: tuple[str, int],
+        settings: Admin,
         metrics: Metrics,
         status: Callable[[], Mapping[str, Any]],
         ready: Callable[[], tuple[bool, str]],
         fleet: FleetPages | None = None,
     ) -> None:
-        self.address = listen
-        self._fleet = fleet
+        self.address = listen_address(settings.listen)
+        self._settings, self._fleet = settings, fleet
+        self._token: bytes | None = None
         self._metrics, self._status, self._ready = metrics, status, ready
-        self._hosts = Hosts(listen[0])
+        self._hosts = Hosts(self.address[0])
         self._pages: dict[str, Callable[[BaseRequest], Response]] = {
             "/metrics": self._show_metrics,
             "/healthz": self._show_health,
@@ -60,12 +69,31 @@ class AdminServer:
     def check(self) -> list[str]:
         """What stands in the way of listening, one sentence a problem."""
         found = obstacle(self.address)
-        return [] if found is None else [f"admin.listen: {found}"]
+        problems = [] if found is None else [f"admin.listen: {found}"]
+        for read in (self._read_token, self._tls):
+            try:
+                read()
+            except AccessError as error:
+                problems.append(f"admin: {error}")
+        return problems
+
+    def _read_token(self) -> bytes | None:
+        path = self._settings.token_file
+        return None if path is None else read_token(path)
+
+    def _tls(self) -> ssl.SSLContext | None:
+        cert, key = self._settings.tls_cert, self._settings.tls_key
+        return None if cert is None or key is None else tls_context(cert, key)
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Serve until `stopping` is set. Raises `OSError` when the address can't be listened on."""
+        """Serve until `stopping` is set. Raises `OSError` when the address can't be listened on,
+        `AccessError` when a file can't be used."""
+        self._token, tls = self._read_token(), self._tls()
+        if self._token is not None and tls is None and not is_loopback(self.address[0]):
+            log.warning("the token crosses the network as it is; give [admin] tls_cert and tls_key")
         server = _BoundedServer(self._answer)
-        listening = PortServer(*self.address, server)
+        handshake = None if tls is None else SECONDS
+        listening = PortServer(*self.address, server, ssl=tls, ssl_handshake_timeout=handshake)
         self.address = (self.address[0], await listening.open())
         try:
             await stopping.wait()
@@ -76,7 +104,11 @@ class AdminServer:
 
     async def _answer(self, request: BaseRequest) -> StreamResponse:
         page = self._pages.get(request.path)
-        if not self._hosts.admit(request.headers.get("Host")):
+        if not self._knows(request):
+            response = _sentence(401, "show the token, as Bearer or as the password of Basic")
+            # A browser asks a person for it.
+            response.headers["WWW-Authenticate"] = 'Basic realm="petiole", charset="UTF-8"'
+        elif self._token is None and not self._hosts.admit(request.headers.get("Host")):
             response = _sentence(421, "this server does not go by the name in Host; use its address")
         elif request.method != "GET":
             response = _sentence(405, "only GET is answered")
@@ -88,6 +120,12 @@ class AdminServer:
         response.headers.update(_HEADERS)
         response.force_close()
         return response
+
+    def _knows(self, request: BaseRequest) -> bool:
+        """Whether a request shows the token, where it needs to. Who shows it may call this server by any
+        name: a page under a foreign one cannot."""
+        given = request.headers.get("Authorization")
+        return self._token is None or request.path == _OPEN or shows(given, self._token)
 
     def _show_fleet(self, request: BaseRequest) -> Response | None:
         return None if self._fleet is None else self._fleet.answer(request.path, request.query)

@@ -24,7 +24,6 @@ from agent.jetstream import ApiError, JetStream, JetStreamError
 
 _CONNECT_SECONDS: Final = 5.0
 """The client library's own first connect goes on for two minutes."""
-_STATUS_SECONDS: Final = 2.0
 _IDENTITY: Final = "registrar"
 
 
@@ -189,12 +188,9 @@ async def _answer(watch: Any, ident: str, patience: float) -> CommandAnswer | No
 
 def is_linked(settings: Config, domain: str) -> bool | None:
     """What the hub's agent says of the leaf's link, None when it does not answer."""
-    import urllib.request
+    from agent.looking.asking import AskError, status_of
 
     try:
-        with urllib.request.urlopen(
-            f"http://{settings.admin.listen}/status", timeout=_STATUS_SECONDS
-        ) as answer:
-            return bool(json.loads(answer.read())["fleet"]["leaves"][domain]["linked"])
-    except (OSError, ValueError, KeyError):
+        return bool(status_of(settings.admin)["fleet"]["leaves"][domain]["linked"])
+    except (AskError, KeyError):
         return None

@@ -55,7 +55,7 @@ def command(
     if settings.role != "hub":
         end(["the fleet is known at the hub; name the hub's configuration with -c"])
     try:
-        known = status_of(settings.admin.listen)["fleet"]
+        known = status_of(settings.admin)["fleet"]
     except AskError as error:
         end([str(error)], Exit.UNREACHABLE)
     rows = fleet.rows_of(known, fleet.now())

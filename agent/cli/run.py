@@ -11,7 +11,7 @@ import typer
 from agent import daemon, logs
 from agent.admin.server import AdminServer
 from agent.cli.configuration import ConfigFile, configuration, end, local_server, read
-from agent.config import Config, listen_address
+from agent.config import Config
 from agent.doors import DOORS
 from agent.inputs import make_inputs
 from agent.intake import Input
@@ -73,4 +73,4 @@ class _Files:
 
 
 def _admin(config: Config, metrics: Metrics) -> AdminServer:
-    return AdminServer(listen_address(config.admin.listen), metrics, dict, lambda: (False, ""))
+    return AdminServer(config.admin, metrics, dict, lambda: (False, ""))

@@ -62,7 +62,7 @@ def _look(settings: Config, links: bool) -> dict[str, Any]:
     """The status; with `links`, the rows of all mirrors and sources under `lags`. Raises `AskError`."""
     from agent.looking.asking import status_of
 
-    status = status_of(settings.admin.listen)
+    status = status_of(settings.admin)
     if links:
         from agent.looking.links import gather
 

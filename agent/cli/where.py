@@ -134,7 +134,7 @@ def _leaf(settings: Config, domain: str) -> Leaf | None:
     from agent.looking.whereabouts import Leaf
 
     try:
-        status = status_of(settings.admin.listen)
+        status = status_of(settings.admin)
     except AskError as error:
         raise LookupError(f"what {domain} still holds: {error}") from None
     if status["role"] == "leaf":

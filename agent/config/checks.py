@@ -9,6 +9,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from agent import contract
+from agent.access import is_loopback
 from agent.config.aggregates import aggregates
 from agent.config.link_checks import check_links
 from agent.config.mqtt_checks import check_mqtt
@@ -40,6 +41,7 @@ def check(config: Config, *, here: bool = True) -> Iterator[Problem]:
     yield from _members(config)
     yield from _hub_streams(config)
     yield from _addresses(config)
+    yield from _admin(config)
     yield from check_links(config)
     yield from check_mqtt(config, here=here)
     yield from check_rules(config)
@@ -239,6 +241,23 @@ def _addresses(config: Config) -> Iterator[Problem]:
             if port and port == its_port and (host == its_host or {host, its_host} & EVERYWHERE):
                 yield Problem(key, f"port {port} is also that of {other}", "give one of them another port")
         taken.append((key, host, port))
+
+
+def _admin(config: Config) -> Iterator[Problem]:
+    admin = config.admin
+    if (admin.tls_cert is None) != (admin.tls_key is None):
+        missing = "tls_key" if admin.tls_key is None else "tls_cert"
+        yield Problem(f"admin.{missing}", "is missing", "give both tls_cert and tls_key, or none")
+    try:
+        host = listen_address(admin.listen)[0]
+    except ValueError:
+        return  # said of its address
+    if admin.token_file is None and not is_loopback(host):
+        yield Problem(
+            "admin.listen",
+            f'"{admin.listen}" is for other machines too, and whoever reaches it would be told all',
+            "give it a token_file (and tls_cert and tls_key), or listen on 127.0.0.1",
+        )
 
 
 def _sizes(config: Config) -> Iterator[Problem]:

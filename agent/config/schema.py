@@ -177,9 +177,13 @@ class Publish(Struct, forbid_unknown_fields=True):
 
 
 class Admin(Struct, forbid_unknown_fields=True):
-    """The HTTP server of /metrics, /healthz, /readyz and /status."""
+    """The HTTP server of /metrics, /healthz, /readyz and /status, and at the hub /fleet. With a `token_file`
+    only who shows the token is answered, with `tls_cert` and `tls_key` it speaks TLS."""
 
     listen: str = "127.0.0.1:9464"
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    token_file: Path | None = None
 
 
 class LeafMember(Struct, forbid_unknown_fields=True):

@@ -8,6 +8,9 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 
+from agent.access import AccessError
+from agent.admin.dial import dial
+from agent.config import Admin
 from agent.contract import Exit
 from agent.doctor.finding import Finding, failure, ok, warning
 from agent.link.states import LinkState
@@ -36,12 +39,19 @@ _REMEDIES: Final[Mapping[str, str]] = {
 _WAIT: Final = "wait; it ends by itself"
 
 
-async def ask(listen: str) -> Mapping[str, Any] | str:
+async def ask(admin: Admin) -> Mapping[str, Any] | str:
     """What `/status` answers, or why there is no answer."""
-    url = f"http://{listen}/status"
+    try:
+        how = dial(admin)
+    except AccessError as error:
+        return f"the agent's admin server cannot be asked: [admin] {error}"
+    url = how.url
     limit = aiohttp.ClientTimeout(total=_SECONDS)
     try:
-        async with aiohttp.ClientSession(timeout=limit) as session, session.get(url) as answer:
+        async with (
+            aiohttp.ClientSession(timeout=limit, headers=how.headers) as session,
+            session.get(url, ssl=how.tls or True) as answer,
+        ):
             found = msgspec.json.decode(await answer.content.read(_LARGEST), type=dict[str, Any])
             return found if "role" in found else f"what answers at {url} is no agent"
     except (aiohttp.ClientError, OSError, TimeoutError) as error:

@@ -38,7 +38,7 @@ async def online(config: Config, path: Path, in_the_way: InTheWay) -> list[Findi
     """All that can be said."""
     now = machine.right_now()
     async with asyncio.TaskGroup() as group:
-        status = group.create_task(agent_status.ask(config.admin.listen))
+        status = group.create_task(agent_status.ask(config.admin))
         own = group.create_task(here.look(config))
         there = group.create_task(_look_there(config))
         devices = group.create_task(_look_at_devices(config))

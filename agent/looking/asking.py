@@ -11,6 +11,10 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from agent.access import AccessError
+from agent.admin.dial import Dial, dial
+from agent.config import Admin
+
 SECONDS: Final = 5.0
 _MAX_BYTES: Final = 64 * 1024**2
 """A hub with 2,000 leaves answers about two."""
@@ -91,12 +95,16 @@ class _Hub(msgspec.Struct):
 _FORMS: Final = {"leaf": _Leaf, "hub": _Hub}
 
 
-def status_of(listen: str) -> dict[str, Any]:
+def status_of(admin: Admin) -> dict[str, Any]:
     """What the agent that listens there answers to `/status`, checked as far as the commands rely on it.
     Raises `AskError`."""
-    url = f"http://{listen}/status"
     try:
-        status = json.loads(_read(url))
+        how = dial(admin)
+    except AccessError as error:
+        raise AskError(f"the agent's admin server cannot be asked: [admin] {error}") from None
+    url = how.url
+    try:
+        status = json.loads(_read(how))
     except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
         if isinstance(error, urllib.error.HTTPError):
             error.close()
@@ -122,13 +130,15 @@ def checked(status: Any, url: str) -> dict[str, Any]:
     )
 
 
-def _read(url: str) -> bytes:
+def _read(how: Dial) -> bytes:
     # Only loopback and the configured address are ever asked: no proxy of the environment, no redirect.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Stay())
+    tls = urllib.request.HTTPSHandler(context=how.tls)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Stay(), tls)
+    request = urllib.request.Request(how.url, headers=how.headers)  # noqa: S310 - http or https
     deadline = time.monotonic() + SECONDS
     parts: list[bytes] = []
     size = 0
-    with opener.open(url, timeout=SECONDS) as answer:
+    with opener.open(request, timeout=SECONDS) as answer:
         while piece := answer.read1(_PIECE):
             parts.append(piece)
             size += len(piece)

@@ -49,7 +49,7 @@ async def take_in(config: Config) -> dict[str, Any] | None:
 def fleet_of(config: Config) -> dict[str, Any]:
     """What the hub's agent says of the fleet; empty where it does not answer."""
     try:
-        return dict(status_of(config.admin.listen).get("fleet", {}))
+        return dict(status_of(config.admin).get("fleet", {}))
     except AskError:
         return {}
 

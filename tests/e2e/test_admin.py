@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gc
 import json
 import socket
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -19,7 +22,11 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from agent.admin import server as admin
 from agent.admin.fleet import FleetPages
 from agent.admin.server import AdminServer
+from agent.config import Admin
+from agent.doctor import agent_status
+from agent.looking.asking import AskError, status_of
 from agent.metrics import Metrics
+from tests.certificates import self_signed
 from tests.servers import until
 
 
@@ -31,14 +38,19 @@ class Agent:
         self.ready = (True, "the local stream takes readings")
 
     def status(self) -> Mapping[str, Any]:
-        return {"domain": "edge-1", "link": {"linked": True}, "inputs": ["http"]}
+        link = {"linked": True, "state": "flowing", "sentence": "data flows", "attention": False}
+        return {"role": "leaf", "domain": "edge-1", "link": link, "classes": {}, "links": []}
 
 
 @asynccontextmanager
 async def serving(
-    agent: Agent, host: str = "127.0.0.1", fleet: FleetPages | None = None
+    agent: Agent,
+    host: str = "127.0.0.1",
+    fleet: FleetPages | None = None,
+    access: Mapping[str, Path] | None = None,
 ) -> AsyncIterator[AdminServer]:
-    server = AdminServer((host, 0), agent.metrics, agent.status, lambda: agent.ready, fleet)
+    settings = Admin(f"{host}:0", **access or {})
+    server = AdminServer(settings, agent.metrics, agent.status, lambda: agent.ready, fleet)
     stopping = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         group.create_task(server.run(stopping))
@@ -100,7 +112,7 @@ async def test_status_is_json(port: int) -> None:
     status, text, headers = await ask(port, "/status")
     assert status == 200
     assert headers["Content-Type"].startswith("application/json")
-    assert json.loads(text)["link"] == {"linked": True}
+    assert json.loads(text)["link"]["linked"] is True
 
 
 @pytest.mark.parametrize(
@@ -201,16 +213,84 @@ async def test_it_ends_while_a_connection_is_held(agent: Agent) -> None:
 def test_a_port_that_is_taken_is_named_before_the_start(agent: Agent) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = taken.getsockname()
-        problems = AdminServer(address, agent.metrics, dict, lambda: agent.ready).check()
+        settings = Admin(f"127.0.0.1:{address[1]}")
+        problems = AdminServer(settings, agent.metrics, dict, lambda: agent.ready).check()
     assert problems == [
         f"admin.listen: 127.0.0.1:{address[1]} is taken by another program; stop it or choose another port"
     ]
 
 
 def test_an_address_of_another_machine_is_named_before_the_start(agent: Agent) -> None:
-    problems = AdminServer(("192.0.2.1", 9464), agent.metrics, dict, lambda: agent.ready).check()
+    problems = AdminServer(Admin("192.0.2.1:9464"), agent.metrics, dict, lambda: agent.ready).check()
     assert "cannot be listened on" in problems[0]
 
 
 def test_a_free_port_is_no_problem(agent: Agent) -> None:
-    assert AdminServer(("127.0.0.1", 0), agent.metrics, dict, lambda: agent.ready).check() == []
+    assert AdminServer(Admin("127.0.0.1:0"), agent.metrics, dict, lambda: agent.ready).check() == []
+
+
+TOKEN = "s3cret-token"
+
+
+@pytest.fixture
+def access(tmp_path: Path) -> dict[str, Path]:
+    token = tmp_path / "admin.token"
+    token.write_text(TOKEN + "\n")
+    token.chmod(0o600)
+    cert, key = self_signed(tmp_path)
+    return {"token_file": token, "tls_cert": cert, "tls_key": key}
+
+
+async def test_other_machines_read_over_tls_with_the_token_and_by_any_name(
+    agent: Agent, access: dict[str, Path]
+) -> None:
+    believed = ssl.create_default_context(cafile=access["tls_cert"])
+
+    async def asked(port: int, path: str, shown: str | None) -> int:
+        headers = {"Host": "hub.plant"} | ({} if shown is None else {"Authorization": shown})
+        async with aiohttp.ClientSession() as session:
+            url = f"https://127.0.0.1:{port}{path}"
+            async with session.get(url, headers=headers, ssl=believed) as answer:
+                if answer.status == 401:
+                    assert answer.headers["WWW-Authenticate"].startswith("Basic ")
+                return answer.status
+
+    async with serving(agent, "0.0.0.0", access=access) as server:
+        port = server.address[1]
+        basic = "Basic " + base64.b64encode(f"anybody:{TOKEN}".encode()).decode()
+        for shown, status in ((None, 401), ("Bearer wrong", 401), (f"Bearer {TOKEN}", 200), (basic, 200)):
+            assert [await asked(port, path, shown) for path in ("/metrics", "/status")] == [status] * 2
+        assert [await asked(port, path, None) for path in ("/healthz", "/readyz", "/x")] == [200, 401, 401]
+        with pytest.raises(aiohttp.ClientError):
+            await ask(port, "/healthz")
+
+
+async def test_the_commands_show_the_token_and_believe_the_certificate_that_is_named_alone(
+    agent: Agent, access: dict[str, Path], tmp_path: Path
+) -> None:
+    async with serving(agent, "0.0.0.0", access=access) as server:
+        named = Admin(f"0.0.0.0:{server.address[1]}", **access)
+        assert (await asyncio.to_thread(status_of, named))["domain"] == "edge-1"
+        asked = await agent_status.ask(named)
+        assert not isinstance(asked, str)
+        assert asked["domain"] == "edge-1"
+
+        (tmp_path / "other").mkdir()
+        named.tls_cert, _ = self_signed(tmp_path / "other")
+        with pytest.raises(AskError, match="certificate verify failed"):
+            await asyncio.to_thread(status_of, named)
+        assert "does not answer" in str(await agent_status.ask(named))
+        access["token_file"].chmod(0o644)
+        with pytest.raises(AskError, match="chmod 600"):
+            await asyncio.to_thread(status_of, named)
+
+
+def test_files_that_cannot_be_used_are_named_before_the_start(
+    agent: Agent, access: dict[str, Path], tmp_path: Path
+) -> None:
+    access["token_file"].chmod(0o644)
+    access["tls_key"].write_text("nonsense")
+    problems = AdminServer(Admin("127.0.0.1:0", **access), agent.metrics, dict, lambda: agent.ready).check()
+    assert [one.partition(": ")[0] for one in problems] == ["admin", "admin"]
+    assert "chmod 600" in problems[0]
+    assert "no certificate chain with its key" in problems[1]

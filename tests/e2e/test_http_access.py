@@ -6,7 +6,6 @@ import asyncio
 import base64
 import logging
 import ssl
-import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from agent.access import is_loopback, shows
 from agent.config import Seconds
 from agent.inputs.http import HttpInput, HttpOptions
 from agent.metrics import Metrics
+from tests.certificates import self_signed
 from tests.served import NDJSON, Core, Served, serving
 
 READING = b'{"ts":1,"device":"d","metric":"m","value":1}\n'
@@ -37,27 +37,7 @@ def token_file(tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A certificate for 127.0.0.1 that signs itself, and its key."""
-    directory = tmp_path_factory.mktemp("tls")
-    cert, key = directory / "cert.pem", directory / "key.pem"
-    subprocess.run(
-        [
-            *(
-                "openssl",
-                "req",
-                "-x509",
-                "-newkey",
-                "ec",
-                "-pkeyopt",
-                "ec_paramgen_curve:prime256v1",
-                "-nodes",
-            ),
-            *("-keyout", str(key), "-out", str(cert), "-days", "2", "-subj", "/CN=petiole"),
-            *("-addext", "subjectAltName=IP:127.0.0.1"),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return cert, key
+    return self_signed(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture

@@ -145,6 +145,8 @@ def test_all_problems_are_told_at_once_each_with_its_key(file: Path) -> None:
         (LEAF + '[[input]]\ntype = "http"\nclass = "fast"', 'input[1].class: there is no class "fast"'),
         (LEAF + '[[input]]\ntype = "http"\n' * 2, 'input[2].name: "http" is there twice'),
         (LEAF + '[[input]]\ntype = "http"\nlisten = "8080"', 'input[1].listen: "8080" is not an address'),
+        (LEAF + '[admin]\nlisten = "0.0.0.0:9464"', "would be told all; give it a token_file"),
+        (LEAF + '[admin]\ntls_cert = "a.pem"', "admin.tls_key: is missing"),
         (LEAF + '[[input]]\ntype = "http"\nlisten = "127.0.0.1:9464"', "port 9464 is also that of admin"),
         (LEAF + '[[input]]\ntype = "http"\nlisten = "0.0.0.0:4222"', "port 4222 is also that of nats.listen"),
         (LEAF + f'[[leaf]]\ndomain = "x"\nkey = "{KEY}"', "leaf: only the hub lets leaves in"),
