@@ -1,5 +1,5 @@
 # `make demo` and `make test` do all of their own set-up.
-.PHONY: help demo test lint types faults bench dist deb test-package clean
+.PHONY: help demo test lint types faults bench dist deb test-package test-deploy clean
 
 BIN := .venv/bin
 # Tests wait more than they work, so there are more processes than cores; those of Spark share one (tests/beside.py).
@@ -13,6 +13,7 @@ help:
 	@echo "make dist    the jobs and their Python, packed for a Spark cluster, in dist/"
 	@echo "make deb     the Debian package of the agent, in dist/"
 	@echo "make test-package  that package in a clean Debian, under systemd (root; a few minutes)"
+	@echo "make test-deploy   what Prometheus says of the metrics and rules (promtool)"
 	@echo "make clean   remove what was built, keep .venv"
 
 .venv/ready: pyproject.toml deploy/prepare.sh
@@ -45,6 +46,9 @@ deb: .venv/ready
 
 test-package: .venv/ready
 	@$(BIN)/python -m pytest --timeout 1800 tests/package
+
+test-deploy: .venv/ready
+	@$(BIN)/python -m pytest tests/deploy
 
 clean:
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
