@@ -1,5 +1,5 @@
 # `make demo` and `make test` do all of their own set-up.
-.PHONY: help demo test lint types faults bench dist deb test-package test-deploy clean
+.PHONY: help demo test lint types faults bench dist deb test-package test-deploy test-browser clean
 
 BIN := .venv/bin
 # Tests wait more than they work, so there are more processes than cores; those of Spark share one (tests/beside.py).
@@ -14,6 +14,7 @@ help:
 	@echo "make deb     the Debian package of the agent, in dist/"
 	@echo "make test-package  that package in a clean Debian, under systemd (root; a few minutes)"
 	@echo "make test-deploy   what Prometheus says of the metrics and rules (promtool)"
+	@echo "make test-browser  the fleet page in a headless Chromium"
 	@echo "make clean   remove what was built, keep .venv"
 
 .venv/ready: pyproject.toml deploy/prepare.sh
@@ -49,6 +50,10 @@ test-package: .venv/ready
 
 test-deploy: .venv/ready
 	@$(BIN)/python -m pytest tests/deploy
+
+# With PICTURES=docs/images it also saves what the documents show.
+test-browser: .venv/ready
+	@$(BIN)/python -m pytest tests/browser
 
 clean:
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -23,13 +23,13 @@ label { display: grid; gap: .15rem; color: var(--dim); font-size: .85rem }
 input, select, button { font: inherit; color: inherit; background: var(--back); border: 1px solid var(--line);
   border-radius: 4px; padding: .3rem .5rem }
 .wide { overflow-x: auto } table { border-collapse: collapse; width: 100% }
-th, td { text-align: left; vertical-align: top; padding: .35rem .7rem .35rem 0;
+th, td { text-align: left; vertical-align: top; padding: .35rem 1.1rem .35rem 0;
   border-bottom: 1px solid var(--line) }
 th { white-space: nowrap; font-weight: 600; font-size: .9rem } tbody tr:hover { background: var(--band) }
 td { overflow-wrap: anywhere }
 .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
 .name { white-space: nowrap }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1.2rem; margin: 0 }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1.2rem; margin: 1rem 0 }
 dt { color: var(--dim) } dd { margin: 0; overflow-wrap: anywhere }
 .flowing { color: var(--good) } .away, .never { color: var(--wait) }
 .trouble, .stopped { color: var(--bad); font-weight: 600 }
