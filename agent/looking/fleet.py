@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -40,7 +40,9 @@ class Row:
 
     def as_json(self) -> dict[str, Any]:
         """A row of `--json`; infinity is the text "inf", for JSON has no number for it."""
-        return asdict(self) | {"loss": "inf" if self.loss == math.inf else self.loss}
+        # Not asdict: it copies every class of every leaf, half a second for 2,000.
+        row = {one.name: getattr(self, one.name) for one in fields(self)}
+        return row | {"loss": "inf" if self.loss == math.inf else self.loss}
 
 
 def rows_of(fleet: Mapping[str, Any], now: datetime) -> list[Row]:
