@@ -11,6 +11,7 @@ import hashlib
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -45,8 +46,8 @@ def main() -> None:
     print(package(given.to, given.version))
 
 
-def package(to: Path, version: str) -> Path:
-    """Make the package in a directory and return its path."""
+def package(to: Path, version: str, packing: Sequence[str] = ("-Zxz",)) -> Path:
+    """Make the package in a directory, packed as dpkg-deb is told, and return its path."""
     to.mkdir(parents=True, exist_ok=True)
     root = ROOT / "build" / "deb"
     shutil.rmtree(root, ignore_errors=True)
@@ -56,7 +57,7 @@ def package(to: Path, version: str) -> Path:
     architecture = _said("dpkg", "--print-architecture")
     _control(root, version, architecture)
     path = to / f"petiole_{version}_{architecture}.deb"
-    _run("dpkg-deb", "--root-owner-group", "-Zxz", "-z3", "--build", str(root), str(path))
+    _run("dpkg-deb", "--root-owner-group", *packing, "--build", str(root), str(path))
     shutil.rmtree(root)
     return path
 
