@@ -55,7 +55,7 @@ def command(
     now = datetime.now(UTC)
     seen, unseen, failed = Seen(), list[str](), False
     try:
-        seen.leaf = _leaf(settings, domain)
+        seen.leaf = _leaf(settings, domain, unseen)
     except LookupError as error:
         unseen.append(str(error))
         failed = True
@@ -127,9 +127,9 @@ def _check(settings: Config, domain: str, lake: str | None, device: str | None, 
         end(problems)
 
 
-def _leaf(settings: Config, domain: str) -> Leaf | None:
-    """The leaf as the agent that is asked knows it, None where that knows none. Raises `LookupError` when it
-    does not answer."""
+def _leaf(settings: Config, domain: str, unseen: list[str]) -> Leaf | None:
+    """The leaf as the agent that is asked knows it, None where that knows none; what that has not heard of it
+    is named in `unseen`. Raises `LookupError` when it does not answer."""
     from agent.looking.asking import AskError, status_of
     from agent.looking.whereabouts import Leaf
 
@@ -150,6 +150,11 @@ def _leaf(settings: Config, domain: str) -> Leaf | None:
     if known is None:
         return None
     classes = known.get("classes", {})
+    unseen += [
+        f"what {domain} still holds of class {cls}: it has not announced since the hub's agent began"
+        for cls, one in sorted(classes.items())
+        if one["last"] is None
+    ]
     return Leaf(
         known["state"],
         {cls: one["ledger"] for cls, one in classes.items() if one.get("ledger")},

@@ -57,7 +57,11 @@ class Jobs:
         """What the audit finds."""
         report = self._directory / "audit.json"
         code, printed = await self._submit(
-            "audit", _job("audit"), "--lake", self._lake, "--json", str(report), accept=(Exit.WELL, Exit.LOSS)
+            "audit",
+            _job("audit"),
+            *self._server,
+            *("--lake", self._lake, "--json", str(report)),
+            accept=(Exit.WELL, Exit.LOSS),
         )
         discarded: dict[str, int] = {}
         for row in json.loads(report.read_text())["rows"]:
