@@ -1,5 +1,5 @@
 # `make demo` and `make test` do all of their own set-up.
-.PHONY: help demo test lint types faults bench dist deb reference test-package test-deploy test-browser clean
+.PHONY: help demo test lint types faults bench dist deb reference dashboards test-package test-deploy test-browser clean
 
 BIN := .venv/bin
 # Tests wait more than they work, so there are more processes than cores; those of Spark share one (tests/beside.py).
@@ -13,6 +13,7 @@ help:
 	@echo "make dist    the jobs and their Python, packed for a Spark cluster, in dist/"
 	@echo "make deb     the Debian package of the agent, in dist/"
 	@echo "make reference  docs/configuration.md, from the types of the configuration"
+	@echo "make dashboards  the Grafana dashboards, from their description in deploy/dashboards/"
 	@echo "make test-package  that package in a clean Debian, under systemd (root; a few minutes)"
 	@echo "make test-deploy   what Prometheus says of the metrics and rules (promtool)"
 	@echo "make test-browser  the fleet page in a headless Chromium"
@@ -48,6 +49,9 @@ deb: .venv/ready
 
 reference: .venv/ready
 	@$(BIN)/python -m deploy.reference
+
+dashboards: .venv/ready
+	@$(BIN)/python -m deploy.dashboards
 
 test-package: .venv/ready
 	@$(BIN)/python -m pytest --timeout 1800 tests/package

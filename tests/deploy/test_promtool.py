@@ -1,7 +1,8 @@
-"""What Prometheus itself says of our metrics, alert rules and its configuration in the documents."""
+"""What Prometheus itself says of our metrics, rules, dashboards and its configuration in the documents."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,6 +12,8 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 
 from agent.metrics import Metrics
+from deploy.dashboards.__main__ import DASHBOARDS
+from deploy.dashboards.model import Dashboard
 
 ROOT = Path(__file__).parents[2]
 RULES = sorted((ROOT / "deploy" / "prometheus").glob("*.rules.yml"))
@@ -43,6 +46,22 @@ def test_it_would_have_no_metric_otherwise(promtool: str) -> None:
 @pytest.mark.parametrize("rules", RULES, ids=lambda path: path.name)
 def test_it_reads_our_alert_rules(promtool: str, rules: Path) -> None:
     assert says(promtool, "check", "rules", "--lint=all", "--lint-fatal", str(rules)) == ""
+
+
+@pytest.mark.parametrize("board", DASHBOARDS.values(), ids=DASHBOARDS.keys())
+def test_it_reads_every_query_of_our_dashboards(promtool: str, board: Dashboard, tmp_path: Path) -> None:
+    def rules(expressions: list[str]) -> str:
+        """A rule file that records each; JSON is YAML too."""
+        named = [{"record": f"query_{place}", "expr": one} for place, one in enumerate(expressions)]
+        path = tmp_path / "queries.rules.yml"
+        path.write_text(json.dumps({"groups": [{"name": "queries", "rules": named}]}))
+        return says(promtool, "check", "rules", str(path))
+
+    asked = [query.expression for panel in board.panels() for query in panel.queries]
+    # Grafana puts these in; the other variables stand within quotes.
+    given = [one.replace("$__rate_interval", "2m").replace("$__range", "6h") for one in asked]
+    assert rules(given) == ""
+    assert "parse error" in rules([*given, "sum by petiole_linked"])
 
 
 def test_it_reads_the_scrape_configuration_of_the_documents(promtool: str, tmp_path: Path) -> None:

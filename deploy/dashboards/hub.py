@@ -1,0 +1,90 @@
+"""The dashboard of the hub."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from deploy.dashboards.model import Dashboard, Kind, Panel, Query, Row, Unit, Words
+from deploy.dashboards.queries import DOMAINS, HERE, agents, flag, rate
+
+HUB: Final = Dashboard(
+    "petiole-hub",
+    "Petiole: the hub",
+    "The registrar and the aggregates: do the leaves arrive, and does Spark take their data away?",
+    [DOMAINS, agents("petiole_fleet_leaves")],
+    [
+        Row(
+            "Is it arriving?",
+            [
+                flag("NATS server", "petiole_connected", Words("answers", "away")),
+                flag("Store", "petiole_server_trouble", Words("does not store", "stores", good=0)),
+                flag("Acknowledged is synced", "petiole_server_synced", Words("yes", "no")),
+                Panel(
+                    "Leaves linked",
+                    [Query(f"petiole_fleet_linked_leaves{HERE} / petiole_fleet_leaves{HERE}")],
+                    kind=Kind.VALUE,
+                    unit=Unit.SHARE,
+                    width=4,
+                    height=4,
+                ),
+                Panel(
+                    "Leaves",
+                    [
+                        Query("petiole_fleet_leaves" + HERE, "known"),
+                        Query("petiole_fleet_linked_leaves" + HERE, "linked"),
+                    ],
+                    "Linked falling by many at once: the fault is on the hub's side.",
+                ),
+            ],
+        ),
+        Row(
+            "Aggregates and time to full",
+            [
+                Panel("Messages", [Query("petiole_aggregate_messages" + HERE, "{{stream}}")]),
+                Panel(
+                    "Size",
+                    [Query("petiole_aggregate_bytes" + HERE, "{{stream}}")],
+                    "When an aggregate is full the leaves wait, and their own streams fill next.",
+                    unit=Unit.BYTES,
+                ),
+                Panel(
+                    "Time to full",
+                    [Query(f"petiole_hub_seconds_to_full{HERE} < Inf", "{{stream}}")],
+                    "Were nothing more committed. No line: nothing comes in.",
+                    unit=Unit.SECONDS,
+                    alarm=3600,
+                    alarm_below=True,
+                ),
+                Panel(
+                    "Since Spark last committed",
+                    [Query("petiole_hub_seconds_since_commit" + HERE, "{{stream}}")],
+                    "Longer than the interval of ingest: the job does not run.",
+                    unit=Unit.SECONDS,
+                ),
+                Panel(
+                    "Committed and purged, messages a second",
+                    [Query(rate("petiole_aggregate_purged_messages_total"), "{{stream}}")],
+                ),
+            ],
+        ),
+        Row(
+            "Leaves and links",
+            [
+                Panel(
+                    "Announcements a second",
+                    [Query(rate("petiole_announcements_total", "outcome"), "{{outcome}}")],
+                    "Refusals: a leaf with a wrong key or domain, or two machines with one domain.",
+                ),
+                Panel(
+                    "Sources added again",
+                    [Query(f"increase(petiole_source_readds_total{HERE}[1h])", "in an hour")],
+                    "Lasting: a link that flaps.",
+                ),
+                Panel(
+                    "Reconnects to the server",
+                    [Query(f"increase(petiole_reconnects_total{HERE}[1h])", "in an hour")],
+                ),
+            ],
+        ),
+    ],
+)
