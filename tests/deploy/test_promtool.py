@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -17,6 +18,7 @@ from deploy.dashboards.model import Dashboard
 
 ROOT = Path(__file__).parents[2]
 RULES = sorted((ROOT / "deploy" / "prometheus").glob("*.rules.yml"))
+COURSES = sorted(Path(__file__).parent.glob("*.test.yml"))
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +50,18 @@ def test_it_reads_our_alert_rules(promtool: str, rules: Path) -> None:
     assert says(promtool, "check", "rules", "--lint=all", "--lint-fatal", str(rules)) == ""
 
 
+@pytest.mark.parametrize("course", COURSES, ids=lambda path: path.name)
+def test_alarms_are_given_when_they_should_be_and_else_not(promtool: str, course: Path) -> None:
+    assert says(promtool, "test", "rules", str(course)) == ""
+
+
+def test_every_alert_is_given_and_not_given_in_some_course() -> None:
+    alerts = {name for path in RULES for name in re.findall(r"- alert: (\w+)", path.read_text())}
+    tried = [one for path in COURSES for one in path.read_text().split("- alertname: ")[1:]]
+    assert alerts == {one.split()[0] for one in tried if "exp_labels" in one}
+    assert alerts == {one.split()[0] for one in tried if "exp_alerts: []" in one}
+
+
 @pytest.mark.parametrize("board", DASHBOARDS.values(), ids=DASHBOARDS.keys())
 def test_it_reads_every_query_of_our_dashboards(promtool: str, board: Dashboard, tmp_path: Path) -> None:
     def rules(expressions: list[str]) -> str:
@@ -62,6 +76,54 @@ def test_it_reads_every_query_of_our_dashboards(promtool: str, board: Dashboard,
     given = [one.replace("$__rate_interval", "2m").replace("$__range", "6h") for one in asked]
     assert rules(given) == ""
     assert "parse error" in rules([*given, "sum by petiole_linked"])
+
+
+def test_queries_of_the_dashboards_answer_what_their_panels_say(promtool: str, tmp_path: Path) -> None:
+    def query(board: str, title: str) -> str:
+        panels = [panel for panel in DASHBOARDS[board].panels() if panel.title == title]
+        return (
+            panels[0]
+            .queries[0]
+            .expression.replace("$__range", "30m")
+            .replace("$domain", ".*")
+            .replace('=~"$instance"', '=~".*"')
+            .replace("$instance", "edge-1")
+        )
+
+    def answer(board: str, title: str, value: float, labels: str = "") -> dict[str, object]:
+        samples = [{"labels": labels or "{}", "value": value}]
+        return {"expr": query(board, title), "eval_time": "60m", "exp_samples": samples}
+
+    def course(first: int) -> str:
+        series = {
+            # The hub's agent has it too, and it is no leaf.
+            'petiole_linked{instance="hub"}': "0x60",
+            'petiole_fleet_leaves{instance="hub"}': "3x60",
+            'petiole_linked{instance="edge-1"}': "1x60",
+            'petiole_linked{instance="edge-2", domain="edge-2"}': "0x60",
+            'petiole_seconds_to_loss{instance="edge-1", class="normal"}': "Inf+0x60",
+            'petiole_seconds_to_loss{instance="edge-2", class="normal"}': "600x60",
+            'petiole_discarded_readings_total{instance="edge-1", class="bulk", reason="purged"}': "_x40 7x20",
+            'petiole_epochs_total{instance="edge-1", class="bulk", reason="hub_lost"}': "5x60",
+        }
+        test = {
+            "interval": "1m",
+            "input_series": [{"series": name, "values": values} for name, values in series.items()],
+            "promql_expr_test": [
+                answer("fleet.json", "Leaves scraped", 2),
+                answer("fleet.json", "Leaves that are not linked", 1),
+                answer("fleet.json", "Servers that do not store", 0),
+                answer("fleet.json", "Soonest loss", 600),
+                answer("leaf.json", "Discarded readings", first, '{class="bulk", reason="purged"}'),
+                answer("leaf.json", "New epochs", 0, '{class="bulk", reason="hub_lost"}'),
+            ],
+        }
+        path = tmp_path / "queries.test.yml"
+        path.write_text(json.dumps({"evaluation_interval": "1m", "tests": [test]}))
+        return says(promtool, "test", "rules", str(path))
+
+    assert course(first=7) == ""
+    assert "purged" in course(first=0)
 
 
 def test_it_reads_the_scrape_configuration_of_the_documents(promtool: str, tmp_path: Path) -> None:
