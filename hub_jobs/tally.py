@@ -90,8 +90,8 @@ def tallied(tables: Tables, said: Said, seen: Seen) -> Tally:
         batches, messages = balance.batches(*parts), balance.messages(*parts)
         left += _name_broken(tables, batches, runs.findings)
         _name_direct(messages, classes.findings)
-        _add_batches(runs, batches)
-        _add_messages(classes, messages)
+        runs.add(batches.runs, batches.run, **batches.counts)
+        classes.add(messages.owners, messages.owner, **messages.counts)
         by_hour += hours.of_batches(batches) + hours.of_messages(messages)
     unnamed = []
     if left:
@@ -103,34 +103,6 @@ def tallied(tables: Tables, said: Said, seen: Seen) -> Tally:
         {(domain, cls): one for (domain, cls), one in classes.arrived()},
         hours.merged(by_hour),
         unnamed,
-    )
-
-
-def _add_batches(runs: _Sums, found: Batches) -> None:
-    alive = ~found.dead
-    runs.add(
-        found.runs,
-        found.run,
-        in_bronze=found.count * alive,
-        pending=found.count * (alive & ~found.refined),
-        in_readings=found.in_readings,
-        quarantined=found.quarantined * alive,
-        dead=found.count * found.dead,
-        missing=found.missing,
-        doubled=found.doubled,
-    )
-
-
-def _add_messages(classes: _Sums, found: Messages) -> None:
-    classes.add(
-        found.owners,
-        found.owner,
-        in_bronze=found.in_bronze,
-        pending=found.pending,
-        in_readings=found.in_readings,
-        quarantined=found.quarantined,
-        missing=np.maximum(found.difference, 0),
-        doubled=np.maximum(-found.difference, 0),
     )
 
 

@@ -50,6 +50,20 @@ class Batches:
         """What is refined and not complete."""
         return self.refined & ~self.complete
 
+    @property
+    def counts(self) -> dict[str, Numbers]:
+        """Readings of each batch by what became of them, as `accounts.Arrived` and `hours.Hour` name it."""
+        alive = ~self.dead
+        return {
+            "in_bronze": self.count * alive,
+            "pending": self.count * (alive & ~self.refined),
+            "in_readings": self.in_readings,
+            "quarantined": self.quarantined * alive,
+            "dead": self.count * self.dead,
+            "missing": self.missing,
+            "doubled": self.doubled,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Messages:
@@ -72,6 +86,18 @@ class Messages:
         """How many are refined and nowhere; less than zero for those that are there more than once."""
         found: Numbers = self.in_bronze - self.pending - self.in_readings - self.quarantined
         return found
+
+    @property
+    def counts(self) -> dict[str, Numbers]:
+        """Messages by what became of them."""
+        return {
+            "in_bronze": self.in_bronze,
+            "pending": self.pending,
+            "in_readings": self.in_readings,
+            "quarantined": self.quarantined,
+            "missing": np.maximum(self.difference, 0),
+            "doubled": np.maximum(-self.difference, 0),
+        }
 
 
 def batches(bronze: Counted, readings: Counted, quarantine: Counted) -> Batches:

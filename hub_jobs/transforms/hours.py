@@ -57,35 +57,13 @@ def of_batches(found: Batches) -> list[Hour]:
     """The counts of batches by the hour."""
     owners = sorted({run[:2] for run in found.runs}, key=str)
     owner = np.array([owners.index(run[:2]) for run in found.runs] or [0])[found.run]
-    alive = ~found.dead
-    return _by_hour(
-        owners,
-        owner,
-        found.moment,
-        in_bronze=found.count * alive,
-        late=found.count * (alive & found.late),
-        pending=found.count * (alive & ~found.refined),
-        in_readings=found.in_readings,
-        quarantined=found.quarantined * alive,
-        dead=found.count * found.dead,
-        missing=found.missing,
-        doubled=found.doubled,
-    )
+    late = found.count * (~found.dead & found.late)
+    return _by_hour(owners, owner, found.moment, late=late, **found.counts)
 
 
 def of_messages(found: Messages) -> list[Hour]:
     """The same of messages that are of no batch; their hour is that of their arrival."""
-    return _by_hour(
-        found.owners,
-        found.owner,
-        found.moment,
-        in_bronze=found.in_bronze,
-        pending=found.pending,
-        in_readings=found.in_readings,
-        quarantined=found.quarantined,
-        missing=np.maximum(found.difference, 0),
-        doubled=np.maximum(-found.difference, 0),
-    )
+    return _by_hour(found.owners, found.owner, found.moment, **found.counts)
 
 
 def _by_hour(owners: Sequence[Names], owner: Numbers, moment: Numbers, **counts: Numbers) -> list[Hour]:
