@@ -251,6 +251,8 @@ async def test_a_stream_that_was_put_back_is_read_again_under_another_name(fleet
     await fleet.at_hub(6)
     assert await fleet.ingest() == Exit.WELL
     await fleet.world.hub.stop()
+    # Whether its last batch comes again depends on whether the hub had told it that it was there.
+    await fleet.world.leaves["edge-1"].stop()
     shutil.rmtree(store)
     shutil.copytree(copy, store)
     await fleet.world.hub.start()
