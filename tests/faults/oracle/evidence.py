@@ -1,0 +1,95 @@
+"""What was found when all had come to rest: the tables, and what the product says of itself. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from agent.contract import Ledger
+
+Run = tuple[str | None, str | None, str | None]
+"""Domain, class and run."""
+
+
+class Row(NamedTuple):
+    """A row of `readings`; times in microseconds since 1970, `place` is the table's `index`."""
+
+    domain: str | None
+    cls: str | None
+    device: str | None
+    metric: str | None
+    value: float | None
+    text: str | None
+    tags: Mapping[str, str]
+    ts_us: int | None
+    ts_source: str | None
+    run: str | None
+    n: int | None
+    place: int | None
+    source_identity: str | None
+    source_seq: int | None
+
+
+class Named(NamedTuple):
+    """A row of `quarantine`. `reading` is the device, life and number of a numbered reading, if its excerpt
+    shows one."""
+
+    domain: str | None
+    cls: str | None
+    reading: tuple[str, int, int] | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What the audit says of a run, in readings; `run` is None for direct messages."""
+
+    domain: str | None
+    cls: str | None
+    run: str | None
+    accepted: int
+    stored: int
+    in_readings: int
+    missing: int
+    doubled: int
+    discarded: int
+    refused: int
+    open_tail: int | None
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Account:
+        """A row of the audit's JSON."""
+        named = {name: row[name] for name in cls.__slots__ if name != "cls"}
+        return cls(cls=row["class"], **named)
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What the audit says; `lost` is its exit code 3."""
+
+    accounts: Sequence[Account]
+    findings: Sequence[str] = ()
+    lost: bool = False
+
+
+@dataclass(slots=True)
+class Metrics:
+    """What one run of an agent counted, by class; `unaccounted` is the worst of all scrapes, `stored` that of
+    the last one, which came when nothing was sent any more."""
+
+    stored: dict[str, float] = field(default_factory=dict)
+    unaccounted: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All of it. `ledgers` holds the newest record of each run, `metrics` those of each run that was asked;
+    `drained_seconds` is how long it took until the hub held all, None where it did not."""
+
+    rows: Sequence[Row]
+    quarantine: Sequence[Named]
+    audit: Audit
+    ledgers: Mapping[Run, Ledger]
+    metrics: Mapping[str, Metrics]
+    drained_seconds: float | None

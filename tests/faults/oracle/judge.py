@@ -1,0 +1,177 @@
+"""What was sent and what was found, both together. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tests.faults.oracle import honesty
+from tests.faults.oracle.evidence import Evidence, Named, Row
+from tests.faults.oracle.journal import Journal, Level, Sent
+from tests.faults.oracle.numbered import LIFE, NUMBER, Series, contents, ranges_text
+from tests.faults.oracle.verdict import Promise, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a case allows. `gone`: the fault destroyed the only copy of readings, or a class discards, so some
+    may be gone if the audit names them. `seconds`: in which the hub must hold all once nothing is sent any
+    more."""
+
+    gone: bool = False
+    seconds: float = 60.0
+
+
+def judge(journal: Journal, found: Evidence, terms: Terms) -> Verdict:
+    """The verdict, with a violation for each series and promise that was broken."""
+    verdict = Verdict(journal.sent, journal.acknowledged)
+    held = _sorted_out(journal, found.rows, verdict)
+    for series, sent in journal.series.items():
+        rows = held.get(series, [])
+        _judge_contents(series, sent, rows, verdict)
+        _judge_repeats(series, rows, verdict)
+        _judge_order(series, rows, verdict)
+    absent = _absent(journal, held, found.quarantine)
+    _judge_conservation(journal, absent, found, terms, verdict)
+    _judge_liveness(found, terms, verdict)
+    honesty.judge(journal, found, verdict, gone=terms.gone)
+    return verdict
+
+
+def _sorted_out(journal: Journal, rows: Sequence[Row], verdict: Verdict) -> Mapping[Series, list[Row]]:
+    """The rows of each series, in the order of the table's key. What was never sent is an invention."""
+    held: dict[Series, list[Row]] = defaultdict(list)
+    invented: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        series, n = _told(row)
+        sent = journal.series.get(series) if series is not None else None
+        if series is not None and sent is not None and 1 <= n <= sent.sent:
+            held[series].append(row)
+        elif row.device != row.domain:  # an agent's own readings are of a device that is called like it
+            invented[f"{row.device} of {row.domain}"].append(row)
+    for whose, some in invented.items():
+        verdict.broken(
+            Promise.NO_INVENTION, f"{len(some)} readings of {whose} were never sent, the first is {some[0]}"
+        )
+    return held
+
+
+def _told(row: Row) -> tuple[Series | None, int]:
+    """Which reading a row says that it is."""
+    life, n = row.tags.get(LIFE, ""), row.tags.get(NUMBER, "")
+    if not (row.domain and row.cls and row.device and life.isdecimal() and n.isdecimal()):
+        return None, 0
+    return Series(row.domain, row.cls, row.device, int(life)), int(n)
+
+
+def _number(row: Row) -> int:
+    return int(row.tags[NUMBER])
+
+
+def _judge_contents(series: Series, sent: Sent, rows: Iterable[Row], verdict: Verdict) -> None:
+    wrong = {_number(row): row for row in rows if not _as_sent(series, sent, row)}
+    if wrong:
+        numbers = ranges_text(list(wrong))
+        verdict.broken(
+            Promise.INTEGRITY,
+            f"readings {numbers} of {series} are not as they were sent, the first is "
+            f"{next(iter(wrong.values()))}",
+        )
+
+
+def _as_sent(series: Series, sent: Sent, row: Row) -> bool:
+    n = _number(row)
+    metric, value = contents(series, n)
+    if isinstance(value, bool):
+        held: tuple[float | None, str | None] = (float(value), "true" if value else "false")
+    elif isinstance(value, str):
+        held = (None, value)
+    else:
+        held = (value, None)
+    return (
+        (row.metric, row.value, row.text) == (metric, *held)
+        and dict(row.tags) == {LIFE: str(series.life), NUMBER: str(n)}
+        and (row.ts_us, row.ts_source) == (sent.ts_us(n), "device")
+    )
+
+
+def _judge_repeats(series: Series, rows: Iterable[Row], verdict: Verdict) -> None:
+    repeated = {n: times for n, times in Counter(map(_number, rows)).items() if times > 1}
+    if repeated:
+        verdict.doubled += sum(repeated.values()) - len(repeated)
+        verdict.broken(
+            Promise.ONCE, f"readings {ranges_text(list(repeated))} of {series} are there more than once"
+        )
+
+
+def _judge_order(series: Series, rows: Iterable[Row], verdict: Verdict) -> None:
+    """What came in batches stands by run, batch and place; what came directly by the source's sequence,
+    which is begun anew with each incarnation of the source."""
+    lines: dict[str, list[tuple[tuple[str, int, int], int]]] = defaultdict(list)
+    for row in rows:
+        if row.run is not None:
+            lines["batches"].append(((row.run, row.n or 0, row.place or 0), _number(row)))
+        else:
+            lines[str(row.source_identity)].append((("", row.source_seq or 0, 0), _number(row)))
+    for line in lines.values():
+        numbers = [n for _, n in sorted(line)]
+        late = [n for before, n in pairwise(numbers) if n < before]
+        if late:
+            verdict.broken(Promise.ORDER, f"readings {ranges_text(late)} of {series} stand after later ones")
+
+
+def _absent(
+    journal: Journal, held: Mapping[Series, list[Row]], quarantine: Sequence[Named]
+) -> Mapping[Series, list[int]]:
+    """Of each series the numbers that were acknowledged and are neither in `readings` nor in
+    `quarantine`."""
+    named = {(one.domain, one.cls, *one.reading) for one in quarantine if one.reading is not None}
+    absent = {}
+    for series, sent in journal.series.items():
+        there = set(map(_number, held.get(series, ())))
+        missing = [n for n in range(1, sent.acknowledged + 1) if n not in there]
+        absent[series] = [n for n in missing if (*series, n) not in named]
+    return absent
+
+
+def _judge_conservation(
+    journal: Journal, absent: Mapping[Series, list[int]], found: Evidence, terms: Terms, verdict: Verdict
+) -> None:
+    levels: dict[tuple[str, str], dict[Series, list[int]]] = defaultdict(dict)
+    for series, numbers in absent.items():
+        if numbers:
+            levels[series.domain, series.cls][series] = numbers
+    for (domain, cls), missing in levels.items():
+        accounts = [one for one in found.audit.accounts if (one.domain, one.cls) == (domain, cls)]
+        named = sum(one.missing + one.discarded for one in accounts)
+        tails = sum((one.open_tail or 0) + one.refused for one in accounts)
+        promised = {
+            series: n for series, n in missing.items() if journal.series[series].level is not Level.ACCEPTED
+        }
+        whole = sum(map(len, promised.values()))
+        verdict.named += min(whole, named)
+        verdict.lost += max(whole - named, 0)
+        said = f"the audit names {named} of class {cls} of {domain}"
+        if whole > named or (whole and not terms.gone):
+            for series, numbers in promised.items():
+                verdict.broken(
+                    Promise.CONSERVATION,
+                    f"{len(numbers)} readings of {series}, acknowledged as stored, are in no table: "
+                    f"{ranges_text(numbers)}; {said}",
+                )
+        lent = sum(map(len, missing.values())) - whole
+        if lent > max(named - whole, 0) + tails:
+            verdict.broken(
+                Promise.CONSERVATION,
+                f"{lent} readings of class {cls} of {domain}, acknowledged as accepted, are in no table; "
+                f"{said} and {tails} in open tails or as refused",
+            )
+
+
+def _judge_liveness(found: Evidence, terms: Terms, verdict: Verdict) -> None:
+    if found.drained_seconds is None:
+        verdict.broken(
+            Promise.LIVENESS, f"the hub did not hold all that the leaves hold within {terms.seconds:.0f} s"
+        )
