@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench.result import Result
+from bench.result import Measured, Result
 
 NAMES = (
     "ingest",
@@ -35,8 +35,9 @@ def main(names: list[str]) -> int:
         return 2
     console = Console()
     for name in names or NAMES:
-        result: Result = importlib.import_module("bench." + name.replace("-", "_")).run()
-        path = result.write(_DIRECTORY)
+        module, measured = importlib.import_module("bench." + name.replace("-", "_")), Measured()
+        result: Result = module.run()
+        path = result.write(_DIRECTORY, measured)
         console.print(_table(result))
         console.print(f"written to {path}")
     return 0

@@ -98,7 +98,8 @@ class Half:
 def run() -> Result:
     """Measure both sizes."""
     rounds = int(os.environ.get("ROUNDS", _ROUNDS))
-    return Result("fleet", [row for size in _SIZES for row in asyncio.run(_size(*size, rounds))])
+    found = [row for size in _SIZES for row in asyncio.run(_size(*size, rounds))]
+    return Result("fleet", found, {"rounds": str(rounds)})
 
 
 async def _size(classes: int, aggregates: int, goal: float, rounds: int) -> list[Row]:

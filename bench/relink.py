@@ -102,7 +102,8 @@ async def _run(rounds: int) -> Result:
                 await bench.retire(CLASSIC)
         for name in [side.name for side in bench.sides]:
             await bench.retire(name)
-    return Result("relink", rows(FAULTS, bench.measured, bench.lost, bench.doubled, bench.way))
+    found = rows(FAULTS, bench.measured, bench.lost, bench.doubled, bench.way)
+    return Result("relink", found, {"rounds": str(rounds)})
 
 
 class Bench:

@@ -1,12 +1,15 @@
-"""The result of a benchmark: rows with their goals, the machine and the versions, as JSON under
-build/bench/."""
+"""The result of a benchmark: rows with their goals, the machine, the versions and how the machine was when it
+was measured, as JSON under build/bench/."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
+import subprocess
+import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -60,14 +63,42 @@ class Row:
         return _rounded(better / worse) if worse else None
 
 
+class Measured:
+    """When a benchmark ran, of which code, and what else the machine did meanwhile. Made just before it
+    begins, so that the load then is that of others."""
+
+    def __init__(self) -> None:
+        self._date = datetime.now(UTC)
+        self._began = time.monotonic()
+        self._load = os.getloadavg()[0]
+        self._stolen = _stolen_seconds()
+        self._commit = _commit()
+
+    def as_json(self) -> dict[str, Any]:
+        """As it stands in the file, when the benchmark has ended. `load_before` and `load_after` are
+        processes that ran or waited for a core, an average of about a minute; `stolen` is the share of all
+        cores that the host gave to others."""
+        seconds = time.monotonic() - self._began
+        stolen = (_stolen_seconds() - self._stolen) / (seconds * (os.cpu_count() or 1))
+        return {
+            "commit": self._commit,
+            "date": self._date.isoformat(timespec="seconds"),
+            "seconds": round(seconds),
+            "load_before": round(self._load, 2),
+            "load_after": round(os.getloadavg()[0], 2),
+            "stolen": round(stolen, 3),
+        }
+
+
 @dataclass(slots=True)
 class Result:
-    """All rows of one benchmark."""
+    """All rows of one benchmark, and how much of it was asked for, as rounds or sizes."""
 
     benchmark: str
     rows: list[Row] = field(default_factory=list)
+    options: dict[str, str] = field(default_factory=dict)
 
-    def write(self, directory: Path) -> Path:
+    def write(self, directory: Path, measured: Measured) -> Path:
         """Write the JSON file and return its path."""
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / f"{self.benchmark}.json"
@@ -80,10 +111,34 @@ class Result:
                 "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             },
             "versions": {"python": platform.python_version(), **_versions()},
+            "measured": measured.as_json(),
+            "options": self.options,
             "rows": [row.as_json() for row in self.rows],
         }
         path.write_text(json.dumps(content, indent=2) + "\n")
         return path
+
+
+def _commit() -> str:
+    """The commit, with `+` where files differ from it; `unknown` outside a repository."""
+    try:
+        commit = _git("rev-parse", "--short=10", "HEAD")
+        return commit + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _git(*arguments: str) -> str:
+    here = Path(__file__).parent
+    return subprocess.run(
+        ["git", *arguments], cwd=here, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def _stolen_seconds() -> float:
+    """Since the machine started (proc(5), `steal`)."""
+    with Path("/proc/stat").open() as stat:
+        return int(stat.readline().split()[8]) / os.sysconf("SC_CLK_TCK")
 
 
 def _versions() -> dict[str, str]:
