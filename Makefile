@@ -1,5 +1,5 @@
 # `make demo` and `make test` do all of their own set-up.
-.PHONY: help demo test lint types faults bench dist deb reference dashboards test-package test-deploy test-browser clean
+.PHONY: help demo test lint types faults bench bench-report dist deb reference dashboards test-package test-deploy test-browser clean
 
 BIN := .venv/bin
 # Tests wait more than they work, so there are more processes than cores; those of Spark share one (tests/beside.py).
@@ -10,6 +10,7 @@ help:
 	@echo "make test    style, types and all tests (about nine minutes)"
 	@echo "make faults  the slow faults, or those of CASE=…; the report is build/faults/report.json"
 	@echo "make bench   every benchmark, or those of NAME=…; results under build/bench/"
+	@echo "make bench-report  keep what was run since in bench/results/, and make docs/benchmarks.md of what is kept"
 	@echo "make dist    the jobs and their Python, packed for a Spark cluster, in dist/"
 	@echo "make deb     the Debian package of the agent, in dist/"
 	@echo "make reference  docs/configuration.md, from the types of the configuration"
@@ -40,6 +41,9 @@ faults: .venv/ready
 
 bench: .venv/ready
 	@$(BIN)/python -m bench $(NAME)
+
+bench-report: .venv/ready
+	@$(BIN)/python -m bench.report
 
 dist: .venv/ready
 	@$(BIN)/python -m deploy.dist

