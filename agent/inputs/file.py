@@ -1,10 +1,5 @@
 """The input `file`: tails files of NDJSON or Influx line protocol through rotations.
 
-<<<<<<< HEAD
-Each batch carries the position behind its lines, so lines and position are stored in one act: an agent that
-is killed goes on exactly there. One batch is in flight; what is refused is handed in again, for the file
-still has it. Lines that are not readings are counted, reported with their place and kept as dead letters.
-=======
 Each batch carries the position behind its lines in all files, so lines and position are stored in one act: an
 agent that is killed goes on exactly there. One batch is in flight, with lines of several files, which take
 turns; what is refused is handed in again, for the files still have it. Lines that are not readings are
