@@ -7,6 +7,7 @@ from typing import Final
 
 NAMES: Final[tuple[str, ...]] = (
     "ingest",
+    "peers",
     "latency",
     "wire",
     "rules",

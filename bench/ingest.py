@@ -3,8 +3,10 @@ server that syncs every message. Beside it, over the same server and in the same
 nats-py that validates the same lines by the same decoder and publishes each as a message of its own, awaited
 and with `publish_async`. The alternative has no HTTP to serve, which is in its favour.
 
-The same for Influx line protocol and for OTLP, and for NDJSON over a Unix socket, which is counted by what is
-stored; there is nothing fair to put beside it.
+The same for Influx line protocol and for OTLP, and for NDJSON over a Unix socket and from a file that is
+there whole, which are counted by what is stored; there is nothing fair to put beside them.
+
+And what syncing costs: readings a second by the wall clock, on two servers alike but for that, in turns.
 """
 
 from __future__ import annotations
@@ -14,19 +16,25 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from pathlib import Path
 
 from bench.agents import DOMAIN, Bench, leaf
+from bench.load import body
+from bench.loading import cpu_seconds, loading, stored
 from bench.result import Against, Result, Row
+from bench.synced import rates
 
 LINES = 500
 CONNECTIONS = 16
 _WARM_SECONDS = 2.0
 _SECONDS = 12.0
 _ALTERNATIVE_SECONDS = 6.0
+_FILE_READINGS = 3_000_000
+_FILE_SECONDS = 120.0
 _GOAL = 1_000_000.0
+_FILE_GOAL = 800_000.0
 _OTHERS_GOAL = 300_000.0
+_SYNCED_GOAL = 0.9
 _OTHERS = {
     "HTTP line protocol, a field a line": "lines-1",
     "HTTP line protocol, ten fields a line": "lines-10",
@@ -42,6 +50,10 @@ otlp = true
 [[input]]
 type = "socket"
 listen = "unix://{directory}/lines.sock"
+
+[[input]]
+type = "file"
+path = "{directory}/readings.ndjson"
 """
 _SOCKETS = 4
 
@@ -56,8 +68,10 @@ def run() -> Result:
         ours, wall = _agent(bench, "ndjson")
         others = {what: _agent(bench, form)[0] for what, form in _OTHERS.items()}
         over_socket = _over_socket(bench)
+        from_file = _from_file(bench)
         awaited = _alternative(bench, "awaited")
         windowed = _alternative(bench, "async")
+    syncing, not_syncing = rates(CONNECTIONS, LINES)
     what = f"HTTP NDJSON, {LINES} readings a request, {CONNECTIONS} connections"
     unit = "readings/CPU-second"
     return Result(
@@ -67,9 +81,23 @@ def run() -> Result:
             Row(what, ours, unit, _GOAL, Against("nats-py, one reading a message, publish_async", windowed)),
             Row(f"{what}: wall clock, load and server on the same cores", wall, "readings/s"),
             Row(f"Unix socket NDJSON, {_SOCKETS} connections", over_socket, unit, _GOAL),
+            Row("NDJSON from a file", from_file, unit, _FILE_GOAL),
             *(
                 Row(f"{other}, {LINES} readings a request", value, unit, _OTHERS_GOAL)
                 for other, value in others.items()
+            ),
+            Row(
+                f"{what}: wall clock, server syncs every message",
+                syncing,
+                "readings/s",
+                None,
+                Against("it syncs each two minutes", not_syncing),
+            ),
+            Row(
+                "stored on a server that syncs, of one that does not",
+                syncing / not_syncing,
+                "of 1",
+                _SYNCED_GOAL,
             ),
         ],
     )
@@ -80,51 +108,45 @@ def _inputs(directory: str) -> str:
     return _INPUTS.replace("{directory}", directory)
 
 
+def _agent(bench: Bench, form: str) -> tuple[float, float]:
+    """Readings a CPU-second of the agent, and readings a second."""
+    with loading(bench.http_port, CONNECTIONS, LINES, form) as load:
+        time.sleep(_WARM_SECONDS)
+        began, before, first = time.monotonic(), cpu_seconds(bench.agent), load.answered()
+        time.sleep(_SECONDS)
+        wall, after, last = time.monotonic() - began, cpu_seconds(bench.agent), load.answered()
+    readings = (last - first) * LINES
+    return readings / (after - before), readings / wall
+
+
 def _over_socket(bench: Bench) -> float:
     """Readings a CPU-second of the agent that came over its Unix socket and are stored."""
     arguments = [str(bench.directory / "lines.sock"), str(_SOCKETS), str(LINES)]
     command = [sys.executable, "-m", "bench.socket_load", *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as load:
         time.sleep(_WARM_SECONDS)
-        before, first = bench.agent.cpu_times(), _stored(bench, "socket")
+        before, first = cpu_seconds(bench.agent), stored(bench.admin_port, "socket")
         time.sleep(_SECONDS)
-        after, last = bench.agent.cpu_times(), _stored(bench, "socket")
+        after, last = cpu_seconds(bench.agent), stored(bench.admin_port, "socket")
         assert load.stdin is not None
         load.stdin.close()
-    return (last - first) / (after.user + after.system - before.user - before.system)
+    return (last - first) / (after - before)
 
 
-def _stored(bench: Bench, name: str) -> float:
-    """How many readings of an input are stored until now."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{bench.admin_port}/metrics", timeout=5) as answer:
-        lines = answer.read().decode().splitlines()
-    wanted = f'petiole_stored_readings_total{{class="normal",input="{name}"}} '
-    return sum(float(line.removeprefix(wanted)) for line in lines if line.startswith(wanted))
-
-
-def _agent(bench: Bench, form: str) -> tuple[float, float]:
-    """Readings a CPU-second of the agent (user and system, all threads), and readings a second. The load is a
-    process of its own."""
-    command = [sys.executable, "-m", "bench.load", str(bench.http_port), str(CONNECTIONS), str(LINES), form]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as load:
-        assert load.stdin is not None
-        assert load.stdout is not None
-        time.sleep(_WARM_SECONDS)
-        began, before, first = time.monotonic(), bench.agent.cpu_times(), _asked(load)
-        time.sleep(_SECONDS)
-        wall, after, last = time.monotonic() - began, bench.agent.cpu_times(), _asked(load)
-        load.stdin.close()
-    readings = (last - first) * LINES
-    return readings / (after.user + after.system - before.user - before.system), readings / wall
-
-
-def _asked(load: subprocess.Popen[str]) -> int:
-    """How many requests the load has seen answered 204 until now."""
-    assert load.stdin is not None
-    assert load.stdout is not None
-    load.stdin.write("\n")
-    load.stdin.flush()
-    return int(load.stdout.readline())
+def _from_file(bench: Bench) -> float:
+    """Readings a CPU-second of the agent from a file that appears whole, until all are stored."""
+    written, path = bench.directory / "writing", bench.directory / "readings.ndjson"
+    pieces = [body(LINES, seed) for seed in range(16)]
+    with written.open("wb") as file:
+        for number in range(_FILE_READINGS // LINES):
+            file.write(pieces[number % len(pieces)])
+    before, deadline = cpu_seconds(bench.agent), time.monotonic() + _FILE_SECONDS
+    written.rename(path)
+    while stored(bench.admin_port, "file") < _FILE_READINGS:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the file is not stored after {_FILE_SECONDS:.0f} s")
+        time.sleep(0.2)
+    return _FILE_READINGS / (cpu_seconds(bench.agent) - before)
 
 
 def _alternative(bench: Bench, mode: str) -> float:

@@ -3,10 +3,13 @@
 Batches of 500 readings, 500 series, 40 sets of tags, values with noise. Cold: both jobs as an operator starts
 them, each a process of its own. Warm: in a session that has done it once. Server, driver and tasks share this
 machine.
+
+`READINGS=1000000 python -m bench spark-ingest` for fewer than five million.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -26,7 +29,7 @@ from hub_jobs.source.wire import Server
 from hub_jobs.tables import open_table
 from hub_jobs.tables.scan import files
 
-READINGS: Final = 5_000_000
+_READINGS: Final = 5_000_000
 _REPEATS: Final = 3
 _STREAM: Final = "TELEMETRY_0"
 _AT_ONCE: Final = 200
@@ -35,7 +38,8 @@ _GOAL_WARM, _GOAL_COLD = 1_300_000, 700_000
 
 def run() -> Result:
     """Fill a stream and bring it into tables, again and again."""
-    shape = lakes.Shape(READINGS, domains=1)
+    readings = int(os.environ.get("READINGS", _READINGS))
+    shape = lakes.Shape(readings, domains=1)
     with hub() as one:
         url = one.url
         fill_from_leaf(one, _STREAM, shape.domain(0), messages(shape))
@@ -56,6 +60,7 @@ def run() -> Result:
             Row("warm: refine alone", shape.readings / of_refine, "readings/s"),
             Row("ingest with nothing to do, its whole process", idle, "s"),
         ],
+        {"readings": str(readings)},
     )
 
 

@@ -1,15 +1,20 @@
-"""Whether the jobs take time in proportion and memory in none: 1, 4 and 16 million readings through `ingest`
-and `refine`, the most memory of each with all of its processes; and a query on 5,000 files before and after
-`maintain`."""
+"""Whether the jobs take time in proportion and memory in none: half a million readings, four and sixteen
+times as many through `ingest` and `refine`, the most memory of each with all their processes; and a query on
+5,000 files before and after `maintain`.
+
+`READINGS=1000000 python -m bench spark-scale` for another number than half a million to begin with.
+"""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Final
@@ -28,8 +33,8 @@ from hub_jobs.tables.scan import files
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_UNIT: Final = 1_000_000
-_SIZES: Final = (1, 4, 16)
+_READINGS: Final = 500_000
+_TIMES: Final = (1, 4, 16)
 _STREAM: Final = "TELEMETRY_0"
 _FILES: Final = 5_000
 _ROWS: Final = 100
@@ -39,28 +44,43 @@ _LOOK_SECONDS: Final = 0.05
 
 def run() -> Result:
     """Measure all of it."""
-    rows: list[Row] = []
-    found = {size: _sized(size * _UNIT) for size in _SIZES}
-    least = found[_SIZES[0]]
-    for size, (seconds, megabytes) in found.items():
-        what = f"{size} million readings through ingest and refine"
+    least = int(os.environ.get("READINGS", _READINGS))
+    found = {}
+    for times in _TIMES:
+        print(f"{times * least:,} readings", flush=True)
+        found[times] = _sized(times * least)
+    rows = []
+    for times, (seconds, megabytes) in found.items():
+        what = f"{times * least / 1e6:g} million readings through ingest and refine"
         rows.append(Row(f"{what}, their whole processes", seconds, "s"))
         rows.append(Row(f"{what}, the most memory", megabytes, "MB"))
-    most = found[_SIZES[-1]]
-    # Both pay for the start of their processes: what counts is what fifteen million more take.
-    first, last = (found[_SIZES[1]][0] - least[0]) / 3, (most[0] - found[_SIZES[1]][0]) / 12
-    rows.append(Row("a further million between 1 and 4 million", first, "s"))
-    rows.append(
+    return Result("spark-scale", [*rows, *_growth(found, least), *_many_files()], {"readings": str(least)})
+
+
+def _growth(found: dict[int, tuple[float, float]], least: int) -> list[Row]:
+    """What more readings cost. All pay for the start of their processes, so that what counts is what further
+    ones take."""
+    first, middle, last = (found[times] for times in _TIMES)
+    by = [least * (after - before) / 1e6 for before, after in pairwise(_TIMES)]
+    early, late = (middle[0] - first[0]) / by[0], (last[0] - middle[0]) / by[1]
+    return [
         Row(
-            "a further million between 4 and 16 million",
-            last,
+            f"a further million readings between {_TIMES[1]} and {_TIMES[2]} times as many",
+            late,
             "s",
             None,
-            Against("between 1 and 4", first),
-            True,
-        )
-    )
-    return Result("spark-scale", rows + _many_files())
+            Against(f"between {_TIMES[0]} and {_TIMES[1]} times", early),
+            least=True,
+        ),
+        Row(
+            f"the most memory with {_TIMES[2]} times as many",
+            last[1],
+            "MB",
+            None,
+            Against("with the fewest", first[1]),
+            least=True,
+        ),
+    ]
 
 
 def _sized(readings: int) -> tuple[float, float]:
