@@ -4,9 +4,10 @@ no other, for `run` stays for years and the others are to begin at once."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from importlib.metadata import version as version_of
+from pathlib import Path
 from typing import Any, Final
 
 import typer
@@ -67,7 +68,23 @@ def __getattr__(name: str) -> Any:
     return composed()
 
 
+def plain_run(arguments: Sequence[str]) -> Path | None:
+    """The configuration file where these arguments are those that a unit gives `run`, and nothing else."""
+    match arguments:
+        case ["run", "-c" | "--config", path]:
+            return Path(path)
+        case _:
+            return None
+
+
 def main() -> None:
     """The console script's entry point."""
+    # Typer reads arguments by pydantic, 12 MB that an agent would hold for as long as it runs.
+    if (path := plain_run(sys.argv[1:])) is not None:
+        try:
+            import_module("agent.cli.run").command(path)
+        except typer.Exit as ended:
+            sys.exit(ended.exit_code)
+        return
     named = sys.argv[1] if len(sys.argv) > 1 else ""
     composed([named] if named in _COMMANDS else _COMMANDS)()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -38,3 +39,19 @@ def test_a_process_holds_no_other_command_than_its_own() -> None:
 
     held = ended.stdout.splitlines()[-1].split()
     assert held == ["agent.cli.configuration", "agent.cli.main", "agent.cli.run"]
+
+
+def test_an_agent_does_not_hold_what_only_reads_arguments(tmp_path: Path) -> None:
+    config = tmp_path / "petiole.toml"
+    config.write_text('role = "leaf"\nbogus = 1\n')
+    program = (
+        "import sys; from agent.cli.main import main\ntry: main()\nfinally: print('pydantic' in sys.modules)"
+    )
+    ended = [
+        subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True)
+        for arguments in (["run", "-c", str(config)], ["run", f"--config={config}"])
+    ]
+
+    assert [(one.returncode, one.stdout) for one in ended] == [(2, "False\n"), (2, "True\n")]
+    assert ended[0].stderr == ended[1].stderr
+    assert "bogus" in ended[0].stderr
