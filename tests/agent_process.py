@@ -20,6 +20,7 @@ from agent.server.probe import process_of
 
 PETIOLE = str(Path(sys.executable).parent / "petiole")
 WAIT_SECONDS = 30.0
+_LOG_END = 4000
 
 
 class Agent:
@@ -31,14 +32,20 @@ class Agent:
         member.config.write_text(toml)
         self.process: subprocess.Popen[str] | None = None
 
+    @property
+    def log(self) -> Path:
+        """What all its runs have said."""
+        return self.member.directory / "agent.log"
+
     def petiole(self, *command: str) -> subprocess.CompletedProcess[str]:
         arguments = [PETIOLE, *command, "-c", str(self.member.config)]
         return subprocess.run(arguments, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
 
     def start(self) -> None:
-        self.process = subprocess.Popen(
-            [PETIOLE, "run", "-c", str(self.member.config)], stderr=subprocess.DEVNULL, text=True
-        )
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [PETIOLE, "run", "-c", str(self.member.config)], stderr=log, text=True
+            )
         wait_for(lambda: self.status_of("/readyz") == 200, "the agent is ready")
 
     def end(self, number: signal.Signals) -> int:
@@ -51,7 +58,7 @@ class Agent:
 
     def status_of(self, path: str) -> int | None:
         try:
-            with urllib.request.urlopen(self.member.admin_url + path, timeout=5) as answer:
+            with urllib.request.urlopen(self.member.admin_url + path, timeout=WAIT_SECONDS) as answer:
                 return int(answer.status)
         except urllib.error.HTTPError as refusal:
             return refusal.code
@@ -59,20 +66,33 @@ class Agent:
             return None
 
     def status(self) -> dict[str, Any]:
-        with urllib.request.urlopen(self.member.admin_url + "/status", timeout=5) as answer:
-            found: dict[str, Any] = json.load(answer)
+        found: dict[str, Any] = json.loads(self._read("/status"))
         return found
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of all samples of a metric that have these labels."""
-        with urllib.request.urlopen(self.member.admin_url + "/metrics", timeout=5) as answer:
-            families = list(text_string_to_metric_families(answer.read().decode()))
+        families = list(text_string_to_metric_families(self._read("/metrics").decode()))
         return sum(
             sample.value
             for family in families
             for sample in family.samples
             if sample.name == name and labels.items() <= sample.labels.items()
         )
+
+    def _read(self, path: str) -> bytes:
+        try:
+            with urllib.request.urlopen(self.member.admin_url + path, timeout=WAIT_SECONDS) as answer:
+                body: bytes = answer.read()
+        except OSError as error:
+            ended = self.process is not None and self.process.poll() is not None
+            state = "has ended" if ended else "runs"
+            raise AssertionError(
+                f"{path}: {error}; the agent {state}, its log ends: {self._said()}"
+            ) from error
+        return body
+
+    def _said(self) -> str:
+        return self.log.read_text()[-_LOG_END:] if self.log.exists() else ""
 
     def post(self, body: bytes, key: str) -> int:
         request = urllib.request.Request(

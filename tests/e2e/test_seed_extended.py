@@ -13,11 +13,13 @@ import pytest
 import pytest_asyncio
 from nats.aio.client import Client
 
+from agent.contract import api_prefix
 from agent.demo.ports import free_port
 from agent.demo.proxy import Proxy
 from agent.jetstream import ApiError, JetStreamError
 from tests.e2e.configured import ConfiguredServer
 from tests.e2e.seed_servers import ACCOUNTS, Clients, answers, configured, remote
+from tests.patient import PatientJetStream
 from tests.servers import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -32,6 +34,10 @@ class Extended(Clients):
     def __init__(self, hubs: list[ConfiguredServer], leaf: ConfiguredServer, proxy: Proxy) -> None:
         super().__init__({one.name: one for one in [*hubs, leaf]})
         self.proxy = proxy
+
+    async def js(self, server: str, domain: str = "", *, user: str = "acc") -> PatientJetStream:
+        prefix = api_prefix(domain) if domain else "$JS.API"
+        return PatientJetStream(await self.connect(server, user), prefix)
 
     async def size(self, size: int) -> None:
         """Return when so many servers are one JetStream, with a leader."""
