@@ -128,10 +128,12 @@ def _resume(consumer: ConsumerSeen | None) -> tuple[Action, ...]:
 
 
 def _repair(memory: Memory, due: NewEpoch, seen: Seen, compared: Compared | None) -> Decision:
-    waited = seen.now - memory.due_since
     paused = _keep_paused(seen.consumer)
     if seen.now < seen.may_repair_at:
+        # The hub is asked when the repair may begin, and has its whole time to answer then.
+        memory = replace(memory, due_since=seen.now)
         return Decision(LinkState.POSTPONED, memory, paused, due.sentence())
+    waited = seen.now - memory.due_since
     drained = seen.consumer is None or not seen.consumer.in_flight or waited > DRAIN_WITHIN
     if paused or not drained:
         return Decision(LinkState.REPAIRING, memory, paused, due.sentence())

@@ -288,6 +288,16 @@ def test_a_repair_that_is_due_outlives_a_lost_link() -> None:
     assert after(lost, 5, seen(link=back, consumer=PAUSED)).actions == (Ask(),)
 
 
+def test_a_repair_that_had_to_wait_asks_the_hub_when_it_may_begin() -> None:
+    gone = seen(consumer=None)
+    postponed = decide(KNOWN, replace(gone, may_repair_at=NOW + 10))
+    assert after(postponed, 9, replace(gone, may_repair_at=NOW + 10)).state is LinkState.POSTPONED
+    begins = after(after(postponed, 9, replace(gone, may_repair_at=NOW + 10)), 10, gone)
+    assert begins.actions == (Ask(),)
+    fresh = replace(gone, compared=replace(SAID, asked=NOW + 11))
+    assert after(begins, 12, fresh).actions == (Repair(GONE),)
+
+
 def test_every_state_has_a_sentence_and_the_gravest_counts() -> None:
     assert set(SENTENCES) == set(LinkState)
     assert all(sentence(state, "x") for state in LinkState)
