@@ -1,5 +1,6 @@
 # `make demo` and `make test` do all of their own set-up.
-.PHONY: help demo test lint types faults bench bench-report dist deb reference dashboards test-package test-deploy test-browser clean
+.PHONY: help demo test lint types faults bench bench-report dist deb reference dashboards test-package test-deploy
+.PHONY: test-browser recording clean
 
 BIN := .venv/bin
 # Tests wait more than they work, so there are more processes than cores; those of Spark share one (tests/beside.py).
@@ -18,6 +19,7 @@ help:
 	@echo "make test-package  that package in a clean Debian, under systemd (root; a few minutes)"
 	@echo "make test-deploy   what Prometheus says of the metrics and rules (promtool)"
 	@echo "make test-browser  the fleet page in a headless Chromium"
+	@echo "make recording     the recorded terminal of README.md (two minutes)"
 	@echo "make clean   remove what was built, keep .venv"
 
 .venv/ready: pyproject.toml deploy/prepare.sh
@@ -66,6 +68,10 @@ test-deploy: .venv/ready
 # With PICTURES=docs/images it also saves what the documents show.
 test-browser: .venv/ready
 	@$(BIN)/python -m pytest tests/browser
+
+# The picture of the terminal in README.md, from a run of the demonstration.
+recording: .venv/ready
+	@$(BIN)/python -m deploy.recording docs/images/demo.svg "make demo" $(BIN)/petiole demo
 
 clean:
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
