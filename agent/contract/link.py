@@ -88,7 +88,8 @@ def _commands_wanted(value: Any) -> CommandsWanted:
 @dataclass(frozen=True, slots=True)
 class Announce:
     """What a leaf tells the registrar every ten seconds and at each link-up; `commands` is absent in an agent
-    that has no mirror of its commands."""
+    that has no mirror of its commands. With `repairs` a new epoch is about to begin from the answer, for which
+    what the hub saw a moment ago is too old."""
 
     domain: str
     machine: str
@@ -98,6 +99,7 @@ class Announce:
     checkpoint: Mapping[str, Checkpoint] = field(default_factory=dict)
     clock: str = ""
     commands: CommandsWanted | None = None
+    repairs: bool = False
 
     def encode(self) -> bytes:
         """The announcement as it is requested."""
@@ -162,6 +164,7 @@ def parse_announce(data: bytes | str, domain: str) -> Announce:
         },
         clock=field_of(row, "clock", str, what),
         commands=optional(row, "commands", _commands_wanted),
+        repairs="repairs" in row and field_of(row, "repairs", bool, what),
     )
 
 

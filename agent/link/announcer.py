@@ -55,8 +55,9 @@ class Announcer:
         self._horizon = horizon
         self._ids: dict[tuple[str, int], str] = {}
 
-    async def ask(self, confirmed: Mapping[str, int], link: LinkSeen) -> Said:
-        """Announce; `confirmed` gives each class the sequence up to which the hub is known to hold all.
+    async def ask(self, confirmed: Mapping[str, int], link: LinkSeen, *, repairs: bool) -> Said:
+        """Announce; `confirmed` gives each class the sequence up to which the hub is known to hold all, and
+        `repairs` says whether a new epoch is due.
         Raises `JetStreamError` when the local server does not answer."""
         asked = asyncio.get_running_loop().time()
         epochs = {cls: self._state.current.epochs[cls] for cls in confirmed}
@@ -66,7 +67,7 @@ class Announcer:
             for cls, name in names.items()
         }
         streams = {cls: await self._js.stream_info(name) for cls, name in names.items()}
-        answer = await self._request(streams, epochs, confirmed)
+        answer = await self._request(streams, epochs, confirmed, repairs)
         self._commands.answered(None if isinstance(answer, str) else answer.commands)
         if isinstance(answer, str):
             return Said(silence=answer, streams=streams)
@@ -98,7 +99,11 @@ class Announcer:
         return self._ids[key] == message_id
 
     async def _request(
-        self, streams: Mapping[str, StreamInfo], epochs: Mapping[str, str], confirmed: Mapping[str, int]
+        self,
+        streams: Mapping[str, StreamInfo],
+        epochs: Mapping[str, str],
+        confirmed: Mapping[str, int],
+        repairs: bool,
     ) -> Answer | str:
         announce = Announce(
             domain=self._domain,
@@ -121,6 +126,7 @@ class Announcer:
             checkpoint=self._state.current.checkpoint,
             clock=self._clock(),
             commands=self._commands.wanted(),
+            repairs=repairs,
         )
         try:
             reply = await request(

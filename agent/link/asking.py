@@ -24,7 +24,7 @@ log = structlog.get_logger("link")
 
 class Asker:
     """Announces over the current connection. `take_in(js, announcer, said)` is told what came of each, and
-    `away(js, error)` that the local server did not answer. `refused` is the hub's sentence where it refused
+    `away(js, error)` that the local server did not answer; `repairs` tells whether a new epoch is due. `refused` is the hub's sentence where it refused
     the newest announcement; `silent_since` when it was first asked in vain since its last answer, None while
     it answers."""
 
@@ -35,10 +35,12 @@ class Asker:
         link: Callable[[], LinkSeen],
         take_in: Callable[[JetStream, Announcer, Said], Awaitable[None]],
         away: Callable[[JetStream, JetStreamError], None],
+        repairs: Callable[[], bool],
         seconds: float,
     ) -> None:
         self._board, self._metrics, self._link = board, metrics, link
         self._take_in, self._away, self._seconds = take_in, away, seconds
+        self._repairs = repairs
         self._over: tuple[JetStream, Announcer] | None = None
         self._due = asyncio.Event()
         self._silence = ""
@@ -79,7 +81,7 @@ class Asker:
         """Announce; whether the hub answered."""
         confirmed = {cls: one.confirmed for cls, one in self._board.classes.items()}
         try:
-            said = await announcer.ask(confirmed, self._link())
+            said = await announcer.ask(confirmed, self._link(), repairs=self._repairs())
             if self._over is None or self._over[0] is not js:
                 return True
             self._note(said)

@@ -84,7 +84,9 @@ class Keeper:
         self._new_epoch = new_epoch
         self._js: JetStream | None = None
         self._due = asyncio.Event()
-        self._asker = Asker(board, metrics, self._link, self._take_in, self._away, announce_seconds)
+        self._asker = Asker(
+            board, metrics, self._link, self._take_in, self._away, self._repairs, announce_seconds
+        )
         self._held_until = 0.0
         self._may_repair_at = 0.0
         self._work = {cls: _Work() for cls in classes}
@@ -198,6 +200,9 @@ class Keeper:
             first_in_turn=self._first_in_turn(cls, now - link.since),
             may_repair_at=self._may_repair_at,
         )
+
+    def _repairs(self) -> bool:
+        return any(one.memory.due is not None for one in self._work.values())
 
     def _link(self) -> LinkSeen:
         return self._link_seen() or _UNKNOWN

@@ -91,7 +91,7 @@ class Announcements:
         if missing := sorted(set(streams.values()) - self._aggregates.keepers.keys()):
             return Answer(refused=_NO_AGGREGATE.format(domain=announce.domain, stream=missing[0]))
         changed = await self._take_in(announce, streams, now)
-        fresh = now if changed else linked_at
+        fresh = now if changed or announce.repairs else linked_at
         seen = await self._observe(announce, streams, max(fresh, now - _OBSERVED))
         answers = {cls: await self._class(announce, cls, seen[streams[cls]]) for cls in announce.classes}
         await self._store.save_changed(self._book.leaves[announce.domain], _STORE_EVERY)

@@ -88,6 +88,7 @@ announces = st.builds(
     checkpoint=st.dictionaries(classes, checkpoints, max_size=2),
     clock=words,
     commands=st.none() | st.builds(contract.CommandsWanted, epoch=epochs, last=counts),
+    repairs=st.booleans(),
 )
 answers = st.builds(
     contract.Answer,
