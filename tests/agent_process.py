@@ -19,7 +19,7 @@ from agent.demo.plan import Member
 from agent.server.probe import process_of
 
 PETIOLE = str(Path(sys.executable).parent / "petiole")
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 60.0
 _LOG_END = 4000
 
 

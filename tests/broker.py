@@ -18,7 +18,7 @@ from agent.demo.plan import Member
 from agent.demo.ports import free_port
 from tests.agent_process import wait_for
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 45.0
 _PLACES = ("/usr/sbin", "/usr/local/sbin")
 _PORTS: dict[Path, int] = {}
 

@@ -19,7 +19,7 @@ from agent.link.states import LinkState
 from agent.registrar.service import Registrar
 from tests.agents import CHUNK_DEVICE, CLASS, Agent, Shelf, chunk, leaf_config, shelf
 from tests.e2e.registrar import HubHand, hub_of
-from tests.servers import World, until
+from tests.servers import WAIT_SECONDS, World, until
 from tests.streams import AGGREGATE
 
 QUICK = Publish(linger=Seconds(0.005), drain=Seconds(1.0))
@@ -66,7 +66,7 @@ class Road:
         """The state of the link."""
         return self.agent.leaf.link.board.state
 
-    async def reaches(self, state: LinkState, seconds: float = 20.0) -> None:
+    async def reaches(self, state: LinkState, seconds: float = WAIT_SECONDS) -> None:
         """Return when the link is in this state."""
         await until(lambda: self.state is state, f"the link is {state}, now {self.state}", seconds)
 
@@ -86,7 +86,7 @@ class Road:
             found += [row["value"] for row in rows if row.get("device") == CHUNK_DEVICE]
         return found
 
-    async def all_there(self, seconds: float = 20.0) -> list[str]:
+    async def all_there(self, seconds: float = WAIT_SECONDS) -> list[str]:
         """What the hub holds, once that is all that was sent."""
 
         async def reached() -> bool:
@@ -98,7 +98,7 @@ class Road:
         await until(reached, f"all {len(self.sent)} readings are at the hub", seconds)
         return await self.arrived()
 
-    async def exactly_once(self, seconds: float = 20.0) -> None:
+    async def exactly_once(self, seconds: float = WAIT_SECONDS) -> None:
         """All that was sent is at the hub, once and in order."""
         assert await self.all_there(seconds) == self.sent
 

@@ -111,7 +111,7 @@ class Served:
 
     async def raw(self, data: bytes) -> bytes:
         """All that comes back for some bytes, until the input closes."""
-        async with self.connection() as (reader, writer), asyncio.timeout(10):
+        async with self.connection() as (reader, writer), asyncio.timeout(30):
             writer.write(data)
             return await reader.read()
 
@@ -120,7 +120,7 @@ class Served:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110 - what is waited for lies outside the loop
             await asyncio.sleep(0.005)
 

@@ -29,7 +29,7 @@ from agent.server.permissions import LinkRights
 from agent.server.process import EmbeddedServer
 from agent.server.values import HubConfig, LeafConfig, LeafUser, ServerConfig, address_of
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 45.0
 _STORE = 2 * 1024**3
 _HUB_KEYS = ("registrar", "registrar_system", "jobs")
 _LEAF_KEYS = ("agent", "agent_system", "device")

@@ -16,7 +16,7 @@ from agent.link.states import LinkState
 from tests.agents import chunk, insist, leaf_config, shelf
 from tests.e2e.registrar import hub_of
 from tests.roads import QUICK, Road
-from tests.servers import World, until
+from tests.servers import WAIT_SECONDS, World, until
 
 _LOOK_SECONDS = 0.005
 
@@ -49,7 +49,7 @@ class WatchedRoad(Road):
             finally:
                 sending.cancel()
 
-    async def was(self, state: LinkState, since: float, seconds: float = 20.0) -> str:
+    async def was(self, state: LinkState, since: float, seconds: float = WAIT_SECONDS) -> str:
         """The sentence of a state that came at or after a monotonic time, once it has."""
 
         def found() -> list[str]:

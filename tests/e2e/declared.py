@@ -95,7 +95,7 @@ async def kept(config: Config, identity: str, url: str, seed_file: Path) -> Asyn
         yield Kept(links, metrics)
     finally:
         task.cancel()
-        done, _ = await asyncio.wait([task], timeout=10)
+        done, _ = await asyncio.wait([task], timeout=30)
         assert done, "a keeper of declared links ends when it is cancelled"
         if not task.cancelled() and (error := task.exception()) is not None:
             raise error

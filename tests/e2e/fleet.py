@@ -86,7 +86,7 @@ class Member:
         while True:
             try:
                 data = (await self._announcement()).encode()
-                reply = await self.nc.request(announce_subject(self.domain), data, timeout=5)
+                reply = await self.nc.request(announce_subject(self.domain), data, timeout=30)
             except (NatsError, JetStreamError):
                 await asyncio.sleep(0.1)
                 continue

@@ -133,7 +133,7 @@ class LeafHand:
 
     async def say(self, data: bytes) -> Answer:
         """The answer to whatever is announced."""
-        reply = await self.nc.request(announce_subject(self.domain), data, timeout=5)
+        reply = await self.nc.request(announce_subject(self.domain), data, timeout=30)
         return parse_answer(reply.data)
 
 
@@ -191,7 +191,7 @@ class HubHand:
             yield registrar
         finally:
             stopping.set()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 await task
             await nc.close()
             await system.close()
@@ -229,7 +229,7 @@ class HubHand:
 
     async def committed(self, record: Committed, stream: str = AGGREGATE) -> dict[str, Any]:
         """What the registrar answers to `ingest`."""
-        reply = await self.jobs.request(committed_subject(stream), record.encode(), timeout=5)
+        reply = await self.jobs.request(committed_subject(stream), record.encode(), timeout=30)
         answer: dict[str, Any] = json.loads(reply.data)
         return answer
 

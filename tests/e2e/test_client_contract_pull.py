@@ -77,7 +77,7 @@ async def test_the_fetch_of_nats_py_waits_for_the_first_message(at: Place) -> No
     stream, consumer = await pulling(at, 2)
     pull = await at.js.pull_subscribe_bind(consumer.name, stream)
     assert sequences(await pull.fetch(2)) == [1, 2]
-    waiting = asyncio.create_task(pull.fetch(1, timeout=10))
+    waiting = asyncio.create_task(pull.fetch(1, timeout=30))
     await at.raw.publish(f"{stream}.late", b"")
     assert sequences(await waiting) == [3]
     with pytest.raises(nats.errors.TimeoutError):
@@ -176,7 +176,7 @@ async def test_the_reason_of_a_term_stands_in_the_servers_advisory(at: Place) ->
     await at.nc.flush()
     (one,) = await fetch(at.nc, consumer, 1)
     await term(at.nc, one, "no use")
-    assert json.loads((await advisories.next_msg(timeout=5)).data)["reason"] == "no use"
+    assert json.loads((await advisories.next_msg(timeout=30)).data)["reason"] == "no use"
     await advisories.unsubscribe()
 
 

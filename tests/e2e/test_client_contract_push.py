@@ -23,7 +23,7 @@ async def test_a_push_consumer_delivers_to_its_subject_and_is_acknowledged(at: P
     config = api.ConsumerConfig(deliver_subject=f"deliver.{name}", ack_policy=api.AckPolicy.EXPLICIT)
     pushed = await at.js.subscribe(f"{stream}.>", durable=name, stream=stream, config=config, manual_ack=True)
     for number in range(1, 4):
-        found = await pushed.next_msg(timeout=5)
+        found = await pushed.next_msg(timeout=30)
         assert (found.data, found.metadata.sequence.stream) == (b"%d" % number, number)
         await found.ack_sync()
     info = await at.raw.consumer_info(stream, name)
@@ -34,7 +34,7 @@ async def test_a_push_consumer_delivers_to_its_subject_and_is_acknowledged(at: P
 async def test_a_durable_push_consumer_goes_on_where_it_was(at: Place) -> None:
     stream, name = await at.stream(1), new_name()
     first = await at.js.subscribe(f"{stream}.>", durable=name, stream=stream, manual_ack=True)
-    await (await first.next_msg(timeout=5)).ack_sync()
+    await (await first.next_msg(timeout=30)).ack_sync()
     with pytest.raises(Error, match="already bound"):
         await at.js.subscribe(f"{stream}.>", durable=name, stream=stream)
     await first.unsubscribe()
@@ -45,7 +45,7 @@ async def test_a_durable_push_consumer_goes_on_where_it_was(at: Place) -> None:
     await until(unbound, "nobody listens to the consumer")
     await at.raw.publish(f"{stream}.x", b"later")
     again = await at.js.subscribe(f"{stream}.>", durable=name, stream=stream)
-    assert (await again.next_msg(timeout=5)).data == b"later"
+    assert (await again.next_msg(timeout=30)).data == b"later"
     await again.unsubscribe()
 
 
@@ -93,7 +93,7 @@ async def test_a_push_consumer_that_has_nothing_to_say_is_heard_all_the_same(at:
     await at.nc.flush()
     config = {"name": name, "deliver_subject": f"deliver.{name}", "idle_heartbeat": SECOND // 10}
     await at.raw.create_consumer(stream, config)
-    beat = await inbox.next_msg(timeout=5)
+    beat = await inbox.next_msg(timeout=30)
     assert (beat.headers or {})["Status"] == "100"
     await inbox.unsubscribe()
 
@@ -103,7 +103,7 @@ async def test_an_ordered_consumer_reads_a_stream_in_order_and_starts_again_when
 ) -> None:
     stream = await at.stream(20)
     ordered = await at.js.subscribe(f"{stream}.>", ordered_consumer=True, idle_heartbeat=0.3)
-    seen = [(await ordered.next_msg(timeout=5)).metadata.sequence.stream for _ in range(20)]
+    seen = [(await ordered.next_msg(timeout=30)).metadata.sequence.stream for _ in range(20)]
     first = (await ordered.consumer_info()).name
     config = (await at.raw.consumer_info(stream, first)).config
     assert (config["ack_policy"], config["flow_control"], config["mem_storage"]) == ("none", True, True)
@@ -115,7 +115,7 @@ async def test_an_ordered_consumer_reads_a_stream_in_order_and_starts_again_when
     await until(another, "another consumer has taken its place")
     for number in range(20):
         await at.raw.publish(f"{stream}.late", b"%d" % number)
-    seen += [(await ordered.next_msg(timeout=5)).metadata.sequence.stream for _ in range(20)]
+    seen += [(await ordered.next_msg(timeout=30)).metadata.sequence.stream for _ in range(20)]
     assert seen == list(range(1, 41))
     await ordered.unsubscribe()
 
@@ -127,6 +127,6 @@ async def test_flow_control_lets_a_slow_reader_have_all_of_it(at: Place) -> None
     pushed = await at.js.subscribe(
         f"{stream}.>", flow_control=True, idle_heartbeat=0.5, ordered_consumer=True
     )
-    seen = [(await pushed.next_msg(timeout=10)).metadata.sequence.stream for _ in range(200)]
+    seen = [(await pushed.next_msg(timeout=30)).metadata.sequence.stream for _ in range(200)]
     assert seen == list(range(1, 201))
     await pushed.unsubscribe()

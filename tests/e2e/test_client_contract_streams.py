@@ -67,7 +67,7 @@ async def test_a_stream_transforms_and_republishes_what_it_stores(at: Place) -> 
     await at.nc.flush()
     assert await at.raw.publish(f"{name}.in.x", b"1") == 100
     assert (await at.js.get_msg(name, 100)).subject == f"{name}.out.x"
-    assert (await copies.next_msg(timeout=5)).subject == f"copy.{name}.x"
+    assert (await copies.next_msg(timeout=30)).subject == f"copy.{name}.x"
     await copies.unsubscribe()
 
 

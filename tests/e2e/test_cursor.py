@@ -21,7 +21,7 @@ from tests.servers import World, until
 
 async def asked(leaf: LeafHand, data: bytes) -> CursorAnswer:
     """The answer to whatever is asked."""
-    return parse_cursor_answer((await leaf.nc.request(cursor_subject(leaf.domain), data, timeout=5)).data)
+    return parse_cursor_answer((await leaf.nc.request(cursor_subject(leaf.domain), data, timeout=30)).data)
 
 
 async def told(leaf: LeafHand, question: CursorRequest, last: int) -> None:

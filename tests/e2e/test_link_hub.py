@@ -89,7 +89,7 @@ async def test_a_leaf_is_told_that_another_machine_announces_its_domain(world: W
         rival = LeafHand(world.leaf, road.shelf.nc)
         rival.epoch = road.epoch
         data = replace(await rival.announcement(), machine="another").encode()
-        reply = await road.shelf.nc.request(announce_subject("edge-1"), data, timeout=5)
+        reply = await road.shelf.nc.request(announce_subject("edge-1"), data, timeout=30)
         assert b"refused" in reply.data
         road.agent.leaf.link.keeper.announce_now()
         await road.reaches(LinkState.CONTESTED)

@@ -51,7 +51,7 @@ async def test_a_program_reads_its_commands_once_and_in_order_while_the_link_is_
     device = await leaf.connect("device")
     commands = await _subscribed(device)
     moves = []
-    for message in await commands.fetch(10, timeout=2):
+    for message in await commands.fetch(3, timeout=30):
         moves.append(parse_command(message.data).args["by"])
         await message.ack_sync()
     assert moves == [0, 1, 2]

@@ -63,7 +63,7 @@ class Hearing:
     async def ask(self, payload: bytes, subject: str = "plant.pump-7.pressure", ident: str = "") -> Any:
         """What a request is answered."""
         headers = {"Nats-Msg-Id": ident} if ident else None
-        return json.loads((await self.program.request(subject, payload, timeout=5, headers=headers)).data)
+        return json.loads((await self.program.request(subject, payload, timeout=30, headers=headers)).data)
 
 
 @contextlib.asynccontextmanager

@@ -70,7 +70,7 @@ async def test_the_owner_of_the_hub_changes_nothing_of_a_leafs_stream_and_puts_n
         heard = await owner.subscribe(deliver_subject("edge-1", "normal", epoch))
         answer = await ask(owner, f"{prefix}.CONSUMER.RESET.{STREAM}.hub-{epoch}", {})
         assert "error" not in answer
-        assert (await heard.next_msg(timeout=10)).data == b"1"
+        assert (await heard.next_msg(timeout=30)).data == b"1"
         assert (await api(agent, f"STREAM.INFO.{STREAM}"))["state"]["messages"] == 1
         await owner.close()
     finally:

@@ -7,6 +7,7 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import nats
@@ -210,7 +211,7 @@ async def test_a_rogue_hears_nothing_of_the_readings_and_commands_of_others(rogu
     await held(rogue.registrar, AGGREGATE, 1)
     await held(rogue.honest, "COMMANDS", 1)
     assert (await api(rogue.jobs, f"STREAM.MSG.GET.{AGGREGATE}", {"seq": 1}))["message"]
-    assert await is_answered(rogue.owner, announce_subject("edge-1"))
+    await until(partial(is_answered, rogue.owner, announce_subject("edge-1")), "the owner is answered")
     if rogue.tenants.get("edge-1") == rogue.tenants.get("edge-2"):
         # Answers to RESET reach every leaf of an account: a consumer's configuration, no data.
         heard = [message for message in heard if not message.subject.startswith("$JSC.R.")]

@@ -119,7 +119,7 @@ async def test_an_account_that_the_hub_was_told_of_is_known_at_the_leaf_if_the_s
             await one.start()
         teller = await connected(stack, hub, system)
         token = ours.account_token(ours.account).encode()
-        told = json.loads((await teller.request("$SYS.REQ.CLAIMS.UPDATE", token, timeout=5)).data)
+        told = json.loads((await teller.request("$SYS.REQ.CLAIMS.UPDATE", token, timeout=30)).data)
         assert told["data"]["code"] == 200, told
         user = ours.credentials(ours.account, "user")
         await connected(stack, hub, user)

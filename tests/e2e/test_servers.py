@@ -96,7 +96,7 @@ async def test_an_announcement_is_answered_and_the_registrar_may_ask_the_leaf_fo
     inbox = f"{leaf_inbox('edge-1')}.1"
     answers = await registrar.subscribe(inbox)
     await registrar.publish("$JS.edge-1.API.STREAM.INFO.TEL_edge-1_normal", b"", reply=inbox)
-    assert b"stream_info_response" in (await answers.next_msg(timeout=5)).data
+    assert b"stream_info_response" in (await answers.next_msg(timeout=30)).data
 
 
 async def test_the_registrar_keeps_and_watches_the_fleet(world: World) -> None:
@@ -105,7 +105,7 @@ async def test_the_registrar_keeps_and_watches_the_fleet(world: World) -> None:
     await fleet.put("edge-1", b"{}")
     assert (await fleet.get("edge-1")).value == b"{}"
     watch = await fleet.watchall()
-    assert (await watch.updates(timeout=5)).key == "edge-1"  # type: ignore[no-untyped-call]
+    assert (await watch.updates(timeout=30)).key == "edge-1"  # type: ignore[no-untyped-call]
     await watch.stop()  # type: ignore[no-untyped-call]
     await fleet.delete("edge-1")
     assert not world.hub.errors
@@ -134,7 +134,7 @@ async def test_the_jobs_read_an_aggregate_and_say_what_they_have_committed(world
     newest = f"DIRECT.GET.KV_{FLEET_BUCKET}.$KV.{FLEET_BUCKET}.edge-1"
     assert (await jobs.request(f"$JS.API.{newest}", b"")).data == b"{}"
     await jobs.publish(f"petiole.v1.committed.{AGGREGATE}", b"{}")
-    assert (await told.next_msg(timeout=5)).data == b"{}"
+    assert (await told.next_msg(timeout=30)).data == b"{}"
     assert not world.hub.errors
 
 

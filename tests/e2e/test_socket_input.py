@@ -45,7 +45,7 @@ class Listening:
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A connection, as soon as somebody listens."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while True:
                 with contextlib.suppress(ConnectionRefusedError, FileNotFoundError):
                     if self.options.listen.startswith("unix"):
@@ -88,7 +88,7 @@ async def listening(listen: str, **options: Any) -> AsyncIterator[Listening]:
         one.core.open.set()
         one.core.refuse = None
         one.stopping.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await one.running
         for writer in one.writers:
             writer.transport.abort()
@@ -215,7 +215,7 @@ async def test_a_stop_while_nothing_can_be_stored_is_not_held_up(address: str) -
         writer.write(lines(range(5)))
         await asyncio.sleep(0.1)
         one.stopping.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await one.running
 
 

@@ -36,7 +36,7 @@ async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 async def asked(leaf: LeafHand, request: VerifyRequest | bytes) -> VerifyAnswer:
     """One answer."""
     data = request if isinstance(request, bytes) else request.encode()
-    return parse_verify_answer((await leaf.nc.request(verify_subject(leaf.domain), data, timeout=10)).data)
+    return parse_verify_answer((await leaf.nc.request(verify_subject(leaf.domain), data, timeout=30)).data)
 
 
 async def test_the_batches_that_were_lost_at_the_hub_are_named(world: World) -> None:

@@ -23,7 +23,7 @@ def begin(one: HubWaits, seconds: float = 5.0) -> asyncio.Task[None]:
 
 
 async def waiting(one: HubWaits, count: int) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while sum(one._waiting.values()) != count:  # noqa: ASYNC110 - it is another task that begins
             await asyncio.sleep(0)
 

@@ -61,7 +61,7 @@ async def hub(*said: Sequence[bytes]) -> AsyncIterator[tuple[str, list[bytes]]]:
 
 
 async def dialled(url: str) -> Dialled:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         return await dial(url, None, NEEDED)
 
 

@@ -19,7 +19,7 @@ import nkeys
 from agent.demo.ports import free_port
 from hub_jobs.source.wire import Connection, Server, WireError
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 45.0
 
 
 def server_binary() -> str:
