@@ -88,8 +88,8 @@ def _commands_wanted(value: Any) -> CommandsWanted:
 @dataclass(frozen=True, slots=True)
 class Announce:
     """What a leaf tells the registrar every ten seconds and at each link-up; `commands` is absent in an agent
-    that has no mirror of its commands. With `repairs` a new epoch is about to begin from the answer, for which
-    what the hub saw a moment ago is too old."""
+    that has no mirror of its commands. With `repairs` a new epoch is about to begin from the answer, for
+    which what the hub saw a moment ago is too old."""
 
     domain: str
     machine: str

@@ -24,9 +24,9 @@ log = structlog.get_logger("link")
 
 class Asker:
     """Announces over the current connection. `take_in(js, announcer, said)` is told what came of each, and
-    `away(js, error)` that the local server did not answer; `repairs` tells whether a new epoch is due. `refused` is the hub's sentence where it refused
-    the newest announcement; `silent_since` when it was first asked in vain since its last answer, None while
-    it answers."""
+    `away(js, error)` that the local server did not answer; `repairs` tells whether a new epoch is due.
+    `refused` is the hub's sentence where it refused the newest announcement; `silent_since` when it was first
+    asked in vain since its last answer, None while it answers."""
 
     def __init__(
         self,
