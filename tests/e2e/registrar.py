@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -36,7 +37,7 @@ from agent.jetstream import JetStream, JetStreamError, StreamInfo
 from agent.metrics import Metrics
 from agent.registrar.aggregate import parse_source_header
 from agent.registrar.service import Registrar
-from tests.servers import Leaf, World, until
+from tests.servers import WAIT_SECONDS, Leaf, World, until
 from tests.streams import AGGREGATE, make_leaf_stream
 
 MACHINE = "test"
@@ -202,7 +203,7 @@ class HubHand:
 
     async def holds(self, domain: str, seq: int) -> StreamInfo:
         """The aggregate, once its source of this leaf has reached a leaf sequence."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_SECONDS):
             while True:
                 try:
                     info = await self.aggregate()
@@ -212,7 +213,8 @@ class HubHand:
                     one["name"] == leaf_stream(domain, "normal") and one.get("seq", 0) >= seq
                     for one in info.sources
                 ):
-                    return info
+                    # The server reads its last sequence first and the sources then: this one has both.
+                    return await self.aggregate()
                 await asyncio.sleep(0.02)
 
     async def leaf_sequences(self, domain: str, first: int) -> list[int]:
@@ -285,7 +287,24 @@ async def heartbeat(hub: HubHand, domain: str) -> None:
     await until(reached, f"a heartbeat of {domain}")
 
 
+async def heard_again(hub: HubHand, domain: str) -> None:
+    """Return when the source of a leaf was added again or has shown a sign of life from now on by itself."""
+    began = time.monotonic()
+
+    async def reached() -> bool:
+        if hub.counted("petiole_source_readds_total") >= 1:
+            return True
+        try:
+            return 0 <= await active(hub, domain) < (time.monotonic() - began) * 1e9
+        except JetStreamError:
+            return False
+
+    await until(reached, f"the source of {domain} flows again")
+
+
 async def active(hub: HubHand, domain: str) -> int:
-    """Nanoseconds since the source of a leaf showed a sign of life, -1 if it never did."""
+    """Nanoseconds since the source of a leaf showed a sign of life, -1 if it never did or is being added
+    again."""
     name = leaf_stream(domain, "normal")
-    return next(int(one["active"]) for one in (await hub.aggregate()).sources if one["name"] == name)
+    sources = (await hub.aggregate()).sources
+    return next((int(one["active"]) for one in sources if one["name"] == name), -1)

@@ -10,7 +10,7 @@ from agent.contract import (
     COMMANDS,
     Committed,
 )
-from tests.e2e.registrar import KEEP, MACHINE, HubHand, LeafHand, heartbeat, hub_of, silent
+from tests.e2e.registrar import KEEP, MACHINE, HubHand, LeafHand, heard_again, heartbeat, hub_of, silent
 from tests.servers import World, until
 from tests.streams import AGGREGATE
 
@@ -67,7 +67,7 @@ async def test_a_killed_hub_goes_on_where_it_was(world: World) -> None:
         assert (await leaf.announce(confirmed=last)).cursor == last
 
 
-async def test_a_source_is_added_again_when_its_leaf_connects_and_what_it_held_is_remembered(
+async def test_what_a_source_held_before_a_purge_is_remembered_when_its_leaf_comes_back(
     world: World,
 ) -> None:
     hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
@@ -81,7 +81,7 @@ async def test_a_source_is_added_again_when_its_leaf_connects_and_what_it_held_i
         await hub.js.purge(AGGREGATE, info.last)
         await world.leaf.stop()  # killed, it would forget its newest acknowledgements and send those again
         await world.leaf.start()
-        await until(lambda: hub.counted("petiole_source_readds_total") >= 1, "the source is added again")
+        await heard_again(hub, leaf.domain)
         await until(leaf.answers, "the leaf's agent is connected again")
         answer = await leaf.announce(held.checkpoint, confirmed=12)
         assert (answer.cursor, answer.certain, answer.agreed) == (12, True, True)
@@ -113,7 +113,7 @@ async def test_a_hub_that_was_killed_after_a_purge_keeps_its_cursor_and_loses_no
         await world.hub.kill()
         await world.hub.start()
         await world.leaf.wait_linked()
-        await until(lambda: hub.counted("petiole_source_readds_total") >= 1, "the source is added again")
+        await heard_again(hub, leaf.domain)
         answer = await leaf.announce(held.checkpoint, confirmed=10)
         assert (answer.cursor, answer.message_id, answer.agreed) == (10, held.message_id, True)
         await hub.holds(leaf.domain, await leaf.store(5))
@@ -215,6 +215,7 @@ async def test_a_registrar_that_starts_again_reads_the_fleet_back(world: World) 
 async def test_a_registrar_ends_in_order_while_its_server_is_away(world: World) -> None:
     hub = await hub_of(world)
     async with hub.registrar() as registrar:
+        await until(lambda: set(registrar.status()["leaves"]) == {"edge-1"}, "the leaf is known")
         await world.hub.kill()
         assert set(registrar.status()["leaves"]) == {"edge-1"}
 
