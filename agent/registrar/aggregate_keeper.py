@@ -69,6 +69,7 @@ class AggregateKeeper:
         self._out: set[str] = set()
         self._placed: dict[str, Source] = {}
         self._checked: dict[str, Any] | None = None
+        self._heeded = 0
         self._suspects = Suspects()
         self.seen: Observation | None = None
         self._looking = asyncio.Lock()
@@ -165,6 +166,7 @@ class AggregateKeeper:
                     await self._cycle()
 
     def _heed(self) -> None:
+        self._heeded += 1
         self._checked = None
         self._wake.set()
 
@@ -214,7 +216,7 @@ class AggregateKeeper:
         return self._see(await self._js.ensure_stream(config), asked)
 
     async def _make_true(self, seen: Observation) -> None:
-        have = seen.info.config.get("sources") or []
+        heeded, have = self._heeded, seen.info.config.get("sources") or []
         verdicts = self._suspects.look(seen.states, seen.asked)
         self._say(verdicts)
         again = verdicts.again
@@ -234,7 +236,8 @@ class AggregateKeeper:
             seen = await self._update(seen, target)
             self._log.info("sources changed", stream=self.name, sources=len(target), added_again=len(again))
         self._suspects.tried(again, _now())
-        self._checked = seen.info.config
+        # What was wanted while the changes were made is not in them.
+        self._checked = seen.info.config if heeded == self._heeded else None
 
     def _planned(self, seen: Observation) -> list[Source] | None:
         """The sources the aggregate shall have, None where nothing is to be changed."""

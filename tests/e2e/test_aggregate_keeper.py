@@ -1,0 +1,72 @@
+"""What the keeper of an aggregate is told while a change is under way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from agent.contract import new_epoch
+from agent.jetstream import JetStream, StreamInfo
+from agent.registrar.aggregate import Settings, Source, source
+from agent.registrar.aggregate_keeper import AggregateKeeper
+from agent.registrar.metrics import RegistrarMetrics
+from agent.registrar.problems import Problems
+from tests.servers import WAIT_SECONDS, World, until
+from tests.streams import AGGREGATE
+
+
+class Interrupted(JetStream):
+    """A JetStream on which something happens once, between a change and its answer."""
+
+    meanwhile: Callable[[], None] | None = None
+
+    async def update_stream(self, config: Mapping[str, Any], timeout: float | None = None) -> StreamInfo:
+        answer = await super().update_stream(config, timeout)
+        if (happens := self.meanwhile) is not None:
+            self.meanwhile = None
+            happens()
+        return answer
+
+
+def _sources(*domains: str) -> dict[str, Source]:
+    """New epochs of these leaves."""
+    made = [source(domain, "normal", new_epoch()) for domain in domains]
+    return {one["name"]: one for one in made}
+
+
+async def test_what_is_wanted_while_a_change_is_made_is_made_next(world: World) -> None:
+    log = structlog.get_logger("registrar")
+    js = Interrupted(await world.hub.connect("registrar"))
+    keeper = AggregateKeeper(
+        js,
+        AGGREGATE,
+        Settings(max_bytes=2**26),
+        lambda name: True,
+        lambda seen: None,
+        asyncio.Semaphore(1),
+        Problems(log),
+        RegistrarMetrics(CollectorRegistry()),
+        log,
+    )
+    await keeper.begin({})
+    first, second, other = _sources("edge-1"), _sources("edge-1"), _sources("edge-2")
+    running = asyncio.create_task(keeper.run())
+    try:
+        js.meanwhile = lambda: keeper.want(second | other)
+        keeper.want(first)
+        assert await keeper.settled(second | other, WAIT_SECONDS), "the newer epoch is never asked for"
+        js.meanwhile = lambda: keeper.without(other)
+        keeper.want(first)
+
+        async def gone() -> bool:
+            config = (await js.stream_info(AGGREGATE)).config
+            return {one["name"] for one in config["sources"]} == set(first)
+
+        await until(gone, "the source that shall not be there is removed")
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
