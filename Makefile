@@ -1,15 +1,17 @@
 # `make demo` and `make test` do all of their own set-up.
 .PHONY: help demo test lint types faults bench bench-report dist deb reference dashboards test-package test-deploy
-.PHONY: test-browser recording clean
+.PHONY: test-browser recording faults-page clean
 
 BIN := .venv/bin
 # Tests wait more than they work, so there are more processes than cores; those of Spark share one (tests/beside.py).
 PROCESSES ?= 4
+SPACE := $() $()
 
 help:
 	@echo "make demo    a hub, two leaves, three agents, faults, Spark jobs and the proof (about two minutes)"
 	@echo "make test    style, types and all tests (about nine minutes)"
-	@echo "make faults  the slow faults, or those of CASE=…; the report is build/faults/report.json"
+	@echo "make faults  every fault, or those of CASE=… (words of its name), SEED=…; build/faults/report.json"
+	@echo "make faults-page  docs/faults.md, from that report"
 	@echo "make bench   every benchmark, or those of NAME=…; results under build/bench/"
 	@echo "make bench-report  keep what was run since in bench/results/, and make docs/benchmarks.md of what is kept"
 	@echo "make dist    the jobs and their Python, packed for a Spark cluster, in dist/"
@@ -39,7 +41,10 @@ types: .venv/ready
 	@$(BIN)/mypy
 
 faults: .venv/ready
-	@$(BIN)/python -m pytest --timeout 900 tests/faults $(if $(CASE),-k "$(CASE)")
+	@SEED=$(SEED) $(BIN)/python -m pytest --timeout 1800 tests/faults $(if $(CASE),-k "$(subst $(SPACE),_,$(CASE))")
+
+faults-page: .venv/ready
+	@$(BIN)/python -m tests.faults.page
 
 bench: .venv/ready
 	@$(BIN)/python -m bench $(NAME)

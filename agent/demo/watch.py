@@ -59,6 +59,11 @@ class Observer:
             return None
         return {source["name"]: int(source.get("seq", 0)) for source in info.sources}
 
+    async def newest(self, stream: str, subject: str) -> bytes | None:
+        """The newest message of a subject. Raises what the look meets."""
+        message = await self._ask(lambda js: js.get_message(stream, last_by_subject=subject))
+        return None if message is None else bytes(message.data)
+
     async def until_file_is_stored(self, domain: str, size: int, seconds: float) -> None:
         """Return once the leaf's stream holds the followed file up to `size` bytes. Raises `DemoError`."""
         stream = contract.leaf_stream(domain, contract.DEFAULT_CLASS)

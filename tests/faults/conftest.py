@@ -1,4 +1,4 @@
-"""Each test of a fault tells its case, and the report is written when all have run."""
+"""Each test of a fault tells its case, which goes into the report when it has run."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ import pytest
 from tests.faults import report
 from tests.faults.report import Case
 
-_CASES = pytest.StashKey[list[Case]]()
 _CASE = pytest.StashKey[Case]()
 
 
 @pytest.fixture
 def case(request: pytest.FixtureRequest) -> Case:
     """The case of this test, for the report."""
-    one = Case(request.node.name.removeprefix("test_").replace("_", " "))
+    words = request.node.name.removeprefix("test_").translate(str.maketrans("_[", "  ", "]"))
+    one = Case(words)
     request.node.stash[_CASE] = one
-    request.config.stash.setdefault(_CASES, []).append(one)
     return one
 
 
@@ -33,10 +32,5 @@ def pytest_runtest_makereport(
         one.passed = told.passed
         if told.skipped:
             one.not_proven.append(f"not run: {call.excinfo.value if call.excinfo else 'skipped'}")
+        report.write(one)
     return told
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write the report."""
-    if cases := session.config.stash.get(_CASES, []):
-        report.write(cases, some=bool(session.config.option.keyword))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,8 +27,14 @@ class Case:
     duplicates: int | None = None
     detect_seconds: float | None = None
     recover_seconds: float | None = None
+    named: int | None = None
+    """Acknowledged readings that are gone, and that the audit names with a reason."""
     seen: list[str] = field(default_factory=list)
     not_proven: list[str] = field(default_factory=list)
+    seed: int | None = None
+    """What decided the order of faults, where chance did."""
+    commit: str = ""
+    """What was tested, as `git describe` names it."""
     began: float = 0.0
     """When the fault, or its mending, began, in monotonic seconds; not in the report."""
 
@@ -42,16 +49,20 @@ class Case:
         return seconds
 
 
-def write(cases: list[Case], *, some: bool) -> None:
-    """Write the report. Where only `some` cases were run, the others keep what an earlier run said of
-    them."""
-    rows = {one["case"]: one for one in _earlier()} if some else {}
-    for case in cases:
-        row = asdict(case)
-        del row["began"]
-        rows[case.case] = row
+def write(case: Case) -> None:
+    """Put a case into the report. The others keep what an earlier run said of them."""
+    rows = {one["case"]: one for one in _earlier()}
+    row = asdict(case) | {"commit": _commit()}
+    del row["began"]
+    rows[case.case] = row
     PATH.parent.mkdir(parents=True, exist_ok=True)
     PATH.write_text(json.dumps({"cases": list(rows.values())}, indent=2) + "\n")
+
+
+def _commit() -> str:
+    command = ("git", "describe", "--always", "--dirty")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
 
 
 def _earlier() -> list[dict[str, object]]:

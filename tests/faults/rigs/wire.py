@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -53,6 +54,7 @@ class Wire:
         self.listen = f"{_address(number, 1)}:{self.port}"
         self._here = _address(number, 1)
         self._space = f"wire{number}"
+        self._dropped = 0
         self._ends = (f"wire{number}a", f"wire{number}b")
 
     def open(self) -> None:
@@ -84,7 +86,7 @@ class Wire:
 
     def stall(self) -> None:
         """Lose every packet: both ends see a half-open link."""
-        self._only("drop")
+        self._only("counter drop")
 
     def restore(self) -> None:
         """Let everything through again."""
@@ -92,7 +94,21 @@ class Wire:
 
     def lose(self, per_cent: int) -> None:
         """Lose so many of a hundred packets, each way, by chance."""
-        self._only(f"numgen random mod 100 < {per_cent} drop")
+        self._only(f"numgen random mod 100 < {per_cent} counter drop")
+
+    def swallow(self, bytes_: int) -> None:
+        """Lose every packet that is larger and say nothing, as a hole in the path MTU does."""
+        self._only(f"ip length > {bytes_} counter drop")
+
+    def dropped(self) -> int:
+        """Packets that were lost without a word so far."""
+        listed = _run("ip", "netns", "exec", self._space, "nft", "list", "chain", "ip", "wire", "passing")
+        return self._dropped + sum(map(int, re.findall(r"packets (\d+)", listed)))
+
+    def throttled(self) -> int:
+        """Packets that had to wait so far because of the rate."""
+        listed = _run("ip", "netns", "exec", self._space, "tc", "-s", "qdisc", "show", "dev", self._ends[1])
+        return sum(map(int, re.findall(r"overlimits (\d+)", listed)))
 
     def throttle(self, kilobits: int) -> None:
         """Let no more than so many kilobits a second through, each way together."""
@@ -100,6 +116,7 @@ class Wire:
         self._inside("tc", "qdisc", "replace", "dev", self._ends[1], "root", "tbf", *bucket)
 
     def _only(self, rule: str | None = None) -> None:
+        self._dropped = self.dropped()
         lines = "flush chain ip wire passing\n" + (f"add rule ip wire passing {rule}\n" if rule else "")
         self._inside("nft", "-f", "-", told=lines)
 
@@ -125,7 +142,8 @@ def _address(number: int, end: int) -> str:
     return f"198.18.{low // 256}.{low % 256}"
 
 
-def _run(*command: str, told: str | None = None) -> None:
+def _run(*command: str, told: str | None = None) -> str:
     done = subprocess.run(command, input=told, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout

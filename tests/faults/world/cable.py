@@ -1,0 +1,148 @@
+"""What stands between a leaf and the hub: a relay in this process, driven from any thread, or the wire of
+`rigs`. Every fault of it is noted."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from agent.link.states import LinkState
+from tests.faults.rigs.late import LateProxy
+from tests.faults.rigs.wire import Wire
+from tests.faults.world.machine import Machine
+from tests.faults.world.strikes import Strikes
+from tests.servers import Cable
+
+
+class Cord:
+    """A `LateProxy` that runs in a thread of its own."""
+
+    def __init__(self, target: int) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._proxy = LateProxy(target)
+        asyncio.run_coroutine_threadsafe(self._proxy.start(), self._loop).result()
+        self.host, self.port = self._proxy.host, self._proxy.port
+
+    def cut(self) -> None:
+        """Break every connection with a reset and refuse new ones."""
+        self._do(self._proxy.cut)
+
+    def stall(self) -> None:
+        """Let nothing pass and close nothing."""
+        self._do(self._proxy.stall)
+
+    def restore(self) -> None:
+        """Let everything through again."""
+        self._do(self._proxy.restore)
+
+    def delay(self, seconds: float) -> None:
+        """Hold every byte back for so long, each way."""
+        self._proxy.delay = seconds
+
+    @property
+    def held(self) -> int:
+        """Bytes that were held back."""
+        return self._proxy.held
+
+    def close(self) -> None:
+        """End it."""
+        asyncio.run_coroutine_threadsafe(self._proxy.stop(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _do(self, what: Callable[[], None]) -> None:
+        done = threading.Event()
+
+        def act() -> None:
+            what()
+            done.set()
+
+        self._loop.call_soon_threadsafe(act)
+        assert done.wait(10), "the relay hangs"
+
+
+@contextmanager
+def cord(target: int) -> Iterator[Cord]:
+    """A cord to a port of the loopback, as long as the context lasts."""
+    one = Cord(target)
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+class Link:
+    """The link of some leaves, which share one cable. A cut and a stall are seen when a leaf tells that its
+    link is down; what only slows it down leaves no other trace than what the rig itself counts."""
+
+    def __init__(self, cable: Cable, strikes: Strikes, leaves: list[Machine]) -> None:
+        self.cable, self._strikes, self.leaves = cable, strikes, leaves
+
+    @property
+    def wire(self) -> Wire:
+        """The cable, where it is one that loses packets."""
+        assert isinstance(self.cable, Wire)
+        return self.cable
+
+    def cut(self) -> None:
+        """Break every connection with a reset and refuse new ones."""
+        self._strikes.make("the link is cut", self._down)
+        self.cable.cut()
+
+    def stall(self) -> None:
+        """Let nothing pass and close nothing."""
+        self._strikes.make("the link is half-open", self._down)
+        self.cable.stall()
+
+    def lose(self, per_cent: int) -> None:
+        """Lose so many of a hundred packets, each way."""
+        self._drops(f"{per_cent} % of all packets are lost", lambda wire: wire.lose(per_cent))
+
+    def swallow(self, bytes_: int) -> None:
+        """Lose every packet that is larger."""
+        self._drops(f"packets of more than {bytes_} bytes are lost", lambda wire: wire.swallow(bytes_))
+
+    def throttle(self, kilobits: int) -> None:
+        """Let no more than so many kilobits a second through."""
+
+        def trace(_since: float) -> str | None:
+            return f"{waited} packets had to wait" if (waited := self.wire.throttled()) else None
+
+        self._strikes.make(f"the link is slowed down to {kilobits} kbit/s", trace)
+        self.wire.throttle(kilobits)
+
+    def delay(self, seconds: float) -> None:
+        """Hold every byte back for so long, each way."""
+        cable = self.cable
+        assert isinstance(cable, Cord)
+        self._strikes.make(
+            f"every byte takes {seconds} s, each way",
+            lambda _since: f"{cable.held} bytes were held back" if cable.held else None,
+        )
+        cable.delay(seconds)
+
+    def _drops(self, what: str, how: Callable[[Wire], None]) -> None:
+        before = self.wire.dropped()
+
+        def trace(_since: float) -> str | None:
+            return f"{lost} packets were lost" if (lost := self.wire.dropped() - before) else None
+
+        self._strikes.make(what, trace)
+        how(self.wire)
+
+    def restore(self) -> None:
+        """Let everything through again."""
+        self.cable.restore()
+        self._strikes.mend("the link is restored")
+
+    def _down(self, since: float) -> str | None:
+        for leaf in self.leaves:
+            for at, state in leaf.link_told(since):
+                if state == LinkState.DOWN:
+                    return f"{leaf.member.domain} told that its link is down after {at - since:.2f} s"
+        return None

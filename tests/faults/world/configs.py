@@ -1,0 +1,91 @@
+"""The configuration files of a world. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agent import contract
+from agent.demo.plan import Member
+
+
+@dataclass(frozen=True, slots=True)
+class LeafSettings:
+    """What a case changes of a leaf: keys of its one class and of `[nats]`, as lines of TOML; the level of
+    its input; tables to add."""
+
+    ack: str = "stored"
+    cls: str = 'max_bytes = "256MiB"'
+    nats: str = ""
+    more: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HubSettings:
+    """What a case changes of the hub."""
+
+    registrar: str = 'max_bytes = "512MiB"'
+    nats: str = ""
+    more: str = ""
+
+
+def leaf_toml(one: Member, hub: str, settings: LeafSettings) -> str:
+    """A leaf whose server dials `hub`, an address with its port."""
+    return f"""\
+role = "leaf"
+domain = {json.dumps(one.domain)}
+state_dir = {json.dumps(str(one.state))}
+
+[log]
+format = "json"
+
+[nats]
+server = "embedded"
+listen = "127.0.0.1:{one.nats_port}"
+max_file_store = "2GiB"
+hub_urls = ["nats-leaf://{hub}"]
+{settings.nats}
+
+[[class]]
+name = "{contract.DEFAULT_CLASS}"
+{settings.cls}
+
+[admin]
+listen = "127.0.0.1:{one.admin_port}"
+
+[[input]]
+type = "http"
+ack = "{settings.ack}"
+listen = "127.0.0.1:{one.http_port}"
+{settings.more}
+"""
+
+
+def hub_toml(one: Member, leaf_listen: str, leaves: Sequence[str], settings: HubSettings) -> str:
+    """The hub; `leaves` are the tables that `petiole enrol` printed."""
+    tables = "\n".join(leaves)
+    return f"""\
+role = "hub"
+domain = "{contract.HUB_DOMAIN}"
+state_dir = {json.dumps(str(one.state))}
+
+[log]
+format = "json"
+
+[nats]
+server = "embedded"
+listen = "127.0.0.1:{one.nats_port}"
+leaf_listen = "{leaf_listen}"
+max_file_store = "2GiB"
+{settings.nats}
+
+[registrar]
+{settings.registrar}
+
+[admin]
+listen = "127.0.0.1:{one.admin_port}"
+{settings.more}
+
+{tables}
+"""

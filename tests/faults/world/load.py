@@ -1,0 +1,243 @@
+"""Devices that number what they send, each a thread with one request after the other, as a good client does:
+what is not answered, or refused for now, is sent again under the same key until it is acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+
+import nats
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+
+from agent.contract import DEFAULT_CLASS, direct_subject, inbox_prefix
+from agent.demo.plan import Member
+from tests.faults.oracle.journal import Journal, Level, Sent
+from tests.faults.oracle.numbered import Series, reading
+
+ANSWER_SECONDS = 15.0
+RETRY_SECONDS = 0.2
+_DIRECT_SECONDS = 3.0
+
+
+@dataclass(slots=True)
+class Notes:
+    """What devices met, in epoch seconds: requests without an answer, and refusals with their code."""
+
+    unanswered: list[float] = field(default_factory=list)
+    refused: list[tuple[float, int, str]] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    """Answers that no good request should get."""
+
+    def since(self, moment: float) -> str | None:
+        """What was met from a moment on."""
+        count = sum(at >= moment for at in self.unanswered)
+        codes = sorted({code for at, code, _ in self.refused if at >= moment})
+        if not count and not codes:
+            return None
+        return f"{count} requests unanswered, refusals {codes}"
+
+
+class Device(threading.Thread):
+    """One sender. `pace` is the time between two requests, `size` the readings of each."""
+
+    def __init__(self, series: Series, sent: Sent, notes: Notes, size: int, pace: float) -> None:
+        super().__init__(name=str(series), daemon=True)
+        self.series, self.sent, self.notes = series, sent, notes
+        self.size, self.pace = size, pace
+        self._ending, self._giving_up = threading.Event(), threading.Event()
+
+    def run(self) -> None:
+        """Send until told to end; what is under way then is still sent to its end."""
+        while not self._ending.is_set():
+            numbers = self.sent.request(self.size, time.time_ns() // 1000)
+            if not self._insist(numbers):
+                return
+            self.sent.answered()
+            self._ending.wait(self.pace)
+
+    def end(self) -> None:
+        """Send nothing new."""
+        self._ending.set()
+
+    def give_up(self) -> None:
+        """Do not even send again what is under way."""
+        self._giving_up.set()
+
+    def _insist(self, numbers: range) -> bool:
+        while not self._giving_up.is_set():
+            wait = self._attempt(numbers)
+            if wait is None:
+                return True
+            self._giving_up.wait(wait)
+        return False
+
+    def _attempt(self, numbers: range) -> float | None:
+        """Send once. None: acknowledged; otherwise after how many seconds to send again."""
+        raise NotImplementedError
+
+    def _lines(self, numbers: range) -> list[bytes]:
+        rows = (reading(self.series, n, self.sent.ts_us(n)) for n in numbers)
+        return [json.dumps(row).encode() + b"\n" for row in rows]
+
+
+class HttpDevice(Device):
+    """Posts to the `http` input."""
+
+    def __init__(self, member: Member, series: Series, sent: Sent, notes: Notes, size: int, pace: float):
+        super().__init__(series, sent, notes, size, pace)
+        self._port = member.http_port
+        self._connection: http.client.HTTPConnection | None = None
+
+    def run(self) -> None:
+        super().run()
+        self._hang_up()
+
+    def _attempt(self, numbers: range) -> float | None:
+        headers = {
+            "Content-Type": "application/x-ndjson",
+            "Idempotency-Key": f"{self.series.device}-{self.series.life}-{numbers.start}",
+        }
+        try:
+            if self._connection is None:
+                self._connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=ANSWER_SECONDS)
+            self._connection.request("POST", "/v1/readings", b"".join(self._lines(numbers)), headers)
+            answer = self._connection.getresponse()
+            code, text, after = answer.status, answer.read().decode(), answer.headers.get("Retry-After")
+        except (OSError, http.client.HTTPException):
+            self.notes.unanswered.append(time.time())
+            self._hang_up()
+            return RETRY_SECONDS
+        if code in (202, 204):
+            return None
+        if code in (429, 503, 504):
+            self.notes.refused.append((time.time(), code, text))
+            return min(float(after or RETRY_SECONDS), 1.0)
+        self.notes.wrong.append(f"{self.series}, {numbers}: {code} {text}")
+        return 1.0
+
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class DirectDevice(Device):
+    """Publishes to the leaf's own server, without the agent; a message is a reading."""
+
+    def __init__(self, member: Member, series: Series, sent: Sent, notes: Notes, pace: float):
+        super().__init__(series, sent, notes, 1, pace)
+        self._member = member
+        self._loop = asyncio.new_event_loop()
+        self._client: Client | None = None
+
+    def run(self) -> None:
+        with closing(self._loop):
+            super().run()
+            self._loop.run_until_complete(self._hang_up())
+
+    def _attempt(self, numbers: range) -> float | None:
+        return self._loop.run_until_complete(self._publish(numbers.start))
+
+    async def _publish(self, n: int) -> float | None:
+        told = reading(self.series, n, self.sent.ts_us(n))
+        metric = told.pop("metric")
+        del told["device"]  # both stand in the subject
+        subject = direct_subject(self.series.domain, self.series.cls, self.series.device, metric)
+        headers = {"Nats-Msg-Id": f"{self.series.device}-{self.series.life}-{n}"}
+        try:
+            if self._client is None:
+                self._client = await nats.connect(
+                    self._member.nats_url,
+                    nkeys_seed=str(self._member.state / "keys" / "device.nk"),
+                    inbox_prefix=inbox_prefix("device").encode(),
+                    allow_reconnect=False,
+                    connect_timeout=2,
+                    error_cb=_quiet,
+                )
+            payload = json.dumps(told).encode()
+            answer = await self._client.request(subject, payload, timeout=_DIRECT_SECONDS, headers=headers)
+        except (NatsError, OSError, TimeoutError):
+            self.notes.unanswered.append(time.time())
+            await self._hang_up()
+            return RETRY_SECONDS
+        acked = json.loads(answer.data)
+        if "error" not in acked:
+            return None
+        self.notes.refused.append((time.time(), int(acked["error"]["code"]), str(acked["error"])))
+        return RETRY_SECONDS
+
+    async def _hang_up(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
+
+
+class Load:
+    """The devices of a case, and what they noted."""
+
+    def __init__(self) -> None:
+        self.journal, self.notes = Journal(), Notes()
+        self.devices: list[Device] = []
+
+    def over_http(
+        self, member: Member, name: str, level: Level = Level.STORED, *, size: int = 10, pace: float = 0.05
+    ) -> None:
+        """Start a device that posts."""
+        series = Series(member.domain, DEFAULT_CLASS, name, 1)
+        sent = self.journal.of(series, level)
+        self._start(HttpDevice(member, series, sent, self.notes, size, pace))
+
+    def direct(self, member: Member, name: str, *, pace: float = 0.1) -> None:
+        """Start a device that publishes to the server."""
+        series = Series(member.domain, DEFAULT_CLASS, name, 1)
+        self._start(DirectDevice(member, series, self.journal.of(series), self.notes, pace))
+
+    def _start(self, device: Device) -> None:
+        self.devices.append(device)
+        device.start()
+
+    def flows(self, requests: int = 3, seconds: float = 60.0) -> None:
+        """Return when every device has had so many more requests acknowledged."""
+        wanted = {one: one.sent.acknowledged + requests * one.size for one in self.devices}
+        deadline = time.monotonic() + seconds
+        for device, count in wanted.items():
+            while device.sent.acknowledged < count:
+                assert time.monotonic() < deadline, f"{device.name} is not answered for {seconds:.0f} s"
+                time.sleep(0.05)
+
+    def stop(self, seconds: float = 60.0) -> list[str]:
+        """End all devices once what they sent is acknowledged; the names of those that had to give up."""
+        for one in self.devices:
+            one.end()
+        deadline = time.monotonic() + seconds
+        for one in self.devices:
+            one.join(max(0.0, deadline - time.monotonic()))
+        stuck = [one for one in self.devices if one.is_alive()]
+        for one in stuck:
+            one.give_up()
+        for one in stuck:
+            one.join(ANSWER_SECONDS + _DIRECT_SECONDS)
+        return [one.name for one in stuck]
+
+
+@contextmanager
+def load() -> Iterator[Load]:
+    """A load whose devices end with the context."""
+    one = Load()
+    try:
+        yield one
+    finally:
+        for device in one.devices:
+            device.give_up()
+        one.stop()
+
+
+async def _quiet(_error: Exception) -> None:
+    """Errors are those that a request raises."""

@@ -1,0 +1,86 @@
+"""The metrics of the agents, looked at once a second, and once more when all is at rest."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.faults.oracle.evidence import Metrics
+from tests.faults.world.machine import Machine
+
+_PERIOD_SECONDS = 1.0
+_OWN = ("agent", "commands")
+"""Inputs that no device stands behind."""
+
+
+class Scrapes:
+    """What the agents counted, by run."""
+
+    def __init__(self, leaves: Sequence[Machine]) -> None:
+        self.found: dict[str, Metrics] = {}
+        self._leaves = leaves
+        self._ending = threading.Event()
+
+    def at_rest(self) -> None:
+        """Nothing is sent any more: the counts of the runs that answer are final."""
+        for leaf in self._leaves:
+            run, families = _scrape(leaf)
+            stored = self._of(run).stored
+            stored.clear()
+            for name, labels, value in _samples(families):
+                if name == "petiole_stored_readings_total" and labels["input"] not in _OWN:
+                    cls = labels["class"]
+                    stored[cls] = stored.get(cls, 0.0) + value
+
+    def follow(self) -> None:
+        """Look until told to end."""
+        while not self._ending.wait(_PERIOD_SECONDS):
+            for leaf in self._leaves:
+                try:
+                    run, families = _scrape(leaf)
+                except (OSError, ValueError, KeyError):
+                    continue  # hurt by the case
+                worst = self._of(run).unaccounted
+                for name, labels, value in _samples(families):
+                    if name == "petiole_unaccounted_readings":
+                        worst[labels["class"]] = max(worst.get(labels["class"], 0.0), abs(value))
+
+    def end(self) -> None:
+        """Look no more."""
+        self._ending.set()
+
+    def _of(self, run: str) -> Metrics:
+        return self.found.setdefault(run, Metrics())
+
+
+@contextmanager
+def scrapes(leaves: Sequence[Machine]) -> Iterator[Scrapes]:
+    """Looks at these agents as long as the context lasts."""
+    one = Scrapes(leaves)
+    thread = threading.Thread(target=one.follow, daemon=True)
+    thread.start()
+    try:
+        yield one
+    finally:
+        one.end()
+        thread.join()
+
+
+def _scrape(leaf: Machine) -> tuple[str, list[Metric]]:
+    """The run of an agent and its metrics. Raises `OSError`, and `ValueError` where it was started anew
+    meanwhile."""
+    run = str(leaf.status()["run"])
+    families = list(text_string_to_metric_families(leaf.metrics()))
+    if str(leaf.status()["run"]) != run:
+        raise ValueError("another run answers")
+    return run, families
+
+
+def _samples(families: Sequence[Metric]) -> Iterator[tuple[str, dict[str, str], float]]:
+    for family in families:
+        for sample in family.samples:
+            yield sample.name, sample.labels, sample.value

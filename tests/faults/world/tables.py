@@ -1,0 +1,103 @@
+"""The jobs, run in this process with the one Spark session, and what the tables hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from agent.contract import Exit, Ledger, parse_ledger
+from agent.demo.plan import Member
+from hub_jobs import audit, ingest, refine
+from hub_jobs.tables import open_table
+from hub_jobs.tables.scan import rows
+from tests.faults.oracle.evidence import Account, Audit, Named, Row, Run
+from tests.faults.oracle.numbered import LIFE, NUMBER
+
+_READINGS = (
+    "domain",
+    "class",
+    "device",
+    "metric",
+    "value",
+    "text",
+    "tags",
+    "ts",
+    "ts_source",
+    "run",
+    "n",
+    "index",
+    "source_identity",
+    "source_seq",
+)
+
+
+class Tables:
+    """The lake of a world."""
+
+    def __init__(self, hub: Member, lake: Path) -> None:
+        self.lake = lake
+        self.server = ["--server", hub.nats_url, "--seed-file", str(hub.state / "keys" / "jobs.nk")]
+
+    def ingest(self) -> Exit:
+        """The hub's stream into `bronze`; raises nothing where the stream has gaps."""
+        return ingest.main([*self.server, "--lake", str(self.lake)])
+
+    def refine(self) -> Exit:
+        """`bronze` into `readings`."""
+        return refine.main(["--lake", str(self.lake)])
+
+    def audit(self) -> Audit:
+        """What the audit says."""
+        report = self.lake.with_name("audit.json")
+        code = audit.main([*self.server, "--lake", str(self.lake), "--json", str(report)])
+        assert code in (Exit.WELL, Exit.LOSS), f"the audit ends with {code}"
+        found = json.loads(report.read_text())
+        return Audit([Account.of(one) for one in found["rows"]], found["findings"], lost=code is Exit.LOSS)
+
+    def readings(self) -> list[Row]:
+        """All rows of `readings`."""
+        return [_row(one) for one in self._rows("readings", *_READINGS)]
+
+    def quarantine(self) -> list[Named]:
+        """All rows of `quarantine`."""
+        found = self._rows("quarantine", "domain", "class", "excerpt", "reason")
+        return [Named(one["domain"], one["class"], _numbered(one["excerpt"]), one["reason"]) for one in found]
+
+    def ledgers(self) -> dict[Run, Ledger]:
+        """The newest record of each run."""
+        newest: dict[Run, Ledger] = {}
+        for row in self._rows("bronze", "subject", "payload"):
+            if str(row["subject"]).endswith("._ledger"):
+                one = parse_ledger(bytes(row["payload"]))
+                known = newest.get((one.domain, one.cls, one.run))
+                if known is None or (one.final, one.readings.accepted) >= (
+                    known.final,
+                    known.readings.accepted,
+                ):
+                    newest[one.domain, one.cls, one.run] = one
+        return newest
+
+    def _rows(self, name: str, *columns: str) -> Iterator[dict[str, Any]]:
+        table = open_table(self.lake, name)
+        if table is not None:
+            yield from rows(table, columns).to_pylist()
+
+
+def _row(given: dict[str, Any]) -> Row:
+    ts = given["ts"]
+    us = None if ts is None else int(ts.timestamp()) * 1_000_000 + ts.microsecond
+    values = [given[name] for name in _READINGS]
+    values[_READINGS.index("ts")] = us
+    values[_READINGS.index("tags")] = dict(given["tags"] or ())
+    return Row(*values)
+
+
+def _numbered(excerpt: bytes | None) -> tuple[str, int, int] | None:
+    """The device, life and number that a line shows."""
+    try:
+        line = json.loads(excerpt or b"")
+        return str(line["device"]), int(line["tags"][LIFE]), int(line["tags"][NUMBER])
+    except (ValueError, KeyError, TypeError):
+        return None

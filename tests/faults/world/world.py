@@ -1,0 +1,227 @@
+"""A world: machines, links, load and tables, from the first reading to the verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+from nats.errors import Error as NatsError
+
+from agent.contract import DEFAULT_CLASS, HUB_DOMAIN, aggregate, leaf_stream, ledger_subject
+from agent.demo import plan
+from agent.demo.ports import free_port
+from agent.demo.processes import DemoError
+from agent.demo.watch import Observer
+from agent.jetstream import JetStreamError
+from agent.link.states import LinkState
+from tests.faults.oracle.evidence import Evidence
+from tests.faults.oracle.journal import Level
+from tests.faults.oracle.judge import Terms, judge
+from tests.faults.oracle.verdict import Promise, Verdict
+from tests.faults.report import Case
+from tests.faults.rigs.wire import Wire
+from tests.faults.world.cable import Link, cord
+from tests.faults.world.configs import HubSettings, LeafSettings, hub_toml, leaf_toml
+from tests.faults.world.load import Load, load
+from tests.faults.world.machine import Machine, wait_for
+from tests.faults.world.scrape import Scrapes, scrapes
+from tests.faults.world.strikes import Strikes
+from tests.faults.world.tables import Tables
+
+_POLL_SECONDS = 0.1
+
+
+class World:
+    """A hub and leaves whose devices send. Hurt what you like, mend it, and ask for the `verdict`."""
+
+    def __init__(
+        self, case: Case, hub: Machine, leaves: Sequence[Machine], link: Link, load: Load, scrapes: Scrapes
+    ) -> None:
+        self.case, self.hub, self.leaves, self.link, self.load = case, hub, leaves, link, load
+        self.tables = Tables(hub.member, hub.member.directory.parent / "lake")
+        self._scrapes = scrapes
+
+    @property
+    def leaf(self) -> Machine:
+        """The first leaf."""
+        return self.leaves[0]
+
+    @property
+    def strikes(self) -> Strikes:
+        """Every fault that was made."""
+        return self.hub.strikes
+
+    def lasts(self, seconds: float) -> None:
+        """Let a fault last."""
+        time.sleep(seconds)
+
+    def mended(self, seconds: float = 90.0) -> None:
+        """Return when every link flows and the hub holds what each leaf holds by now; that is how long the
+        recovery took, from the last fault or mending on."""
+        since = self.strikes.last
+        for leaf in self.leaves:
+            leaf.wait_ready()
+        now = {leaf: self._last(leaf, seconds) for leaf in self.leaves}
+
+        def recovered() -> bool:
+            cursors = self._cursors()
+            return all(_flows(leaf) and cursors.get(_stream(leaf), 0) >= last for leaf, last in now.items())
+
+        wait_for(recovered, "every link flows and the hub holds what came meanwhile", seconds)
+        self.case.recover_seconds = round(time.monotonic() - since, 2)
+        self.case.detect_seconds = self._detected()
+
+    def verdict(self, terms: Terms | None = None) -> Verdict:
+        """End the load and the runs, bring all into the tables, and judge. Fails the test with a sentence for
+        each promise that was broken, and for each fault that did not happen."""
+        terms = terms or Terms()
+        stuck = self.load.stop(terms.seconds)
+        drained = self._drained(terms.seconds)
+        self._scrapes.at_rest()
+        unseen = self.strikes.unseen()
+        for leaf in self.leaves:
+            assert leaf.end_well() == 0, f"the agent of {leaf.member.domain} does not end well"
+        for leaf in self.leaves:
+            wait_for(partial(self._closed, leaf), f"the last record of {leaf.member.domain} arrives")
+        self.tables.ingest()
+        self.tables.refine()
+        said = self.tables.audit()
+        found = Evidence(
+            self.tables.readings(),
+            self.tables.quarantine(),
+            said,
+            self.tables.ledgers(),
+            self._scrapes.found,
+            drained,
+        )
+        verdict = judge(self.load.journal, found, terms)
+        for name in stuck:
+            verdict.broken(Promise.LIVENESS, f"{name} was not answered for {terms.seconds:.0f} s")
+        for sentence in self.load.notes.wrong[:3]:
+            verdict.broken(Promise.HONESTY, f"a good request was answered {sentence}")
+        for what in unseen:
+            verdict.broken(Promise.FAULT, f"no trace is found of this: {what}")
+        self._report(verdict, said.findings)
+        assert verdict.kept, f"\n{verdict}"
+        return verdict
+
+    def _report(self, verdict: Verdict, findings: Sequence[str]) -> None:
+        case = self.case
+        case.sent, case.acknowledged = verdict.sent, verdict.acknowledged
+        case.lost, case.duplicates, case.named = verdict.lost, verdict.doubled, verdict.named
+        case.seen += [f"audit: {one}" for one in findings[:5]]
+        case.seen += [str(one) for one in verdict.violations]
+
+    def _drained(self, seconds: float) -> float | None:
+        began = time.monotonic()
+        try:
+            last = {leaf: self._last(leaf, seconds) for leaf in self.leaves}
+            wait_for(
+                lambda: all(self._cursors().get(_stream(one), 0) >= seq for one, seq in last.items()),
+                "the hub holds all",
+                seconds,
+            )
+        except AssertionError:
+            return None
+        return time.monotonic() - began
+
+    def _detected(self) -> float | None:
+        """Seconds from the first fault until a leaf told another state of its link."""
+        first = self.strikes.made[0].at if self.strikes.made else time.time()
+        told = [
+            at - first
+            for leaf in self.leaves
+            for at, state in leaf.link_told(first)
+            if state != LinkState.FLOWING
+        ]
+        return round(min(told), 2) if told else None
+
+    def _last(self, leaf: Machine, seconds: float) -> int:
+        """The last sequence of a leaf's stream, asked until it is answered."""
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                return asyncio.run(_observer(leaf).last(_stream(leaf)))
+            except DemoError:
+                assert time.monotonic() < deadline, f"the server of {leaf.member.domain} does not answer"
+                time.sleep(_POLL_SECONDS)
+
+    def _cursors(self) -> dict[str, int]:
+        return asyncio.run(_observer(self.hub).cursors()) or {}
+
+    def _closed(self, leaf: Machine) -> bool:
+        """Whether the hub has the last record of the leaf's last run, before which all else of its stream
+        stands."""
+        subject = ledger_subject(leaf.member.domain, DEFAULT_CLASS)
+        try:
+            here = asyncio.run(_observer(leaf).newest(_stream(leaf), subject))
+            there = asyncio.run(_observer(self.hub).newest(aggregate(0), subject))
+        except (NatsError, JetStreamError, OSError, TimeoutError):
+            return False
+        return here is not None and here == there
+
+
+@contextmanager
+def open_world(
+    directory: Path,
+    case: Case,
+    *,
+    leaves: int = 1,
+    devices: int = 3,
+    direct: bool = True,
+    wire: Wire | None = None,
+    leaf: LeafSettings | None = None,
+    hub: HubSettings | None = None,
+) -> Iterator[World]:
+    """A hub with so many leaves, `edge-1` and on, whose links flow. Each has `devices` that post and, with
+    `direct`, one that publishes to its server. The links are relays, or the `wire`."""
+    leaf_settings, hub_settings = leaf or LeafSettings(), hub or HubSettings()
+    strikes = Strikes(case)
+    with ExitStack() as stack:
+        listen = wire.listen if wire else f"127.0.0.1:{free_port()}"
+        cable = wire or stack.enter_context(cord(int(listen.rpartition(":")[2])))
+        machines = [
+            Machine(member, leaf_toml(member, f"{cable.host}:{cable.port}", leaf_settings), strikes)
+            for member in (plan.member(directory, f"edge-{number}") for number in range(1, leaves + 1))
+        ]
+        enrolled = [one.petiole("enrol").stdout for one in machines]
+        member = plan.member(directory, "hub")
+        centre = Machine(member, hub_toml(member, listen, enrolled, hub_settings), strikes)
+        for one in (centre, *machines):
+            stack.callback(one.close)
+            one.begin()
+        for one in (centre, *machines):
+            one.wait_ready()
+        wait_for(lambda: all(map(_flows, machines)), "every link flows")
+        sending = stack.enter_context(load())
+        looking = stack.enter_context(scrapes(machines))
+        strikes.observers.insert(0, sending.notes.since)
+        for one in machines:
+            for number in range(1, devices + 1):
+                sending.over_http(one.member, f"pump-{number}", Level(leaf_settings.ack))
+            if direct:
+                sending.direct(one.member, "press-1")
+        world = World(case, centre, machines, Link(cable, strikes, machines), sending, looking)
+        sending.flows()
+        yield world
+
+
+def _observer(machine: Machine) -> Observer:
+    one = machine.member
+    key, identity = ("jobs", "jobs") if one.domain == HUB_DOMAIN else ("agent", one.domain)
+    return Observer(one.nats_url, one.state / "keys" / f"{key}.nk", identity)
+
+
+def _stream(leaf: Machine) -> str:
+    return leaf_stream(leaf.member.domain, DEFAULT_CLASS)
+
+
+def _flows(leaf: Machine) -> bool:
+    try:
+        return bool(leaf.status()["link"]["state"] == LinkState.FLOWING)
+    except OSError:
+        return False
