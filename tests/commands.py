@@ -43,7 +43,7 @@ class Desk:
         """Send whatever it is."""
         await self.hub.publish(command_subject(self.domain, app, verb), data)
 
-    async def answers(self, count: int, seconds: float = 30.0) -> list[CommandAnswer]:
+    async def answers(self, count: int, seconds: float = 60.0) -> list[CommandAnswer]:
         """The answers in the leaf's stream, once there are so many, in order."""
         subject = batch_subject(self.domain, CLASS, "commands")
         found: list[CommandAnswer] = []
@@ -60,7 +60,7 @@ class Desk:
         await until(enough, f"{count} answers", seconds)
         return found
 
-    async def outcomes(self, count: int, seconds: float = 30.0) -> Mapping[str | None, str]:
+    async def outcomes(self, count: int, seconds: float = 60.0) -> Mapping[str | None, str]:
         """What became of each command by its id."""
         answers = await self.answers(count, seconds)
         assert len({one.id for one in answers}) == len(answers) == count, answers
