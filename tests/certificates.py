@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import subprocess
+import time
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 
 def self_signed(directory: Path) -> tuple[Path, Path]:
@@ -17,3 +25,51 @@ def self_signed(directory: Path) -> tuple[Path, Path]:
         capture_output=True,
     )
     return cert, key
+
+
+class Authority:
+    """An authority that signs certificates for 127.0.0.1 whose end is near."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority")])
+        self._ends: dict[str, datetime] = {}
+        self.file = directory / "authority.pem"
+        self.file.write_bytes(self._issued(self._name, self._key, timedelta(days=1), authority=True))
+
+    def signed(self, name: str, seconds: float) -> tuple[Path, Path]:
+        """A certificate that holds for so long, and its key; again at the same paths."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        cert, secret = self._directory / f"{name}.pem", self._directory / f"{name}.key"
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self._ends[name] = datetime.now(UTC) + timedelta(seconds=seconds)
+        cert.write_bytes(self._issued(subject, key, timedelta(seconds=seconds), authority=False))
+        form = serialization.PrivateFormat.PKCS8
+        secret.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+        secret.chmod(0o600)
+        return cert, secret
+
+    def wait_expired(self, name: str) -> None:
+        """Return when a certificate holds no more."""
+        while datetime.now(UTC) <= self._ends[name] + timedelta(seconds=1):
+            time.sleep(0.1)
+
+    def _issued(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, span: timedelta, *, authority: bool
+    ) -> bytes:
+        now = datetime.now(UTC)
+        address = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+        made = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(minutes=1))
+            .not_valid_after(now + span)
+            .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+            .add_extension(address, critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        return made.public_bytes(serialization.Encoding.PEM)

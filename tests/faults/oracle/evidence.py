@@ -27,7 +27,7 @@ class Row(NamedTuple):
     run: str | None
     n: int | None
     place: int | None
-    source_identity: str | None
+    arrived_us: int
     source_seq: int | None
 
 
@@ -75,8 +75,9 @@ class Audit:
 
 @dataclass(slots=True)
 class Metrics:
-    """What one run of an agent counted, by class; `unaccounted` is the worst of all scrapes, `stored` that of
-    the last one, which came when nothing was sent any more."""
+    """What one run of an agent counted, by class; `unaccounted` is the worst of all scrapes, `stored` is
+    what inputs with a device behind them had stored when nothing was sent any more; it is only known of
+    runs that lived then."""
 
     stored: dict[str, float] = field(default_factory=dict)
     unaccounted: dict[str, float] = field(default_factory=dict)

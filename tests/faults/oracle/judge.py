@@ -107,14 +107,16 @@ def _judge_repeats(series: Series, rows: Iterable[Row], verdict: Verdict) -> Non
 
 
 def _judge_order(series: Series, rows: Iterable[Row], verdict: Verdict) -> None:
-    """What came in batches stands by run, batch and place; what came directly by the source's sequence,
-    which is begun anew with each incarnation of the source."""
-    lines: dict[str, list[tuple[tuple[str, int, int], int]]] = defaultdict(list)
+    """What came in batches stands by run, batch and place; what came directly as it arrived at the hub, for
+    a store that was put back uses its sequences again."""
+    lines: dict[bool, list[tuple[tuple[str, int, int], int]]] = {True: [], False: []}
     for row in rows:
-        if row.run is not None:
-            lines["batches"].append(((row.run, row.n or 0, row.place or 0), _number(row)))
-        else:
-            lines[str(row.source_identity)].append((("", row.source_seq or 0, 0), _number(row)))
+        key = (
+            ("", row.arrived_us, row.source_seq or 0)
+            if row.run is None
+            else (row.run, row.n or 0, row.place or 0)
+        )
+        lines[row.run is None].append((key, _number(row)))
     for line in lines.values():
         numbers = [n for _, n in sorted(line)]
         late = [n for before, n in pairwise(numbers) if n < before]

@@ -91,12 +91,12 @@ class Link:
 
     def cut(self) -> None:
         """Break every connection with a reset and refuse new ones."""
-        self._strikes.make("the link is cut", self._down)
+        self._strikes.make("the link is cut", self.down)
         self.cable.cut()
 
     def stall(self) -> None:
         """Let nothing pass and close nothing."""
-        self._strikes.make("the link is half-open", self._down)
+        self._strikes.make("the link is half-open", self.down)
         self.cable.stall()
 
     def lose(self, per_cent: int) -> None:
@@ -140,7 +140,8 @@ class Link:
         self.cable.restore()
         self._strikes.mend("the link is restored")
 
-    def _down(self, since: float) -> str | None:
+    def down(self, since: float) -> str | None:
+        """Which leaf told first that its link is down."""
         for leaf in self.leaves:
             for at, state in leaf.link_told(since):
                 if state == LinkState.DOWN:

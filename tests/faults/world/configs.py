@@ -31,7 +31,7 @@ class HubSettings:
 
 
 def leaf_toml(one: Member, hub: str, settings: LeafSettings) -> str:
-    """A leaf whose server dials `hub`, an address with its port."""
+    """A leaf whose server dials `hub`, a URL."""
     return f"""\
 role = "leaf"
 domain = {json.dumps(one.domain)}
@@ -44,7 +44,7 @@ format = "json"
 server = "embedded"
 listen = "127.0.0.1:{one.nats_port}"
 max_file_store = "2GiB"
-hub_urls = ["nats-leaf://{hub}"]
+hub_urls = ["{hub}"]
 {settings.nats}
 
 [[class]]

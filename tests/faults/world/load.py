@@ -32,6 +32,8 @@ class Notes:
 
     unanswered: list[float] = field(default_factory=list)
     refused: list[tuple[float, int, str]] = field(default_factory=list)
+    repeated: int = 0
+    """Requests that were acknowledged once more."""
     wrong: list[str] = field(default_factory=list)
     """Answers that no good request should get."""
 
@@ -88,7 +90,10 @@ class Device(threading.Thread):
 
 
 class HttpDevice(Device):
-    """Posts to the `http` input."""
+    """Posts to the `http` input; what is acknowledged goes once more, under the same key, so many
+    times."""
+
+    repeats = 0
 
     def __init__(self, member: Member, series: Series, sent: Sent, notes: Notes, size: int, pace: float):
         super().__init__(series, sent, notes, size, pace)
@@ -98,6 +103,15 @@ class HttpDevice(Device):
     def run(self) -> None:
         super().run()
         self._hang_up()
+
+    def _insist(self, numbers: range) -> bool:
+        if not super()._insist(numbers):
+            return False
+        for _ in range(self.repeats):
+            if not super()._insist(numbers):
+                return False
+            self.notes.repeated += 1
+        return True
 
     def _attempt(self, numbers: range) -> float | None:
         headers = {
@@ -187,12 +201,21 @@ class Load:
         self.devices: list[Device] = []
 
     def over_http(
-        self, member: Member, name: str, level: Level = Level.STORED, *, size: int = 10, pace: float = 0.05
+        self,
+        member: Member,
+        name: str,
+        level: Level = Level.STORED,
+        *,
+        size: int = 10,
+        pace: float = 0.05,
+        repeats: int = 0,
     ) -> None:
         """Start a device that posts."""
         series = Series(member.domain, DEFAULT_CLASS, name, 1)
         sent = self.journal.of(series, level)
-        self._start(HttpDevice(member, series, sent, self.notes, size, pace))
+        device = HttpDevice(member, series, sent, self.notes, size, pace)
+        device.repeats = repeats
+        self._start(device)
 
     def direct(self, member: Member, name: str, *, pace: float = 0.1) -> None:
         """Start a device that publishes to the server."""

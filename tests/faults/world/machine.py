@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -45,6 +45,10 @@ class Program:
         """Ask it to end, by SIGTERM; returns when it is gone."""
         self._end(signal.SIGTERM)
 
+    def reload(self) -> None:
+        """Have it take its configuration anew, by SIGHUP."""
+        os.kill(self._there(), signal.SIGHUP)
+
     def freeze(self) -> None:
         """Stop it where it is, by SIGSTOP. It is let go on at the end of the world at the latest. That is
         seen by a sender that gets no answer or an agent that tells another state of its link."""
@@ -75,7 +79,10 @@ class Program:
 
 
 class Machine(Agent):
-    """A machine of the fleet: the agent's log is kept and read for traces."""
+    """A machine of the fleet: the agent's log is kept and read for traces. `prefix` is a command that runs
+    the agent in surroundings of its own."""
+
+    prefix: Sequence[str] = ()
 
     def __init__(self, member: Member, toml: str, strikes: Strikes) -> None:
         super().__init__(member, toml)
@@ -90,10 +97,9 @@ class Machine(Agent):
         """Run the agent, without waiting until it is ready."""
         if self.process is not None:
             self.process.wait(WAIT_SECONDS)
+        command = [*self.prefix, PETIOLE, "run", "-c", str(self.member.config)]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [PETIOLE, "run", "-c", str(self.member.config)], stderr=log, stdout=log, text=True
-            )
+            self.process = subprocess.Popen(command, stderr=log, stdout=log, text=True)
 
     def start(self) -> None:
         """Run the agent, as its supervisor does after its end; returns when it is ready."""
@@ -154,6 +160,10 @@ class Machine(Agent):
             for at, line in self._lines()
             if at >= since and all(line.get(name) == value for name, value in fields.items())
         ]
+
+    def says(self, event: str, times: int = 1) -> None:
+        """Return when the agent has logged an event so many times."""
+        wait_for(lambda: len(self.said(event=event)) >= times, f"{self.member.domain} says: {event}")
 
     def link_told(self, since: float) -> list[tuple[float, str]]:
         """The states of the link that the agent told from a moment on."""

@@ -28,7 +28,7 @@ _READINGS = (
     "run",
     "n",
     "index",
-    "source_identity",
+    "arrived",
     "source_seq",
 )
 
@@ -86,12 +86,11 @@ class Tables:
 
 
 def _row(given: dict[str, Any]) -> Row:
-    ts = given["ts"]
-    us = None if ts is None else int(ts.timestamp()) * 1_000_000 + ts.microsecond
-    values = [given[name] for name in _READINGS]
-    values[_READINGS.index("ts")] = us
-    values[_READINGS.index("tags")] = dict(given["tags"] or ())
-    return Row(*values)
+    told = {**given, "tags": dict(given["tags"] or ())}
+    for name in ("ts", "arrived"):
+        at = told[name]
+        told[name] = None if at is None else int(at.timestamp()) * 1_000_000 + at.microsecond
+    return Row(*(told[name] for name in _READINGS))
 
 
 def _numbered(excerpt: bytes | None) -> tuple[str, int, int] | None:

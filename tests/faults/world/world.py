@@ -59,6 +59,11 @@ class World:
         """Let a fault last."""
         time.sleep(seconds)
 
+    def noticed(self) -> None:
+        """Return when the last fault has left its trace."""
+        last = self.strikes.made[-1]
+        wait_for(lambda: last.trace(last.at) is not None, f"{last.what}: something is seen of it")
+
     def mended(self, seconds: float = 90.0) -> None:
         """Return when every link flows and the hub holds what each leaf holds by now; that is how long the
         recovery took, from the last fault or mending on."""
@@ -172,20 +177,26 @@ def open_world(
     *,
     leaves: int = 1,
     devices: int = 3,
+    size: int = 10,
+    pace: float = 0.05,
+    scheme: str = "nats-leaf",
     direct: bool = True,
     wire: Wire | None = None,
     leaf: LeafSettings | None = None,
     hub: HubSettings | None = None,
 ) -> Iterator[World]:
-    """A hub with so many leaves, `edge-1` and on, whose links flow. Each has `devices` that post and, with
-    `direct`, one that publishes to its server. The links are relays, or the `wire`."""
+    """A hub with so many leaves, `edge-1` and on, whose links flow. Each has `devices` that post `size`
+    readings at a time and, with `direct`, one that publishes to its server. The links are relays, or the
+    `wire`."""
     leaf_settings, hub_settings = leaf or LeafSettings(), hub or HubSettings()
     strikes = Strikes(case)
     with ExitStack() as stack:
         listen = wire.listen if wire else f"127.0.0.1:{free_port()}"
         cable = wire or stack.enter_context(cord(int(listen.rpartition(":")[2])))
         machines = [
-            Machine(member, leaf_toml(member, f"{cable.host}:{cable.port}", leaf_settings), strikes)
+            Machine(
+                member, leaf_toml(member, f"{scheme}://{cable.host}:{cable.port}", leaf_settings), strikes
+            )
             for member in (plan.member(directory, f"edge-{number}") for number in range(1, leaves + 1))
         ]
         enrolled = [one.petiole("enrol").stdout for one in machines]
@@ -202,7 +213,8 @@ def open_world(
         strikes.observers.insert(0, sending.notes.since)
         for one in machines:
             for number in range(1, devices + 1):
-                sending.over_http(one.member, f"pump-{number}", Level(leaf_settings.ack))
+                level = Level(leaf_settings.ack)
+                sending.over_http(one.member, f"pump-{number}", level, size=size, pace=pace)
             if direct:
                 sending.direct(one.member, "press-1")
         world = World(case, centre, machines, Link(cable, strikes, machines), sending, looking)

@@ -45,7 +45,7 @@ def row(series: Series, n: int, journal: Journal) -> Row:
         RUN,
         n // 10,
         n % 10,
-        None,
+        START,
         None,
     )
 
@@ -65,7 +65,8 @@ def evidence(rows: Sequence[Row], audit: Audit | None = None) -> Evidence:
     ledger = Ledger(
         "edge-1", "normal", RUN, 9, ((1, 9),), Readings(stored, stored), StreamState("now", 1, 9), final=True
     )
-    counted = {RUN: Metrics({"normal": float(stored)}, {"normal": 0.0})}
+    own = sum(one.run == RUN and one.device != one.domain for one in rows)
+    counted = {RUN: Metrics({"normal": float(own)}, {"normal": 0.0})}
     return Evidence(rows, (), given, {("edge-1", "normal", RUN): ledger}, counted, 1.0)
 
 
@@ -219,10 +220,10 @@ def test_readings_that_stand_in_another_order_are_found(journal: Journal) -> Non
     assert broken(verdict) == {Promise.ORDER}
 
 
-def test_direct_messages_stand_in_the_order_of_their_source(journal: Journal) -> None:
+def test_direct_messages_stand_in_the_order_in_which_they_arrived(journal: Journal) -> None:
     def direct(rows: list[Row], swapped: bool) -> list[Row]:
         return [
-            one._replace(run=None, source_identity="abc", source_seq=-at if swapped else at)
+            one._replace(run=None, arrived_us=START - at if swapped else START + at, source_seq=7)
             for at, one in enumerate(rows)
         ]
 
@@ -247,8 +248,10 @@ LIES: dict[str, Callable[[Evidence], Evidence]] = {
     "fewer stored than acknowledged": lambda one: _audit(one, stored=1),
     "no account": lambda one: replace(one, audit=Audit([])),
     "unaccounted readings": lambda one: replace(one, metrics={RUN: Metrics({}, {"normal": 1.0})}),
-    "metrics that count otherwise": lambda one: replace(one, metrics={RUN: Metrics({"normal": 1.0}, {})}),
-    "a closed ledger that does not add up": lambda one: _ledger(one),
+    "metrics that count less": lambda one: replace(one, metrics={RUN: Metrics({"normal": 1.0}, {})}),
+    "metrics that count more": lambda one: replace(one, metrics={RUN: Metrics({"normal": 99.0}, {})}),
+    "a ledger that counts less": lambda one: _ledger(one, accepted=31, stored=31),
+    "a closed ledger that does not add up": lambda one: _ledger(one, accepted=99),
 }
 
 
@@ -257,9 +260,9 @@ def _audit(one: Evidence, **changed: int) -> Evidence:
     return replace(one, audit=replace(one.audit, accounts=[account], lost=True))
 
 
-def _ledger(one: Evidence) -> Evidence:
+def _ledger(one: Evidence, **counts: int) -> Evidence:
     changed = {
-        run: replace(ledger, readings=replace(ledger.readings, accepted=99))
+        run: replace(ledger, readings=replace(ledger.readings, **counts))
         for run, ledger in one.ledgers.items()
     }
     return replace(one, ledgers=changed)

@@ -1,0 +1,134 @@
+"""The link between leaf and hub breaks, or is bad."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.faults.matrix.conftest import Worlds
+from tests.faults.oracle.judge import Terms
+from tests.faults.report import Case
+from tests.faults.rigs.wire import Wire, missing
+from tests.faults.rigs.wire import wire as open_wire
+from tests.faults.schedule import schedule, seed_of
+from tests.faults.world.world import World
+
+WHOLE = "nothing acknowledged is lost or doubled; the leaf stores meanwhile"
+needs_wire = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+
+
+@pytest.fixture
+def wire() -> Iterator[Wire]:
+    """A network namespace between leaf and hub."""
+    with open_wire() as one:
+        yield one
+
+
+def cut_for(w: World, seconds: float) -> None:
+    """No connection for so long."""
+    w.link.cut()
+    w.lasts(seconds)
+    w.link.restore()
+
+
+def judged(w: World, terms: Terms | None = None) -> None:
+    """All goes on, and every promise was kept."""
+    w.load.flows()
+    w.mended()
+    w.verdict(terms)
+
+
+def test_the_link_is_cut_for_a_second(world_of: Worlds, case: Case) -> None:
+    case.expected = WHOLE
+    with world_of() as w:
+        cut_for(w, 1)
+        judged(w)
+
+
+def test_the_link_is_cut_for_a_minute(world_of: Worlds, case: Case) -> None:
+    case.expected = WHOLE
+    with world_of() as w:
+        cut_for(w, 60)
+        judged(w)
+
+
+def test_the_link_is_cut_for_ten_minutes(world_of: Worlds, case: Case) -> None:
+    case.expected = WHOLE
+    with world_of() as w:
+        cut_for(w, 600)
+        judged(w, Terms(seconds=120))
+
+
+def test_the_link_flaps(world_of: Worlds, case: Case) -> None:
+    case.expected = f"{WHOLE}, through ten cuts whose lengths a seed decides"
+    case.seed = seed_of()
+    with world_of() as w:
+        for step in schedule(case.seed, ["cut"], 10, 3.0):
+            cut_for(w, step.after)
+            w.lasts(3.0 - step.after)
+        judged(w)
+
+
+@needs_wire
+def test_the_link_is_half_open_for_forty_seconds(world_of: Worlds, case: Case, wire: Wire) -> None:
+    case.expected = f"{WHOLE}; down within 17 s"
+    with world_of(wire=wire) as w:
+        w.link.stall()
+        w.lasts(40)
+        w.link.restore()
+        judged(w)
+        assert case.detect_seconds is not None
+        assert case.detect_seconds < 17
+
+
+@needs_wire
+def test_the_link_loses_two_of_a_hundred_packets(world_of: Worlds, case: Case, wire: Wire) -> None:
+    case.expected = f"{WHOLE}; a cut in the middle of it too"
+    with world_of(wire=wire) as w:
+        w.link.lose(2)
+        w.load.flows(200)
+        cut_for(w, 5)
+        w.link.lose(2)
+        judged(w)
+
+
+@needs_wire
+def test_the_link_loses_every_fifth_packet(world_of: Worlds, case: Case, wire: Wire) -> None:
+    case.expected = f"{WHOLE}; what was sent meanwhile is at the hub a minute after the loss has ended"
+    with world_of(wire=wire) as w:
+        w.link.lose(20)
+        w.lasts(60)
+        w.link.restore()
+        judged(w)
+
+
+@needs_wire
+def test_the_link_lets_64_kilobits_through(world_of: Worlds, case: Case, wire: Wire) -> None:
+    case.expected = f"{WHOLE}; a backlog of twenty seconds drains over it"
+    with world_of(wire=wire, devices=1) as w:
+        w.link.cut()
+        w.lasts(20)
+        w.link.throttle(64)
+        w.link.restore()
+        judged(w, Terms(seconds=180))
+
+
+@needs_wire
+def test_the_link_swallows_every_large_packet(world_of: Worlds, case: Case, wire: Wire) -> None:
+    case.expected = f"{WHOLE}; what a hole in the path MTU held back comes when it is mended"
+    with world_of(wire=wire) as w:
+        w.link.swallow(600)
+        w.lasts(45)
+        w.link.restore()
+        judged(w)
+
+
+def test_the_link_takes_300_milliseconds(world_of: Worlds, case: Case) -> None:
+    case.expected = f"{WHOLE}, with a cut in the middle of it"
+    case.not_proven.append("delay below TCP: a relay holds the bytes back, for this kernel has no netem")
+    with world_of() as w:
+        w.link.delay(0.15)
+        w.load.flows(50)
+        cut_for(w, 5)
+        judged(w)

@@ -1,0 +1,193 @@
+"""A store is lost, put back, cut off or damaged, on either side."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from functools import partial
+from pathlib import Path
+
+from agent.contract import aggregate, leaf_stream
+from tests.faults.matrix.conftest import Worlds
+from tests.faults.oracle.judge import Terms
+from tests.faults.report import Case
+from tests.faults.world.machine import Machine, wait_for
+from tests.faults.world.world import World
+
+WHOLE = "nothing acknowledged is lost or doubled"
+NAMED = "what was only in that store is gone and named by the audit; all else is there once"
+
+
+def judged(w: World, terms: Terms | None = None) -> None:
+    """All goes on, and every promise was kept."""
+    w.load.flows()
+    w.mended()
+    w.verdict(terms)
+
+
+def in_table(w: World) -> None:
+    """What came so far is in the table."""
+    w.mended()
+    w.tables.ingest()
+    w.tables.refine()
+    w.load.flows()
+
+
+def stream_of(machine: Machine) -> str:
+    """The stream whose store is hurt."""
+    domain = machine.member.domain
+    return aggregate(0) if domain == "hub" else leaf_stream(domain, "normal")
+
+
+def wiped(w: World, machine: Machine) -> None:
+    """No store at all, after a crash."""
+    with machine.without_server():
+        w.strikes.make(f"the store of {machine.member.domain} is wiped", partial(_begun_anew, w))
+        shutil.rmtree(machine.store)
+
+
+def _begun_anew(w: World, since: float) -> str | None:
+    """A new epoch, or a stream of the hub that is empty: before anything was agreed no epoch is needed."""
+    empty = [line for _, line in w.hub.said(since, event="ready") if line.get("last") == 0]
+    return w.leaf.new_epoch(since) or ("the stream of the hub is empty" if empty else None)
+
+
+def put_back(w: World, machine: Machine, copy: Path) -> None:
+    """An older copy in place of the store, after a crash."""
+    with machine.without_server():
+        shutil.copytree(machine.store, copy)
+    w.mended()
+    w.load.flows(20)
+    w.mended()
+    time.sleep(11)  # an announcement comes every ten seconds, and what was agreed before it is remembered
+    with machine.without_server():
+        w.strikes.make(f"an older store of {machine.member.domain} is put back", w.leaf.new_epoch)
+        shutil.rmtree(machine.store)
+        copy.rename(machine.store)
+
+
+def truncated(w: World, machine: Machine) -> None:
+    """The newest half of the last block is gone."""
+    with machine.without_server():
+        block = machine.blocks(stream_of(machine))[-1]
+        size = block.stat().st_size
+        w.strikes.make(f"{size - size // 2} bytes are cut off a block of {machine.member.domain}", _done)
+        os.truncate(block, size // 2)
+        block.with_name("index.db").unlink(missing_ok=True)
+
+
+def corrupted(w: World, machine: Machine) -> None:
+    """Some bytes in the middle of a block are others."""
+    with machine.without_server():
+        block = machine.blocks(stream_of(machine))[0]
+        size = block.stat().st_size
+        w.strikes.make(f"64 bytes of a block of {machine.member.domain} are damaged", _done)
+        with block.open("r+b") as file:
+            file.seek(size // 2)
+            file.write(bytes(one ^ 0xFF for one in os.urandom(64)))
+        block.with_name("index.db").unlink(missing_ok=True)
+
+
+def _done(_since: float) -> str:
+    return "the file was changed while no server ran"
+
+
+def test_the_store_of_a_leaf_is_wiped_when_the_hub_holds_all(world_of: Worlds, case: Case) -> None:
+    case.expected = f"a new epoch; {NAMED}"
+    with world_of() as w:
+        in_table(w)
+        w.mended()
+        wiped(w, w.leaf)
+        judged(w, Terms(gone=True))
+
+
+def test_the_store_of_a_leaf_is_wiped_when_the_link_is_down(world_of: Worlds, case: Case) -> None:
+    case.expected = f"a new epoch; {NAMED}"
+    with world_of(direct=False) as w:
+        in_table(w)
+        w.link.cut()
+        w.load.flows(20)
+        wiped(w, w.leaf)
+        w.load.flows()
+        w.link.restore()
+        judged(w, Terms(gone=True))
+        assert case.named
+
+
+def test_the_store_of_a_leaf_is_put_back(world_of: Worlds, case: Case, tmp_path: Path) -> None:
+    case.expected = f"a new epoch; {WHOLE}"
+    with world_of() as w:
+        put_back(w, w.leaf, tmp_path / "copy")
+        judged(w, Terms(gone=True))
+
+
+def test_a_block_of_a_leaf_is_cut_off_when_the_link_is_down(world_of: Worlds, case: Case) -> None:
+    case.expected = NAMED
+    with world_of(direct=False) as w:
+        w.link.cut()
+        w.load.flows(20)
+        truncated(w, w.leaf)
+        w.load.flows()
+        w.link.restore()
+        judged(w, Terms(gone=True))
+
+
+def test_a_block_of_a_leaf_is_damaged_when_the_link_is_down(world_of: Worlds, case: Case) -> None:
+    case.expected = NAMED
+    with world_of(direct=False) as w:
+        w.link.cut()
+        w.load.flows(20)
+        corrupted(w, w.leaf)
+        w.load.flows()
+        w.link.restore()
+        judged(w, Terms(gone=True))
+
+
+def test_the_store_of_the_hub_is_wiped(world_of: Worlds, case: Case) -> None:
+    case.expected = f"a new epoch fills it again from the leaf; {WHOLE}"
+    with world_of() as w:
+        in_table(w)
+        wiped(w, w.hub)
+        judged(w)
+
+
+def test_the_store_of_the_hub_is_wiped_before_any_job_has_run(world_of: Worlds, case: Case) -> None:
+    case.expected = f"a new epoch fills it again from the leaf; {WHOLE}"
+    with world_of() as w:
+        w.mended()
+        wait_for(lambda: bool(w.leaf.status()["classes"]["normal"]["confirmed"]), "the hub confirms")
+        w.load.flows(20)
+        wiped(w, w.hub)
+        judged(w)
+
+
+def test_the_store_of_the_hub_is_put_back(world_of: Worlds, case: Case, tmp_path: Path) -> None:
+    case.expected = f"a new epoch sends what it lacks; {WHOLE}"
+    with world_of() as w:
+        put_back(w, w.hub, tmp_path / "copy")
+        judged(w)
+
+
+def test_a_block_of_the_hub_is_cut_off(world_of: Worlds, case: Case) -> None:
+    case.expected = f"what it lacks is sent again; {WHOLE}"
+    with world_of() as w:
+        truncated(w, w.hub)
+        judged(w)
+
+
+def test_a_block_of_the_hub_is_damaged(world_of: Worlds, case: Case) -> None:
+    case.expected = "the audit names what is gone; `petiole resend --missing` brings it back"
+    with world_of(direct=False) as w:
+        corrupted(w, w.hub)
+        judged(w, Terms(gone=True))
+
+
+def test_the_aggregate_is_deleted(world_of: Worlds, case: Case) -> None:
+    case.expected = f"it is made anew and filled from what the leaf holds; {WHOLE}"
+    with world_of() as w:
+        in_table(w)
+        with w.hub.without_server():
+            w.strikes.make("the aggregate's files are deleted", w.leaf.new_epoch)
+            shutil.rmtree(w.hub.blocks(aggregate(0))[0].parents[1])
+        judged(w)
