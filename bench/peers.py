@@ -43,6 +43,7 @@ LINES: Final = 500
 _LOAD_SECONDS: Final = 10.0
 _DRAIN_SECONDS: Final = 60.0
 _RATE: Final = 100.0
+_AFTER_SECONDS: Final = 5.0
 _QUIET_SECONDS: Final = 20.0
 _FAULT_SECONDS: Final = 120.0
 _FAULTS: Final = ("link cut 10 s", "edge SIGKILL", "edge SIGKILL while the link is cut")
@@ -146,7 +147,7 @@ def _fault_rows(faults: dict[str, list[Outcome]]) -> list[Row]:
                     least=True,
                 ),
                 Row(
-                    f"{what}: all at the hub after",
+                    f"{fault}: after it, until all that was acknowledged in it is at the hub",
                     mine.seconds,
                     "s",
                     None,
@@ -182,7 +183,7 @@ def _loaded(side: Side, command: list[str], each: int) -> tuple[int, float]:
 async def _faults(opened: Opened) -> list[Outcome]:
     async with _open(opened, direct=False) as side:
         side.seen.numbered = True
-        load, marks, restored = Load(side.send, _RATE), [1], []
+        load, marks, mended = Load(side.send, _RATE), [1], []
         async with asyncio.TaskGroup() as group:
             loading = group.create_task(load.run())
             await asyncio.sleep(3.0)
@@ -190,14 +191,15 @@ async def _faults(opened: Opened) -> list[Outcome]:
                 print(f"{side.name}: {fault}", flush=True)
                 marks.append(load.sent + 1)
                 await _make(side, fault)
-                restored.append(time.time())
+                mended.append((time.time(), set(load.acknowledged)))
+                await asyncio.sleep(_AFTER_SECONDS)
                 await _settled(side, load)
             load.stop()
             await asyncio.wait([loading])
         await _settled(side, load)
         return [
-            _outcome(side, load, range(first, after), at)
-            for first, after, at in zip(marks[1:], [*marks[2:], load.sent + 1], restored, strict=True)
+            _outcome(side, load, range(first, after), *one)
+            for first, after, one in zip(marks[1:], [*marks[2:], load.sent + 1], mended, strict=True)
         ]
 
 
@@ -227,15 +229,14 @@ async def _settled(side: Side, load: Load) -> None:
         await asyncio.sleep(0.1)
 
 
-def _outcome(side: Side, load: Load, span: range, restored: float) -> Outcome:
+def _outcome(side: Side, load: Load, span: range, mended: float, before: set[int]) -> Outcome:
+    """What became of these numbers; `before` are those that were acknowledged when the fault was mended."""
     acknowledged = [number for number in span if number in load.acknowledged]
     counts, first = side.seen.counts, side.seen.first
     lost = sum(not counts[number] for number in acknowledged)
     doubled = sum(counts[number] > 1 for number in span)
-    late = [first[number] - restored for number in acknowledged if number in first]
-    # Later readings pass at once; those of the fault itself are the first of the span.
-    fault = late[: int(_RATE * 12)]
-    return Outcome(len(acknowledged), lost, doubled, max(0.0, max(fault, default=0.0)))
+    late = [first[number] - mended for number in acknowledged if number in first and number in before]
+    return Outcome(len(acknowledged), lost, doubled, max(0.0, max(late, default=0.0)))
 
 
 @asynccontextmanager
