@@ -127,34 +127,20 @@ def _compared(ours: Throughput, name: str, peer: Throughput) -> list[Row]:
 
 
 def _fault_rows(faults: dict[str, list[Outcome]]) -> list[Row]:
-    ours, rows = faults["Petiole"], []
+    ours, rows = faults.pop("Petiole"), []
     for number, fault in enumerate(_FAULTS):
         mine = ours[number]
-        for name, outcomes in faults.items():
-            if name == "Petiole":
-                continue
-            other = outcomes[number]
-            said = f"{name} ({other.acknowledged} acknowledged)"
-            what = f"{fault}, {mine.acknowledged} readings acknowledged"
-            rows += [
-                Row(f"{what}: lost", mine.lost, "readings", 0, Against(said, other.lost), least=True),
-                Row(
-                    f"{what}: doubled",
-                    mine.doubled,
-                    "readings",
-                    None,
-                    Against(said, other.doubled),
-                    least=True,
-                ),
-                Row(
-                    f"{fault}: after it, until all that was acknowledged in it is at the hub",
-                    mine.seconds,
-                    "s",
-                    None,
-                    Against(name, other.seconds),
-                    least=True,
-                ),
-            ]
+        others = {name: outcomes[number] for name, outcomes in faults.items()}
+        what = f"{fault}, {mine.acknowledged} readings acknowledged"
+        after = f"{fault}: after it, until all that was acknowledged in it is at the hub"
+        for name, other in others.items():
+            against = Against(f"{name} ({other.acknowledged} acknowledged)", other.lost)
+            rows.append(Row(f"{what}: lost", mine.lost, "readings", 0, against, least=True))
+        for name, other in others.items():
+            against = Against(f"{name} ({other.acknowledged} acknowledged)", other.doubled)
+            rows.append(Row(f"{what}: doubled", mine.doubled, "readings", None, against, least=True))
+        for name, other in others.items():
+            rows.append(Row(after, mine.seconds, "s", None, Against(name, other.seconds), least=True))
     return rows
 
 
