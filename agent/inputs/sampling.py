@@ -130,12 +130,11 @@ def cpu_shares(before: Mapping[str, float], after: Mapping[str, float]) -> dict[
 
 
 def _memory() -> Iterator[Measure]:
-    memory, swap = psutil.virtual_memory(), psutil.swap_memory()
+    memory = psutil.virtual_memory()
     yield Measure("memory_total_bytes", memory.total)
     yield Measure("memory_used_bytes", memory.used)
     yield Measure("memory_available_bytes", memory.available)
-    yield Measure("swap_total_bytes", swap.total)
-    yield Measure("swap_used_bytes", swap.used)
+    yield from kernel.swap()
 
 
 def _disks() -> Iterator[Measure]:

@@ -24,6 +24,7 @@ def proc(tmp_path: Path) -> Path:
             "net/sockstat": "sockets: used 69\nTCP: inuse 23 orphan 2 tw 262 mem 0\nUDP: inuse 0 mem 0\n",
             "self/cgroup": "4:memory:/other\n0::/system.slice/petiole.service\n",
             "loadavg": "9.38 7.59 7.28 5/505 7738\n",
+            "meminfo": "MemTotal: 1000 kB\nSwapCached: 9 kB\nSwapTotal: 300 kB\nSwapFree: 100 kB\n",
             "sys/fs/file-nr": "2212\t0\t9223372036854775807\n",
             "12/stat": "",
             "13/stat": "",
@@ -49,10 +50,10 @@ def test_pressure_is_told_by_resource_and_share(proc: Path) -> None:
 
 
 def test_pressure_that_is_switched_off_is_no_problem(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def off(_path: Path) -> str:
+    def off(_path: str) -> str:
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")
 
-    monkeypatch.setattr(Path, "read_text", off)
+    monkeypatch.setattr(kernel, "_text", off)
     assert list(kernel.pressure(proc)) == []
 
 
@@ -120,3 +121,9 @@ def test_cores_come_one_by_one_with_the_second_sample() -> None:
             break
     assert all(0 <= one.value <= 100 for one in cores)
     assert {one.metric for one in cores} == {"cpu_core_percent"}
+
+
+def test_swap_is_what_there_is_less_what_is_free(proc: Path) -> None:
+    assert list(kernel.swap(proc)) == [("swap_total_bytes", 307_200, {}), ("swap_used_bytes", 204_800, {})]
+    (proc / "meminfo").write_text("MemTotal: 1000 kB\n")
+    assert list(kernel.swap(proc)) == []
