@@ -64,8 +64,11 @@ def test_the_link_flaps(world_of: Worlds, case: Case) -> None:
     case.expected = f"{WHOLE}, through ten cuts whose lengths a seed decides"
     case.seed = seed_of()
     with world_of() as w:
+        w.strikes.make("the link is cut ten times", w.link.down)
         for step in schedule(case.seed, ["cut"], 10, 3.0):
-            cut_for(w, step.after)
+            w.link.cable.cut()
+            w.lasts(step.after)
+            w.link.restore()
             w.lasts(3.0 - step.after)
         judged(w)
 

@@ -32,8 +32,6 @@ class Notes:
 
     unanswered: list[float] = field(default_factory=list)
     refused: list[tuple[float, int, str]] = field(default_factory=list)
-    repeated: int = 0
-    """Requests that were acknowledged once more."""
     wrong: list[str] = field(default_factory=list)
     """Answers that no good request should get."""
 
@@ -90,10 +88,7 @@ class Device(threading.Thread):
 
 
 class HttpDevice(Device):
-    """Posts to the `http` input; what is acknowledged goes once more, under the same key, so many
-    times."""
-
-    repeats = 0
+    """Posts to the `http` input."""
 
     def __init__(self, member: Member, series: Series, sent: Sent, notes: Notes, size: int, pace: float):
         super().__init__(series, sent, notes, size, pace)
@@ -103,15 +98,6 @@ class HttpDevice(Device):
     def run(self) -> None:
         super().run()
         self._hang_up()
-
-    def _insist(self, numbers: range) -> bool:
-        if not super()._insist(numbers):
-            return False
-        for _ in range(self.repeats):
-            if not super()._insist(numbers):
-                return False
-            self.notes.repeated += 1
-        return True
 
     def _attempt(self, numbers: range) -> float | None:
         headers = {
@@ -201,21 +187,12 @@ class Load:
         self.devices: list[Device] = []
 
     def over_http(
-        self,
-        member: Member,
-        name: str,
-        level: Level = Level.STORED,
-        *,
-        size: int = 10,
-        pace: float = 0.05,
-        repeats: int = 0,
+        self, member: Member, name: str, level: Level = Level.STORED, *, size: int = 10, pace: float = 0.05
     ) -> None:
         """Start a device that posts."""
         series = Series(member.domain, DEFAULT_CLASS, name, 1)
         sent = self.journal.of(series, level)
-        device = HttpDevice(member, series, sent, self.notes, size, pace)
-        device.repeats = repeats
-        self._start(device)
+        self._start(HttpDevice(member, series, sent, self.notes, size, pace))
 
     def direct(self, member: Member, name: str, *, pace: float = 0.1) -> None:
         """Start a device that publishes to the server."""
