@@ -16,7 +16,8 @@ _CASE = pytest.StashKey[Case]()
 def case(request: pytest.FixtureRequest) -> Case:
     """The case of this test, for the report."""
     words = request.node.name.removeprefix("test_").translate(str.maketrans("_[", "  ", "]"))
-    one = Case(words)
+    theme = " ".join((request.module.__doc__ or "").partition("\n\n")[0].split())
+    one = Case(words, theme=theme)
     request.node.stash[_CASE] = one
     return one
 

@@ -42,13 +42,21 @@ faults. As root, for cases that need a network or a disk of their own. All of th
 
 
 def page(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The page, of the rows of the report in their order."""
-    passed = sum(bool(row["passed"]) for row in rows)
-    parts = [_HEAD, f"{len(rows)} cases, of which {passed} passed.\n\n"]
-    parts += [f"| {' | '.join(_COLUMNS)} |\n", f"|{'---|' * len(_COLUMNS)}\n"]
-    parts += [_row(row) for row in rows]
+    """The page, of the rows of the report; those of a theme stand together."""
+    themes: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        themes.setdefault(row.get("theme") or "Others.", []).append(row)
+    passed = sum(_result(row) == "passed" for row in rows)
+    left = sum(_result(row) == "not run" for row in rows)
+    parts = [
+        _HEAD,
+        f"{len(rows)} cases: {passed} passed, {left} not run, {len(rows) - passed - left} failed.\n",
+    ]
+    for theme, some in themes.items():
+        parts += [f"\n## {theme.rstrip('.')}\n\n"]
+        parts += [f"| {' | '.join(_COLUMNS)} |\n", f"|{'---|' * len(_COLUMNS)}\n", *map(_row, some)]
     parts.append("\n## What was expected, and seen\n")
-    parts += [_told(row) for row in rows]
+    parts += [_told(row) for some in themes.values() for row in some]
     return "".join(parts)
 
 

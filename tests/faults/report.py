@@ -31,6 +31,8 @@ class Case:
     """Acknowledged readings that are gone, and that the audit names with a reason."""
     seen: list[str] = field(default_factory=list)
     not_proven: list[str] = field(default_factory=list)
+    theme: str = ""
+    """What the cases beside it have in common, in a sentence."""
     seed: int | None = None
     """What decided the order of faults, where chance did."""
     commit: str = ""

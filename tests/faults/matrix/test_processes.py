@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.faults.matrix.conftest import Worlds
 from tests.faults.report import Case
 from tests.faults.schedule import schedule, seed_of
+from tests.faults.world.configs import LeafSettings
 from tests.faults.world.machine import Machine, Program
 from tests.faults.world.world import World
 
@@ -69,6 +70,19 @@ def test_the_agent_and_the_server_of_a_leaf_are_killed_together(world_of: Worlds
     with world_of() as w:
         w.leaf.agent.kill()
         w.leaf.nats.kill()
+        ended_and_back(w, w.leaf)
+        judged(w)
+
+
+def test_the_agent_of_a_leaf_is_killed_with_readings_that_were_only_accepted(
+    world_of: Worlds, case: Case
+) -> None:
+    case.expected = "what was in its memory is lost, as that level says, and the audit calls the run open"
+    with world_of(leaf=LeafSettings(ack="accepted"), direct=False) as w:
+        w.leaf.nats.freeze()
+        w.load.flows(5)
+        w.leaf.agent.kill()
+        w.leaf.nats.thaw()
         ended_and_back(w, w.leaf)
         judged(w)
 

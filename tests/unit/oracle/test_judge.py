@@ -151,10 +151,12 @@ def test_a_loss_of_which_only_a_part_is_named_is_a_loss(journal: Journal) -> Non
 def test_what_was_only_accepted_may_be_gone_as_an_open_tail() -> None:
     journal = sent((PUMP, [10]), level=Level.ACCEPTED)
     rows = whole(journal)[:7]
-    tail = replace(told(rows), open_tail=3, accepted=10)
+    tail = replace(told(rows), open_tail=2, accepted=9)
     assert judge(journal, evidence(rows, Audit([tail])), Terms()).kept is True
-    short = replace(tail, open_tail=2)
-    assert broken(judge(journal, evidence(rows, Audit([short])), Terms())) == {Promise.CONSERVATION}
+    closed = replace(tail, open_tail=None)
+    assert broken(judge(journal, evidence(rows, Audit([closed])), Terms())) == {Promise.CONSERVATION}
+    refused = replace(closed, refused=3)
+    assert judge(journal, evidence(rows, Audit([refused])), Terms()).kept is True
 
 
 def test_what_was_sent_and_not_acknowledged_may_be_there_or_not(journal: Journal) -> None:
