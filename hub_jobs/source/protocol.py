@@ -174,6 +174,8 @@ def header(headers: bytes, name: bytes) -> bytes | None:
 
 def header_column(blocks: list[bytes], name: bytes) -> list[bytes | None]:
     """`header` of many messages."""
+    if not any(blocks):
+        return [None] * len(blocks)  # what programs publish by themselves has none, and they are many
     mark = b"\r\n" + name + b":"
     skip = len(mark)
     return [
