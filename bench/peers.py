@@ -43,6 +43,8 @@ LINES: Final = 500
 _LOAD_SECONDS: Final = 10.0
 _DRAIN_SECONDS: Final = 60.0
 _RATE: Final = 100.0
+_ATTEMPT_SECONDS: Final = 60.0
+"""What is slow to sync is not to be sent again for that: it would never catch up."""
 _AFTER_SECONDS: Final = 5.0
 _QUIET_SECONDS: Final = 20.0
 _FAULT_SECONDS: Final = 120.0
@@ -169,7 +171,7 @@ def _loaded(side: Side, command: list[str], each: int) -> tuple[int, float]:
 async def _faults(opened: Opened) -> list[Outcome]:
     async with _open(opened, direct=False) as side:
         side.seen.numbered = True
-        load, marks, mended = Load(side.send, _RATE), [1], []
+        load, marks, mended = Load(side.send, _RATE, _ATTEMPT_SECONDS), [1], []
         async with asyncio.TaskGroup() as group:
             loading = group.create_task(load.run())
             await asyncio.sleep(3.0)
@@ -181,7 +183,8 @@ async def _faults(opened: Opened) -> list[Outcome]:
                 await asyncio.sleep(_AFTER_SECONDS)
                 await _settled(side, load)
             load.stop()
-            await asyncio.wait([loading])
+            await asyncio.wait([loading], timeout=_FAULT_SECONDS)
+            loading.cancel()
         await _settled(side, load)
         return [
             _outcome(side, load, range(first, after), *one)

@@ -31,10 +31,12 @@ Send = Callable[[int], Awaitable[None]]
 
 @dataclass(slots=True)
 class Load:
-    """Sends the numbers from 1 until it is stopped. Beyond `_UNDER_WAY` unacknowledged messages it waits."""
+    """Sends the numbers from 1 until it is stopped. Beyond `_UNDER_WAY` unacknowledged messages it waits.
+    What is not answered in `attempt` seconds is sent again, and so is what is refused."""
 
     send: Send
     rate: float
+    attempt: float = _ATTEMPT_SECONDS
     sent: int = 0
     acknowledged: set[int] = field(default_factory=set)
     _stopping: bool = False
@@ -59,7 +61,7 @@ class Load:
     async def _insist(self, number: int, places: asyncio.Semaphore) -> None:
         while True:
             try:
-                async with asyncio.timeout(_ATTEMPT_SECONDS):
+                async with asyncio.timeout(self.attempt):
                     await self.send(number)
             except (NotStoredError, TimeoutError):
                 await asyncio.sleep(_AGAIN_SECONDS)
