@@ -82,7 +82,8 @@ class Device(threading.Thread):
         """Send once. None: acknowledged; otherwise after how many seconds to send again."""
         raise NotImplementedError
 
-    def _lines(self, numbers: range) -> list[bytes]:
+    def lines(self, numbers: range) -> list[bytes]:
+        """These readings, a line each."""
         rows = (reading(self.series, n, self.sent.ts_us(n)) for n in numbers)
         return [json.dumps(row).encode() + b"\n" for row in rows]
 
@@ -99,26 +100,36 @@ class HttpDevice(Device):
         super().run()
         self._hang_up()
 
-    def _attempt(self, numbers: range) -> float | None:
-        headers = {
-            "Content-Type": "application/x-ndjson",
-            "Idempotency-Key": f"{self.series.device}-{self.series.life}-{numbers.start}",
-        }
+    def post(self, key: str, body: bytes) -> tuple[int, str, float] | None:
+        """Send a request once: its status, what it says, and after how many seconds to send again; None
+        without an answer."""
+        headers = {"Content-Type": "application/x-ndjson", "Idempotency-Key": key}
         try:
             if self._connection is None:
                 self._connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=ANSWER_SECONDS)
-            self._connection.request("POST", "/v1/readings", b"".join(self._lines(numbers)), headers)
+            self._connection.request("POST", "/v1/readings", body, headers)
             answer = self._connection.getresponse()
             code, text, after = answer.status, answer.read().decode(), answer.headers.get("Retry-After")
         except (OSError, http.client.HTTPException):
             self.notes.unanswered.append(time.time())
             self._hang_up()
+            return None
+        return code, text, float(after or RETRY_SECONDS)
+
+    def key(self, numbers: range) -> str:
+        """Under which a request is sent."""
+        return f"{self.series.device}-{self.series.life}-{numbers.start}"
+
+    def _attempt(self, numbers: range) -> float | None:
+        answer = self.post(self.key(numbers), b"".join(self.lines(numbers)))
+        if answer is None:
             return RETRY_SECONDS
+        code, text, after = answer
         if code in (202, 204):
             return None
         if code in (429, 503, 504):
             self.notes.refused.append((time.time(), code, text))
-            return min(float(after or RETRY_SECONDS), 1.0)
+            return min(after, 1.0)
         self.notes.wrong.append(f"{self.series}, {numbers}: {code} {text}")
         return 1.0
 
@@ -190,16 +201,19 @@ class Load:
         self, member: Member, name: str, level: Level = Level.STORED, *, size: int = 10, pace: float = 0.05
     ) -> None:
         """Start a device that posts."""
-        series = Series(member.domain, DEFAULT_CLASS, name, 1)
-        sent = self.journal.of(series, level)
-        self._start(HttpDevice(member, series, sent, self.notes, size, pace))
+        self.start(HttpDevice(member, *self.series(member, name, level), self.notes, size, pace))
 
     def direct(self, member: Member, name: str, *, pace: float = 0.1) -> None:
         """Start a device that publishes to the server."""
-        series = Series(member.domain, DEFAULT_CLASS, name, 1)
-        self._start(DirectDevice(member, series, self.journal.of(series), self.notes, pace))
+        self.start(DirectDevice(member, *self.series(member, name), self.notes, pace))
 
-    def _start(self, device: Device) -> None:
+    def series(self, member: Member, name: str, level: Level = Level.STORED) -> tuple[Series, Sent]:
+        """What a new device of a leaf numbers its readings in."""
+        one = Series(member.domain, DEFAULT_CLASS, name, 1)
+        return one, self.journal.of(one, level)
+
+    def start(self, device: Device) -> None:
+        """Let a device send until the end of the load."""
         self.devices.append(device)
         device.start()
 
