@@ -1,6 +1,9 @@
 """What an agent costs that has little to do: memory and CPU of an idle leaf with host metrics each second,
 with a backlog of 2 GB, and after a SIGKILL and a start on that backlog. The NATS server is a process of its
 own and not counted.
+
+Beside it, in the same run and where it is installed, Debian's collectd, a program in C: about the same groups
+of metrics each second, written to files that nobody syncs, and sent nowhere.
 """
 
 from __future__ import annotations
@@ -12,11 +15,14 @@ import time
 from pathlib import Path
 
 import nats
+import psutil
 
 from agent import contract
 from agent.contract import BatchHeaders, Clock, MessageId
 from bench.agents import DOMAIN, Bench, leaf
-from bench.result import Result, Row
+from bench.collectd import collectd, installed
+from bench.loading import cpu_seconds
+from bench.result import Against, Result, Row
 
 _SETTLE_SECONDS = 10.0
 _IDLE_SECONDS = 30.0
@@ -46,17 +52,19 @@ def run() -> Result:
     ):
         bench.start()
         time.sleep(_SETTLE_SECONDS)
-        cpu, idle = _watch(bench)
+        cpu, idle = _watch(bench.agent)
+        theirs = _collectd(Path(directory) / "collectd")
         asyncio.run(_fill(bench))
-        _, backlog = _watch(bench)
+        _, backlog = _watch(bench.agent)
         bench.kill()
         ready = bench.start()
-        _, restarted = _watch(bench)
+        _, restarted = _watch(bench.agent)
+    beside = [None if theirs is None else Against("collectd", one) for one in theirs or (0, 0)]
     return Result(
         "footprint",
         [
-            Row("idle, host metrics each second: CPU", cpu, "% of a core", _CPU_GOAL, least=True),
-            Row("idle, host metrics each second: RSS", idle, "MB", _RSS_GOAL, least=True),
+            Row("idle, host metrics each second: CPU", cpu, "% of a core", _CPU_GOAL, beside[0], least=True),
+            Row("idle, host metrics each second: RSS", idle, "MB", _RSS_GOAL, beside[1], least=True),
             Row("2 GB of backlog: RSS", backlog, "MB", _RSS_GOAL, least=True),
             Row("2 GB of backlog, killed and started: ready", ready, "s", _READY_GOAL, least=True),
             Row("2 GB of backlog, killed and started: RSS", restarted, "MB", _RSS_GOAL, least=True),
@@ -64,13 +72,21 @@ def run() -> Result:
     )
 
 
-def _watch(bench: Bench) -> tuple[float, float]:
+def _watch(process: psutil.Process) -> tuple[float, float]:
     """Per cent of a core over `_IDLE_SECONDS`, and RSS in MB at its end."""
-    before, began = bench.agent.cpu_times(), time.monotonic()
+    before, began = cpu_seconds(process), time.monotonic()
     time.sleep(_IDLE_SECONDS)
-    after, wall = bench.agent.cpu_times(), time.monotonic() - began
-    used = after.user + after.system - before.user - before.system
-    return 100 * used / wall, bench.agent.memory_info().rss / 1e6
+    used, wall = cpu_seconds(process) - before, time.monotonic() - began
+    return 100 * used / wall, process.memory_info().rss / 1e6
+
+
+def _collectd(directory: Path) -> tuple[float, float] | None:
+    """The same of collectd; None where it is not installed."""
+    if not installed():
+        return None
+    with collectd(directory) as process:
+        time.sleep(_SETTLE_SECONDS)
+        return _watch(process)
 
 
 async def _fill(bench: Bench) -> None:
