@@ -40,9 +40,7 @@ async def make_leaf_stream(agent: Client, domain: str, epoch: str) -> None:
         "max_ack_pending": 10_000,
         "deliver_subject": deliver_subject(domain, "normal", epoch),
     }
-    await api(
-        agent, f"CONSUMER.DURABLE.CREATE.{stream}.{consumer}", {"stream_name": stream, "config": config}
-    )
+    await api(agent, f"CONSUMER.CREATE.{stream}.{consumer}", {"stream_name": stream, "config": config})
 
 
 async def make_aggregate(
@@ -81,7 +79,7 @@ async def make_commands(registrar: Client, domain: str, epoch: str) -> None:
         "filter_subject": f"cmd.{domain}.>",
         "deliver_subject": command_deliver(domain, epoch),
     }
-    subject = f"CONSUMER.DURABLE.CREATE.COMMANDS.{command_consumer(domain)}"
+    subject = f"CONSUMER.CREATE.COMMANDS.{command_consumer(domain)}.cmd.{domain}.>"
     await api(registrar, subject, {"stream_name": "COMMANDS", "config": config})
 
 

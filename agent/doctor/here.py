@@ -18,7 +18,7 @@ from agent.server import permissions as rights
 from agent.server.binary import MINIMUM
 from agent.server.disk import room
 from agent.server.keys import SeedError, public_key
-from agent.server.permissions import Permissions
+from agent.server.permissions import AGENT_TRACES, REGISTRAR_TRACES, Permissions
 from agent.server.setup import identities, link_rights
 
 _REGISTRAR: Final = "registrar"
@@ -119,9 +119,7 @@ def _needed_here(config: Config) -> Permissions:
 
 def _destination(config: Config) -> str:
     """A subject that the agent may use, that no stream stores and that nobody listens to."""
-    if config.role == "hub":
-        return f"$JS.FC.KV_{contract.FLEET_BUCKET}.{permissions.PROBE}"
-    return f"$JS.ACK.{contract.COMMANDS}.{permissions.PROBE}"
+    return REGISTRAR_TRACES if config.role == "hub" else AGENT_TRACES
 
 
 def _questions(config: Config) -> dict[str, tuple[str, str]]:

@@ -42,11 +42,19 @@ DEVICE = "device"
 KICK = "$SYS.REQ.SERVER.{}.KICK"
 """Where a server of this id is told to end one of its connections, of clients or of leaves."""
 
+AGENT_TRACES = f"$JS.ACK.{COMMANDS}.petiole-check"
+REGISTRAR_TRACES = f"$JS.FC.KV_{FLEET_BUCKET}.petiole-check"
+"""Where `petiole check` has servers tell what they would do with a message: subjects that no stream stores
+and nobody listens to."""
+
 _API = "$JS.API"
 MQTT_READINGS = "readings.>"
 _FLEET_STREAM = f"KV_{FLEET_BUCKET}"
 _STREAM_VERBS = ("CREATE", "UPDATE", "INFO", "PURGE", "MSG.GET")
-_CONSUMER_VERBS = ("INFO", "DELETE", "PAUSE", "RESET", "MSG.NEXT", "DURABLE.CREATE")
+_CONSUMER_VERBS = ("INFO", "DELETE", "PAUSE", "MSG.NEXT")
+_MQTT_BY_ITSELF = "$MQTT.>"
+"""nats-server lets a link use it whatever is allowed (seen on 2.15.1), and only a denial ends that.
+`$JS.ACK.>` and `_R_.>` it lets a link use even against a denial."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +120,8 @@ def leaf_link(
             "$JSC.R.*",
             f"{inbox_prefix(domain)}.>",
         ),
+        deny_publish=(_MQTT_BY_ITSELF,),
+        deny_subscribe=(_MQTT_BY_ITSELF,),
     )
 
 
@@ -173,8 +183,7 @@ def registrar(
             *_stream_api(COMMANDS),
             *_consumer_api(COMMANDS),
             *_stream_api(_FLEET_STREAM),
-            *_consumer_api(_FLEET_STREAM),
-            f"$JS.FC.{_FLEET_STREAM}.>",
+            REGISTRAR_TRACES,
             f"$KV.{FLEET_BUCKET}.>",
             "cmd.>",
             *asked,
@@ -234,10 +243,11 @@ def agent(
             f"tel.{domain}.>",
             f"{_API}.INFO",
             *(subject for stream in streams for subject in (*_stream_api(stream), *_consumer_api(stream))),
-            *_stream_api(COMMANDS),
-            *_consumer_api(COMMANDS),
-            f"{_API}.STREAM.DELETE.{COMMANDS}",
-            f"$JS.ACK.{COMMANDS}.>",
+            *(
+                f"{_API}.STREAM.{verb}.{COMMANDS}"
+                for verb in ("CREATE", "UPDATE", "INFO", "MSG.GET", "DELETE")
+            ),
+            AGENT_TRACES,
             *declared_link(links),
             announce_subject(domain),
             cursor_subject(domain),
@@ -319,11 +329,7 @@ def system(
 
 
 def _stream_api(stream: str) -> tuple[str, ...]:
-    return (
-        *(f"{_API}.STREAM.{verb}.{stream}" for verb in _STREAM_VERBS),
-        f"{_API}.DIRECT.GET.{stream}",
-        f"{_API}.DIRECT.GET.{stream}.>",
-    )
+    return tuple(f"{_API}.STREAM.{verb}.{stream}" for verb in _STREAM_VERBS)
 
 
 def _reader_api(stream: str) -> tuple[str, ...]:
@@ -337,9 +343,7 @@ def _reader_api(stream: str) -> tuple[str, ...]:
 
 def _consumer_api(stream: str) -> tuple[str, ...]:
     return (
-        f"{_API}.CONSUMER.CREATE.{stream}",
         f"{_API}.CONSUMER.CREATE.{stream}.>",
         f"{_API}.CONSUMER.NAMES.{stream}",
-        f"{_API}.CONSUMER.LIST.{stream}",
         *(f"{_API}.CONSUMER.{verb}.{stream}.*" for verb in _CONSUMER_VERBS),
     )
