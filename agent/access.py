@@ -12,7 +12,7 @@ import ssl
 from pathlib import Path
 from typing import Final
 
-from agent.credentials import others_may
+from agent.credentials import named, others_may
 
 _TOKEN: Final = re.compile(rb"[!-~]{1,512}\Z")
 _MOST: Final = 1024
@@ -29,7 +29,7 @@ def read_token(path: Path) -> bytes:
             mode = os.fstat(file.fileno()).st_mode
             token = file.read(_MOST).strip()
     except OSError as error:
-        raise AccessError(f"token_file {path} cannot be read ({error.strerror})") from None
+        raise AccessError(f"token_file {named(path)} cannot be read ({error.strerror})") from None
     if others_may(path, mode):
         raise AccessError(f"token_file {path} may be read by others than its owner; chmod 600 it")
     if not _TOKEN.match(token):
@@ -45,7 +45,7 @@ def tls_context(cert: Path, key: Path) -> ssl.SSLContext:
         try:
             path.open("rb").close()
         except OSError as error:
-            raise AccessError(f"{path} cannot be read ({error.strerror})") from None
+            raise AccessError(f"{named(path)} cannot be read ({error.strerror})") from None
     try:
         # A key behind a password would ask for it on the terminal.
         context.load_cert_chain(cert, key, password=lambda: b"")

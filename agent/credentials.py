@@ -1,13 +1,16 @@
-"""Secrets that the supervisor hands over (LoadCredential= of systemd): in a directory that it names in the
-environment, and that nobody but the agent's user may enter. Reads none of them."""
+"""Secrets: those that the supervisor hands over (LoadCredential= of systemd), in a directory that it names in
+the environment and that nobody but the agent's user may enter; and how a message names what may hold one.
+Reads none of them."""
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Final
 
 _VARIABLE: Final = "CREDENTIALS_DIRECTORY"
+_LOGIN: Final = re.compile(r"(//|^|(?<=[\"' ]))[^/\s\"']*@")
 _SHIPPED: Final = "/run/credentials/petiole.service"
 
 
@@ -16,6 +19,20 @@ def place(text: str) -> Path:
     handed over. A command that is run by hand beside the agent finds it where the shipped unit has it."""
     name = text.removeprefix(f"${_VARIABLE}/")
     return Path(text) if name == text else _directory() / name
+
+
+def named(path: Path) -> str:
+    """The path of a secret's file, for a message. What is no path, as far as one can see, may be the secret
+    itself, written where its file was to be named: it is not shown."""
+    text = str(path)
+    if text.startswith(("/", "./", "../")) or path.exists() or ("/" in text and path.parent.is_dir()):
+        return text
+    return "(not shown, for it may be the secret itself; the path of its file is to stand there)"
+
+
+def without_password(text: str) -> str:
+    """A text without the users and passwords of the addresses in it."""
+    return _LOGIN.sub(r"\1", text)
 
 
 def is_handed_over(path: Path) -> bool:

@@ -17,7 +17,7 @@ from agent.config.problem import Problem
 from agent.config.rule_checks import check_rules
 from agent.config.schema import Config, LeafMember, Nats, listen_address
 from agent.contract import COMMANDS_BYTES, MQTT_RETAINED_BYTES
-from agent.credentials import others_may
+from agent.credentials import named, others_may, without_password
 from agent.link import windows
 from agent.listening import EVERYWHERE
 from agent.server.keys import is_public_key, is_seed
@@ -112,7 +112,10 @@ def _role(config: Config) -> Iterator[Problem]:
         )
     for url in config.nats.hub_urls:
         if not _is_url(url):
-            yield Problem("nats.hub_urls", f'"{url}" is not a server', 'write it as "nats-leaf://<hub>:7422"')
+            shown = without_password(url)
+            yield Problem(
+                "nats.hub_urls", f'"{shown}" is not a server', 'write it as "nats-leaf://<hub>:7422"'
+            )
 
 
 def _apps(config: Config) -> Iterator[Problem]:
@@ -307,7 +310,7 @@ def _secrets(nats: Nats, *, here: bool) -> Iterator[Problem]:
         try:
             mode = file.stat().st_mode & 0o777
         except OSError as error:
-            yield Problem(key, f"{file} cannot be read ({error.strerror})", "put the seed there")
+            yield Problem(key, f"{named(file)} cannot be read ({error.strerror})", "put the seed there")
             continue
         if not file.is_file():
             yield Problem(key, f"{file} is not a file", "name the file that holds the seed")

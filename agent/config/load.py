@@ -21,9 +21,11 @@ from msgspec.structs import FieldInfo, fields
 from agent.config.checks import check
 from agent.config.problem import Problem
 from agent.config.schema import Config, ConfigError, Seconds, Size
-from agent.credentials import place
+from agent.credentials import place, without_password
 
 _LONGEST: Final = 60
+_MAY_HOLD_SECRETS: Final = ("_file", "tls_key", "command")
+"""How keys end whose value is not shown: a secret is easily written there by mistake."""
 _Kind = TypeVar("_Kind", bound=Struct)
 
 
@@ -130,7 +132,8 @@ class _Reader:
         try:
             return msgspec.convert(value, one.type, dec_hook=_hook)
         except msgspec.ValidationError:
-            self._tell(key, f"{_shown(value)} cannot be used", f"give {_expected(one.type)}")
+            shown = "what stands there" if one.name.endswith(_MAY_HOLD_SECRETS) else _shown(value)
+            self._tell(key, f"{shown} cannot be used", f"give {_expected(one.type)}")
             return NODEFAULT
 
     def _tables(self, value: object, key: str) -> list[tuple[str, dict[str, Any]]]:
@@ -216,4 +219,5 @@ def _shown(value: object) -> str:
         text = json.dumps(value, ensure_ascii=False)
     except TypeError:
         text = str(value)
+    text = without_password(text)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

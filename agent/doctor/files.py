@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from agent.credentials import is_handed_over, others_may
+from agent.credentials import is_handed_over, named, others_may
 from agent.doctor.finding import Finding, failure, ok, warning
 
 GROUP: Final = "files"
@@ -46,7 +46,9 @@ def _directory(one: Secret) -> Iterator[Finding]:
 def _secret(directory: Secret, one: Secret) -> Iterator[Finding]:
     if one.error:
         yield failure(
-            GROUP, f"{one.what} {one.path} cannot be read ({one.error})", f"put the file there: {one.path}"
+            GROUP,
+            f"{one.what} {named(one.path)} cannot be read ({one.error})",
+            f"put the file there: {named(one.path)}",
         )
         return
     if others_may(one.path, one.mode):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import nkeys
 
-from agent.credentials import others_may
+from agent.credentials import named, others_may
 from agent.files import create_private, private_directory, write_private
 
 _SEED = re.compile(r"(?<![A-Z2-7])S[A-Z2-7]{40}")
@@ -86,7 +86,7 @@ def _read(path: Path) -> tuple[str, str]:
         mode = path.stat().st_mode
         seed = path.read_bytes().strip()
     except OSError as error:
-        raise SeedError(f"seed file {path} cannot be read: {error.strerror}") from None
+        raise SeedError(f"seed file {named(path)} cannot be read: {error.strerror}") from None
     if others_may(path, mode):
         raise SeedError(f"seed file {path} can be read by others; take that away with: chmod 600 {path}")
     try:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from agent.credentials import others_may
+from agent.credentials import named, others_may
 from agent.files import write_private
 from agent.server.keys import SeedError
 from agent.server.quoting import quoted
@@ -37,7 +37,7 @@ def read_password(path: Path) -> str:
             mode = os.fstat(file.fileno()).st_mode
             line = file.read(_MOST + 2)
     except OSError as error:
-        raise SeedError(f"password file {path} cannot be read: {error.strerror}") from None
+        raise SeedError(f"password file {named(path)} cannot be read: {error.strerror}") from None
     if others_may(path, mode):
         raise SeedError(f"password file {path} can be read by others; take that away with: chmod 600 {path}")
     text = line.removesuffix(b"\n").removesuffix(b"\r")

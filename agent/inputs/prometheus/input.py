@@ -41,6 +41,7 @@ from agent import contract
 from agent.access import AccessError, is_loopback, read_token
 from agent.clock import wall_ns
 from agent.config import Seconds, Size
+from agent.credentials import without_password
 from agent.inputs.names import Names
 from agent.inputs.options import InputOptions
 from agent.inputs.prometheus.exposition import Device, ExpositionError, Part, Reading
@@ -208,6 +209,6 @@ def _url_problems(url: str) -> Iterator[str]:
     except ValueError:
         good = False
     if not good:
-        yield f"{url!r:.100} is no target; write it as http://127.0.0.1:9100/metrics"
+        yield f"{without_password(url)!r:.100} is no target; write it as http://127.0.0.1:9100/metrics"
     elif parts.username is not None or parts.password is not None:
         yield f"the target {parts.hostname} has a password in its url; take token_file"
