@@ -1,6 +1,6 @@
 # `make demo` and `make test` do all of their own set-up.
 .PHONY: help demo test lint types faults bench bench-report dist deb reference dashboards test-package test-deploy
-.PHONY: test-browser recording faults-page clean
+.PHONY: test-browser test-security security-table recording faults-page clean
 
 BIN := .venv/bin
 # Tests wait more than they work, so there are more processes than cores; those of Spark share one (tests/beside.py).
@@ -18,6 +18,7 @@ help:
 	@echo "make deb     the Debian package of the agent, in dist/"
 	@echo "make reference  docs/configuration.md, from the types of the configuration"
 	@echo "make dashboards  the Grafana dashboards, from their description in deploy/dashboards/"
+	@echo "make test-security  every subject and endpoint with every key, and planted secrets in no output"
 	@echo "make test-package  that package in a clean Debian, under systemd (root; a few minutes)"
 	@echo "make test-deploy   what Prometheus says of the metrics and rules (promtool)"
 	@echo "make test-browser  the fleet page in a headless Chromium"
@@ -63,6 +64,14 @@ reference: .venv/ready
 
 dashboards: .venv/ready
 	@$(BIN)/python -m deploy.dashboards
+
+# Every subject and every endpoint with every key, and no secret in any output; `make test` runs most of it.
+test-security: .venv/ready
+	@PETIOLE_SECURITY=whole $(BIN)/python -m pytest tests/security
+
+# After a wanted change of what somebody may do: read what `git diff` shows.
+security-table: .venv/ready
+	@PETIOLE_WRITE=1 $(BIN)/python -m pytest --quiet tests/security/test_subjects.py -k nothing_gets_through
 
 test-package: .venv/ready
 	@$(BIN)/python -m pytest --timeout 1800 tests/package
