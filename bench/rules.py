@@ -1,11 +1,12 @@
 """What rules cost at the edge: readings a CPU-second of validating, applying rules and compressing, in one
 thread and without sockets or a server. Beside each the same without rules, for which their code is not even
-there."""
+there; all in turns, the median of nine, so that what else the machine does meets all alike."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from statistics import median
 
 import zstandard
 
@@ -17,7 +18,8 @@ from agent.rules.split import Splitter
 from bench.result import Against, Result, Row
 
 LINES = 500
-_SECONDS = 3.0
+_TURNS = 9
+_SECONDS = 0.4
 _METRICS = 10
 _UNIT = "readings/CPU-second"
 _ELSEWHERE = [Rule(metric=f"other_{number}_*", class_="critical") for number in range(5)]
@@ -34,21 +36,20 @@ _MIXED = [
 
 def run() -> Result:
     """Measure them all."""
-    none = _measure(lambda payload, _now: payload)
-    against = Against("without rules", none)
     cases = {
         "1 rule that matches nothing": _ELSEWHERE[:1],
         "5 rules that match nothing": _ELSEWHERE,
         "1 rule that routes a tenth": _MIXED[:1],
         "5 rules: a tenth each is routed, dropped, tagged, under a deadband": _MIXED,
     }
-    return Result(
-        "rules",
-        [
-            Row("no rules", none, _UNIT),
-            *(Row(what, _measure(_applied(rules)), _UNIT, None, against) for what, rules in cases.items()),
-        ],
-    )
+    ways = {what: _applied(rules) for what, rules in cases.items()}
+    ways["no rules"] = lambda payload, _now: payload
+    turns = [{what: _measure(apply) for what, apply in ways.items()} for _ in range(_TURNS)]
+    found = {what: median(turn[what] for turn in turns) for what in ways}
+    none = found.pop("no rules")
+    against = Against("without rules", none)
+    rows = [Row(what, rate, _UNIT, None, against) for what, rate in found.items()]
+    return Result("rules", [Row("no rules", none, _UNIT), *rows])
 
 
 def _applied(rules: list[Rule]) -> Callable[[bytes, float], bytes]:
