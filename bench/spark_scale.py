@@ -39,7 +39,8 @@ _STREAM: Final = "TELEMETRY_0"
 _FILES: Final = 5_000
 _ROWS: Final = 100
 _REPEATS: Final = 3
-_LOOK_SECONDS: Final = 0.05
+_LOOK_SECONDS: Final = 0.5
+"""Looking costs the process that is looked at some milliseconds."""
 
 
 def run() -> Result:
