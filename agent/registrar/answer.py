@@ -89,9 +89,11 @@ def agreed(
     announced: Checkpoint, leaf_stream: str, record: ClassRecord, info: StreamInfo, message: RawMessage | None
 ) -> bool | None:
     """Whether an announced checkpoint still holds: `message` is what the aggregate holds at its hub sequence.
-    A purged one is compared with what the hub remembers; None where nobody can tell."""
+    A purged one is compared with what the hub remembers; None where nobody can tell. One of another aggregate
+    does not hold: the hub has forgotten where this leaf belongs, and of what came before this aggregate
+    nobody could say that it is there."""
     if announced.hub_stream != info.name:
-        return None
+        return False
     if announced.hub_seq > info.last:
         return False
     if message is not None:
@@ -123,10 +125,14 @@ def class_answer(
     certain: bool = True,
 ) -> ClassAnswer:
     """The answer for one class. Where the message at the cursor has no id, as a device's own has none, the
-    newest batch is proposed as checkpoint instead. Of an epoch that is lost nothing is held or agreed."""
+    newest batch is proposed as checkpoint instead, unless it stands behind the cursor: then it came through
+    an epoch before, and what lies between is still on its way. Of an epoch that is lost nothing is held or
+    agreed."""
     if record.lost:
         return ClassAnswer(record.stream, 0, "", state, agreed=False)
     held = record.held
+    if held is None or (newest_batch is not None and newest_batch.leaf_seq > held.seq):
+        newest_batch = None
     return ClassAnswer(
         stream=record.stream,
         cursor=held.seq if held else 0,

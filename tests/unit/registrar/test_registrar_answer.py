@@ -141,9 +141,9 @@ def test_a_checkpoint_is_compared_with_the_message_and_only_then_with_what_is_re
     assert agreed(ANNOUNCED, STREAM, known, info(last), at) is expected
 
 
-def test_nobody_can_tell_of_a_checkpoint_in_another_stream() -> None:
+def test_a_checkpoint_in_another_aggregate_does_not_hold_so_that_the_epoch_begins_anew() -> None:
     other = Checkpoint(9, "id", "TELEMETRY_7", 50)
-    assert agreed(other, STREAM, record(checkpoint=other), info(), None) is None
+    assert agreed(other, STREAM, record(checkpoint=other), info(), None) is False
 
 
 def test_a_message_of_another_stream_or_without_an_origin_says_nothing_of_the_leaf() -> None:
@@ -190,3 +190,9 @@ def test_where_a_device_spoke_last_the_newest_batch_is_proposed() -> None:
     assert (answer.cursor, answer.message_id) == (9, "")
     assert answer.checkpoint == Checkpoint(7, "run-normal-3", "TELEMETRY_0", 18)
     assert class_answer(record(held), "flowing", None, Stored(7, "", 18)).checkpoint is None
+
+
+def test_a_batch_behind_the_cursor_came_through_an_epoch_before_and_is_not_proposed() -> None:
+    held = Held(seq=9, message_id="", hub_seq=0, last=20)
+    answer = class_answer(record(held), "flowing", None, Stored(10, "run-normal-3", 18))
+    assert (answer.cursor, answer.checkpoint) == (9, None)
