@@ -112,12 +112,16 @@ class Publisher:
 
     def _promise(self, cls: str, entry: Entry[Settled], known: Settled | None) -> bool:
         """Acknowledge a chunk that is in memory; False where its fate, or that of the request under its key,
-        is settled already."""
+        is settled already, or where that request may still be refused."""
+        request = entry.chunk.request
         if (known or entry.waiter).done():
             return False
-        if known is None:
-            entry.promised = True
-            self._ledgers[cls].accept(entry.chunk.count)
+        if known is not None:
+            return request is not None and self.requests.is_promised(cls, request)
+        entry.promised = True
+        self._ledgers[cls].accept(entry.chunk.count)
+        if request is not None:
+            self.requests.promise(cls, request)
         return True
 
     async def _claim(

@@ -29,6 +29,7 @@ class RequestLog:
     def __init__(self, max_keys: int = MAX_KEYS) -> None:
         self._max_keys = max_keys
         self._in_flight: dict[Key, tuple[int, Settled]] = {}
+        self._promised: set[Key] = set()
         self._stored: dict[str, dict[str, int]] = {}
         self._expiry: deque[tuple[float, str, str]] = deque()
         self._doubtful: set[Key] = set()
@@ -58,9 +59,18 @@ class RequestLog:
         self._in_flight[key] = (request.crc, settled)
         return None
 
+    def promise(self, cls: str, request: Request) -> None:
+        """What was claimed under the key is acknowledged as accepted, and not refused any more."""
+        self._promised.add((cls, request.key))
+
+    def is_promised(self, cls: str, request: Request) -> bool:
+        """Whether what is in flight under the key is acknowledged as accepted."""
+        return (cls, request.key) in self._promised
+
     def store(self, cls: str, request: Request, now: float) -> None:
         """What of the request is of this class is stored."""
         self._in_flight.pop((cls, request.key), None)
+        self._promised.discard((cls, request.key))
         if self._stored_crc(cls, request.key) is None:
             self._expiry.append((now + KNOWN_SECONDS, cls, request.key))
         self._stored.setdefault(cls, {})[request.key] = request.crc
@@ -70,6 +80,7 @@ class RequestLog:
         running = self._in_flight.get((cls, request.key))
         if running is not None and running[1] is settled:
             del self._in_flight[cls, request.key]
+            self._promised.discard((cls, request.key))
 
     def doubt(self, cls: str) -> None:
         """What of a class is known as stored was so in a store that was lost or put back."""

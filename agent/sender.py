@@ -258,8 +258,10 @@ class Sender:
             self._on_stuck(f"publishing failed: {error}")
 
     async def _on_reply(self, msg: Msg) -> None:
-        batch = self._in_flight.get(int(msg.subject.rpartition(".")[2]))
-        if batch is None:
+        inbox, _, serial = msg.subject.rpartition(".")
+        batch = self._in_flight.get(int(serial))
+        if batch is None or inbox != self._inbox:
+            # An answer over the connection before says nothing of the attempts over this one.
             return
         batch.unanswered -= 1
         self._moved = asyncio.get_running_loop().time()
