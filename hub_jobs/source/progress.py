@@ -9,7 +9,7 @@ after a crash is the same.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hub_jobs.source.plan import OffsetLost, PlanError, Range
@@ -112,6 +112,14 @@ def check(part: Range, info: StreamInfo | None) -> None:
     _standing(Place(part.created, part.first), info, True)
     if info.last_seq < part.last:
         _put_back(part.stream, part.last, info)
+
+
+def remaining(part: Range, info: StreamInfo | None) -> Range:
+    """What of a range the stream still holds behind its first sequence, for a query that goes on with what is
+    there: nothing of an incarnation that is gone, or the batch that was planned on it could never end."""
+    held = info is not None and info.created == part.created
+    last = min(part.last, info.last_seq) if info is not None and held else 0
+    return replace(part, last=max(last, part.first - 1))
 
 
 def _standing(place: Place | None, info: StreamInfo, fail_on_loss: bool) -> Place:

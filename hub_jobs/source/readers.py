@@ -161,10 +161,13 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The ranges between two offsets."""
         options = self._options
         ranges = progress.ranges(progress.decode(start), progress.decode(end))
-        if ranges and options.fail_on_loss:
-            infos = self._ask(lambda conn: _there(conn, [one.stream for one in ranges]))
-            for one in ranges:
-                progress.check(one, infos.get(one.stream))
+        if not ranges:
+            return []
+        infos = self._ask(lambda conn: _there(conn, [one.stream for one in ranges]))
+        if not options.fail_on_loss:
+            return _split([progress.remaining(one, infos.get(one.stream)) for one in ranges], options)
+        for one in ranges:
+            progress.check(one, infos.get(one.stream))
         return _split(ranges, options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

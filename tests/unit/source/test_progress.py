@@ -7,8 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_jobs.source.plan import OffsetLost, PlanError, parse_offsets
-from hub_jobs.source.progress import Place, Places, advance, check, decode, encode, ends, ranges, shares
+from hub_jobs.source.plan import OffsetLost, PlanError, Range, parse_offsets
+from hub_jobs.source.progress import (
+    Place,
+    Places,
+    advance,
+    check,
+    decode,
+    encode,
+    ends,
+    ranges,
+    remaining,
+    shares,
+)
 from hub_jobs.source.streams import StreamInfo
 
 MADE, AGAIN = "2026-11-21T06:00:00Z", "2026-11-21T07:00:00Z"
@@ -131,3 +142,12 @@ def test_records_that_are_gone_do_not_count_against_the_limit() -> None:
     assert step({"A": Place(MADE, 11)}, {"A": stream("A", 41, 90)}, most=5, fail=False) == {
         "A": Place(MADE, 46)
     }
+
+
+def test_a_query_that_goes_on_with_what_is_there_can_end_a_batch_that_was_planned_before_the_loss() -> None:
+    planned = Range("A", MADE, 5, 20)
+    assert remaining(planned, stream("A", 1, 30)) == planned
+    assert remaining(planned, stream("A", 1, 12)) == Range("A", MADE, 5, 12), "it was put back"
+    assert remaining(planned, stream("A", 1, 30, AGAIN)).size == 0, "it was made anew"
+    assert remaining(planned, stream("A", 1, 2)).size == 0
+    assert remaining(planned, None).size == 0, "it is not there any more"
