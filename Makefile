@@ -1,5 +1,5 @@
 # `make demo` and `make test` do all of their own set-up.
-.PHONY: help demo test lint types faults bench bench-report dist deb reference dashboards test-package test-deploy
+.PHONY: help demo test lint types models faults bench bench-report dist deb reference dashboards test-package test-deploy
 .PHONY: test-browser test-security security-table recording faults-page clean
 
 BIN := .venv/bin
@@ -10,6 +10,7 @@ SPACE := $() $()
 help:
 	@echo "make demo    a hub, two leaves, three agents, faults, Spark jobs and the proof (about two minutes)"
 	@echo "make test    style, types and all tests (about nine minutes)"
+	@echo "make models  the state machines, with EXAMPLES=1000 examples each"
 	@echo "make faults  every fault, or those of CASE=… (words of its name), SEED=…; build/faults/report.json"
 	@echo "make faults-page  docs/faults.md, from that report"
 	@echo "make bench   every benchmark, or those of NAME=…; results under build/bench/"
@@ -40,6 +41,11 @@ lint: .venv/ready
 
 types: .venv/ready
 	@$(BIN)/mypy
+
+# The machines against which links, publishing, reading and counting are played, beside each other.
+MODELS := tests/unit/models tests/unit/link/test_model.py tests/unit/discards/test_model.py
+models: .venv/ready
+	@EXAMPLES=$(or $(EXAMPLES),1000) $(BIN)/python -m pytest --timeout 0 --numprocesses $(PROCESSES) $(MODELS)
 
 faults: .venv/ready
 	@SEED=$(SEED) $(BIN)/python -m pytest --timeout 1800 tests/faults $(if $(CASE),-k "$(subst $(SPACE),_,$(CASE))")

@@ -1,0 +1,132 @@
+"""What holds of the publish path at any moment and at the end, whatever was done to it."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import zstandard
+
+from agent import contract
+from agent.contract import H_ENCODING, H_MESSAGE_ID, parse_message_id
+from agent.ledger import ClassLedger
+from tests.unit.models.stream import WINDOW, Held
+
+if TYPE_CHECKING:
+    from tests.unit.models.publish_path import Course, Handed
+
+CLASSES = ("normal", "slow")
+MOST_BATCHES, MOST_BYTES = 3, 600
+"""In flight, as the publish path is set up here."""
+KNOWN = 600.0
+"""Seconds for which a request is known by its key."""
+
+
+def check(course: Course) -> None:
+    """What holds at any moment."""
+    _check_numbers(course)
+    _check_stream(course)
+    where = _where(course)
+    for one in course.handed:
+        _check_told(course, one, where.get(one.lines[0], []))
+    held = course.publisher._budget.used
+    assert held <= MOST_BYTES or held in {one.size for one in course.handed}
+    assert len(course.sender._in_flight) <= MOST_BATCHES
+    for cls in CLASSES:
+        assert course.publisher.balance.unaccounted(cls) == 0
+    assert all(times == 1 for times in course.acks.values()), "a batch is told once"
+    assert course.acks.keys() <= course.proven, "a batch is stored when the stream says so"
+
+
+def _check_numbers(course: Course) -> None:
+    for cls, ledger in course.ledgers.items():
+        record = ledger.record(contract.StreamState("", 0, 0))
+        stored = [n for first, last in record.stored for n in range(first, last + 1)]
+        refused = [n for first, last, _ in record.refused for n in range(first, last + 1)]
+        flying = [one.id.n for one in course.sender._in_flight.values() if one.id.cls == cls]
+        assert sorted(stored + refused + flying) == list(range(1, record.n + 1))
+        acked = {parse_message_id(ident) for ident in course.acks}
+        assert set(stored) == {ident.n for ident in acked if ident.cls == cls}
+        ever = {
+            parse_message_id(ident).n
+            for one in course.streams[cls].ever
+            if (ident := _ident(one)) is not None
+        }
+        assert set(stored) <= ever
+        assert not set(refused) & ever, "what is refused is not stored"
+
+
+def _check_stream(course: Course) -> None:
+    for stream in course.streams.values():
+        at: dict[str, float] = {}
+        for one in stream.held:
+            if (ident := _ident(one)) is not None:
+                assert one.at - at.get(ident, -WINDOW) >= WINDOW, "a batch is stored once"
+                at[ident] = one.at
+
+
+def _check_told(course: Course, one: Handed, where: list[Held]) -> None:
+    if one.told == "stored":
+        assert {_ident(held) for held in where} & course.proven, f"{one.lines} are told as stored"
+        if one.input == "hub":
+            assert {_ident(held) for held in where} & course.at_hub, f"{one.lines} are told as at the hub"
+    if one.input == "pull":
+        return  # it hands the same lines in again, cut otherwise
+    alike = [other for other in course.handed if other.lines == one.lines]
+    if all(other.told == "refused" for other in alike):
+        assert not where, f"{one.lines} were refused and are stored"
+    if not course.losses:
+        first = {_ident(held): held.at for held in reversed(where)}
+        times = sorted(first.values())
+        assert all(later - earlier >= KNOWN for earlier, later in itertools.pairwise(times))
+    for held in where:
+        lines = _lines(held)
+        assert set(one.lines) <= set(lines), "what was handed in together is stored together"
+
+
+def _where(course: Course) -> dict[str, list[Held]]:
+    found: dict[str, list[Held]] = {}
+    for stream in course.streams.values():
+        for held in stream.ever:
+            for line in _lines(held):
+                found.setdefault(line, []).append(held)
+    return found
+
+
+def check_end(course: Course) -> None:
+    """What holds once nothing is on its way."""
+    check(course)
+    assert all(one.told is not None for one in course.handed), "everybody was told"
+    if not course.stopped:
+        assert course.publisher._budget.used == 0
+        for cls, ledger in course.ledgers.items():
+            _check_counts(course, cls, ledger)
+    once = {_ident(one): one for one in course.streams[CLASSES[0]].ever}
+    pulled = [line for one in once.values() for line in _lines(one) if "pulled" in line]
+    if not course.losses:
+        assert pulled == [f"pulled-{at}" for at in range(1, len(pulled) + 1)]
+
+
+def _check_counts(course: Course, cls: str, ledger: ClassLedger) -> None:
+    counts, once = ledger.readings, {_ident(one): one for one in course.streams[cls].ever if _ident(one)}
+    assert counts.accepted == counts.stored + counts.refused + counts.dead
+    letters = sum(len(_lines(one)) for one in once.values() if "._dead." in one.subject)
+    assert counts.dead == letters
+    assert counts.stored == sum(len(_lines(one)) for one in once.values()) - letters
+    where = _where(course)
+    promised = [one for one in course.handed if one.told == "accepted" and one.cls == cls]
+    groups = {one.lines for one in promised}
+    lost = sum(len(lines) for lines in groups if lines[0] not in where)
+    assert lost <= counts.refused_late, "what was accepted and is not stored is named"
+    assert all(times >= 1 for times in course.notified.values())
+
+
+def _ident(one: Held) -> str | None:
+    return one.headers.get(H_MESSAGE_ID)
+
+
+def _lines(one: Held) -> list[str]:
+    payload = one.payload
+    if one.headers.get(H_ENCODING):
+        payload = zstandard.decompress(payload)
+    return [line.split()[0].decode() for line in payload.splitlines()] if _ident(one) else []

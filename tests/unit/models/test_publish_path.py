@@ -1,0 +1,164 @@
+"""Accumulator, publisher and sender under every course of events: answers that are lost, doubled, late and
+out of order, connections that go and come, refusals, stores that are lost, a stop in the middle."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tests.examples import machine
+from tests.unit.models import promises
+from tests.unit.models.promises import CLASSES
+from tests.unit.models.publish_path import Course
+from tests.unit.models.stream import Mood
+
+classes = st.sampled_from(CLASSES)
+few = st.integers(1, 3)
+which = st.integers(0, 7)
+KEYS = ("a0", "a1", "b0")
+kinds = st.sampled_from(["plain", "plain", "plain", "wide", "dead", *KEYS])
+chunks = st.tuples(st.sampled_from(["accepted", "stored", "hub"]), classes, few, kinds)
+
+
+class PublishPath(RuleBasedStateMachine):
+    """A course; what must hold is looked at after each step, and at the end when all is well again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.course = Course()
+        self.course.connect()
+
+    @precondition(lambda self: not self.course.stopped)
+    @rule(some=st.lists(chunks, min_size=1, max_size=5), seconds=st.sampled_from([0.0, 0.2]))
+    def hand_in(self, some: list[tuple[str, str, int, str]], seconds: float) -> None:
+        for name, cls, count, kind in some:
+            key = (kind[0], int(kind[1])) if kind in KEYS else None
+            if kind == "dead":
+                self.course.bury(cls, count)
+            else:
+                self.course.hand_in(name, cls, count, wide=kind == "wide", key=key)
+        self.course.time.passes(seconds)
+
+    @precondition(lambda self: not self.course.stopped and self.course.pull_may_go_on)
+    @rule(count=few)
+    def pull(self, count: int) -> None:
+        self.course.pull(count)
+
+    @rule(seconds=st.sampled_from([0.2, 0.2, 0.6, 6.0, 6.0, 11.0, 40.0, 130.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.course.time.passes(seconds)
+
+    @rule()
+    def all_that_is_under_way_arrives(self) -> None:
+        self.course.time.passes(0.2)
+        self.course.flows()
+
+    @rule(count=few, answer=st.sampled_from([True, True, True, False]))
+    def the_server_reads(self, count: int, answer: bool) -> None:
+        self.course.reads(count, answer=answer)
+
+    @rule(one=which, times=st.sampled_from([1, 1, 1, 2, 0]))
+    def an_answer_comes_or_is_lost(self, one: int, times: int) -> None:
+        self.course.answer_comes(one, times)
+
+    @rule(one=which)
+    def an_answer_of_the_connection_before_comes(self, one: int) -> None:
+        self.course.old_answer_comes(one)
+
+    @rule(cls=classes, mood=st.sampled_from(list(Mood)))
+    def a_stream_answers_otherwise(self, cls: str, mood: Mood) -> None:
+        self.course.streams[cls].mood = mood
+
+    @rule(cls=classes, mood=st.sampled_from(list(Mood)), count=few)
+    def a_stream_answers_otherwise_for_a_moment(self, cls: str, mood: Mood, count: int) -> None:
+        before, self.course.streams[cls].mood = self.course.streams[cls].mood, mood
+        self.course.reads(count)
+        self.course.streams[cls].mood = before
+
+    @rule(seconds=st.sampled_from([0.0, 6.0, 40.0]))
+    def all_answers_are_lost(self, seconds: float) -> None:
+        self.course.reads(99, answer=False)
+        self.course.time.passes(seconds)
+
+    @rule(read=st.integers(0, 4))
+    def the_connection_ends(self, read: int) -> None:
+        self.course.cut(read)
+
+    @precondition(lambda self: self.course.wire is None and not self.course.stopped)
+    @rule(late=st.integers(0, 3))
+    def the_connection_comes(self, late: int) -> None:
+        self.course.connect(late)
+
+    @precondition(lambda self: not self.course.stopped)
+    @rule(read=few, late=st.integers(0, 3), seconds=st.sampled_from([0.0, 0.0, 2.0, 130.0]))
+    def the_connection_is_made_anew(self, read: int, late: int, seconds: float) -> None:
+        self.course.cut(read)
+        self.course.time.passes(seconds)
+        self.course.connect(late)
+
+    @precondition(lambda self: self.course.wire is None)
+    @rule(cls=classes, left=st.sampled_from([0.0, 0.5]))
+    def a_store_is_wiped_or_put_back(self, cls: str, left: float) -> None:
+        self.course.lose_store(cls, left)
+
+    @rule(cls=classes, count=few, what=st.sampled_from(["device", "trim", "full disk", "room", "leave"]))
+    def something_happens_beside(self, cls: str, count: int, what: str) -> None:
+        match what:
+            case "device":
+                self.course.device_publishes(cls, count)
+            case "trim":
+                self.course.sender.has_room(cls)
+            case "leave":
+                self.course.leave(count)
+            case _:
+                self.course.trouble = "the disk is full" if what == "full disk" else None
+
+    @rule(cls=classes, share=st.sampled_from([0.5, 1.0]))
+    def the_hub_takes(self, cls: str, share: float) -> None:
+        self.course.hub_takes(cls, share)
+
+    @rule(chance=st.integers(0, 9))
+    def the_agent_stops(self, chance: int) -> None:
+        if chance == 0:
+            self.course.stop()
+        elif chance == 1:
+            self.course.stop()
+            self.course.abandon()
+
+    @invariant()
+    def all_holds(self) -> None:
+        promises.check(self.course)
+
+    def teardown(self) -> None:
+        try:
+            self.course.ends_well()
+        finally:
+            self.course.time.close()
+
+
+TestPublishPath = PublishPath.TestCase
+TestPublishPath.settings = machine(60, 40)
+
+
+def test_a_repeat_is_not_told_accepted_while_the_first_of_its_key_may_still_be_refused() -> None:
+    course = Course()
+    try:
+        course.hand_in("accepted", CLASSES[0], 1, wide=True)  # more than may be in flight
+        for _ in range(2):
+            course.hand_in("accepted", CLASSES[0], 1, key=("key", 0))
+        course.time.passes(20.0)
+        assert [one.told for one in course.handed] == ["accepted", "refused", "refused"]
+        course.ends_well()
+    finally:
+        course.time.close()
+
+
+def test_a_repeat_is_told_accepted_once_the_first_of_its_key_was() -> None:
+    course = Course()
+    try:
+        for _ in range(2):
+            course.hand_in("accepted", CLASSES[0], 1, key=("key", 0))
+        assert [one.told for one in course.handed] == ["accepted", "accepted"]
+        course.ends_well()
+    finally:
+        course.time.close()
