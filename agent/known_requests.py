@@ -4,7 +4,6 @@ those whose messages were trimmed."""
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Final
@@ -12,6 +11,7 @@ from typing import Final
 import structlog
 
 from agent import request_file
+from agent.clock import ClockReader
 from agent.jetstream import JetStreamError
 from agent.publisher import Publisher
 from agent.recall import Recall
@@ -40,7 +40,7 @@ class KnownRequests:
         it."""
         loop = asyncio.get_running_loop()
         requests = self._publisher.requests
-        for cls, request, age in request_file.load(self._path, time.time()):
+        for cls, request, age in request_file.load(self._path, ClockReader().look()):
             requests.store(cls, request, loop.time() - age)
         while True:
             recall = await self._recall()
@@ -57,4 +57,4 @@ class KnownRequests:
     async def save(self) -> None:
         """Keep the keys that are known now. Raises `OSError`."""
         known = self._publisher.requests.known(asyncio.get_running_loop().time())
-        await asyncio.to_thread(request_file.save, self._path, known, time.time())
+        await asyncio.to_thread(request_file.save, self._path, known, ClockReader().look())

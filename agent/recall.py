@@ -4,21 +4,37 @@ requests of the last ten minutes, positions of pull inputs. Reads only."""
 from __future__ import annotations
 
 import asyncio
-import time
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import structlog
 from nats.aio.client import Client
 
 from agent import contract
-from agent.contract import H_MESSAGE_ID, H_POSITION, H_REQUESTS, H_RESENT, ContractError
+from agent.ages import Ages
+from agent.clock import ClockReader, Instant
+from agent.contract import (
+    H_CLOCK,
+    H_MESSAGE_ID,
+    H_POSITION,
+    H_REQUESTS,
+    H_RESENT,
+    H_SEALED_AT,
+    ContractError,
+    Request,
+)
 from agent.jetstream import JetStream, RawMessage
 from agent.pieces import Progress, newest, parse_progress
 from agent.requests import KNOWN_SECONDS, RequestLog
 from agent.state import Position
 from agent.tail import StoredHeaders, read_headers
+
+_SPAN = 1024
+"""Messages at the end of a stream that are looked at first."""
+_HELD_SECONDS = 120.0
+"""A batch is stored within so long of its sealing: its attempts end inside the duplicate window."""
 
 log = structlog.get_logger("leaf")
 
@@ -43,21 +59,42 @@ class Recall:
         return {one.headers[H_MESSAGE_ID]: one.seq for one in found if H_MESSAGE_ID in one.headers}
 
     async def requests(self, cls: str, known: RequestLog) -> None:
-        """Make the requests known that were stored in a class in the last ten minutes."""
-        now, monotonic = time.time(), asyncio.get_running_loop().time()
-        since = datetime.fromtimestamp(now - KNOWN_SECONDS, UTC)
+        """Make the requests known that were stored in a class in the last ten minutes, by the time that the
+        machine ran: its wall clock, by which the server could find them, may have been set since."""
+        now, monotonic = ClockReader().look(), asyncio.get_running_loop().time()
+        found: list[tuple[tuple[Request, ...], Instant, float]] = []
 
         def take(message: StoredHeaders) -> None:
             try:
                 requests = contract.parse_requests(message.headers.get(H_REQUESTS, ""))
+                if requests:
+                    found.append((requests, _sealed(message), message.time))
             except ContractError as error:
                 log.warning("a stored batch names its requests badly", seq=message.seq, error=str(error))
-                return
-            for request in requests:
-                known.store(cls, request, monotonic - max(0.0, now - message.time))
 
-        start = {"deliver_policy": "by_start_time", "opt_start_time": f"{since:%Y-%m-%dT%H:%M:%S.%f}Z"}
+        start = {"deliver_policy": "by_start_sequence", "opt_start_seq": await self._recent(cls, now)}
         await self._read(cls, start, take)
+        ages = Ages(now)
+        aged = [
+            (requests, ages.of(sealed) - _held(sealed, time)) for requests, sealed, time in reversed(found)
+        ]
+        for requests, age in reversed(aged):
+            for request in requests if age < KNOWN_SECONDS else ():
+                known.store(cls, request, monotonic - max(0.0, age))
+
+    async def _recent(self, cls: str, now: Instant) -> int:
+        """A sequence of the stream before which no batch is whose requests are still known."""
+        info = await self._js.stream_info(contract.leaf_stream(self._domain, cls))
+        span = _SPAN
+        while (begin := info.last + 1 - span) > info.first:
+            found: list[StoredHeaders] = []
+            start = {"deliver_policy": "by_start_sequence", "opt_start_seq": begin}
+            await self._read(cls, start, found.append, partial(bool, found))
+            with contextlib.suppress(ContractError):
+                if found and Ages(now).of(_sealed(found[0])) >= KNOWN_SECONDS + _HELD_SECONDS:
+                    return begin
+            span *= 4
+        return max(info.first, 1)
 
     async def progress(
         self, input_name: str, classes: Iterable[str], remembered: Mapping[str, Position]
@@ -99,6 +136,26 @@ class Recall:
         await read_headers(self._nc, self._js, stream, start, take)
         return found[0] if found else None
 
-    async def _read(self, cls: str, start: dict[str, Any], take: Callable[[StoredHeaders], None]) -> None:
+    async def _read(
+        self,
+        cls: str,
+        start: dict[str, Any],
+        take: Callable[[StoredHeaders], None],
+        enough: Callable[[], bool] = lambda: False,
+    ) -> None:
         only = {"filter_subjects": contract.numbered_subjects(self._domain, cls)}
-        await read_headers(self._nc, self._js, contract.leaf_stream(self._domain, cls), start | only, take)
+        stream = contract.leaf_stream(self._domain, cls)
+        await read_headers(self._nc, self._js, stream, start | only, take, enough)
+
+
+def _sealed(batch: StoredHeaders) -> Instant:
+    """When a batch was sealed. Raises `ContractError`."""
+    wall = batch.headers.get(H_SEALED_AT, "")
+    if not (wall.isascii() and wall.isdigit()):
+        raise ContractError(f"{H_SEALED_AT} {wall!r:.80} is no whole number")
+    return Instant(int(wall), contract.parse_clock(batch.headers.get(H_CLOCK, "")))
+
+
+def _held(sealed: Instant, stored: float) -> float:
+    """Seconds from the sealing of a batch to its storing, at which the clock may have been another."""
+    return min(max(0.0, stored - sealed.wall / 1e9), _HELD_SECONDS)

@@ -202,8 +202,8 @@ class Shelf:
         return [parse_ledger(one.data) for one in await self.messages() if one.subject == subject]
 
     async def link_consumers(self) -> list[str]:
-        """The names of all consumers."""
-        return await self.js.consumer_names(self.stream)
+        """The names of the consumers that a link has, or had; those of a reader go by themselves."""
+        return [name for name in await self.js.consumer_names(self.stream) if name.startswith("hub-")]
 
 
 async def shelf(server: LeafServer) -> Shelf:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from nats.aio.msg import Msg
 
+from agent import clock, recall
 from agent.config import Config, LeafMember, Nats, Publish, Registrar, Seconds, Size, StreamClass
 from agent.contract import (
     Answer,
@@ -30,6 +31,7 @@ from agent.jetstream import ApiError, TooLargeError
 from agent.metrics import Metrics
 from agent.server.health import ServerHealth
 from tests.agents import CLASS, Agent, Shelf, agent, chunk, insist, leaf_config, shelf
+from tests.clocks import SECOND, FakeMachine
 from tests.servers import World, until
 
 QUICK = Publish(linger=Seconds(0.01))
@@ -103,6 +105,22 @@ async def test_a_request_repeated_after_a_restart_is_stored_once(world: World, c
             await one.submit(chunk("a", key="k"))
             await one.crash()
     assert await (await shelf(world.leaf)).texts() == ["a/0"]
+
+
+async def test_requests_of_ten_minutes_are_known_after_a_restart_whatever_became_of_the_clock(
+    world: World, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = FakeMachine(behind=50 * 365 * 86_400 * SECOND)
+    monkeypatch.setattr(clock, "machine", machine)
+    monkeypatch.setattr(recall, "_SPAN", 2)
+    async with agent(config) as one:
+        for number in range(9):
+            await one.submit(chunk(str(number), key=str(number)))
+    machine.behind = 0
+    async with agent(config) as one:
+        await until(lambda: one.value("petiole_known_requests") == 9, "all requests are known")
+        await one.submit(chunk("0", key="0"))
+    assert (await (await shelf(world.leaf)).texts()).count("0/0") == 1
 
 
 async def test_the_number_of_known_keys_is_shown(world: World, config: Config) -> None:

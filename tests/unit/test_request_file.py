@@ -6,31 +6,67 @@ from pathlib import Path
 
 import pytest
 
-from agent.contract import Request
+from agent.clock import Instant
+from agent.contract import Clock, Request
 from agent.request_file import load, save
 from agent.requests import KNOWN_SECONDS
+
+SECOND = 10**9
+
+
+def at(monotonic: float, *, wall: float = 0.0, boot: str = "boot-1", synchronised: bool = False) -> Instant:
+    """The clocks so many seconds after a start."""
+    clock = Clock(synchronised, boot, int(monotonic * SECOND))
+    return Instant(int((wall or 1_000_000 + monotonic) * SECOND), clock)
 
 
 def test_keys_come_back_with_their_age(tmp_path: Path) -> None:
     path = tmp_path / "requests.json"
-    save(path, {("normal", "a"): (7, KNOWN_SECONDS - 60)}, now=1_000.0)
-    [(cls, request, age)] = load(path, now=1_010.0)
+    save(path, {("normal", "a"): (7, KNOWN_SECONDS - 60)}, at(1_000))
+    [(cls, request, age)] = load(path, at(1_010))
     assert (cls, request) == ("normal", Request("a", 7))
     assert age == pytest.approx(70.0)
 
 
 def test_a_key_that_has_had_its_time_does_not_come_back(tmp_path: Path) -> None:
     path = tmp_path / "requests.json"
-    save(path, {("normal", "old"): (1, 5.0), ("critical", "new"): (2, 50.0)}, now=1_000.0)
-    assert [(cls, one.key) for cls, one, _ in load(path, now=1_006.0)] == [("critical", "new")]
+    save(path, {("normal", "old"): (1, 5.0), ("critical", "new"): (2, 50.0)}, at(1_000))
+    assert [(cls, one.key) for cls, one, _ in load(path, at(1_006))] == [("critical", "new")]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b'{"version":1,"requests":{}}', b'{"version":1}'])
 def test_a_file_that_cannot_be_used_counts_as_empty(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "requests.json"
     path.write_bytes(content)
-    assert load(path, now=0.0) == []
+    assert load(path, at(1)) == []
 
 
 def test_no_file_is_no_key(tmp_path: Path) -> None:
-    assert load(tmp_path / "requests.json", now=0.0) == []
+    assert load(tmp_path / "requests.json", at(1)) == []
+
+
+@pytest.mark.parametrize("wall", [1.0, 2e9])
+def test_a_clock_that_was_set_changes_no_key_s_age(tmp_path: Path, wall: float) -> None:
+    path = tmp_path / "requests.json"
+    save(path, {("normal", "a"): (7, 500.0), ("normal", "old"): (7, 5.0)}, at(1_000))
+    [(_, request, age)] = load(path, at(1_010, wall=wall))
+    assert request.key == "a"
+    assert age == pytest.approx(110.0)
+
+
+def test_after_a_boot_under_a_doubtful_clock_a_key_is_known_for_as_long_as_the_machine_runs(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "requests.json"
+    save(path, {("normal", "a"): (7, 500.0)}, at(1_000))
+    [(_, _, age)] = load(path, at(30, wall=3_600.0, boot="boot-2"))
+    assert age == pytest.approx(130.0)
+    assert load(path, at(501, wall=3_600.0, boot="boot-2")) == []
+
+
+def test_a_file_of_an_agent_that_went_by_the_wall_clock_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "requests.json"
+    path.write_text('{"version":2,"requests":{"normal":{"a":[7,1000500.0]}}}')
+    [(_, request, age)] = load(path, at(0))
+    assert request == Request("a", 7)
+    assert age == pytest.approx(100.0)
