@@ -1,0 +1,135 @@
+"""Stores, state directories and tables that an earlier commit of this project wrote, taken over by this one,
+and given back to the earlier one."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from agent.contract import Exit, batch_subject
+from agent.demo import plan
+from agent.demo.ports import free_port
+from hub_jobs import audit, ingest, refine
+from tests.agent_process import Agent, wait_for
+from tests.faults.guest.arrived import arrived, at_hub
+from tests.faults.guest.edge import only_http
+from tests.faults.guest.load import METRIC, Load
+from tests.faults.report import Case
+from tests.faults.rigs.earlier import Earlier, EarlierAgent, NoHistoryError, kill
+from tests.spark.conftest import spark  # noqa: F401
+from tests.spark.lakes import contents
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark"), pytest.mark.timeout(1_800)]
+
+COMMITS = ["463a3d7", "8a8110f", "5018b31"]
+"""The first that ran as a whole, the one after the first review, and one in which tables had no hours yet."""
+
+
+@pytest.fixture(params=COMMITS)
+def earlier(request: pytest.FixtureRequest, tmp_path: Path) -> Earlier:
+    """An earlier commit."""
+    try:
+        return Earlier(request.param, tmp_path / "earlier")
+    except NoHistoryError as error:
+        pytest.skip(f"an earlier commit cannot be run: {error}")
+
+
+def flows(load: Load, by: int = 400) -> None:
+    """Return when so many more readings were acknowledged."""
+    wanted = load.count + by
+    wait_for(lambda: load.count >= wanted, f"{by} more readings are acknowledged")
+
+
+def ready_or_ended(agent: EarlierAgent) -> bool:
+    """Whether an agent that was started takes readings, or has ended."""
+    assert agent.process is not None
+    return agent.process.poll() is not None or agent.status_of("/readyz") == 200
+
+
+def confirmed(agent: Agent) -> bool:
+    """Whether the hub has all that this leaf holds."""
+    found = agent.status()["classes"]["normal"]
+    return bool(found["last"] > 0 and found["confirmed"] >= found["last"])
+
+
+def test_store_state_and_tables_of_an_earlier_commit_are_taken_over(
+    earlier: Earlier, tmp_path: Path, case: Case
+) -> None:
+    case.expected = (
+        "all that the earlier commit acknowledged is in the table once, with what comes after it; given "
+        "back, the earlier one goes on, or refuses in words and leaves everything as it is"
+    )
+    hub_member, leaf_port = plan.member(tmp_path, "hub"), free_port()
+    member = plan.member(tmp_path, "edge-1")
+    toml = only_http(plan.leaf_toml(member, leaf_port))
+    old_leaf = EarlierAgent(earlier, member, toml)
+    hub_toml = plan.hub_toml(hub_member, leaf_port, [old_leaf.petiole("enrol").stdout])
+    old_hub = EarlierAgent(earlier, hub_member, hub_toml)
+    leaf, hub = Agent(member, toml), Agent(hub_member, hub_toml)
+    lake, key = tmp_path / "lake", hub_member.state / "keys" / "jobs.nk"
+    options = ["--server", hub_member.nats_url, "--seed-file", str(key), "--lake", str(lake)]
+    load: Load | None = None
+    try:
+        old_hub.start()
+        old_leaf.start()
+        load = Load(member.http_port)
+        flows(load)
+        for name, given in (("ingest", options), ("refine", ["--lake", str(lake)])):
+            done = earlier.job(name, *given)
+            assert done.returncode == 0, (name, done.stderr[-2_000:])
+        kill(old_hub)
+        flows(load)  # of which nothing is at the hub
+        kill(old_leaf)
+        case.begins()
+        hub.start()
+        leaf.start()
+        flows(load)
+        wait_for(lambda: confirmed(leaf), "the hub has what the earlier commit stored")
+        case.recover_seconds = case.saw("what the earlier commit stored is at the hub")
+
+        kill(leaf)
+        kill(hub)
+        old_hub.run()
+        old_leaf.run()
+        for one in (old_hub, old_leaf):
+            wait_for(partial(ready_or_ended, one), "it is ready, or has ended")
+            assert one.process is not None
+            code = one.process.poll()
+            what = "it goes on" if code is None else last_words(one)
+            case.saw(f"given back to the earlier agent of {one.member.domain}: {what}")
+            if code is not None:
+                assert code == Exit.USAGE
+        if old_leaf.process is not None and old_leaf.process.poll() is None:
+            flows(load)
+        old_leaf.close()
+        old_hub.close()
+
+        hub.start()
+        leaf.start()
+        flows(load, 100)
+        load.end()
+        wait_for(lambda: confirmed(leaf), "the hub has everything")
+        found = arrived(load, at_hub(hub_member, batch_subject("edge-1", "normal", "http")))
+        lost = found.lost(load)
+        case.sent = case.acknowledged = load.count
+        case.lost = len(lost)
+        assert ingest.main(options) == Exit.WELL
+        assert refine.main(["--lake", str(lake)]) == Exit.WELL
+        rows = contents(lake, "readings", "device", "value", "metric")
+        serials = [row[:2] for row in rows if row[2] == METRIC]
+        case.duplicates = len(serials) - len(set(serials))
+        assert (lost, case.duplicates) == ([], 0)
+        assert len(serials) >= load.count
+        assert audit.main(["--lake", str(lake)]) == Exit.WELL
+    finally:
+        if load is not None:
+            load.end()
+        for agent in (old_leaf, leaf, old_hub, hub):
+            agent.close()
+
+
+def last_words(agent: EarlierAgent) -> str:
+    """What an agent that ended said at last."""
+    return agent.said.read_text().strip().splitlines()[-1][:300]
