@@ -161,6 +161,8 @@ class Bench:
         """Count what became of a side's messages and measure it no more."""
         side = next(one for one in self.sides if one.name == name)
         side.load.stop()
+        # What is stored only after the count began would be taken for lost.
+        await _until(lambda: len(side.load.acknowledged) == side.load.sent, f"{name}: all is acknowledged")
         await self._held(side, await side.last(), time.time())
         there = await relink_count.numbers(side.hub, side.hub_stream)
         ends = [first for _, first in side.marks[1:]] + [side.load.sent]
