@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from agent.files import write_private
 from agent.server.binary import ServerError, ask
 from agent.server.keys import write_link_include
+from agent.server.named_files import named_files
 from agent.server.passwords import write_password_include
 from agent.server.render import LINK_INCLUDE, render
 from agent.server.values import LeafConfig, ServerConfig
@@ -78,6 +80,10 @@ class Workspace:
     def _draft(self, config: ServerConfig) -> tuple[str, Path]:
         text = render(config)
         digest = hashlib.sha256(text.encode())
+        remote = config.remote if isinstance(config, LeafConfig) else {}
+        for named in (*named_files(config.extra), *named_files(remote)):
+            with suppress(OSError):  # nats-server says what is wrong with it
+                digest.update(named.read_bytes())
         if isinstance(config, LeafConfig):
             include = self.directory / LINK_INCLUDE
             write_link_include(config.link_key_file, include)

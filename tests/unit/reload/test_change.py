@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from agent.config import Config, Log, Publish, Rule, Seconds
+from agent.config import Config, Log, Nats, Publish, Rule, Seconds
 from agent.inputs import OPTIONS
 from agent.reload import Change, change, parts
 
@@ -61,6 +61,19 @@ def test_a_file_that_is_named_counts_with_what_is_in_it(tmp_path: Path) -> None:
     assert change(without, first).begin == ("http",)
     assert change(first, parts(one)).begin == ("http",)
     assert not change(parts(one), parts(one))
+
+
+def test_a_certificate_that_is_added_to_the_server_counts_with_what_is_in_it(tmp_path: Path) -> None:
+    cert = tmp_path / "hub.crt"
+    for nats in (
+        Nats(extra={"leafnodes": {"tls": {"cert_file": str(cert)}}}),
+        Nats(remote={"tls": {"ca_file": str(cert)}}),
+    ):
+        cert.write_text("first")
+        first = parts(config(nats=nats))
+        assert not change(first, parts(config(nats=nats)))
+        cert.write_text("other")
+        assert change(first, parts(config(nats=nats))).anew == ("nats",)
 
 
 @pytest.mark.parametrize("kind", list(OPTIONS))
