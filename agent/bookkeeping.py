@@ -59,6 +59,8 @@ class Books:
         """Publish over this connection; these are the streams behind it."""
         self._js = js
         self._created = {cls: info.created for cls, info in streams.items()}
+        for cls, ledger in self._ledgers.items():
+            ledger.lost = tuple(self._state.current.lost.get(cls, ()))
 
     def detach(self) -> None:
         """There is no connection to publish over."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from agent.contract import Ledger, Previous, Readings, StreamState
+from agent.contract import Ledger, LostStream, Previous, Readings, StreamState
 from agent.ranges import RangeSet
 
 MAX_RANGES = 2_000
@@ -27,6 +27,7 @@ class ClassLedger:
         self.gone: Discarded = ()
         self.n = 0
         self.previous: Previous | None = None
+        self.lost: tuple[LostStream, ...] = ()
 
     def accept(self, readings: int) -> None:
         """Readings were acknowledged as accepted before they were given a number."""
@@ -102,6 +103,7 @@ class ClassLedger:
             stream=stream,
             previous=self.previous,
             final=final,
+            lost=self.lost,
         )
 
 

@@ -13,7 +13,16 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from agent.contract import Checkpoint, ContractError, Correction, Previous, Readings, check_epoch
+from agent.contract import (
+    LOST_STREAMS,
+    Checkpoint,
+    ContractError,
+    Correction,
+    LostStream,
+    Previous,
+    Readings,
+    check_epoch,
+)
 from agent.files import write_private
 from agent.timeline import Timeline
 
@@ -68,7 +77,8 @@ class State(Struct):
     """The whole file. `epochs`, `acked`, `previous` and `checkpoint` are by class, `positions` by class and
     input; `command` is the place of the last command begun (`agent.commands.place`), `command_epoch` the
     epoch of the commands' mirror, `settings` what commands have set for a time, by name; `clock` what the
-    machine's clock has been through, `corrections` what of it the streams do not hold yet."""
+    machine's clock has been through, `corrections` what of it the streams do not hold yet; `lost` by
+    class the streams whose store was lost."""
 
     version: int
     machine: str
@@ -83,6 +93,14 @@ class State(Struct):
     settings: dict[str, Setting] = {}
     clock: Timeline | None = None
     corrections: list[Correction] = []
+    lost: dict[str, list[LostStream]] = {}
+
+    def lose(self, cls: str, acked: Acked) -> None:
+        """The stream of this last PubAck is no more: what devices published there themselves, and the hub
+        does not have, can be named by its sequences only."""
+        known = self.lost.setdefault(cls, [])
+        known.append(LostStream(acked.created, acked.seq))
+        del known[:-LOST_STREAMS]
 
 
 def machine_id(known: str | None = None) -> str:

@@ -114,7 +114,7 @@ def _audit(lake: Place, at: datetime, there: Hub | None) -> report.Report:
     ]
     if moving is not None:
         rows = [_announced(one, moving, said) for one in rows]
-    gaps = sequences.gaps(bronze, held, said.gone, said.origins, there.streams if there else {})
+    gaps = sequences.gaps(bronze, held, said.gone, said.origins, said.lost, there.streams if there else {})
     accounted = rows + _devices(tables, said, held, found.classes)
     notes = said.unreadable + found.unnamed + (there.faults if there else [])
     by_hour = hours.merged([*found.hours, *hours.of_way(moving or ())])
@@ -144,6 +144,7 @@ def _said(tables: Tables) -> Said:
         remembered(ledgers.values()),
         spoken.gone(),
         spoken.origins,
+        spoken.lost,
         [str(one) for one in spoken.first_unusable()],
     )
 

@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from agent.contract import leaf_stream
 from hub_jobs.incarnations import Incarnation
 from hub_jobs.source.wire import StreamInfo
 from hub_jobs.tables import Condition, Table
@@ -32,10 +33,11 @@ def gaps(
     seen: Seen,
     gone: Mapping[discards.Origin, list[discards.Named]],
     origins: Mapping[tuple[str, str], set[discards.Origin]],
+    lost: Mapping[discards.Origin, int],
     hub: Mapping[str, StreamInfo],
 ) -> list[Gap]:
-    """All gaps, the hub's first. `gone` and `origins` are what leaves said of discards, `hub` what the hub
-    says of its streams now, as far as it was asked."""
+    """All gaps, the hub's first. `gone` and `origins` are what leaves said of discards, `lost` of streams
+    whose store was lost, `hub` what the hub says of its streams now, as far as it was asked."""
     at_hub = _of_hub(bronze, seen, hub)
     found = [
         Gap("hub", "/".join(history), [one], why) for history, held in at_hub.items() for one, why in held
@@ -47,7 +49,7 @@ def gaps(
             named = [gone.get(origin, []) for origin in origins.get((stream, identity), ())]
             discarded = union((first, last) for one in named for first, last, _, _ in one)
             found += _of_source(bronze, (stream, identity), ranges, discarded, at_hub)
-    return joined(found)
+    return joined([*found, *_of_lost(seen, origins, lost)])
 
 
 def _of_hub(bronze: Table, seen: Seen, hub: Mapping[str, StreamInfo]) -> HubGaps:
@@ -96,6 +98,27 @@ def _noted(bronze: Table) -> dict[History, list[tuple[Range, Why]]]:
             ranges = [((first, last), Why(why)) for first, last in json.loads(commit[GAPS_NOTE])]
             found.setdefault((stream, created), []).extend(ranges)
     return found
+
+
+def _of_lost(
+    seen: Seen, origins: Mapping[tuple[str, str], set[discards.Origin]], lost: Mapping[discards.Origin, int]
+) -> Iterator[Gap]:
+    """What stood at the end of streams that are no more and never came. A source of which no record says
+    from which stream it took may have taken from any of its leaf."""
+    for origin, last in sorted(lost.items()):
+        domain, cls, created = origin
+        stream = leaf_stream(domain, cls)
+        high = 0
+        for space, ranges in seen.spaces.items():
+            kind, _, name = space.partition("/")
+            source, _, identity = name.partition("/")
+            if (kind, source) == ("source", stream) and origin in origins.get((source, identity), {origin}):
+                high = max(high, ranges[-1][1])
+        if high < last:
+            detail = "readings of the agent's batches among them are counted by their runs"
+            name, tail = f"{stream} made {created}", [(high + 1, last)]
+            # Where nothing of it ever came the lake may have begun later.
+            yield Gap("source", name, tail, Why.STORE_LOST, detail, lost=high > 0)
 
 
 def _of_source(

@@ -28,13 +28,14 @@ Class = tuple[str | None, str | None]
 
 class Said(NamedTuple):
     """What the leaves say: the newest ledger record of every run, what later runs `remembered` of earlier
-    ones, the sequences that are `gone` from the streams of leaves, which of those each source took from, and
-    the records that can't be used."""
+    ones, the sequences that are `gone` from the streams of leaves, which of those each source took from, the
+    last sequences of streams whose store was `lost`, and the records that can't be used."""
 
     ledgers: dict[Run, Ledger]
     remembered: dict[Run, Previous]
     gone: dict[discards.Origin, list[discards.Named]]
     origins: dict[tuple[str, str], set[discards.Origin]]
+    lost: dict[discards.Origin, int]
     unreadable: list[str]
 
 

@@ -64,7 +64,9 @@ from agent.contract.exits import Exit
 from agent.contract.fleet import FleetRecord, parse_fleet_record
 from agent.contract.ledger import (
     LATE,
+    LOST_STREAMS,
     Ledger,
+    LostStream,
     Previous,
     Ranges,
     Readings,
@@ -184,6 +186,7 @@ __all__ = [
     "H_SOURCE",
     "H_VERSION",
     "LATE",
+    "LOST_STREAMS",
     "MACHINE_OFFSET",
     "MAX_BATCH_BYTES",
     "MAX_BATCH_READINGS",
@@ -229,6 +232,7 @@ __all__ = [
     "Found",
     "Ledger",
     "Letter",
+    "LostStream",
     "MessageId",
     "Outcome",
     "Previous",

@@ -11,6 +11,7 @@ from agent.contract.fields import count_of, field_of, open_record, optional, ran
 from agent.contract.names import VERSION
 
 Ranges = tuple[tuple[int, int], ...]
+LOST_STREAMS: Final = 16
 
 
 LATE: Final = "after acceptance"
@@ -47,6 +48,16 @@ class StreamState:
 
 
 @dataclass(frozen=True, slots=True)
+class LostStream:
+    """A leaf stream that is no more, for its store was lost: when it was `created`, and the `last` sequence
+    that the agent knows it to have acknowledged. What devices published there themselves is counted nowhere
+    else."""
+
+    created: str
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
 class Previous:
     """What the state file knew of the run before: its last stored batch `n`, its cumulative readings, and
     whether it was closed by a final ledger record."""
@@ -77,7 +88,8 @@ class Ledger:
     `n` is the highest batch number given out; `previous` is the run before; `final` closes the run.
     `discarded` batches had been stored and count as stored too: they went from the stream before the leaf
     knew that the hub had them, which may be too much, never too little. `gone` are the sequences of the
-    stream that went so, each range with how many direct messages stood there.
+    stream that went so, each range with how many direct messages stood there. `lost` are the streams that
+    this one stands in place of, oldest first, `LOST_STREAMS` of them at most.
     """
 
     domain: str
@@ -92,6 +104,7 @@ class Ledger:
     gone: tuple[tuple[int, int, int, str], ...] = ()
     previous: Previous | None = None
     final: bool = False
+    lost: tuple[LostStream, ...] = ()
 
     def encode(self) -> bytes:
         """The record as it is published."""
@@ -103,6 +116,15 @@ class Ledger:
 def _stream_state(row: dict[str, Any]) -> StreamState:
     created = field_of(row, "created", str, "ledger")
     return StreamState(created, count_of(row, "first", "ledger"), count_of(row, "last", "ledger"))
+
+
+def _lost_streams(row: dict[str, Any], what: str) -> tuple[LostStream, ...]:
+    found = []
+    for one in field_of(row, "lost", list, what):
+        if not isinstance(one, dict):
+            raise ContractError(f"{what}: lost holds {one!r:.80}, an object was expected")
+        found.append(LostStream(field_of(one, "created", str, what), count_of(one, "last", what)))
+    return tuple(found)
 
 
 def parse_ledger(data: bytes | str) -> Ledger:
@@ -123,4 +145,5 @@ def parse_ledger(data: bytes | str) -> Ledger:
         stream=stream,
         previous=optional(row, "previous", parse_previous),
         final=field_of(row, "final", bool, what),
+        lost=_lost_streams(row, what) if "lost" in row else (),
     )

@@ -42,6 +42,8 @@ async def start_epoch(
     if checkpoint is not None and checkpoint.leaf_seq >= verdict.start:
         del current.checkpoint[cls]
     if (acked := current.acked.get(cls)) is not None:
+        if acked.created != info.created:
+            current.lose(cls, acked)
         current.acked[cls] = Acked(acked.run, acked.n, info.last, info.created, acked.readings, acked.closed)
     for name, position in current.positions.get(cls, {}).items():
         # What this stream stores of an input from now on is newer than what is remembered of it.

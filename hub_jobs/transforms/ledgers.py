@@ -48,11 +48,13 @@ class Unusable:
 @dataclass(slots=True)
 class Spoken:
     """The records that count, gathered from rows of bronze in any order; `origins` says from which stream of
-    its leaf each source, a stream and its identity, took them."""
+    its leaf each source, a stream and its identity, took them, `lost` of streams whose store was lost up to
+    which sequence they are known to have acknowledged."""
 
     newest: dict[Run, Ledger] = field(default_factory=dict)
     naming: dict[Run, Ledger] = field(default_factory=dict)
     origins: dict[tuple[str, str], set[discards.Origin]] = field(default_factory=dict)
+    lost: dict[discards.Origin, int] = field(default_factory=dict)
     unusable: list[Unusable] = field(default_factory=list)
 
     def hear(self, row: Mapping[str, Any]) -> None:
@@ -74,6 +76,8 @@ class Spoken:
         """Take in what was gathered from other rows."""
         for ledger in (*other.newest.values(), *other.naming.values()):
             self._take(ledger)
+        for origin, last in other.lost.items():
+            self.lost[origin] = max(last, self.lost.get(origin, 0))
         for place, origins in other.origins.items():
             self.origins.setdefault(place, set()).update(origins)
         self.unusable += other.unusable
@@ -92,6 +96,9 @@ class Spoken:
         known, naming = self.newest.get(run), self.naming.get(run)
         if known is None or _age(ledger) >= _age(known):
             self.newest[run] = ledger
+        for one in ledger.lost:
+            origin = (ledger.domain, ledger.cls, one.created)
+            self.lost[origin] = max(one.last, self.lost.get(origin, 0))
         if naming is None or _named(ledger) >= _named(naming):
             self.naming[run] = ledger
 

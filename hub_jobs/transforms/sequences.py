@@ -27,6 +27,7 @@ class Why(StrEnum):
     EXPIRED = "expired"
     LIMIT = "hub limit"
     NOT_SOURCED = "not sourced"
+    STORE_LOST = "store lost"
     UNKNOWN = "unknown"
 
 
@@ -35,6 +36,7 @@ _SAID: Final = {
     Why.EXPIRED: "expired at the hub: its stream had a max_age, which the hub's agent sets back to 0",
     Why.LIMIT: "went at the hub by a limit of its stream, which should refuse new messages instead",
     Why.NOT_SOURCED: "were never at the hub: its source passed them over",
+    Why.STORE_LOST: "stood in a store of the leaf that was lost before the hub had them",
     Why.UNKNOWN: "are gone, why is not known",
 }
 

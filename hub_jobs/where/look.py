@@ -131,7 +131,7 @@ class _Look:
     def found(self, device: str | None) -> Found:
         """All of it."""
         found = self._found
-        nothing = tally.Said({}, {}, {}, {}, [])
+        nothing = tally.Said({}, {}, {}, {}, {}, [])
         counts = tally.tallied(self._tables, nothing, self._seen)
         there = {self._run(one) for one in self._messages if one.run is not None}
         for key in sorted(counts.runs.keys() | there | self._ledgers.keys() | self._remembered.keys()):
@@ -245,7 +245,9 @@ class _Look:
         origins = self._spoken.origins
         mine = {source_space(*one) for one in origins}
         own = Seen({name: ranges for name, ranges in self._seen.spaces.items() if _counts(name, mine)})
-        for gap in sequences.gaps(self._tables.bronze, own, self._spoken.gone(), origins, {}):
+        for gap in sequences.gaps(
+            self._tables.bronze, own, self._spoken.gone(), origins, self._spoken.lost, {}
+        ):
             if gap.kind == "source":
                 (self._found.lost if gap.lost else self._found.explained).append(str(gap))
 

@@ -11,7 +11,7 @@ from nats.aio.msg import Msg
 
 from agent import streams
 from agent.config import Config, Publish, Seconds
-from agent.contract import link_consumer
+from agent.contract import LostStream, link_consumer
 from agent.jetstream import JetStreamError
 from agent.sender import Sender
 from tests.agents import CLASS, Agent, Shelf, agent, chunk, insist, leaf_config, shelf
@@ -110,11 +110,13 @@ async def test_a_store_that_is_wiped_while_the_agent_is_down_gets_a_new_epoch_fi
     async with agent(config) as one:
         await one.submit(chunk("before", position="7"), "tail")
         await one.stop()
-        old = one.state().epochs[CLASS]
+        old, known = one.state().epochs[CLASS], one.state().acked[CLASS]
     await wipe(world.leaf)
     async with agent(config) as one:
         await one.submit(chunk("after"))
         await new_epoch_first(await shelf(world.leaf), one, old)
+        record = (await (await shelf(world.leaf)).ledgers())[0]
+        assert record.lost == (LostStream(known.created, known.seq),), "what is of no run is named by this"
         assert (await one.leaf.intake.position("tail")).position == "7", "the lost batch is not read in twice"
 
 

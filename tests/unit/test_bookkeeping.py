@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from agent import contract
 from agent.bookkeeping import Books
-from agent.contract import H_COUNT, H_MESSAGE_ID, H_RESENT, Previous, Readings, new_run
+from agent.contract import H_COUNT, H_MESSAGE_ID, H_RESENT, LostStream, Previous, Readings, new_run
 from agent.discards.service import Discards
+from agent.jetstream import JetStream, StreamInfo
 from agent.ledger import ClassLedger
 from agent.metrics import Metrics
 from agent.state import VERSION, Acked, State, StateFile
@@ -124,3 +127,11 @@ async def test_dead_letters_stored_after_the_state_was_saved_are_counted_as_such
     )
     books.recall("normal", CREATED, [letters])
     assert previous(books) == (11, Readings(accepted=140, stored=100, refused=20, dead=40))
+
+
+async def test_every_record_tells_of_the_streams_whose_store_was_lost(books: Books) -> None:
+    books._state.current.lose("normal", KNOWN)
+    info = StreamInfo("TEL_edge-1_normal", OTHER, 0, 0, 0, 0, {}, [])
+    books.attach(cast(JetStream, None), {"normal": info})
+    record = books._ledgers["normal"].record(contract.StreamState(OTHER, 0, 0))
+    assert record.lost == (LostStream(CREATED, 20),)

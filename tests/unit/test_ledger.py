@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.contract import Previous, Readings, StreamState, new_run, parse_ledger
+from agent.contract import LostStream, Previous, Readings, StreamState, new_run, parse_ledger
 from agent.ledger import MAX_RANGES, ClassLedger
 
 STREAM = StreamState("2026-11-21T06:00:00Z", 1, 9)
@@ -43,6 +43,7 @@ def test_the_record_is_read_back_as_it_was() -> None:
     one = ledger()
     one.store(one.number(3), 3)
     one.previous = Previous(new_run(), 7, Readings(70, 70), closed=True)
+    one.lost = (LostStream("2026-11-20T06:00:00Z", 40),)
     record = one.record(STREAM, final=True)
     assert parse_ledger(record.encode()) == record
 

@@ -6,10 +6,11 @@ import asyncio
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from agent import state as module
-from agent.contract import Checkpoint, Readings, new_epoch, new_run
+from agent.contract import LOST_STREAMS, Checkpoint, Readings, new_epoch, new_run
 from agent.files import write_private
 from agent.state import VERSION, Acked, Position, State, StateError, StateFile, load, machine_id
 from tests.servers import until
@@ -191,3 +192,12 @@ async def test_a_save_that_was_given_up_does_not_overtake_a_later_one(
     held.set()
     await second
     assert load(path, DOMAIN).command == "new"
+
+
+def test_only_so_many_lost_streams_are_remembered(tmp_path: Path) -> None:
+    state = State(VERSION, "machine", "edge-1")
+    for number in range(LOST_STREAMS + 3):
+        state.lose("normal", Acked("run", 1, number, f"made {number}", Readings()))
+    (tmp_path / "s").write_bytes(msgspec.json.encode(state))
+    found = load(tmp_path / "s", "edge-1").lost["normal"]
+    assert [one.last for one in found] == list(range(3, LOST_STREAMS + 3))

@@ -115,6 +115,21 @@ def test_the_store_of_a_leaf_is_wiped_when_the_link_is_down(world_of: Worlds, ca
         assert case.named
 
 
+def test_the_store_of_a_leaf_is_wiped_with_messages_that_devices_published_there(
+    world_of: Worlds, case: Case
+) -> None:
+    case.expected = f"a new epoch; {NAMED}"
+    with world_of(devices=1) as w:
+        in_table(w)
+        w.link.cut()
+        w.load.flows(20)
+        wiped(w, w.leaf)
+        w.load.flows()
+        w.link.restore()
+        judged(w, Terms(gone=True))
+        assert case.named
+
+
 def test_the_store_of_a_leaf_is_put_back(world_of: Worlds, case: Case, tmp_path: Path) -> None:
     case.expected = f"a new epoch; {WHOLE}"
     with world_of() as w:

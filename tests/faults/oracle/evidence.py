@@ -66,11 +66,13 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What the audit says; `lost` is its exit code 3."""
+    """What the audit says; `lost` is its exit code 3, `gone` by domain and class how many messages it calls
+    lost with a leaf's store by their sequences: nothing else counts what devices published there."""
 
     accounts: Sequence[Account]
     findings: Sequence[str] = ()
     lost: bool = False
+    gone: Mapping[tuple[str | None, str | None], int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -147,7 +147,7 @@ def _judge_conservation(
             levels[series.domain, series.cls][series] = numbers
     for (domain, cls), missing in levels.items():
         accounts = [one for one in found.audit.accounts if (one.domain, one.cls) == (domain, cls)]
-        named = sum(one.missing + one.discarded for one in accounts)
+        named = sum(one.missing + one.discarded for one in accounts) + found.audit.gone.get((domain, cls), 0)
         refused = sum(one.refused for one in accounts)
         # How much was accepted before a run was killed is known as it was last told, which may be less.
         is_open = any(one.open_tail is not None for one in accounts)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from agent.contract import Exit, Ledger, parse_ledger
+from agent.contract import Exit, Ledger, leaf_stream, parse_ledger
 from agent.demo.plan import Member
 from hub_jobs import audit, ingest, refine
 from hub_jobs.tables import open_table
 from hub_jobs.tables.scan import rows
+from hub_jobs.transforms.sequences import Why
 from tests.faults.oracle.evidence import Account, Audit, Named, Row, Run
 from tests.faults.oracle.numbered import LIFE, NUMBER
 
@@ -54,7 +55,9 @@ class Tables:
         code = audit.main([*self.server, "--lake", str(self.lake), "--json", str(report)])
         assert code in (Exit.WELL, Exit.LOSS), f"the audit ends with {code}"
         found = json.loads(report.read_text())
-        return Audit([Account.of(one) for one in found["rows"]], found["findings"], lost=code is Exit.LOSS)
+        accounts = [Account.of(one) for one in found["rows"]]
+        gone = {place: _gone(found["gaps"], *place) for place in {(one.domain, one.cls) for one in accounts}}
+        return Audit(accounts, found["findings"], lost=code is Exit.LOSS, gone=gone)
 
     def readings(self) -> list[Row]:
         """All rows of `readings`."""
@@ -83,6 +86,15 @@ class Tables:
         table = open_table(self.lake, name)
         if table is not None:
             yield from rows(table, columns).to_pylist()
+
+
+def _gone(gaps: Sequence[dict[str, Any]], domain: str | None, cls: str | None) -> int:
+    """Messages that were lost with the store of a leaf."""
+    if domain is None or cls is None:
+        return 0
+    stream = f"{leaf_stream(domain, cls)} "
+    mine = [one for one in gaps if one["why"] == Why.STORE_LOST and one["name"].startswith(stream)]
+    return sum(last - first + 1 for one in mine for first, last in one["ranges"])
 
 
 def _row(given: dict[str, Any]) -> Row:

@@ -41,11 +41,16 @@ def _lake(where: Path, hub: Sequence[int], source: Sequence[int], note: Why | No
 
 
 def _gaps(
-    where: Path, gone: dict[Origin, list[Named]] | None = None, hub: dict[str, StreamInfo] | None = None
+    where: Path,
+    gone: dict[Origin, list[Named]] | None = None,
+    hub: dict[str, StreamInfo] | None = None,
+    lost: dict[Origin, int] | None = None,
+    known: bool = True,
 ) -> list[tuple[str, Sequence[tuple[int, int]], Why, bool]]:
     bronze = ensure_table(where, "bronze")
     held = seen.load(where, bronze, incarnations.all_of(bronze))
-    found = sequences.gaps(bronze, held, gone or {}, {SOURCE: {ORIGIN}}, hub or {})
+    origins = {SOURCE: {ORIGIN}} if known else {}
+    found = sequences.gaps(bronze, held, gone or {}, origins, lost or {}, hub or {})
     return [(gap.kind, gap.ranges, gap.why, gap.lost) for gap in found]
 
 
@@ -114,3 +119,25 @@ def test_a_gap_is_said_in_one_sentence() -> None:
         "source TEL_edge-1_normal/abc: sequences 3-4 never came: not sourced, "
         "they were never at the hub: its source passed them over"
     )
+
+
+def test_the_end_of_a_stream_whose_store_was_lost_is_named(tmp_path: Path) -> None:
+    _lake(tmp_path, hub=[1, 2], source=[1, 2])
+
+    assert _gaps(tmp_path, lost={ORIGIN: 5}) == [("source", [(3, 5)], Why.STORE_LOST, True)]
+    assert _gaps(tmp_path, lost={ORIGIN: 2}) == []
+
+
+def test_a_source_that_took_from_a_stream_nobody_named_may_have_taken_from_the_lost_one(
+    tmp_path: Path,
+) -> None:
+    _lake(tmp_path, hub=[1, 2], source=[1, 2])
+
+    assert _gaps(tmp_path, lost={ORIGIN: 5}, known=False) == [("source", [(3, 5)], Why.STORE_LOST, True)]
+
+
+def test_a_stream_of_which_nothing_ever_came_may_be_older_than_the_lake(tmp_path: Path) -> None:
+    _lake(tmp_path, hub=[1, 2], source=[1, 2])
+    older = ("edge-1", "normal", "older")
+
+    assert _gaps(tmp_path, lost={older: 5}) == [("source", [(1, 5)], Why.STORE_LOST, False)]

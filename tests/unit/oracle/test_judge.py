@@ -148,6 +148,14 @@ def test_a_loss_of_which_only_a_part_is_named_is_a_loss(journal: Journal) -> Non
     assert "5-7" in str(verdict)
 
 
+def test_messages_that_are_named_by_their_sequences_are_named(journal: Journal) -> None:
+    rows = whole(journal)[:-2]
+    said = Audit([told(rows)], lost=True, gone={("edge-1", "normal"): 2})
+    verdict = judge(journal, evidence(rows, said), Terms(gone=True))
+    assert verdict.kept, str(verdict)
+    assert (verdict.lost, verdict.named) == (0, 2)
+
+
 def test_what_was_only_accepted_may_be_gone_as_an_open_tail() -> None:
     journal = sent((PUMP, [10]), level=Level.ACCEPTED)
     rows = whole(journal)[:7]
