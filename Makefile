@@ -6,6 +6,8 @@ BIN := .venv/bin
 # Tests wait more than they work, so there are more processes than cores; those of Spark share one (tests/beside.py).
 PROCESSES ?= 4
 SPACE := $() $()
+# Words of one name, or names with "or" between them.
+CHOSEN = $(if $(findstring $(SPACE)or$(SPACE),$(CASE)),$(CASE),$(subst $(SPACE),_,$(CASE)))
 
 help:
 	@echo "make demo    a hub, two leaves, three agents, faults, Spark jobs and the proof (about two minutes)"
@@ -48,7 +50,7 @@ models: .venv/ready
 	@EXAMPLES=$(or $(EXAMPLES),1000) $(BIN)/python -m pytest --timeout 0 --numprocesses $(PROCESSES) $(MODELS)
 
 faults: .venv/ready
-	@SEED=$(SEED) $(BIN)/python -m pytest --timeout 1800 tests/faults $(if $(CASE),-k "$(subst $(SPACE),_,$(CASE))")
+	@SEED=$(SEED) $(BIN)/python -m pytest --timeout 1800 tests/faults $(if $(CASE),-k "$(CHOSEN)")
 
 faults-page: .venv/ready
 	@$(BIN)/python -m tests.faults.page

@@ -109,12 +109,14 @@ def test_the_link_loses_every_fifth_packet(world_of: Worlds, case: Case, wire: W
 @needs_wire
 def test_the_link_lets_64_kilobits_through(world_of: Worlds, case: Case, wire: Wire) -> None:
     case.expected = f"{WHOLE}; a backlog of twenty seconds drains over it"
-    with world_of(wire=wire, devices=1) as w:
+    with world_of(wire=wire, devices=1, pace=0.5, direct=False) as w:
         w.link.cut()
         w.lasts(20)
         w.link.throttle(64)
         w.link.restore()
-        judged(w, Terms(seconds=180))
+        w.mended(240)
+        w.load.flows()
+        w.verdict(Terms(seconds=180))
 
 
 @needs_wire

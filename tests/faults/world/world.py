@@ -59,10 +59,11 @@ class World:
         """Let a fault last."""
         time.sleep(seconds)
 
-    def noticed(self) -> None:
+    def noticed(self, seconds: float = 90.0) -> None:
         """Return when the last fault has left its trace."""
         last = self.strikes.made[-1]
-        wait_for(lambda: last.trace(last.at) is not None, f"{last.what}: something is seen of it")
+        seen = f"{last.what}: something is seen of it"
+        wait_for(lambda: last.trace(last.at) is not None, seen, seconds)
 
     def mended(self, seconds: float = 90.0) -> None:
         """Return when every link flows and the hub holds what each leaf holds by now; that is how long the
