@@ -119,7 +119,7 @@ def decode_noted(data: bytes) -> Noted:
 def _decoded(decoder: msgspec.json.Decoder[_Record], data: bytes) -> _Record:
     try:
         record = decoder.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ContractError(f"fleet record: {error}") from None
     if record.v != VERSION:
         raise ContractError(f"fleet record: version {record.v} is not known here; this side speaks {VERSION}")

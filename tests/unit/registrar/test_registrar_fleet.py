@@ -129,7 +129,9 @@ def test_the_record_says_to_the_jobs_what_the_leaf_announced_and_what_the_hub_he
         parse_fleet_record(encode(leaf()).replace(b'"seq":9', b'"seq":-9'))
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", encode(leaf()).replace(b'"v":1', b'"v":2')])
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b"{}", b'{"domain": "\x80"}', encode(leaf()).replace(b'"v":1', b'"v":2')]
+)
 def test_a_record_that_cannot_be_read_is_refused_in_words(data: bytes) -> None:
     with pytest.raises(ContractError, match="fleet record"):
         decode_leaf(data)
