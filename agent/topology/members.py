@@ -131,7 +131,7 @@ def _unused(rows: Sequence[Row], key: str) -> None:
 def _edited(text: str, change: Callable[[list[Row]], None]) -> str:
     """The text after a change to its leaves, made twice: to plain values, which say what must come out, and
     to the document, which keeps what people wrote around them."""
-    wanted = tomllib.loads(text)
+    wanted = _read(text)
     before = [dict(row) for row in wanted.get("leaf", [])]
     rows = [dict(row) for row in before]
     change(rows)
@@ -148,6 +148,18 @@ def _edited(text: str, change: Callable[[list[Row]], None]) -> str:
             "the [[leaf]] tables of this file are written so that only a person can change them"
         )
     return found
+
+
+def _read(text: str) -> dict[str, Any]:
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise MemberError(f"this file is not TOML: {error}") from None
+    rows = table.get("leaf", [])
+    tables = isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
+    if not tables or not all(isinstance(row.get("revoked", []), list) for row in rows):
+        raise MemberError("leaf in this file is not a list of tables, each with a list of revoked keys")
+    return table
 
 
 def _apply(document: TOMLDocument, before: Sequence[Row], rows: Sequence[Row]) -> None:

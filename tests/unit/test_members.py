@@ -86,3 +86,11 @@ def test_what_makes_no_sense_is_refused_with_what_to_do(change: object, words: s
     assert callable(change)
     with pytest.raises(MemberError, match=words):
         change(FILE)
+
+
+@pytest.mark.parametrize(
+    "text", ["leaf = 1", "leaf = [1]", "[leaf]\na = 1", "[[leaf]]\nrevoked = 3", "[[leaf]", "leaf = [{]"]
+)
+def test_a_file_that_has_no_leaves_in_their_form_is_refused_in_words(text: str) -> None:
+    with pytest.raises(MemberError, match="this file"):
+        added(text, Enrolled("edge-1", ONE))
