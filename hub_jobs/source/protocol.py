@@ -79,7 +79,7 @@ def scan(data: bytes, sid: bytes, frames: Frames) -> tuple[int, int]:
             if count == 5 and parts[2] == sid and data[position] == _MSG:
                 end = body + int(parts[4])
                 if not body <= end <= limit:
-                    return position, _needed(position, body, end)
+                    return position, _needed(position, body, body, end)
                 add_subject(parts[1])
                 add_reply(parts[3])
                 add_headers(b"")
@@ -87,8 +87,8 @@ def scan(data: bytes, sid: bytes, frames: Frames) -> tuple[int, int]:
                 position = end + 2
             elif count == 6 and parts[2] == sid and data[position] == _HMSG:
                 middle, end = body + int(parts[4]), body + int(parts[5])
-                if not body <= end <= limit:
-                    return position, _needed(position, body, end)
+                if not body <= middle <= end <= limit:
+                    return position, _needed(position, body, middle, end)
                 add_subject(parts[1])
                 add_reply(parts[3])
                 add_headers(data[body:middle])
@@ -96,9 +96,9 @@ def scan(data: bytes, sid: bytes, frames: Frames) -> tuple[int, int]:
                 position = end + 2
             elif parts[0] in (b"MSG", b"HMSG"):
                 end = body + int(parts[-1])
-                if not body <= end <= limit:
-                    return position, _needed(position, body, end)
                 middle = body + int(parts[-2]) if parts[0] == b"HMSG" else body
+                if not body <= middle <= end <= limit:
+                    return position, _needed(position, body, middle, end)
                 frames.answers.append(Answer(parts[1], data[body:middle], data[middle:end]))
                 position = end + 2
             else:
@@ -108,9 +108,11 @@ def scan(data: bytes, sid: bytes, frames: Frames) -> tuple[int, int]:
             raise ProtocolError(f"not a NATS frame: {data[position:eol][:80]!r}") from error
 
 
-def _needed(position: int, body: int, end: int) -> int:
+def _needed(position: int, body: int, middle: int, end: int) -> int:
     size = end + 2 - position
-    if end < body or size > MAX_FRAME:
+    if not body <= middle <= end:
+        raise ProtocolError(f"a frame with {middle - body} bytes of headers, {end - body} in all")
+    if size > MAX_FRAME:
         raise ProtocolError(f"a frame with a payload of {end - body} bytes; up to {MAX_FRAME} are taken")
     return size
 
