@@ -1,6 +1,6 @@
 # `make demo` and `make test` do all of their own set-up.
-.PHONY: help demo test lint types models faults bench bench-report dist deb reference dashboards test-package test-deploy
-.PHONY: test-browser test-security security-table recording faults-page clean
+.PHONY: help demo test lint types models fuzz faults bench bench-report dist deb reference dashboards
+.PHONY: test-package test-deploy test-browser test-security security-table recording faults-page clean
 
 BIN := .venv/bin
 # Tests wait more than they work, so there are more processes than cores; those of Spark share one (tests/beside.py).
@@ -13,6 +13,7 @@ help:
 	@echo "make demo    a hub, two leaves, three agents, faults, Spark jobs and the proof (about two minutes)"
 	@echo "make test    style, types and all tests (about nine minutes)"
 	@echo "make models  the state machines, with EXAMPLES=1000 examples each"
+	@echo "make fuzz    every parser of outside bytes, SECONDS=60 of it in all; build/fuzz/found/"
 	@echo "make faults  every fault, or those of CASE=… (words of its name), SEED=…; build/faults/report.json"
 	@echo "make faults-page  docs/faults.md, from that report"
 	@echo "make bench   every benchmark, or those of NAME=…; results under build/bench/"
@@ -48,6 +49,10 @@ types: .venv/ready
 MODELS := tests/unit/models tests/unit/link/test_model.py tests/unit/discards/test_model.py
 models: .venv/ready
 	@EXAMPLES=$(or $(EXAMPLES),1000) $(BIN)/python -m pytest --timeout 0 --numprocesses $(PROCESSES) $(MODELS)
+
+fuzz: .venv/ready
+	@$(BIN)/python -c "import atheris" 2>&- || $(BIN)/python -m pip install --quiet -e ".[fuzz]"
+	@$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60)
 
 faults: .venv/ready
 	@SEED=$(SEED) $(BIN)/python -m pytest --timeout 1800 tests/faults $(if $(CASE),-k "$(CHOSEN)")

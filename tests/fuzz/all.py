@@ -1,0 +1,8 @@
+"""Every target."""
+
+from __future__ import annotations
+
+from tests.fuzz import files, inputs, records
+from tests.fuzz.target import TARGETS
+
+__all__ = ["TARGETS", "files", "inputs", "records"]

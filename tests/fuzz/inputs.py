@@ -1,0 +1,204 @@
+"""What devices and programs send to a leaf: nothing but readings is taken, each line is taken or named."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import zstandard
+
+from agent import contract
+from agent.decoder import BadLinesError, decode_array, decode_ndjson
+from agent.inputs.formats.cutter import Cutter
+from agent.inputs.formats.forms import join_sifted, make_form
+from agent.inputs.formats.line_protocol import LineProtocol, Parsing, TooLargeError
+from agent.inputs.formats.message import MessageError, Place, message_lines, reading_line
+from agent.inputs.http import otlp
+from agent.inputs.http.otlp_source import Sources
+from agent.inputs.http.unpack import unpack
+from agent.inputs.lines import Limits, cut
+from agent.inputs.mqtt.topics import Topic
+from agent.inputs.names import Names
+from agent.inputs.nats.subjects import Subject
+from agent.inputs.prometheus.exposition import Device, ExpositionError, Reading
+from tests.fuzz.target import only, target
+
+DOMAIN, NOW = "edge-1", 1_790_000_000_000_000_000
+MOST = 2**20
+ONE = b'{"ts":1,"device":"d","metric":"m","value":1.5,"tags":{"a":"b"}}\n'
+LINES = (
+    b'{"metric":"m","value":true}\r\n\n{"ts":"2026-11-21T06:00:00Z","metric":"m","value":"t"}\n{"value":1}'
+)
+
+
+def are_readings(payload: bytes, count: int) -> None:
+    """What was taken is so many lines, each of which the reference takes for a whole reading."""
+    lines = payload.splitlines(keepends=True) if b"\r" not in payload else payload.split(b"\n")
+    assert len(lines) == count
+    for line in lines:
+        assert line.endswith(b"\n")
+        reading = contract.parse_reading(line)
+        assert reading.ts is not None
+        assert reading.device is not None
+
+
+@target(ONE, LINES, ONE * 3, b'{"metric":"\\u0001","value":1}', b'{"metric":"m","value":1e999}')
+def ndjson(data: bytes) -> None:
+    full = [line for line in data.split(b"\n") if line.strip(b" \t\r")]
+    with only(BadLinesError):
+        decoded = decode_ndjson(data, DOMAIN, NOW)
+        assert decoded.count == len(full)
+        are_readings(decoded.payload, decoded.count)
+
+
+@target(b"[" + ONE[:-1] + b"," + ONE + b"]", ONE, b"[]", b"[1]")
+def array(data: bytes) -> None:
+    with only(BadLinesError):
+        decoded = decode_array(data, DOMAIN, NOW)
+        are_readings(decoded.payload, decoded.count)
+
+
+@target(ONE, LINES, b"x\n" * 30, b"\0\0\0" + ONE, b"m v=1\nm v=2")
+def file_lines(data: bytes) -> None:
+    """Cut from a file read some bytes at a time, and sifted: each line is taken or named."""
+    limits = Limits(line=256, bytes=512, lines=4)
+    place, skipping, whole = 0, False, b""
+    while place < len(data):
+        window = data[place : place + limits.line]
+        found = cut(window, limits, skipping=skipping, last=place + len(window) == len(data))
+        assert 0 <= found.start <= found.stop <= len(window)
+        whole += window[found.start : found.stop]
+        if found.stop == 0:
+            break
+        place, skipping = place + found.stop, found.skipping
+    for kind in ("ndjson", "influx"):
+        sift(whole, kind)
+
+
+def sift(lines: bytes, kind: str) -> None:
+    form = make_form("ndjson" if kind == "ndjson" else "influx", DOMAIN, precision="ns", device_tag="host")
+    found = join_sifted(list(form.parts(lines, NOW)))
+    are_readings(found.payload, found.count)
+    if kind == "ndjson":
+        full = [line for line in lines.split(b"\n") if line.strip(b" \t\r")]
+        assert found.count + len(found.bad) == len(full), "lines in are those taken and those named"
+    assert len({offset for offset, _ in found.bad}) == len(found.bad)
+    assert all(offset == 0 or lines[offset - 1 : offset] == b"\n" for offset, _ in found.bad)
+
+
+@target(ONE + LINES, b"a\nbb\n\nccc", b"x" * 40 + b"\ny\n")
+def socket_framing(data: bytes) -> None:
+    """A stream cut into pieces anywhere has the same lines as in one."""
+    longest, pieces = 32, Cutter(32)
+    found = b""
+    for at in range(0, len(data), 7):
+        found += pieces.feed(data[at : at + 7])
+        assert pieces.kept < longest
+    found += pieces.end()
+    every = [line + b"\n" for line in data.split(b"\n")]
+    every[-1:] = [] if every[-1] == b"\n" else every[-1:]
+    assert found == b"".join(line for line in every if len(line) <= longest)
+    assert pieces.too_long == sum(len(line) > longest for line in every)
+
+
+@target(
+    b'weather,host=a,b=c t=1.5,u=2i,v="x y",w=t 1790000000000000000\n',
+    b'm\\ n,ta\\=g=v\\,w f=1u\nm f=-0 1\n# note\nm f="a\nb"',
+    b"m f=1e400\n",
+)
+def line_protocol(data: bytes) -> None:
+    with only(TooLargeError):
+        parsing = Parsing(data, LineProtocol(DOMAIN, "host"), 1, NOW, MOST)
+        while parsing.step():
+            pass
+        are_readings(parsing.payload, parsing.count)
+        assert all(1 <= number <= data.count(b"\n") + 1 for number, _ in parsing.bad)
+
+
+BUCKETS = {"count": "3", "sum": 1, "bucketCounts": ["1", "2"], "explicitBounds": [1]}
+METRICS = [
+    {"name": "g", "gauge": {"dataPoints": [{"asDouble": 1.5, "timeUnixNano": "7"}]}},
+    {"name": "h", "histogram": {"aggregationTemporality": 2, "dataPoints": [BUCKETS]}},
+    {"name": "s", "sum": {"dataPoints": [{"asInt": "4"}], "isMonotonic": True}},
+]
+RESOURCE = {"attributes": [{"key": "host.name", "value": {"stringValue": "a"}}]}
+OTLP_JSON = json.dumps(
+    {"resourceMetrics": [{"resource": RESOURCE, "scopeMetrics": [{"metrics": METRICS}]}]}
+).encode()
+
+
+def export(data: bytes, is_json: bool) -> None:
+    with only(ValueError, otlp.TooLargeError):
+        found = otlp.Export(data, is_json, Sources(DOMAIN), NOW, MOST)
+        while found.step():
+            pass
+        are_readings(found.payload, found.count)
+        found.response(is_json)
+
+
+@target(OTLP_JSON, b"{}")
+def otlp_json(data: bytes) -> None:
+    export(data, True)
+
+
+def _packed() -> bytes:
+    from google.protobuf import json_format
+    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+
+    return bytes(json_format.Parse(OTLP_JSON, ExportMetricsServiceRequest()).SerializeToString())
+
+
+@target(_packed(), b"")
+def otlp_protobuf(data: bytes) -> None:
+    export(data, False)
+
+
+@target(
+    b'# TYPE a counter\na_total{x="y",z="\\n"} 1 17\na_total 2\n# HELP b c\nb{le="+Inf"} NaN\n# EOF\n',
+    b"a 1\n",
+)
+def exposition(data: bytes) -> None:
+    reading = Reading(Names((), ()), Device("{x}", "fallback"), {"job": "j"}, DOMAIN, NOW)
+    for kind in ("text/plain", "application/openmetrics-text; version=1.0.0"):
+        with only(ExpositionError):
+            for part in reading.parts(data, kind):
+                are_readings(part.payload, part.count)
+
+
+@target(b"1.5", b'"text"', b"true", ONE, b'{"a":{"b":1,"c":null},"ts":3}', b'{"value":1}')
+def message(data: bytes) -> None:
+    for place in (Place(), Place("d", "m"), Place("d\0", None)):
+        with only(MessageError):
+            lines = message_lines(data, place)
+            assert lines
+            assert not any(b"\n" in line or b"\r" in line for line in lines)
+            with only(BadLinesError):
+                decoded = decode_ndjson(b"\n".join(lines), DOMAIN, NOW)
+                assert decoded.count == len(lines)
+        with only(MessageError):
+            assert b"\n" not in reading_line(data, place, fixed=True)
+
+
+@target(b"plant/+/#\0plant/1/temp", b"$share/g/a/#\0a", b"{0}\0//")
+def mqtt_topic(data: bytes) -> None:
+    wanted, _, topic = data.decode(errors="replace").partition("\0")
+    for template in ("{1}", "{2+}", wanted):
+        one = Topic(filter=wanted, device=template)
+        if not one.problems() and one.matches(topic):
+            one.place(topic)
+
+
+@target(b"plant.*.>\0plant.1.temp", b"a.b\0a.b", b"{2+}\0a..b")
+def nats_subject(data: bytes) -> None:
+    wanted, _, subject = data.decode(errors="replace").partition("\0")
+    for template in ("{1}", "{2+}", wanted):
+        one = Subject(filter=wanted, device=template)
+        if not list(one.problems()):
+            one.place(subject)
+
+
+@target(gzip.compress(ONE * 50, mtime=0), zstandard.compress(ONE * 50), zstandard.compress(bytes(10**6)))
+def packed_body(data: bytes) -> None:
+    for encoding in ("gzip", "zstd"):
+        with only(ValueError):
+            assert len(unpack(data, encoding, 10_000)) <= 10_000
