@@ -20,7 +20,9 @@ The name of the test is the name of the case. The module is its theme; a module 
   fixture `wire`), and `w.link.wire` loses packets or lets few through.
 * The load: three devices over HTTP and one that publishes to the leaf's server. `w.load.notes` holds what
   was refused or unanswered. `world_of(devices=, direct=, leaves=, leaf=LeafSettings(...),
-  hub=HubSettings(...))` change the world.
+  hub=HubSettings(...))` change the world. Devices at other inputs are in `world.senders`, such as repeat
+  what was answered in `world.repeats`: `w.load.start(RequestDevice(w.leaf.member, *w.load.series(...)))`.
+* A hub of three servers: `world.cluster.open_cluster_world`.
 * `w.noticed()` waits until the last fault has left its trace, such as a link that was told to be down.
 * A fault that the rigs do not know is noted with `w.strikes.make("what", trace)`, where `trace(since)` says
   what was seen of it; without a trace the case fails: the fault did not happen. Put right: `strikes.mend`.

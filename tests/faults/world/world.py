@@ -75,7 +75,9 @@ class World:
 
         def recovered() -> bool:
             cursors = self._cursors()
-            return all(_flows(leaf) and cursors.get(_stream(leaf), 0) >= last for leaf, last in now.items())
+            return all(
+                link_flows(leaf) and cursors.get(_stream(leaf), 0) >= last for leaf, last in now.items()
+            )
 
         wait_for(recovered, "every link flows and the hub holds what came meanwhile", seconds)
         self.case.recover_seconds = round(time.monotonic() - since, 2)
@@ -208,7 +210,7 @@ def open_world(
             one.begin()
         for one in (centre, *machines):
             one.wait_ready()
-        wait_for(lambda: all(map(_flows, machines)), "every link flows")
+        wait_for(lambda: all(map(link_flows, machines)), "every link flows")
         sending = stack.enter_context(load())
         looking = stack.enter_context(scrapes(machines))
         strikes.observers.insert(0, sending.notes.since)
@@ -233,7 +235,8 @@ def _stream(leaf: Machine) -> str:
     return leaf_stream(leaf.member.domain, DEFAULT_CLASS)
 
 
-def _flows(leaf: Machine) -> bool:
+def link_flows(leaf: Machine) -> bool:
+    """Whether a leaf says that its link flows."""
     try:
         return bool(leaf.status()["link"]["state"] == LinkState.FLOWING)
     except OSError:

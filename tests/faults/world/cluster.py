@@ -1,0 +1,203 @@
+"""A hub of three servers, as it is rendered, in the place of the one of a world."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import nats
+from nats.errors import Error as NatsError
+
+from agent.contract import aggregate, inbox_prefix
+from agent.demo import plan
+from agent.demo.plan import Member
+from agent.demo.ports import free_port
+from agent.server.binary import find_binary
+from tests.agent_process import PETIOLE
+from tests.faults.report import Case
+from tests.faults.world.cable import Link, cord
+from tests.faults.world.configs import LeafSettings, leaf_toml
+from tests.faults.world.load import load
+from tests.faults.world.machine import Machine, Program, wait_for
+from tests.faults.world.scrape import scrapes
+from tests.faults.world.strikes import Strikes
+from tests.faults.world.world import World, link_flows
+
+_STREAM = aggregate(0)
+_SITE = """
+[hub]
+urls = [{urls}]
+state_dir = "{hub.state}"
+store_dir = "{hub.directory}/store"
+max_file_store = "2GiB"
+config = {{ registrar = {{ max_bytes = "512MiB" }}, admin = {{ listen = "127.0.0.1:{hub.admin_port}" }}, \
+log = {{ format = "json" }} }}
+"""
+_SERVER = """
+[[hub.server]]
+name = "{name}"
+listen = "127.0.0.1:{port}"
+leaf_listen = "127.0.0.1:{leaf_port}"
+cluster_listen = "127.0.0.1:{cluster_port}"
+"""
+_MAY = f'"$JS.API.STREAM.INFO.{_STREAM}"'
+
+
+class Server:
+    """One server of the hub, a process that can be hurt and started again."""
+
+    def __init__(self, name: str, directory: Path, port: int, strikes: Strikes) -> None:
+        self.name, self.directory, self.port = name, directory, port
+        self._process: subprocess.Popen[bytes] | None = None
+        self.program = Program(f"the server {name}", strikes, self._pid)
+
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        return f"nats://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Run it, without waiting for the others."""
+        with (self.directory / "server.log").open("ab") as log:
+            command = [str(find_binary()), "-c", str(self.directory / "nats.conf")]
+            self._process = subprocess.Popen(command, stderr=log, stdout=log)
+
+    def close(self) -> None:
+        """End it, whatever state it is in."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def _pid(self) -> int | None:
+        if self._process is None or self._process.poll() is not None:
+            return None
+        return self._process.pid
+
+
+class Cluster:
+    """The servers, and who leads the aggregate."""
+
+    def __init__(self, servers: list[Server], hub: Member) -> None:
+        self.servers = {one.name: one for one in servers}
+        self._seed = hub.state / "keys" / "registrar.nk"
+
+    def leader(self) -> str:
+        """The server that leads the aggregate, "" while none does or nobody answers."""
+        found = self._ask(f"$JS.API.STREAM.INFO.{_STREAM}").get("cluster", {})
+        return str(found.get("leader", ""))
+
+    def moved(self, before: str) -> str | None:
+        """Who leads it instead of `before`."""
+        now = self.leader()
+        return f"{now} leads instead of {before}" if now not in ("", before) else None
+
+    def step_down(self) -> None:
+        """Let another server lead."""
+        self._ask(f"$JS.API.STREAM.LEADER.STEPDOWN.{_STREAM}")
+
+    def whole(self) -> bool:
+        """Whether the aggregate stands on three servers that are all current."""
+        found = self._ask(f"$JS.API.STREAM.INFO.{_STREAM}").get("cluster", {})
+        replicas = found.get("replicas", ())
+        return bool(found.get("leader")) and len(replicas) == 2 and all(one["current"] for one in replicas)
+
+    def _ask(self, subject: str) -> dict[str, Any]:
+        for one in self.servers.values():
+            if one.program.pid is not None:
+                try:
+                    return asyncio.run(_asked(one.url, self._seed, subject))
+                except (NatsError, OSError, TimeoutError):
+                    continue
+        return {}
+
+
+async def _asked(url: str, seed: Path, subject: str) -> dict[str, Any]:
+    nc = await nats.connect(
+        url,
+        nkeys_seed=str(seed),
+        inbox_prefix=inbox_prefix("registrar").encode(),
+        allow_reconnect=False,
+        connect_timeout=2,
+        error_cb=_quiet,
+    )
+    try:
+        found: dict[str, Any] = json.loads((await nc.request(subject, b"", timeout=3)).data)
+        return found
+    finally:
+        await nc.close()
+
+
+async def _quiet(_error: Exception) -> None:
+    """Errors are those that a request raises."""
+
+
+@contextmanager
+def open_cluster_world(directory: Path, case: Case, devices: int = 3) -> Iterator[tuple[World, Cluster]]:
+    """A hub of three servers beside its agent, which an agent does not run, and the leaf edge-1 that dials
+    all of them; it flows."""
+    strikes = Strikes(case)
+    hub, member = plan.member(directory, "hub"), plan.member(directory, "edge-1")
+    leaf_ports = {name: free_port() for name in "abc"}
+    ports = dict(zip("abc", (hub.nats_port, free_port(), free_port()), strict=True))
+    with ExitStack() as stack:
+        cable = stack.enter_context(cord(leaf_ports["a"]))
+        urls = [f"nats-leaf://{cable.host}:{cable.port}"]
+        urls += [f"nats-leaf://127.0.0.1:{leaf_ports[name]}" for name in "bc"]
+        leaf = Machine(member, leaf_toml(member, '", "'.join(urls), LeafSettings()), strikes)
+        site, out = directory / "site.toml", directory / "out"
+        text = _SITE.format(urls=", ".join(f'"{url}"' for url in urls), hub=hub)
+        text += "".join(
+            _SERVER.format(name=name, port=ports[name], leaf_port=leaf_ports[name], cluster_port=free_port())
+            for name in "abc"
+        )
+        known = tomllib.loads(leaf.petiole("enrol").stdout)["leaf"][0]
+        site.write_text(f'{text}\n[[leaf]]\ndomain = "edge-1"\nkey = "{known["key"]}"\n')
+        command = [PETIOLE, "render", str(site), "--out", str(out)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        centre = Machine(hub, (out / "hub.toml").read_text(), strikes)
+        done = centre.petiole("enrol")
+        assert done.returncode == 0, done.stderr
+        servers = [_installed(name, directory, out, hub, ports[name], strikes) for name in "abc"]
+        cluster = Cluster(servers, hub)
+        for server in servers:
+            stack.callback(server.close)
+            server.start()
+        for machine in (centre, leaf):
+            stack.callback(machine.close)
+            machine.begin()
+        for machine in (centre, leaf):
+            machine.wait_ready()
+        wait_for(lambda: link_flows(leaf), "the link flows")
+        wait_for(cluster.whole, "the aggregate stands on three servers")
+        sending = stack.enter_context(load())
+        looking = stack.enter_context(scrapes([leaf]))
+        strikes.observers.insert(0, sending.notes.since)
+        for number in range(1, devices + 1):
+            sending.over_http(member, f"pump-{number}")
+        sending.direct(member, "press-1")
+        world = World(case, centre, [leaf], Link(cable, strikes, [leaf]), sending, looking)
+        sending.flows()
+        yield world, cluster
+
+
+def _installed(name: str, directory: Path, out: Path, hub: Member, port: int, strikes: Strikes) -> Server:
+    """What is rendered for a server, put where its machine has it. All three stand on one machine here, so
+    each gets a store of its own; and the registrar's key may also have the leader step down."""
+    own = directory / f"hub-{name}"
+    own.mkdir()
+    text = (out / f"hub-{name}.conf").read_text()
+    text = text.replace(f"{hub.directory}/store", f"{own}/store")
+    text = text.replace(_MAY, f'{_MAY}\n"$JS.API.STREAM.LEADER.STEPDOWN.{_STREAM}"', 1)
+    (own / "nats.conf").write_text(text)
+    for file in (hub.directory / "identity.conf", out / "cluster.conf"):
+        shutil.copy(file, own)
+        (own / file.name).chmod(0o600)
+    return Server(f"hub-{name}", own, port, strikes)
