@@ -1,5 +1,4 @@
-"""Too much, and too often: requests repeated under their keys, a flood at each input, a configuration that is
-reloaded under load, a backlog that is restarted and drained, and a fleet that connects at once."""
+"""Requests that are repeated under their keys: at once, after a kill, in parallel, and with another body."""
 
 from __future__ import annotations
 

@@ -18,6 +18,8 @@ class LeafSettings:
     ack: str = "stored"
     cls: str = 'max_bytes = "256MiB"'
     nats: str = ""
+    http: str = ""
+    """Options of its `http` input."""
     more: str = ""
 
 
@@ -58,6 +60,7 @@ listen = "127.0.0.1:{one.admin_port}"
 type = "http"
 ack = "{settings.ack}"
 listen = "127.0.0.1:{one.http_port}"
+{settings.http}
 {settings.more}
 """
 
