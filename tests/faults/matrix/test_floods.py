@@ -1,9 +1,12 @@
-"""More than an input takes: a flood at each of a leaf, over which its agent is killed."""
+"""More than an input of a leaf takes, while its agent is killed, and a reload under load."""
 
 from __future__ import annotations
 
+import os
 import select
+import signal
 import socket
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -167,4 +170,40 @@ def test_a_flood_of_messages_from_a_broker(world_of: Worlds, case: Case) -> None
         w.load.stop()
         all_stored(w, "mqtt", one.sent.acknowledged)
         w.mended(180)
+        w.verdict(LONG)
+
+
+def taken(w: World, text: str, event: str = "the configuration is taken") -> None:
+    """Give the agent of the leaf another configuration; returns when it has told what it makes of it."""
+    pid, since = w.leaf.agent.pid, time.time()
+    assert pid is not None
+    w.leaf.member.config.write_text(text)
+
+    def told(from_: float) -> str | None:
+        found = w.leaf.said(from_, event=event)
+        return f"{event}: {found[0][1].get('what') or found[0][1].get('reason')}" if found else None
+
+    w.strikes.make("the configuration is changed and the agent reloads", told)
+    os.kill(pid, signal.SIGHUP)
+    wait_for(lambda: told(since) is not None, event)
+    w.load.flows(5)
+
+
+def test_the_configuration_is_reloaded_under_load(world_of: Worlds, case: Case, tmp_path: Path) -> None:
+    case.expected = f"inputs and the agent begin anew, a bad file changes nothing; {WHOLE}"
+    with world_of(pace=0.0) as w:
+        text = w.leaf.member.config.read_text()
+        more = f'\n[[input]]\ntype = "file"\npath = "{tmp_path / "lines.ndjson"}"\n'
+        for _ in range(2):
+            for changed in (
+                text.replace('ack = "stored"', 'ack = "stored"\ntimeout = "29s"'),
+                text + more,
+                text.replace('max_bytes = "256MiB"', 'max_bytes = "300MiB"'),
+                f'{text}\n[publish]\nlinger = "20ms"\n',
+                text,
+            ):
+                taken(w, changed)
+            taken(w, text + 'colour = "red"\n', "the configuration is not taken; the agent goes on as it is")
+            taken(w, text)
+        w.mended()
         w.verdict(LONG)
