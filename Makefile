@@ -1,6 +1,6 @@
 # `make demo` and `make test` do all of their own set-up.
 .PHONY: help demo test lint types models fuzz faults bench bench-report dist deb reference dashboards
-.PHONY: test-package test-deploy test-browser test-security security-table recording faults-page clean
+.PHONY: soak test-package test-deploy test-browser test-security security-table recording faults-page clean
 
 BIN := .venv/bin
 # Tests wait more than they work, so there are more processes than cores; those of Spark share one (tests/beside.py).
@@ -16,6 +16,7 @@ help:
 	@echo "make fuzz    every parser of outside bytes, SECONDS=60 of it in all; build/fuzz/found/"
 	@echo "make faults  every fault, or those of CASE=… (words of its name), SEED=…; build/faults/report.json"
 	@echo "make faults-page  docs/faults.md, from that report"
+	@echo "make soak    HOURS=n of load and faults; what the processes hold, build/soak/report.json and soak.svg"
 	@echo "make bench   every benchmark, or those of NAME=…; results under build/bench/"
 	@echo "make bench-report  keep what was run since in bench/results/, and make docs/benchmarks.md of what is kept"
 	@echo "make dist    the jobs and their Python, packed for a Spark cluster, in dist/"
@@ -91,6 +92,10 @@ test-package: .venv/ready
 
 test-deploy: .venv/ready
 	@$(BIN)/python -m pytest tests/deploy
+
+# A constant load with faults that SEED decides; build/soak/report.json and soak.svg.
+soak: .venv/ready
+	@HOURS=$(or $(HOURS),0.25) SEED=$(SEED) $(BIN)/python -m pytest --timeout 0 tests/soak
 
 # With PICTURES=docs/images it also saves what the documents show.
 test-browser: .venv/ready

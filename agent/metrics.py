@@ -3,6 +3,8 @@ counters."""
 
 from __future__ import annotations
 
+import asyncio
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 LATENCY_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -89,6 +91,7 @@ class Metrics:
         self.in_flight = Gauge(
             "petiole_in_flight_bytes", "Bytes accepted and not yet stored or refused.", registry=registry
         )
+        Gauge("petiole_tasks", "Tasks of the agent's event loop.", registry=registry).set_function(_tasks)
         self.known_requests = Gauge(
             "petiole_known_requests", "Idempotency keys in flight or stored lately.", registry=registry
         )
@@ -200,3 +203,11 @@ class Metrics:
             self.link_lag.labels(link).set(lag)
         else:
             self.link_lag.remove(link)
+
+
+def _tasks() -> float:
+    """Asked at a scrape, which happens in the loop; elsewhere there is none to count."""
+    try:
+        return float(len(asyncio.all_tasks()))
+    except RuntimeError:
+        return 0.0

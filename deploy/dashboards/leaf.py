@@ -221,6 +221,7 @@ LEAF: Final = Dashboard(
                     alarm=1,
                 ),
                 Panel("In flight", [Query("petiole_in_flight_bytes" + HERE, "bytes")], unit=Unit.BYTES),
+                Panel("Tasks of the agent", [Query("petiole_tasks" + HERE, "tasks")]),
                 Panel(
                     "Batches sent again, a second",
                     [Query(rate("petiole_publish_retries_total"), "{{class}}")],
