@@ -42,14 +42,14 @@ def orphans(lake: Path, name: str) -> int:
     return len(list((lake / name).glob("*.parquet"))) - len(table.delta.file_uris())
 
 
-def killed(script: Path, program: str) -> None:
+def killed(script: Path, program: str, seconds: float = JOB_SECONDS) -> None:
     """Run a program of its own that ends itself by SIGKILL, and wait until it has."""
     script.write_text(program)
     done = subprocess.run(
         [sys.executable, str(script)],
         capture_output=True,
         text=True,
-        timeout=JOB_SECONDS,
+        timeout=seconds,
         check=False,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )
