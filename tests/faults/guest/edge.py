@@ -40,6 +40,7 @@ from tests.faults.guest.machine import HOST, GuestError, Machine, chrooted
 DOMAIN: Final = "edge-1"
 SECONDS: Final = 400.0
 """What a wait may last: a guest without hardware help on a busy machine is slow."""
+_POLL_SECONDS: Final = 0.5
 Sync = Literal["always", "1s", "2m"]
 _LIBRARY: Final = Path(__file__).parents[3]
 
@@ -94,7 +95,7 @@ class Edge(ABC):
                 if true():
                     return
             assert time.monotonic() < deadline, f"waited in vain: {what}; {self.machine.console()}"
-            time.sleep(0.05)
+            time.sleep(_POLL_SECONDS)
 
     def status(self) -> dict[str, Any]:
         """The leaf's /status, once it answers."""
