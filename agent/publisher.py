@@ -207,6 +207,10 @@ class Publisher:
             entry.withdrawn = True
             self.refuse(key, entry, RefusedError(Reason.BUSY, busy, 1.0))
             raise
+        if self._stopping:
+            self._budget.release(len(entry.chunk.payload))
+            self.refuse(key, entry, RefusedError(Reason.STOPPING, "the agent is stopping", 5.0))
+            return
         entry.held = len(entry.chunk.payload)
         self.balance.accept(key, entry)
         self._metrics.in_flight.set(self._budget.used)

@@ -162,3 +162,15 @@ def test_a_repeat_is_told_accepted_once_the_first_of_its_key_was() -> None:
         course.ends_well()
     finally:
         course.time.close()
+
+
+def test_who_waits_for_room_when_the_agent_stops_is_refused_and_not_told_accepted() -> None:
+    course = Course()
+    try:
+        course.hand_in("accepted", CLASSES[0], 1, wide=True)  # more than may be in flight
+        course.hand_in("accepted", CLASSES[0], 1)
+        course.stop()
+        course.abandon()
+        assert [one.told for one in course.handed] == ["accepted", "refused"]
+    finally:
+        course.time.close()
