@@ -92,7 +92,7 @@ def test_power_cut_of_a_leaf_that_syncs_at_an_interval(
         lost = judge(one, case)
         code, report = one.audited(tmp_path / "lake")
         missing = sum(row["missing"] for row in report["rows"])
-        case.named = missing
+        case.lost, case.named = len(lost) - missing, missing
         assert (code, missing) == (Exit.LOSS if lost else Exit.WELL, len(lost))
         case.saw(f"{case.duplicates} readings came to the hub again and were dropped at the table")
         case.duplicates = sum(row["doubled"] for row in report["rows"])
