@@ -47,9 +47,8 @@ def command(directory: Directory = _DIRECTORY) -> None:
         raise typer.Exit(Exit.FAILED) from None
     (directory / "report.json").write_text(json.dumps(report.as_json(), indent=2) + "\n")
     console.print(report.as_table())
-    console.print(
-        f"{report.seconds:.0f} s; written to {directory / 'report.json'}; logs in {directory / 'logs'}"
-    )
+    shown = directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory
+    console.print(f"{report.seconds:.0f} s; written to {shown / 'report.json'}; logs in {shown / 'logs'}")
     raise typer.Exit(Exit.WELL if report.whole else Exit.LOSS)
 
 

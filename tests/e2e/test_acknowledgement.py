@@ -51,7 +51,7 @@ async def test_what_is_accepted_waits_in_memory_for_the_server_to_come_back(
     monkeypatch.setattr(publisher, "AWAY_GRACE", 0.1)
     publish = Publish(linger=Seconds(0.005), in_flight=Size(20_000), batch_bytes=Size(5_000))
     async with agent(at_level(world, tmp_path, "accepted", publish)) as one:
-        await one.submit(chunk("before", key="before"))
+        await insist(one, chunk("before", key="before"))
         await world.leaf.kill()
         await until(lambda: not one.leaf.ready()[0], "the agent has noticed")
         accepted = 0
@@ -172,7 +172,7 @@ async def test_at_level_hub_the_answer_comes_as_soon_as_the_hub_has_it(road: Roa
 async def test_a_hub_that_is_away_leaves_it_stored_and_a_repeat_waits_for_the_hub_again(
     road: Road, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publisher, "PATIENCE", 0.5)
+    monkeypatch.setattr(publisher, "PATIENCE", 2.0)
     one = road.agent
     road.world.leaf.proxy.cut()
     for _ in range(2):

@@ -112,11 +112,11 @@ async def test_nothing_is_lost_or_doubled_when_the_server_is_killed_under_load(
 async def test_the_outcome_of_a_hung_server_is_unknown_and_settles_when_it_goes_on(
     world: World, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publisher, "PATIENCE", 0.5)
+    monkeypatch.setattr(publisher, "PATIENCE", 2.0)
     monkeypatch.setattr(sender, "ACK_WAIT", 0.3)
     monkeypatch.setattr(sender, "RETRY_PAUSE", 0.1)
     async with agent(config) as one:
-        await one.submit(chunk("before"))
+        await insist(one, chunk("before", key="before"))
         world.leaf.pause()
         try:
             with pytest.raises(UnknownOutcomeError):
@@ -182,7 +182,7 @@ async def test_readings_are_refused_at_once_while_the_server_is_away(
     monkeypatch.setattr(publisher, "AWAY_GRACE", 0.3)
     monkeypatch.setattr(publisher, "PATIENCE", 0.5)
     async with agent(config) as one:
-        await one.submit(chunk("before"))
+        await insist(one, chunk("before", key="before"))
         await world.leaf.kill()
         refusals = [await _refusal(one, f"away-{number}") for number in range(20)]
         assert {refusal.reason for refusal in refusals} == {Reason.UNAVAILABLE}
