@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import Final, TextIO, cast
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
@@ -51,5 +52,19 @@ def _drop_below(_logger: WrappedLogger, method: str, event: EventDict) -> EventD
     return event
 
 
+class _StandardError:
+    """Standard error as it is when something is written: loggers are made once, and whoever runs a command
+    within a program may have put another in its place for as long as that takes."""
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
+_STANDARD_ERROR: Final = cast(TextIO, _StandardError())
+
+
 def _named_print_logger(*_names: str) -> structlog.PrintLogger:
-    return structlog.PrintLogger(sys.stderr)
+    return structlog.PrintLogger(_STANDARD_ERROR)

@@ -93,4 +93,4 @@ async def test_three_servers_find_each_other_and_let_no_stranger_in(tmp_path: Pa
         stack.push_async_callback(other.kill)
         await other.start()
         await until(lambda: "Authorization" in other.log, "the stranger is turned away")
-        assert await together()
+        await until(together, "all three are one cluster, without the stranger")

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import io
 import json
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -37,3 +39,16 @@ def test_the_level_is_changed_for_loggers_that_are_made_already(
         "fourth info",
         "fourth error",
     ]
+
+
+def test_a_logger_that_was_made_while_standard_error_was_another_goes_on_when_that_is_closed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = structlog.get_logger("kept")
+    with monkeypatch.context() as within, io.StringIO() as other:
+        within.setattr(sys, "stderr", other)
+        logs.set_up(Log(level="info", format="json"))
+        log.info("first")
+        assert "first" in other.getvalue()
+    log.info("second")
+    assert "second" in capsys.readouterr().err
