@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import nats
 from nats.aio.client import Client
@@ -23,7 +24,6 @@ from tests.faults.oracle.numbered import Series, reading
 
 ANSWER_SECONDS = 15.0
 RETRY_SECONDS = 0.2
-_DIRECT_SECONDS = 3.0
 
 
 @dataclass(slots=True)
@@ -139,11 +139,15 @@ class HttpDevice(Device):
             self._connection = None
 
 
-class DirectDevice(Device):
-    """Publishes to the leaf's own server, without the agent; a message is a reading."""
+class NatsDevice(Device):
+    """Asks the leaf's own server, over a connection that is made anew after a silence; a subclass says what,
+    and reads the answer."""
 
-    def __init__(self, member: Member, series: Series, sent: Sent, notes: Notes, pace: float):
-        super().__init__(series, sent, notes, 1, pace)
+    patience = ANSWER_SECONDS
+    """Seconds to wait for an answer."""
+
+    def __init__(self, member: Member, series: Series, sent: Sent, notes: Notes, size: int, pace: float):
+        super().__init__(series, sent, notes, size, pace)
         self._member = member
         self._loop = asyncio.new_event_loop()
         self._client: Client | None = None
@@ -153,15 +157,20 @@ class DirectDevice(Device):
             super().run()
             self._loop.run_until_complete(self._hang_up())
 
-    def _attempt(self, numbers: range) -> float | None:
-        return self._loop.run_until_complete(self._publish(numbers.start))
+    def message(self, numbers: range) -> tuple[str, bytes]:
+        """The subject and the payload of these readings."""
+        raise NotImplementedError
 
-    async def _publish(self, n: int) -> float | None:
-        told = reading(self.series, n, self.sent.ts_us(n))
-        metric = told.pop("metric")
-        del told["device"]  # both stand in the subject
-        subject = direct_subject(self.series.domain, self.series.cls, self.series.device, metric)
-        headers = {"Nats-Msg-Id": f"{self.series.device}-{self.series.life}-{n}"}
+    def answered(self, numbers: range, said: dict[str, Any]) -> float | None:
+        """What `_attempt` returns for this answer."""
+        raise NotImplementedError
+
+    def _attempt(self, numbers: range) -> float | None:
+        return self._loop.run_until_complete(self._ask(numbers))
+
+    async def _ask(self, numbers: range) -> float | None:
+        subject, payload = self.message(numbers)
+        headers = {"Nats-Msg-Id": f"{self.series.device}-{self.series.life}-{numbers.start}"}
         try:
             if self._client is None:
                 self._client = await nats.connect(
@@ -172,22 +181,36 @@ class DirectDevice(Device):
                     connect_timeout=2,
                     error_cb=_quiet,
                 )
-            payload = json.dumps(told).encode()
-            answer = await self._client.request(subject, payload, timeout=_DIRECT_SECONDS, headers=headers)
+            answer = await self._client.request(subject, payload, timeout=self.patience, headers=headers)
         except (NatsError, OSError, TimeoutError):
             self.notes.unanswered.append(time.time())
             await self._hang_up()
             return RETRY_SECONDS
-        acked = json.loads(answer.data)
-        if "error" not in acked:
-            return None
-        self.notes.refused.append((time.time(), int(acked["error"]["code"]), str(acked["error"])))
-        return RETRY_SECONDS
+        return self.answered(numbers, json.loads(answer.data))
 
     async def _hang_up(self) -> None:
         if self._client is not None:
             await self._client.close()
             self._client = None
+
+
+class DirectDevice(NatsDevice):
+    """Publishes to the leaf's own server, without the agent; a message is a reading."""
+
+    patience = 3.0
+
+    def message(self, numbers: range) -> tuple[str, bytes]:
+        told = reading(self.series, numbers.start, self.sent.ts_us(numbers.start))
+        metric = told.pop("metric")
+        del told["device"]  # both stand in the subject
+        subject = direct_subject(self.series.domain, self.series.cls, self.series.device, metric)
+        return subject, json.dumps(told).encode()
+
+    def answered(self, numbers: range, said: dict[str, Any]) -> float | None:
+        if "error" not in said:
+            return None
+        self.notes.refused.append((time.time(), int(said["error"]["code"]), str(said["error"])))
+        return RETRY_SECONDS
 
 
 class Load:
@@ -205,7 +228,7 @@ class Load:
 
     def direct(self, member: Member, name: str, *, pace: float = 0.1) -> None:
         """Start a device that publishes to the server."""
-        self.start(DirectDevice(member, *self.series(member, name), self.notes, pace))
+        self.start(DirectDevice(member, *self.series(member, name), self.notes, 1, pace))
 
     def series(self, member: Member, name: str, level: Level = Level.STORED) -> tuple[Series, Sent]:
         """What a new device of a leaf numbers its readings in."""
@@ -237,7 +260,7 @@ class Load:
         for one in stuck:
             one.give_up()
         for one in stuck:
-            one.join(ANSWER_SECONDS + _DIRECT_SECONDS)
+            one.join(ANSWER_SECONDS + DirectDevice.patience)
         return [one.name for one in stuck]
 
 

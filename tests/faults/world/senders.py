@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import socket
 import time
-from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import nats
 import paho.mqtt.client as mqtt
-from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from paho.mqtt.enums import CallbackAPIVersion
 
@@ -22,7 +20,7 @@ from agent.jetstream import JetStream, JetStreamError
 from agent.tail import read_headers
 from tests.faults.oracle.journal import Sent
 from tests.faults.oracle.numbered import Series
-from tests.faults.world.load import ANSWER_SECONDS, RETRY_SECONDS, Device, Notes, _quiet
+from tests.faults.world.load import ANSWER_SECONDS, RETRY_SECONDS, Device, NatsDevice, Notes, _quiet
 
 
 class SocketDevice(Device):
@@ -74,42 +72,13 @@ class SocketDevice(Device):
             self._socket = None
 
 
-class RequestDevice(Device):
+class RequestDevice(NatsDevice):
     """Sends requests to the `nats` input, on subjects below `plant`."""
 
-    def __init__(self, member: Member, series: Series, sent: Sent, notes: Notes, size: int, pace: float):
-        super().__init__(series, sent, notes, size, pace)
-        self._member = member
-        self._loop = asyncio.new_event_loop()
-        self._client: Client | None = None
+    def message(self, numbers: range) -> tuple[str, bytes]:
+        return f"plant.{self.series.device}", b"".join(self.lines(numbers))
 
-    def run(self) -> None:
-        with closing(self._loop):
-            super().run()
-            self._loop.run_until_complete(self._hang_up())
-
-    def _attempt(self, numbers: range) -> float | None:
-        return self._loop.run_until_complete(self._ask(numbers))
-
-    async def _ask(self, numbers: range) -> float | None:
-        headers = {"Nats-Msg-Id": f"{self.series.device}-{self.series.life}-{numbers.start}"}
-        try:
-            if self._client is None:
-                self._client = await nats.connect(
-                    self._member.nats_url,
-                    nkeys_seed=str(self._member.state / "keys" / "device.nk"),
-                    inbox_prefix=inbox_prefix("device").encode(),
-                    allow_reconnect=False,
-                    connect_timeout=2,
-                    error_cb=_quiet,
-                )
-            subject, body = f"plant.{self.series.device}", b"".join(self.lines(numbers))
-            answer = await self._client.request(subject, body, timeout=ANSWER_SECONDS, headers=headers)
-        except (NatsError, OSError, TimeoutError):
-            self.notes.unanswered.append(time.time())
-            await self._hang_up()
-            return RETRY_SECONDS
-        said = json.loads(answer.data)
+    def answered(self, numbers: range, said: dict[str, Any]) -> float | None:
         if said.get("stored") == len(numbers):
             return None
         if "retry" in said or "unknown" in said:
@@ -117,11 +86,6 @@ class RequestDevice(Device):
             return min(float(said.get("retry", RETRY_SECONDS)), 1.0)
         self.notes.wrong.append(f"{self.series}, {numbers}: {said}")
         return 1.0
-
-    async def _hang_up(self) -> None:
-        if self._client is not None:
-            await self._client.close()
-            self._client = None
 
 
 class FileDevice(Device):
