@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import nats
 from nats.aio.client import Client
@@ -91,11 +92,17 @@ class Pair:
         assert "error" not in answer
         await client.close()
 
+    async def has_stream(self, port: int, name: str) -> bool:
+        return "state" in await self._info(port, name)
+
     async def messages(self, port: int, name: str) -> int:
+        return int((await self._info(port, name))["state"]["messages"])
+
+    async def _info(self, port: int, name: str) -> dict[str, Any]:
         client = await self._client(port)
         answer = await ask(client, f"$JS.API.STREAM.INFO.{name}")
         await client.close()
-        return int(answer["state"]["messages"])
+        return answer
 
     async def _client(self, port: int) -> Client:
         return await nats.connect(

@@ -1,7 +1,8 @@
-"""Servers that the tests of one module share, in the loop of that module."""
+"""Servers that the tests of one module share, in the loop of that module; what a test alone has logged."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator
 
 import pytest
@@ -27,3 +28,11 @@ async def at(request: pytest.FixtureRequest, contract_servers: Seed) -> Place:
     """Each domain, from either side."""
     side, domain = request.param
     return Place(await contract_servers.connect(side), side, domain)
+
+
+@pytest.fixture
+def logged(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """What is logged from here on: asyncio tells of a task that an earlier test left when it is collected."""
+    gc.collect()
+    caplog.clear()
+    return caplog

@@ -171,7 +171,7 @@ async def test_a_hub_has_pages_of_its_fleet_that_ask_for_nothing_and_frame_nowhe
 
 
 async def test_connections_are_bounded_without_a_word_in_the_log_and_come_free_again(
-    port: int, caplog: pytest.LogCaptureFixture
+    port: int, logged: pytest.LogCaptureFixture
 ) -> None:
     held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(admin.MAX_CONNECTIONS)]
     for _ in range(50):
@@ -179,7 +179,7 @@ async def test_connections_are_bounded_without_a_word_in_the_log_and_come_free_a
         assert (await reader.read()).startswith(b"HTTP/1.1 503")
         writer.close()
     gc.collect()
-    assert not caplog.records
+    assert not logged.records
     for _, one in held:
         one.close()
 

@@ -104,9 +104,9 @@ async def test_readings_are_taken_over_tls(pair: tuple[Path, Path]) -> None:
 
 
 async def test_what_is_not_tls_is_turned_away_without_noise(
-    pair: tuple[Path, Path], caplog: pytest.LogCaptureFixture
+    pair: tuple[Path, Path], logged: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING)
+    logged.set_level(logging.WARNING)
     async with serving(tls_cert=pair[0], tls_key=pair[1], timeout=Seconds(0.3)) as served:
         with pytest.raises(aiohttp.ClientError):
             await served.post(READING)
@@ -117,7 +117,7 @@ async def test_what_is_not_tls_is_turned_away_without_noise(
         url = f"https://127.0.0.1:{served.port}/v1/readings"
         async with served.session.post(url, data=READING, headers=NDJSON, ssl=old) as answer:
             assert answer.status == 204
-    assert not caplog.records
+    assert not logged.records
 
 
 def problems(**options: Path) -> list[str]:

@@ -368,23 +368,23 @@ async def test_a_connection_may_rest_between_requests_longer_than_a_header_may_t
     ],
 )
 async def test_what_is_not_http_is_refused_without_noise(
-    served: Served, data: bytes, caplog: pytest.LogCaptureFixture
+    served: Served, data: bytes, logged: pytest.LogCaptureFixture
 ) -> None:
     answer = await served.raw(data)
     assert b" 400 " in answer[:20]
     assert b"nothing of the request was stored" in answer
-    assert caplog.records == []
+    assert logged.records == []
     assert served.metric("petiole_invalid_requests_total", reason="not_http") == 1
 
 
 async def test_a_sender_that_leaves_in_the_middle_makes_no_noise(
-    served: Served, caplog: pytest.LogCaptureFixture
+    served: Served, logged: pytest.LogCaptureFixture
 ) -> None:
     async with served.connection() as (_, writer):
         writer.write(request(FULL, "Content-Length: 1000"))
         await writer.drain()
     assert (await served.post(FULL))[0] == 204
-    assert caplog.records == []
+    assert logged.records == []
     assert len(served.core.stored) == 1
 
 
@@ -406,13 +406,13 @@ async def test_connections_beyond_the_limit_are_answered_503() -> None:
         await answered(served, b" 204 ")
 
 
-async def test_connections_beyond_the_limit_log_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_connections_beyond_the_limit_log_nothing(logged: pytest.LogCaptureFixture) -> None:
     async with serving(max_connections=2) as served, served.connection(), served.connection():
         await answered(served, b" 503 ")
         answers = [await served.raw(b"") for _ in range(50)]
     assert all(b" 503 " in answer[:20] for answer in answers)
     gc.collect()
-    assert not caplog.records
+    assert not logged.records
 
 
 async def test_bodies_beyond_the_buffer_are_answered_503_and_the_others_go_on() -> None:
