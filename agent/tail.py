@@ -7,7 +7,7 @@ import contextlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -30,6 +30,16 @@ class StoredHeaders:
     subject: str = ""
 
 
+class _One(NamedTuple):
+    """What came of one consumer: how many messages waited for it, how many came, the sequence of the last,
+    and whether it was `enough` before."""
+
+    pending: int
+    taken: int
+    last: int
+    enough: bool
+
+
 def ack_place(reply: str) -> tuple[int, float]:
     """Stream sequence and store time from the reply subject of a delivered message, of the short form or the
     one with domain and account (server ADR-15). Raises `ValueError` for another subject."""
@@ -48,21 +58,55 @@ async def read_headers(
     take: Callable[[StoredHeaders], None],
     enough: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Give all messages from `start` (a consumer's deliver policy with its filter) to the end of the stream
-    as it is now to `take`, in order; False where `enough`, which is asked now and then, ended it before.
-    Raises `ApiError`, or `UnavailableError` when the server stops answering midway."""
+    """Give all messages from `start` (a consumer's deliver policy, `all` or by sequence, with its filter) to
+    the end of the stream as it is now to `take`, in order; False where `enough`, which is asked now and then,
+    ended it before. Raises `ApiError`, or `UnavailableError` when the server stops answering midway."""
+    place = dict(start)
+    moved = True
+    while True:
+        one = await _read(nc, js, stream, place, take, enough)
+        if one.enough or one.taken >= one.pending:
+            return not one.enough
+        # A server that was stopped or starved ended pulls with `404 No Messages` while thousands waited (seen
+        # on 2.15.1). A new consumer that begins behind the last message tells whether any are left.
+        if not one.taken and not moved:
+            raise UnavailableError(
+                f"reading {stream} stopped before its end: {one.pending} messages do not come"
+            )
+        moved = one.taken > 0
+        if moved:
+            place |= {"deliver_policy": "by_start_sequence", "opt_start_seq": one.last + 1}
+
+
+async def _read(
+    nc: Client,
+    js: JetStream,
+    stream: str,
+    place: Mapping[str, Any],
+    take: Callable[[StoredHeaders], None],
+    enough: Callable[[], bool],
+) -> _One:
+    """Read with one consumer."""
     config = {
         "name": nc.new_inbox().rpartition(".")[2],
         "ack_policy": "none",
         "mem_storage": True,
         "headers_only": True,
         "inactive_threshold": 30_000_000_000,
-        **start,
+        **place,
     }
+    taken = last = 0
+
+    def count(message: StoredHeaders) -> None:
+        nonlocal taken, last
+        taken, last = taken + 1, message.seq
+        take(message)
+
     consumer = await js.create_consumer(stream, config)
     try:
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer.name}"
-        return await _pull(nc, subject, consumer.pending, take, enough)
+        ended = await _pull(nc, subject, consumer.pending, count, enough)
+        return _One(consumer.pending, taken, last, ended)
     except (TimeoutError, NatsError, OSError) as error:
         why = str(error) or "no answer"
         raise UnavailableError(f"reading {stream} stopped before its end: {why}") from None
@@ -79,9 +123,9 @@ async def _pull(
     take: Callable[[StoredHeaders], None],
     enough: Callable[[], bool],
 ) -> bool:
-    """Pull `pending` messages, a bounded number at a time, or fewer where the rest is gone by now: a pull
-    that does not wait ends with a status, which has no reply subject. Raises `TimeoutError` when nothing
-    comes."""
+    """Pull `pending` messages, a bounded number at a time, or fewer where the server ends a pull before: it
+    does so with a status, which has no reply subject. Whether it was `enough` before. Raises `TimeoutError`
+    when nothing comes."""
     taken = 0
     ended = False
     arrived = asyncio.Event()
@@ -100,7 +144,7 @@ async def _pull(
     try:
         while taken < pending and not ended:
             if enough():
-                return False
+                return True
             size = min(_PULL, pending - taken)
             end = taken + size
             await nc.publish(subject, json.dumps({"batch": size, "no_wait": True}).encode(), inbox)
@@ -108,7 +152,7 @@ async def _pull(
                 arrived.clear()
                 async with asyncio.timeout(_PROGRESS_SECONDS):
                     await arrived.wait()
-        return True
+        return False
     finally:
         with contextlib.suppress(NatsError, OSError):
             await subscription.unsubscribe()
