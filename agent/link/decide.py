@@ -29,6 +29,8 @@ REPAIR_EVERY: Final = 30.0
 UNHEARD_AFTER: Final = 10.0
 """Longer than the hub's server needs to ask for a stream again when it is left alone (5.4 to 7.4 s)."""
 STUCK_AFTER: Final = 20.0
+MOST_PATIENT: Final = 5
+"""How many times the patience with a stall is doubled at most, by one for each epoch that did not help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,9 @@ Action = Pause | Resume | Ask | Repair
 class Memory:
     """What the decision before leaves for the next one: the link and epoch on which both sides were found to
     agree, the repair that is due and since when, when the flow last moved and when the hub last listened.
-    `began` is when the keeper first looked, `confirmed` up to where the hub holds all of this epoch."""
+    `began` is when the keeper first looked, `confirmed` up to where the hub holds all of this epoch. `owed`
+    is what the hub has been sent since `owed_at` and has not taken, for nothing moved from the floor and
+    cursor that it had `taken`; `stalls` are the epochs that were begun for that and changed nothing."""
 
     began: float = 0.0
     verified: tuple[str, str] = ("", "")
@@ -72,6 +76,10 @@ class Memory:
     moved_at: float = 0.0
     heard_at: float = 0.0
     confirmed: int = 0
+    taken: tuple[int, int] = (0, 0)
+    owed: int = 0
+    owed_at: float = 0.0
+    stalls: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +111,9 @@ def decide(memory: Memory, seen: Seen) -> Decision:
     if memory.verified != (seen.link.key, seen.epoch):
         if compared is None or seen.refused is not None:
             return _unverified(memory, seen)
-        memory = replace(memory, verified=(seen.link.key, seen.epoch), moved_at=seen.now, heard_at=seen.now)
+        memory = replace(
+            memory, verified=(seen.link.key, seen.epoch), moved_at=seen.now, heard_at=seen.now, owed=0
+        )
     return _verified(memory, seen, compared)
 
 
@@ -142,17 +152,22 @@ def _repair(memory: Memory, due: NewEpoch, seen: Seen, compared: Compared | None
     patience = ANSWER_WITHIN if seen.consumer is None else DRAIN_WITHIN + ANSWER_WITHIN
     if not asked_since and waited < patience:
         return Decision(LinkState.REPAIRING, memory, (Ask(),), due.sentence())
-    final = _final(due, seen, compared)
+    final = _final(memory, due, seen, compared)
     if final is None:
         memory = replace(memory, due=None)
         return Decision(LinkState.COMPARING, memory, _resume(seen.consumer))
     # The new epoch is compared anew; what was confirmed of the old one says nothing of it.
-    memory = Memory(began=memory.began, moved_at=seen.now, heard_at=seen.now)
+    stalls = memory.stalls + 1 if final.why is Why.STALLED else 0
+    memory = Memory(began=memory.began, moved_at=seen.now, heard_at=seen.now, stalls=stalls)
     return Decision(LinkState.REPAIRING, memory, (Repair(final),), final.sentence())
 
 
-def _final(due: NewEpoch, seen: Seen, compared: Compared | None) -> NewEpoch | None:
+def _final(memory: Memory, due: NewEpoch, seen: Seen, compared: Compared | None) -> NewEpoch | None:
     """The repair as the newest comparison shows it; None where nothing is wrong after all."""
+    if due.why is Why.STALLED and (compared is None or difference(compared) is None):
+        # A consumer that is paused sends heartbeats, by which the hub's server may have seen it itself.
+        stays = compared is not None and compared.cursor < memory.owed
+        return NewEpoch(due.why, agreed_start(compared)) if compared is not None and stays else None
     if compared is None:
         one = seen.compared
         same_epoch = one is not None and one.epoch == seen.epoch
@@ -194,7 +209,10 @@ def _verified(memory: Memory, seen: Seen, compared: Compared | None) -> Decision
     if seen.first_in_turn:
         actions = _keep_paused(seen.consumer)
         return Decision(LinkState.IN_TURN, memory, actions, seen.first_in_turn)
-    memory = _noting_movement(memory, seen, compared)
+    memory = _noting_debt(_noting_movement(memory, seen, compared), seen, compared)
+    if compared is not None and _stalled(memory, seen, compared):
+        due = NewEpoch(Why.STALLED, agreed_start(compared))
+        return _repair(replace(memory, due=due, due_since=seen.now), due, seen, compared)
     state, detail = _flow(memory, seen, compared)
     return Decision(state, memory, _resume(seen.consumer), detail)
 
@@ -210,6 +228,36 @@ def _noting_movement(memory: Memory, seen: Seen, compared: Compared | None) -> M
     if place == memory.moved and not idle and not consumer.paused_for:
         return memory
     return replace(memory, moved=place, moved_at=seen.now)
+
+
+def _noting_debt(memory: Memory, seen: Seen, compared: Compared | None) -> Memory:
+    consumer = seen.consumer
+    if consumer is None:
+        return memory
+    cursor = compared.cursor if compared else 0
+    taken = (consumer.floor, cursor)
+    moved = taken != memory.taken
+    if moved:
+        helped = memory.owed > 0 and cursor > memory.taken[1]
+        memory = replace(memory, taken=taken, stalls=0 if helped else memory.stalls)
+    if moved or cursor >= memory.owed or not consumer.in_flight or consumer.paused_for > 0:
+        return replace(memory, owed=consumer.delivered, owed_at=seen.now)
+    return memory
+
+
+def _stalled(memory: Memory, seen: Seen, compared: Compared) -> bool:
+    """Whether the hub's server has what it was sent and takes nothing of it.
+
+    Seen on nats-server 2.15.1 after sources had been added again and again: the hub's server dropped every
+    message, and looks only at a heartbeat, which no leaf sends that is never idle. What was sent before a
+    question over the same link stands before it, so an answer tells that it has arrived, however slow the
+    link is.
+    """
+    patience = STUCK_AFTER * 2 ** min(memory.stalls, MOST_PATIENT)
+    owes = memory.owed > compared.cursor and compared.asked > memory.owed_at + patience
+    # A source that its server does not hear is the registrar's to add again.
+    able = seen.refused is None and compared.certain and compared.word == "flowing"
+    return owes and able and seen.consumer is not None and seen.consumer.bound
 
 
 def _flow(memory: Memory, seen: Seen, compared: Compared | None) -> tuple[LinkState, str]:

@@ -20,6 +20,7 @@ class Why(StrEnum):
     CONSUMER_GONE = "consumer_gone"
     HUB_LOST = "hub_lost"
     DIFFERENT = "different"
+    STALLED = "stalled"
 
 
 SENTENCES = {
@@ -31,6 +32,7 @@ SENTENCES = {
     Why.HUB_LOST: "the hub lacks messages that it had acknowledged: its stream was made anew or an older "
     "store was put back there",
     Why.DIFFERENT: "leaf and hub hold different messages under one sequence: a store was put back",
+    Why.STALLED: "the hub's server answers and takes nothing of what was sent to it",
 }
 
 
@@ -86,7 +88,7 @@ def _why(remembered: Remembered, seen: Seen) -> Why | None:
     acked = remembered.acked
     if acked is not None and acked.created != seen.created:
         return Why.RECREATED
-    if acked is not None and seen.last < acked.seq:
+    if acked is not None and seen.last < acked.last:
         return Why.PUT_BACK
     if remembered.checkpoint is not None and seen.id_at_checkpoint not in (
         None,

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 import pytest_asyncio
 
@@ -94,6 +95,15 @@ async def test_a_server_outlives_the_sigkill_of_its_agent_and_the_next_agent_ado
     assert server.pid == pid
     assert os.getsid(pid) == pid
     socket.create_server(("127.0.0.1", port)).close()  # the killed agent's port is free: nothing inherited it
+
+
+async def test_a_limit_of_memory_in_the_agents_environment_is_the_servers_too(
+    embed: Embed, config: HubConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOMEMLIMIT", "64MiB")
+    server = embed(config)
+    await server.start()
+    assert psutil.Process(server.pid).environ()["GOMEMLIMIT"] == "64MiB"
 
 
 async def test_an_adopted_server_is_started_again_when_it_is_killed(

@@ -49,6 +49,17 @@ CASES = [
     Case("the message at the cursor has no id", {"same": None}, None),
     Case("the checkpoint was purged on the hub", {"agreed": None}, None),
     Case(
+        "the leaf's stream was purged beyond the cursor, which lifts the floor",
+        {"cursor": 100, "floor": 149, "first": 150},
+        None,
+    ),
+    Case("the hub lacks the last that it had acknowledged", {"cursor": 199}, NewEpoch(Why.HUB_LOST, 200)),
+    Case(
+        "hub put back to before the first message of the epoch",
+        {"start": 200, "cursor": 0, "same": None},
+        NewEpoch(Why.HUB_LOST, 151),
+    ),
+    Case(
         "hub put back, before data flowed",
         {"cursor": 100, "agreed": False},
         NewEpoch(Why.HUB_LOST, 101),
@@ -78,6 +89,12 @@ CASES = [
         {"cursor": 100, "certain": False},
         None,
     ),
+    Case("leaf put back to one message below the cursor", {"last": 204}, NewEpoch(Why.PUT_BACK, 151)),
+    Case(
+        "leaf put back to before the checkpoint, and what it has stored since has flowed",
+        {"own": False},
+        NewEpoch(Why.PUT_BACK, 1),
+    ),
     Case("leaf put back to after the checkpoint", {"last": 160}, NewEpoch(Why.PUT_BACK, 151)),
     Case(
         "leaf put back to before the checkpoint",
@@ -105,6 +122,11 @@ def test_a_difference_is_found_and_the_epoch_begins_where_both_agree(case: Case)
 def test_what_neither_side_holds_any_more_is_named() -> None:
     lost = replace(WELL, cursor=100, same=None, agreed=True, checkpoint=90, first=121)
     assert difference(lost) == NewEpoch(Why.HUB_LOST, 91, gone=(91, 120))
+    assert difference(replace(lost, first=91)) == NewEpoch(Why.HUB_LOST, 91), "the leaf still holds all of it"
+
+
+def test_where_the_hub_holds_all_that_the_leaf_has_an_epoch_begins_behind_it() -> None:
+    assert agreed_start(replace(WELL, cursor=210)) == 211
 
 
 def test_what_was_confirmed_counts_for_nothing_while_something_speaks_against_it() -> None:
@@ -119,8 +141,11 @@ def test_messages_that_went_before_the_hub_had_them_are_named() -> None:
     assert discarded(replace(WELL, first=206), 0) is None
     assert discarded(replace(WELL, first=209), 0) == (206, 208)
     assert discarded(replace(WELL, first=209), 207) == (208, 208)
+    assert discarded(replace(WELL, first=209, same=None, agreed=None), 0) == (206, 208), "the cursor tells"
     fresh = replace(WELL, cursor=0, same=None, checkpoint=0, first=50)
     assert discarded(fresh, 0) is None, "nothing is known of what the hub holds"
+    later = replace(fresh, start=41, floor=40)
+    assert discarded(later, 0) == (41, 49), "before the epoch nothing is lacking"
 
 
 sequences = st.integers(min_value=0, max_value=40)

@@ -110,6 +110,34 @@ CASES = [
         (Ask(),),
     ),
     Case(
+        "an answer from before the link came up does not count",
+        NEW,
+        seen(consumer=PAUSED, compared=replace(SAID, asked=NOW - 2)),
+        LinkState.COMPARING,
+        (Ask(),),
+    ),
+    Case(
+        "an answer about the epoch before does not count",
+        NEW,
+        seen(consumer=PAUSED, compared=replace(SAID, epoch="d")),
+        LinkState.COMPARING,
+        (Ask(),),
+    ),
+    Case(
+        "both sides agreed on the epoch before, over the same link",
+        KNOWN,
+        replace(seen(consumer=PAUSED, compared=None), epoch="f"),
+        LinkState.COMPARING,
+        (Ask(),),
+    ),
+    Case(
+        "the agent starts on a link that was up long before",
+        NEW,
+        seen(link=LATE, consumer=PAUSED, compared=None),
+        LinkState.COMPARING,
+        (Ask(),),
+    ),
+    Case(
         "the comparison takes long and the pause runs out",
         NEW,
         seen(consumer=replace(PAUSED, paused_for=5.0), compared=None),
@@ -130,6 +158,27 @@ CASES = [
         NEW,
         replace(seen(consumer=PAUSED, compared=None), refused="no such domain"),
         LinkState.REFUSED,
+        (Ask(),),
+    ),
+    Case(
+        "the hub refuses this leaf after it has answered",
+        NEW,
+        replace(seen(consumer=PAUSED), refused="another machine has this domain"),
+        LinkState.REFUSED,
+        (Ask(),),
+    ),
+    Case(
+        "the registrar does not answer and a person wants the link paused",
+        replace(NEW, began=NOW - 60, moved_at=NOW),
+        replace(seen(link=LATE, consumer=PAUSED, compared=None), held_until=NOW + 100),
+        LinkState.UNVERIFIED,
+        (Ask(),),
+    ),
+    Case(
+        "the registrar does not answer and another class goes first",
+        replace(NEW, began=NOW - 60, moved_at=NOW),
+        replace(seen(link=LATE, consumer=PAUSED, compared=None), first_in_turn="critical"),
+        LinkState.UNVERIFIED,
         (Ask(),),
     ),
     Case(
@@ -222,6 +271,20 @@ CASES = [
         LinkState.REPAIRING,
         (Repair(NewEpoch(Why.CONSUMER_GONE, 151)),),
     ),
+    Case(
+        "the consumer is gone, the hub says nothing, and what it said was of the epoch before",
+        replace(KNOWN, due=NewEpoch(Why.CONSUMER_GONE, 1), due_since=NOW - ANSWER_WITHIN),
+        seen(consumer=None, compared=replace(SAID, epoch="d")),
+        LinkState.REPAIRING,
+        (Repair(NewEpoch(Why.CONSUMER_GONE, 1)),),
+    ),
+    Case(
+        "the consumer was gone for one look and is there again",
+        replace(KNOWN, due=GONE, due_since=NOW - 1),
+        seen(consumer=PAUSED),
+        LinkState.COMPARING,
+        (Resume(),),
+    ),
     Case("the hub's stream is full", KNOWN, said("full"), LinkState.FULL),
     Case("the hub's cap is reached", KNOWN, said("capped"), LinkState.CAPPED),
     Case("another machine announces the domain", KNOWN, said("contested"), LinkState.CONTESTED),
@@ -236,6 +299,19 @@ CASES = [
         replace(KNOWN, moved=(1000, 0, 205), moved_at=NOW - STUCK_AFTER - 1),
         seen(consumer=replace(FLOWS, delivered=1000, floor=0, in_flight=1000, pending=500)),
         LinkState.STUCK,
+    ),
+    Case(
+        "a pause is over in which nothing could move",
+        replace(KNOWN, moved=(1000, 0, 205), moved_at=NOW - STUCK_AFTER - 1),
+        seen(consumer=replace(PAUSED, delivered=1000, floor=0, in_flight=1000, pending=500)),
+        LinkState.FLOWING,
+        (Resume(),),
+    ),
+    Case(
+        "the link is back, both agree, and the hub has not begun to listen yet",
+        replace(KNOWN, verified=("s/0", "e"), heard_at=NOW - UNHEARD_AFTER - 1),
+        seen(consumer=replace(FLOWS, bound=False)),
+        LinkState.FLOWING,
     ),
     Case(
         "messages went before they were sent",
@@ -273,11 +349,110 @@ def test_a_repair_is_compared_anew_in_its_own_epoch() -> None:
     assert after(waiting, 0.3, replace(new, compared=compared)).state is LinkState.FLOWING
 
 
+def test_what_was_confirmed_of_an_epoch_says_nothing_of_the_next_one() -> None:
+    ready = decide(replace(KNOWN, due=HUB_LOST, due_since=NOW - 1), seen(consumer=PAUSED, compared=LOST))
+    assert ready.actions == (Repair(HUB_LOST),)
+    empty = replace(SAID, epoch="f", asked=NOW, start=101, floor=100, cursor=0, same=None, checkpoint=0)
+    purged = after(ready, 0.3, replace(SEEN, epoch="f", compared=replace(empty, first=109)))
+    assert (purged.state, purged.detail) == (LinkState.DISCARDED, "101 to 108")
+
+
+def test_what_was_confirmed_stays_so_while_nobody_can_tell() -> None:
+    unknown = replace(SAID, same=None, agreed=None)
+    assert decide(KNOWN, seen(compared=unknown)).memory.confirmed == 205
+
+
 def test_an_idle_link_is_never_stuck() -> None:
     decision = decide(KNOWN, SEEN)
     for minute in range(1, 10):
         decision = after(decision, 60.0 * minute, SEEN)
         assert decision.state is LinkState.FLOWING
+
+
+SENT = replace(FLOWS, delivered=300, floor=205, in_flight=95)
+"""The hub has not acknowledged what was sent last."""
+TAKES_NOTHING = replace(SAID, cursor=205, floor=205, last=400)
+
+
+def sent(after: float, *, asked: float, cursor: int = 205, consumer: ConsumerSeen = SENT) -> Seen:
+    """So many seconds after `NOW` the newest answer, to a question of then, has this cursor."""
+    compared = replace(TAKES_NOTHING, asked=NOW + asked, cursor=cursor)
+    return replace(SEEN, now=NOW + after, consumer=consumer, compared=compared)
+
+
+def course(*steps: Seen, memory: Memory = KNOWN) -> list[Decision]:
+    """What is decided, step by step."""
+    decisions = []
+    for step in steps:
+        decisions.append(decide(memory, step))
+        memory = decisions[-1].memory
+    return decisions
+
+
+def test_a_hub_that_answers_and_takes_nothing_of_what_was_sent_gets_a_new_epoch_after_a_pause() -> None:
+    more = replace(SENT, delivered=900, in_flight=695)
+    held = replace(more, paused_for=25.0)
+    late = STUCK_AFTER + 2
+    first, going, due, *_, asks, begins = course(
+        sent(0, asked=-1),
+        sent(STUCK_AFTER, asked=10, consumer=more),
+        sent(late, asked=late - 1, consumer=more),
+        sent(late + 1, asked=late - 1, consumer=held),
+        sent(late + DRAIN_WITHIN + 1, asked=late - 1, consumer=held),
+        sent(late + DRAIN_WITHIN + 2, asked=late + DRAIN_WITHIN + 1, consumer=held),
+    )
+    assert (first.state, going.state) == (LinkState.FLOWING, LinkState.FLOWING)
+    assert (due.state, due.actions) == (LinkState.REPAIRING, (Pause(PAUSE),))
+    assert asks.actions == (Ask(),)
+    assert begins.actions == (Repair(NewEpoch(Why.STALLED, 206)),)
+    assert begins.memory.stalls == 1
+
+
+def test_a_hub_that_takes_what_it_was_sent_once_the_consumer_pauses_keeps_its_epoch() -> None:
+    late = STUCK_AFTER + 2
+    held = replace(SENT, paused_for=25.0)
+    *_, resumes = course(
+        sent(0, asked=-1),
+        sent(late, asked=late - 1),
+        sent(late + 6, asked=late + 5, cursor=300, consumer=held),
+    )
+    assert (resumes.state, resumes.actions) == (LinkState.COMPARING, (Resume(),))
+
+
+def test_a_slow_link_over_which_no_newer_answer_has_come_is_left_alone() -> None:
+    steps = [sent(at, asked=STUCK_AFTER - 1) for at in range(0, 200, 10)]
+    assert all(one.memory.due is None for one in course(*steps))
+
+
+def test_a_hub_that_takes_what_it_was_sent_and_acknowledges_late_is_left_alone() -> None:
+    steps = [
+        sent(at, asked=at - 1, cursor=200 + at, consumer=replace(SENT, delivered=201 + at))
+        for at in range(10, 200, 10)
+    ]
+    assert all(one.state is LinkState.FLOWING for one in course(*steps))
+
+
+def test_a_link_that_is_idle_in_between_owes_nothing() -> None:
+    idle = replace(SENT, in_flight=0, floor=300)
+    steps = [sent(at, asked=at - 1, consumer=idle if at % 20 else SENT) for at in range(0, 200, 10)]
+    assert all(one.memory.due is None for one in course(*steps))
+
+
+@pytest.mark.parametrize("word", ["full", "capped", "contested", "linking"])
+def test_a_hub_that_says_why_it_takes_nothing_is_left_alone(word: str) -> None:
+    steps = [sent(at, asked=at - 1) for at in range(0, 200, 10)]
+    said_so = [replace(one, compared=replace(TAKES_NOTHING, asked=one.now - 1, word=word)) for one in steps]
+    assert all(one.memory.due is None for one in course(*said_so))
+
+
+def test_patience_with_a_stall_doubles_with_each_epoch_that_did_not_help() -> None:
+    steps = [sent(at, asked=at - 1) for at in (0, STUCK_AFTER + 2, 2 * STUCK_AFTER, 2 * STUCK_AFTER + 2)]
+    *early, late = course(*steps, memory=replace(KNOWN, stalls=1))
+    assert [one.memory.due for one in early] == [None] * 3
+    assert late.memory.due == NewEpoch(Why.STALLED, 206)
+    owing = replace(KNOWN, stalls=3, taken=(205, 205), owed=300, owed_at=NOW - 1)
+    moved = decide(owing, sent(0, asked=-1, cursor=250))
+    assert moved.memory.stalls == 0, "the hub has taken something"
 
 
 def test_a_repair_that_is_due_outlives_a_lost_link() -> None:

@@ -1,0 +1,45 @@
+"""A hub's server that has what it was sent and takes nothing of it: it believes to have had it. Made by a
+reset of the link consumer, which begins to count anew what the hub's server counts on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from agent.contract import link_consumer
+from agent.link import decide
+from agent.link.states import LinkState
+from agent.server import permissions
+from tests.servers import open_world, until
+from tests.watched import WatchedRoad, open_watched_road
+
+
+@pytest_asyncio.fixture
+async def road(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WatchedRoad]:
+    """A leaf and a hub between which data flows. The agent's user of the leaf's server may reset consumers,
+    which it otherwise may not."""
+    monkeypatch.setattr(permissions, "_CONSUMER_VERBS", (*permissions._CONSUMER_VERBS, "RESET"))
+    monkeypatch.setattr(decide, "STUCK_AFTER", 4.0)
+    async with open_world(tmp_path, "edge-1") as world, open_watched_road(world, tmp_path / "state") as one:
+        yield one
+
+
+async def test_a_link_whose_hub_takes_nothing_is_seen_and_flows_again_losing_nothing(
+    road: WatchedRoad,
+) -> None:
+    for _ in range(400):
+        await road.sends(1)
+    await road.nothing_lost_or_doubled()
+    async with road.flows_on(5):
+        reset = time.monotonic()
+        name = f"CONSUMER.RESET.{road.shelf.stream}.{link_consumer(road.epoch)}"
+        last = (await road.shelf.js.stream_info(road.shelf.stream)).last
+        await road.shelf.js.api(name, {"seq": last + 1})
+        assert "takes nothing of what was sent" in await road.was(LinkState.REPAIRING, reset)
+        await until(lambda: road.state is LinkState.FLOWING, "data flows again")
+    assert road.epochs("stalled") == 1
+    await road.nothing_lost_or_doubled()
