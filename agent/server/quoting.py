@@ -63,7 +63,11 @@ def merged(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
     """A rendered table with what is added to it, in which `agent.server.extra` finds no problem."""
     found = dict(body)
     for key, value in extra.items():
-        found[key] = merged(found.get(key) or {}, value) if isinstance(value, Mapping) else _plain(value)
+        there = found.get(key)
+        if isinstance(value, Mapping):
+            found[key] = merged(there if isinstance(there, Mapping) else {}, value)
+        else:
+            found[key] = _plain(value)
     return found
 
 

@@ -32,6 +32,10 @@ _QUESTIONS = ("LEAFZ", "VARZ", "HEALTHZ")
 _MEMORY_STORE = 64 * 1024 * 1024
 _LOG_FILE_SIZE = 8 * 1024 * 1024
 _LOG_FILES = 3
+_LINK_COMPRESSION = "off"
+"""Batches are compressed already. By default a server compresses a link as its round trip asks for, makes a
+compressor anew whenever that changes, and each holds megabytes on either side (docs/soak.md;
+https://github.com/nats-io/nats-server/issues/7037)."""
 
 
 def render(config: ServerConfig) -> str:
@@ -70,6 +74,7 @@ def _hub(config: HubConfig) -> dict[str, Any]:
             "listen": config.leaf_listen,
             "no_advertise": True,  # else a leaf learns other addresses and goes around the one it was given
             "isolate_leafnode_interest": True,
+            "compression": "accept",  # what the leaf's remote asks for; see `_LINK_COMPRESSION`
             "authorization": {"timeout": 10},
         },
         **({} if config.cluster is None else {"cluster": _cluster(config.cluster)}),
@@ -101,6 +106,7 @@ def _leaf(config: LeafConfig) -> dict[str, Any]:
                         # The server's own second is too short for a satellite link.
                         "dial_timeout": "10s",
                         "first_info_timeout": "10s",
+                        "compression": _LINK_COMPRESSION,
                         "disabled": not config.link_open,
                         "deny_imports": list(kept_from_hub(config.domain, config.heard)),
                         **({"nkey": LINK_KEY} if config.identity else {INCLUDE: LINK_INCLUDE}),

@@ -16,7 +16,7 @@ from agent.demo.ports import free_port
 from agent.demo.proxy import Proxy
 from agent.server.keys import ensure_key
 from agent.server.values import LeafUser
-from tests.servers import Hub, Leaf, make_hub, make_leaf
+from tests.servers import Hub, Leaf, ask, make_hub, make_leaf
 from tests.streams import AGGREGATE, held, make_aggregate, make_leaf_stream
 
 
@@ -97,3 +97,14 @@ async def test_a_link_over_a_websocket(tmp_path: Path) -> None:
     extra = {"websocket": {"listen": f"127.0.0.1:{port}", "no_tls": True}}
     async with linked(tmp_path, extra, {}, "ws", port) as (hub, leaf):
         await flows(hub, leaf)
+
+
+@pytest.mark.parametrize("asked", [None, "s2_fast"])
+async def test_a_link_is_compressed_only_where_the_leafs_remote_asks_for_it(
+    tmp_path: Path, asked: str | None
+) -> None:
+    remote = {"compression": asked} if asked else {}
+    async with linked(tmp_path, {}, remote, "nats-leaf") as (hub, _):
+        told = await ask(await hub.connect("registrar_system"), "$SYS.REQ.SERVER.PING.LEAFZ")
+        (link,) = told["data"]["leafs"]
+        assert link["compression"] == (asked or "off")
