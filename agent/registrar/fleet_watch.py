@@ -179,6 +179,8 @@ class FleetWatch:
             return
         if msg.subject.endswith(".CONNECT"):
             if await self._cutter.refuses(event):
+                if not self._cutter.settled:
+                    self._look.set()
                 return
             self._connected(event)
         elif (domain := self.links.disconnected(event)) is not None:

@@ -39,23 +39,25 @@ class LinkCutter:
         log: FilteringBoundLogger,
     ) -> None:
         self._nc, self._store, self._keys, self._revoked, self._log = nc, store, keys, revoked, log
-        self.settled = nc is None
+        self._compared = nc is None
+        self._all_cut = False
+        self._unconfirmed: set[LinkId] = set()
+
+    @property
+    def settled(self) -> bool:
+        """Whether no link is up that has to go, as far as is known."""
+        return self._compared and not self._unconfirmed
 
     async def settle(self, links: Collection[LinkId]) -> None:
-        """Cut all links if a key has gone since this was done last."""
-        if self.settled:
-            return
+        """Cut all of these links, which are up, if a key has gone since this was done last, and again those
+        that were cut and are still there."""
+        asked = frozenset(self._unconfirmed)
+        self._unconfirmed -= asked - await self._cut(asked.intersection(links))
         try:
-            before = await self._store.let_in()
-            gone = frozenset(self._revoked) if before is None else before - self._keys
-            if gone and await self._cut(links):
-                self._log.warning("all links are cut, for a key is let in no more", keys=len(gone))
-            if before != self._keys:
-                await self._store.save_let_in(self._keys)
-        except (JetStreamError, nats.errors.Error, TimeoutError) as error:
+            if not self._compared:
+                await self._compare(links)
+        except (JetStreamError, nats.errors.Error) as error:
             self._log.error("links cannot be cut yet", reason=str(error))
-            return
-        self.settled = True
 
     async def refuses(self, event: LinkEvent) -> bool:
         """Whether a link that came up has a key that was revoked; then it is cut. Only a hub's server with an
@@ -63,27 +65,43 @@ class LinkCutter:
         domain = self._revoked.get(event.user)
         if domain is None:
             return False
-        try:
-            await self._cut([event.link])
-        except (nats.errors.Error, TimeoutError) as error:
-            self._log.error("a link cannot be cut", domain=domain, reason=str(error))
         self._log.warning(
             "a link with a revoked key was let in and is cut: give the hub's server the new configuration",
             domain=domain,
         )
+        self._unconfirmed |= await self._cut([event.link])
         return True
 
-    async def _cut(self, links: Collection[LinkId]) -> int:
-        """Cut these links and return how many were there to be cut."""
+    async def _compare(self, links: Collection[LinkId]) -> None:
+        before = await self._store.let_in()
+        gone = frozenset(self._revoked) if before is None else before - self._keys
+        if gone and links and not self._all_cut:
+            self._all_cut = True
+            self._log.warning("all links are cut, for a key is let in no more", keys=len(gone))
+            self._unconfirmed |= await self._cut(links)
+        if self._unconfirmed:
+            return
+        if before != self._keys:
+            await self._store.save_let_in(self._keys)
+        self._compared = True
+
+    async def _cut(self, links: Collection[LinkId]) -> set[LinkId]:
+        """Cut these links; returns those of which the server did not say that they are."""
         places = asyncio.Semaphore(_AT_ONCE)
 
         async def cut(nc: Client, link: LinkId) -> bool:
             server, number = link
-            async with places:
-                body = json.dumps({"cid": number}).encode()
-                answer = await nc.request(KICK.format(server), body, timeout=_SECONDS)
+            body = json.dumps({"cid": number}).encode()
+            try:
+                async with places:
+                    answer = await nc.request(KICK.format(server), body, timeout=_SECONDS)
+            except (nats.errors.Error, TimeoutError) as error:
+                self._log.error("a link cannot be cut yet", server=server, reason=str(error) or "no answer")
+                return False
             return "error" not in json.loads(answer.data)
 
         if self._nc is None:
-            return 0
-        return sum(await asyncio.gather(*(cut(self._nc, link) for link in links)))
+            return set()
+        asked = list(links)
+        done = await asyncio.gather(*(cut(self._nc, link) for link in asked))
+        return {link for link, confirmed in zip(asked, done, strict=True) if not confirmed}

@@ -1,0 +1,113 @@
+"""Links that have to go are cut until they are gone, also where the hub's server does not do it at once. The
+server is real; that it is slow, or does not know the link yet, is played by a client that answers for it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import structlog
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from agent.jetstream import JetStream
+from agent.registrar import link_cutter
+from agent.registrar.fleet_events import LinkEvent
+from agent.registrar.fleet_store import FleetStore
+from agent.registrar.link_cutter import LinkCutter
+from agent.registrar.problems import Problems
+from agent.server.permissions import KICK
+from tests.e2e.seed_servers import open_seed
+
+OLD, NEW = frozenset({"gone", "kept"}), frozenset({"kept"})
+LINK, OTHER = ("hub-1", 7), ("hub-1", 8)
+
+
+class Kicked:
+    """What was asked to be cut, and how the next of it is answered: a body, or None for not at all."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.answers: list[bytes | None] = []
+
+    async def take(self, msg: Msg) -> None:
+        self.asked.append(json.loads(msg.data)["cid"])
+        answer = self.answers.pop(0) if self.answers else b"{}"
+        if answer is not None:
+            await msg.respond(answer)
+
+
+@asynccontextmanager
+async def cutter_of(
+    directory: Path, before: frozenset[str] | None
+) -> AsyncIterator[tuple[LinkCutter, Kicked, FleetStore]]:
+    log = structlog.get_logger()
+    async with open_seed(directory) as seed:
+        client: Client = await seed.connect("hub")
+        kicked = Kicked()
+        await client.subscribe(KICK.format("hub-1"), cb=kicked.take)
+        store = FleetStore(JetStream(client), 1, Problems(log))
+        await store.ensure()
+        if before is not None:
+            await store.save_let_in(before)
+        yield LinkCutter(client, store, NEW, {"gone": "edge-1"}, log), kicked, store
+
+
+@pytest.mark.parametrize("answer", [None, b'{"error": "no such client"}'], ids=["unanswered", "refused"])
+async def test_a_revoked_link_that_was_not_cut_at_once_is_cut_while_it_is_up(
+    tmp_path: Path, answer: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_cutter, "_SECONDS", 0.5)
+    async with cutter_of(tmp_path, NEW) as (cutter, kicked, _):
+        await cutter.settle([])
+        kicked.answers = [answer, answer]
+        assert await cutter.refuses(LinkEvent(LINK, "gone", "leaf", ""))
+        assert not cutter.settled
+        await cutter.settle([LINK, OTHER])
+        assert not cutter.settled
+        await cutter.settle([LINK, OTHER])
+        assert cutter.settled
+        assert kicked.asked == [7, 7, 7], "the other link stays"
+
+
+async def test_a_link_that_went_by_itself_is_not_cut_again(tmp_path: Path) -> None:
+    async with cutter_of(tmp_path, NEW) as (cutter, kicked, _):
+        await cutter.settle([])
+        kicked.answers = [b'{"error": "no such client"}']
+        await cutter.refuses(LinkEvent(LINK, "gone", "leaf", ""))
+        await cutter.settle([OTHER])
+        assert cutter.settled
+        assert kicked.asked == [7]
+
+
+async def test_all_links_are_cut_once_after_a_key_has_gone_and_one_that_stays_is_cut_again(
+    tmp_path: Path,
+) -> None:
+    async with cutter_of(tmp_path, OLD) as (cutter, kicked, store):
+        kicked.answers = [b'{"error": "busy"}', b'{"error": "busy"}']
+        await cutter.settle([LINK, OTHER])
+        assert not cutter.settled
+        assert await store.let_in() == OLD, "a registrar that is killed here begins again"
+        back = ("hub-1", 9)
+        await cutter.settle([LINK, back])
+        assert cutter.settled
+        assert sorted(kicked.asked) == [7, 7, 8], "a leaf that came back with its good key stays"
+        assert await store.let_in() == NEW
+
+
+async def test_links_that_come_up_while_others_are_being_cut_are_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_cutter, "_SECONDS", 0.5)
+    async with cutter_of(tmp_path, NEW) as (cutter, kicked, _):
+        await cutter.settle([])
+        kicked.answers = [None, None, None]
+        await cutter.refuses(LinkEvent(LINK, "gone", "leaf", ""))
+        await asyncio.gather(cutter.settle([LINK]), cutter.refuses(LinkEvent(OTHER, "gone", "leaf", "")))
+        await cutter.settle([LINK, OTHER])
+        assert cutter.settled
+        assert sorted(kicked.asked) == [7, 7, 7, 8, 8]
