@@ -85,11 +85,20 @@ class Books:
     def _stored(self, cls: str, seq: int) -> None:
         ledger, known = self._ledgers[cls], self._state.current.acked.get(cls)
         mine = known is not None and known.created == self._created[cls]
+        top = known.top if known is not None and mine else 0
         seq = max(seq, known.seq) if known is not None and mine else seq
         self._state.current.acked[cls] = Acked(
-            self._run, ledger.highest_stored, seq, self._created[cls], ledger.readings
+            self._run, ledger.highest_stored, seq, self._created[cls], ledger.readings, top=top
         )
         self._state.mark()
+
+    def seen(self, cls: str, info: StreamInfo) -> None:
+        """A stream was looked at: devices publish there too, which no PubAck tells."""
+        known = self._state.current.acked.get(cls)
+        here = self._js is not None and self._created.get(cls) == info.created
+        if here and known is not None and known.created == info.created and known.last < info.last:
+            self._state.current.acked[cls] = structs.replace(known, top=info.last)
+            self._state.mark()
 
     def recall(self, cls: str, created: str, stored_since: Iterable[StoredHeaders]) -> None:
         """Complete what the state file knew of the run before by what its stream holds above the last
@@ -136,9 +145,7 @@ class Books:
         for cls in self._ledgers:
             await self._publish(self._js, cls, final=True)
             acked = self._state.current.acked[cls]
-            self._state.current.acked[cls] = Acked(
-                acked.run, acked.n, acked.seq, acked.created, acked.readings, closed=True
-            )
+            self._state.current.acked[cls] = structs.replace(acked, closed=True)
         await self._state.save()
 
     async def run(self) -> None:

@@ -130,7 +130,7 @@ class Leaf:
                 prepare=self._known_requests.save,
                 trimmed=self._trimmed,
             ),
-            watch=self._discards.seen,
+            watch=self._looked,
             ledger=self._books.last,
             renew=self._connection.renew,
             system_seed=mine.system,
@@ -272,6 +272,10 @@ class Leaf:
     def _acked(self, batch: Batch, seq: int) -> None:
         self._books.acked(batch, seq)
         self._waits.stored(batch.id.cls, seq, str(batch.id))
+
+    def _looked(self, cls: str, info: StreamInfo, confirmed: int) -> None:
+        self._books.seen(cls, info)
+        self._discards.seen(cls, confirmed)
 
     async def _prepare(self, nc: Client) -> None:
         js = JetStream(nc)

@@ -39,7 +39,8 @@ class StateError(Exception):
 
 class Acked(Struct, frozen=True):
     """The last PubAck of a class: run and number of the batch, its sequence in the stream made at `created`,
-    and the run's cumulative readings. `closed` says that a final ledger record was stored."""
+    and the run's cumulative readings. `closed` says that a final ledger record was stored. `top` is the last
+    sequence that the stream was seen to hold, with what devices publish there themselves."""
 
     run: str
     n: int
@@ -47,6 +48,12 @@ class Acked(Struct, frozen=True):
     created: str
     readings: Readings
     closed: bool = False
+    top: int = 0
+
+    @property
+    def last(self) -> int:
+        """The last sequence that the stream is known to have held."""
+        return max(self.seq, self.top)
 
     def previous(self) -> Previous:
         """The same as a ledger record of the next run tells it."""
@@ -95,11 +102,11 @@ class State(Struct):
     corrections: list[Correction] = []
     lost: dict[str, list[LostStream]] = {}
 
-    def lose(self, cls: str, acked: Acked) -> None:
-        """The stream of this last PubAck is no more: what devices published there themselves, and the hub
-        does not have, can be named by its sequences only."""
+    def lose(self, cls: str, acked: Acked, kept: int | None = None) -> None:
+        """The stream of this last PubAck is no more, or holds only what it had `kept` of it: what devices
+        published there themselves, and the hub does not have, can be named by its sequences only."""
         known = self.lost.setdefault(cls, [])
-        known.append(LostStream(acked.created, acked.seq))
+        known.append(LostStream(acked.created, acked.last, kept))
         del known[:-LOST_STREAMS]
 
 

@@ -8,15 +8,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from agent.contract import leaf_stream
+from hub_jobs import replaced
 from hub_jobs.incarnations import Incarnation
 from hub_jobs.source.wire import StreamInfo
 from hub_jobs.tables import Condition, Table
 from hub_jobs.tables.scan import batches
 from hub_jobs.transforms import discards
+from hub_jobs.transforms.ledgers import Lost, Source
 from hub_jobs.transforms.ranges import Range, holes, union, without
 from hub_jobs.transforms.repeats import History
 from hub_jobs.transforms.sequences import Gap, Neighbours, Why, joined, limits_say, of_source
-from hub_jobs.transforms.spaces import Seen
+from hub_jobs.transforms.spaces import Seen, source_space
 
 GAPS_NOTE: Final = "petiole.gaps"
 """Of a commit of bronze: the sequences that were gone, as ranges."""
@@ -32,12 +34,12 @@ def gaps(
     bronze: Table,
     seen: Seen,
     gone: Mapping[discards.Origin, list[discards.Named]],
-    origins: Mapping[tuple[str, str], set[discards.Origin]],
-    lost: Mapping[discards.Origin, int],
+    origins: Mapping[Source, set[discards.Origin]],
+    lost: Lost,
     hub: Mapping[str, StreamInfo],
 ) -> list[Gap]:
-    """All gaps, the hub's first. `gone` and `origins` are what leaves said of discards, `lost` of streams
-    whose store was lost, `hub` what the hub says of its streams now, as far as it was asked."""
+    """All gaps, the hub's first. `gone` and `origins` are what leaves said of discards, `lost` of stores that
+    were lost or put back, `hub` what the hub says of its streams now, as far as it was asked."""
     at_hub = _of_hub(bronze, seen, hub)
     found = [
         Gap("hub", "/".join(history), [one], why) for history, held in at_hub.items() for one, why in held
@@ -49,7 +51,7 @@ def gaps(
             named = [gone.get(origin, []) for origin in origins.get((stream, identity), ())]
             discarded = union((first, last) for one in named for first, last, _, _ in one)
             found += _of_source(bronze, (stream, identity), ranges, discarded, at_hub)
-    return joined([*found, *_of_lost(seen, origins, lost)])
+    return joined([*found, *_of_lost(seen, origins, lost), *_of_replaced(bronze, seen, lost)])
 
 
 def _of_hub(bronze: Table, seen: Seen, hub: Mapping[str, StreamInfo]) -> HubGaps:
@@ -100,25 +102,42 @@ def _noted(bronze: Table) -> dict[History, list[tuple[Range, Why]]]:
     return found
 
 
-def _of_lost(
-    seen: Seen, origins: Mapping[tuple[str, str], set[discards.Origin]], lost: Mapping[discards.Origin, int]
-) -> Iterator[Gap]:
-    """What stood at the end of streams that are no more and never came. A source of which no record says
-    from which stream it took may have taken from any of its leaf."""
-    for origin, last in sorted(lost.items()):
-        domain, cls, created = origin
-        stream = leaf_stream(domain, cls)
-        high = 0
-        for space, ranges in seen.spaces.items():
-            kind, _, name = space.partition("/")
-            source, _, identity = name.partition("/")
-            if (kind, source) == ("source", stream) and origin in origins.get((source, identity), {origin}):
-                high = max(high, ranges[-1][1])
+def _of_lost(seen: Seen, origins: Mapping[Source, set[discards.Origin]], lost: Lost) -> Iterator[Gap]:
+    """What stood at the end of streams that are no more and never came."""
+    for origin, last in sorted(lost.streams.items()):
+        high = _highest(seen, origins, origin)
         if high < last:
-            detail = "readings of the agent's batches among them are counted by their runs"
-            name, tail = f"{stream} made {created}", [(high + 1, last)]
             # Where nothing of it ever came the lake may have begun later.
-            yield Gap("source", name, tail, Why.STORE_LOST, detail, lost=high > 0)
+            yield _store_gap(origin, [(high + 1, last)], lost=high > 0)
+
+
+def _of_replaced(bronze: Table, seen: Seen, lost: Lost) -> Iterator[Gap]:
+    """What stood at the end of streams of which an older store was put back and never came."""
+    for source in sorted({one for told in lost.tails.values() for one in told}):
+        came = seen.ranges(source_space(*source))
+        for tail, missing in replaced.missing(bronze, source, lost):
+            if missing:
+                origin, kept, _ = tail
+                yield _store_gap(origin, missing, lost=bool(came) and came[0][0] <= max(kept, 1))
+
+
+def _highest(seen: Seen, origins: Mapping[Source, set[discards.Origin]], origin: discards.Origin) -> int:
+    """The highest sequence that came of a stream. A source of which no record says from which stream it took
+    may have taken from any of its leaf."""
+    stream, high = leaf_stream(*origin[:2]), 0
+    for space, ranges in seen.spaces.items():
+        kind, _, name = space.partition("/")
+        source, _, identity = name.partition("/")
+        if (kind, source) == ("source", stream) and origin in origins.get((source, identity), {origin}):
+            high = max(high, ranges[-1][1])
+    return high
+
+
+def _store_gap(origin: discards.Origin, gone: Sequence[Range], *, lost: bool) -> Gap:
+    domain, cls, created = origin
+    detail = "readings of the agent's batches among them are counted by their runs"
+    name = f"{leaf_stream(domain, cls)} made {created}"
+    return Gap("source", name, gone, Why.STORE_LOST, detail, lost=lost)
 
 
 def _of_source(

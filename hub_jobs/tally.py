@@ -15,7 +15,7 @@ from hub_jobs.transforms import balance, discards, hours
 from hub_jobs.transforms.accounts import Arrived, never_came_of
 from hub_jobs.transforms.balance import Batches, Messages, grouped, summed
 from hub_jobs.transforms.hours import Hour
-from hub_jobs.transforms.ledgers import Run
+from hub_jobs.transforms.ledgers import Lost, Run, Source
 from hub_jobs.transforms.ranges import Numbers, runs_of, text, without
 from hub_jobs.transforms.spaces import Seen, batch_space
 
@@ -28,14 +28,14 @@ Class = tuple[str | None, str | None]
 
 class Said(NamedTuple):
     """What the leaves say: the newest ledger record of every run, what later runs `remembered` of earlier
-    ones, the sequences that are `gone` from the streams of leaves, which of those each source took from, the
-    last sequences of streams whose store was `lost`, and the records that can't be used."""
+    ones, the sequences that are `gone` from the streams of leaves, which of those each source took from, what
+    stores that were `lost` or put back had held, and the records that can't be used."""
 
     ledgers: dict[Run, Ledger]
     remembered: dict[Run, Previous]
     gone: dict[discards.Origin, list[discards.Named]]
-    origins: dict[tuple[str, str], set[discards.Origin]]
-    lost: dict[discards.Origin, int]
+    origins: dict[Source, set[discards.Origin]]
+    lost: Lost
     unreadable: list[str]
 
 

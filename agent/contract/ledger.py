@@ -49,12 +49,14 @@ class StreamState:
 
 @dataclass(frozen=True, slots=True)
 class LostStream:
-    """A leaf stream that is no more, for its store was lost: when it was `created`, and the `last` sequence
-    that the agent knows it to have acknowledged. What devices published there themselves is counted nowhere
-    else."""
+    """A leaf stream that is no more, for its store was lost, or what is no more of one of which an older
+    store was put back, which held all up to the sequence `kept`. `created` says which stream, `last` is the
+    last sequence that the agent knows it to have held. What devices published there themselves is counted
+    nowhere else."""
 
     created: str
     last: int
+    kept: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +90,8 @@ class Ledger:
     `n` is the highest batch number given out; `previous` is the run before; `final` closes the run.
     `discarded` batches had been stored and count as stored too: they went from the stream before the leaf
     knew that the hub had them, which may be too much, never too little. `gone` are the sequences of the
-    stream that went so, each range with how many direct messages stood there. `lost` are the streams that
-    this one stands in place of, oldest first, `LOST_STREAMS` of them at most.
+    stream that went so, each range with how many direct messages stood there. `lost` are the streams, or ends
+    of streams, that this one stands in place of, oldest first, `LOST_STREAMS` of them at most.
     """
 
     domain: str
@@ -123,7 +125,8 @@ def _lost_streams(row: dict[str, Any], what: str) -> tuple[LostStream, ...]:
     for one in field_of(row, "lost", list, what):
         if not isinstance(one, dict):
             raise ContractError(f"{what}: lost holds {one!r:.80}, an object was expected")
-        found.append(LostStream(field_of(one, "created", str, what), count_of(one, "last", what)))
+        kept = None if one.get("kept") is None else count_of(one, "kept", what)
+        found.append(LostStream(field_of(one, "created", str, what), count_of(one, "last", what), kept))
     return tuple(found)
 
 

@@ -44,6 +44,8 @@ async def start_epoch(
     if (acked := current.acked.get(cls)) is not None:
         if acked.created != info.created:
             current.lose(cls, acked)
+        elif info.last < acked.last:
+            current.lose(cls, acked, kept=info.last)
         current.acked[cls] = Acked(acked.run, acked.n, info.last, info.created, acked.readings, acked.closed)
     for name, position in current.positions.get(cls, {}).items():
         # What this stream stores of an input from now on is newer than what is remembered of it.

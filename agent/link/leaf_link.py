@@ -37,11 +37,11 @@ Service = Callable[[], Awaitable[Any]]
 
 class LeafLink:
     """The link of all classes of a leaf in one run of its agent, over the current connection to the local
-    server: `attach` and `detach` say which that is. `watch` is told, at each look at a class, up to where
-    the hub is known to hold it; `ledger` gives the newest counts of a class, `renew` ends a connection that
-    leads nowhere, `system_seed` is the key of the server's system account, without which nothing is paused
-    when the link is lost, `health` what is known of that server, `waits` who waits for the hub; `store_lost`
-    is called when the store of a class is not the one it was."""
+    server: `attach` and `detach` say which that is. `watch` is told, at each look at a class, what its stream
+    holds and up to where the hub is known to hold it; `ledger` gives the newest counts of a class, `renew`
+    ends a connection that leads nowhere, `system_seed` is the key of the server's system account, without
+    which nothing is paused when the link is lost, `health` what is known of that server, `waits` who waits
+    for the hub; `store_lost` is called when the store of a class is not the one it was."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class LeafLink:
         metrics: Metrics,
         trimmer: Trimmer,
         *,
-        watch: Callable[[str, int], None],
+        watch: Callable[[str, StreamInfo, int], None],
         ledger: Callable[[str], Previous],
         renew: Callable[[str], None],
         system_seed: Path | None,
@@ -183,7 +183,7 @@ class LeafLink:
         self.keeper.announce_now()
 
     def _watch(self, cls: str, info: StreamInfo, confirmed: int) -> None:
-        self._tell(cls, confirmed)
+        self._tell(cls, info, confirmed)
         self._waits.reached(cls, confirmed)
         left = self._health.room
         free = None if left is None else max(0, left.free - left.reserve)

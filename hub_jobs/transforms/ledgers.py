@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from agent.contract import ContractError, Ledger, Previous, parse_ledger
@@ -21,11 +22,23 @@ COLUMNS: Final = (
     "seq",
     "source_stream",
     "source_identity",
+    "source_seq",
+    "arrived",
 )
 """The columns of bronze that tell."""
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
 Run = tuple[str, str, str]
 """Domain, class and run."""
+
+Source = tuple[str, str]
+"""A leaf's stream and its identity."""
+
+Place = tuple[int, int]
+"""Where a message of a source stands: when it arrived at the hub, in epoch microseconds, and its sequence in
+the leaf's stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +58,50 @@ class Unusable:
         )
 
 
+Tail = tuple[discards.Origin, int, int]
+"""What is gone of a stream of which an older store was put back: the stream, the last sequence that the older
+store held, and the last that had been there."""
+
+
+@dataclass(slots=True)
+class Lost:
+    """What leaves said of stores that were lost or put back: up to which sequence a lost stream is known to
+    have been filled, and of each end that is gone, the place in each source of the first record that knows of
+    it. What stands in the stream above that one and arrived before it is of the store that was replaced."""
+
+    streams: dict[discards.Origin, int] = field(default_factory=dict)
+    tails: dict[Tail, dict[Source, Place]] = field(default_factory=dict)
+
+    def hear(self, ledger: Ledger, source: Source | None = None, place: Place = (0, 0)) -> None:
+        """Take in what a record says, which stands at this place of a source."""
+        for one in ledger.lost:
+            origin = (ledger.domain, ledger.cls, one.created)
+            if one.kept is None:
+                self.streams[origin] = max(one.last, self.streams.get(origin, 0))
+            else:
+                told = self.tails.setdefault((origin, one.kept, one.last), {})
+                if source is not None:
+                    told[source] = min(place, told.get(source, place))
+
+    def join(self, other: Lost) -> None:
+        """Take in what other records say."""
+        for origin, last in other.streams.items():
+            self.streams[origin] = max(last, self.streams.get(origin, 0))
+        for tail, places in other.tails.items():
+            told = self.tails.setdefault(tail, {})
+            for source, place in places.items():
+                told[source] = min(place, told.get(source, place))
+
+
 @dataclass(slots=True)
 class Spoken:
     """The records that count, gathered from rows of bronze in any order; `origins` says from which stream of
-    its leaf each source, a stream and its identity, took them, `lost` of streams whose store was lost up to
-    which sequence they are known to have acknowledged."""
+    its leaf each source took them."""
 
     newest: dict[Run, Ledger] = field(default_factory=dict)
     naming: dict[Run, Ledger] = field(default_factory=dict)
-    origins: dict[tuple[str, str], set[discards.Origin]] = field(default_factory=dict)
-    lost: dict[discards.Origin, int] = field(default_factory=dict)
+    origins: dict[Source, set[discards.Origin]] = field(default_factory=dict)
+    lost: Lost = field(default_factory=Lost)
     unusable: list[Unusable] = field(default_factory=list)
 
     def hear(self, row: Mapping[str, Any]) -> None:
@@ -69,15 +116,17 @@ class Spoken:
             return
         self._take(ledger)
         if row["source_identity"] is not None:
-            place = (row["source_stream"], row["source_identity"])
-            self.origins.setdefault(place, set()).add((ledger.domain, ledger.cls, ledger.stream.created))
+            source = (row["source_stream"], row["source_identity"])
+            self.origins.setdefault(source, set()).add((ledger.domain, ledger.cls, ledger.stream.created))
+            self.lost.hear(ledger, source, ((row["arrived"] - _EPOCH) // _MICROSECOND, row["source_seq"]))
+        else:
+            self.lost.hear(ledger)
 
     def join(self, other: Spoken) -> None:
         """Take in what was gathered from other rows."""
         for ledger in (*other.newest.values(), *other.naming.values()):
             self._take(ledger)
-        for origin, last in other.lost.items():
-            self.lost[origin] = max(last, self.lost.get(origin, 0))
+        self.lost.join(other.lost)
         for place, origins in other.origins.items():
             self.origins.setdefault(place, set()).update(origins)
         self.unusable += other.unusable
@@ -96,9 +145,6 @@ class Spoken:
         known, naming = self.newest.get(run), self.naming.get(run)
         if known is None or _age(ledger) >= _age(known):
             self.newest[run] = ledger
-        for one in ledger.lost:
-            origin = (ledger.domain, ledger.cls, one.created)
-            self.lost[origin] = max(one.last, self.lost.get(origin, 0))
         if naming is None or _named(ledger) >= _named(naming):
             self.naming[run] = ledger
 

@@ -16,7 +16,7 @@ from hub_jobs.tables import Table, TableError, open_table, seen
 from hub_jobs.tables.places import Place
 from hub_jobs.transforms import accounts, discards
 from hub_jobs.transforms.accounts import Account, Arrived
-from hub_jobs.transforms.ledgers import Run, Spoken, remembered
+from hub_jobs.transforms.ledgers import Lost, Run, Spoken, remembered
 from hub_jobs.transforms.ranges import Range, size, text, union, without
 from hub_jobs.transforms.spaces import Seen, batch_space, source_space
 from hub_jobs.where.device import DeviceCounts, count_device, refused
@@ -131,7 +131,7 @@ class _Look:
     def found(self, device: str | None) -> Found:
         """All of it."""
         found = self._found
-        nothing = tally.Said({}, {}, {}, {}, {}, [])
+        nothing = tally.Said({}, {}, {}, {}, Lost(), [])
         counts = tally.tallied(self._tables, nothing, self._seen)
         there = {self._run(one) for one in self._messages if one.run is not None}
         for key in sorted(counts.runs.keys() | there | self._ledgers.keys() | self._remembered.keys()):

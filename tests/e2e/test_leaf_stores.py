@@ -151,6 +151,28 @@ async def test_a_store_that_was_put_back_gets_a_new_epoch_first(
         assert _epochs(one, "stream_put_back") == 1
 
 
+async def test_what_devices_published_to_a_store_that_an_older_one_replaced_is_named(
+    world: World, config: Config, tmp_path: Path
+) -> None:
+    one_shelf = await shelf(world.leaf)
+    async with agent(config) as one:
+        await one.submit(chunk("before"))
+        await copy_store(world.leaf, tmp_path / "copy")
+        await one.ready()
+        device = (await world.leaf.connect("device")).jetstream()
+        for number in range(20):
+            last = (await device.publish(f"tel.edge-1.{CLASS}.pump-1.flow", b"%d" % number)).seq
+        await until(lambda: one.state().acked[CLASS].last == last, "the agent has seen them")
+        await put_back(world.leaf, tmp_path / "copy")
+        await until(lambda: _epochs(one, "stream_put_back") == 1, "there is a new epoch")
+        await one.stop()
+    record = (await one_shelf.ledgers())[-1]
+    (lost,) = record.lost
+    assert (lost.created, lost.last) == (record.stream.created, last)
+    assert lost.kept is not None
+    assert last - 20 <= lost.kept < last
+
+
 async def test_a_position_is_the_newest_that_was_stored_whatever_store_and_state_remember(
     world: World, config: Config, tmp_path: Path
 ) -> None:

@@ -9,12 +9,23 @@ import pytest
 
 from agent import contract
 from agent.bookkeeping import Books
-from agent.contract import H_COUNT, H_MESSAGE_ID, H_RESENT, LostStream, Previous, Readings, new_run
+from agent.contract import (
+    H_COUNT,
+    H_MESSAGE_ID,
+    H_POSITION,
+    H_RESENT,
+    LostStream,
+    MessageId,
+    Previous,
+    Readings,
+    new_run,
+)
 from agent.discards.service import Discards
 from agent.jetstream import JetStream, StreamInfo
 from agent.ledger import ClassLedger
 from agent.metrics import Metrics
-from agent.state import VERSION, Acked, State, StateFile
+from agent.packing import Batch
+from agent.state import VERSION, Acked, Position, State, StateFile
 from agent.tail import StoredHeaders
 
 BEFORE, NOW = new_run(now_ns=10**18), new_run()
@@ -129,9 +140,72 @@ async def test_dead_letters_stored_after_the_state_was_saved_are_counted_as_such
     assert previous(books) == (11, Readings(accepted=140, stored=100, refused=20, dead=40))
 
 
+def batch(n: int, position: str | None = None) -> Batch:
+    """A batch of this run, which the stream has acknowledged."""
+    headers = {H_POSITION: position} if position is not None else {}
+    return Batch(
+        serial=n,
+        id=MessageId(NOW, "normal", n),
+        subject="",
+        headers=headers,
+        payload=b"",
+        entries=[],
+        input="file",
+        dead=False,
+        readings=5,
+        raw_bytes=0,
+        floor=0,
+        sealed=0.0,
+        first_sent=0.0,
+        last_sent=0.0,
+    )
+
+
+@pytest.mark.parametrize("created", [CREATED, OTHER])
+async def test_the_last_sequence_of_a_stream_is_remembered_in_whatever_order_it_acknowledges(
+    books: Books, created: str
+) -> None:
+    """That of another stream says nothing: the guard would take this one for an older store."""
+    before = KNOWN.seq if created == CREATED else 0
+    books.attach(
+        cast(JetStream, None), {"normal": StreamInfo("TEL_edge-1_normal", created, 0, 0, 0, 0, {}, [])}
+    )
+    for n, seq in ((1, 8), (3, 25), (2, 24)):
+        books._ledgers["normal"].store(n, 5)
+        books.acked(batch(n), seq)
+        now = books._state.current.acked["normal"]
+        assert (now.run, now.created, now.seq) == (NOW, created, max(seq, before))
+        before = now.seq
+
+
+async def test_a_position_is_remembered_with_the_sequence_of_its_batch(books: Books) -> None:
+    info = StreamInfo("TEL_edge-1_normal", CREATED, 0, 0, 0, 0, {}, [])
+    books.attach(cast(JetStream, None), {"normal": info})
+    books.acked(batch(1, "line 9"), 21)
+    assert books._state.current.positions == {"normal": {"file": Position("line 9", 21)}}
+
+
 async def test_every_record_tells_of_the_streams_whose_store_was_lost(books: Books) -> None:
     books._state.current.lose("normal", KNOWN)
     info = StreamInfo("TEL_edge-1_normal", OTHER, 0, 0, 0, 0, {}, [])
     books.attach(cast(JetStream, None), {"normal": info})
     record = books._ledgers["normal"].record(contract.StreamState(OTHER, 0, 0))
     assert record.lost == (LostStream(CREATED, 20),)
+
+
+async def test_a_stream_that_devices_fill_is_remembered_up_to_where_it_was_seen(books: Books) -> None:
+    state = books._state.current
+    state.acked["normal"] = KNOWN
+    books.seen("normal", _info(CREATED, 30))
+    assert state.acked["normal"] == KNOWN, "without a connection nobody knows whose stream that was"
+    books.attach(cast(JetStream, object()), {"normal": _info(CREATED, 30)})
+    books.seen("normal", _info(CREATED, 30))
+    books.seen("normal", _info(CREATED, 29))
+    books.seen("normal", _info(OTHER, 99))
+    assert (state.acked["normal"].seq, state.acked["normal"].last) == (20, 30)
+    state.lose("normal", state.acked["normal"], kept=25)
+    assert state.lost["normal"] == [LostStream(CREATED, 30, 25)]
+
+
+def _info(created: str, last: int) -> StreamInfo:
+    return StreamInfo("TEL_edge-1_normal", created, 1, last, last, 0, {}, [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
+from msgspec.structs import replace
 
 from agent.contract import Checkpoint, Readings, new_epoch, new_run
 from agent.link.guard import SENTENCES, NewEpoch, Remembered, Seen, Why, judge
@@ -46,6 +47,12 @@ CASES = [
         None,
     ),
     Case("others have published too", Remembered(EPOCH, acked(50), None), Seen(CREATED, 90, None), None),
+    Case(
+        "what devices had published is gone",
+        Remembered(EPOCH, replace(acked(50), top=90), None),
+        Seen(CREATED, 89, None),
+        NewEpoch(Why.PUT_BACK, 1),
+    ),
     Case("nothing was acknowledged yet", Remembered(EPOCH, None, None), Seen(CREATED, 0, None), None),
     Case(
         "the checkpoint was trimmed",
@@ -64,6 +71,12 @@ CASES = [
         Remembered(EPOCH, acked(50), CHECKPOINT),
         Seen(OTHER, 60, CHECKPOINT.message_id),
         NewEpoch(Why.RECREATED, 1),
+    ),
+    Case(
+        "an older store was put back that lacks one message",
+        Remembered(EPOCH, acked(50), None),
+        Seen(CREATED, 49, None),
+        NewEpoch(Why.PUT_BACK, 1),
     ),
     Case(
         "an older store was put back, which holds the checkpoint",

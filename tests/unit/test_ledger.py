@@ -43,9 +43,24 @@ def test_the_record_is_read_back_as_it_was() -> None:
     one = ledger()
     one.store(one.number(3), 3)
     one.previous = Previous(new_run(), 7, Readings(70, 70), closed=True)
-    one.lost = (LostStream("2026-11-20T06:00:00Z", 40),)
+    one.lost = (LostStream("2026-11-20T06:00:00Z", 40), LostStream("2026-11-21T06:00:00Z", 9, kept=0))
     record = one.record(STREAM, final=True)
     assert parse_ledger(record.encode()) == record
+    assert (record.previous, record.lost, record.final) == (one.previous, one.lost, True)
+
+
+def test_what_was_discarded_and_what_was_refused_after_acceptance_is_named() -> None:
+    one = ledger()
+    one.accept(3)
+    one.refuse(one.number(7), 10, "stream_full after acceptance", late=3)
+    for batches, gone in (((), ()), (((1, 2, 20, "stream_full"),), ((4, 6, 1, "stream_full"),))):
+        one.discard(batches, 10 * len(batches), gone)
+    record = one.record(STREAM)
+    assert (record.discarded, record.gone) == (
+        ((1, 2, 20, "stream_full"),),
+        ((4, 6, 1, "stream_full"),),
+    )
+    assert record.readings == Readings(accepted=10, refused=10, refused_late=3, discarded=10)
 
 
 def test_a_record_is_bounded_and_gives_up_the_oldest_refused_ranges_first() -> None:

@@ -12,12 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.contract import Correction
 from hub_jobs.tables.schemas import BRONZE, QUARANTINE, READINGS
 from hub_jobs.transforms import balance, counted
 from hub_jobs.transforms.counted import Counted, Share
-from tests.unit.hub_jobs.rows import RUN, batch_row, direct_row
+from hub_jobs.transforms.messages import Reason
+from tests.unit.hub_jobs.rows import RUN, batch_row, correction_row, dead_row, direct_row
 
-OFFSETS = {("TELEMETRY_0", "2026-11-21T00:00:00Z"): 100}
+MADE, LATER = "2026-11-21T00:00:00Z", "later"
+OFFSETS = {("TELEMETRY_0", MADE): 100, ("TELEMETRY_0", LATER): 40}
 ALL = Share()
 
 
@@ -53,7 +56,7 @@ def _held(n: int, count: int) -> dict[str, Any]:
 
 
 def _bad_line(n: int, line: int | None) -> dict[str, Any]:
-    place = {"stream": "TELEMETRY_0", "created": "2026-11-21T00:00:00Z", "seq": n}
+    place = {"stream": "TELEMETRY_0", "created": MADE, "seq": n}
     batch = {"domain": "edge-1", "class": "normal", "run": RUN, "n": n}
     return {**place, **batch, "line": line, "reason": "bad line"}
 
@@ -98,6 +101,63 @@ def test_a_batch_in_quarantine_as_a_whole_is_complete_without_a_reading() -> Non
     found = balance.batches(_bronze([_held(1, 4)]), _readings([]), _quarantine([_bad_line(1, None)]))
 
     assert (found.complete.tolist(), found.quarantined.tolist()) == ([True], [4])
+
+
+def test_a_batch_in_quarantine_as_a_whole_of_which_a_reading_is_there_too_is_doubled() -> None:
+    found = balance.batches(_bronze([_held(1, 4)]), _readings([(1, 0)]), _quarantine([_bad_line(1, None)]))
+
+    assert found.complete.tolist() == [False]
+
+
+def test_what_is_lost_behind_a_repeat_counts_before_anybody_looks_at_the_places() -> None:
+    found = balance.batches(_bronze([_held(1, 3)]), _readings([(1, 0), (1, 0), (1, 2)]), _quarantine())
+
+    assert (found.missing.tolist(), found.doubled.tolist()) == ([1], [1])
+
+
+def test_refined_is_what_stands_up_to_the_last_sequence_of_its_own_incarnation() -> None:
+    places = [(1, MADE, 100), (2, MADE, 101), (3, LATER, 40), (4, LATER, 41), (5, "neither", 1)]
+    rows = [_held(n, 2) | {"created": created, "seq": seq} for n, created, seq in places]
+    found = balance.batches(_bronze(rows), _readings([]), _quarantine())
+
+    assert found.n[found.refined].tolist() == [1, 3]
+    lines = [_bad_line(n, 0) | {"created": created, "seq": seq} for n, created, seq in places]
+    named = balance.batches(_bronze(rows), _readings([]), _quarantine(lines))
+    assert named.n[named.quarantined > 0].tolist() == [1, 3]
+
+
+def test_a_batch_with_other_content_under_a_known_number_is_no_part_of_it() -> None:
+    rows = [_held(1, 3), _held(1, 5) | {"seq": 2}, _held(2, 4) | {"seq": 2, "created": LATER}]
+    clash = _bad_line(1, None) | {"seq": 2, "reason": str(Reason.OTHER_CONTENT)}
+    found = balance.batches(_bronze(rows), _readings([(1, at) for at in range(3)]), _quarantine([clash]))
+
+    assert (found.n.tolist(), found.count.tolist()) == ([1, 2], [3, 4]), "the other at 2 is of another stream"
+    assert found.complete.tolist() == [True, False]
+
+
+def test_batches_of_one_number_in_two_classes_of_a_run_are_two() -> None:
+    classes = ("critical", "normal")
+    rows = [
+        {"domain": "edge-1", "class": cls, "run": RUN, "n": 1, "index": at}
+        for cls in classes
+        for at in (0, 1)
+    ]
+    found = balance.batches(
+        _bronze([_held(1, 2) | {"class": cls} for cls in classes]),
+        counted.merged("readings", [counted.readings(_texts(pa.Table.from_pylist(rows, READINGS)), ALL)]),
+        _quarantine(),
+    )
+
+    assert (found.n.tolist(), found.complete.tolist()) == ([1, 1], [True, True])
+
+
+def test_what_an_agent_says_itself_is_no_message_and_dead_letters_are_no_readings() -> None:
+    correction = correction_row(Correction("edge-1", "boot", 0, 1, 0, 1), source_seq=9)
+    rows = _bronze([dead_row(b"", 1, 4), _held(2, 3), correction])
+
+    found = balance.batches(rows, _readings([]), _quarantine())
+    assert (found.counts["dead"].tolist(), found.counts["in_bronze"].tolist()) == ([4, 0], [0, 3])
+    assert balance.messages(rows, _readings([]), _quarantine()).seq.tolist() == []
 
 
 def test_the_shares_of_a_table_add_up_to_all_of_it() -> None:

@@ -114,6 +114,14 @@ def test_a_number_whose_first_copy_is_gone_from_bronze_is_a_repeat_and_counted()
     assert bronze.unverified == 1
 
 
+def test_a_batch_on_a_sequence_that_is_used_again_is_known_by_its_own_number_alone() -> None:
+    bronze = _Bronze(forgets=True)
+    bronze.refine([_direct(1, 7)])
+
+    assert bronze.refine([_batch(2, 1, source_seq=7)]) == (set(), set())
+    assert bronze.unverified == 0
+
+
 @given(
     st.lists(st.tuples(st.integers(1, 6), st.sampled_from([b"a", b"b"]), st.booleans()), max_size=30),
     st.integers(1, 10),

@@ -13,7 +13,8 @@ from hub_jobs.incarnations import Incarnation
 from hub_jobs.source.wire import Limits, StreamInfo
 from hub_jobs.tables import ensure_table, seen
 from hub_jobs.transforms.discards import Named, Origin
-from hub_jobs.transforms.sequences import Gap, Why, limits_say
+from hub_jobs.transforms.ledgers import Lost, Source
+from hub_jobs.transforms.sequences import Gap, Neighbours, Why, limits_say, of_source
 from tests.spark.lakes import add_bronze
 from tests.unit.hub_jobs.rows import direct_row
 
@@ -26,9 +27,15 @@ def _stream(limits: Limits, created: str = MADE) -> StreamInfo:
     return StreamInfo("TELEMETRY_0", created, 1, 9, 9, 0, 900, limits=limits)
 
 
-def _lake(where: Path, hub: Sequence[int], source: Sequence[int], note: Why | None = None) -> None:
+def _lake(
+    where: Path,
+    hub: Sequence[int],
+    source: Sequence[int],
+    note: Why | None = None,
+    created: str = MADE,
+) -> None:
     """Bronze of which only these hub sequences are there, with these sequences of one source."""
-    rows = [direct_row(b"1", source_seq=at) for at in source]
+    rows = [direct_row(b"1", source_seq=at, created=created) for at in source]
     numbered = [{**one, "seq": seq} for one, seq in zip(rows, hub, strict=True)]
     add_bronze(where, numbered, numbered=True)
     if note is not None:
@@ -44,13 +51,13 @@ def _gaps(
     where: Path,
     gone: dict[Origin, list[Named]] | None = None,
     hub: dict[str, StreamInfo] | None = None,
-    lost: dict[Origin, int] | None = None,
-    known: bool = True,
+    lost: Lost | None = None,
+    origins: dict[Source, set[Origin]] | None = None,
 ) -> list[tuple[str, Sequence[tuple[int, int]], Why, bool]]:
     bronze = ensure_table(where, "bronze")
     held = seen.load(where, bronze, incarnations.all_of(bronze))
-    origins = {SOURCE: {ORIGIN}} if known else {}
-    found = sequences.gaps(bronze, held, gone or {}, origins, lost or {}, hub or {})
+    origins = {SOURCE: {ORIGIN}} if origins is None else origins
+    found = sequences.gaps(bronze, held, gone or {}, origins, lost or Lost(), hub or {})
     return [(gap.kind, gap.ranges, gap.why, gap.lost) for gap in found]
 
 
@@ -79,12 +86,79 @@ def test_without_a_note_the_stream_as_it_is_now_tells_if_it_is_still_the_same(tm
         assert [one[2] for one in found] == [why, why]
 
 
+def test_a_stream_that_was_put_back_is_still_the_same_to_its_limits(tmp_path: Path) -> None:
+    _lake(tmp_path, hub=[1, 4, 5], source=[1, 4, 5], created=f"{MADE}~1")
+    found = _gaps(tmp_path, hub={"TELEMETRY_0": _stream(Limits(max_age_ns=1))})
+
+    assert [one[2] for one in found] == [Why.EXPIRED, Why.EXPIRED]
+
+
+def test_what_was_noted_of_several_holes_counts_for_each(tmp_path: Path) -> None:
+    _lake(tmp_path, hub=[1, 3, 4], source=[1, 3, 4], note=Why.EXPIRED)
+    more = [direct_row(b"1", source_seq=at, created=MADE) | {"seq": at} for at in (6, 7)]
+    add_bronze(tmp_path, more, numbered=True)
+    notes = {
+        sequences.GAPS_NOTE: json.dumps([[5, 5]]),
+        sequences.WHY_NOTE: json.dumps(["TELEMETRY_0", MADE, Why.LIMIT]),
+    }
+    ensure_table(tmp_path, "bronze").commit([], {Incarnation("TELEMETRY_0", MADE).ingested: 7}, notes)
+
+    hub = {why: ranges for kind, ranges, why, _ in _gaps(tmp_path) if kind == "hub"}
+    assert hub == {Why.EXPIRED: [(2, 2)], Why.LIMIT: [(5, 5)]}
+
+
+def test_a_message_that_the_hub_held_twice_stood_where_it_came_first(tmp_path: Path) -> None:
+    _lake(tmp_path, hub=[1, 4, 6], source=[1, 4, 1], note=Why.EXPIRED)
+
+    assert _gaps(tmp_path)[-1] == ("source", [(2, 3)], Why.EXPIRED, True)
+
+
+@pytest.mark.parametrize(
+    ("holes", "beside", "why"),
+    [
+        ([((3, 4), Why.EXPIRED)], (2, 9), Why.EXPIRED),
+        ([((3, 4), Why.EXPIRED)], (9, 2), Why.EXPIRED),
+        ([((3, 3), Why.EXPIRED), ((5, 5), Why.LIMIT)], (2, 9), Why.UNKNOWN),
+        ([((3, 4), Why.EXPIRED)], (5, 9), Why.NOT_SOURCED),
+    ],
+)
+def test_a_hole_of_a_source_has_the_one_reason_of_what_went_between_its_neighbours(
+    holes: list[tuple[tuple[int, int], Why]], beside: tuple[int, int], why: Why
+) -> None:
+    """Which of the two the hub held first is another matter: after a repair both came again."""
+    history = ("TELEMETRY_0", MADE)
+    neighbours = Neighbours({history: beside[0]}, {history: beside[1]})
+
+    assert of_source("source", (6, 7), neighbours, {history: holes}).why is why
+
+
+def test_holes_beyond_those_that_are_looked_at_are_named_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sequences, "_LOOKED_AT", 1)
+    _lake(tmp_path, hub=[1, 2, 3, 4], source=[1, 3, 5, 7])
+
+    assert _gaps(tmp_path) == [
+        ("source", [(2, 2)], Why.NOT_SOURCED, True),
+        ("source", [(4, 4), (6, 6)], Why.UNKNOWN, True),
+    ]
+
+
 def test_a_hole_larger_than_what_went_at_the_hub_is_not_explained_by_it(tmp_path: Path) -> None:
     _lake(tmp_path, hub=[1, 3, 4], source=[1, 4, 5], note=Why.EXPIRED)
 
     assert _gaps(tmp_path) == [
         ("hub", [(2, 2)], Why.EXPIRED, True),
         ("source", [(2, 3)], Why.UNKNOWN, True),
+    ]
+
+
+def test_what_went_elsewhere_at_the_hub_explains_nothing_of_a_source(tmp_path: Path) -> None:
+    _lake(tmp_path, hub=[1, 4, 5, 6], source=[1, 2, 3, 6], note=Why.EXPIRED)
+
+    assert _gaps(tmp_path) == [
+        ("hub", [(2, 3)], Why.EXPIRED, True),
+        ("source", [(4, 5)], Why.NOT_SOURCED, True),
     ]
 
 
@@ -124,8 +198,15 @@ def test_a_gap_is_said_in_one_sentence() -> None:
 def test_the_end_of_a_stream_whose_store_was_lost_is_named(tmp_path: Path) -> None:
     _lake(tmp_path, hub=[1, 2], source=[1, 2])
 
-    assert _gaps(tmp_path, lost={ORIGIN: 5}) == [("source", [(3, 5)], Why.STORE_LOST, True)]
-    assert _gaps(tmp_path, lost={ORIGIN: 2}) == []
+    assert _gaps(tmp_path, lost=Lost({ORIGIN: 5})) == [("source", [(3, 5)], Why.STORE_LOST, True)]
+    assert _gaps(tmp_path, lost=Lost({ORIGIN: 3})) == [("source", [(3, 3)], Why.STORE_LOST, True)]
+    assert _gaps(tmp_path, lost=Lost({ORIGIN: 2})) == []
+
+
+def test_the_end_of_a_lost_stream_is_what_stands_behind_the_last_that_came(tmp_path: Path) -> None:
+    _lake(tmp_path, hub=[1, 2, 3], source=[1, 3, 4])
+
+    assert _gaps(tmp_path, lost=Lost({ORIGIN: 5}))[-1] == ("source", [(5, 5)], Why.STORE_LOST, True)
 
 
 def test_a_source_that_took_from_a_stream_nobody_named_may_have_taken_from_the_lost_one(
@@ -133,11 +214,69 @@ def test_a_source_that_took_from_a_stream_nobody_named_may_have_taken_from_the_l
 ) -> None:
     _lake(tmp_path, hub=[1, 2], source=[1, 2])
 
-    assert _gaps(tmp_path, lost={ORIGIN: 5}, known=False) == [("source", [(3, 5)], Why.STORE_LOST, True)]
+    assert _gaps(tmp_path, lost=Lost({ORIGIN: 5}), origins={}) == [("source", [(3, 5)], Why.STORE_LOST, True)]
 
 
 def test_a_stream_of_which_nothing_ever_came_may_be_older_than_the_lake(tmp_path: Path) -> None:
     _lake(tmp_path, hub=[1, 2], source=[1, 2])
     older = ("edge-1", "normal", "older")
 
-    assert _gaps(tmp_path, lost={older: 5}) == [("source", [(1, 5)], Why.STORE_LOST, False)]
+    assert _gaps(tmp_path, lost=Lost({older: 5})) == [("source", [(1, 5)], Why.STORE_LOST, False)]
+
+
+def _arrivals(where: Path, *rows: tuple[int, bytes, int]) -> None:
+    """Bronze of one source: of each message its sequence there, its payload, and when it arrived."""
+    made = [direct_row(payload, source_seq=seq, arrived=at) for seq, payload, at in rows]
+    add_bronze(where, [{**one, "seq": seq} for seq, one in enumerate(made, 1)], numbered=True)
+
+
+def _ends(*ends: tuple[int, int, int, int]) -> Lost:
+    """Stores that were replaced: what the older one held, what the newer had held, and where the first record
+    stands that knows of it: when it arrived, and its sequence."""
+    return Lost(tails={(ORIGIN, kept, last): {SOURCE: (at, seq)} for kept, last, at, seq in ends})
+
+
+@pytest.mark.parametrize(
+    ("before", "gone"),
+    [(3, [(4, 9)]), (5, [(6, 9)]), (9, [])],
+    ids=["the older store held all that the hub did", "the hub held more", "the hub held all"],
+)
+def test_what_stood_only_in_a_store_that_an_older_one_replaced_is_named(
+    tmp_path: Path, before: int, gone: list[tuple[int, int]]
+) -> None:
+    old = [(seq, b"old %d" % seq, seq) for seq in range(1, before + 1)]
+    new = [(seq, b"new %d" % seq, 100 + seq) for seq in range(4, 13)]
+    _arrivals(tmp_path, *old, *new)
+
+    expected = [("source", gone, Why.STORE_LOST, True)] if gone else []
+    for record in (4, 6, 9, 12):
+        assert _gaps(tmp_path, lost=_ends((3, 9, 100 + record, record))) == expected, record
+
+
+def test_what_the_new_store_has_not_sent_yet_does_not_stand_for_the_old(tmp_path: Path) -> None:
+    _arrivals(tmp_path, *((seq, b"old", 1) for seq in (1, 2, 3, 4, 7, 8)), (4, b"new", 9), (5, b"new", 9))
+
+    assert _gaps(tmp_path, lost=_ends((3, 9, 9, 5)))[-1] == (
+        "source",
+        [(5, 6), (9, 9)],
+        Why.STORE_LOST,
+        True,
+    )
+
+
+def test_of_two_stores_that_were_replaced_one_after_the_other_each_has_its_own_end(tmp_path: Path) -> None:
+    first = [(seq, b"first %d" % seq, seq) for seq in range(1, 8)]
+    second = [(seq, b"second %d" % seq, 100 + seq) for seq in range(4, 7)]
+    third = [(seq, b"third %d" % seq, 200 + seq) for seq in range(5, 10)]
+    _arrivals(tmp_path, *first, *second, *third)
+
+    lost = _ends((3, 8, 104, 4), (4, 7, 205, 5))
+    assert _gaps(tmp_path, lost=lost) == [("source", [(7, 8)], Why.STORE_LOST, True)]
+
+
+def test_an_end_that_is_older_than_the_lake_is_no_loss_of_its_own(tmp_path: Path) -> None:
+    _arrivals(tmp_path, *((seq, b"new %d" % seq, seq) for seq in range(20, 24)))
+
+    found = _gaps(tmp_path, lost=_ends((3, 9, 20, 20)))
+    assert ("source", [(4, 9)], Why.STORE_LOST, False) in found
+    assert not any(lost for _, _, _, lost in found)

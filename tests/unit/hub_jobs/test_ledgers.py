@@ -1,0 +1,126 @@
+"""Which of the records of a run count, in whatever order and pieces they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.contract import Ledger, LostStream, Previous, Readings, StreamState
+from hub_jobs.transforms.ledgers import Spoken, remembered
+from tests.unit.hub_jobs.rows import OTHER_RUN, RUN
+
+KEY = ("edge-1", "normal", RUN)
+BEGUN = Ledger("edge-1", "normal", RUN, 0, (), Readings(), StreamState("made", 1, 1))
+BUSY = replace(BEGUN, n=4, stored=((1, 3),), readings=Readings(accepted=40, stored=30))
+HEARD = replace(BUSY, stored=((1, 4),), readings=Readings(accepted=40, stored=40))
+"""The same after an acknowledgement: no number was given out since."""
+NAMING = replace(
+    HEARD,
+    readings=Readings(accepted=40, stored=40, discarded=10),
+    discarded=((2, 2, 10, "stream_full"),),
+    gone=((2, 3, 1, "stream_full"),),
+    lost=(LostStream("older", 9),),
+)
+CLOSED = replace(
+    HEARD, n=6, stored=((1, 6),), readings=Readings(accepted=60, stored=60), lost=(LostStream("older", 7),)
+)
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+RECORDS = (BEGUN, BUSY, HEARD, NAMING, replace(CLOSED, final=True))
+
+
+def row(record: Ledger, seq: int = 1, **given: Any) -> dict[str, Any]:
+    """A record as it stands in bronze; each came from a stream of its own."""
+    return {
+        "payload": record.encode(),
+        "domain": record.domain,
+        "class": record.cls,
+        "stream": "TELEMETRY_0",
+        "seq": seq,
+        "source_stream": "TEL_edge-1_normal",
+        "source_identity": f"made {record.stream.created}",
+        "source_seq": seq,
+        "arrived": NOON + timedelta(seconds=seq),
+        **given,
+    }
+
+
+def spoken(*parts: Sequence[Ledger]) -> Spoken:
+    """What was gathered from rows in so many pieces."""
+    whole = Spoken()
+    for records in parts:
+        part = Spoken()
+        for record in records:
+            part.hear(row(record))
+        whole.join(part)
+    assert not whole.unusable
+    return whole
+
+
+@given(st.permutations(RECORDS), st.integers(0, len(RECORDS)))
+def test_the_newest_record_and_the_one_that_names_most_count_in_any_order(
+    records: list[Ledger], cut: int
+) -> None:
+    found = spoken(records[:cut], records[cut:])
+
+    (ledger,) = found.ledgers().values()
+    assert (ledger.n, ledger.stored, ledger.final) == (6, ((1, 6),), True)
+    assert ledger.readings == Readings(accepted=60, stored=60, discarded=10)
+    assert ledger.discarded == NAMING.discarded
+    assert found.gone() == {("edge-1", "normal", "made"): list(NAMING.gone)}
+    assert found.lost.streams == {("edge-1", "normal", "older"): 9}
+
+
+@given(st.permutations(RECORDS[:3]))
+def test_of_two_records_at_one_number_the_one_that_heard_more_counts(records: list[Ledger]) -> None:
+    assert spoken(records).ledgers() == {KEY: HEARD}
+
+
+@given(st.lists(st.sampled_from(["made", "later"]), min_size=2, max_size=4), st.integers(0, 4))
+def test_all_the_streams_that_a_source_took_from_are_known(made: list[str], cut: int) -> None:
+    place = ("TEL_edge-1_normal", "abc")
+    parts = [Spoken(), Spoken()]
+    for at, created in enumerate(made):
+        record = replace(BEGUN, stream=StreamState(created, 1, 1))
+        parts[at >= cut].hear(row(record, source_identity="abc"))
+    parts[0].join(parts[1])
+
+    assert parts[0].origins == {place: {("edge-1", "normal", created) for created in made}}
+
+
+@given(st.permutations(range(1, 6)), st.integers(0, 5))
+def test_the_first_record_that_knows_of_a_replaced_store_is_found(seqs: list[int], cut: int) -> None:
+    parts = [Spoken(), Spoken()]
+    for at, seq in enumerate(seqs):
+        lost = (LostStream("made", 9, kept=4),) if seq > 2 else ()
+        parts[at >= cut].hear(row(replace(BEGUN, lost=lost), seq))
+    parts[0].join(parts[1])
+
+    place = int((NOON + timedelta(seconds=3)).timestamp()) * 1_000_000, 3
+    source = ("TEL_edge-1_normal", "made made")
+    assert parts[0].lost.tails == {(("edge-1", "normal", "made"), 4, 9): {source: place}}
+    assert parts[0].lost.streams == {}
+
+
+def test_a_record_that_speaks_for_another_domain_or_class_is_not_heard() -> None:
+    found = Spoken()
+    for seq, changed in enumerate(({"domain": "edge-2"}, {"class": "critical"}), 1):
+        found.hear(row(HEARD, seq, **changed))
+
+    assert (found.newest, found.origins) == ({}, {})
+    assert [one.seq for one in found.unusable] == [1, 2]
+    assert all("it speaks for edge-1, class normal" in one.fault for one in found.unusable)
+
+
+@given(st.permutations([3, 5, 4]))
+def test_what_is_remembered_of_a_run_is_the_most_that_a_later_one_says(numbers: list[int]) -> None:
+    said = [Previous(OTHER_RUN, n, Readings(stored=10 * n), closed=False) for n in numbers]
+    ledgers = [replace(BEGUN, n=at, previous=one) for at, one in enumerate(said)]
+
+    assert remembered([BEGUN, *ledgers]) == {
+        ("edge-1", "normal", OTHER_RUN): Previous(OTHER_RUN, 5, Readings(stored=50), closed=False)
+    }
