@@ -119,12 +119,17 @@ async def connected(
     try:
         yield link
     finally:
-        try:
-            with contextlib.suppress(*EXPECTED):
-                async with asyncio.timeout(_CLOSE_SECONDS):
-                    await nc.close()
-        finally:
-            abort(nc)
+        await end(nc)
+
+
+async def end(nc: Client) -> None:
+    """Close a connection, whatever its server does meanwhile."""
+    try:
+        with contextlib.suppress(*EXPECTED):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await nc.close()
+    finally:
+        abort(nc)
 
 
 def abort(nc: Client) -> None:

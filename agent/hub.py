@@ -14,7 +14,7 @@ from nats.errors import Error as NatsError
 
 from agent import contract, logs
 from agent.config import Config
-from agent.connection import CancellableClient, abort
+from agent.connection import CancellableClient, abort, end
 from agent.link.declared.service import declared_links
 from agent.metrics import Metrics
 from agent.registrar.service import Registrar
@@ -58,7 +58,7 @@ class Hub:
             await self._serve(self._registrar, stopping)
         finally:
             for client in clients:
-                await client.close()
+                await end(client)
 
     async def _serve(self, registrar: Registrar, stopping: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as group:
@@ -116,7 +116,7 @@ class Hub:
                 try:
                     self._health.admit(str(client._server_info["version"]))
                 except ServerError:
-                    await client.close()
+                    await end(client)
                     raise
                 await self._connected()
                 return client

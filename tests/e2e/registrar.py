@@ -14,6 +14,7 @@ from nats.aio.client import Client
 
 from agent.config import Config, LeafMember, Size
 from agent.config import Registrar as RegistrarConfig
+from agent.connection import end
 from agent.contract import (
     H_MESSAGE_ID,
     H_SOURCE,
@@ -194,8 +195,8 @@ class HubHand:
             stopping.set()
             async with asyncio.timeout(30):
                 await task
-            await nc.close()
-            await system.close()
+            await end(nc)
+            await end(system)
 
     async def aggregate(self) -> StreamInfo:
         """The aggregate now."""
