@@ -113,7 +113,7 @@ def _audit(lake: Place, at: datetime, there: Hub | None) -> report.Report:
         for key, one in sorted(found.runs.items())
     ]
     if moving is not None:
-        rows = [_announced(one, moving, said) for one in rows]
+        rows = [_announced(one, moving, said, held) for one in rows]
     gaps = sequences.gaps(bronze, held, said.gone, said.origins, said.lost, there.streams if there else {})
     accounted = rows + _devices(tables, said, held, found.classes)
     notes = said.unreadable + found.unnamed + (there.faults if there else [])
@@ -121,17 +121,22 @@ def _audit(lake: Place, at: datetime, there: Hub | None) -> report.Report:
     return report.Report(at, accounted, gaps, notes, by_hour, moving)
 
 
-def _announced(account: Account, moving: Sequence[OnTheWay], said: Said) -> Account:
+def _announced(account: Account, moving: Sequence[OnTheWay], said: Said, held: Seen) -> Account:
     """An account with what its leaf announced of it, if it did."""
     run = account.run or ""
+    key = (account.domain or "", account.cls or "", run)
     for one in moving:
         if (one.domain, one.cls) == (account.domain, account.cls):
             heard = max((key[2] for key in said.ledgers if key[:2] == (one.domain, one.cls)), default="")
             if run < heard:  # in the leaf's stream all of it stands before a record that came
                 return replace(account, on_the_way=0)
             own = one.ledger is not None and one.ledger.run == run
+            untold = accounts.unheard(said.ledgers.get(key), held.ranges(batch_space(*key)))
             return with_announced(
-                account, one.ledger.readings if own and one.ledger else None, flows=bool(one.messages)
+                account,
+                one.ledger.readings if own and one.ledger else None,
+                flows=bool(one.messages),
+                unheard=bool(one.stayed and untold),
             )
     return account
 

@@ -99,9 +99,10 @@ def of_run(
     return replace(account, findings=account.findings + findings)
 
 
-def with_announced(account: Account, said: Readings | None, *, flows: bool) -> Account:
+def with_announced(account: Account, said: Readings | None, *, flows: bool, unheard: bool = False) -> Account:
     """The account of a run of which its leaf announced these counts last, None for a run before that one,
-    while something of its stream still flows to bronze or nothing does."""
+    while something of its stream still flows to bronze or nothing does. With `unheard` batches, which no link
+    will bring, it is not known how much of the rest is on its way."""
     if said is None or not flows:
         return replace(account, on_the_way=None if flows else 0)
     settled = account.in_bronze + account.discarded + account.missing
@@ -116,8 +117,19 @@ def with_announced(account: Account, said: Readings | None, *, flows: bool) -> A
         accepted=accepted,
         stored=stored,
         open_tail=tail,
-        on_the_way=max(stored - settled, 0),
+        on_the_way=None if unheard else max(stored - settled, 0),
     )
+
+
+def unheard(ledger: Ledger | None, arrived: Sequence[Range]) -> list[Range]:
+    """The numbers of batches below the highest that came which did not come, and of which no record of the
+    run tells yet."""
+    known = union(arrived)
+    told: list[Range] = []
+    if ledger is not None:
+        refused = ((first, last) for first, last, _ in ledger.refused)
+        told = union(ledger.stored, refused, ((first, last) for first, last, _, _ in ledger.discarded))
+    return without(without([(1, known[-1][1])], known), told) if known else []
 
 
 def never_came_of(ledger: Ledger | None, previous: Previous | None, arrived: Sequence[Range]) -> list[Range]:

@@ -45,7 +45,7 @@ class OnTheWay:
         if self.stayed:
             found.append(
                 f"{name}: the leaf still has sequences {text(self.stayed)}, which never came and which no "
-                "link will bring by itself"
+                "link will bring by itself; `petiole resend` there brings back batches"
             )
         return found
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from agent.contract import Ledger, Previous, Readings, StreamState
-from hub_jobs.transforms.accounts import Account, Arrived, of_direct, of_run
+from hub_jobs.transforms.accounts import Account, Arrived, of_direct, of_run, unheard
 from hub_jobs.transforms.discards import gone, merged
 from hub_jobs.transforms.ranges import Range
-from tests.unit.hub_jobs.rows import RUN
+from tests.unit.hub_jobs.rows import OTHER_RUN, RUN
 
 
 def _ledger(n: int, stored: tuple[Range, ...], readings: Readings, **given: object) -> Ledger:
@@ -218,6 +218,38 @@ def test_a_later_run_names_what_was_discarded_of_one_that_had_ended() -> None:
     assert (alone.discarded, alone.missing, alone.lost) == (20, 0, False)
 
 
+def test_two_records_of_a_run_say_together_the_most_that_either_does() -> None:
+    before = Previous(OTHER_RUN, 4, Readings(accepted=40, stored=40), closed=True)
+    newest = _ledger(5, ((1, 5),), Readings(accepted=50, stored=50), previous=before)
+    named = ((2, 2, 10, "stream_full"),)
+    naming = _ledger(4, ((1, 4),), Readings(accepted=40, stored=40, discarded=10), discarded=named)
+
+    one = merged(newest, naming)
+
+    assert (one.n, one.stored, one.previous, one.discarded) == (5, ((1, 5),), before, named)
+    assert one.readings == Readings(accepted=50, stored=50, discarded=10)
+    other = merged(naming, replace(newest, stored=((5, 7),), n=7))
+    assert (other.n, other.stored, other.previous) == (7, ((1, 7),), before)
+
+
+def test_what_is_refused_is_no_open_tail_and_a_run_that_was_closed_has_none() -> None:
+    said = Readings(accepted=60, stored=40, refused=15)
+    open_one = _ledger(3, ((1, 2),), said, refused=((3, 3, "stream_full"),))
+    closed = Previous(RUN, 2, said, closed=True)
+
+    assert _account(open_one, None, _arrived([(1, 2)], 40)).open_tail == 5
+    assert _account(open_one, closed, _arrived([(1, 2)], 40)).open_tail is None
+
+
+def test_what_is_gone_in_part_of_two_ranges_is_in_both() -> None:
+    first = replace(_ledger(1, (), Readings()), gone=((1, 5, 2, "stream_full"),))
+    second = replace(first, gone=((1, 4, 1, "stream_full"), (3, 9, 4, "stream_full")))
+
+    assert gone([first, second]) == {
+        ("edge-1", "normal", "now"): [(1, 5, 2, "stream_full"), (3, 9, 4, "stream_full")]
+    }
+
+
 def test_of_what_runs_say_is_gone_the_widest_counts_once_for_each_stream() -> None:
     early = replace(_ledger(1, (), Readings()), gone=((5, 9, 2, "stream_full"), (20, 21, 0, "purged")))
     late = replace(early, gone=((1, 12, 3, "stream_full"), (20, 25, 1, "purged")))
@@ -273,3 +305,11 @@ def test_what_was_accepted_and_could_not_be_stored_is_named() -> None:
     assert "12 readings were acknowledged as accepted and could not be stored" in finding
     assert finding.endswith("batches 4-4 (stream_full after acceptance)")
     assert account.open_tail == 0 or account.open_tail is None
+
+
+def test_unheard_are_the_batches_before_the_last_that_came_of_which_no_record_tells() -> None:
+    told = _ledger(8, ((1, 4),), Readings(accepted=9, stored=8), refused=((8, 8, "full"),))
+
+    assert unheard(told, [(1, 2), (9, 12)]) == [(5, 7)]
+    assert unheard(None, [(3, 3)]) == [(1, 2)]
+    assert unheard(None, []) == []

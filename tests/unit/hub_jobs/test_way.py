@@ -58,3 +58,27 @@ def test_the_readings_on_their_way_are_what_is_nowhere_else(
     if due:
         assert (found.accepted, found.stored, found.open_tail) == (95, 90, 5)
         assert found.stored == found.in_bronze + found.missing + found.discarded + due
+
+
+def test_what_a_leaf_announced_is_no_more_than_the_least_that_is_known() -> None:
+    """An announcement may be older than a ledger record that came, and of a run that has ended it is."""
+    account = Account("edge-1", "normal", RUN, 100, 95, 95, 0, 95, 0, 0, 0, 0, 0, 5)
+
+    found = with_announced(account, SAID.readings, flows=True)
+
+    assert (found.accepted, found.stored, found.open_tail, found.on_the_way) == (100, 95, 5, 0)
+
+
+def test_what_was_refused_or_dead_is_not_in_the_open_tail() -> None:
+    account = Account("edge-1", "normal", RUN, 60, 50, 50, 0, 50, 0, 0, 0, 0, 0, 10)
+    said = Readings(accepted=95, stored=80, refused=7, dead=4)
+
+    assert with_announced(account, said, flows=True).open_tail == 4
+
+
+def test_with_batches_that_no_link_will_bring_it_is_not_known_how_much_is_on_its_way() -> None:
+    account = Account("edge-1", "normal", RUN, 60, 60, 50, 0, 50, 0, 4, 0, 6, 0, 0)
+
+    found = with_announced(account, SAID.readings, flows=True, unheard=True)
+
+    assert (found.stored, found.on_the_way) == (90, None)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from hypothesis import strategies as st
@@ -192,6 +193,8 @@ class Audit(RuleBasedStateMachine):
             "seq": 1,
             "source_stream": "TEL_edge-1_normal",
             "source_identity": "abc",
+            "source_seq": 1,
+            "arrived": datetime(2026, 11, 21, tzinfo=UTC),
         }
 
     def teardown(self) -> None:
