@@ -90,7 +90,7 @@ def files(table: Table) -> pa.Table:
 def file_paths(table: Table, where: Sequence[Condition] = ()) -> list[Place]:
     """The files that may hold a row that fulfils `where`, in the order of their names."""
     found = files(table)
-    if where:
+    if where and found.num_rows:  # the statistics of no files have no types
         found = found.filter(reduce(pc.and_, (_may_hold(found, one) for one in where)))
     return [table.path / path for path in sorted(found["path"].to_pylist())]
 
