@@ -57,6 +57,11 @@ def test_partitions_cover_each_range_once_in_order(whole: list[Range], least: in
     assert len(parts) >= min(least, total)
 
 
+def test_a_range_of_one_record_is_a_partition() -> None:
+    one = Range("S", MADE, 7, 7)
+    assert split([one]) == [one]
+
+
 def test_sizes_of_one_range_differ_by_one_at_most() -> None:
     sizes = {part.size for part in split([Range("S", MADE, 1, 1003)], 7)}
     assert max(sizes) - min(sizes) <= 1
@@ -90,6 +95,7 @@ def test_an_empty_stream_gives_nothing_to_read(empty: StreamInfo) -> None:
     ("start", "end", "what"),
     [
         ('{"S": 5}', "latest", "begins at 11: 6 records"),
+        ('{"S": 10}', "latest", "begins at 11: 1 records"),
         ('{"S": 102}', "latest", "ends before 101"),
         ("earliest", '{"S": 102}', "ends before 101"),
     ],
@@ -144,6 +150,7 @@ def test_a_stream_that_is_not_named_is_an_error() -> None:
     [
         ("2026-11-21T06:00:00Z", 1_795_240_800_000_000_000),
         ("2026-11-21T07:00:00.123456789+01:00", 1_795_240_800_123_456_789),
+        ("2026-11-21T06:00:00.5Z", 1_795_240_800_500_000_000),
         ("1795240800123", 1_795_240_800_123_000_000),
         (" 0 ", 0),
     ],

@@ -88,11 +88,17 @@ def test_a_target_that_was_fixed_is_where_the_query_ends() -> None:
     assert advance(places, now, ends(then), None, True) == places
 
 
+def test_of_a_stream_that_was_made_anew_since_the_target_was_fixed_all_is_read() -> None:
+    target, now = ends({"A": stream("A", 1, 5)}), {"A": stream("A", 1, 50, AGAIN)}
+    assert advance({"A": Place(AGAIN, 1)}, now, target, None, False) == {"A": Place(AGAIN, 51)}
+
+
 @pytest.mark.parametrize(
     ("now", "said", "goes_on_at"),
     [
         (stream("A", 41, 90), "begins at 41, and 11 was to be read next: 30 records", Place(MADE, 91)),
         (stream("A", 1, 4), "ends at 4, and the query has read or planned up to 10", Place(MADE, 5)),
+        (stream("A", 1, 9), "ends at 9, and the query has read or planned up to 10", Place(MADE, 10)),
         (stream("A", 20, 90, AGAIN), "was made anew", Place(AGAIN, 20)),
     ],
 )

@@ -96,3 +96,6 @@ def test_a_moment_counts_to_the_end_of_its_microsecond() -> None:
     assert narrowed(Limits(), "<=", "timestamp", NOON).until == start + 1000
     assert narrowed(Limits(), ">", "timestamp", NOON).since == start + 1000
     assert narrowed(Limits(), "<", "timestamp", NOON).until == start
+    assert narrowed(Limits(), ">=", "timestamp", NOON).since == start
+    exactly = narrowed(Limits(), "=", "timestamp", NOON)
+    assert (exactly.since, exactly.until) == (start, start + 1000)
