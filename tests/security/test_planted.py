@@ -1,5 +1,5 @@
-"""A leaf that runs with a secret wherever it takes one: through its work, questions to it, faults, a reload
-and its death, none of them is in what it says, shows, hands on or leaves readable."""
+"""A leaf and a hub that run with a secret wherever they take one: through their work, questions to them,
+faults, a reload and their death, none of them is in what they say, show, hand on or leave readable."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import ssl
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -20,9 +21,11 @@ import pytest
 from agent.demo import plan
 from agent.demo.plan import Member
 from agent.demo.ports import free_port
+from agent.server.keys import ensure_key
 from agent.server.probe import process_of
 from tests.agent_process import PETIOLE, wait_for
 from tests.certificates import self_signed
+from tests.security.hidden import leaked
 
 WAIT_SECONDS = 90.0
 PLANTED = {
@@ -36,13 +39,16 @@ MORE = (
     *(["fleet"], ["version"], ["resend", "--missing"], ["command", "edge-1", "ping"]),
 )
 COMMANDS = (*FEW, *MORE) if WHOLE else FEW
+OF_HUB = (["fleet", "--json"], ["status", "--links"], ["check"]) if WHOLE else (["fleet", "--json"],)
+PAGES = ("/metrics", "/status", "/healthz", "/readyz", "/none")
+OF_HUB_PAGES = (*PAGES, "/fleet", "/fleet/edge-1")
 
 
 class Plant:
-    """The leaf, and all that it has said so far."""
+    """The agent, and all that it has said so far."""
 
-    def __init__(self, directory: Path) -> None:
-        self.member = plan.member(directory, "edge-1")
+    def __init__(self, directory: Path, domain: str) -> None:
+        self.member = plan.member(directory, domain)
         self.log = directory / "agent.log"
         self.environment = {
             **os.environ,
@@ -51,7 +57,8 @@ class Plant:
         }
         self.member.directory.mkdir()
         self.seen = directory / "environment-of-the-program"
-        self.member.config.write_text(configuration(directory, self.member, self.seen))
+        toml = leaf_toml if domain != "hub" else hub_toml
+        self.member.config.write_text(toml(directory, self.member, self.seen))
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -84,6 +91,15 @@ class Plant:
         )
         return done.stdout + done.stderr
 
+    def answers(self, commands: Sequence[list[str]], pages: Sequence[str]) -> dict[str, str]:
+        """What commands and pages say, those also to who shows no token."""
+        names = [f"petiole {' '.join(command)}" for command in commands]
+        with ThreadPoolExecutor(4) as at_once:
+            said = zip(names, at_once.map(lambda command: self.petiole(*command), commands), strict=True)
+            shown = {path: self.page(path, PLANTED["admin"])[1] + self.page(path)[1] for path in pages}
+        assert "petiole_" in shown["/metrics"]
+        return dict(said) | shown
+
     @property
     def server(self) -> psutil.Process:
         pid = process_of(self.member.state / "nats" / "nats-server.conf")
@@ -97,17 +113,49 @@ def private(path: Path, text: str) -> str:
     return json.dumps(str(path))
 
 
-def configuration(directory: Path, member: Member, seen: Path) -> str:
-    """Everything that takes a secret; the hub, the broker and what is scraped are not there."""
-    files = {name: private(directory / f"{name}.secret", text) for name, text in PLANTED.items()}
+def common(directory: Path, member: Member) -> str:
+    """What both roles have."""
+    token = private(directory / "admin.secret", PLANTED["admin"])
     cert, key = (json.dumps(str(one)) for one in self_signed(directory))
-    nowhere, mqtt_port = free_port(), free_port()
     return f"""\
-domain = "edge-1"
 state_dir = {json.dumps(str(member.state))}
 [log]
 level = "debug"
 format = "json"
+[admin]
+listen = "127.0.0.1:{member.admin_port}"
+token_file = {token}
+tls_cert = {cert}
+tls_key = {key}
+"""
+
+
+def hub_toml(directory: Path, member: Member, seen: Path) -> str:
+    """Everything of a hub that takes a secret; its leaf is not there."""
+    public = ensure_key(directory / "link.secret")
+    return f"""\
+role = "hub"
+domain = "hub"
+{common(directory, member)}
+[nats]
+listen = "127.0.0.1:{member.nats_port}"
+leaf_listen = "127.0.0.1:{free_port()}"
+max_file_store = "2GiB"
+[registrar]
+max_bytes = "512MiB"
+[[leaf]]
+domain = "edge-1"
+key = "{public}"
+"""
+
+
+def leaf_toml(directory: Path, member: Member, seen: Path) -> str:
+    """Everything of a leaf that takes a secret; the hub, the broker and what is scraped are not there."""
+    files = {name: private(directory / f"{name}.secret", text) for name, text in PLANTED.items()}
+    nowhere, mqtt_port = free_port(), free_port()
+    return f"""\
+domain = "edge-1"
+{common(directory, member)}
 [nats]
 listen = "127.0.0.1:{member.nats_port}"
 max_file_store = "2GiB"
@@ -118,11 +166,6 @@ users = [{{ name = "plant", password_file = {files["mqtt"]} }}]
 [[class]]
 name = "normal"
 max_bytes = "512MiB"
-[admin]
-listen = "127.0.0.1:{member.admin_port}"
-token_file = {files["admin"]}
-tls_cert = {cert}
-tls_key = {key}
 [[input]]
 type = "http"
 listen = "127.0.0.1:{member.http_port}"
@@ -147,9 +190,10 @@ timeout = "1s"
 """
 
 
-@pytest.fixture
-def leaf(tmp_path: Path) -> Iterator[Plant]:
-    one = Plant(tmp_path)
+@contextmanager
+def planted(directory: Path, domain: str) -> Iterator[Plant]:
+    """An agent that is not started yet; it and its server end with the context."""
+    one = Plant(directory, domain)
     try:
         yield one
     finally:
@@ -157,6 +201,18 @@ def leaf(tmp_path: Path) -> Iterator[Plant]:
             one.process.kill()
             one.process.wait()
         one.petiole("server", "stop")
+
+
+@pytest.fixture
+def leaf(tmp_path: Path) -> Iterator[Plant]:
+    with planted(tmp_path, "edge-1") as one:
+        yield one
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Plant]:
+    with planted(tmp_path, "hub") as one:
+        yield one
 
 
 def post(leaf: Plant, token: str) -> int:
@@ -172,11 +228,12 @@ def post(leaf: Plant, token: str) -> int:
         return refusal.code
 
 
-def secrets(leaf: Plant) -> dict[str, str]:
-    """All of them: those planted, and the seeds that the agent made."""
-    seeds = {path.name: path.read_text().strip() for path in (leaf.member.state / "keys").iterdir()}
-    assert len(seeds) >= 4
-    return PLANTED | seeds
+def secrets(one: Plant) -> dict[str, str]:
+    """All of them: those planted, the seeds that the agent made, and the key of its certificate."""
+    seeds = {path.name: path.read_text().strip() for path in (one.member.state / "keys").iterdir()}
+    assert len(seeds) >= 3
+    key = (one.member.config.parent.parent / "key.pem").read_text().splitlines()[1]
+    return PLANTED | seeds | {"the key of its certificate": key}
 
 
 @pytest.mark.timeout(900)  # many programs, one after the other on a busy machine
@@ -185,16 +242,8 @@ def test_no_secret_leaves_its_file(leaf: Plant) -> None:
     said: dict[str, str] = {}
     assert (post(leaf, PLANTED["http"]), post(leaf, PLANTED["admin"])) == (204, 401)
     wait_for(leaf.seen.exists, "the program has run")
-    with ThreadPoolExecutor(4) as at_once:
-        names = [f"petiole {' '.join(command)}" for command in COMMANDS]
-        said |= zip(names, at_once.map(lambda command: leaf.petiole(*command), COMMANDS), strict=True)
-    for path in ("/metrics", "/status", "/healthz", "/readyz", "/none"):
-        said[path] = leaf.page(path, PLANTED["admin"])[1] + leaf.page(path)[1]
-    assert "petiole_" in said["/metrics"]
+    said |= leaf.answers(COMMANDS, PAGES) | called(leaf)
     assert leaf.process is not None
-    agent = psutil.Process(leaf.process.pid)
-    said["how the agent was called"] = " ".join(agent.cmdline())
-    said["how the server was called"] = " ".join(leaf.server.cmdline())
     leaf.process.send_signal(signal.SIGHUP)
     leaf.server.kill()
     wait_for(lambda: leaf.page("/readyz", PLANTED["admin"])[0] == 200, "the server runs again")
@@ -205,24 +254,44 @@ def test_no_secret_leaves_its_file(leaf: Plant) -> None:
     leaf.process.terminate()
     assert leaf.process.wait(WAIT_SECONDS) == 0
     said["the environment of a program that the agent runs"] = leaf.seen.read_text()
-    said["the log"] = leaf.log.read_text()
-    assert '"level": "debug"' in said["the log"]
-    said["the server's log"] = (leaf.member.state / "nats" / "nats-server.log").read_text()
-    found = [
-        (where, name)
-        for where, text in said.items()
-        for name, secret in secrets(leaf).items()
-        if secret in text
-    ]
-    assert found == []
-    assert open_to_others(leaf) == []
+    assert '"level": "debug"' in leaf.log.read_text()
+    nothing_leaked(leaf, said)
 
 
-def open_to_others(leaf: Plant) -> list[Path]:
-    """Files below the agent's directory that others may read, of those that hold a secret."""
-    hidden = [secret.encode() for secret in secrets(leaf).values()]
-    return [
-        path
-        for path in leaf.member.state.rglob("*")
-        if path.is_file() and path.stat().st_mode & 0o077 and any(one in path.read_bytes() for one in hidden)
-    ]
+@pytest.mark.timeout(900)
+def test_no_secret_leaves_the_hub(hub: Plant) -> None:
+    hub.start()
+    said = hub.answers(OF_HUB, OF_HUB_PAGES) | called(hub)
+    assert "edge-1" in said["/fleet"]
+    assert hub.process is not None
+    hub.process.send_signal(signal.SIGHUP)
+    wait_for(lambda: "the configuration is taken" in hub.log.read_text(), "it is looked at again")
+    hub.process.terminate()
+    assert hub.process.wait(WAIT_SECONDS) == 0
+    nothing_leaked(hub, said)
+
+
+def called(one: Plant) -> dict[str, str]:
+    """How agent and server were called, which everybody on the machine can see."""
+    assert one.process is not None
+    agent = psutil.Process(one.process.pid)
+    return {
+        "how the agent was called": " ".join(agent.cmdline()),
+        "how the server was called": " ".join(one.server.cmdline()),
+    }
+
+
+def nothing_leaked(one: Plant, said: dict[str, str]) -> None:
+    """No secret is in what was said, or in a log, or in a file that others may read."""
+    said["the log"] = one.log.read_text()
+    assert '"event": "stopped"' in said["the log"]
+    said["the server's log"] = (one.member.state / "nats" / "nats-server.log").read_text()
+    assert leaked({where: text.encode() for where, text in said.items()}, secrets(one)) == []
+    assert open_to_others(one) == []
+
+
+def open_to_others(one: Plant) -> list[tuple[str, str]]:
+    """Files below the agent's directory that others may read and that hold a secret."""
+    files = (path for path in one.member.state.rglob("*") if path.is_file())
+    readable = {str(path): path.read_bytes() for path in files if path.stat().st_mode & 0o077}
+    return leaked(readable, secrets(one))

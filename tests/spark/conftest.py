@@ -37,6 +37,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         .config("spark.sql.execution.arrow.pyspark.validateSchema.enabled", "true")
+        # What Spark keeps of all that runs, for tests to look into; without compression, so that they can.
+        .config("spark.eventLog.enabled", "true")
+        .config("spark.eventLog.dir", str(tmp_path_factory.mktemp("events")))
+        .config("spark.eventLog.compress", "false")
         .getOrCreate()
     )
     yield session

@@ -41,7 +41,9 @@ from agent.contract import (
 from agent.demo.proxy import Proxy
 from hub_jobs import audit, ingest, tasks
 from hub_jobs.tables import ensure_table, open_table
+from tests.security.hidden import files_below, leaked
 from tests.servers import World, api, open_world, until
+from tests.spark.kept import events
 from tests.spark.lakes import contents, killed, orphans
 from tests.standalone import busy_with
 from tests.streams import AGGREGATE, held, make_aggregate, make_leaf_stream
@@ -108,7 +110,9 @@ async def fleet(two_leaves: World, tmp_path: Path) -> AsyncIterator[Fleet]:
     yield one
 
 
-async def test_what_the_hub_holds_is_in_bronze_once_with_the_domain_of_its_source(fleet: Fleet) -> None:
+async def test_what_the_hub_holds_is_in_bronze_once_with_the_domain_of_its_source(
+    fleet: Fleet, spark: SparkSession
+) -> None:
     assert await fleet.ingest() == Exit.WELL
     assert await fleet.ingest() == Exit.WELL
 
@@ -123,6 +127,8 @@ async def test_what_the_hub_holds_is_in_bronze_once_with_the_domain_of_its_sourc
     await fleet.at_hub(6)
     assert await fleet.ingest() == Exit.WELL
     assert fleet.bronze("seq") == [1, 2, 3, 4, 5, 6]
+    seed = {"seed": fleet.world.hub.keys["jobs"].read_text().strip()}
+    assert leaked(files_below(fleet.lake) | events(spark), seed) == []
 
 
 async def test_one_run_ingests_every_stream_that_it_is_given(tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hub_jobs.source.wire import Connection, Server, stream_info
+from tests.security.hidden import leaked
 from tests.servers import World
+from tests.spark.kept import events, plans
 from tests.streams import AGGREGATE, make_aggregate, make_leaf_stream
 from tests.unit.source.plain import PlainServer, fill, make_stream
 
@@ -179,4 +181,8 @@ async def test_a_sourced_record_says_where_it_came_from_read_as_the_jobs_identit
     }
     assert all(re.fullmatch(r"[0-9A-Za-z]{8}", row.source_ident) for row in rows)
     denied = read(nats, hub.url, stream="COMMANDS", seedFile=hub.keys["jobs"])
-    assert "Permissions Violation" in await asyncio.to_thread(failure, denied)
+    refusal = await asyncio.to_thread(failure, denied)
+    assert "Permissions Violation" in refusal
+    kept = {"plan": plans(frame), "error": refusal.encode(), **events(nats)}
+    assert b"BatchScan nats" in kept["plan"]
+    assert leaked(kept, {"seed": hub.keys["jobs"].read_text().strip()}) == []

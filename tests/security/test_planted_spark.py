@@ -1,0 +1,173 @@
+"""What Spark, a lake in an object store and the reports keep of whoever has a secret: plans, event log,
+checkpoints, errors, logs, tables. In `make test-security`; what a single read and job keep is looked at in
+tests/spark."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import nkeys
+import pytest
+from pyarrow import fs
+
+from agent.contract import Exit
+from hub_jobs import audit, ingest, maintain, refine
+from hub_jobs.source.wire import Connection, Server
+from tests.security.hidden import files_below, leaked
+from tests.security.test_planted import WHOLE
+from tests.spark.conftest import spark as spark
+from tests.spark.kept import events, plans
+from tests.stores import BUCKET, imitation
+from tests.unit.hub_jobs.rows import batch_headers
+from tests.unit.source.plain import PlainServer, fill, make_stream
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STREAM, VARIABLE = "TELEMETRY_0", "PETIOLE_PLANTED_SEED"
+LINE = b'{"metric":"m","value":1}\n'
+JWT = "eyJ0eXAiOiJKV1QifQ.pl4ntedJWTpl4ntedJWT.pl4nted_signature"
+WAIT_SECONDS = 300
+
+
+def seed() -> str:
+    """A new user's seed."""
+    return str(nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER), "ascii")
+
+
+@dataclass
+class Keyed:
+    """A server that knows one key, and secrets of which only where they are is ever told."""
+
+    server: PlainServer
+    planted: dict[str, str]
+    files: dict[str, Path]
+
+    def ways(self) -> dict[str, dict[str, str]]:
+        """Every way to name a secret. The server refuses an unknown key, and takes a JWT for nobody's, whom
+        it lets in; what is no key at all is refused before."""
+        return {
+            "an unknown key": {"seedFile": str(self.files["unknown"])},
+            "seedFile": {"seedFile": str(self.files["seed"])},
+            "secretEnv": {"secretEnv": VARIABLE},
+            "creds": {"creds": str(self.files["creds"])},
+            "no key": {"seedFile": str(self.files["none"])},
+        }
+
+
+@pytest.fixture
+def keyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keyed]:
+    """It holds three batches of ten readings."""
+    planted = {
+        "seed": seed(),
+        "unknown": seed(),
+        "of the creds": seed(),
+        "jwt": JWT,
+        "none": "pl4nted/no+S33D",
+    }
+    planted |= {"store": "pl4nted/store+S3CRET==", "session": "pl4nted/session+T0KEN=="}
+    texts = {name: planted[name] for name in ("seed", "unknown", "none")}
+    texts["creds"] = (
+        f"-----BEGIN NATS USER JWT-----\n{JWT}\n------END NATS USER JWT------\n"
+        f"-----BEGIN USER NKEY SEED-----\n{planted['of the creds']}\n------END USER NKEY SEED------\n"
+    )
+    files = {name: tmp_path / f"{name}.secret" for name in texts}
+    for name, path in files.items():
+        path.touch(0o600)
+        path.write_text(texts[name])
+    monkeypatch.setenv(VARIABLE, planted["seed"])
+    public = nkeys.from_seed(bytearray(planted["seed"].encode())).public_key.decode()
+    users = f"{{ nkey: {public} }}, {{ user: filler, password: filler }}"
+    extra = f"authorization {{ users: [ {users} ] }}\nno_auth_user: filler"
+    server = PlainServer(tmp_path / "server", extra)
+    try:
+        server.start()
+        with Connection(Server(server.url)) as conn:
+            make_stream(conn, STREAM, subjects=["tel.>"])
+        for n in (1, 2, 3):
+            fill(server, "tel.edge-1.normal._batch.http", [LINE * 10], batch_headers(n, 10, compressed=False))
+        yield Keyed(server, planted, files)
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keyed: Keyed) -> Iterator[fs.S3FileSystem]:
+    """An object store that takes the planted keys, which are in the environment alone."""
+    with imitation(tmp_path) as environment:
+        keys = {"AWS_ACCESS_KEY_ID": "petiole", "AWS_SECRET_ACCESS_KEY": keyed.planted["store"]}
+        keys["AWS_SESSION_TOKEN"] = keyed.planted["session"]
+        for name in ("AWS_ENDPOINT_URL", "AWS_REGION"):
+            keys[name] = environment[name]
+        for name, value in keys.items():
+            monkeypatch.setenv(name, value)
+        yield fs.S3FileSystem(endpoint_override=keys["AWS_ENDPOINT_URL"], region=keys["AWS_REGION"])
+
+
+@pytest.mark.skipif(not WHOLE, reason="in `make test-security`")
+@pytest.mark.timeout(1800)
+def test_no_secret_is_in_what_spark_a_lake_and_the_reports_keep(
+    keyed: Keyed,
+    store: fs.S3FileSystem,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+) -> None:
+    session = request.getfixturevalue("spark")  # only now: its workers have the environment that it begins in
+    kept: dict[str, bytes] = {}
+    for way, options in keyed.ways().items():
+        given = {"servers": keyed.server.url, "stream": STREAM, **options}
+        kept |= {f"{way}: {what}": text for what, text in read(session, given, tmp_path / way).items()}
+    lake, hub = "s3://fleet/lake", ["--server", keyed.server.url, "--seed-file", str(keyed.files["seed"])]
+    assert ingest.main(["--lake", lake, *hub]) is Exit.WELL
+    assert refine.main(["--lake", lake]) is Exit.WELL
+    assert maintain.main(["--lake", lake]) is Exit.WELL
+    pages = tmp_path / "pages"
+    pages.mkdir()
+    reports = ["--json", str(pages / "audit.json"), "--html", str(pages / "audit.html")]
+    assert audit.main(["--lake", lake, *hub, *reports]) is not Exit.FAILED
+    told = capfd.readouterr()
+    kept |= {"what was said": told.out.encode(), "logged": told.err.encode()}
+    kept |= files_below(pages) | objects(store, tmp_path / "objects") | events(session)
+    assert leaked(kept, keyed.planted) == []
+    whole = b"".join(kept.values())
+    sought = (str(keyed.files["none"]), "Authorization Violation", "BatchScan nats", STREAM, "<html")
+    assert [one for one in sought if one.encode() not in whole] == [], "the search has seen what it is about"
+    assert any("_delta_log" in path for path in kept)
+
+
+def read(spark: SparkSession, options: dict[str, str], checkpoint: Path) -> dict[str, bytes]:
+    """A batch and a streaming read, whether they are let or not, and what they show."""
+    from hub_jobs.source.datasource import NatsDataSource
+
+    spark.dataSource.register(NatsDataSource)
+    said, shown = {}, io.StringIO()
+    batch = spark.read.format("nats").options(**options).load()
+    try:
+        said["plan"] = plans(batch)
+        said["rows"] = str(batch.collect()).encode()
+    except Exception as error:
+        said["error"] = f"{error!r} {error}".encode()
+    frame = spark.readStream.format("nats").options(**options).load()
+    writer = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(availableNow=True).start()
+    try:
+        query.awaitTermination(WAIT_SECONDS)
+    except Exception as error:
+        said["error of the query"] = f"{error!r} {error}".encode()
+    with redirect_stdout(shown):
+        query.explain(extended=True)
+    shown.write(f"{query.status} {query.recentProgress} {query.exception()}")
+    return said | {"query": shown.getvalue().encode()} | files_below(checkpoint)
+
+
+def objects(store: fs.S3FileSystem, copy: Path) -> dict[str, bytes]:
+    """What all objects of the store hold."""
+    fs.copy_files(BUCKET, str(copy), source_filesystem=store, destination_filesystem=fs.LocalFileSystem())
+    return files_below(copy)
