@@ -37,9 +37,9 @@ class Agent:
         """What all its runs have said."""
         return self.member.directory / "agent.log"
 
-    def petiole(self, *command: str) -> subprocess.CompletedProcess[str]:
+    def petiole(self, *command: str, seconds: float = WAIT_SECONDS) -> subprocess.CompletedProcess[str]:
         arguments = [PETIOLE, *command, "-c", str(self.member.config)]
-        return subprocess.run(arguments, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
+        return subprocess.run(arguments, capture_output=True, text=True, timeout=seconds, check=False)
 
     def start(self) -> None:
         with self.log.open("ab") as log:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.faults.picture import picture
 from tests.faults.report import PATH
 
 _COLUMNS = (
@@ -14,6 +15,7 @@ _COLUMNS = (
     *("detected", "recovered", "seed", "commit"),
 )
 PAGE = Path("docs/faults.md")
+PICTURE = Path("docs/images/faults.svg")
 _HEAD = """\
 # The faults that were tried
 
@@ -43,14 +45,13 @@ faults. As root, for cases that need a network or a disk of their own. All of th
 
 def page(rows: Sequence[Mapping[str, Any]]) -> str:
     """The page, of the rows of the report; those of a theme stand together."""
-    themes: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        themes.setdefault(row.get("theme") or "Others.", []).append(row)
+    themes = by_theme(rows)
     passed = sum(_result(row) == "passed" for row in rows)
     left = sum(_result(row) == "not run" for row in rows)
     parts = [
         _HEAD,
         f"{len(rows)} cases: {passed} passed, {left} not run, {len(rows) - passed - left} failed.\n",
+        "\n![Each case at the time that it took to recover](images/faults.svg)\n",
     ]
     for theme, some in themes.items():
         parts += [f"\n## {theme.rstrip('.')}\n\n"]
@@ -58,6 +59,14 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
     parts.append("\n## What was expected, and seen\n")
     parts += [_told(row) for some in themes.values() for row in some]
     return "".join(parts)
+
+
+def by_theme(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """The rows by what they have in common."""
+    themes: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        themes.setdefault(row.get("theme") or "Others.", []).append(row)
+    return themes
 
 
 def _row(row: Mapping[str, Any]) -> str:
@@ -94,4 +103,6 @@ def _seconds(value: float | None) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(json.loads(PATH.read_text())["cases"]))
+    found = json.loads(PATH.read_text())["cases"]
+    PAGE.write_text(page(found))
+    PICTURE.write_text(picture(by_theme(found)))

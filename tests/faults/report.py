@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -52,13 +55,21 @@ class Case:
 
 
 def write(case: Case) -> None:
-    """Put a case into the report. The others keep what an earlier run said of them."""
-    rows = {one["case"]: one for one in _earlier()}
+    """Put a case into the report. The others keep what an earlier run, or one beside this, said of them."""
     row = asdict(case) | {"commit": _commit()}
     del row["began"]
-    rows[case.case] = row
     PATH.parent.mkdir(parents=True, exist_ok=True)
-    PATH.write_text(json.dumps({"cases": list(rows.values())}, indent=2) + "\n")
+    with _alone():
+        rows = {one["case"]: one for one in _earlier()} | {case.case: row}
+        PATH.write_text(json.dumps({"cases": list(rows.values())}, indent=2) + "\n")
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """No other run writes the report meanwhile."""
+    with PATH.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _commit() -> str:

@@ -30,5 +30,6 @@ The name of the test is the name of the case. The module is its theme; a module 
   then be named by the audit. `Terms(seconds=)` is the bound in which all must have come.
 * A wait is for a condition with a bound that a busy machine keeps; only a fault itself `w.lasts(seconds)`.
 
+`BACKLOG=10GB` makes the backlog of the case about bytes so large, `FLEET=50` the fleet.
 `make faults CASE="the agent of a leaf is killed" SEED=7` runs the cases whose names contain these words.
 """

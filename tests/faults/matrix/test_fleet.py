@@ -14,6 +14,7 @@ import pytest
 from agent.demo import plan
 from tests.certificates import Authority
 from tests.faults.matrix.conftest import Worlds
+from tests.faults.matrix.courses import judged
 from tests.faults.oracle.judge import Terms
 from tests.faults.report import Case
 from tests.faults.world.configs import HubSettings, LeafSettings, leaf_toml
@@ -28,13 +29,6 @@ TLS = """\
 {lines}
 handshake_first = true
 """
-
-
-def judged(w: World, terms: Terms | None = None) -> None:
-    """All goes on, and every promise was kept."""
-    w.load.flows()
-    w.mended()
-    w.verdict(terms)
 
 
 def test_the_key_of_a_leaf_is_replaced(world_of: Worlds, case: Case) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults.matrix.conftest import Worlds
+from tests.faults.matrix.courses import judged
 from tests.faults.oracle.judge import Terms
 from tests.faults.report import Case
 from tests.faults.rigs.wire import Wire, missing
@@ -30,13 +31,6 @@ def cut_for(w: World, seconds: float) -> None:
     w.link.cut()
     w.lasts(seconds)
     w.link.restore()
-
-
-def judged(w: World, terms: Terms | None = None) -> None:
-    """All goes on, and every promise was kept."""
-    w.load.flows()
-    w.mended()
-    w.verdict(terms)
 
 
 def test_the_link_is_cut_for_a_second(world_of: Worlds, case: Case) -> None:

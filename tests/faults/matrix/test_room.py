@@ -9,6 +9,7 @@ import pytest
 
 from agent.link.states import LinkState
 from tests.faults.matrix.conftest import Worlds
+from tests.faults.matrix.courses import judged
 from tests.faults.oracle.judge import Terms
 from tests.faults.report import Case
 from tests.faults.rigs.disk import SmallDisk, missing, small_disk
@@ -31,13 +32,6 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 def refused(w: World, code: int) -> None:
     """Return when a device was refused with this code."""
     wait_for(lambda: any(one == code for _, one, _ in w.load.notes.refused), f"a device is answered {code}")
-
-
-def judged(w: World, terms: Terms | None = None) -> None:
-    """All goes on, and every promise was kept."""
-    w.load.flows()
-    w.mended()
-    w.verdict(terms)
 
 
 def full(w: World, machine: Machine, disk: SmallDisk, sentence: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from agent.contract import aggregate, leaf_stream
 from tests.faults.matrix.conftest import Worlds
+from tests.faults.matrix.courses import in_table, judged
 from tests.faults.oracle.judge import Terms
 from tests.faults.report import Case
 from tests.faults.world.machine import Machine, wait_for
@@ -17,21 +18,6 @@ from tests.faults.world.world import World
 
 WHOLE = "nothing acknowledged is lost or doubled"
 NAMED = "what was only in that store is gone and named by the audit; all else is there once"
-
-
-def judged(w: World, terms: Terms | None = None) -> None:
-    """All goes on, and every promise was kept."""
-    w.load.flows()
-    w.mended()
-    w.verdict(terms)
-
-
-def in_table(w: World) -> None:
-    """What came so far is in the table."""
-    w.mended()
-    w.tables.ingest()
-    w.tables.refine()
-    w.load.flows()
 
 
 def stream_of(machine: Machine) -> str:
@@ -55,12 +41,22 @@ def _begun_anew(w: World, since: float) -> str | None:
 
 def put_back(w: World, machine: Machine, copy: Path) -> None:
     """An older copy in place of the store, after a crash."""
-    with machine.without_server():
-        shutil.copytree(machine.store, copy)
-    w.mended()
+    copied(w, machine, copy)
     w.load.flows(20)
     w.mended()
     time.sleep(11)  # an announcement comes every ten seconds, and what was agreed before it is remembered
+    replaced(w, machine, copy)
+
+
+def copied(w: World, machine: Machine, copy: Path) -> None:
+    """The store as it is, and on goes the machine."""
+    with machine.without_server():
+        shutil.copytree(machine.store, copy)
+    w.mended()
+
+
+def replaced(w: World, machine: Machine, copy: Path) -> None:
+    """The copy in place of the store."""
     with machine.without_server():
         w.strikes.make(f"an older store of {machine.member.domain} is put back", w.leaf.new_epoch)
         shutil.rmtree(machine.store)
@@ -135,6 +131,22 @@ def test_the_store_of_a_leaf_is_put_back(world_of: Worlds, case: Case, tmp_path:
     with world_of() as w:
         put_back(w, w.leaf, tmp_path / "copy")
         judged(w, Terms(gone=True))
+
+
+def test_the_store_of_a_leaf_is_put_back_when_the_link_is_down(
+    world_of: Worlds, case: Case, tmp_path: Path
+) -> None:
+    case.expected = f"a new epoch; {NAMED}"
+    with world_of() as w:
+        in_table(w)
+        copied(w, w.leaf, tmp_path / "copy")
+        w.link.cut()
+        w.load.flows(20)
+        replaced(w, w.leaf, tmp_path / "copy")
+        w.load.flows()
+        w.link.restore()
+        judged(w, Terms(gone=True))
+        assert case.named
 
 
 def test_a_block_of_a_leaf_is_cut_off_when_the_link_is_down(world_of: Worlds, case: Case) -> None:

@@ -13,7 +13,8 @@ Run = tuple[str | None, str | None, str | None]
 
 
 class Row(NamedTuple):
-    """A row of `readings`; times in microseconds since 1970, `place` is the table's `index`."""
+    """A row of `readings`; times in microseconds since 1970, `place` is the table's `index`, `text` is as it
+    is compared (`numbered.short`)."""
 
     domain: str | None
     cls: str | None
@@ -66,8 +67,8 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What the audit says; `lost` is its exit code 3, `gone` by domain and class how many messages it calls
-    lost with a leaf's store by their sequences: nothing else counts what devices published there."""
+    """What the audit says; `lost` is its exit code 3, `gone` by domain and class how many messages of a
+    leaf's stream it names by their sequences as gone: nothing else counts what devices published there."""
 
     accounts: Sequence[Account]
     findings: Sequence[str] = ()

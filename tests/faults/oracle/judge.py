@@ -10,7 +10,7 @@ from itertools import pairwise
 from tests.faults.oracle import honesty
 from tests.faults.oracle.evidence import Evidence, Named, Row
 from tests.faults.oracle.journal import Journal, Level, Sent
-from tests.faults.oracle.numbered import LIFE, NUMBER, Series, contents, ranges_text
+from tests.faults.oracle.numbered import LIFE, NUMBER, Series, contents, ranges_text, short
 from tests.faults.oracle.verdict import Promise, Verdict
 
 
@@ -87,7 +87,7 @@ def _as_sent(series: Series, sent: Sent, row: Row) -> bool:
     if isinstance(value, bool):
         held: tuple[float | None, str | None] = (float(value), "true" if value else "false")
     elif isinstance(value, str):
-        held = (None, value)
+        held = (None, short(value))
     else:
         held = (value, None)
     return (

@@ -61,13 +61,13 @@ class EarlierAgent(Agent):
         self._earlier = earlier
         super().__init__(member, toml)
 
-    def petiole(self, *command: str) -> subprocess.CompletedProcess[str]:
+    def petiole(self, *command: str, seconds: float = WAIT_SECONDS) -> subprocess.CompletedProcess[str]:
         arguments = [PETIOLE, *command, "-c", str(self.member.config)]
         return subprocess.run(
             arguments,
             capture_output=True,
             text=True,
-            timeout=WAIT_SECONDS,
+            timeout=seconds,
             check=False,
             env=self._earlier.environment,
         )

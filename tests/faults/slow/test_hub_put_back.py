@@ -52,7 +52,7 @@ async def test_every_leaf_of_a_hub_that_was_put_back_begins_a_new_epoch_and_noth
         wanted = {name for one in members for name in one.ids()}
         case.sent = case.acknowledged = len(wanted)
         case.lost = len(wanted - set(found))
-        case.duplicates = len(found) - len(set(found))
+        case.saw(f"{len(found) - len(set(found))} messages stand twice in the hub's streams, which jobs drop")
         assert case.lost == 0
 
 

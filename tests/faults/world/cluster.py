@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import shutil
 import subprocess
 import tomllib
@@ -12,16 +10,16 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import nats
 from nats.errors import Error as NatsError
 
-from agent.contract import aggregate, inbox_prefix
+from agent.contract import aggregate
 from agent.demo import plan
 from agent.demo.plan import Member
 from agent.demo.ports import free_port
 from agent.server.binary import find_binary
 from tests.agent_process import PETIOLE
 from tests.faults.report import Case
+from tests.faults.world.ask import asked
 from tests.faults.world.cable import Link, cord
 from tests.faults.world.configs import LeafSettings, leaf_toml
 from tests.faults.world.load import load
@@ -112,30 +110,10 @@ class Cluster:
         for one in self.servers.values():
             if one.program.pid is not None:
                 try:
-                    return asyncio.run(_asked(one.url, self._seed, subject))
+                    return asked(one.url, self._seed, subject)
                 except (NatsError, OSError, TimeoutError):
                     continue
         return {}
-
-
-async def _asked(url: str, seed: Path, subject: str) -> dict[str, Any]:
-    nc = await nats.connect(
-        url,
-        nkeys_seed=str(seed),
-        inbox_prefix=inbox_prefix("registrar").encode(),
-        allow_reconnect=False,
-        connect_timeout=2,
-        error_cb=_quiet,
-    )
-    try:
-        found: dict[str, Any] = json.loads((await nc.request(subject, b"", timeout=3)).data)
-        return found
-    finally:
-        await nc.close()
-
-
-async def _quiet(_error: Exception) -> None:
-    """Errors are those that a request raises."""
 
 
 @contextmanager

@@ -18,6 +18,7 @@ class LeafSettings:
     ack: str = "stored"
     cls: str = 'max_bytes = "256MiB"'
     nats: str = ""
+    max_file_store: str = "2GiB"
     http: str = ""
     """Options of its `http` input."""
     more: str = ""
@@ -29,6 +30,7 @@ class HubSettings:
 
     registrar: str = 'max_bytes = "512MiB"'
     nats: str = ""
+    max_file_store: str = "2GiB"
     more: str = ""
 
 
@@ -45,7 +47,7 @@ format = "json"
 [nats]
 server = "embedded"
 listen = "127.0.0.1:{one.nats_port}"
-max_file_store = "2GiB"
+max_file_store = "{settings.max_file_store}"
 hub_urls = ["{hub}"]
 {settings.nats}
 
@@ -80,7 +82,7 @@ format = "json"
 server = "embedded"
 listen = "127.0.0.1:{one.nats_port}"
 leaf_listen = "{leaf_listen}"
-max_file_store = "2GiB"
+max_file_store = "{settings.max_file_store}"
 {settings.nats}
 
 [registrar]

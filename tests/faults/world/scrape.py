@@ -10,9 +10,11 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.faults.oracle.evidence import Metrics
-from tests.faults.world.machine import Machine
+from tests.faults.world.machine import Machine, wait_for
+from tests.following import following
 
 _PERIOD_SECONDS = 1.0
+_WAITING = "petiole_in_flight_bytes"
 _OWN = ("agent", "commands")
 """Inputs that no device stands behind."""
 
@@ -26,9 +28,10 @@ class Scrapes:
         self._ending = threading.Event()
 
     def at_rest(self) -> None:
-        """Nothing is sent any more: the counts of the runs that answer are final."""
+        """Nothing is sent any more: the counts of the runs that answer are final once nothing waits in their
+        memory to be stored, as may what was only accepted."""
         for leaf in self._leaves:
-            run, families = _scrape(leaf)
+            run, families = _settled(leaf)
             stored = self._of(run).stored
             stored.clear()
             for name, labels, value in _samples(families):
@@ -60,14 +63,19 @@ class Scrapes:
 @contextmanager
 def scrapes(leaves: Sequence[Machine]) -> Iterator[Scrapes]:
     """Looks at these agents as long as the context lasts."""
-    one = Scrapes(leaves)
-    thread = threading.Thread(target=one.follow, daemon=True)
-    thread.start()
-    try:
+    with following(Scrapes(leaves)) as one:
         yield one
-    finally:
-        one.end()
-        thread.join()
+
+
+def _settled(leaf: Machine) -> tuple[str, list[Metric]]:
+    found: list[tuple[str, list[Metric]]] = []
+
+    def settled() -> bool:
+        found.append(_scrape(leaf))
+        return any(not value for name, _, value in _samples(found[-1][1]) if name == _WAITING)
+
+    wait_for(settled, f"all that {leaf.member.domain} accepted is stored")
+    return found[-1]
 
 
 def _scrape(leaf: Machine) -> tuple[str, list[Metric]]:

@@ -83,6 +83,13 @@ class World:
         self.case.recover_seconds = round(time.monotonic() - since, 2)
         self.case.detect_seconds = self._detected()
 
+    def at_hub(self) -> int:
+        """The last sequence of the hub's stream, 0 while its server does not answer."""
+        try:
+            return asyncio.run(_observer(self.hub).last(aggregate(0)))
+        except DemoError:
+            return 0
+
     def verdict(self, terms: Terms | None = None) -> Verdict:
         """End the load and the runs, bring all into the tables, and judge. Fails the test with a sentence for
         each promise that was broken, and for each fault that did not happen."""

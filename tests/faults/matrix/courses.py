@@ -1,0 +1,21 @@
+"""What most cases do before and after the fault."""
+
+from __future__ import annotations
+
+from tests.faults.oracle.judge import Terms
+from tests.faults.world.world import World
+
+
+def in_table(w: World) -> None:
+    """What came so far is in the table."""
+    w.mended()
+    w.tables.ingest()
+    w.tables.refine()
+    w.load.flows()
+
+
+def judged(w: World, terms: Terms | None = None) -> None:
+    """All goes on, and every promise was kept."""
+    w.load.flows()
+    w.mended()
+    w.verdict(terms)

@@ -1,0 +1,33 @@
+"""A thread that looks at something as long as a context lasts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
+
+
+class Follower(Protocol):
+    """Looks again and again."""
+
+    def follow(self) -> None:
+        """Look until told to end."""
+
+    def end(self) -> None:
+        """Look no more; called from another thread."""
+
+
+_Follower = TypeVar("_Follower", bound=Follower)
+
+
+@contextmanager
+def following(one: _Follower) -> Iterator[_Follower]:
+    """`one` follows as long as the context lasts."""
+    thread = threading.Thread(target=one.follow, daemon=True)
+    thread.start()
+    try:
+        yield one
+    finally:
+        one.end()
+        thread.join()
