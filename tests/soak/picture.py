@@ -3,7 +3,7 @@ Plain SVG; pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from tests.soak.sampling import Series
@@ -13,16 +13,17 @@ _COLOURS = ("#3d7a22", "#0969da", "#b0562a", "#8250df", "#57606a", "#bf8700")
 _STYLE = "svg{font:12px system-ui,sans-serif}.g{fill:#fff}.t{fill:#24292f}.s{fill:#57606a}.l{stroke:#d0d7de}"
 
 
-def picture(title: str, series: Sequence[Series], faults: Sequence[float]) -> str:
-    """`faults` are seconds since the begin."""
-    measures = list(dict.fromkeys(one.measure for one in series))
-    names = list(dict.fromkeys(one.who for one in series))
+def picture(
+    title: str, series: Sequence[Series], faults: Sequence[float], measures: Mapping[str, str]
+) -> str:
+    """`faults` are seconds since the begin; `measures` those to show, with what stands above each."""
+    names = sorted({one.who for one in series})
     end = max((one.points[-1][0] for one in series if one.points), default=1.0)
     parts = [_text(16, 22, title, "t")]
     top = _TOP
-    for measure in measures:
+    for measure, above in measures.items():
         shown = [one for one in series if one.measure == measure]
-        parts += _panel(measure, shown, [names.index(one.who) for one in shown], faults, end, top)
+        parts += _panel(above, shown, [names.index(one.who) for one in shown], faults, end, top)
         top += _PANEL + _GAP
     for number, name in enumerate(names):
         x, y = 16 + number % 4 * 210, top + number // 4 * 18
@@ -37,7 +38,7 @@ def picture(title: str, series: Sequence[Series], faults: Sequence[float]) -> st
 
 
 def _panel(
-    measure: str,
+    above: str,
     shown: Sequence[Series],
     colours: Sequence[int],
     faults: Sequence[float],
@@ -50,7 +51,7 @@ def _panel(
     def across(at: float) -> float:
         return _LEFT + at / end * (_RIGHT - _LEFT)
 
-    parts = [_text(_LEFT, top - 6, measure.replace("_mib", ", MiB"), "t")]
+    parts = [_text(_LEFT, top - 6, above, "t")]
     parts += [f'<path class="l" d="M{across(at):.1f} {top}V{bottom}"/>' for at in faults]
     parts.append(f'<path class="l" d="M{_LEFT} {bottom}H{_RIGHT}M{_LEFT} {top}H{_RIGHT}"/>')
     parts += [_text(_LEFT - 6, top + 4, f"{most:.0f}", "s", "end"), _text(_LEFT - 6, bottom, "0", "s", "end")]
