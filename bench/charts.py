@@ -1,33 +1,19 @@
-"""Results as pictures: plain SVG without scripts or fonts of its own, readable on a light and on a dark page,
-for each brings its own ground. Pure: the same results give the same bytes."""
+"""Results as pictures. Pure: the same results give the same bytes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from html import escape
 from itertools import groupby
 from typing import Final
 
+from bench.drawing import MARGIN, WIDTH, cut, document, text
 from bench.kept import Kept, Line, figure
 
-_WIDTH: Final = 860
-_MARGIN: Final = 16
 _BAR_LEFT: Final = 300
 _BAR_RIGHT: Final = 700
 _STEP: Final = 22
 _MOST_GROUPS: Final = 14
-_LONGEST: Final = 118
-_STYLE: Final = """\
-svg { font: 12px system-ui, sans-serif; }
-.ground { fill: #ffffff; } .text { fill: #24292f; } .small { fill: #57606a; }
-.ours { fill: #3d7a22; } .other { fill: #8c959f; } .goal { stroke: #b0562a; stroke-width: 2; }
-.line { stroke: #d0d7de; } .under { fill: #b0562a; }
-@media (prefers-color-scheme: dark) {
-.ground { fill: #0d1117; } .text { fill: #e6edf3; } .small { fill: #9198a1; }
-.ours { fill: #7cc35a; } .other { fill: #6e7681; } .goal { stroke: #f0a070; }
-.line { stroke: #3d444d; } .under { fill: #f0a070; }
-}"""
 
 
 def bars(kept: Kept) -> str | None:
@@ -40,13 +26,13 @@ def bars(kept: Kept) -> str | None:
     title = f"{kept.benchmark}: a row's bars share one scale; a stroke is the goal"
     if len(shown) < len(groups):
         title += f" ({len(shown)} of {len(groups)} rows)"
-    parts, top = [_text(_MARGIN, 24, title, "text", bold=True)], 48
+    parts, top = [text(MARGIN, 24, title, "text", bold=True)], 48
     for group in shown:
-        parts.append(_text(_MARGIN, top, _cut(f"{group[0].what} ({group[0].unit})"), "text"))
+        parts.append(text(MARGIN, top, cut(f"{group[0].what} ({group[0].unit})"), "text"))
         drawn, top = _bars(group, top + 8)
         parts += drawn
         top += 22
-    return _svg(top - 6, title, parts)
+    return document(top - 6, title, parts)
 
 
 def ratios(results: Iterable[Kept]) -> str:
@@ -59,19 +45,19 @@ def ratios(results: Iterable[Kept]) -> str:
     high = max(1, math.ceil(math.log10(max(every))))
 
     def across(value: float) -> float:
-        return 150 + (math.log10(value) - low) / (high - low) * (_WIDTH - 150 - 110)
+        return 150 + (math.log10(value) - low) / (high - low) * (WIDTH - 150 - 110)
 
     title = "How many times as good as the alternatives of the same run: least, middle, greatest"
     bottom = 60 + len(found) * 30
-    parts = [_text(_MARGIN, 24, title, "text", bold=True)]
+    parts = [text(MARGIN, 24, title, "text", bold=True)]
     for power in range(low, high + 1):
         x = across(10.0**power)
         parts.append(f'<path class="{"goal" if power == 0 else "line"}" d="M{x:.1f} 40V{bottom}"/>')
-        parts.append(_text(x, bottom + 18, figure(10.0**power), "small", "middle"))
+        parts.append(text(x, bottom + 18, figure(10.0**power), "small", "middle"))
     for number, (name, values) in enumerate(found.items()):
         y, least, most = 60 + number * 30, values[0], values[-1]
         middle = values[len(values) // 2]
-        parts.append(_text(_MARGIN, y + 4, name, "text"))
+        parts.append(text(MARGIN, y + 4, name, "text"))
         width = max(across(most) - across(least), 2)
         kind = "under" if least < 1 else "ours"
         parts.append(
@@ -81,8 +67,8 @@ def ratios(results: Iterable[Kept]) -> str:
         parts.append(f'<circle class="ours" cx="{across(most):.1f}" cy="{y}" r="4"/>')
         parts.append(f'<circle class="text" cx="{across(middle):.1f}" cy="{y}" r="3"/>')
         span = figure(least) if least == most else f"{figure(least)} to {figure(most)}"
-        parts.append(_text(across(most) + 10, y + 4, span, "small"))
-    return _svg(bottom + 32, title, parts)
+        parts.append(text(across(most) + 10, y + 4, span, "small"))
+    return document(bottom + 32, title, parts)
 
 
 def _groups(lines: Sequence[Line]) -> list[list[Line]]:
@@ -109,10 +95,10 @@ def _bars(group: list[Line], top: int) -> tuple[list[str], int]:
     parts = []
     for number, (name, value, kind) in enumerate(named):
         y, width = top + number * _STEP, max(value * scale, 1)
-        parts.append(_text(_BAR_LEFT - 8, y + 12, _cut(name, 46), "small", "end"))
+        parts.append(text(_BAR_LEFT - 8, y + 12, cut(name, 46), "small", "end"))
         parts.append(f'<rect class="{kind}" x="{_BAR_LEFT}" y="{y}" width="{width:.1f}" height="16"/>')
         ratio = "" if kind == "ours" else _ratio_text(group[number - 1].ratio)
-        parts.append(_text(_BAR_RIGHT + 12, y + 12, figure(value) + ratio, "text"))
+        parts.append(text(_BAR_RIGHT + 12, y + 12, figure(value) + ratio, "text"))
     end = top + len(named) * _STEP
     if first.goal:
         x = _BAR_LEFT + first.goal * scale
@@ -125,22 +111,4 @@ def _ratio_text(ratio: float | None) -> str:
 
 
 def _ratios(lines: Sequence[Line]) -> list[float]:
-    return sorted(line.ratio for line in lines if line.ratio)
-
-
-def _cut(text: str, longest: int = _LONGEST) -> str:
-    return text if len(text) <= longest else text[: longest - 1] + "…"
-
-
-def _text(x: float, y: float, text: str, kind: str, anchor: str = "start", *, bold: bool = False) -> str:
-    weight = ' font-weight="600"' if bold else ""
-    return f'<text class="{kind}" x="{x:.1f}" y="{y}" text-anchor="{anchor}"{weight}>{escape(text)}</text>'
-
-
-def _svg(height: int, title: str, parts: list[str]) -> str:
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img" '
-        f'aria-label="{escape(title)}">'
-    )
-    ground = f'<rect class="ground" width="{_WIDTH}" height="{height}"/>'
-    return "\n".join([head, f"<style>\n{_STYLE}\n</style>", ground, *parts, "</svg>"]) + "\n"
+    return sorted(line.ratio for line in lines if line.ratio and line.ratio > 0)

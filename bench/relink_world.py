@@ -44,7 +44,9 @@ _RAW_ACCOUNT = (
     f"accounts: {{\n  {RAW}: {{ jetstream: enabled, users: [ {{ user: raw, password: {_PASSWORD} }} ] }}\n"
 )
 _TIMEOUTS = 'dial_timeout: "10s", first_info_timeout: "10s"'
-_RAW_REMOTE = f'remotes: [\n      {{ urls: [ "%s" ], account: {RAW}, {_TIMEOUTS} }}\n'
+RAW_PLAIN: Final = f"account: {RAW}, compression: off,"
+"""Stands in the leaf's raw remote: not compressed, as the product's is not."""
+_RAW_REMOTE = f'remotes: [\n      {{ urls: [ "%s" ], {RAW_PLAIN} {_TIMEOUTS} }}\n'
 _LINK = re.compile(
     r"\[\d+\] (?P<at>\S+ \S+) \[INF\] \S+ - lid:(?P<link>\d+) - "
     r"Leafnode connection (?:created for account: (?P<account>\S+)|closed)"

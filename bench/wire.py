@@ -25,7 +25,7 @@ from agent.inputs.sampling import GROUPS, Sampler
 from agent.jetstream import JetStream
 from bench.metered import Meter, metered
 from bench.relink_raw import RawStream, make_at_hub, make_at_leaf
-from bench.relink_world import OURS, RAW, LinkWorld, link_world
+from bench.relink_world import OURS, RAW, RAW_PLAIN, LinkWorld, link_world
 from bench.result import Against, Result, Row
 
 _DOMAIN = "edge-1"
@@ -186,20 +186,14 @@ async def _idle(link: Link, account: str) -> float:
 
 @asynccontextmanager
 async def _link(classes: tuple[str, ...], compression: str = "") -> AsyncIterator[Link]:
-    """A hub and a leaf with their agents, settled; the raw link compressed as told, or no link."""
+    """A hub and a leaf with their agents, settled; the raw link compressed as told, or none."""
     with tempfile.TemporaryDirectory(prefix="petiole-bench-") as directory:
         async with metered() as meter:
             with link_world(
                 Path(directory), [_DOMAIN], classes=classes, cable=meter, leaf_listen=meter.hub
             ) as world:
-                # Left alone, servers compress where the round trip takes more than 10 ms.
                 if compression:
-                    conf = Path(directory) / _DOMAIN / "nats-server.conf"
-                    _insert(conf, f"account: {RAW},", f" compression: {compression},")
-                else:
-                    _insert(
-                        Path(directory) / "hub" / "nats-server.conf", "leafnodes: {\n", "compression: off\n"
-                    )
+                    _compress(Path(directory) / _DOMAIN / "nats-server.conf", compression)
                 world.hub.start()
                 world.leaves[_DOMAIN].start()
                 await asyncio.sleep(1.0)
@@ -223,15 +217,8 @@ async def _link(classes: tuple[str, ...], compression: str = "") -> AsyncIterato
                     await nc.close()
 
 
-def _set_compression(directory: Path, raw: str) -> None:
-    """Compress the raw link, or no link: left alone, servers compress where a round trip takes 10 ms."""
-    if raw:
-        _insert(directory / _DOMAIN / "nats-server.conf", f"account: {RAW},", f" compression: {raw},")
-    else:
-        _insert(directory / "hub" / "nats-server.conf", "leafnodes: {\n", "compression: off\n")
-
-
-def _insert(path: Path, after: str, text: str) -> None:
-    whole = path.read_text()
-    assert whole.count(after) == 1
-    path.write_text(whole.replace(after, after + text))
+def _compress(conf: Path, mode: str) -> None:
+    """Have the raw link compressed, for a leaf whose server is not started yet."""
+    text = conf.read_text()
+    assert text.count(RAW_PLAIN) == 1
+    conf.write_text(text.replace(RAW_PLAIN, RAW_PLAIN.replace("off", mode)))
