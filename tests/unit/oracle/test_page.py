@@ -28,6 +28,15 @@ def test_a_case_that_was_not_run_or_failed_is_not_called_passed() -> None:
     assert "* *Not proven*: not run: no root\n" in told
 
 
+def test_where_the_scratch_directory_of_a_case_was_is_left_out() -> None:
+    rooms = ("/tmp/pytest-of-me/pytest-12/test_the_disk_of_a_leaf_is_ful0", "/scratch/test_a_2")
+    seen = [f"1.5 s: the disk is full: free some room on {room}/disk/store" for room in rooms]
+    kept = "0.1 s: 3 kB/s at /etc/petiole/test, and a/b"
+    told = page([asdict(Case("a", seen=[*seen, kept]))])
+    said = "* 1.5 s: the disk is full: free some room on …/disk/store\n"
+    assert f"{said}{said}* {kept}\n" in told
+
+
 def test_cases_of_a_theme_stand_together() -> None:
     cases = [Case("a", theme="Links."), Case("b", theme="Stores."), Case("c", theme="Links.")]
     told = page([asdict(one) for one in cases])
