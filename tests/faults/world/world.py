@@ -71,22 +71,32 @@ class World:
         since = self.strikes.last
         for leaf in self.leaves:
             leaf.wait_ready()
-        now = {leaf: self._last(leaf, seconds) for leaf in self.leaves}
+        now = {leaf: self.last(leaf, seconds) for leaf in self.leaves}
 
         def recovered() -> bool:
             cursors = self._cursors()
             return all(
-                link_flows(leaf) and cursors.get(_stream(leaf), 0) >= last for leaf, last in now.items()
+                link_flows(leaf) and cursors.get(stream_of(leaf), 0) >= last for leaf, last in now.items()
             )
 
         wait_for(recovered, "every link flows and the hub holds what came meanwhile", seconds)
         self.case.recover_seconds = round(time.monotonic() - since, 2)
         self.case.detect_seconds = self._detected()
 
+    def last(self, machine: Machine, seconds: float = 90.0) -> int:
+        """The last sequence of a machine's stream, asked until it is answered."""
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                return asyncio.run(_observer(machine).last(stream_of(machine)))
+            except DemoError:
+                assert time.monotonic() < deadline, f"the server of {machine.member.domain} does not answer"
+                time.sleep(_POLL_SECONDS)
+
     def at_hub(self) -> int:
         """The last sequence of the hub's stream, 0 while its server does not answer."""
         try:
-            return asyncio.run(_observer(self.hub).last(aggregate(0)))
+            return asyncio.run(_observer(self.hub).last(stream_of(self.hub)))
         except DemoError:
             return 0
 
@@ -134,9 +144,9 @@ class World:
     def _drained(self, seconds: float) -> float | None:
         began = time.monotonic()
         try:
-            last = {leaf: self._last(leaf, seconds) for leaf in self.leaves}
+            last = {leaf: self.last(leaf, seconds) for leaf in self.leaves}
             wait_for(
-                lambda: all(self._cursors().get(_stream(one), 0) >= seq for one, seq in last.items()),
+                lambda: all(self._cursors().get(stream_of(one), 0) >= seq for one, seq in last.items()),
                 "the hub holds all",
                 seconds,
             )
@@ -155,16 +165,6 @@ class World:
         ]
         return round(min(told), 2) if told else None
 
-    def _last(self, leaf: Machine, seconds: float) -> int:
-        """The last sequence of a leaf's stream, asked until it is answered."""
-        deadline = time.monotonic() + seconds
-        while True:
-            try:
-                return asyncio.run(_observer(leaf).last(_stream(leaf)))
-            except DemoError:
-                assert time.monotonic() < deadline, f"the server of {leaf.member.domain} does not answer"
-                time.sleep(_POLL_SECONDS)
-
     def _cursors(self) -> dict[str, int]:
         return asyncio.run(_observer(self.hub).cursors()) or {}
 
@@ -173,7 +173,7 @@ class World:
         stands."""
         subject = ledger_subject(leaf.member.domain, DEFAULT_CLASS)
         try:
-            here = asyncio.run(_observer(leaf).newest(_stream(leaf), subject))
+            here = asyncio.run(_observer(leaf).newest(stream_of(leaf), subject))
             there = asyncio.run(_observer(self.hub).newest(aggregate(0), subject))
         except (NatsError, JetStreamError, OSError, TimeoutError):
             return False
@@ -238,8 +238,10 @@ def _observer(machine: Machine) -> Observer:
     return Observer(one.nats_url, one.state / "keys" / f"{key}.nk", identity)
 
 
-def _stream(leaf: Machine) -> str:
-    return leaf_stream(leaf.member.domain, DEFAULT_CLASS)
+def stream_of(machine: Machine) -> str:
+    """The stream of a leaf, or that of the hub."""
+    domain = machine.member.domain
+    return aggregate(0) if domain == HUB_DOMAIN else leaf_stream(domain, DEFAULT_CLASS)
 
 
 def link_flows(leaf: Machine) -> bool:
