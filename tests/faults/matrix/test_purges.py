@@ -20,23 +20,27 @@ _RESEND_SECONDS = 300.0
 """It waits until the leaf's stream has forgotten the ids."""
 
 
-def purge(w: World) -> int:
-    """All that the aggregate holds goes; how many messages that were."""
+def ahead_of_the_table(w: World) -> None:
+    """The hub holds what is in the table, and what is not."""
+    in_table(w)
+    w.load.flows(20)
+    w.mended()
+
+
+def purge(w: World) -> None:
+    """All that the aggregate holds goes."""
     hub = w.hub.member
     seed = hub.state / "keys" / "registrar.nk"
     gone: list[int] = []
     w.strikes.make("the aggregate is purged", lambda _since: f"{gone[0]} messages went" if gone[0] else None)
     answer = asked(hub.nats_url, seed, f"$JS.API.STREAM.PURGE.{aggregate(0)}")
     gone.append(int(answer["purged"]))
-    return gone[0]
 
 
 def test_the_aggregate_is_purged(world_of: Worlds, case: Case) -> None:
     case.expected = f"the link flows on; {NAMED}"
     with world_of() as w:
-        in_table(w)
-        w.load.flows(20)
-        w.mended()
+        ahead_of_the_table(w)
         purge(w)
         judged(w, Terms(gone=True))
         assert case.named
@@ -71,9 +75,7 @@ def test_the_aggregate_is_purged_when_all_is_in_the_table(world_of: Worlds, case
 def test_the_aggregate_is_purged_and_the_server_of_the_hub_is_killed(world_of: Worlds, case: Case) -> None:
     case.expected = f"the hub's server goes on where the leaf knows that it was; {NAMED}"
     with world_of() as w:
-        in_table(w)
-        w.load.flows(20)
-        w.mended()
+        ahead_of_the_table(w)
         w.link.cut()
         w.noticed()
         w.load.flows(20)
@@ -92,9 +94,7 @@ def test_the_aggregate_is_purged_and_its_leaf_sends_again_what_the_audit_names(
         "nothing acknowledged is lost or doubled"
     )
     with world_of(direct=False) as w:
-        in_table(w)
-        w.load.flows(20)
-        w.mended()
+        ahead_of_the_table(w)
         purge(w)
         w.load.flows()
         # A run that goes on tells each minute which batches it stored.
