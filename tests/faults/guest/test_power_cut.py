@@ -18,8 +18,8 @@ pytestmark = pytest.mark.timeout(1_800)
 
 ROUNDS = 3
 _SYNCING = 2.0
-_NOT_SYNCED = "acknowledged is not synced"
 """What a sync itself may take in a slow guest, in seconds, beside the interval between two."""
+_NOT_SYNCED = "acknowledged is not synced"
 
 
 def cut_and_boot(one: Edge, case: Case) -> float:
