@@ -21,7 +21,8 @@ def ended_and_back(w: World, machine: Machine) -> None:
 
 
 def judged(w: World) -> None:
-    """All goes on, and every promise was kept."""
+    """All goes on, and every promise was kept. The recovery itself is timed, before anything else: a process
+    that has gone is never taken for well, as a lost store may be for a moment."""
     w.mended()
     w.load.flows()
     w.verdict()
