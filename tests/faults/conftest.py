@@ -15,23 +15,28 @@ _CASE = pytest.StashKey[Case]()
 @pytest.fixture
 def case(request: pytest.FixtureRequest) -> Case:
     """The case of this test, for the report."""
-    words = request.node.name.removeprefix("test_").translate(str.maketrans("_[", "  ", "]"))
-    theme = " ".join((request.module.__doc__ or "").partition("\n\n")[0].split())
-    one = Case(words, theme=theme)
-    request.node.stash[_CASE] = one
-    return one
+    return _case_of(request.node)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Note whether a case has passed."""
+    """Note whether a case has passed. What it needs is looked at before it is called."""
     told = yield
-    one = item.stash.get(_CASE, None)
-    if one is not None and call.when == "call":
+    called = call.when == "call" or (call.when == "setup" and not told.passed)
+    if called and isinstance(item, pytest.Function) and "case" in item.fixturenames:
+        one = _case_of(item)
         one.passed = told.passed
         if told.skipped:
             one.not_proven.append(f"not run: {call.excinfo.value if call.excinfo else 'skipped'}")
-        report.write(one)
+            report.write_new(one)
+        else:
+            report.write(one)
     return told
+
+
+def _case_of(item: pytest.Function) -> Case:
+    words = item.name.removeprefix("test_").translate(str.maketrans("_[", "  ", "]"))
+    theme = " ".join((item.module.__doc__ or "").partition("\n\n")[0].split())
+    return item.stash.setdefault(_CASE, Case(words, theme=theme))

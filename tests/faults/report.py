@@ -6,7 +6,7 @@ import fcntl
 import json
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -56,17 +56,34 @@ class Case:
 
 def write(case: Case) -> None:
     """Put a case into the report. The others keep what an earlier run, or one beside this, said of them."""
+    row = _row(case)
+    with _alone():
+        _put(_earlier() | {case.case: row})
+
+
+def write_new(case: Case) -> None:
+    """The same of a case that was not run, which keeps what an earlier run said of it."""
+    row = _row(case)
+    with _alone():
+        rows = _earlier()
+        rows.setdefault(case.case, row)
+        _put(rows)
+
+
+def _row(case: Case) -> dict[str, object]:
     row = asdict(case) | {"commit": _commit()}
     del row["began"]
-    PATH.parent.mkdir(parents=True, exist_ok=True)
-    with _alone():
-        rows = {one["case"]: one for one in _earlier()} | {case.case: row}
-        PATH.write_text(json.dumps({"cases": list(rows.values())}, indent=2) + "\n")
+    return row
+
+
+def _put(rows: Mapping[object, dict[str, object]]) -> None:
+    PATH.write_text(json.dumps({"cases": list(rows.values())}, indent=2) + "\n")
 
 
 @contextmanager
 def _alone() -> Iterator[None]:
     """No other run writes the report meanwhile."""
+    PATH.parent.mkdir(parents=True, exist_ok=True)
     with PATH.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -78,9 +95,9 @@ def _commit() -> str:
     return done.stdout.strip()
 
 
-def _earlier() -> list[dict[str, object]]:
+def _earlier() -> dict[object, dict[str, object]]:
     try:
         found: list[dict[str, object]] = json.loads(PATH.read_text())["cases"]
     except (OSError, ValueError, KeyError):
-        return []
-    return found
+        return {}
+    return {one["case"]: one for one in found}

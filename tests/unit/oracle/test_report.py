@@ -28,6 +28,13 @@ def test_a_case_that_is_run_again_replaces_what_was_said_of_it(path: Path) -> No
     assert rows(path) == {"one": True, "two": False}
 
 
+def test_a_case_that_was_not_run_is_told_but_takes_nothing_from_an_earlier_run(path: Path) -> None:
+    report.write(Case("one", passed=True))
+    for name in ("one", "two"):
+        report.write_new(Case(name, not_proven=["not run: no root"]))
+    assert rows(path) == {"one": True, "two": False}
+
+
 def test_runs_beside_each_other_forget_nothing_of_one_another(path: Path) -> None:
     cases = [Case(f"case {number}") for number in range(40)]
     with ThreadPoolExecutor(8) as runs:
