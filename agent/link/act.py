@@ -27,32 +27,39 @@ async def pause(js: JetStream, domain: str, cls: str, epoch: str, seconds: float
             raise
 
 
-async def start_epoch(
-    js: JetStream, domain: str, klass: StreamClass, info: StreamInfo, verdict: NewEpoch, state: StateFile
+async def make_epoch(js: JetStream, domain: str, klass: StreamClass, start: int) -> str:
+    """Make the link consumer of a new epoch, which `remember_epoch` then enters. Raises `ApiError` or
+    `UnavailableError`.
+
+    An agent that dies in between finds neither of the two epochs usable and starts a third, while an epoch in
+    the state file without its consumer would look like one that was deleted by hand.
+    """
+    epoch = contract.new_epoch()
+    config = streams.link_consumer(domain, klass, epoch, start)
+    await js.create_consumer(contract.leaf_stream(domain, klass.name), config)
+    return epoch
+
+
+async def remember_epoch(
+    state: StateFile, cls: str, epoch: str, verdict: NewEpoch, info: StreamInfo, known: Acked | None
 ) -> None:
-    """Make the link consumer of a new epoch and remember it. Raises `ApiError` or `UnavailableError`."""
-    # The consumer first: an agent that dies before the state is saved finds neither of the two epochs usable
-    # and starts a third, while a saved epoch without its consumer would look like one that was deleted by
-    # hand. For the same reason a disk that takes no state now does not stand in the way.
-    epoch, cls = contract.new_epoch(), klass.name
-    await js.create_consumer(info.name, streams.link_consumer(domain, klass, epoch, verdict.start))
+    """Enter a new epoch into the state. `known` is the last PubAck as it was before the stream was looked at,
+    for readings may have been stored since."""
     current = state.current
     current.epochs[cls] = epoch
     checkpoint = current.checkpoint.get(cls)
     if checkpoint is not None and checkpoint.leaf_seq >= verdict.start:
         del current.checkpoint[cls]
-    if (acked := current.acked.get(cls)) is not None:
-        if acked.created != info.created:
-            current.lose(cls, acked)
-        elif info.last < acked.last:
-            current.lose(cls, acked, kept=info.last)
-        current.acked[cls] = Acked(acked.run, acked.n, info.last, info.created, acked.readings, acked.closed)
+    if known is not None and (known.created != info.created or info.last < known.last):
+        current.lose(cls, known, kept=info.last if known.created == info.created else None)
+        current.acked[cls] = Acked(known.run, known.n, info.last, info.created, known.readings, known.closed)
     for name, position in current.positions.get(cls, {}).items():
         # What this stream stores of an input from now on is newer than what is remembered of it.
         current.positions[cls][name] = Position(position.text, min(position.seq, info.last))
     try:
         await state.save()
     except OSError as error:
+        # The consumer is there, so a disk that takes no state now does not stand in the way.
         log.error("the new epoch is not in the state file yet", **{"class": cls}, error=str(error))
     log.warning("new epoch", **{"class": cls}, epoch=epoch, start=verdict.start, why=verdict.sentence())
 

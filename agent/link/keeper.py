@@ -229,8 +229,10 @@ class Keeper:
                     await self._repair(js, cls, epoch)
 
     async def _repair(self, js: JetStream, cls: str, epoch: NewEpoch) -> None:
+        known = self._state.current.acked.get(cls)
         info = await js.stream_info(contract.leaf_stream(self._domain, cls))
-        await act.start_epoch(js, self._domain, self._classes[cls], info, epoch, self._state)
+        begun = await act.make_epoch(js, self._domain, self._classes[cls], epoch.start)
+        await act.remember_epoch(self._state, cls, begun, epoch, info, known)
         self._metrics.epochs.labels(cls, epoch.why.value).inc()
         self._may_repair_at = _now() + REPAIR_EVERY
         self._work[cls].compared = None

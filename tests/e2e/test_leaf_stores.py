@@ -7,13 +7,17 @@ import shutil
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from nats.aio.msg import Msg
 
 from agent import streams
 from agent.config import Config, Publish, Seconds
 from agent.contract import LostStream, link_consumer
-from agent.jetstream import JetStreamError
+from agent.jetstream import JetStream, JetStreamError, UnavailableError
+from agent.link.guard import Why
+from agent.link.local import make_ready
 from agent.sender import Sender
+from agent.state import StateFile
 from tests.agents import CLASS, Agent, Shelf, agent, chunk, insist, leaf_config, shelf
 from tests.servers import Leaf as LeafServer
 from tests.servers import World, until
@@ -171,6 +175,34 @@ async def test_what_devices_published_to_a_store_that_an_older_one_replaced_is_n
     assert (lost.created, lost.last) == (record.stream.created, last)
     assert lost.kept is not None
     assert last - 20 <= lost.kept < last
+
+
+class Unanswered(JetStream):
+    """Whose server does not answer when a consumer is to be deleted."""
+
+    async def delete_consumer(self, stream: str, name: str) -> bool:
+        raise UnavailableError(f"no answer about {name} of {stream}")
+
+
+async def test_a_store_put_back_is_told_of_again_where_its_old_link_consumer_could_not_be_deleted(
+    world: World, config: Config
+) -> None:
+    async with agent(config) as one:
+        await one.submit(chunk("before"))
+        await one.stop()
+    state = StateFile(one.state_path, one.state())
+    known, old = state.current.acked[CLASS], state.current.epochs[CLASS]
+    state.current.acked[CLASS] = structs.replace(known, top=known.last + 10)
+    nc = await world.leaf.connect("agent")
+    klass, one_shelf = config.class_[0], await shelf(world.leaf)
+    with pytest.raises(UnavailableError):
+        await make_ready(Unanswered(nc), config.domain, klass, state)
+    _, verdict = await make_ready(JetStream(nc), config.domain, klass, state)
+    assert verdict is not None
+    assert verdict.why is Why.PUT_BACK
+    assert state.current.lost == {CLASS: [LostStream(known.created, known.last + 10, known.last)]}
+    assert state.current.epochs[CLASS] != old
+    assert await one_shelf.link_consumers() == [link_consumer(state.current.epochs[CLASS])]
 
 
 async def test_a_position_is_the_newest_that_was_stored_whatever_store_and_state_remember(

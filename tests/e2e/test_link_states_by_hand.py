@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
+import pytest
 import pytest_asyncio
 
 from agent.contract import link_consumer
+from agent.link import act
 from agent.link.states import LinkState
 from tests.servers import World, until
 from tests.watched import WatchedRoad, open_watched_road
@@ -31,6 +34,23 @@ async def test_a_link_consumer_that_was_deleted_is_replaced_by_a_new_epoch(road:
     await road.sends()
     await road.nothing_lost_or_doubled()
     assert await road.shelf.link_consumers() == [link_consumer(road.epoch)]
+
+
+async def test_what_is_stored_while_an_epoch_begins_is_not_said_to_be_lost(
+    road: WatchedRoad, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sequences are above those that the stream had when it was looked at."""
+    make_epoch = act.make_epoch
+
+    async def late(*given: Any) -> str:
+        await road.sends(5)
+        return await make_epoch(*given)
+
+    monkeypatch.setattr(act, "make_epoch", late)
+    await road.shelf.js.delete_consumer(road.shelf.stream, link_consumer(road.epoch))
+    await until(lambda: road.epochs("consumer_gone") == 1, "a new epoch")
+    assert road.agent.state().lost == {}
+    await road.nothing_lost_or_doubled()
 
 
 async def test_a_second_repair_waits_while_the_first_is_fresh(road: WatchedRoad) -> None:
