@@ -64,9 +64,10 @@ Action = Pause | Resume | Ask | Repair
 class Memory:
     """What the decision before leaves for the next one: the link and epoch on which both sides were found to
     agree, the repair that is due and since when, when the flow last moved and when the hub last listened.
-    `began` is when the keeper first looked, `confirmed` up to where the hub holds all of this epoch. `owed`
-    is what the hub has been sent since `owed_at` and has not taken, for nothing moved from the floor and
-    cursor that it had `taken`; `stalls` are the epochs that were begun for that and changed nothing."""
+    `began` is when the keeper first looked, `confirmed` up to where the hub holds all of this epoch; what
+    `moved` are the sequences delivered, of the floor and of the hub's cursor. `owed` is up to where the hub
+    had been sent messages at `owed_at`, since when it could take them and has taken none; `stalls` are the
+    epochs that were begun for that and changed nothing."""
 
     began: float = 0.0
     verified: tuple[str, str] = ("", "")
@@ -76,7 +77,6 @@ class Memory:
     moved_at: float = 0.0
     heard_at: float = 0.0
     confirmed: int = 0
-    taken: tuple[int, int] = (0, 0)
     owed: int = 0
     owed_at: float = 0.0
     stalls: int = 0
@@ -97,6 +97,10 @@ def decide(memory: Memory, seen: Seen) -> Decision:
     if memory.began == 0.0:
         memory = replace(memory, began=seen.now, moved_at=seen.now, heard_at=seen.now)
     compared = _fresh(seen)
+    stalled = memory.due is not None and memory.due.why is Why.STALLED
+    if stalled and memory.verified != (seen.link.key, seen.epoch):
+        # Over another link the hub's server asks anew for what it lacks.
+        memory = replace(memory, due=None)
     if not seen.link.up:
         state = LinkState.CLOSED if seen.link.closed else LinkState.DOWN
         return Decision(state, memory, _keep_paused(seen.consumer), seen.link.closed)
@@ -166,8 +170,9 @@ def _final(memory: Memory, due: NewEpoch, seen: Seen, compared: Compared | None)
     """The repair as the newest comparison shows it; None where nothing is wrong after all."""
     if due.why is Why.STALLED and (compared is None or difference(compared) is None):
         # A consumer that is paused sends heartbeats, by which the hub's server may have seen it itself.
-        stays = compared is not None and compared.cursor < memory.owed
-        return NewEpoch(due.why, agreed_start(compared)) if compared is not None and stays else None
+        if compared is None or compared.asked <= memory.due_since or compared.cursor >= memory.owed:
+            return None
+        return NewEpoch(due.why, agreed_start(compared))
     if compared is None:
         one = seen.compared
         same_epoch = one is not None and one.epoch == seen.epoch
@@ -209,43 +214,43 @@ def _verified(memory: Memory, seen: Seen, compared: Compared | None) -> Decision
     if seen.first_in_turn:
         actions = _keep_paused(seen.consumer)
         return Decision(LinkState.IN_TURN, memory, actions, seen.first_in_turn)
-    memory = _noting_debt(_noting_movement(memory, seen, compared), seen, compared)
-    if compared is not None and _stalled(memory, seen, compared):
+    memory = _noting_flow(memory, seen, compared)
+    if compared is not None and _stalled(memory, compared):
         due = NewEpoch(Why.STALLED, agreed_start(compared))
         return _repair(replace(memory, due=due, due_since=seen.now), due, seen, compared)
     state, detail = _flow(memory, seen, compared)
     return Decision(state, memory, _resume(seen.consumer), detail)
 
 
-def _noting_movement(memory: Memory, seen: Seen, compared: Compared | None) -> Memory:
+def _noting_flow(memory: Memory, seen: Seen, compared: Compared | None) -> Memory:
+    """What has moved since the look before, and what the hub owes."""
     consumer = seen.consumer
     if consumer is None:
         return memory
     if consumer.bound:
         memory = replace(memory, heard_at=seen.now)
-    place = (consumer.delivered, consumer.floor, compared.cursor if compared else 0)
-    idle = not consumer.pending and not consumer.in_flight
-    if place == memory.moved and not idle and not consumer.paused_for:
-        return memory
-    return replace(memory, moved=place, moved_at=seen.now)
-
-
-def _noting_debt(memory: Memory, seen: Seen, compared: Compared | None) -> Memory:
-    consumer = seen.consumer
-    if consumer is None:
-        return memory
     cursor = compared.cursor if compared else 0
-    taken = (consumer.floor, cursor)
-    moved = taken != memory.taken
-    if moved:
-        helped = memory.owed > 0 and cursor > memory.taken[1]
-        memory = replace(memory, taken=taken, stalls=0 if helped else memory.stalls)
-    if moved or cursor >= memory.owed or not consumer.in_flight or consumer.paused_for > 0:
-        return replace(memory, owed=consumer.delivered, owed_at=seen.now)
+    place = (consumer.delivered, consumer.floor, cursor)
+    paused, idle = consumer.paused_for > 0, not consumer.pending and not consumer.in_flight
+    taken = place[1:] != memory.moved[1:]
+    if memory.owed > 0 and cursor > memory.moved[2]:
+        memory = replace(memory, stalls=0)
+    if taken or cursor >= memory.owed or not consumer.in_flight or paused or not _able(seen, compared):
+        memory = replace(memory, owed=consumer.delivered, owed_at=seen.now)
+    if place != memory.moved or idle or paused:
+        memory = replace(memory, moved=place, moved_at=seen.now)
     return memory
 
 
-def _stalled(memory: Memory, seen: Seen, compared: Compared) -> bool:
+def _able(seen: Seen, compared: Compared | None) -> bool:
+    """Whether nothing is known that keeps the hub from taking what it is sent. A source that its server does
+    not hear is the registrar's to add again."""
+    bound = seen.consumer is not None and seen.consumer.bound
+    well = compared is not None and compared.certain and compared.word == "flowing"
+    return bound and well and seen.refused is None
+
+
+def _stalled(memory: Memory, compared: Compared) -> bool:
     """Whether the hub's server has what it was sent and takes nothing of it.
 
     Seen on nats-server 2.15.1 after sources had been added again and again: the hub's server dropped every
@@ -254,10 +259,7 @@ def _stalled(memory: Memory, seen: Seen, compared: Compared) -> bool:
     link is.
     """
     patience = STUCK_AFTER * 2 ** min(memory.stalls, MOST_PATIENT)
-    owes = memory.owed > compared.cursor and compared.asked > memory.owed_at + patience
-    # A source that its server does not hear is the registrar's to add again.
-    able = seen.refused is None and compared.certain and compared.word == "flowing"
-    return owes and able and seen.consumer is not None and seen.consumer.bound
+    return memory.owed > compared.cursor and compared.asked > memory.owed_at + patience
 
 
 def _flow(memory: Memory, seen: Seen, compared: Compared | None) -> tuple[LinkState, str]:

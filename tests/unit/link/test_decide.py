@@ -450,9 +450,77 @@ def test_patience_with_a_stall_doubles_with_each_epoch_that_did_not_help() -> No
     *early, late = course(*steps, memory=replace(KNOWN, stalls=1))
     assert [one.memory.due for one in early] == [None] * 3
     assert late.memory.due == NewEpoch(Why.STALLED, 206)
-    owing = replace(KNOWN, stalls=3, taken=(205, 205), owed=300, owed_at=NOW - 1)
+    owing = replace(KNOWN, stalls=3, moved=(300, 205, 205), owed=300, owed_at=NOW - 1)
     moved = decide(owing, sent(0, asked=-1, cursor=250))
     assert moved.memory.stalls == 0, "the hub has taken something"
+
+
+def cannot(why: str, step: Seen) -> Seen:
+    """The same while the hub has a reason to take nothing."""
+    assert step.consumer is not None
+    assert step.compared is not None
+    match why:
+        case "unbound":
+            return replace(step, consumer=replace(step.consumer, bound=False))
+        case "refused":
+            return replace(step, refused="too many leaves")
+        case "uncertain":
+            return replace(step, compared=replace(step.compared, certain=False))
+        case _:
+            return replace(step, compared=replace(step.compared, word=why))
+
+
+@pytest.mark.parametrize("why", ["full", "capped", "contested", "linking", "unbound", "refused", "uncertain"])
+def test_a_hub_that_had_a_reason_to_take_nothing_has_all_its_time_once_that_is_gone(why: str) -> None:
+    away = [cannot(why, sent(at, asked=at - 1)) for at in range(100)]
+    back = [sent(99 + at, asked=98 + at) for at in (1, 10, STUCK_AFTER)]
+    late = sent(101 + STUCK_AFTER, asked=100 + STUCK_AFTER)
+    *waits, due = course(*away, *back, late)
+    assert [one.memory.due for one in waits] == [None] * len(waits)
+    assert due.memory.due == NewEpoch(Why.STALLED, 206)
+
+
+STALLED = replace(
+    KNOWN,
+    due=NewEpoch(Why.STALLED, 206),
+    due_since=NOW - 60,
+    moved=(300, 205, 205),
+    owed=300,
+    owed_at=NOW - 90,
+)
+"""A new epoch is due for a stall."""
+
+
+def test_a_stall_says_nothing_of_another_link_which_is_compared_before_it_flows() -> None:
+    held = replace(SENT, paused_for=25.0)
+    down, back, flows = course(
+        replace(sent(0, asked=-61), link=DOWN, consumer=held),
+        replace(sent(10, asked=-61), link=LinkSeen(True, NOW + 9, "s/2"), consumer=held),
+        replace(
+            sent(11, asked=10.5),
+            link=LinkSeen(True, NOW + 9, "s/2"),
+            consumer=held,
+            compared=replace(TAKES_NOTHING, asked=NOW + 10.5, link_key="s/2"),
+        ),
+        memory=STALLED,
+    )
+    assert (down.state, down.memory.due) == (LinkState.DOWN, None)
+    assert (back.state, back.actions) == (LinkState.COMPARING, (Ask(),))
+    assert (flows.state, flows.actions) == (LinkState.FLOWING, (Resume(),))
+
+
+def test_a_link_that_came_anew_between_two_looks_is_compared_before_it_flows() -> None:
+    held = replace(SENT, paused_for=25.0)
+    link = LinkSeen(True, NOW - 0.1, "s/2")
+    (back,) = course(replace(sent(0, asked=-61), link=link, consumer=held), memory=STALLED)
+    assert (back.state, back.actions) == (LinkState.COMPARING, (Ask(),))
+
+
+def test_a_hub_that_does_not_answer_once_the_consumer_pauses_is_not_known_to_be_stalled() -> None:
+    held = replace(SENT, in_flight=0, paused_for=25.0)
+    long = LinkSeen(True, NOW - 200, "s/1")
+    (resumes,) = course(replace(sent(0, asked=-61, consumer=held), link=long), memory=STALLED)
+    assert (resumes.memory.due, resumes.actions) == (None, (Resume(),))
 
 
 def test_a_repair_that_is_due_outlives_a_lost_link() -> None:
