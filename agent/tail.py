@@ -30,13 +30,13 @@ class StoredHeaders:
     subject: str = ""
 
 
-class _One(NamedTuple):
-    """What came of one consumer: how many messages waited for it, how many came, the sequence of the last,
-    and whether it was `enough` before."""
+class _Read(NamedTuple):
+    """How many messages came of one consumer, the sequence of the last, how many did not come, and whether it
+    was `enough` before."""
 
-    pending: int
     taken: int
     last: int
+    left: int
     enough: bool
 
 
@@ -64,18 +64,18 @@ async def read_headers(
     place = dict(start)
     moved = True
     while True:
-        one = await _read(nc, js, stream, place, take, enough)
-        if one.enough or one.taken >= one.pending:
-            return not one.enough
+        read = await _read(nc, js, stream, place, take, enough)
+        if read.enough or not read.left:
+            return not read.enough
         # A server that was stopped or starved ended pulls with `404 No Messages` while thousands waited (seen
         # on 2.15.1). A new consumer that begins behind the last message tells whether any are left.
-        if not one.taken and not moved:
+        if not read.taken and not moved:
             raise UnavailableError(
-                f"reading {stream} stopped before its end: {one.pending} messages do not come"
+                f"reading {stream} stopped before its end: {read.left} messages do not come"
             )
-        moved = one.taken > 0
+        moved = read.taken > 0
         if moved:
-            place |= {"deliver_policy": "by_start_sequence", "opt_start_seq": one.last + 1}
+            place |= {"deliver_policy": "by_start_sequence", "opt_start_seq": read.last + 1}
 
 
 async def _read(
@@ -85,7 +85,7 @@ async def _read(
     place: Mapping[str, Any],
     take: Callable[[StoredHeaders], None],
     enough: Callable[[], bool],
-) -> _One:
+) -> _Read:
     """Read with one consumer."""
     config = {
         "name": nc.new_inbox().rpartition(".")[2],
@@ -95,18 +95,10 @@ async def _read(
         "inactive_threshold": 30_000_000_000,
         **place,
     }
-    taken = last = 0
-
-    def count(message: StoredHeaders) -> None:
-        nonlocal taken, last
-        taken, last = taken + 1, message.seq
-        take(message)
-
     consumer = await js.create_consumer(stream, config)
     try:
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer.name}"
-        ended = await _pull(nc, subject, consumer.pending, count, enough)
-        return _One(consumer.pending, taken, last, ended)
+        return await _pull(nc, subject, consumer.pending, take, enough)
     except (TimeoutError, NatsError, OSError) as error:
         why = str(error) or "no answer"
         raise UnavailableError(f"reading {stream} stopped before its end: {why}") from None
@@ -122,29 +114,29 @@ async def _pull(
     pending: int,
     take: Callable[[StoredHeaders], None],
     enough: Callable[[], bool],
-) -> bool:
+) -> _Read:
     """Pull `pending` messages, a bounded number at a time, or fewer where the server ends a pull before: it
-    does so with a status, which has no reply subject. Whether it was `enough` before. Raises `TimeoutError`
-    when nothing comes."""
-    taken = 0
+    does so with a status, which has no reply subject. Raises `TimeoutError` when nothing comes."""
+    taken = last = 0
     ended = False
     arrived = asyncio.Event()
     inbox = nc.new_inbox()
 
     async def receive(msg: Msg) -> None:
-        nonlocal taken, ended
+        nonlocal taken, last, ended
         arrived.set()
         if not msg.reply:
             ended = True
             return
+        last, time = ack_place(msg.reply)
         taken += 1
-        take(StoredHeaders(*ack_place(msg.reply), msg.headers or {}, msg.subject))
+        take(StoredHeaders(last, time, msg.headers or {}, msg.subject))
 
     subscription = await nc.subscribe(inbox, cb=receive)
     try:
         while taken < pending and not ended:
             if enough():
-                return True
+                return _Read(taken, last, pending - taken, True)
             size = min(_PULL, pending - taken)
             end = taken + size
             await nc.publish(subject, json.dumps({"batch": size, "no_wait": True}).encode(), inbox)
@@ -152,7 +144,7 @@ async def _pull(
                 arrived.clear()
                 async with asyncio.timeout(_PROGRESS_SECONDS):
                     await arrived.wait()
-        return False
+        return _Read(taken, last, pending - taken, False)
     finally:
         with contextlib.suppress(NatsError, OSError):
             await subscription.unsubscribe()
