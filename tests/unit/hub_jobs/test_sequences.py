@@ -274,6 +274,30 @@ def test_of_two_stores_that_were_replaced_one_after_the_other_each_has_its_own_e
     assert _gaps(tmp_path, lost=lost) == [("source", [(7, 8)], Why.STORE_LOST, True)]
 
 
+def test_of_two_stores_that_were_replaced_before_any_record_told_both_ends_are_looked_for(
+    tmp_path: Path,
+) -> None:
+    """Of the second, which held up to 6 and was replaced by one up to 2, nothing came."""
+    first = [(seq, b"first %d" % seq, seq) for seq in range(1, 9)]
+    third = [(seq, b"third %d" % seq, 100 + seq) for seq in range(3, 13)]
+    _arrivals(tmp_path, *first, *third)
+
+    lost = _ends((3, 9, 103, 3), (2, 6, 103, 3))
+    assert _gaps(tmp_path, lost=lost) == [("source", [(4, 6), (9, 9)], Why.STORE_LOST, True)]
+
+
+def test_of_two_stores_of_which_one_record_tells_the_first_may_have_held_the_record_before(
+    tmp_path: Path,
+) -> None:
+    first = [(seq, b"first %d" % seq, seq) for seq in range(1, 8)]
+    second = [(seq, b"second %d" % seq, 100 + seq) for seq in range(4, 8)]
+    fourth = [(seq, b"fourth %d" % seq, 200 + seq) for seq in range(5, 12)]
+    _arrivals(tmp_path, *first, *second, *fourth)
+
+    lost = _ends((3, 7, 106, 6), (4, 8, 207, 7), (5, 6, 207, 7))
+    assert _gaps(tmp_path, lost=lost) == [("source", [(6, 6), (8, 8)], Why.STORE_LOST, True)]
+
+
 def test_an_end_that_is_older_than_the_lake_is_no_loss_of_its_own(tmp_path: Path) -> None:
     _arrivals(tmp_path, *((seq, b"new %d" % seq, seq) for seq in range(20, 24)))
 
