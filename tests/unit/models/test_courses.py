@@ -34,6 +34,20 @@ def told(course: Course) -> list[str | None]:
     return [one.told for one in course.handed]
 
 
+def sends(
+    course: Course,
+    level: str,
+    cls: str,
+    count: int,
+    *,
+    wide: bool = False,
+    key: tuple[str, int] | None = None,
+) -> None:
+    """Hand in readings, and let them linger no more."""
+    course.hand_in(level, cls, count, wide=wide, key=key)
+    course.time.passes(0.2)
+
+
 def counts(course: Course) -> tuple[int, int, int]:
     """Accepted, refused, and refused after acceptance."""
     readings = course.ledgers[CLS].readings
@@ -42,15 +56,13 @@ def counts(course: Course) -> tuple[int, int, int]:
 
 def test_what_lingers_alone_behind_a_full_draft_is_sent_too(course: Course) -> None:
     course.hand_in("stored", CLS, 5)
-    course.hand_in("stored", CLS, 3)  # does not fit: the first is sealed, and this begins the next
-    course.time.passes(0.2)
+    sends(course, "stored", CLS, 3)  # does not fit: the first is sealed, and this begins the next
     course.flows()
     assert told(course) == ["stored", "stored"]
 
 
 def test_what_was_sent_is_of_unknown_outcome_when_nobody_answers(course: Course) -> None:
-    course.hand_in("stored", CLS, 1)
-    course.time.passes(0.2)
+    sends(course, "stored", CLS, 1)
     course.time.passes(11.0)
     assert told(course) == ["nothing"], "it may still be stored"
 
@@ -85,8 +97,7 @@ def test_a_key_whose_sender_left_before_there_was_room_is_free_again(course: Cou
     course.leave(1)
     course.connect()
     course.flows()
-    course.hand_in("stored", CLS, 1, key=("key", 0))
-    course.time.passes(0.2)
+    sends(course, "stored", CLS, 1, key=("key", 0))
     course.flows()
     assert told(course)[1:] == ["nothing", "stored"]
 
@@ -94,14 +105,12 @@ def test_a_key_whose_sender_left_before_there_was_room_is_free_again(course: Cou
 def test_a_key_that_was_refused_is_free_and_one_that_was_stored_is_known(course: Course) -> None:
     stream = course.streams[CLS]
     stream.mood = Mood.FULL
-    course.hand_in("stored", CLS, 1, key=("key", 0))
-    course.time.passes(0.2)
+    sends(course, "stored", CLS, 1, key=("key", 0))
     course.flows()
     stream.mood = Mood.WELL
     course.sender.has_room(CLS)
     assert not course.notified, "nothing was stored"
-    course.hand_in("stored", CLS, 1, key=("key", 0))
-    course.time.passes(0.2)
+    sends(course, "stored", CLS, 1, key=("key", 0))
     course.flows()
     assert told(course) == ["refused", "stored"]
     assert (CLS, "key-key") in course.publisher.requests.known(course.time.now)
@@ -110,8 +119,7 @@ def test_a_key_that_was_refused_is_free_and_one_that_was_stored_is_known(course:
 
 def test_a_keyed_request_waits_until_the_keys_before_it_are_known_again(course: Course) -> None:
     course.publisher.recalled.clear()
-    course.hand_in("stored", CLS, 1, key=("key", 0))
-    course.time.passes(0.2)
+    sends(course, "stored", CLS, 1, key=("key", 0))
     course.flows()
     assert (told(course), course.ledgers[CLS].n) == ([None], 0)
     course.publisher.recalled.set()
@@ -121,8 +129,7 @@ def test_a_keyed_request_waits_until_the_keys_before_it_are_known_again(course: 
 
 
 def test_who_asks_for_the_hub_is_told_when_it_is_there(course: Course) -> None:
-    course.hand_in("hub", CLS, 1)
-    course.time.passes(0.2)
+    sends(course, "hub", CLS, 1)
     course.flows()
     assert told(course) == [None]
     course.hub_takes(CLS, 1.0)
@@ -131,8 +138,7 @@ def test_who_asks_for_the_hub_is_told_when_it_is_there(course: Course) -> None:
 
 def test_a_repeat_of_what_stood_in_a_lost_store_is_not_told_to_be_at_the_hub(course: Course) -> None:
     for _ in range(2):
-        course.hand_in("hub", CLS, 1, key=("key", 0))
-        course.time.passes(0.2)
+        sends(course, "hub", CLS, 1, key=("key", 0))
         course.flows()
         course.hub_takes(CLS, 1.0)
         course.cut()
@@ -144,20 +150,17 @@ def test_a_repeat_of_what_stood_in_a_lost_store_is_not_told_to_be_at_the_hub(cou
 def test_while_a_stream_is_known_to_be_full_nothing_is_acknowledged_early(course: Course) -> None:
     stream = course.streams[CLS]
     stream.mood = Mood.FULL
-    course.hand_in("accepted", CLS, 2)
-    course.time.passes(0.2)
+    sends(course, "accepted", CLS, 2)
     assert told(course) == ["accepted"]
     course.flows()
     record = course.ledgers[CLS].record(StreamState("", 0, 0))
     assert record.refused == ((1, 1, "stream_full after acceptance"),), "the loss is named"
-    course.hand_in("accepted", CLS, 3)
-    course.time.passes(0.2)
+    sends(course, "accepted", CLS, 3)
     assert told(course) == ["accepted", "refused"]
     assert (counts(course), course.ledgers[CLS].n) == ((2, 2, 2), 1), "it needs no number"
     stream.mood = Mood.WELL
     course.sender.has_room(CLS)
-    course.hand_in("accepted", CLS, 1)
-    course.time.passes(0.2)
+    sends(course, "accepted", CLS, 1)
     course.flows()
     course.hand_in("accepted", CLS, 1)
     assert told(course)[2:] == ["accepted", "accepted"], "and early again once something was stored"
@@ -166,12 +169,10 @@ def test_while_a_stream_is_known_to_be_full_nothing_is_acknowledged_early(course
 def test_of_a_draft_that_is_refused_only_what_was_promised_is_entered_as_lost(course: Course) -> None:
     stream = course.streams[CLS]
     stream.mood = Mood.FULL
-    course.hand_in("accepted", CLS, 1)
-    course.time.passes(0.2)
+    sends(course, "accepted", CLS, 1)
     course.hand_in("accepted", CLS, 2)  # promised, and lingers
     course.flows()
-    course.hand_in("accepted", CLS, 3)  # into the same draft, and not promised any more
-    course.time.passes(0.2)
+    sends(course, "accepted", CLS, 3)  # into the same draft, and not promised any more
     assert told(course) == ["accepted", "accepted", "refused"]
     assert counts(course) == (3, 3, 3)
 
@@ -219,15 +220,12 @@ def test_an_input_that_is_acknowledged_early_is_so_while_the_server_is_away(cour
 
 
 def test_a_batch_whose_answer_was_lost_is_settled_by_a_look_at_the_stream(course: Course) -> None:
-    course.hand_in("stored", CLS, 1)
-    course.time.passes(0.2)
+    sends(course, "stored", CLS, 1)
     course.reads(1, answer=False)
-    course.hand_in("stored", CLS, 1)
-    course.time.passes(0.2)
+    sends(course, "stored", CLS, 1)
     course.reads(1)
     course.answer_comes()  # of the second, behind which the third begins to look
-    course.hand_in("stored", CLS, 1)
-    course.time.passes(0.2)
+    sends(course, "stored", CLS, 1)
     course.reads(1, answer=False)
     course.cut()
     course.connect()
@@ -239,8 +237,7 @@ def test_in_a_store_that_was_lost_a_batch_is_looked_for_from_its_beginning(cours
     course.device_publishes(CLS, 5)
     course.cut()
     course.connect()
-    course.hand_in("stored", CLS, 1)
-    course.time.passes(0.2)
+    sends(course, "stored", CLS, 1)
     course.cut()
     course.lose_store(CLS, 0)
     course.connect()
@@ -251,8 +248,7 @@ def test_in_a_store_that_was_lost_a_batch_is_looked_for_from_its_beginning(cours
 
 
 def test_a_refusal_over_a_new_connection_is_believed_at_once(course: Course) -> None:
-    course.hand_in("stored", CLS, 1)
-    course.time.passes(0.2)
+    sends(course, "stored", CLS, 1)
     course.cut()
     course.connect()
     course.streams[CLS].mood = Mood.FULL
@@ -264,8 +260,7 @@ def test_a_refusal_over_a_new_connection_is_believed_at_once(course: Course) -> 
 def test_an_answer_over_the_connection_before_decides_nothing(course: Course) -> None:
     stream = course.streams[CLS]
     stream.mood = Mood.FULL
-    course.hand_in("stored", CLS, 1)
-    course.time.passes(0.2)
+    sends(course, "stored", CLS, 1)
     course.reads(1)
     course.cut()
     stream.mood = Mood.WELL
@@ -278,8 +273,7 @@ def test_an_answer_over_the_connection_before_decides_nothing(course: Course) ->
 
 def test_a_refusal_is_not_believed_while_another_attempt_is_under_way(course: Course) -> None:
     stream = course.streams[CLS]
-    course.hand_in("stored", CLS, 1)
-    course.time.passes(0.2)
+    sends(course, "stored", CLS, 1)
     course.time.passes(6.0)  # it is sent again
     stream.mood = Mood.FULL
     course.reads(1)
@@ -312,8 +306,7 @@ def test_no_more_batches_are_in_flight_than_the_window_holds(course: Course) -> 
 
 
 def test_attempts_end_inside_the_duplicate_window_and_begin_anew_with_a_connection(course: Course) -> None:
-    course.hand_in("accepted", CLS, 1)
-    course.time.passes(0.2)
+    sends(course, "accepted", CLS, 1)
     course.time.passes(100.0)
     assert course.wire is None, "a new connection looks first"
     course.connect()
@@ -322,16 +315,14 @@ def test_attempts_end_inside_the_duplicate_window_and_begin_anew_with_a_connecti
 
 
 def test_a_draft_that_is_larger_than_a_message_is_refused_and_not_sent(course: Course) -> None:
-    course.hand_in("stored", CLS, 2, wide=True)
-    course.time.passes(0.2)
+    sends(course, "stored", CLS, 2, wide=True)
     assert course.wire is not None
     assert (told(course), course.wire.asked, course.ledgers[CLS].n) == (["refused"], [], 0)
 
 
 def test_dead_letters_are_stored_and_counted_as_such(course: Course) -> None:
     course.bury(CLS, 2)
-    course.hand_in("stored", CLS, 1)
-    course.time.passes(0.2)
+    sends(course, "stored", CLS, 1)
     course.flows()
     assert [one.subject.split(".")[3] for one in course.streams[CLS].held] == ["_dead", "_batch"]
     readings = course.ledgers[CLS].readings
