@@ -232,12 +232,13 @@ def _noting_flow(memory: Memory, seen: Seen, compared: Compared | None) -> Memor
     cursor = compared.cursor if compared else 0
     place = (consumer.delivered, consumer.floor, cursor)
     paused, idle = consumer.paused_for > 0, not consumer.pending and not consumer.in_flight
+    no_room = compared is not None and compared.word in ("full", "capped")
     taken = place[1:] != memory.moved[1:]
     if memory.owed > 0 and cursor > memory.moved[2]:
         memory = replace(memory, stalls=0)
     if taken or cursor >= memory.owed or not consumer.in_flight or paused or not _able(seen, compared):
         memory = replace(memory, owed=consumer.delivered, owed_at=seen.now)
-    if place != memory.moved or idle or paused:
+    if place != memory.moved or idle or paused or no_room:
         memory = replace(memory, moved=place, moved_at=seen.now)
     return memory
 

@@ -480,6 +480,19 @@ def test_a_hub_that_had_a_reason_to_take_nothing_has_all_its_time_once_that_is_g
     assert due.memory.due == NewEpoch(Why.STALLED, 206)
 
 
+@pytest.mark.parametrize("word", ["full", "capped"])
+def test_a_hub_that_had_no_room_is_not_said_to_be_stuck_once_it_has(word: str) -> None:
+    waits = replace(SENT, pending=100)
+    away = [cannot(word, sent(at, asked=at - 1, consumer=waits)) for at in range(100)]
+    begins, stuck = course(
+        *away,
+        sent(100, asked=99, consumer=waits),
+        # Nobody has answered since, so that it is not known to be stalled.
+        sent(102 + STUCK_AFTER, asked=99, consumer=waits),
+    )[-2:]
+    assert (begins.state, stuck.state) == (LinkState.FLOWING, LinkState.STUCK)
+
+
 STALLED = replace(
     KNOWN,
     due=NewEpoch(Why.STALLED, 206),
