@@ -8,7 +8,7 @@ from agent.config import StreamClass
 from agent.contract import H_MESSAGE_ID, Checkpoint
 from agent.jetstream import JetStream, StreamInfo
 from agent.link.act import drop_other_epochs, make_epoch, remember_epoch
-from agent.link.guard import NewEpoch, Remembered, Seen, judge
+from agent.link.guard import NewEpoch, Remembered, Seen, Why, judge
 from agent.state import StateFile
 
 
@@ -31,10 +31,11 @@ async def make_ready(
     verdict = judge(remembered, seen)
     if verdict is not None:
         epoch = await make_epoch(js, domain, cls, verdict.start)
-        # An older store that was put back has its old link consumer, which nobody has paused: what is stored
-        # from now on would go to the hub over it, ahead of what stands before it in the new epoch. It goes
-        # before the epoch is remembered: should that fail, the next look finds the same as this one.
-        await drop_other_epochs(js, domain, cls.name, epoch)
+        if verdict.why is Why.PUT_BACK:
+            # The older store has its old link consumer, which nobody has paused: what is stored from now on
+            # would go to the hub over it, ahead of what stands before it in the new epoch. It goes before the
+            # epoch is remembered: should that fail, the next look finds the same as this one.
+            await drop_other_epochs(js, domain, cls.name, epoch)
         await remember_epoch(state, cls.name, epoch, verdict, info, remembered.acked)
     return info, verdict
 

@@ -252,6 +252,7 @@ async def test_a_state_file_that_was_lost_means_a_new_epoch_first(world: World, 
         assert (await one.leaf.intake.position("tail")).position == "7"
         await one.submit(chunk("after"))
         await new_epoch_first(one_shelf, one, old)
+        assert link_consumer(old) in await one_shelf.link_consumers(), "without a registrar it still flows"
         assert await one_shelf.texts() == ["before/0", "after/0"]
 
 
