@@ -163,7 +163,7 @@ async def test_at_level_hub_the_answer_comes_as_soon_as_the_hub_has_it(road: Roa
         await one.submit(chunk(f"n{number}"))
         took.append(loop.time() - began)
         assert f"n{number}/0" in await road.arrived()
-    assert sorted(took)[5] < 0.5, "an announcement alone would tell it ten seconds later"
+    assert sorted(took)[5] < 5, "an announcement alone would tell it ten seconds later"
     await asyncio.gather(*(one.submit(chunk(f"m{number}", key=f"m{number}")) for number in range(200)))
     assert {f"m{number}/0" for number in range(200)} <= {*await road.arrived()}
     assert not one.leaf._waits.wanted.is_set()
