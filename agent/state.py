@@ -85,7 +85,7 @@ class State(Struct):
     input; `command` is the place of the last command begun (`agent.commands.place`), `command_epoch` the
     epoch of the commands' mirror, `settings` what commands have set for a time, by name; `clock` what the
     machine's clock has been through, `corrections` what of it the streams do not hold yet; `lost` by
-    class the streams whose store was lost."""
+    class the streams whose store was lost or put back."""
 
     version: int
     machine: str

@@ -116,9 +116,9 @@ class FleetWatch:
 
     async def _ask(self, nc: Client, *, anew: bool) -> None:
         domains = {server_name(leaf.domain, leaf.machine): leaf.domain for leaf in self._book.leaves.values()}
-        links = await self._links(nc)
+        links, complete = await self._links(nc)
         if anew:
-            await self._cutter.settle(links)
+            await self._cutter.settle(links, complete=complete)
         self.links.replace(links, domains)
         if self._quota is not None:
             self._count(self._quota, links)
@@ -133,8 +133,8 @@ class FleetWatch:
             else:
                 self._aggregates.unlinked(domain)
 
-    async def _links(self, nc: Client) -> dict[LinkId, Link]:
-        """The links of all servers of the hub; one that does not answer in time has none."""
+    async def _links(self, nc: Client) -> tuple[dict[LinkId, Link], bool]:
+        """The links of the hub's servers that answer in time, and whether all have."""
         inbox, answers = nc.new_inbox(), list[dict[LinkId, Link]]()
         answered = asyncio.Event()
 
@@ -154,7 +154,8 @@ class FleetWatch:
         finally:
             if not nc.is_closed:
                 await subscription.unsubscribe()
-        return {link: one for answer in answers for link, one in answer.items()}
+        links = {link: one for answer in answers for link, one in answer.items()}
+        return links, len(answers) >= self._servers
 
     def _count(self, quota: Quota, links: Mapping[LinkId, Link]) -> None:
         now = asyncio.get_running_loop().time()

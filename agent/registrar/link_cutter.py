@@ -40,7 +40,7 @@ class LinkCutter:
     ) -> None:
         self._nc, self._store, self._keys, self._revoked, self._log = nc, store, keys, revoked, log
         self._compared = nc is None
-        self._all_cut = False
+        self._cleared: set[str] = set()
         self._unconfirmed: set[LinkId] = set()
 
     @property
@@ -48,14 +48,15 @@ class LinkCutter:
         """Whether no link is up that has to go, as far as is known."""
         return self._compared and not self._unconfirmed
 
-    async def settle(self, links: Collection[LinkId]) -> None:
+    async def settle(self, links: Collection[LinkId], *, complete: bool) -> None:
         """Cut all of these links, which are up, if a key has gone since this was done last, and again those
-        that were cut and are still there."""
+        that were cut and are still there. They are `complete` if every server of the hub has named its own:
+        else those of the others have yet to be cut."""
         asked = frozenset(self._unconfirmed)
         self._unconfirmed -= asked - await self._cut(asked.intersection(links))
         try:
             if not self._compared:
-                await self._compare(links)
+                await self._compare(links, complete)
         except (JetStreamError, nats.errors.Error) as error:
             self._log.error("links cannot be cut yet", reason=str(error))
 
@@ -72,14 +73,16 @@ class LinkCutter:
         self._unconfirmed |= await self._cut([event.link])
         return True
 
-    async def _compare(self, links: Collection[LinkId]) -> None:
+    async def _compare(self, links: Collection[LinkId], complete: bool) -> None:
         before = await self._store.let_in()
         gone = frozenset(self._revoked) if before is None else before - self._keys
-        if gone and links and not self._all_cut:
-            self._all_cut = True
+        # Once at each server: the leaves come back with their good keys.
+        doomed = {link for link in links if link[0] not in self._cleared} if gone else set()
+        if doomed:
+            self._cleared |= {server for server, _ in doomed}
             self._log.warning("all links are cut, for a key is let in no more", keys=len(gone))
-            self._unconfirmed |= await self._cut(links)
-        if self._unconfirmed:
+            self._unconfirmed |= await self._cut(doomed)
+        if self._unconfirmed or (gone and not complete):
             return
         if before != self._keys:
             await self._store.save_let_in(self._keys)

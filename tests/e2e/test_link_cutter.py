@@ -49,7 +49,8 @@ async def cutter_of(
     async with open_seed(directory) as seed:
         client: Client = await seed.connect("hub")
         kicked = Kicked()
-        await client.subscribe(KICK.format("hub-1"), cb=kicked.take)
+        for server in ("hub-1", "hub-2"):
+            await client.subscribe(KICK.format(server), cb=kicked.take)
         store = FleetStore(JetStream(client), 1, Problems(log))
         await store.ensure()
         if before is not None:
@@ -63,23 +64,23 @@ async def test_a_revoked_link_that_was_not_cut_at_once_is_cut_while_it_is_up(
 ) -> None:
     monkeypatch.setattr(link_cutter, "_SECONDS", 0.5)
     async with cutter_of(tmp_path, NEW) as (cutter, kicked, _):
-        await cutter.settle([])
+        await cutter.settle([], complete=True)
         kicked.answers = [answer, answer]
         assert await cutter.refuses(LinkEvent(LINK, "gone", "leaf", ""))
         assert not cutter.settled
-        await cutter.settle([LINK, OTHER])
+        await cutter.settle([LINK, OTHER], complete=True)
         assert not cutter.settled
-        await cutter.settle([LINK, OTHER])
+        await cutter.settle([LINK, OTHER], complete=True)
         assert cutter.settled
         assert kicked.asked == [7, 7, 7], "the other link stays"
 
 
 async def test_a_link_that_went_by_itself_is_not_cut_again(tmp_path: Path) -> None:
     async with cutter_of(tmp_path, NEW) as (cutter, kicked, _):
-        await cutter.settle([])
+        await cutter.settle([], complete=True)
         kicked.answers = [b'{"error": "no such client"}']
         await cutter.refuses(LinkEvent(LINK, "gone", "leaf", ""))
-        await cutter.settle([OTHER])
+        await cutter.settle([OTHER], complete=True)
         assert cutter.settled
         assert kicked.asked == [7]
 
@@ -89,11 +90,11 @@ async def test_all_links_are_cut_once_after_a_key_has_gone_and_one_that_stays_is
 ) -> None:
     async with cutter_of(tmp_path, OLD) as (cutter, kicked, store):
         kicked.answers = [b'{"error": "busy"}', b'{"error": "busy"}']
-        await cutter.settle([LINK, OTHER])
+        await cutter.settle([LINK, OTHER], complete=True)
         assert not cutter.settled
         assert await store.let_in() == OLD, "a registrar that is killed here begins again"
         back = ("hub-1", 9)
-        await cutter.settle([LINK, back])
+        await cutter.settle([LINK, back], complete=True)
         assert cutter.settled
         assert sorted(kicked.asked) == [7, 7, 8], "a leaf that came back with its good key stays"
         assert await store.let_in() == NEW
@@ -104,10 +105,24 @@ async def test_links_that_come_up_while_others_are_being_cut_are_not_forgotten(
 ) -> None:
     monkeypatch.setattr(link_cutter, "_SECONDS", 0.5)
     async with cutter_of(tmp_path, NEW) as (cutter, kicked, _):
-        await cutter.settle([])
+        await cutter.settle([], complete=True)
         kicked.answers = [None, None, None]
         await cutter.refuses(LinkEvent(LINK, "gone", "leaf", ""))
-        await asyncio.gather(cutter.settle([LINK]), cutter.refuses(LinkEvent(OTHER, "gone", "leaf", "")))
-        await cutter.settle([LINK, OTHER])
+        cut_again = cutter.settle([LINK], complete=True)
+        await asyncio.gather(cut_again, cutter.refuses(LinkEvent(OTHER, "gone", "leaf", "")))
+        await cutter.settle([LINK, OTHER], complete=True)
         assert cutter.settled
         assert sorted(kicked.asked) == [7, 7, 7, 8, 8]
+
+
+async def test_links_of_a_server_that_did_not_name_them_in_time_are_cut_once_it_does(tmp_path: Path) -> None:
+    async with cutter_of(tmp_path, OLD) as (cutter, kicked, store):
+        late = ("hub-2", 3)
+        await cutter.settle([LINK], complete=False)
+        assert not cutter.settled
+        assert await store.let_in() == OLD
+        back = ("hub-1", 9)
+        await cutter.settle([back, late], complete=True)
+        assert cutter.settled
+        assert kicked.asked == [7, 3], "a leaf that came back with its good key stays"
+        assert await store.let_in() == NEW
