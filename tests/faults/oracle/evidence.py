@@ -65,15 +65,33 @@ class Account:
         return cls(cls=row["class"], **named)
 
 
+class Gap(NamedTuple):
+    """Sequences of a leaf's stream that the audit names as gone, first and last; whether they were
+    discarded, which the accounts count too."""
+
+    first: int
+    last: int
+    discarded: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What the audit says; `lost` is its exit code 3, `gone` by domain and class how many messages of a
-    leaf's stream it names by their sequences as gone: nothing else counts what devices published there."""
+    """What the audit says; `lost` is its exit code 3, `gaps` by domain and class what it names of a leaf's
+    stream as gone: of what devices published there nothing else tells which it was."""
 
     accounts: Sequence[Account]
     findings: Sequence[str] = ()
     lost: bool = False
-    gone: Mapping[tuple[str | None, str | None], int] = field(default_factory=dict)
+    gaps: Mapping[tuple[str | None, str | None], Sequence[Gap]] = field(default_factory=dict)
+
+    def gone(self, domain: str, cls: str) -> int:
+        """Messages that are named as gone and that no account counts."""
+        gaps = self.gaps.get((domain, cls), ())
+        return sum(one.last - one.first + 1 for one in gaps if not one.discarded)
+
+    def names(self, domain: str, cls: str, sequence: int) -> bool:
+        """Whether a message is named as gone."""
+        return any(one.first <= sequence <= one.last for one in self.gaps.get((domain, cls), ()))
 
 
 @dataclass(slots=True)

@@ -73,7 +73,7 @@ def _judge_ledgers(journal: Journal, found: Evidence, verdict: Verdict) -> None:
             promised[series.domain, series.cls] += sent.acknowledged
     for (domain, cls), acknowledged in promised.items():
         accounts = [one for one in found.audit.accounts if (one.domain, one.cls) == (domain, cls)]
-        stored = sum(one.stored for one in accounts) + found.audit.gone.get((domain, cls), 0)
+        stored = sum(one.stored for one in accounts) + found.audit.gone(domain, cls)
         if stored < acknowledged:
             _lies(
                 verdict,

@@ -25,6 +25,8 @@ class Sent:
     level: Level = Level.STORED
     sent: int = 0
     acknowledged: int = 0
+    sequences: dict[int, int] = field(default_factory=dict)
+    """Of readings that are messages themselves: where in the leaf's stream they were acknowledged."""
     _firsts: list[int] = field(default_factory=list)
     _times: list[int] = field(default_factory=list)
 

@@ -143,35 +143,68 @@ def _judge_conservation(
 ) -> None:
     levels: dict[tuple[str, str], dict[Series, list[int]]] = defaultdict(dict)
     for series, numbers in absent.items():
-        if numbers:
+        if not numbers:
+            continue
+        if places := journal.series[series].sequences:
+            _judge_messages(series, {n: places[n] for n in numbers}, found, terms, verdict)
+        else:
             levels[series.domain, series.cls][series] = numbers
     for (domain, cls), missing in levels.items():
-        accounts = [one for one in found.audit.accounts if (one.domain, one.cls) == (domain, cls)]
-        named = sum(one.missing + one.discarded for one in accounts) + found.audit.gone.get((domain, cls), 0)
-        refused = sum(one.refused for one in accounts)
-        # How much was accepted before a run was killed is known as it was last told, which may be less.
-        is_open = any(one.open_tail is not None for one in accounts)
-        promised = {
-            series: n for series, n in missing.items() if journal.series[series].level is not Level.ACCEPTED
-        }
-        whole = sum(map(len, promised.values()))
-        verdict.named += min(whole, named)
-        verdict.lost += max(whole - named, 0)
-        said = f"the audit names {named} of class {cls} of {domain}"
-        if whole > named or (whole and not terms.gone):
-            for series, numbers in promised.items():
-                verdict.broken(
-                    Promise.CONSERVATION,
-                    f"{len(numbers)} readings of {series}, acknowledged as stored, are in no table: "
-                    f"{ranges_text(numbers)}; {said}",
-                )
-        lent = sum(map(len, missing.values())) - whole
-        if lent > max(named - whole, 0) + refused and not is_open:
+        _judge_batches(journal, domain, cls, missing, found, terms, verdict)
+
+
+def _judge_messages(
+    series: Series, places: Mapping[int, int], found: Evidence, terms: Terms, verdict: Verdict
+) -> None:
+    """Readings that are messages themselves are named one by one, by the sequences at which the leaf's stream
+    acknowledged them."""
+    unnamed = [n for n, seq in places.items() if not found.audit.names(series.domain, series.cls, seq)]
+    verdict.named += len(places) - len(unnamed)
+    verdict.lost += len(unnamed)
+    if unnamed or not terms.gone:
+        verdict.broken(
+            Promise.CONSERVATION,
+            f"{len(places)} readings of {series}, acknowledged as stored, are in no table: "
+            f"{ranges_text(list(places))}; the audit names no sequence of {ranges_text(unnamed) or 'none'}",
+        )
+
+
+def _judge_batches(
+    journal: Journal,
+    domain: str,
+    cls: str,
+    missing: Mapping[Series, list[int]],
+    found: Evidence,
+    terms: Terms,
+    verdict: Verdict,
+) -> None:
+    """Readings that came through the agent are counted by its runs."""
+    accounts = [one for one in found.audit.accounts if (one.domain, one.cls) == (domain, cls) and one.run]
+    named = sum(one.missing + one.discarded for one in accounts)
+    refused = sum(one.refused for one in accounts)
+    # How much was accepted before a run was killed is known as it was last told, which may be less.
+    is_open = any(one.open_tail is not None for one in accounts)
+    promised = {
+        series: n for series, n in missing.items() if journal.series[series].level is not Level.ACCEPTED
+    }
+    whole = sum(map(len, promised.values()))
+    verdict.named += min(whole, named)
+    verdict.lost += max(whole - named, 0)
+    said = f"the audit names {named} of class {cls} of {domain}"
+    if whole > named or (whole and not terms.gone):
+        for series, numbers in promised.items():
             verdict.broken(
                 Promise.CONSERVATION,
-                f"{lent} readings of class {cls} of {domain}, acknowledged as accepted, are in no table; "
-                f"{said} and {refused} as refused, and calls no run open",
+                f"{len(numbers)} readings of {series}, acknowledged as stored, are in no table: "
+                f"{ranges_text(numbers)}; {said}",
             )
+    lent = sum(map(len, missing.values())) - whole
+    if lent > max(named - whole, 0) + refused and not is_open:
+        verdict.broken(
+            Promise.CONSERVATION,
+            f"{lent} readings of class {cls} of {domain}, acknowledged as accepted, are in no table; "
+            f"{said} and {refused} as refused, and calls no run open",
+        )
 
 
 def _judge_liveness(found: Evidence, terms: Terms, verdict: Verdict) -> None:

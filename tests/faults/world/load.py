@@ -208,6 +208,7 @@ class DirectDevice(NatsDevice):
 
     def answered(self, numbers: range, said: dict[str, Any]) -> float | None:
         if "error" not in said:
+            self.sent.sequences[numbers.start] = int(said["seq"])
             return None
         self.notes.refused.append((time.time(), int(said["error"]["code"]), str(said["error"])))
         return RETRY_SECONDS

@@ -13,7 +13,7 @@ from hub_jobs import audit, ingest, refine
 from hub_jobs.tables import Condition, open_table
 from hub_jobs.tables.scan import batches
 from hub_jobs.transforms.sequences import Why
-from tests.faults.oracle.evidence import Account, Audit, Named, Row, Run
+from tests.faults.oracle.evidence import Account, Audit, Gap, Named, Row, Run
 from tests.faults.oracle.numbered import LIFE, NUMBER, short
 from tests.faults.world.machine import wait_for
 
@@ -67,8 +67,8 @@ class Tables:
         assert code in (Exit.WELL, Exit.LOSS), f"the audit ends with {code}"
         found = json.loads(report.read_text())
         accounts = [Account.of(one) for one in found["rows"]]
-        gone = {place: _gone(found["gaps"], *place) for place in {(one.domain, one.cls) for one in accounts}}
-        return Audit(accounts, found["findings"], lost=code is Exit.LOSS, gone=gone)
+        gaps = {place: _gaps(found["gaps"], *place) for place in {(one.domain, one.cls) for one in accounts}}
+        return Audit(accounts, found["findings"], lost=code is Exit.LOSS, gaps=gaps)
 
     def readings(self) -> list[Row]:
         """All rows of `readings`."""
@@ -98,15 +98,18 @@ class Tables:
                 yield from batch.to_pylist()
 
 
-def _gone(gaps: Sequence[dict[str, Any]], domain: str | None, cls: str | None) -> int:
-    """Messages of a leaf's stream that are named by their sequences as gone; what was discarded stands in the
-    accounts."""
+def _gaps(gaps: Sequence[dict[str, Any]], domain: str | None, cls: str | None) -> list[Gap]:
+    """What is named of a leaf's stream as gone."""
     if domain is None or cls is None:
-        return 0
+        return []
     stream = leaf_stream(domain, cls)
-    named = [one for one in gaps if one["kind"] == "source" and one["why"] != Why.DISCARDED]
+    named = [one for one in gaps if one["kind"] == "source"]
     mine = [one for one in named if one["name"].partition(" ")[0].partition("/")[0] == stream]
-    return sum(last - first + 1 for one in mine for first, last in one["ranges"])
+    return [
+        Gap(first, last, discarded=one["why"] == Why.DISCARDED)
+        for one in mine
+        for first, last in one["ranges"]
+    ]
 
 
 def _row(given: dict[str, Any]) -> Row:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.contract import Ledger, Readings, StreamState
-from tests.faults.oracle.evidence import Account, Audit, Evidence, Metrics, Named, Row
+from tests.faults.oracle.evidence import Account, Audit, Evidence, Gap, Metrics, Named, Row
 from tests.faults.oracle.journal import Journal, Level
 from tests.faults.oracle.judge import Terms, judge
 from tests.faults.oracle.numbered import Series, contents, ranges_text
@@ -148,12 +148,34 @@ def test_a_loss_of_which_only_a_part_is_named_is_a_loss(journal: Journal) -> Non
     assert "5-7" in str(verdict)
 
 
-def test_messages_that_are_named_by_their_sequences_are_named(journal: Journal) -> None:
-    rows = whole(journal)[:-2]
-    said = Audit([told(rows)], lost=True, gone={("edge-1", "normal"): 2})
-    verdict = judge(journal, evidence(rows, said), Terms(gone=True))
+def direct() -> Journal:
+    """Ten readings of a device that publishes them itself, acknowledged at the sequences 101 to 110."""
+    journal = sent((PUMP, [1] * 10))
+    journal.series[PUMP].sequences = {n: 100 + n for n in range(1, 11)}
+    return journal
+
+
+def test_messages_that_are_named_by_their_sequences_are_named() -> None:
+    rows = whole(direct())[:-2]
+    said = Audit([told(rows)], lost=True, gaps={("edge-1", "normal"): [Gap(90, 95), Gap(109, 115, True)]})
+    verdict = judge(direct(), evidence(rows, said), Terms(gone=True))
     assert verdict.kept, str(verdict)
     assert (verdict.lost, verdict.named) == (0, 2)
+    assert broken(judge(direct(), evidence(rows, said), Terms())) == {Promise.CONSERVATION}
+
+
+def test_as_many_other_messages_that_are_named_do_not_name_one_that_is_lost() -> None:
+    rows = whole(direct())[:-2]
+    said = Audit([told(rows, missing=7)], lost=True, gaps={("edge-1", "normal"): [Gap(1, 109)]})
+    verdict = judge(direct(), evidence(rows, said), Terms(gone=True))
+    assert (verdict.lost, verdict.named) == (1, 1)
+    assert "names no sequence of 10" in str(verdict)
+
+
+def test_messages_that_are_named_by_their_sequences_name_no_reading_of_a_batch(journal: Journal) -> None:
+    rows = whole(journal)[:-2]
+    said = Audit([told(rows)], lost=True, gaps={("edge-1", "normal"): [Gap(1, 1000)]})
+    assert judge(journal, evidence(rows, said), Terms(gone=True)).lost == 2
 
 
 def test_what_was_only_accepted_may_be_gone_as_an_open_tail() -> None:
