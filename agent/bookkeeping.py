@@ -59,6 +59,8 @@ class Books:
         """Publish over this connection; these are the streams behind it."""
         self._js = js
         self._created = {cls: info.created for cls, info in streams.items()}
+        for cls, info in streams.items():
+            self.seen(cls, info)
         for cls, ledger in self._ledgers.items():
             ledger.lost = tuple(self._state.current.lost.get(cls, ()))
 
@@ -85,10 +87,16 @@ class Books:
     def _stored(self, cls: str, seq: int) -> None:
         ledger, known = self._ledgers[cls], self._state.current.acked.get(cls)
         mine = known is not None and known.created == self._created[cls]
-        top = known.top if known is not None and mine else 0
+        top, time = (known.top, known.top_time) if known is not None and mine else (0, "")
         seq = max(seq, known.seq) if known is not None and mine else seq
         self._state.current.acked[cls] = Acked(
-            self._run, ledger.highest_stored, seq, self._created[cls], ledger.readings, top=top
+            self._run,
+            ledger.highest_stored,
+            seq,
+            self._created[cls],
+            ledger.readings,
+            top=top,
+            top_time=time,
         )
         self._state.mark()
 
@@ -96,8 +104,8 @@ class Books:
         """A stream was looked at: devices publish there too, which no PubAck tells."""
         known = self._state.current.acked.get(cls)
         here = self._js is not None and self._created.get(cls) == info.created
-        if here and known is not None and known.created == info.created and known.last < info.last:
-            self._state.current.acked[cls] = structs.replace(known, top=info.last)
+        if here and known is not None and known.created == info.created and known.top < info.last:
+            self._state.current.acked[cls] = structs.replace(known, top=info.last, top_time=info.last_time)
             self._state.mark()
 
     def recall(self, cls: str, created: str, stored_since: Iterable[StoredHeaders]) -> None:

@@ -40,7 +40,8 @@ class StateError(Exception):
 class Acked(Struct, frozen=True):
     """The last PubAck of a class: run and number of the batch, its sequence in the stream made at `created`,
     and the run's cumulative readings. `closed` says that a final ledger record was stored. `top` is the last
-    sequence that the stream was seen to hold, with what devices publish there themselves."""
+    sequence that the stream was seen to hold, with what devices publish there themselves, and `top_time` when
+    that message was stored, as its server wrote it."""
 
     run: str
     n: int
@@ -49,6 +50,7 @@ class Acked(Struct, frozen=True):
     readings: Readings
     closed: bool = False
     top: int = 0
+    top_time: str = ""
 
     @property
     def last(self) -> int:

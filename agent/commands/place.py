@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from typing import Final
 
 from agent.contract import ContractError
@@ -49,12 +48,6 @@ def parse_place(text: str) -> Place:
         if type(getattr(place, name)) is not kind:
             raise ContractError(f"place of a command: {name} is not of its type in {text!r:.200}")
     return place
-
-
-def nanoseconds(time: str) -> int:
-    """Nanoseconds since 1970 of a time as the server writes it (RFC 3339 in UTC, up to nine decimals)."""
-    whole, _, fraction = time.removesuffix("Z").partition(".")
-    return int(datetime.fromisoformat(f"{whole}+00:00").timestamp()) * 10**9 + int(f"{fraction:0<9}")
 
 
 def unanswered(begun: Place | None, answered: Place | None) -> bool:

@@ -21,7 +21,7 @@ import structlog
 
 from agent.clock import ClockReader, wall_ns
 from agent.commands.expiry import Now, Verdict, judge
-from agent.commands.place import Course, Place, nanoseconds, parse_place, unanswered
+from agent.commands.place import Course, Place, parse_place, unanswered
 from agent.commands.verb import ArgumentError, Reply, Verb, VerbError
 from agent.contract import (
     APP,
@@ -39,7 +39,7 @@ from agent.contract import (
 from agent.inputs.report import Fault
 from agent.inputs.stopping import unless
 from agent.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
-from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, JetStreamError, RawMessage
+from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, JetStreamError, RawMessage, nanoseconds
 from agent.metrics import Metrics
 from agent.state import StateFile
 from agent.streams import ORIGIN_METADATA

@@ -16,7 +16,7 @@ from agent.jetstream.errors import (
     TooLargeError,
     UnavailableError,
 )
-from agent.jetstream.info import ConsumerInfo, RawMessage, StreamInfo
+from agent.jetstream.info import ConsumerInfo, RawMessage, StreamInfo, nanoseconds
 from agent.jetstream.requests import end_if_cancelled, request
 
 __all__ = [
@@ -34,5 +34,6 @@ __all__ = [
     "covers",
     "end_if_cancelled",
     "merged",
+    "nanoseconds",
     "request",
 ]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """A stream as its server reports it: `created` is RFC 3339 as the server wrote it, `bytes` what it holds,
-    `first` and `last` are sequences (an empty stream has `messages` 0), `sources` the state of each one."""
+    """A stream as its server reports it: `created` and `last_time`, when its last message was stored, are
+    RFC 3339 as the server wrote it, `bytes` what it holds, `first` and `last` are sequences (an empty stream
+    has `messages` 0), `sources` the state of each one."""
 
     name: str
     created: str
@@ -20,6 +22,7 @@ class StreamInfo:
     bytes: int
     config: dict[str, Any]
     sources: list[dict[str, Any]]
+    last_time: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,12 @@ class RawMessage:
     time: str
 
 
+def nanoseconds(time: str) -> int:
+    """Nanoseconds since 1970 of a time as the server writes it (RFC 3339 in UTC, up to nine decimals)."""
+    whole, _, fraction = time.removesuffix("Z").partition(".")
+    return int(datetime.fromisoformat(f"{whole}+00:00").timestamp()) * 10**9 + int(f"{fraction:0<9}")
+
+
 def stream_info(answer: Mapping[str, Any]) -> StreamInfo:
     """Read the answer to STREAM.INFO, CREATE or UPDATE."""
     state = answer["state"]
@@ -64,6 +73,7 @@ def stream_info(answer: Mapping[str, Any]) -> StreamInfo:
         bytes=state["bytes"],
         config=answer["config"],
         sources=answer.get("sources") or [],
+        last_time=state["last_ts"],
     )
 
 

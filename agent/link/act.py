@@ -41,17 +41,25 @@ async def make_epoch(js: JetStream, domain: str, klass: StreamClass, start: int)
 
 
 async def remember_epoch(
-    state: StateFile, cls: str, epoch: str, verdict: NewEpoch, info: StreamInfo, known: Acked | None
+    state: StateFile,
+    cls: str,
+    epoch: str,
+    verdict: NewEpoch,
+    info: StreamInfo,
+    known: Acked | None,
+    kept: int | None,
 ) -> None:
     """Enter a new epoch into the state. `known` is the last PubAck as it was before the stream was looked at,
-    for readings may have been stored since."""
+    for readings may have been stored since; `kept` the last sequence that the stream still holds of what it
+    held then, None where it lacks nothing."""
     current = state.current
     current.epochs[cls] = epoch
     checkpoint = current.checkpoint.get(cls)
     if checkpoint is not None and checkpoint.leaf_seq >= verdict.start:
         del current.checkpoint[cls]
-    if known is not None and (known.created != info.created or info.last < known.last):
-        current.lose(cls, known, kept=info.last if known.created == info.created else None)
+    made_anew = known is not None and known.created != info.created
+    if known is not None and (made_anew or kept is not None):
+        current.lose(cls, known, None if made_anew else kept)
         current.acked[cls] = Acked(known.run, known.n, info.last, info.created, known.readings, known.closed)
     for name, position in current.positions.get(cls, {}).items():
         # What this stream stores of an input from now on is newer than what is remembered of it.

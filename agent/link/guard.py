@@ -47,12 +47,14 @@ class Remembered:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the server shows: the stream's identity and last sequence, and the message id at the checkpoint's
-    sequence ("" for a message without one, None where no message is: it was trimmed)."""
+    """What the server shows: the stream's identity and last sequence, the message id at the checkpoint's
+    sequence ("" for a message without one, None where no message is: it was trimmed), and where an older
+    store was put back, the last sequence that it `kept` of what the agent saw there."""
 
     created: str
     last: int
     id_at_checkpoint: str | None
+    kept: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ def _why(remembered: Remembered, seen: Seen) -> Why | None:
     acked = remembered.acked
     if acked is not None and acked.created != seen.created:
         return Why.RECREATED
-    if acked is not None and seen.last < acked.last:
+    if acked is not None and (seen.kept is not None or seen.last < acked.last):
         return Why.PUT_BACK
     if remembered.checkpoint is not None and seen.id_at_checkpoint not in (
         None,

@@ -232,7 +232,8 @@ class Keeper:
         known = self._state.current.acked.get(cls)
         info = await js.stream_info(contract.leaf_stream(self._domain, cls))
         begun = await act.make_epoch(js, self._domain, self._classes[cls], epoch.start)
-        await act.remember_epoch(self._state, cls, begun, epoch, info, known)
+        kept = info.last if known is not None and info.last < known.last else None
+        await act.remember_epoch(self._state, cls, begun, epoch, info, known, kept)
         self._metrics.epochs.labels(cls, epoch.why.value).inc()
         self._may_repair_at = _now() + REPAIR_EVERY
         self._work[cls].compared = None

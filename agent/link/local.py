@@ -3,13 +3,19 @@ be."""
 
 from __future__ import annotations
 
+import time
+from typing import Final
+
 from agent import streams
 from agent.config import StreamClass
 from agent.contract import H_MESSAGE_ID, Checkpoint
-from agent.jetstream import JetStream, StreamInfo
+from agent.jetstream import JetStream, StreamInfo, nanoseconds
 from agent.link.act import drop_other_epochs, make_epoch, remember_epoch
 from agent.link.guard import NewEpoch, Remembered, Seen, Why, judge
-from agent.state import StateFile
+from agent.state import Acked, StateFile
+
+_APART_NS: Final = 1_000_000_000
+"""By how much a server's clock may be ahead of the agent's, which is the same machine's."""
 
 
 async def make_ready(
@@ -27,6 +33,7 @@ async def make_ready(
         info.created,
         info.last,
         await message_id(js, info.name, remembered.checkpoint),
+        await still_held(js, info, remembered.acked, time.time_ns()),
     )
     verdict = judge(remembered, seen)
     if verdict is not None:
@@ -36,7 +43,7 @@ async def make_ready(
             # would go to the hub over it, ahead of what stands before it in the new epoch. It goes before the
             # epoch is remembered: should that fail, the next look finds the same as this one.
             await drop_other_epochs(js, domain, cls.name, epoch)
-        await remember_epoch(state, cls.name, epoch, verdict, info, remembered.acked)
+        await remember_epoch(state, cls.name, epoch, verdict, info, remembered.acked, seen.kept)
     return info, verdict
 
 
@@ -46,3 +53,31 @@ async def message_id(js: JetStream, stream: str, checkpoint: Checkpoint | None) 
         return None
     message = await js.get_message(stream, seq=checkpoint.leaf_seq)
     return None if message is None else message.headers.get(H_MESSAGE_ID, "")
+
+
+async def still_held(js: JetStream, info: StreamInfo, known: Acked | None, now_ns: int) -> int | None:
+    """The last sequence that the stream still holds of what it is known to have held, where an older store
+    was put back; None where it lacks nothing. Raises `ApiError` or `UnavailableError`.
+
+    Devices may have published to the older store before anybody looked, so that it has filled up again: the
+    message at the last sequence that was seen is another one then, and what is newer than that one was, and
+    not of a clock that was ahead, the older store did not hold.
+    """
+    if known is None or known.created != info.created:
+        return None
+    if not known.top_time:
+        return info.last if info.last < known.last else None
+    seen_ns = nanoseconds(known.top_time)
+    if info.last >= known.last:
+        message = await js.get_message(info.name, seq=known.top)
+        if message is None or nanoseconds(message.time) == seen_ns:
+            return None
+    held, newer = info.first - 1, info.last + 1
+    while newer - held > 1:
+        middle = (held + newer) // 2
+        message = await js.get_message(info.name, seq=middle)
+        if message is not None and seen_ns < nanoseconds(message.time) <= now_ns + _APART_NS:
+            newer = middle
+        else:
+            held = middle
+    return min(held, known.last)

@@ -177,6 +177,36 @@ async def test_what_devices_published_to_a_store_that_an_older_one_replaced_is_n
     assert last - 20 <= lost.kept < last
 
 
+@pytest.mark.parametrize("newer", [0, 7, 40], ids=["none", "fewer than were lost", "more than were lost"])
+async def test_what_devices_publish_to_an_older_store_before_the_agent_looks_is_not_taken_for_its_own(
+    world: World, config: Config, tmp_path: Path, newer: int
+) -> None:
+    one_shelf = await shelf(world.leaf)
+    async with agent(config) as one:
+        await one.submit(chunk("before"))
+        await copy_store(world.leaf, tmp_path / "copy")
+        await one.ready()
+        kept = (await one_shelf.js.stream_info(one_shelf.stream)).last
+        last = await _publish(world, 20)
+        await until(lambda: one.state().acked[CLASS].last == last, "the agent has seen them")
+        await one.crash()
+    await put_back(world.leaf, tmp_path / "copy")
+    if newer:
+        await _publish(world, newer)
+    async with agent(config) as one:
+        assert _epochs(one, "stream_put_back") == 1
+        await one.stop()
+    (lost,) = (await one_shelf.ledgers())[-1].lost
+    assert (lost.last, lost.kept) == (last, kept)
+
+
+async def _publish(world: World, count: int) -> int:
+    """A device's messages, each acknowledged; the sequence of the last."""
+    device = (await world.leaf.connect("device")).jetstream()
+    acks = [await device.publish(f"tel.edge-1.{CLASS}.pump-1.flow", b"%d" % n) for n in range(count)]
+    return acks[-1].seq
+
+
 class Unanswered(JetStream):
     """Whose server does not answer when a consumer is to be deleted."""
 
@@ -192,9 +222,10 @@ async def test_a_store_put_back_is_told_of_again_where_its_old_link_consumer_cou
         await one.stop()
     state = StateFile(one.state_path, one.state())
     known, old = state.current.acked[CLASS], state.current.epochs[CLASS]
-    state.current.acked[CLASS] = structs.replace(known, top=known.last + 10)
     nc = await world.leaf.connect("agent")
     klass, one_shelf = config.class_[0], await shelf(world.leaf)
+    newest = (await one_shelf.js.stream_info(one_shelf.stream)).last_time
+    state.current.acked[CLASS] = structs.replace(known, top=known.last + 10, top_time=newest)
     with pytest.raises(UnavailableError):
         await make_ready(Unanswered(nc), config.domain, klass, state)
     _, verdict = await make_ready(JetStream(nc), config.domain, klass, state)

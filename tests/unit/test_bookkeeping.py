@@ -203,9 +203,11 @@ async def test_a_stream_that_devices_fill_is_remembered_up_to_where_it_was_seen(
     books.seen("normal", _info(CREATED, 29))
     books.seen("normal", _info(OTHER, 99))
     assert (state.acked["normal"].seq, state.acked["normal"].last) == (20, 30)
+    books.acked(batch(1), 31)
+    assert (state.acked["normal"].last, state.acked["normal"].top_time) == (31, "time of 30")
     state.lose("normal", state.acked["normal"], kept=25)
-    assert state.lost["normal"] == [LostStream(CREATED, 30, 25)]
+    assert state.lost["normal"] == [LostStream(CREATED, 31, 25)]
 
 
 def _info(created: str, last: int) -> StreamInfo:
-    return StreamInfo("TEL_edge-1_normal", created, 1, last, last, 0, {}, [])
+    return StreamInfo("TEL_edge-1_normal", created, 1, last, last, 0, {}, [], f"time of {last}")

@@ -96,6 +96,12 @@ CASES = [
         Seen(CREATED, 70, ""),
         NewEpoch(Why.PUT_BACK, 1),
     ),
+    Case(
+        "an older store was put back, and devices have published past all that was seen",
+        Remembered(EPOCH, acked(50), None),
+        Seen(CREATED, 70, None, kept=30),
+        NewEpoch(Why.PUT_BACK, 1),
+    ),
 ]
 
 

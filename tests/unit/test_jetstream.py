@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.jetstream import covers, merged
+from agent.jetstream import covers, merged, nanoseconds
 
 leaves = st.none() | st.booleans() | st.integers(-5, 5) | st.text("ab", max_size=2)
 values = st.recursive(
@@ -43,3 +43,15 @@ def test_what_was_merged_covers_what_was_wanted_and_keeps_the_rest(
     result = merged(have, want)
     assert covers(result, want)
     assert all(result[key] == value for key, value in have.items() if key not in want)
+
+
+@pytest.mark.parametrize(
+    ("time", "expected"),
+    [
+        ("1970-01-01T00:00:01Z", 10**9),
+        ("1970-01-01T00:00:00.5Z", 500_000_000),
+        ("2026-11-21T09:20:16.543326029Z", 1_795_252_816_543_326_029),
+    ],
+)
+def test_a_servers_time_is_read_to_the_nanosecond(time: str, expected: int) -> None:
+    assert nanoseconds(time) == expected

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.commands.place import Course, Place, nanoseconds, parse_place, unanswered
+from agent.commands.place import Course, Place, parse_place, unanswered
 from agent.contract import ContractError
 
 LAST = Place("first", "o", 5, 50, "e", "set")
@@ -146,15 +146,3 @@ def test_a_place_travels_as_printable_ascii(place: Place) -> None:
 def test_a_place_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(ContractError, match="place of a command"):
         parse_place(text)
-
-
-@pytest.mark.parametrize(
-    ("time", "expected"),
-    [
-        ("1970-01-01T00:00:01Z", 10**9),
-        ("1970-01-01T00:00:00.5Z", 500_000_000),
-        ("2026-11-21T09:20:16.543326029Z", 1_795_252_816_543_326_029),
-    ],
-)
-def test_a_servers_time_is_read_to_the_nanosecond(time: str, expected: int) -> None:
-    assert nanoseconds(time) == expected
