@@ -135,7 +135,10 @@ def _highest(seen: Seen, origins: Mapping[Source, set[discards.Origin]], origin:
 
 def _store_gap(origin: discards.Origin, gone: Sequence[Range], *, lost: bool) -> Gap:
     domain, cls, created = origin
-    detail = "readings of the agent's batches among them are counted by their runs"
+    detail = (
+        "readings of the agent's batches among them are counted by their runs; what devices published there "
+        "after the agent's last look, a second before at most, nobody can name"
+    )
     name = f"{leaf_stream(domain, cls)} made {created}"
     return Gap("source", name, gone, Why.STORE_LOST, detail, lost=lost)
 

@@ -67,11 +67,13 @@ class Account:
 
 class Gap(NamedTuple):
     """Sequences of a leaf's stream that the audit names as gone, first and last; whether they were
-    discarded, which the accounts count too."""
+    discarded, which the accounts count too, and whether they went with their store, so that `last` is where
+    its agent had seen it last."""
 
     first: int
     last: int
     discarded: bool = False
+    with_store: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,11 @@ class Audit:
     def names(self, domain: str, cls: str, sequence: int) -> bool:
         """Whether a message is named as gone."""
         return any(one.first <= sequence <= one.last for one in self.gaps.get((domain, cls), ()))
+
+    def may_follow(self, domain: str, cls: str, sequence: int) -> bool:
+        """Whether a message may have stood behind what an agent had seen of a store that is gone."""
+        gaps = self.gaps.get((domain, cls), ())
+        return any(one.with_store and one.last < sequence for one in gaps)
 
 
 @dataclass(slots=True)

@@ -13,6 +13,9 @@ from tests.faults.oracle.journal import Journal, Level, Sent
 from tests.faults.oracle.numbered import LIFE, NUMBER, Series, contents, ranges_text, short
 from tests.faults.oracle.verdict import Promise, Verdict
 
+_LOOK_US = 2_000_000
+"""An agent looks at its stream each second while the hub is silent, on a machine that is busy less often."""
+
 
 @dataclass(frozen=True, slots=True)
 class Terms:
@@ -146,7 +149,7 @@ def _judge_conservation(
         if not numbers:
             continue
         if places := journal.series[series].sequences:
-            _judge_messages(series, {n: places[n] for n in numbers}, found, terms, verdict)
+            _judge_messages(journal, series, {n: places[n] for n in numbers}, found, terms, verdict)
         else:
             levels[series.domain, series.cls][series] = numbers
     for (domain, cls), missing in levels.items():
@@ -154,12 +157,26 @@ def _judge_conservation(
 
 
 def _judge_messages(
-    series: Series, places: Mapping[int, int], found: Evidence, terms: Terms, verdict: Verdict
+    journal: Journal,
+    series: Series,
+    places: Mapping[int, int],
+    found: Evidence,
+    terms: Terms,
+    verdict: Verdict,
 ) -> None:
     """Readings that are messages themselves are named one by one, by the sequences at which the leaf's stream
     acknowledged them."""
-    unnamed = [n for n, seq in places.items() if not found.audit.names(series.domain, series.cls, seq)]
-    verdict.named += len(places) - len(unnamed)
+    where, sent = (series.domain, series.cls), journal.series[series]
+    without = [n for n, seq in places.items() if not found.audit.names(*where, seq)]
+    named = places.keys() - set(without)
+    seen_us = max((sent.ts_us(n) for n in named), default=0)
+    unnamed = [
+        n
+        for n in without
+        if sent.ts_us(n) > seen_us + _LOOK_US or not found.audit.may_follow(*where, places[n])
+    ]
+    verdict.named += len(named)
+    verdict.unseen += len(without) - len(unnamed)
     verdict.lost += len(unnamed)
     if unnamed or not terms.gone:
         verdict.broken(

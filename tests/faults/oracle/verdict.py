@@ -39,12 +39,15 @@ class Violation:
 @dataclass(slots=True)
 class Verdict:
     """Counts are of readings. `lost` were acknowledged as stored, are in no table, and no report names them;
-    `named` are gone as well, and the audit says so; `doubled` are there more than once."""
+    `named` are gone as well, and the audit says so; `unseen` are gone with a store to which their device had
+    published them after the agent's last look, so that nobody but the device can name them; `doubled` are
+    there more than once."""
 
     sent: int = 0
     acknowledged: int = 0
     lost: int = 0
     named: int = 0
+    unseen: int = 0
     doubled: int = 0
     violations: list[Violation] = field(default_factory=list)
 

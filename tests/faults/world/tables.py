@@ -106,7 +106,7 @@ def _gaps(gaps: Sequence[dict[str, Any]], domain: str | None, cls: str | None) -
     named = [one for one in gaps if one["kind"] == "source"]
     mine = [one for one in named if one["name"].partition(" ")[0].partition("/")[0] == stream]
     return [
-        Gap(first, last, discarded=one["why"] == Why.DISCARDED)
+        Gap(first, last, one["why"] == Why.DISCARDED, one["why"] == Why.STORE_LOST)
         for one in mine
         for first, last in one["ranges"]
     ]

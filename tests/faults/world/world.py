@@ -138,6 +138,8 @@ class World:
         case = self.case
         case.sent, case.acknowledged = verdict.sent, verdict.acknowledged
         case.lost, case.duplicates, case.named = verdict.lost, verdict.doubled, verdict.named
+        if verdict.unseen:
+            case.saw(f"{verdict.unseen} readings that devices published after the last look nobody names")
         case.seen += [f"audit: {one}" for one in findings[:5]]
         case.seen += [str(one) for one in verdict.violations]
 

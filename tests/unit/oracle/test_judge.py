@@ -178,6 +178,24 @@ def test_messages_that_are_named_by_their_sequences_name_no_reading_of_a_batch(j
     assert judge(journal, evidence(rows, said), Terms(gone=True)).lost == 2
 
 
+def test_what_a_device_published_to_a_lost_store_after_the_last_look_is_told_apart() -> None:
+    rows = whole(direct())[:-4]
+    for gap, unseen in ((Gap(105, 108, with_store=True), 2), (Gap(105, 108), 0)):
+        said = Audit([told(rows)], lost=True, gaps={("edge-1", "normal"): [gap]})
+        verdict = judge(direct(), evidence(rows, said), Terms(gone=True))
+        assert (verdict.named, verdict.unseen, verdict.lost) == (2, unseen, 2 - unseen)
+
+
+def test_what_a_device_published_to_a_lost_store_long_after_what_is_named_is_lost() -> None:
+    journal = direct()
+    journal.series[PUMP]._times[-1] += 10_000_000
+    rows = whole(journal)[:-4]
+    gap = Gap(105, 108, with_store=True)
+    said = Audit([told(rows)], lost=True, gaps={("edge-1", "normal"): [gap]})
+    verdict = judge(journal, evidence(rows, said), Terms(gone=True))
+    assert (verdict.named, verdict.unseen, verdict.lost) == (2, 1, 1)
+
+
 def test_what_was_only_accepted_may_be_gone_as_an_open_tail() -> None:
     journal = sent((PUMP, [10]), level=Level.ACCEPTED)
     rows = whole(journal)[:7]
