@@ -158,37 +158,20 @@ async def test_a_store_that_was_put_back_gets_a_new_epoch_first(
 async def test_what_devices_published_to_a_store_that_an_older_one_replaced_is_named(
     world: World, config: Config, tmp_path: Path
 ) -> None:
-    one_shelf = await shelf(world.leaf)
     async with agent(config) as one:
-        await one.submit(chunk("before"))
-        await copy_store(world.leaf, tmp_path / "copy")
-        await one.ready()
-        device = (await world.leaf.connect("device")).jetstream()
-        for number in range(20):
-            last = (await device.publish(f"tel.edge-1.{CLASS}.pump-1.flow", b"%d" % number)).seq
-        await until(lambda: one.state().acked[CLASS].last == last, "the agent has seen them")
+        kept, last = await _copied_and_filled(world, one, tmp_path / "copy")
         await put_back(world.leaf, tmp_path / "copy")
         await until(lambda: _epochs(one, "stream_put_back") == 1, "there is a new epoch")
         await one.stop()
-    record = (await one_shelf.ledgers())[-1]
-    (lost,) = record.lost
-    assert (lost.created, lost.last) == (record.stream.created, last)
-    assert lost.kept is not None
-    assert last - 20 <= lost.kept < last
+    await _names(world, kept, last)
 
 
 @pytest.mark.parametrize("newer", [0, 7, 40], ids=["none", "fewer than were lost", "more than were lost"])
 async def test_what_devices_publish_to_an_older_store_before_the_agent_looks_is_not_taken_for_its_own(
     world: World, config: Config, tmp_path: Path, newer: int
 ) -> None:
-    one_shelf = await shelf(world.leaf)
     async with agent(config) as one:
-        await one.submit(chunk("before"))
-        await copy_store(world.leaf, tmp_path / "copy")
-        await one.ready()
-        kept = (await one_shelf.js.stream_info(one_shelf.stream)).last
-        last = await _publish(world, 20)
-        await until(lambda: one.state().acked[CLASS].last == last, "the agent has seen them")
+        kept, last = await _copied_and_filled(world, one, tmp_path / "copy")
         await one.crash()
     await put_back(world.leaf, tmp_path / "copy")
     if newer:
@@ -196,8 +179,20 @@ async def test_what_devices_publish_to_an_older_store_before_the_agent_looks_is_
     async with agent(config) as one:
         assert _epochs(one, "stream_put_back") == 1
         await one.stop()
-    (lost,) = (await one_shelf.ledgers())[-1].lost
-    assert (lost.last, lost.kept) == (last, kept)
+    await _names(world, kept, last)
+
+
+async def _copied_and_filled(world: World, one: Agent, copy: Path) -> tuple[int, int]:
+    """A copy of the leaf's store, to which devices then publish until the agent has seen it; the last
+    sequence of the copy, and that of the store."""
+    await one.submit(chunk("before"))
+    one_shelf = await shelf(world.leaf)
+    kept = (await one_shelf.js.stream_info(one_shelf.stream)).last
+    await copy_store(world.leaf, copy)
+    await one.ready()
+    last = await _publish(world, 20)
+    await until(lambda: one.state().acked[CLASS].last == last, "the agent has seen them")
+    return kept, last
 
 
 async def _publish(world: World, count: int) -> int:
@@ -205,6 +200,12 @@ async def _publish(world: World, count: int) -> int:
     device = (await world.leaf.connect("device")).jetstream()
     acks = [await device.publish(f"tel.edge-1.{CLASS}.pump-1.flow", b"%d" % n) for n in range(count)]
     return acks[-1].seq
+
+
+async def _names(world: World, kept: int, last: int) -> None:
+    """The newest ledger record names what stood behind the one sequence up to the other."""
+    record = (await (await shelf(world.leaf)).ledgers())[-1]
+    assert record.lost == (LostStream(record.stream.created, last, kept),)
 
 
 class Unanswered(JetStream):
