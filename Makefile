@@ -11,7 +11,7 @@ CHOSEN = $(if $(findstring $(SPACE)or$(SPACE),$(CASE)),$(CASE),$(subst $(SPACE),
 
 help:
 	@echo "make demo    a hub, two leaves, three agents, faults, Spark jobs and the proof (about two minutes)"
-	@echo "make test    style, types and all tests (about nine minutes)"
+	@echo "make test    style, types and all tests (about eleven minutes)"
 	@echo "make models  the state machines, with EXAMPLES=1000 examples each"
 	@echo "make fuzz    every parser of outside bytes, SECONDS=60 of it in all; build/fuzz/found/"
 	@echo "make faults  every fault, or those of CASE=… (words of its name), SEED=…; build/faults/report.json"

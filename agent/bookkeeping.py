@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -23,7 +24,14 @@ from agent.contract import (
     StreamState,
 )
 from agent.discards.service import Discards
-from agent.jetstream import ApiError, JetStream, JetStreamError, StreamInfo, UnavailableError
+from agent.jetstream import (
+    ApiError,
+    JetStream,
+    JetStreamError,
+    StreamInfo,
+    UnavailableError,
+    nanoseconds,
+)
 from agent.ledger import ClassLedger, Discarded
 from agent.packing import Batch
 from agent.state import Acked, Position, StateFile
@@ -86,17 +94,18 @@ class Books:
 
     def _stored(self, cls: str, seq: int) -> None:
         ledger, known = self._ledgers[cls], self._state.current.acked.get(cls)
-        mine = known is not None and known.created == self._created[cls]
-        top, time = (known.top, known.top_time) if known is not None and mine else (0, "")
-        seq = max(seq, known.seq) if known is not None and mine else seq
+        stream = self._created[cls]
+        if known is None or known.created != stream:
+            known = Acked(self._run, 0, 0, stream, Readings())
         self._state.current.acked[cls] = Acked(
             self._run,
             ledger.highest_stored,
-            seq,
-            self._created[cls],
+            max(seq, known.seq),
+            stream,
             ledger.readings,
-            top=top,
-            top_time=time,
+            top=known.top,
+            top_time=known.top_time,
+            at=max(known.at, time.time_ns()),
         )
         self._state.mark()
 
@@ -105,7 +114,10 @@ class Books:
         known = self._state.current.acked.get(cls)
         here = self._js is not None and self._created.get(cls) == info.created
         if here and known is not None and known.created == info.created and known.top < info.last:
-            self._state.current.acked[cls] = structs.replace(known, top=info.last, top_time=info.last_time)
+            at = max(known.at, time.time_ns(), nanoseconds(info.last_time))
+            self._state.current.acked[cls] = structs.replace(
+                known, top=info.last, top_time=info.last_time, at=at
+            )
             self._state.mark()
 
     def recall(self, cls: str, created: str, stored_since: Iterable[StoredHeaders]) -> None:

@@ -41,7 +41,8 @@ class Acked(Struct, frozen=True):
     """The last PubAck of a class: run and number of the batch, its sequence in the stream made at `created`,
     and the run's cumulative readings. `closed` says that a final ledger record was stored. `top` is the last
     sequence that the stream was seen to hold, with what devices publish there themselves, and `top_time` when
-    that message was stored, as its server wrote it."""
+    that message was stored, as its server wrote it. Nothing of all that was stored after `at`, in nanoseconds
+    since 1970; 0 where that is not known."""
 
     run: str
     n: int
@@ -51,6 +52,7 @@ class Acked(Struct, frozen=True):
     closed: bool = False
     top: int = 0
     top_time: str = ""
+    at: int = 0
 
     @property
     def last(self) -> int:

@@ -60,23 +60,24 @@ async def still_held(js: JetStream, info: StreamInfo, known: Acked | None, now_n
     was put back; None where it lacks nothing. Raises `ApiError` or `UnavailableError`.
 
     Devices may have published to the older store before anybody looked, so that it has filled up again: the
-    message at the last sequence that was seen is another one then, and what is newer than that one was, and
-    not of a clock that was ahead, the older store did not hold.
+    message at the last sequence that was seen is another one then, and the older store did not hold what was
+    stored after all that is known, unless by a clock that was ahead.
     """
     if known is None or known.created != info.created:
         return None
-    if not known.top_time:
-        return info.last if info.last < known.last else None
-    seen_ns = nanoseconds(known.top_time)
     if info.last >= known.last:
-        message = await js.get_message(info.name, seq=known.top)
-        if message is None or nanoseconds(message.time) == seen_ns:
+        if not known.top_time:
             return None
+        message = await js.get_message(info.name, seq=known.top)
+        if message is None or nanoseconds(message.time) == nanoseconds(known.top_time):
+            return None
+    elif not known.at:
+        return info.last
     held, newer = info.first - 1, info.last + 1
     while newer - held > 1:
         middle = (held + newer) // 2
         message = await js.get_message(info.name, seq=middle)
-        if message is not None and seen_ns < nanoseconds(message.time) <= now_ns + _APART_NS:
+        if message is not None and known.at < nanoseconds(message.time) <= now_ns + _APART_NS:
             newer = middle
         else:
             held = middle

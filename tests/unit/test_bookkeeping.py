@@ -204,10 +204,10 @@ async def test_a_stream_that_devices_fill_is_remembered_up_to_where_it_was_seen(
     books.seen("normal", _info(OTHER, 99))
     assert (state.acked["normal"].seq, state.acked["normal"].last) == (20, 30)
     books.acked(batch(1), 31)
-    assert (state.acked["normal"].last, state.acked["normal"].top_time) == (31, "time of 30")
+    assert (state.acked["normal"].last, state.acked["normal"].top_time) == (31, "2026-11-21T06:00:30Z")
     state.lose("normal", state.acked["normal"], kept=25)
     assert state.lost["normal"] == [LostStream(CREATED, 31, 25)]
 
 
 def _info(created: str, last: int) -> StreamInfo:
-    return StreamInfo("TEL_edge-1_normal", created, 1, last, last, 0, {}, [], f"time of {last}")
+    return StreamInfo("TEL_edge-1_normal", created, 1, last, last, 0, {}, [], f"2026-11-21T06:00:{last}Z")
