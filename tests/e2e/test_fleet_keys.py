@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent.contract import Exit
+from tests.agent_process import wait_for
 from tests.e2e.keyed import Pair
 
 
@@ -45,8 +46,11 @@ def test_what_cannot_be_taken_in_leaves_the_file_and_the_running_hub_as_they_are
     assert pair.hub.member.config.read_text() == before
     pair.hub.member.config.write_text(before + "nonsense = 1\n")
     assert pair.hub.process is not None
+    server = pair.hub.server()
     pair.hub.process.send_signal(signal.SIGHUP)
-    assert pair.hub.status_of("/readyz") == 200
+    wait_for(lambda: "the configuration is not taken" in pair.hub.log.read_text(), "the hub has refused it")
+    wait_for(lambda: pair.hub.status_of("/readyz") == 200, "the hub goes on")
+    assert pair.hub.server() == server
     pair.hub.member.config.write_text(before)
     pair.hub.end(signal.SIGTERM)
     assert "takes it in when it starts" in pair.fleet("add", "edge-1", key)
