@@ -34,8 +34,9 @@ was acknowledged with what is there. A case passes when
 * ledgers, metrics and the audit say what is so, and
 * a trace of the fault was found: a process that is another, a link that was told to be down, a refusal.
 
-`lost` are readings that were acknowledged, are in no table, and that nobody names; `doubled` are in the
-table more than once. *Detected* is the time from the fault until an agent said so, *recovered* that from
+`lost` are readings that were acknowledged, are in no table, and that nobody names; what a device itself had
+published to a store that was lost before the agent's next look is told among what was seen. `doubled` are in
+the table more than once. *Detected* is the time from the fault until an agent said so, *recovered* that from
 its mending (or from the fault where Petiole mends it) until the link flowed and the hub held all. The
 machine has two cores and was busy with other work, so times are upper bounds.
 
