@@ -69,8 +69,8 @@ READINGS: Final = pa.schema(
 run and is known by its source's stream, identity and sequence, which a batch's readings leave null.
 `ts_source` says whose clock `ts` is: `device`, `agent` (that of the agent's machine) or `hub`; or that it is
 `corrected`, for the machine's clock was found to have been wrong: what that had said is in `ts_original`,
-which is null otherwise. A bool is value 0 or 1 and text `true` or
-`false`."""
+which is null otherwise. A bool is value 0 or 1 and text `true` or `false`. A whole number that a double does
+not hold exactly (beyond 2^53) is rounded in value, and text has its digits."""
 
 QUARANTINE: Final = pa.schema(
     [

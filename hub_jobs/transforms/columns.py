@@ -109,18 +109,24 @@ def _outside(stamps: Times) -> Mask:
 
 
 def values(rows: Sequence[Line]) -> tuple[pa.Array, pa.Array]:
-    """The columns `value` and `text`."""
+    """The columns `value` and `text`. A whole number that a double does not hold exactly is rounded in
+    `value` and stands with all its digits in `text`."""
     given: list[Any] = [row.value for row in rows]
     texts: list[str | None] = [None] * len(given)
     for at in [at for at, kind in enumerate(map(type, given)) if kind is not float and kind is not int]:
-        one = given[at]
-        texts[at] = one if isinstance(one, str) else _BOOLS[bool(one)]
-        given[at] = None if isinstance(one, str) else float(one)
+        value = given[at]
+        texts[at] = value if isinstance(value, str) else _BOOLS[bool(value)]
+        given[at] = None if isinstance(value, str) else float(value)
     try:
         numbers = pa.array(given, pa.float64())
     except pa.ArrowInvalid:
-        # A whole number that a double does not hold exactly.
-        numbers = pa.array([None if one is None else float(one) for one in given], pa.float64())
+        # Arrow takes no whole number beyond 2^53, though a double may hold it exactly.
+        for at in [at for at, kind in enumerate(map(type, given)) if kind is int]:
+            rounded = float(given[at])
+            if int(rounded) != given[at]:
+                texts[at] = str(given[at])
+            given[at] = rounded
+        numbers = pa.array(given, pa.float64())
     return numbers, pa.array(texts, pa.string())
 
 

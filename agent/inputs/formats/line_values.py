@@ -41,9 +41,11 @@ def scalar(text: bytes) -> bytes:
         value = int(digits)
         if -contract.MAX_INT - 1 <= value <= contract.MAX_INT:
             return b"%d" % value
-        if kind == b"u" and value < 2**64:
-            return repr(float(value)).encode()
-    elif _float(text):
+        raise LineError(
+            f"value {shown(text)} is beyond a signed whole number of 64 bits; send it as a float or text",
+            "value",
+        )
+    if _float(text):
         number = float(text)
         if math.isfinite(number):
             return repr(number).encode()

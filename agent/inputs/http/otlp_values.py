@@ -69,7 +69,9 @@ def number(value: int | float) -> bytes:
         if math.isfinite(value):
             return repr(value).encode()
         raise LineError("a value that is not finite", "value")
-    return b"%d" % value if value <= contract.MAX_INT else repr(float(value)).encode()
+    if value > contract.MAX_INT:
+        raise LineError(f"value {value} does not fit into a signed whole number of 64 bits", "value")
+    return b"%d" % value
 
 
 def tags_of_scope(scope: Any) -> Tags:

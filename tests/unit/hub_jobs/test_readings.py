@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from agent.contract import Ledger, Letter, Readings, StreamState
 from hub_jobs.transforms.messages import Reason
@@ -24,7 +27,7 @@ from tests.unit.hub_jobs.rows import (
 
 def _refine(*rows: dict[str, Any]) -> tuple[list[dict[str, Any]], list[tuple[int | None, Reason]]]:
     refiner = Refiner()
-    readings = [one for given in rows for table in refiner.take(given) for one in table.to_pylist()]
+    readings = [one for taken in rows for table in refiner.take(taken) for one in table.to_pylist()]
     readings += refiner.drain().to_pylist()
     quarantine_table(refiner.refused)
     return readings, [(one.line, one.reason) for one in refiner.refused]
@@ -75,10 +78,27 @@ def test_a_batch_becomes_one_row_a_line_with_its_place_in_the_batch() -> None:
     assert readings[0]["source_seq"] is None
 
 
-def test_a_whole_number_beyond_what_a_double_holds_is_rounded_not_refused() -> None:
-    readings, refused = _refine(batch_row(b'{"metric":"m","value":9007199254740993}\n'))
+@given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.floats(-1e300, 1e300) | st.just("idle"), min_size=1))
+@example([2**53, 2**53 + 1, -(2**53) - 1, 2**62, 2**63 - 1, -(2**63), 0.5, "idle"])
+def test_a_whole_number_of_64_bits_keeps_all_its_digits(values: list[int | float | str]) -> None:
+    lines = b"".join(json.dumps({"metric": "m", "value": one}).encode() + b"\n" for one in values)
 
-    assert (readings[0]["value"], refused) == (9007199254740992.0, [])
+    readings, refused = _refine(batch_row(lines))
+
+    assert refused == []
+    for value, reading in zip(values, readings, strict=True):
+        if isinstance(value, str):
+            assert (reading["value"], reading["text"]) == (None, value)
+        elif int(float(value)) == value or isinstance(value, float):
+            assert (reading["value"], reading["text"]) == (value, None)
+        else:
+            assert (reading["value"], int(reading["text"])) == (float(value), value)
+
+
+def test_a_whole_number_that_a_device_publishes_itself_keeps_all_its_digits() -> None:
+    (reading,), _ = _refine(direct_row(b"-9007199254740993"))
+
+    assert (reading["value"], reading["text"]) == (-9007199254740992.0, "-9007199254740993")
 
 
 @pytest.mark.parametrize(
@@ -162,8 +182,8 @@ def test_what_can_not_be_taken_as_a_whole_is_one_row_with_its_reason() -> None:
         Reason.LEDGER: row(b"{}", "tel.edge-1.normal._ledger", {}),
     }
 
-    for reason, given in cases.items():
-        assert _refine(given) == ([], [(None, reason)])
+    for reason, taken in cases.items():
+        assert _refine(taken) == ([], [(None, reason)])
 
 
 def test_a_ledger_record_is_no_reading() -> None:

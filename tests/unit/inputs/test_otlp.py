@@ -137,6 +137,10 @@ def test_a_point_that_records_no_value_is_no_reading() -> None:
         ({"name": "e", "exponentialHistogram": {"dataPoints": [{"count": "1"}]}}, "exponential histograms"),
         ({"name": "h", "histogram": {"dataPoints": [{"bucketCounts": ["1"], "explicitBounds": [1]}]}}, "fit"),
         ({"name": "h", "histogram": {"dataPoints": [{"bucketCounts": ["1"] * 1001}]}}, "do not fit"),
+        (
+            {"name": "h", "histogram": {"dataPoints": [{"count": "9223372036854775808"}]}},
+            "does not fit into a signed whole number of 64 bits",
+        ),
         (gauge(asInt="1", attributes=attributes(**{f"a{n}": "x" for n in range(70)})), "63 attributes"),
         (gauge(asInt="1", attributes=attributes(a="x" * 40_000)), "longer than"),
         ({**gauge(asInt="1"), "name": "x" * 300}, "the metric"),
