@@ -27,7 +27,7 @@ def named(path: Path) -> str:
     text = str(path)
     if text.startswith(("/", "./", "../")) or path.exists() or ("/" in text and path.parent.is_dir()):
         return text
-    return "(not shown, for it may be the secret itself; the path of its file is to stand there)"
+    return "(not shown, for it may be the secret itself: write the path of its file there)"
 
 
 def without_password(text: str) -> str:

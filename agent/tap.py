@@ -58,6 +58,8 @@ class Passed:
     headers: BatchHeaders | None
     readings: tuple[Mapping[str, Any], ...] = ()
     problem: str | None = None
+    domain: str = ""
+    """The device of a reading that names none."""
 
     def as_json(self) -> str:
         """One line of JSON."""
@@ -84,13 +86,13 @@ class Passed:
         count = self.headers.count
         some = f"{len(self.readings)} of {count}" if len(self.readings) < count else str(count)
         lines = [f"{at:%H:%M:%S.%f}"[:-3] + f" {head} batch {self.headers.id.n}: {some} readings"]
-        return "\n".join([*lines, *map(_reading, self.readings)])
+        return "\n".join([*lines, *(_reading(one, self.domain) for one in self.readings)])
 
 
-def _reading(reading: Mapping[str, Any]) -> str:
+def _reading(reading: Mapping[str, Any], domain: str) -> str:
     tags = " ".join(f"{name}={text}" for name, text in (reading.get("tags") or {}).items())
     value = reading.get("value")
-    said = f"{reading.get('ts')} {reading.get('device')} {reading.get('metric')}"
+    said = f"{reading.get('ts')} {reading.get('device', domain)} {reading.get('metric')}"
     return shown(f"  {said} = {json.dumps(value, ensure_ascii=False)}{' {' + tags + '}' if tags else ''}")
 
 
@@ -108,7 +110,9 @@ def looked_into(message: RawMessage, wanted: Filter) -> Passed | None:
     except (ContractError, ValueError, zstandard.ZstdError) as error:
         return Passed(message.seq, subject.cls, subject.name, None, problem=f"can't be read: {error}")
     kept = tuple(row for row in rows if isinstance(row, dict) and wanted.passes(row))
-    return Passed(message.seq, subject.cls, subject.name, headers, kept) if kept else None
+    if not kept:
+        return None
+    return Passed(message.seq, subject.cls, subject.name, headers, kept, domain=subject.domain)
 
 
 def _unpacked(data: bytes, headers: BatchHeaders) -> bytes:

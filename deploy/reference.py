@@ -133,7 +133,7 @@ def _table(kind: Any) -> type[Struct] | None:
 def _type(kind: Any) -> str:
     origin, of = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        return f"{_type(of[0])}, {_bounds(of[1])}"
+        return ", ".join(filter(None, [_type(of[0]), _bounds(of[1])]))
     if origin is Literal:
         *most, last = (f"`{_value(one)}`" for one in of)
         return f"{', '.join(most)} or {last}" if most else last
@@ -146,7 +146,7 @@ def _type(kind: Any) -> str:
 
 def _bounds(meta: Meta) -> str:
     if meta.le is None:
-        return f"at least {meta.ge}"
+        return "" if meta.ge is None else f"at least {meta.ge}"
     return f"{meta.ge} to {meta.le}"
 
 

@@ -26,7 +26,7 @@ input, select, button { font: inherit; color: inherit; background: var(--back); 
 th, td { text-align: left; vertical-align: top; padding: .35rem 1.1rem .35rem 0;
   border-bottom: 1px solid var(--line) }
 th { white-space: nowrap; font-weight: 600; font-size: .9rem } tbody tr:hover { background: var(--band) }
-td { overflow-wrap: anywhere }
+td { overflow-wrap: anywhere } .wide td:last-child:not(.number) { min-width: 16rem }
 .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
 .name { white-space: nowrap }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1.2rem; margin: 1rem 0 }

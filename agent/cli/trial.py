@@ -1,8 +1,8 @@
 """`petiole test`: run inputs and print what they would send, as NDJSON on standard output; problems go to
 standard error. Nothing is stored, and the agent may run meanwhile.
 
-Exit codes: 0 all that came was taken; 1 an input failed; 2 wrong usage, or an input that can't run here; 3
-something came that no reading could be made of.
+Exit codes: 0 all that came was taken; 1 an input failed, or a path matches no file; 2 wrong usage, or an
+input that can't run here; 3 something came that no reading could be made of.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -23,6 +24,7 @@ from agent.config import Config, Log, Seconds
 from agent.contract import Exit
 from agent.inputs import make_inputs
 from agent.inputs.local_server import LocalServer
+from agent.inputs.matching import matches
 from agent.intake import Input
 from agent.metrics import Metrics
 
@@ -65,6 +67,9 @@ def command(
         if (why := _NOT_RUN.get(_kind(one))) is not None:
             _tell(f"input {one.name} is not run: {why}")
     outcome = asyncio.run(_run(able, settings, metrics, seconds)) if able else Exit.WELL
+    for path in _unmatched(chosen):
+        _tell(f"no file matches {path}; correct the path, or wait until its program writes")
+        outcome = outcome if outcome is not Exit.WELL else Exit.FAILED
     if (bad := _unusable(metrics)) and outcome is Exit.WELL:
         outcome = Exit.LOSS
     for sentence in bad:
@@ -150,6 +155,13 @@ def _unusable(metrics: Metrics) -> list[str]:
         for one in samples
         if one.name.endswith("_total") and one.value
     ]
+
+
+def _unmatched(chosen: Sequence[Any]) -> list[str]:
+    """The paths of inputs at which there is no file."""
+    given = [one.path for one in chosen if "path" in one.__struct_fields__]
+    paths = [path for one in given for path in ([one] if isinstance(one, str) else one)]
+    return [path for path in paths if next(matches(str(Path(path).absolute()), {}), None) is None]
 
 
 def _tell(sentence: str) -> None:

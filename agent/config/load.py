@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from types import NoneType, UnionType
@@ -24,6 +25,7 @@ from agent.config.schema import Config, ConfigError, Seconds, Size
 from agent.credentials import place, without_password
 
 _LONGEST: Final = 60
+_NUMBERS: Final = re.compile(r"\[[0-9]+\]")
 _MAY_HOLD_SECRETS: Final = ("_file", "tls_key", "command")
 """How keys end whose value is not shown: a secret is easily written there by mistake."""
 _Kind = TypeVar("_Kind", bound=Struct)
@@ -98,7 +100,9 @@ class _Reader:
 
     def _struct(self, kind: type[Struct], table: object, key: str, also: Iterable[str] = ()) -> Any:
         if not isinstance(table, dict):
-            self._tell(key, f"{_shown(table)} is not a table", f"write it as [{key}] with its keys below")
+            self._tell(
+                key, f"{_shown(table)} is not a table", f"write it as [{_header(key)}] with its keys below"
+            )
             return None
         values = self._values(kind, table, key, also)
         if any(one.required and one.name not in values for one in fields(kind)):
@@ -110,8 +114,11 @@ class _Reader:
     ) -> dict[str, Any]:
         """The attributes of a Struct that the table sets, by attribute name."""
         known = {one.encode_name: one for one in fields(kind)}
+        meant = {other: name for name, one in known.items() for other in _also(one.type)}
         for name in (one for one in table if one not in known):
-            self._tell(_join(key, name), "there is no such key", _nearest(name, [*known, *also]))
+            near = meant.get(name) if meant.get(name) not in table else None
+            remedy = f"did you mean {near}?" if near else _nearest(name, [*known, *also])
+            self._tell(_join(key, name), "there is no such key", remedy)
         values: dict[str, Any] = {}
         for name, one in known.items():
             if name in table:
@@ -119,7 +126,7 @@ class _Reader:
                 if value is not NODEFAULT:
                     values[one.name] = value
             elif one.required:
-                self._tell(_join(key, name), "is missing", f"give {_expected(one.type)}")
+                self._tell(_join(key, name), "is missing", _remedy(one.type, _join(key, name)))
         return values
 
     def _value(self, one: FieldInfo, value: object, key: str) -> Any:
@@ -133,12 +140,12 @@ class _Reader:
             return msgspec.convert(value, one.type, dec_hook=_hook)
         except msgspec.ValidationError:
             shown = "what stands there" if one.name.endswith(_MAY_HOLD_SECRETS) else _shown(value)
-            self._tell(key, f"{shown} cannot be used", f"give {_expected(one.type)}")
+            self._tell(key, f"{shown} cannot be used", _remedy(one.type, key))
             return NODEFAULT
 
     def _tables(self, value: object, key: str) -> list[tuple[str, dict[str, Any]]]:
         if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
-            self._tell(key, f"{_shown(value)} is not a list of tables", f"write each as [[{key}]]")
+            self._tell(key, f"{_shown(value)} is not a list of tables", f"write each as [[{_header(key)}]]")
             return []
         return [(f"{key}[{number}]", dict(table)) for number, table in enumerate(value, 1)]
 
@@ -161,6 +168,29 @@ def _row_of(kind: Any) -> type[Struct] | None:
     arguments = get_args(kind)
     is_rows = get_origin(kind) is list and isinstance(arguments[0], type) and issubclass(arguments[0], Struct)
     return arguments[0] if is_rows else None
+
+
+def _remedy(kind: Any, key: str) -> str:
+    """What to write for this key."""
+    if _row_of(kind) is not None:
+        return f"write each as [[{_header(key)}]] with its keys below"
+    example = next((meta.examples[0] for meta in _metadata(kind) if meta.examples), None)
+    return f"give {_expected(kind)}" + (f", such as {json.dumps(example)}" if example is not None else "")
+
+
+def _metadata(kind: Any) -> list[Meta]:
+    return [meta for meta in getattr(kind, "__metadata__", ()) if isinstance(meta, Meta)]
+
+
+def _also(kind: Any) -> Iterator[str]:
+    """Names that people write where this key is meant."""
+    for meta in _metadata(kind):
+        yield from (meta.extra or {}).get("also", ())
+
+
+def _header(key: str) -> str:
+    """The key as the header of a TOML table, which has no numbers."""
+    return _NUMBERS.sub("", key)
 
 
 def _expected(kind: Any) -> str:

@@ -120,7 +120,11 @@ def _declared(one: Mapping[str, Any]) -> Iterator[Finding]:
     """A mirror or source that is not well."""
     if not one.get("up", True):
         sentence = f"{one.get('kind')} {one.get('link')}: {one.get('state')}"
-        yield warning(LINK, sentence, "see the table of sentences in docs/operators.md, Declared links")
+        yield warning(
+            LINK,
+            sentence,
+            "look the sentence up in Petiole's docs/operators.md, section Mirrors and sources of your own",
+        )
 
 
 def _fleet(fleet: Mapping[str, Any]) -> Iterator[Finding]:

@@ -18,15 +18,11 @@ def unusable(problems: Iterable[Problem]) -> list[Finding]:
     return [failure(GROUP, f"{one.key}: {one.stood}", one.remedy, Exit.USAGE) for one in problems]
 
 
-def usable(path: Path) -> Finding:
-    """The finding of a file without problems."""
-    return ok(GROUP, f"{path} can be used")
-
-
-def obstacles(group: str, sentences: Iterable[str]) -> list[Finding]:
-    """Findings of what parts of the agent say stands in their way, `what it is; what to do`."""
+def judged(path: Path, obstacles: Iterable[str]) -> list[Finding]:
+    """The findings of a file whose values can be read; `obstacles` is what parts of the agent say stands in
+    their way, `what it is; what to do`."""
     found = []
-    for sentence in sentences:
+    for sentence in obstacles:
         what, _, remedy = sentence.partition("; ")
-        found.append(failure(group, what, remedy or "put that right", Exit.USAGE))
-    return found
+        found.append(failure(GROUP, what, remedy or "put that right", Exit.USAGE))
+    return found or [ok(GROUP, f"{path} can be used")]

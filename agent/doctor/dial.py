@@ -33,6 +33,7 @@ from agent.server.permissions import Permissions
 
 SILENCE: Final = "it lets connect and says nothing more"
 TOO_OLD: Final = "it is too old to be asked more"
+CLIENT_PORT: Final = "it is a server's port for clients"
 _SECONDS: Final = 2.0
 _TRACES: Final = 1.5
 _PORT: Final = 7422
@@ -87,6 +88,9 @@ async def dial(url: str, seed: Path | None, needed: Permissions, tls: Tls | None
     greeting = await greet(address, tls or (Tls(reading()) if parts.scheme == "tls" else None))
     if isinstance(greeting, Nowhere):
         return Dialled(url, greeting)
+    if "client_ip" in greeting.info:  # which a server tells its clients, and no leaf
+        greeting.close()
+        return Dialled(url, greeting, Refused(CLIENT_PORT))
     if (version := versions.parse(str(greeting.info["version"]))) is None or version < MINIMUM:
         # Before 2.11 a server delivers what is only to be traced; in some versions after that every leaf that
         # comes starts all sources anew (nats-server #7796).

@@ -12,7 +12,7 @@ from typing import Final
 from agent import contract
 from agent.config import Config, listen_address
 from agent.doctor import agent_status, here, link, local, machine, mqtt, server, streams
-from agent.doctor.configuration import obstacles, usable
+from agent.doctor.configuration import judged
 from agent.doctor.dial import Dialled, dial, shown
 from agent.doctor.finding import Finding
 from agent.doctor.greet import Greeted, Nowhere
@@ -30,8 +30,7 @@ InTheWay = Callable[[bool], list[str]]
 def offline(config: Config, path: Path, in_the_way: InTheWay) -> list[Finding]:
     """All that can be said without asking a server."""
     now = machine.right_now()
-    found = [usable(path), *obstacles("configuration", in_the_way(True))]
-    return [*found, *machine.look(config, now), *machine.look_at_clock(now, None)]
+    return [*judged(path, in_the_way(True)), *machine.look(config, now), *machine.look_at_clock(now, None)]
 
 
 async def online(config: Config, path: Path, in_the_way: InTheWay) -> list[Finding]:
@@ -47,7 +46,7 @@ async def online(config: Config, path: Path, in_the_way: InTheWay) -> list[Findi
     if not dialled and config.role == "leaf":
         dialled = await _look_where_it_dials(config, seen.system)
     joined = link.first_joined(dialled)
-    found = [usable(path), *obstacles("configuration", in_the_way(runs)), *machine.look(config, now)]
+    found = [*judged(path, in_the_way(runs)), *machine.look(config, now)]
     found += machine.look_at_clock(now, None if joined is None else link.ahead(joined))
     found += [_certificate(one, now) for one in dialled if _shows_certificate(one)]
     found += here.judge(config, seen, link.first_greeting(dialled))

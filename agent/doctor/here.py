@@ -22,6 +22,10 @@ from agent.server.permissions import AGENT_TRACES, REGISTRAR_TRACES, Permissions
 from agent.server.setup import identities, link_rights
 
 _REGISTRAR: Final = "registrar"
+_NO_KEY: Final = (
+    "the agent's own key {key} is not there yet, so what answers at {listen} is not the server of "
+    "this agent; end that server or change nats.listen, and start the agent, which makes the key"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,7 @@ def near(host: str) -> str:
 
 
 async def _as_account(config: Config, url: str, seed: Path, who: str) -> local.Account:
-    if (why := _unusable(seed)) is not None:
+    if (why := _no_key(config, seed) or _unusable(seed)) is not None:
         return local.Account(closed=why)
     own = {contract.leaf_stream(config.domain, one.name): one.name for one in config.class_}
     subjects = {name: contract.leaf_subjects(config.domain, cls) for name, cls in own.items()}
@@ -94,6 +98,13 @@ async def _as_system(url: str, seed: Path | None, who: str, name: str) -> local.
     if (why := _unusable(seed)) is not None:
         return local.System(closed=why)
     return await local.system(url, seed, who, name)
+
+
+def _no_key(config: Config, seed: Path) -> str | None:
+    """Why there is no key of the agent's own making, None where there is one or another is named."""
+    if config.nats.seed_file is not None or seed.exists():
+        return None
+    return _NO_KEY.format(key=seed, listen=config.nats.listen)
 
 
 def _unusable(seed: Path) -> str | None:

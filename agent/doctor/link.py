@@ -8,7 +8,7 @@ from typing import Any, Final
 from agent import contract
 from agent.contract import Exit
 from agent.doctor import permissions, versions
-from agent.doctor.dial import SILENCE, TOO_OLD, Dialled, Joined, Refused, shown
+from agent.doctor.dial import CLIENT_PORT, SILENCE, TOO_OLD, Dialled, Joined, Refused, shown
 from agent.doctor.finding import Finding, failure, ok, warning
 from agent.doctor.greet import Greeted, Nowhere
 from agent.server.permissions import Permissions
@@ -76,6 +76,12 @@ def _address(domain: str, one: Dialled) -> Iterator[Finding]:
     yield versions.judge(f"the hub at {where}", str(one.greeting.info.get("version")))
     if isinstance(one.outcome, Joined):
         yield ok(GROUP, f"the hub at {where} knows this leaf's key")
+    elif isinstance(one.outcome, Refused) and one.outcome.why == CLIENT_PORT:
+        yield failure(
+            GROUP,
+            f"{where} is the port for clients of the hub's server, and leaves dial another",
+            "write the port of leaf_listen (7422 unless the hub says otherwise) into nats.hub_urls",
+        )
     elif isinstance(one.outcome, Refused) and one.outcome.why == _UNKNOWN_KEY:
         yield failure(
             GROUP,

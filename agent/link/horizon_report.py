@@ -4,7 +4,6 @@ be watched from the table. Says nothing while nothing moves: an idle leaf stays 
 from __future__ import annotations
 
 import asyncio
-import math
 from functools import partial
 from typing import Final
 
@@ -18,13 +17,16 @@ from agent.metrics import Metrics
 
 METRIC: Final = "petiole_seconds_to_loss"
 REPORT_SECONDS: Final = 60.0
+FARTHEST: Final = 10 * 365 * 86_400.0
+"""Seconds; JSON has no number for infinity, and a reading that were now a number and now a text could not be
+compared with a bound."""
 
 log = structlog.get_logger("link")
 
 
 class HorizonReport:
     """To the core an input named `agent`. Its readings go into the class `cls`, each with the tag `class` of
-    the class that it tells of; infinity is the text "inf", for JSON has no number for it."""
+    the class that it tells of; what is further away than `FARTHEST` counts as that."""
 
     name = AGENT_INPUT
 
@@ -53,7 +55,7 @@ class HorizonReport:
             return
         now = machine_time(wall_ns())
         lines = [
-            Reading(METRIC, "inf" if math.isinf(left) else left, ts=now, tags={"class": name}).encode()
+            Reading(METRIC, min(left, FARTHEST), ts=now, tags={"class": name}).encode()
             for name, left in self._horizon.seconds.items()
         ]
         try:

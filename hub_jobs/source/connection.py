@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
-from hub_jobs.source.errors import ApiError, Denied, UnknownIdentity, Unreachable, WireError
+from hub_jobs.source.errors import ApiError, Denied, UnknownIdentity, Unreachable, WireError, WrongPort
 from hub_jobs.source.protocol import MAX_LINE, Answer, Frames, ProtocolError, scan, status
 from hub_jobs.source.server import Address, Server, connect_options
 
@@ -245,6 +245,12 @@ class Connection:
             info = None
         if not line.startswith(b"INFO ") or not isinstance(info, dict):
             raise WireError(f"{self._address}: this is no NATS server: it said {line[:40]!r}")
+        if "compression" in info:
+            # A server offers it to leaf nodes and other servers, never to clients.
+            raise WrongPort(
+                f"{self._address} is the server's port for leaf nodes; give that for clients "
+                "(nats.listen of the hub, port 4222 unless it says otherwise)"
+            )
         return info
 
 

@@ -17,6 +17,10 @@ class Denied(WireError):  # noqa: N818
     """The server refuses this identity, or what it asked for. Trying again does not help."""
 
 
+class WrongPort(Denied):
+    """A NATS server answers, but not its clients: the address is that of another listener."""
+
+
 class UnknownIdentity(Denied):
     """The server does not know this identity at all."""
 

@@ -164,6 +164,24 @@ async def test_a_hub_that_does_not_know_the_leaf_or_its_class_says_so(tmp_path: 
         assert "petiole enrol" in of(found, "does not know this leaf's key").remedy
 
 
+async def test_the_hubs_port_for_clients_is_named_as_that(world: World, tmp_path: Path) -> None:
+    config = config_of(world.leaf, tmp_path / "state")
+    config.nats.hub_urls = [f"nats-leaf://127.0.0.1:{world.hub.port}"]
+    found = await check(config)
+    assert "leaf_listen" in of(found, "is the port for clients of the hub's server").remedy
+    assert not any("does not know this leaf's key" in one for one in bad(found))
+
+
+async def test_another_server_on_the_agents_port_is_told_before_its_first_start(
+    world: World, tmp_path: Path
+) -> None:
+    listen = config_of(world.leaf, tmp_path / "state").nats.listen
+    found = await check(Config(domain="edge-1", state_dir=tmp_path / "new", nats=Nats(listen=listen)))
+    told = of(found, "is not there yet")
+    assert "is not the server of this agent" in told.sentence
+    assert told.remedy.startswith("end that server or change nats.listen")
+
+
 async def test_the_hub_sees_two_servers_of_one_domain(tmp_path: Path) -> None:
     async with open_world(tmp_path, "edge-1") as world:
         config = hub_config_of(world.hub, tmp_path / "state")

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from agent.cli.main import app
 from agent.demo import plan
 from agent.demo.ports import free_port
 from tests.agent_process import PETIOLE, WAIT_SECONDS, Agent, wait_for
@@ -82,6 +84,18 @@ def _a_file_is_read_from_its_beginning(leaf: Agent) -> None:
     assert [json.loads(line)["device"] for line in tried.stdout.splitlines()] == ["pump-7"] * 2
     assert f"{leaf.member.lines}:" in tried.stderr
     assert "Traceback" not in tried.stderr
+
+
+def test_a_path_that_matches_no_file_is_told(tmp_path: Path) -> None:
+    config = tmp_path / "leaf.toml"
+    config.write_text(
+        'domain = "edge-1"\n[nats]\nhub_urls = ["nats-leaf://127.0.0.1:7422"]\n'
+        f'[[input]]\ntype = "file"\npath = ["{tmp_path}/nothing/*.log", "{config}"]\n'
+    )
+    tried = CliRunner().invoke(app, ["test", "-c", str(config), "--for", "100ms"])
+    assert tried.exit_code == 1
+    assert f"no file matches {tmp_path}/nothing/*.log; correct the path" in tried.stderr
+    assert f"no file matches {config}" not in tried.stderr
 
 
 def _running(leaf: Agent, *command: str) -> subprocess.Popen[str]:

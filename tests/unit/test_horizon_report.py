@@ -8,7 +8,7 @@ import math
 from agent.contract import parse_reading
 from agent.intake import Chunk, Place, Reason, RefusedError
 from agent.link.horizon import Horizon
-from agent.link.horizon_report import HorizonReport
+from agent.link.horizon_report import FARTHEST, HorizonReport
 from agent.metrics import Metrics
 from tests.intakes import NoLetters
 from tests.servers import until
@@ -54,7 +54,7 @@ async def test_a_minute_in_which_something_moved_is_told_and_one_in_which_nothin
     name, cls, chunk = taken.chunks[0]
     assert (name, cls, chunk.count) == ("agent", "alarms", 2)
     told = {one.tags["class"]: one for one in map(parse_reading, chunk.payload.splitlines())}
-    assert told["alarms"].value == "inf"
+    assert told["alarms"].value == FARTHEST
     assert told["normal"].value == (1000 - 110) / 1.0
     assert told["normal"].metric == "petiole_seconds_to_loss"
     assert metrics.registry.get_sample_value("petiole_seconds_to_loss", {"class": "alarms"}) == math.inf

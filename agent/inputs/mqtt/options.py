@@ -19,8 +19,10 @@ from __future__ import annotations
 import ssl
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import urlsplit
+
+from msgspec import Meta
 
 from agent.config import Seconds
 from agent.inputs.mqtt.topics import Topic
@@ -38,7 +40,9 @@ class MqttOptions(InputOptions, tag="mqtt", kw_only=True):
     """The options of one `mqtt` input; the module says what each means."""
 
     name: str = "mqtt"
-    url: str
+    url: Annotated[
+        str, Meta(examples=["mqtt://127.0.0.1:1883"], extra={"also": ("server", "broker", "host", "address")})
+    ]
     topics: list[Topic]
     user: str | None = None
     password_file: Path | None = None

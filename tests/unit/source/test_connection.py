@@ -10,6 +10,7 @@ from pathlib import Path
 import nkeys
 import pytest
 
+from agent.demo.ports import free_port
 from hub_jobs.source.wire import ApiError, Connection, Denied, Server, Unreachable, WireError, stream_info
 from tests.unit.source.plain import PlainServer, fill, make_seed, make_stream
 
@@ -66,6 +67,21 @@ def test_who_does_not_greet_like_a_server_is_named() -> None:
         with pytest.raises(Unreachable, match=r"no greeting in 0\.2 s"):
             Connection(Server(f"nats://127.0.0.1:{port}"), timeout=0.2)
         thread.join(5)
+
+
+def test_the_servers_port_for_leaf_nodes_is_named_as_that(tmp_path: Path) -> None:
+    port = free_port()
+    server = PlainServer(
+        tmp_path / "server", f'leafnodes {{ listen: "127.0.0.1:{port}", no_advertise: true }}'
+    )
+    try:
+        server.start()
+        with pytest.raises(
+            Denied, match=rf"127\.0\.0\.1:{port} is the server's port for leaf nodes; give that"
+        ):
+            Connection(Server(f"nats://127.0.0.1:{port}"))
+    finally:
+        server.stop()
 
 
 def test_an_nkey_opens_what_it_may_and_nothing_else(tmp_path: Path) -> None:
