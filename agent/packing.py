@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import zstandard
 
 from agent.accumulator import Draft, Entry
-from agent.contract import H_POSITION, BatchHeaders, Clock, MessageId
+from agent.contract import H_POSITION, REQUEST_BYTES, BatchHeaders, Clock, MessageId
 from agent.requests import Settled
 
 _LEVEL = 3
@@ -61,7 +61,9 @@ class Packer:
 def message_bytes(payload: bytes, entries: Entries) -> int:
     """An upper bound on the size of the message in bytes, payload and headers, as the server's limit counts
     it."""
-    keys = sum(len(entry.chunk.request.key) + 10 for entry in entries if entry.chunk.request is not None)
+    keys = sum(
+        len(entry.chunk.request.key) + REQUEST_BYTES for entry in entries if entry.chunk.request is not None
+    )
     return len(payload) + keys + len(entries[-1].chunk.position or "") + _HEADER_BYTES
 
 

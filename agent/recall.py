@@ -19,6 +19,7 @@ from agent.contract import (
     H_CLOCK,
     H_MESSAGE_ID,
     H_POSITION,
+    H_REQUEST_DIGESTS,
     H_REQUESTS,
     H_RESENT,
     H_SEALED_AT,
@@ -66,7 +67,10 @@ class Recall:
 
         def take(message: StoredHeaders) -> None:
             try:
-                requests = contract.parse_requests(message.headers.get(H_REQUESTS, ""))
+                headers = message.headers
+                requests = contract.parse_requests(
+                    headers.get(H_REQUESTS, ""), headers.get(H_REQUEST_DIGESTS)
+                )
                 if requests:
                     found.append((requests, _sealed(message), message.time))
             except ContractError as error:

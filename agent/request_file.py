@@ -3,8 +3,9 @@ start, but a trim takes their batches away, so what is known is written beside t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import structlog
@@ -12,33 +13,37 @@ from msgspec import Struct
 
 from agent.ages import Ages
 from agent.clock import Instant
-from agent.contract import ContractError, Request, parse_clock
+from agent.contract import Request, parse_clock
 from agent.files import write_private
 from agent.requests import KNOWN_SECONDS, Key
 
-VERSION = 2
+VERSION: Final = 3
+_UNSCOPED: Final = 2
+"""Written by agents that knew keys without a scope, and contents by their CRC-32."""
 
 log = structlog.get_logger("requests")
 
 
 class _File(Struct):
-    """`requests` maps a key of a class to its CRC and to when it is forgotten, in seconds since 1970 by the
-    wall clock of `saved` (ns since 1970), when the clocks were as `clock` says; both are absent in a file of
-    an agent that went by the wall clock alone."""
+    """`known` maps a key of a class, behind its scope and a colon, to the mark of its content in hexadecimal
+    digits and to when it is forgotten, in seconds since 1970 by the wall clock of `saved` (ns since 1970),
+    when the clocks were as `clock` says; both are absent in a file of an agent that went by the wall clock
+    alone. `requests` is what version 2 has instead: a key of a class with its CRC-32."""
 
     version: int
-    requests: dict[str, dict[str, tuple[int, float]]]
+    known: dict[str, dict[str, tuple[str, float]]] = {}
+    requests: dict[str, dict[str, tuple[int, float]]] = {}
     saved: int = 0
     clock: str = ""
 
 
-def save(path: Path, known: Mapping[Key, tuple[int, float]], now: Instant) -> None:
-    """Replace the file. `known` maps a key to its CRC and the seconds for which it stays known. Raises
-    `OSError`."""
-    kept: dict[str, dict[str, tuple[int, float]]] = {}
-    for (cls, key), (crc, left) in known.items():
-        kept.setdefault(cls, {})[key] = (crc, now.wall / 1e9 + left)
-    write_private(path, msgspec.json.encode(_File(VERSION, kept, now.wall, str(now.clock))))
+def save(path: Path, known: Mapping[Key, tuple[bytes, float]], now: Instant) -> None:
+    """Replace the file. `known` maps a key to the mark of its content and the seconds for which it stays
+    known. Raises `OSError`."""
+    kept: dict[str, dict[str, tuple[str, float]]] = {}
+    for (cls, name), (mark, left) in known.items():
+        kept.setdefault(cls, {})[name] = (mark.hex(), now.wall / 1e9 + left)
+    write_private(path, msgspec.json.encode(_File(VERSION, kept, saved=now.wall, clock=str(now.clock))))
 
 
 def load(path: Path, now: Instant) -> list[tuple[str, Request, float]]:
@@ -46,21 +51,36 @@ def load(path: Path, now: Instant) -> list[tuple[str, Request, float]]:
     file that cannot be used is told and counts as empty: it holds no readings."""
     try:
         found = msgspec.json.decode(path.read_bytes(), type=_File)
-        if found.version != VERSION:
+        if found.version not in (_UNSCOPED, VERSION):
             log.error("idempotency keys are of another version", path=str(path), version=found.version)
             return []
         reckoned = _reckoned(found, now)
+        requests = list(_requests(found))
     except FileNotFoundError:
         return []
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, ContractError) as error:
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
         log.error("idempotency keys of trimmed batches are lost", path=str(path), error=str(error))
         return []
     return [
-        (cls, Request(key, crc), max(0.0, KNOWN_SECONDS - (until - reckoned)))
-        for cls, requests in found.requests.items()
-        for key, (crc, until) in requests.items()
+        (cls, request, max(0.0, KNOWN_SECONDS - (until - reckoned)))
+        for cls, request, until in requests
         if until > reckoned
     ]
+
+
+def _requests(found: _File) -> Iterator[tuple[str, Request, float]]:
+    """The requests of a file with their class and when they are forgotten; raises `ValueError`."""
+    for cls, unscoped in found.requests.items():
+        for key, (crc, until) in unscoped.items():
+            yield cls, Request(key, crc), until
+    for cls, scoped in found.known.items():
+        for name, (text, until) in scoped.items():
+            scope, _, key = name.partition(":")
+            mark = bytes.fromhex(text)
+            if scope:
+                yield cls, Request(key, 0, mark, scope), until
+            else:
+                yield cls, Request(key, int.from_bytes(mark, "big")), until
 
 
 def _reckoned(found: _File, now: Instant) -> float:

@@ -1,9 +1,12 @@
 """Which push requests are known by their idempotency key: pure but for the clock that the caller brings.
 
 A key is in flight until its batch is settled, then known for ten minutes. Each class knows its own: the
-readings of one request may go to several, and some of them may be stored when others are not. The number of
-keys is bounded; at the bound a new key is refused rather than an old one forgotten, for forgetting would
-store a repeat twice.
+readings of one request may go to several, and some of them may be stored when others are not. Within a class
+each scope has its own keys: an input, a subject, a peer. A key that comes with another content is refused,
+never taken for a repeat. The number of keys is bounded; at the bound a new key is refused rather than an old
+one forgotten, for forgetting would store a repeat twice.
+
+What an agent stored that knew no scopes is known by its key alone, and compared by the CRC-32 of the body.
 """
 
 from __future__ import annotations
@@ -20,7 +23,17 @@ MAX_KEYS = 500_000
 Settled = asyncio.Future[Exception | None]
 
 Key = tuple[str, str]
-"""Class and idempotency key."""
+"""Class, and scope and idempotency key with a colon between."""
+
+
+def name_of(request: Request) -> str:
+    """Scope and key of a request."""
+    return f"{request.scope}:{request.key}"
+
+
+def mark_of(request: Request) -> bytes:
+    """What tells its content from that of others: its digest, or the CRC-32 where it has none."""
+    return request.digest or request.crc.to_bytes(4, "big")
 
 
 class RequestLog:
@@ -28,83 +41,98 @@ class RequestLog:
 
     def __init__(self, max_keys: int = MAX_KEYS) -> None:
         self._max_keys = max_keys
-        self._in_flight: dict[Key, tuple[int, Settled]] = {}
+        self._in_flight: dict[Key, tuple[Request, Settled]] = {}
         self._promised: set[Key] = set()
-        self._stored: dict[str, dict[str, int]] = {}
+        self._stored: dict[str, dict[str, bytes]] = {}
         self._expiry: deque[tuple[float, str, str]] = deque()
         self._doubtful: set[Key] = set()
 
     def claim(self, cls: str, request: Request, settled: Settled, now: float) -> Settled | None:
         """Claim a key of a class for a chunk whose outcome is `settled`. Returns None when the key is new;
         the outcome to wait for when it is in flight already; a finished one when it is stored. Raises
-        `RefusedError` when the key came with another body, or when too many keys are known."""
+        `RefusedError` when the key came with another content, or when too many keys are known."""
         self._expire(now)
-        key = (cls, request.key)
+        key = (cls, name_of(request))
         running = self._in_flight.get(key)
-        crc = self._stored_crc(*key) if running is None else running[0]
-        if crc is not None and crc != request.crc:
+        mark = self._stored_mark(cls, request) if running is None else mark_of(running[0])
+        if mark is not None and not _is_same(mark, request):
             raise RefusedError(
                 Reason.KEY_REUSED,
-                f"Idempotency-Key {request.key} was used within ten minutes for another body; use a new key",
+                f"the key {request.key} was used within ten minutes for another request; use a new key",
             )
         if running is not None:
             return running[1]
-        if crc is not None:
+        if mark is not None:
             settled.set_result(None)
             return settled
         if len(self._expiry) + len(self._in_flight) >= self._max_keys:
             raise RefusedError(
                 Reason.BUSY, f"{self._max_keys} idempotency keys are known, no more can be remembered", 60.0
             )
-        self._in_flight[key] = (request.crc, settled)
+        self._in_flight[key] = (request, settled)
         return None
 
     def promise(self, cls: str, request: Request) -> None:
         """What was claimed under the key is acknowledged as accepted, and not refused any more."""
-        self._promised.add((cls, request.key))
+        self._promised.add((cls, name_of(request)))
 
     def is_promised(self, cls: str, request: Request) -> bool:
         """Whether what is in flight under the key is acknowledged as accepted."""
-        return (cls, request.key) in self._promised
+        return (cls, name_of(request)) in self._promised
 
     def store(self, cls: str, request: Request, now: float) -> None:
         """What of the request is of this class is stored."""
-        self._in_flight.pop((cls, request.key), None)
-        self._promised.discard((cls, request.key))
-        if self._stored_crc(cls, request.key) is None:
-            self._expiry.append((now + KNOWN_SECONDS, cls, request.key))
-        self._stored.setdefault(cls, {})[request.key] = request.crc
+        name = name_of(request)
+        self._in_flight.pop((cls, name), None)
+        self._promised.discard((cls, name))
+        stored = self._stored.setdefault(cls, {})
+        if name not in stored:
+            self._expiry.append((now + KNOWN_SECONDS, cls, name))
+        stored[name] = mark_of(request)
 
     def forget(self, cls: str, request: Request, settled: Settled) -> None:
         """The request was refused: its key is free again, if it was `settled` that claimed it."""
-        running = self._in_flight.get((cls, request.key))
+        key = (cls, name_of(request))
+        running = self._in_flight.get(key)
         if running is not None and running[1] is settled:
-            del self._in_flight[cls, request.key]
-            self._promised.discard((cls, request.key))
+            del self._in_flight[key]
+            self._promised.discard(key)
 
     def doubt(self, cls: str) -> None:
         """What of a class is known as stored was so in a store that was lost or put back."""
-        self._doubtful.update((cls, key) for key in self._stored.get(cls, ()))
+        self._doubtful.update((cls, name) for name in self._stored.get(cls, ()))
 
     def is_doubtful(self, cls: str, request: Request) -> bool:
         """Whether a stored request may be stored no more."""
-        return (cls, request.key) in self._doubtful
+        return any((cls, name) in self._doubtful for name in _names(request))
 
-    def known(self, now: float) -> dict[Key, tuple[int, float]]:
-        """The keys stored, each with its CRC and the seconds for which it stays known."""
+    def known(self, now: float) -> dict[Key, tuple[bytes, float]]:
+        """The keys stored, each with the mark of its content and the seconds for which it stays known."""
         self._expire(now)
-        return {(cls, key): (self._stored[cls][key], expires - now) for expires, cls, key in self._expiry}
+        return {(cls, name): (self._stored[cls][name], expires - now) for expires, cls, name in self._expiry}
 
     def count(self, now: float) -> int:
         """How many keys are known."""
         self._expire(now)
         return len(self._expiry) + len(self._in_flight)
 
-    def _stored_crc(self, cls: str, key: str) -> int | None:
-        return self._stored.get(cls, {}).get(key)
+    def _stored_mark(self, cls: str, request: Request) -> bytes | None:
+        stored = self._stored.get(cls)
+        if not stored:
+            return None
+        return next((stored[name] for name in _names(request) if name in stored), None)
 
     def _expire(self, now: float) -> None:
         while self._expiry and self._expiry[0][0] <= now:
-            _, cls, key = self._expiry.popleft()
-            del self._stored[cls][key]
-            self._doubtful.discard((cls, key))
+            _, cls, name = self._expiry.popleft()
+            del self._stored[cls][name]
+            self._doubtful.discard((cls, name))
+
+
+def _names(request: Request) -> tuple[str, str]:
+    """How the key of a request is known: in its scope, or as an agent stored it that knew none."""
+    return name_of(request), f":{request.key}"
+
+
+def _is_same(mark: bytes, request: Request) -> bool:
+    return mark in (request.digest, request.crc.to_bytes(4, "big"))

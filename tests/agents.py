@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import zlib
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,12 +21,13 @@ from agent.contract import (
     H_POSITION,
     Ledger,
     MessageId,
-    Request,
     batch_subject,
     leaf_stream,
     ledger_subject,
+    make_request,
     parse_ledger,
     parse_message_id,
+    request_scope,
 )
 from agent.intake import Chunk, Input, RefusedError, UnknownOutcomeError
 from agent.jetstream import JetStream, RawMessage
@@ -124,14 +124,16 @@ async def agent(config: Config, inputs: Iterable[Input] = ()) -> AsyncIterator[A
         await one.crash()
 
 
-def chunk(text: str, count: int = 1, *, key: str | None = None, position: str | None = None) -> Chunk:
-    """A chunk of `count` readings that are told apart by `text`; a request under `key`."""
+def chunk(
+    text: str, count: int = 1, *, key: str | None = None, scope: str = "http", position: str | None = None
+) -> Chunk:
+    """A chunk of `count` readings that are told apart by `text`; a request of `scope` under `key`."""
     lines = b"".join(
         json.dumps({"ts": 1, "device": CHUNK_DEVICE, "metric": "m", "value": f"{text}/{number}"}).encode()
         + b"\n"
         for number in range(count)
     )
-    request = None if key is None else Request(key, zlib.crc32(lines))
+    request = None if key is None else make_request(key, request_scope(scope), lines)
     return Chunk(lines, count, request, position)
 
 

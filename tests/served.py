@@ -18,6 +18,7 @@ from agent.demo.ports import free_port
 from agent.inputs.http import HttpInput, HttpOptions
 from agent.intake import Chunk, Place, Reason, RefusedError
 from agent.metrics import Metrics
+from agent.requests import name_of
 from tests.intakes import NoLetters
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
@@ -46,10 +47,10 @@ class Core(NoLetters):
             self.waiting -= 1
         if self.refuse is not None:
             raise self.refuse
-        known = {one.request.key: one.request for one in self.stored if one.request is not None}
-        if chunk.request is not None and chunk.request.key in known:
-            if known[chunk.request.key] != chunk.request:
-                raise RefusedError(Reason.KEY_REUSED, "the key was used for another body")
+        known = {name_of(one.request): one.request for one in self.stored if one.request is not None}
+        if chunk.request is not None and (name := name_of(chunk.request)) in known:
+            if known[name] != chunk.request:
+                raise RefusedError(Reason.KEY_REUSED, "the key was used for another request")
             return
         self.stored.append(chunk)
 

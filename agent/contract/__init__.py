@@ -12,7 +12,6 @@ from agent.contract.batch import (
     H_ENCODING,
     H_MESSAGE_ID,
     H_POSITION,
-    H_REQUESTS,
     H_RESENT,
     H_SEALED_AT,
     H_SOURCE,
@@ -26,11 +25,9 @@ from agent.contract.batch import (
     BatchHeaders,
     Clock,
     MessageId,
-    Request,
     parse_batch_headers,
     parse_clock,
     parse_message_id,
-    parse_requests,
 )
 from agent.contract.checks import (
     MAX_INT,
@@ -149,6 +146,15 @@ from agent.contract.reading import (
     Value,
     parse_reading,
 )
+from agent.contract.request import (
+    H_REQUEST_DIGESTS,
+    H_REQUESTS,
+    REQUEST_BYTES,
+    Request,
+    make_request,
+    parse_requests,
+    request_scope,
+)
 from agent.contract.verify import (
     MAX_HELD,
     MAX_WINDOW,
@@ -181,6 +187,7 @@ __all__ = [
     "H_MQTT",
     "H_POSITION",
     "H_REQUESTS",
+    "H_REQUEST_DIGESTS",
     "H_RESENT",
     "H_SEALED_AT",
     "H_SOURCE",
@@ -207,6 +214,7 @@ __all__ = [
     "MQTT_RETAINED_BYTES",
     "NDJSON",
     "QOS0_INPUT",
+    "REQUEST_BYTES",
     "RESERVED_DOMAINS",
     "VERSION",
     "ZSTD",
@@ -278,6 +286,7 @@ __all__ = [
     "link_consumer",
     "link_deliver",
     "machine_time",
+    "make_request",
     "mqtt_store_subject",
     "mqtt_subject",
     "mqtt_text",
@@ -304,6 +313,7 @@ __all__ = [
     "parse_subject",
     "parse_verify_answer",
     "parse_verify_request",
+    "request_scope",
     "seconds_to_loss",
     "server_name",
     "stream_metadata",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -10,11 +9,17 @@ from typing import Final
 from agent.contract.checks import (
     ContractError,
     check_class,
-    check_request_key,
     check_run,
     whole_number,
 )
 from agent.contract.names import VERSION
+from agent.contract.request import (
+    H_REQUEST_DIGESTS,
+    H_REQUESTS,
+    Request,
+    encode_digests,
+    parse_requests,
+)
 
 MAX_BATCH_READINGS: Final = 5_000
 MAX_BATCH_BYTES: Final = 256 * 1024
@@ -30,10 +35,9 @@ H_COUNT: Final = "Petiole-Count"
 H_SEALED_AT: Final = "Petiole-Sealed-At"
 H_CLOCK: Final = "Petiole-Clock"
 H_POSITION: Final = "Petiole-Position"
-H_REQUESTS: Final = "Petiole-Requests"
 H_RESENT: Final = "Petiole-Resent"
 """On a batch that was published again: the sequence at which the leaf's stream first held it. Such a batch
-says nothing of where its input is or which requests are new, so it carries neither header."""
+says nothing of where its input is or which requests are new, so it carries none of these headers."""
 H_SOURCE: Final = "Nats-Stream-Source"
 NDJSON: Final = "application/x-ndjson"
 ZSTD: Final = "zstd"
@@ -89,29 +93,6 @@ def parse_clock(text: str) -> Clock:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """A push request inside a batch: its idempotency key and the CRC-32 of its body, which tells a repeat
-    from another body sent under the same key."""
-
-    key: str
-    crc: int
-
-    def __str__(self) -> str:
-        return f"{self.crc:08x}:{self.key}"
-
-
-def parse_requests(text: str) -> tuple[Request, ...]:
-    """Read a `Petiole-Requests` header; raises `ContractError`."""
-    requests = []
-    for part in text.split():
-        crc, _, key = part.partition(":")
-        if not re.fullmatch(r"[0-9a-f]{8}", crc):
-            raise ContractError(f"{H_REQUESTS} entry {part!r} is not <crc>:<key>")
-        requests.append(Request(check_request_key(key), int(crc, 16)))
-    return tuple(requests)
-
-
-@dataclass(frozen=True, slots=True)
 class BatchHeaders:
     """The headers of one batch. `sealed_at` is ns since 1970 by the edge's clock; `position` is where a pull
     input goes on after this batch, opaque to all but that input."""
@@ -138,6 +119,8 @@ class BatchHeaders:
             headers[H_ENCODING] = ZSTD
         if self.requests:
             headers[H_REQUESTS] = " ".join(map(str, self.requests))
+            if (digests := encode_digests(self.requests)) is not None:
+                headers[H_REQUEST_DIGESTS] = digests
         if self.position is not None:
             if not self.position.isprintable() or not self.position.isascii():
                 raise ContractError(f"{H_POSITION} {self.position!r} is not printable ASCII")
@@ -160,6 +143,6 @@ def parse_batch_headers(headers: Mapping[str, str]) -> BatchHeaders:
         sealed_at=whole_number(headers.get(H_SEALED_AT), H_SEALED_AT),
         clock=parse_clock(headers.get(H_CLOCK, "")),
         compressed=encoding == ZSTD,
-        requests=parse_requests(headers.get(H_REQUESTS, "")),
+        requests=parse_requests(headers.get(H_REQUESTS, ""), headers.get(H_REQUEST_DIGESTS)),
         position=headers.get(H_POSITION),
     )

@@ -10,6 +10,7 @@ from typing import Final
 from agent.contract import (
     H_MESSAGE_ID,
     H_POSITION,
+    H_REQUEST_DIGESTS,
     H_REQUESTS,
     H_RESENT,
     ContractError,
@@ -24,6 +25,7 @@ from agent.tail import StoredHeaders
 MAX_BATCHES: Final = 100_000
 """Batches that are sent again at once; the rest is for another time."""
 MAX_RUNS: Final = 100
+_NOT_AGAIN: Final = frozenset((H_POSITION, H_REQUESTS, H_REQUEST_DIGESTS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,5 +185,5 @@ def _inside(wanted: Ranges, held: Ranges) -> Ranges:
 def resent_headers(headers: Mapping[str, str], first: int) -> dict[str, str]:
     """The headers under which a batch goes out again. Its position and requests stay behind: at the end of
     the stream they would tell the leaf that its input is back there and that old requests are new."""
-    kept = {name: value for name, value in headers.items() if name not in (H_POSITION, H_REQUESTS)}
+    kept = {name: value for name, value in headers.items() if name not in _NOT_AGAIN}
     return {**kept, H_RESENT: str(first)}

@@ -21,6 +21,10 @@ from agent.intake import Chunk, NotAtHubError, Reason, RefusedError, UnknownOutc
 from agent.metrics import Metrics
 from tests.served import JSON, NDJSON, Core, Served, serving, until
 
+Post = tuple[str, bytes, dict[str, str]]
+"""The path of a request, its body and headers."""
+TWINS = (b'{"metric":"m","value":37062098697}\n', b'{"metric":"m","value":70036722576}\n')
+"""Two bodies of the same CRC-32."""
 FULL = b'{"ts":1,"device":"d","metric":"m","value":1}\n'
 
 
@@ -88,21 +92,35 @@ async def test_a_body_that_unpacks_to_too_much_is_refused(
         assert (await served.post(FULL))[0] == 204
 
 
-async def test_a_request_carries_its_key_and_the_crc_of_what_was_meant(served: Served) -> None:
+async def test_a_request_carries_its_key_and_a_digest_of_what_was_meant(served: Served) -> None:
     key = {"Idempotency-Key": "a-1"}
     assert (await served.post(FULL, key))[0] == 204
-    assert served.core.stored[0].request == contract.Request("a-1", zlib.crc32(FULL))
+    assert served.core.stored[0].request == contract.make_request(
+        "a-1", contract.request_scope("http"), FULL, "/v1/readings", ""
+    )
     assert (await served.post(gzip.compress(FULL), {**key, "Content-Encoding": "gzip"}))[0] == 204
     assert len(served.core.stored) == 1
 
 
-async def test_a_key_used_for_another_body_is_refused(served: Served) -> None:
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (("/v1/readings", TWINS[0], NDJSON), ("/v1/readings", TWINS[1], NDJSON)),
+        (("/v1/readings", TWINS[0], NDJSON), ("/v1/readings", TWINS[0], JSON)),
+        (("/v1/readings", TWINS[0], NDJSON), ("/v1/readings?device=d", TWINS[0], NDJSON)),
+        (("/write?precision=s", b"m v=1 1", {}), ("/write?precision=ms", b"m v=1 1", {})),
+        (("/write?precision=s", b"m v=1 1", {}), ("/api/v2/write?precision=s", b"m v=1 1", {})),
+    ],
+)
+async def test_a_key_used_for_another_request_is_refused(served: Served, first: Post, second: Post) -> None:
+    assert zlib.crc32(first[1]) == zlib.crc32(second[1])
     key = {"Idempotency-Key": "a-1"}
-    await served.post(FULL, key)
-    status, body, _ = await served.post(FULL * 2, key)
-    assert status == 422
-    assert "the key was used for another body" in body["error"]
-    assert len(served.core.stored) == 1
+    for _ in range(2):
+        assert (await served.post(first[1], {**first[2], **key}, first[0]))[0] == 204
+    status, body, _ = await served.post(second[1], {**second[2], **key}, second[0])
+    assert (status, len(served.core.stored)) == (422, 1)
+    assert "the key was used for another request" in json.dumps(body)
+    assert served.metric("petiole_invalid_requests_total", reason="key_reused") == 1
 
 
 @pytest.mark.parametrize("key", ["", "two words", "x" * 129, "ü"])

@@ -7,6 +7,7 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,13 @@ from nats.aio.msg import Msg
 from agent import clock, recall
 from agent.config import Config, LeafMember, Nats, Publish, Registrar, Seconds, Size, StreamClass
 from agent.contract import (
+    H_REQUEST_DIGESTS,
+    H_REQUESTS,
     Answer,
     Checkpoint,
     ClassAnswer,
     Readings,
+    Request,
     announce_subject,
     batch_subject,
     direct_subject,
@@ -104,6 +108,34 @@ async def test_a_request_repeated_after_a_restart_is_stored_once(world: World, c
         async with agent(config) as one:
             await one.submit(chunk("a", key="k"))
             await one.crash()
+    assert await (await shelf(world.leaf)).texts() == ["a/0"]
+
+
+async def test_keys_of_two_scopes_are_known_apart_after_a_restart(world: World, config: Config) -> None:
+    for _ in range(2):
+        async with agent(config) as one:
+            await one.submit(chunk("a", key="1", scope="http"))
+            await one.submit(chunk("b", key="1", scope="socket"))
+            with pytest.raises(RefusedError, match="used within ten minutes for another request"):
+                await one.submit(chunk("c", key="1", scope="socket"))
+            await one.crash()
+    assert await (await shelf(world.leaf)).texts() == ["a/0", "b/0"]
+
+
+async def test_a_request_that_an_agent_without_scopes_stored_is_known_after_a_restart(
+    world: World, config: Config
+) -> None:
+    again = chunk("a", key="k")
+    assert again.request is not None
+    async with agent(config) as one:
+        await one.submit(replace(again, request=Request("k", again.request.crc)))
+        await one.crash()
+    [message] = [one for one in await (await shelf(world.leaf)).messages() if H_REQUESTS in one.headers]
+    assert H_REQUEST_DIGESTS not in message.headers
+    async with agent(config) as one:
+        await one.submit(again)
+        with pytest.raises(RefusedError, match="another request"):
+            await one.submit(chunk("b", key="k"))
     assert await (await shelf(world.leaf)).texts() == ["a/0"]
 
 

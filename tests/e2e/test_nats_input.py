@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,18 @@ async def test_a_request_is_answered_and_stored_once_under_its_id(server: Leaf) 
         await asyncio.sleep(0.1)
         one.core.open.set()
         assert await asked == {"stored": 1}, "a stop answers what is under way"
+
+
+async def test_each_subject_has_ids_of_its_own_and_none_is_taken_for_another_payload(server: Leaf) -> None:
+    async with hearing(server) as one:
+        for subject in (f"plant.pump-{pump}.alarm" for pump in "ABC"):
+            assert await one.ask(b"false", subject, "1795334400") == {"stored": 1}
+            assert await one.ask(b"false", subject, "1795334400") == {"stored": 1}
+        assert [row["device"] for row in one.rows()] == ["pump-A", "pump-B", "pump-C"]
+        first, second = b"37062098697", b"70036722576"
+        assert zlib.crc32(first) == zlib.crc32(second)
+        assert await one.ask(first, ident="k") == {"stored": 1}
+        assert "used for another request" in (await one.ask(second, ident="k"))["refused"]
 
 
 async def test_what_can_neither_be_stored_nor_kept_is_dropped_and_counted(server: Leaf) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import zlib
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from agent.config import Config, Publish, Rule, Seconds, Size, StreamClass
-from agent.contract import Request, leaf_stream
+from agent.contract import leaf_stream, make_request, request_scope
 from agent.intake import Chunk, Place, RefusedError, UnknownOutcomeError
 from tests.agents import Agent, Shelf, agent, leaf_config
 from tests.servers import World, open_world, until
@@ -51,7 +50,7 @@ def chunk(*readings: tuple[str, str, object], key: str | None = None, position: 
         json.dumps({"ts": 1, "device": device, "metric": metric, "value": value}).encode() + b"\n"
         for device, metric, value in readings
     )
-    request = None if key is None else Request(key, zlib.crc32(lines))
+    request = None if key is None else make_request(key, request_scope("http"), lines)
     return Chunk(lines, len(readings), request, position)
 
 

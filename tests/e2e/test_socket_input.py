@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from agent.config import Seconds, Size
+from agent.contract import request_scope
 from agent.demo.ports import free_port
 from agent.inputs.socket import SocketInput, SocketOptions
 from agent.intake import Reason, RefusedError, UnknownOutcomeError
@@ -43,8 +44,8 @@ class Listening:
         """What stands after the scheme."""
         return self.options.listen.partition("://")[2]
 
-    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection, as soon as somebody listens."""
+    async def connect(self, host_from: str = "") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection, as soon as somebody listens; over TCP from the address `host_from`, if given."""
         async with asyncio.timeout(30):
             while True:
                 with contextlib.suppress(ConnectionRefusedError, FileNotFoundError):
@@ -52,7 +53,9 @@ class Listening:
                         reader, writer = await asyncio.open_unix_connection(self.place)
                     else:
                         host, _, port = self.place.rpartition(":")
-                        reader, writer = await asyncio.open_connection(host, int(port))
+                        reader, writer = await asyncio.open_connection(
+                            host, int(port), local_addr=(host_from, 0) if host_from else None
+                        )
                     self.writers.append(writer)
                     return reader, writer
                 assert not self.running.done(), self.running
@@ -273,6 +276,32 @@ async def test_a_group_is_answered_and_stored_once(address: str) -> None:
         assert (await reader.readline()).startswith(b"refused - a group has 65536 bytes at most")
         with contextlib.suppress(ConnectionError):
             assert await reader.read() == b""
+
+
+@on_uvloop
+async def test_two_machines_that_count_alike_do_not_meet_and_one_that_connects_again_is_known() -> None:
+    listen = f"tcp://127.0.0.1:{free_port()}"
+    async with listening(listen, reply=True) as one:
+        for host in ("127.0.0.1", "127.0.0.2", "127.0.0.1", "127.0.0.2"):
+            reader, writer = await one.connect(host)
+            writer.write(lines([1]) + b"#1\n")
+            assert await reader.readline() == b"ok 1 1\n"
+        assert len(one.core.stored) == 2
+        writer.write(lines([2]) + b"#1\n")
+        assert (await reader.readline()).startswith(b"refused 1 the key was used for another request")
+
+
+@on_uvloop
+async def test_a_user_of_a_unix_socket_is_known_over_connections(tmp_path: Path) -> None:
+    async with listening(f"unix://{tmp_path}/lines.sock", reply=True) as one:
+        for _ in range(2):
+            reader, writer = await one.connect()
+            writer.write(lines([1]) + b"#1\n")
+            assert await reader.readline() == b"ok 1 1\n"
+        [chunk] = one.core.stored
+        scope = request_scope("socket", f"uid {os.getuid()}")
+        assert chunk.request is not None
+        assert chunk.request.scope == scope
 
 
 @on_uvloop

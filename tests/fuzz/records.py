@@ -80,6 +80,7 @@ BLOCK = "NATS/1.0\r\n" + "".join(f"{name}: {value}\r\n" for name, value in HEADE
     b"NATS/1.0 409 Consumer Deleted\r\n\r\n",
     b"synchronised=yes boot=b monotonic=1",
     b"00000001:key 00000002:other",
+    b"0123456789abcdef0123456789abcdef.0123456789abcdef",
     b"$JS.ACK.S.C.1.2.3.4.5",
     b"$JS.ACK.hub.x.S.C.1.2.3.4.5.z",
 )
@@ -99,6 +100,8 @@ def headers(data: bytes) -> None:
     for more in (contract.parse_requests, parse_progress, parse_positions, parse_source_header):
         with only(ContractError):
             more(text)
+    with only(ContractError):
+        contract.parse_requests("00000001:key", text)
     assert len(contract.verb_of(f"cmd.d.agent.{text}")) <= len(text)
     with only(ValueError):
         ack_place(text)

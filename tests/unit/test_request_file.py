@@ -7,11 +7,24 @@ from pathlib import Path
 import pytest
 
 from agent.clock import Instant
-from agent.contract import Clock, Request
+from agent.contract import Clock, Request, make_request, request_scope
 from agent.request_file import load, save
-from agent.requests import KNOWN_SECONDS
+from agent.requests import RequestLog
 
 SECOND = 10**9
+A = make_request("a:b", request_scope("http"), b"1")
+A_KEY = ("normal", f"{A.scope}:a:b")
+
+
+BROKEN = b'{"version":3,"known":{"normal":{"x:a":["zz",9e9]}}}'
+
+
+def log_of(*requests: Request) -> RequestLog:
+    """What is known of requests that were stored at second 0."""
+    found = RequestLog()
+    for request in requests:
+        found.store("normal", request, 0.0)
+    return found
 
 
 def at(monotonic: float, *, wall: float = 0.0, boot: str = "boot-1", synchronised: bool = False) -> Instant:
@@ -22,19 +35,30 @@ def at(monotonic: float, *, wall: float = 0.0, boot: str = "boot-1", synchronise
 
 def test_keys_come_back_with_their_age(tmp_path: Path) -> None:
     path = tmp_path / "requests.json"
-    save(path, {("normal", "a"): (7, KNOWN_SECONDS - 60)}, at(1_000))
-    [(cls, request, age)] = load(path, at(1_010))
-    assert (cls, request) == ("normal", Request("a", 7))
-    assert age == pytest.approx(70.0)
+    unscoped = Request("old", 7)
+    save(path, log_of(A, unscoped).known(60.0), at(1_000))
+    found = load(path, at(1_010))
+    assert [(cls, one.key, one.scope, one.digest) for cls, one, _ in found] == [
+        ("normal", "a:b", A.scope, A.digest),
+        ("normal", "old", "", b""),
+    ]
+    assert found[1][1] == unscoped
+    assert [age for *_, age in found] == pytest.approx([70.0, 70.0])
+    again = RequestLog()
+    for cls, one, _ in found:
+        again.store(cls, one, 0.0)
+    assert again.known(0.0) == log_of(A, unscoped).known(0.0)
 
 
 def test_a_key_that_has_had_its_time_does_not_come_back(tmp_path: Path) -> None:
     path = tmp_path / "requests.json"
-    save(path, {("normal", "old"): (1, 5.0), ("critical", "new"): (2, 50.0)}, at(1_000))
+    save(path, {("normal", ":old"): (b"1111", 5.0), ("critical", ":new"): (b"2222", 50.0)}, at(1_000))
     assert [(cls, one.key) for cls, one, _ in load(path, at(1_006))] == [("critical", "new")]
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b'{"version":1,"requests":{}}', b'{"version":1}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"\xff", b'{"version":1,"requests":{}}', b'{"version":1}', BROKEN]
+)
 def test_a_file_that_cannot_be_used_counts_as_empty(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "requests.json"
     path.write_bytes(content)
@@ -48,9 +72,9 @@ def test_no_file_is_no_key(tmp_path: Path) -> None:
 @pytest.mark.parametrize("wall", [1.0, 2e9])
 def test_a_clock_that_was_set_changes_no_key_s_age(tmp_path: Path, wall: float) -> None:
     path = tmp_path / "requests.json"
-    save(path, {("normal", "a"): (7, 500.0), ("normal", "old"): (7, 5.0)}, at(1_000))
+    save(path, {A_KEY: (A.digest, 500.0), ("normal", ":old"): (b"1111", 5.0)}, at(1_000))
     [(_, request, age)] = load(path, at(1_010, wall=wall))
-    assert request.key == "a"
+    assert request.key == A.key
     assert age == pytest.approx(110.0)
 
 
@@ -58,13 +82,13 @@ def test_after_a_boot_under_a_doubtful_clock_a_key_is_known_for_as_long_as_the_m
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "requests.json"
-    save(path, {("normal", "a"): (7, 500.0)}, at(1_000))
+    save(path, {A_KEY: (A.digest, 500.0)}, at(1_000))
     [(_, _, age)] = load(path, at(30, wall=3_600.0, boot="boot-2"))
     assert age == pytest.approx(130.0)
     assert load(path, at(501, wall=3_600.0, boot="boot-2")) == []
 
 
-def test_a_file_of_an_agent_that_went_by_the_wall_clock_is_read(tmp_path: Path) -> None:
+def test_a_file_of_an_agent_that_knew_no_scopes_and_went_by_the_wall_clock_is_read(tmp_path: Path) -> None:
     path = tmp_path / "requests.json"
     path.write_text('{"version":2,"requests":{"normal":{"a":[7,1000500.0]}}}')
     [(_, request, age)] = load(path, at(0))

@@ -47,10 +47,11 @@ _ENCODINGS: Final = (_PLAIN, "gzip", "zstd")
 
 
 class Asked(NamedTuple):
-    """A request with a body, whose header is in order; `encoding` None for a plain body;
-    `limit` bounds its body in bytes, as it comes and unpacked."""
+    """A request with a body, whose header is in order; `target` is its path and query; `encoding` None for a
+    plain body; `limit` bounds its body in bytes, as it comes and unpacked."""
 
     kind: Kind
+    target: str
     is_json: bool
     encoding: str | None
     key: str | None
@@ -101,6 +102,7 @@ def read_header(request: BaseRequest, guard: Guard, body_limit: int, *, otlp: bo
         raise at_fault(415, "encoding", "Content-Encoding must be gzip, zstd or none")
     asked = Asked(
         kind=kind,
+        target=request.path_qs,
         is_json=is_json,
         encoding=None if encoding == _PLAIN else encoding,
         key=_key(headers) if "Idempotency-Key" in headers else None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -59,6 +58,7 @@ class Handler:
     ) -> None:
         self._name = name
         self._class = cls
+        self._scope = contract.request_scope(name)
         self._guard = guard
         self._body = body
         self._device_tag = device_tag
@@ -144,7 +144,7 @@ class Handler:
         unit = influx.unit_of(request)
         body = await self._bodies.receive(request, asked, hold)
         parsing = await influx.parse(self._lines, body, unit, wall_ns(), self._body, hold)
-        await self._store(Chunk(parsing.payload, parsing.count, _request(asked, body)))
+        await self._store(Chunk(parsing.payload, parsing.count, self._request(asked, body)))
         if parsing.bad:
             self._count_left_out(parsing.left_out)
             raise influx.refused_lines(parsing)
@@ -158,7 +158,7 @@ class Handler:
             self._sources = Sources(self._intake.domain)
         taken = await export.parse(body, asked, self._sources, wall_ns(), self._body, hold)
         if taken.count:
-            await self._store(Chunk(taken.payload, taken.count, _request(asked, body)))
+            await self._store(Chunk(taken.payload, taken.count, self._request(asked, body)))
         if taken.rejected:
             self._metrics.invalid.labels(self._name, "rejected_points").inc(taken.rejected)
             self._count_left_out(taken.left_out)
@@ -184,7 +184,7 @@ class Handler:
             raise bad_lines(error) from None
         if not decoded.count:
             raise at_fault(400, "empty", "the body holds no reading", unread=False)
-        return Chunk(decoded.payload, decoded.count, _request(asked, body))
+        return Chunk(decoded.payload, decoded.count, self._request(asked, body))
 
     async def _store(self, chunk: Chunk) -> None:
         """Hand the readings to the core; raises `Answer` when they are not stored."""
@@ -197,7 +197,9 @@ class Handler:
         except UnknownOutcomeError:
             raise unknown_outcome(keyed=chunk.request is not None) from None
 
-
-def _request(asked: Asked, body: bytes) -> contract.Request | None:
-    # The CRC is of the body as its sender meant it: packed again, or filled in later, it is the same.
-    return None if asked.key is None else contract.Request(asked.key, zlib.crc32(body))
+    def _request(self, asked: Asked, body: bytes) -> contract.Request | None:
+        if asked.key is None:
+            return None
+        # Of the body as its sender meant it: packed again, or filled in later, it is the same.
+        kind = "json" if asked.is_json else ""
+        return contract.make_request(asked.key, self._scope, body, asked.target, kind)

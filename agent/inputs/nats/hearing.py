@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import zlib
 from typing import Any, Final
 
 import structlog
@@ -150,7 +149,7 @@ class Hearing:
 
     async def _store(self, message: Msg, place: Place) -> dict[str, Any]:
         try:
-            request = _request(message)
+            request = self._request(message)
             sifted = await sift_lines(self._form, lines_of(message.data, place), wall_ns())
             if sifted.bad:
                 raise MessageError(sifted.bad[0][1])
@@ -166,6 +165,14 @@ class Hearing:
         except UnknownOutcomeError as error:
             return {"unknown": str(error)}
         return {"stored": sifted.count}
+
+    def _request(self, message: Msg) -> contract.Request | None:
+        key = (message.headers or {}).get(_ID)
+        if key is None:
+            return None
+        # The subject says whose reading it is, so each subject has ids of its own.
+        scope = contract.request_scope(self._options.name, message.subject)
+        return contract.make_request(contract.check_request_key(key), scope, message.data)
 
     async def _answer(self, message: Msg, answer: dict[str, Any]) -> None:
         try:
@@ -184,13 +191,6 @@ def lines_of(payload: bytes, place: Place) -> bytes:
             raise
         lines = [line for row in rows for line in message_lines(row, place)]
     return b"".join(line + b"\n" for line in lines)
-
-
-def _request(message: Msg) -> contract.Request | None:
-    key = (message.headers or {}).get(_ID)
-    return (
-        None if key is None else contract.Request(contract.check_request_key(key), zlib.crc32(message.data))
-    )
 
 
 def _refusal(why: str, retry: float | None = None) -> dict[str, Any]:

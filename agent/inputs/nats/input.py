@@ -7,7 +7,8 @@ itself its subject says, by templates.
 
 A message that is a request (it has a reply subject) is answered in JSON once it is stored, as a whole or not
 at all: `{"stored": 2}`, or `{"refused": "the reason"}`, with `"retry": 5` (seconds) when it would not be
-refused again. With the header `Nats-Msg-Id` a request that is repeated within ten minutes is stored once.
+refused again. With the header `Nats-Msg-Id` a request that is repeated within ten minutes is stored once;
+each subject has ids of its own.
 `{"unknown": "…"}` says that nobody knows yet: repeat it under its id.
 
 Nobody is told what becomes of other messages: what is no reading becomes a dead letter; what comes while

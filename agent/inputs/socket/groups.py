@@ -4,7 +4,6 @@ stored as a whole, once whoever repeats it under its key, or not at all."""
 from __future__ import annotations
 
 import math
-import zlib
 from typing import Final
 
 from agent import contract
@@ -120,7 +119,8 @@ class Groups(Connection):
             raise GroupRefusedError("bad_lines", f"line {number}{more}: {reason}")
         if not sifted.count:
             raise GroupRefusedError("empty", "the group holds no reading")
-        request = contract.Request(key, zlib.crc32(body))
+        scope = contract.request_scope(self._options.name, self.sender)
+        request = contract.make_request(key, scope, body)
         chunk = Chunk(sifted.payload, sifted.count, request)
         await self._intake.submit(self._options.name, self._options.class_, chunk)
         return sifted.count

@@ -16,8 +16,9 @@ whole or not at all, and answered by one line:
 
 The same group under the same key is stored once, however often it is sent (within ten minutes, also over a
 restart): so a sender that repeats what was not answered loses and doubles nothing. A key is that of an
-`Idempotency-Key`; a group has at most `buffer / max_connections` bytes; lines after the last `#<key>` are not
-stored. Answers may come in another order than their groups.
+`Idempotency-Key`, of one sender: the address of a machine, or the user of a Unix socket. A group has at most
+`buffer / max_connections` bytes; lines after the last `#<key>` are not stored. Answers may come in another
+order than their groups.
 
 Lines that are no readings are counted, reported and skipped; a connection that sends a thousand of them and
 nothing else is closed, as is one that speaks HTTP. A last line without a newline is taken as NDJSON only.

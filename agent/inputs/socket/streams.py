@@ -100,7 +100,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, all_of_them: Connections) -> None:
         self.all = all_of_them
         self.terms = all_of_them.terms
-        self.peer = ""
+        self.peer = self.sender = ""
         self.heard = asyncio.get_running_loop().time()
         self._cutter = Cutter(self.terms.line)
         self._greeted = False
@@ -120,7 +120,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
-        self.peer = _peer(self._transport)
+        self.peer, self.sender = _peer(self._transport)
         if not self.all.admit(self):
             text = f"all {self.terms.most} connections are in use"
             self.terms.keeper.skip("connections", self.peer, text)
@@ -228,16 +228,17 @@ class Flow(Connection):
             self.give_up("garbage", "nothing but lines that are no readings; the connection is closed")
 
 
-def _peer(transport: asyncio.Transport) -> str:
-    """Who is at the other end, and what the kernel is to do when nothing is heard of it."""
+def _peer(transport: asyncio.Transport) -> tuple[str, str]:
+    """The other end, and its sender: the user of a Unix socket, or the address of a machine, which stay the
+    same over connections. Has the kernel probe a TCP connection that is silent."""
     one: Any = transport.get_extra_info("socket")
     if one.family == socket.AF_UNIX:
         pid, uid, _ = _CREDENTIALS.unpack(
             one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         )
-        return f"pid {pid} uid {uid}"
+        return f"pid {pid} uid {uid}", f"uid {uid}"
     one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in _KEEPALIVE:
         one.setsockopt(socket.IPPROTO_TCP, option, value)
     host, port = (transport.get_extra_info("peername") or ("?", 0))[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}", host

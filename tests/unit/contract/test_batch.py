@@ -1,16 +1,20 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent import contract
+from agent.accumulator import MAX_REQUESTS
 from agent.contract import BatchHeaders, Clock, ContractError, MessageId, Request
+from agent.intake import MAX_POSITION
 from tests.unit.contract import values
 
 RUN = "00000000-0000-7916-811f-f78f37e98f06"
+MARK = f"{'0' * 32}.{'f' * 16}"
 GOOD = BatchHeaders(MessageId(RUN, "normal", 1), 1, 1, Clock(True, "boot", 1)).encode()
 
 
@@ -71,6 +75,7 @@ def test_headers_that_are_not_known_are_ignored(headers: BatchHeaders, more: dic
         (contract.H_REQUESTS, "key", "<crc>:<key>"),
         (contract.H_REQUESTS, "0000000g:key", "<crc>:<key>"),
         (contract.H_REQUESTS, "00000000:", "Idempotency-Key"),
+        (contract.H_REQUEST_DIGESTS, MARK, "1 entries for 0 requests"),
     ],
 )
 def test_a_batch_with_a_broken_header_is_refused_in_words(name: str, value: str | None, words: str) -> None:
@@ -94,5 +99,20 @@ def test_whatever_clock_or_requests_come_are_read_or_refused(text: str) -> None:
 
 
 @given(st.lists(values.requests, max_size=5))
-def test_requests_are_read_back(requests: list[Request]) -> None:
-    assert list(contract.parse_requests(" ".join(map(str, requests)))) == requests
+def test_a_reader_that_knows_no_digests_reads_key_and_crc(requests: list[Request]) -> None:
+    found = contract.parse_requests(" ".join(map(str, requests)))
+    assert found == tuple(Request(one.key, one.crc) for one in requests)
+
+
+@pytest.mark.parametrize("mark", ["", "-", MARK.upper(), MARK[:-1], f"{MARK}0", MARK.replace(".", "")])
+def test_a_digest_that_is_none_is_refused_in_words(mark: str) -> None:
+    with pytest.raises(ContractError, match=contract.H_REQUEST_DIGESTS):
+        contract.parse_requests("00000000:key", mark)
+
+
+def test_the_headers_of_a_full_batch_stay_below_what_the_server_allows() -> None:
+    requests = tuple(contract.make_request("k" * 128, "f" * 16, b"") for _ in range(MAX_REQUESTS))
+    headers = replace(contract.parse_batch_headers(GOOD), requests=requests, position="p" * MAX_POSITION)
+    size = sum(len(name) + len(value) + 4 for name, value in headers.encode().items())
+    assert size < 64 * 1024
+    assert size < 1024 + MAX_POSITION + MAX_REQUESTS * (128 + contract.REQUEST_BYTES)

@@ -13,14 +13,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-import zlib
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 from agent.accumulator import Limits
 from agent.clock import Instant
-from agent.contract import H_MESSAGE_ID, H_POSITION, Clock, Request
+from agent.contract import H_MESSAGE_ID, H_POSITION, Clock, make_request, request_scope
 from agent.hub_waits import HubWaits
 from agent.intake import Chunk, Level, RefusedError, UnknownOutcomeError
 from agent.ledger import ClassLedger
@@ -34,6 +33,7 @@ from tests.unit.models.promises import CLASSES, MOST_BATCHES, MOST_BYTES
 from tests.unit.models.stream import Mood, Stream, Wire
 
 DOMAIN, RUN = "edge-1", "01a1fd89-9817-7b93-a754-e595539c3d06"
+SCOPE = request_scope("stored")
 LEVELS: dict[str, Level] = {"accepted": "accepted", "stored": "stored", "hub": "hub", "pull": "accepted"}
 
 
@@ -118,7 +118,7 @@ class Course:
         if key is not None:
             self._keyed[cls, *key] = lines
         payload = _payload(lines, wide=wide)
-        request = Request(f"key-{key[0]}", zlib.crc32(payload)) if key else None
+        request = make_request(f"key-{key[0]}", SCOPE, payload) if key else None
         self._submit(
             input_name, cls, lines, Chunk(payload, len(lines), request, on_stored=self._notice(lines))
         )

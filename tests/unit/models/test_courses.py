@@ -9,7 +9,7 @@ import pytest
 from agent.contract import StreamState
 from tests.unit.models import promises
 from tests.unit.models.promises import CLASSES, MOST_BATCHES
-from tests.unit.models.publish_path import RUN, Course
+from tests.unit.models.publish_path import RUN, SCOPE, Course
 from tests.unit.models.stream import Mood
 
 CLS, OTHER = CLASSES
@@ -113,7 +113,7 @@ def test_a_key_that_was_refused_is_free_and_one_that_was_stored_is_known(course:
     sends(course, "stored", CLS, 1, key=("key", 0))
     course.flows()
     assert told(course) == ["refused", "stored"]
-    assert (CLS, "key-key") in course.publisher.requests.known(course.time.now)
+    assert (CLS, f"{SCOPE}:key-key") in course.publisher.requests.known(course.time.now)
     assert course.publisher.requests.count(course.time.now + promises.KNOWN) == 0
 
 
