@@ -37,17 +37,9 @@ def merged(newest: Ledger, naming: Ledger) -> Ledger:
     )
 
 
-def gone(ledgers: Iterable[Ledger]) -> dict[Origin, list[Named]]:
-    """The sequences that were discarded, by the stream they were in. Each run repeats what it knows, which
-    only grows: of two ranges the one that holds the other says it."""
-    found: dict[Origin, set[Named]] = {}
-    for one in ledgers:
-        if one.gone:
-            found.setdefault((one.domain, one.cls, one.stream.created), set()).update(one.gone)
-    return {origin: _outermost(ranges) for origin, ranges in found.items()}
-
-
-def _outermost(ranges: Iterable[Named]) -> list[Named]:
+def outermost(ranges: Iterable[Named]) -> list[Named]:
+    """The sequences of a stream that were discarded, from all that is said of it. What is named only grows:
+    of two ranges the one that holds the other says it."""
     kept: list[Named] = []
     for one in sorted(ranges, key=lambda each: (each[0], -each[1], -each[2])):
         if not kept or one[1] > kept[-1][1]:

@@ -4,7 +4,7 @@ discarded, and the records that can't be used. Pure."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -27,6 +27,8 @@ COLUMNS: Final = (
 )
 """The columns of bronze that tell."""
 
+NAMED_AT_ONCE: Final = 10_000
+"""Ranges of a stream that are held before those that lie in others are dropped; a record names 1,000."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -95,11 +97,13 @@ class Lost:
 
 @dataclass(slots=True)
 class Spoken:
-    """The records that count, gathered from rows of bronze in any order; `origins` says from which stream of
-    its leaf each source took them."""
+    """The records that count, gathered from rows of bronze in any order; `discarded` are the sequences that
+    any of them calls discarded, by the stream they were in, and `origins` says from which stream of its leaf
+    each source took them."""
 
     newest: dict[Run, Ledger] = field(default_factory=dict)
     naming: dict[Run, Ledger] = field(default_factory=dict)
+    discarded: dict[discards.Origin, set[discards.Named]] = field(default_factory=dict)
     origins: dict[Source, set[discards.Origin]] = field(default_factory=dict)
     lost: Lost = field(default_factory=Lost)
     unusable: list[Unusable] = field(default_factory=list)
@@ -126,6 +130,8 @@ class Spoken:
         """Take in what was gathered from other rows."""
         for ledger in (*other.newest.values(), *other.naming.values()):
             self._take(ledger)
+        for origin, named in other.discarded.items():
+            self._add_discarded(origin, named)
         self.lost.join(other.lost)
         for place, origins in other.origins.items():
             self.origins.setdefault(place, set()).update(origins)
@@ -138,7 +144,7 @@ class Spoken:
 
     def gone(self) -> dict[discards.Origin, list[discards.Named]]:
         """The sequences that were discarded, by the stream they were in."""
-        return discards.gone([*self.newest.values(), *self.naming.values()])
+        return {origin: discards.outermost(named) for origin, named in self.discarded.items()}
 
     def _take(self, ledger: Ledger) -> None:
         run = (ledger.domain, ledger.cls, ledger.run)
@@ -147,6 +153,17 @@ class Spoken:
             self.newest[run] = ledger
         if naming is None or _named(ledger) >= _named(naming):
             self.naming[run] = ledger
+        if ledger.gone:
+            self._add_discarded((ledger.domain, ledger.cls, ledger.stream.created), ledger.gone)
+
+    def _add_discarded(self, origin: discards.Origin, named: Iterable[discards.Named]) -> None:
+        # No count of a record grows with them: what devices published is discarded too. So no record is the
+        # newest in this, and all of them count.
+        known = self.discarded.setdefault(origin, set())
+        before = len(known)
+        known.update(named)
+        if len(known) > max(before, NAMED_AT_ONCE):
+            self.discarded[origin] = set(discards.outermost(known))
 
     def _cut(self) -> None:
         if len(self.unusable) > 2 * LISTED:
@@ -169,9 +186,11 @@ def remembered(ledgers: Iterable[Ledger]) -> dict[Run, Previous]:
     return found
 
 
-def _age(ledger: Ledger) -> tuple[bool, int, int, int]:
-    return ledger.final, ledger.n, ledger.readings.accepted, ledger.readings.stored
+def _age(ledger: Ledger) -> tuple[bool, int, *tuple[int, ...]]:
+    """Orders the records of a run. Each of these only grows, and one of them does with all that a record
+    says of batches: so two that agree in them say the same."""
+    return ledger.final, ledger.n, *astuple(ledger.readings)
 
 
-def _named(ledger: Ledger) -> tuple[int, tuple[bool, int, int, int]]:
+def _named(ledger: Ledger) -> tuple[int, tuple[bool, int, *tuple[int, ...]]]:
     return ledger.readings.discarded, _age(ledger)

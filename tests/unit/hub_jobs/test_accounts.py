@@ -8,7 +8,7 @@ import pytest
 
 from agent.contract import Ledger, Previous, Readings, StreamState
 from hub_jobs.transforms.accounts import Account, Arrived, of_direct, of_run, unheard
-from hub_jobs.transforms.discards import gone, merged
+from hub_jobs.transforms.discards import merged
 from hub_jobs.transforms.ranges import Range
 from tests.unit.hub_jobs.rows import OTHER_RUN, RUN
 
@@ -239,26 +239,6 @@ def test_what_is_refused_is_no_open_tail_and_a_run_that_was_closed_has_none() ->
 
     assert _account(open_one, None, _arrived([(1, 2)], 40)).open_tail == 5
     assert _account(open_one, closed, _arrived([(1, 2)], 40)).open_tail is None
-
-
-def test_what_is_gone_in_part_of_two_ranges_is_in_both() -> None:
-    first = replace(_ledger(1, (), Readings()), gone=((1, 5, 2, "stream_full"),))
-    second = replace(first, gone=((1, 4, 1, "stream_full"), (3, 9, 4, "stream_full")))
-
-    assert gone([first, second]) == {
-        ("edge-1", "normal", "now"): [(1, 5, 2, "stream_full"), (3, 9, 4, "stream_full")]
-    }
-
-
-def test_of_what_runs_say_is_gone_the_widest_counts_once_for_each_stream() -> None:
-    early = replace(_ledger(1, (), Readings()), gone=((5, 9, 2, "stream_full"), (20, 21, 0, "purged")))
-    late = replace(early, gone=((1, 12, 3, "stream_full"), (20, 25, 1, "purged")))
-    other = replace(early, stream=StreamState("then", 1, 2))
-
-    assert gone([early, late, other]) == {
-        ("edge-1", "normal", "now"): [(1, 12, 3, "stream_full"), (20, 25, 1, "purged")],
-        ("edge-1", "normal", "then"): list(early.gone),
-    }
 
 
 def test_messages_of_devices_that_were_discarded_are_named_by_their_sequences() -> None:

@@ -7,10 +7,12 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.contract import Ledger, LostStream, Previous, Readings, StreamState
+from hub_jobs.transforms import ledgers
 from hub_jobs.transforms.ledgers import Spoken, remembered
 from tests.unit.hub_jobs.rows import OTHER_RUN, RUN
 
@@ -31,6 +33,21 @@ CLOSED = replace(
 )
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 RECORDS = (BEGUN, BUSY, HEARD, NAMING, replace(CLOSED, final=True))
+
+
+OPEN = replace(HEARD, n=6)
+COURSE = (
+    OPEN,
+    replace(OPEN, stored=((1, 5),), readings=replace(OPEN.readings, dead=2)),
+    replace(
+        OPEN,
+        stored=((1, 5),),
+        refused=((6, 6, "stream_full"),),
+        readings=replace(OPEN.readings, dead=2, refused=3),
+    ),
+)
+"""After a batch of dead letters was acknowledged, and then one was refused: numbers that had been given out
+and accepted before."""
 
 
 def row(record: Ledger, seq: int = 1, **given: Any) -> dict[str, Any]:
@@ -78,6 +95,44 @@ def test_the_newest_record_and_the_one_that_names_most_count_in_any_order(
 @given(st.permutations(RECORDS[:3]))
 def test_of_two_records_at_one_number_the_one_that_heard_more_counts(records: list[Ledger]) -> None:
     assert spoken(records).ledgers() == {KEY: HEARD}
+
+
+@given(st.permutations(COURSE), st.integers(0, len(COURSE)))
+def test_of_two_records_that_differ_in_one_count_the_later_one_counts(
+    records: list[Ledger], cut: int
+) -> None:
+    assert spoken(records[:cut], records[cut:]).ledgers() == {KEY: COURSE[-1]}
+
+
+def test_what_is_gone_in_part_of_two_ranges_is_in_both() -> None:
+    first = replace(BEGUN, gone=((1, 5, 2, "stream_full"),))
+    second = replace(first, gone=((1, 4, 1, "stream_full"), (3, 9, 4, "stream_full")))
+
+    assert spoken([first, second]).gone() == {
+        ("edge-1", "normal", "made"): [(1, 5, 2, "stream_full"), (3, 9, 4, "stream_full")]
+    }
+
+
+EARLY = replace(BEGUN, gone=((5, 9, 2, "stream_full"), (20, 21, 0, "purged")))
+LATE = replace(BEGUN, gone=((1, 12, 3, "stream_full"), (20, 25, 1, "purged")))
+"""Messages of devices were discarded, which no count of a record tells."""
+
+
+@given(st.permutations([EARLY, LATE, replace(EARLY, stream=StreamState("then", 1, 2))]), st.integers(0, 3))
+def test_of_what_records_call_gone_the_widest_counts_once_for_each_stream_in_any_order(
+    records: list[Ledger], cut: int
+) -> None:
+    assert spoken(records[:cut], records[cut:]).gone() == {
+        ("edge-1", "normal", "made"): list(LATE.gone),
+        ("edge-1", "normal", "then"): list(EARLY.gone),
+    }
+
+
+def test_ranges_that_lie_in_others_are_not_held_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledgers, "NAMED_AT_ONCE", 2)
+    found = spoken([replace(BEGUN, gone=((5, last, 1, "stream_full"),)) for last in range(5, 50)])
+
+    assert found.discarded == {("edge-1", "normal", "made"): {(5, 49, 1, "stream_full")}}
 
 
 @given(st.lists(st.sampled_from(["made", "later"]), min_size=2, max_size=4), st.integers(0, 4))
