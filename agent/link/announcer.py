@@ -11,7 +11,16 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
 from agent import contract
-from agent.contract import H_MESSAGE_ID, Announce, Answer, ClassAnswer, ClassState, ContractError, Previous
+from agent.contract import (
+    H_MESSAGE_ID,
+    Announce,
+    Answer,
+    ClassAnswer,
+    ClassState,
+    CommandsWanted,
+    ContractError,
+    Previous,
+)
 from agent.jetstream import ConsumerInfo, JetStream, StreamInfo, request
 from agent.link.declared.commands import CommandMirror
 from agent.link.seen import Compared, LinkSeen
@@ -67,8 +76,9 @@ class Announcer:
             for cls, name in names.items()
         }
         streams = {cls: await self._js.stream_info(name) for cls, name in names.items()}
-        answer = await self._request(streams, epochs, confirmed, repairs)
-        self._commands.answered(None if isinstance(answer, str) else answer.commands)
+        commands = await self._commands.wanted()
+        answer = await self._request(streams, epochs, confirmed, commands, repairs)
+        self._commands.answered(commands, None if isinstance(answer, str) else answer.commands)
         if isinstance(answer, str):
             return Said(silence=answer, streams=streams)
         compared = {}
@@ -103,6 +113,7 @@ class Announcer:
         streams: Mapping[str, StreamInfo],
         epochs: Mapping[str, str],
         confirmed: Mapping[str, int],
+        commands: CommandsWanted | None,
         repairs: bool,
     ) -> Answer | str:
         announce = Announce(
@@ -125,7 +136,7 @@ class Announcer:
             },
             checkpoint=self._state.current.checkpoint,
             clock=self._clock(),
-            commands=self._commands.wanted(),
+            commands=commands,
             repairs=repairs,
         )
         try:

@@ -21,14 +21,7 @@ from agent.contract import (
     command_deliver,
     command_subjects,
 )
-from agent.jetstream import (
-    CONSUMER_NOT_FOUND,
-    STREAM_NOT_FOUND,
-    ApiError,
-    ConsumerInfo,
-    JetStream,
-    JetStreamError,
-)
+from agent.jetstream import ConsumerInfo, JetStream, JetStreamError
 from agent.registrar.aggregate import commands_config
 from agent.registrar.problems import Problems
 
@@ -59,24 +52,19 @@ class CommandConsumers:
         return held
 
     async def _held(self, domain: str, wanted: CommandsWanted) -> CommandsHeld:
-        consumer = await self._consumer(domain, wanted.epoch)
-        stream = await self._js.stream_info(COMMANDS)
+        stream = await self._js.get_or_create_stream(commands_config(self._replicas))
         newest = await self._js.get_message(COMMANDS, last_by_subject=command_subjects(domain))
         last = newest.seq if newest is not None else 0
+        # After the newest command: one that is stored in between counts as pending, never as delivered.
+        consumer = await self._consumer(domain, wanted.epoch)
         # What was delivered counts as missing until the leaf has acknowledged it, which takes a second.
         behind = consumer.pending + consumer.ack_pending if last > wanted.last else 0
         return CommandsHeld(wanted.epoch, stream.created, stream.last, last, behind)
 
     async def _consumer(self, domain: str, epoch: str) -> ConsumerInfo:
         name = command_consumer(domain)
-        try:
-            info = await self._js.consumer_info(COMMANDS, name)
-        except ApiError as error:
-            if error.err_code == STREAM_NOT_FOUND:
-                await self._js.ensure_stream(commands_config(self._replicas))
-            elif error.err_code != CONSUMER_NOT_FOUND:
-                raise
-        else:
+        info = await self._js.find_consumer(COMMANDS, name)
+        if info is not None:
             if info.config.get("deliver_subject") == command_deliver(domain, epoch):
                 return info
             await self._js.delete_consumer(COMMANDS, name)

@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.contract import CommandsHeld, CommandsWanted, command_consumer, new_epoch
+from agent.contract import CommandsHeld, CommandsWanted, command_consumer, hub_api, new_epoch
 from agent.jetstream import JetStream, JetStreamError
+from agent.link.declared.command_mirror import MISSED_ANSWERS
+from agent.link.declared.commands import CommandMirror
+from agent.metrics import Metrics
+from agent.state import StateFile, load
 from tests.agents import Agent, agent, leaf_config
 from tests.e2e.registrar import HubHand, LeafHand, hub_of
 from tests.servers import World, open_world, until
@@ -165,6 +169,73 @@ async def test_another_epoch_delivers_every_command_again(world: World) -> None:
             await commands.send(3)
             await commands.arrived()
             await leaf.js.api("STREAM.DELETE.COMMANDS")
+
+
+async def test_a_look_while_an_announcement_is_under_way_is_no_fault(world: World, tmp_path: Path) -> None:
+    hub = await hub_of(world)
+    async with hub.registrar():
+        leaf, commands = await LeafHand.make(world.leaf), Commands(world, hub)
+        mirror, state = await lone_mirror(world, tmp_path)
+        await mirror.look()
+        for _ in range(2):
+            await answered(mirror, leaf)
+            await mirror.look()
+        epoch = state.current.command_epoch
+        for _ in range(MISSED_ANSWERS + 1):
+            await commands.send(2)
+            await commands.arrived()
+            await mirror.look()
+            wanted = await mirror.wanted()
+            assert wanted is not None
+            held = await ask(leaf, wanted)
+            await mirror.look()
+            assert mirror.status()["up"], mirror.status()
+            mirror.answered(wanted, held)
+            await mirror.look()
+            assert mirror.status()["up"], mirror.status()
+        assert (state.current.command_epoch, await commands.here()) == (epoch, commands.sent)
+
+
+async def test_a_command_between_look_announcement_and_answer_is_not_missed(world: World, tmp_path: Path) -> None:
+    hub = await hub_of(world)
+    async with hub.registrar():
+        leaf, commands = await LeafHand.make(world.leaf), Commands(world, hub)
+        mirror, state = await lone_mirror(world, tmp_path)
+        await mirror.look()
+        for _ in range(2):
+            await answered(mirror, leaf)
+            await mirror.look()
+        epoch = state.current.command_epoch
+        for _ in range(MISSED_ANSWERS + 1):
+            await commands.send(1)
+            await commands.arrived()
+            assert (await answered(mirror, leaf)).last == 2 * len(commands.sent) - 1
+            wanted = await mirror.wanted()
+            assert wanted is not None
+            await commands.send(1)
+            await commands.arrived()
+            # The acknowledgement of the flow, which takes a second, has come before the question.
+            mirror.answered(wanted, replace(await ask(leaf, wanted), behind=0))
+            await mirror.look()
+            assert mirror.status()["up"], mirror.status()
+        assert (state.current.command_epoch, await commands.here()) == (epoch, commands.sent)
+
+
+async def lone_mirror(world: World, directory: Path) -> tuple[CommandMirror, StateFile]:
+    """The keeper of the mirror without an agent around it: it looks and announces when the test says so."""
+    path = directory / "state.json"
+    state = StateFile(path, load(path, DOMAIN))
+    mirror = CommandMirror(DOMAIN, hub_api(tenant=False), state, Metrics(), lambda: None)
+    mirror.attach(JetStream(await world.leaf.connect("agent")))
+    return mirror, state
+
+
+async def answered(mirror: CommandMirror, leaf: LeafHand) -> CommandsWanted:
+    """What the mirror announced, once it has the hub's answer to it."""
+    wanted = await mirror.wanted()
+    assert wanted is not None
+    mirror.answered(wanted, await ask(leaf, wanted))
+    return wanted
 
 
 async def ask(leaf: LeafHand, wanted: CommandsWanted) -> CommandsHeld:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
@@ -26,6 +27,16 @@ EPOCH_EVERY: Final = 5.0
 log = structlog.get_logger("link")
 
 
+@dataclass(slots=True)
+class _Answer:
+    """What was announced and what the hub answered to that; `judged` once a look has set it beside the
+    mirror."""
+
+    wanted: CommandsWanted
+    held: CommandsHeld
+    judged: bool = False
+
+
 class CommandMirror:
     """Keeps the mirror over the current connection; `api` is the prefix of the hub's JetStream, `attach` and
     `detach` say which connection that is, `announce` asks the uplink to announce at once."""
@@ -40,8 +51,7 @@ class CommandMirror:
         self._fresh = False
         self._epoch_at: float | None = None
         self._last = 0
-        self._asked_last = 0
-        self._held: CommandsHeld | None = None
+        self._answer: _Answer | None = None
         self._missed = 0
         self._decision = Decision("the mirror of the commands was not looked at yet", up=False)
 
@@ -53,22 +63,28 @@ class CommandMirror:
     def detach(self) -> None:
         """There is no connection to look over."""
         self._js = None
-        self._held = None
+        self._answer = None
         self._say(Decision("the local NATS server does not answer", up=False))
 
-    def wanted(self) -> CommandsWanted | None:
-        """What to announce; None before the first epoch was chosen."""
+    async def wanted(self) -> CommandsWanted | None:
+        """What to announce: the mirror as it is now, not as it was at the last look. None before the first
+        epoch was chosen."""
         epoch = self._state.current.command_epoch
-        self._asked_last = self._last
-        return None if epoch is None else CommandsWanted(epoch, self._last)
+        if epoch is None:
+            return None
+        if self._js is not None:
+            # What cannot be read now is announced as it was seen last: readings must not wait for commands.
+            with contextlib.suppress(JetStreamError):
+                await self._read(self._js, epoch)
+        return CommandsWanted(epoch, self._last)
 
-    def answered(self, held: CommandsHeld | None) -> None:
-        """What the hub answered to `wanted`, None where it did not answer."""
-        if held is not None and held.epoch != self._state.current.command_epoch:
+    def answered(self, wanted: CommandsWanted | None, held: CommandsHeld | None) -> None:
+        """What the hub answered to `wanted`, None where it did not answer. A newer question that is still on
+        its way says nothing about this answer."""
+        epoch = self._state.current.command_epoch
+        if held is not None and (wanted is None or wanted.epoch != epoch or held.epoch != epoch):
             return
-        self._held = held
-        lacks = held is not None and held.last > self._asked_last and not held.behind
-        self._missed = self._missed + 1 if lacks and not self._fresh else 0
+        self._answer = None if wanted is None or held is None else _Answer(wanted, held)
         self._due.set()
 
     def status(self) -> dict[str, Any]:
@@ -89,13 +105,16 @@ class CommandMirror:
         anew; until cancelled."""
         while True:
             self._due.clear()
-            if self._js is not None:
-                await self._turn(self._js)
+            await self.look()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LAGGING_SECONDS if self._decision.lag else LOOK_SECONDS):
                     await self._due.wait()
 
-    async def _turn(self, js: JetStream) -> None:
+    async def look(self) -> None:
+        """Look at the mirror once, over the current connection, and do what is due."""
+        js = self._js
+        if js is None:
+            return
         try:
             decision = decide(await self._look(js))
             match decision.action:
@@ -108,25 +127,37 @@ class CommandMirror:
             self._say(Decision(f"the mirror of the commands cannot be kept: {error}", up=False))
 
     async def _look(self, js: JetStream) -> Seen:
-        mirror = await _mirror(js, self._api)
         epoch = self._state.current.command_epoch
-        deliver = None if epoch is None else command_deliver(self._domain, epoch)
-        self._last = mirror.last if mirror is not None and mirror.deliver == deliver else 0
+        answer = self._answer
+        mirror = await self._read(js, epoch)
+        if answer is not None and not answer.judged:
+            answer.judged = True
+            lacks = answer.held.last > self._last and not answer.held.behind
+            self._missed = self._missed + 1 if lacks and not self._fresh else 0
         return Seen(
-            deliver=deliver,
+            deliver=self._deliver(epoch),
             fresh=self._fresh,
             mirror=mirror,
-            held=self._held,
-            asked_last=self._asked_last,
+            held=None if answer is None else answer.held,
+            asked_last=0 if answer is None else answer.wanted.last,
             missed=self._missed,
         )
+
+    async def _read(self, js: JetStream, epoch: str | None) -> Mirror | None:
+        mirror = await _mirror(js, self._api)
+        ours = mirror is not None and mirror.deliver == self._deliver(epoch)
+        self._last = mirror.last if mirror is not None and ours else 0
+        return mirror
+
+    def _deliver(self, epoch: str | None) -> str | None:
+        return None if epoch is None else command_deliver(self._domain, epoch)
 
     async def _new_epoch(self, why: str) -> None:
         now = asyncio.get_running_loop().time()
         if self._epoch_at is not None and now - self._epoch_at < EPOCH_EVERY:
             return
         self._epoch_at = now
-        self._fresh, self._held, self._missed, self._last = True, None, 0, 0
+        self._fresh, self._answer, self._missed, self._last = True, None, 0, 0
         self._state.current.command_epoch = epoch = new_epoch()
         # A disk that takes no state now costs another epoch after the next start, and nothing else.
         with contextlib.suppress(OSError):
