@@ -196,7 +196,7 @@ async def test_a_look_while_an_announcement_is_under_way_is_no_fault(world: Worl
         assert (state.current.command_epoch, await commands.here()) == (epoch, commands.sent)
 
 
-async def test_a_command_between_look_announcement_and_answer_is_not_missed(world: World, tmp_path: Path) -> None:
+async def test_a_command_between_look_and_answer_is_not_missed(world: World, tmp_path: Path) -> None:
     hub = await hub_of(world)
     async with hub.registrar():
         leaf, commands = await LeafHand.make(world.leaf), Commands(world, hub)
