@@ -91,7 +91,12 @@ class _OpenFile:
         self._path = directory / f"part-{uuid.uuid4()}.zstd.parquet"
         self._sink: BinaryIO = create(self._path)
         self._writer = pq.ParquetWriter(
-            self._sink, schema, version="2.6", store_schema=False, **_written(schema, STATISTICS[table])
+            self._sink,
+            schema,
+            version="2.6",
+            store_schema=False,
+            write_page_checksum=True,
+            **_written(schema, STATISTICS[table]),
         )
         self._statistics = Statistics(STATISTICS[table])
 

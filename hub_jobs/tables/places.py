@@ -11,17 +11,22 @@ import argparse
 import io
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow import fs
 
 _SCHEME: Final = "s3://"
 _SAFE: Final = {"conditional_put": "etag", "AWS_S3_ALLOW_UNSAFE_RENAME": "false"}
+_FAULTS: Final = (OSError, pa.ArrowException)
+"""What Arrow raises over a file."""
+_MOST_SAID: Final = 200
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
 
@@ -111,19 +116,82 @@ def arrow_paths(at: list[Place]) -> dict[str, Any]:
     return {"source": [str(one) for one in at]}
 
 
+CHECKED: Final = ds.ParquetFileFormat(
+    default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+)
+"""How a dataset of our files is read: a page whose bits are not those that were written is an `OSError`."""
+
+
+class UnreadableError(OSError):
+    """A file can't be read; the text says which and why. It is `damaged` when it is gone, or its bytes are
+    not those that were written; otherwise it is there and was not given out."""
+
+    def __init__(self, at: Place, fault: str, damaged: bool) -> None:
+        super().__init__(f"file {at} can't be read: {fault}")
+        self.at, self.fault, self.damaged = at, fault, damaged
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return UnreadableError, (self.at, self.fault, self.damaged)
+
+
+def _unreadable(at: Place, error: Exception) -> UnreadableError:
+    if isinstance(error, FileNotFoundError):
+        return UnreadableError(at, "it is gone", True)
+    refused = isinstance(error, PermissionError) or "AWS Error" in str(error)
+    return UnreadableError(at, " ".join(str(error).split())[:_MOST_SAID], not refused)
+
+
+class ParquetFile:
+    """A Parquet file, open for reading; it says its name when it can't be read."""
+
+    def __init__(self, at: Place, **how: Any) -> None:
+        self._at = at
+        try:
+            self._file = pq.ParquetFile(**_source(at), page_checksum_verification=True, **how)
+        except _FAULTS as error:
+            raise _unreadable(at, error) from error
+
+    @property
+    def num_row_groups(self) -> int:
+        """How many row groups it has."""
+        return int(self._file.num_row_groups)
+
+    @property
+    def names(self) -> list[str]:
+        """Its columns."""
+        return list(self._file.schema_arrow.names)
+
+    def read_row_group(self, number: int, **how: Any) -> pa.Table:
+        """A row group, as the arguments of Arrow's method say. Raises `UnreadableError`, also where bits of a
+        page are not those that were written."""
+        try:
+            return self._file.read_row_group(number, **how)
+        except _FAULTS as error:
+            raise _unreadable(self._at, error) from error
+
+    def close(self) -> None:
+        """Read no more."""
+        self._file.close()
+
+
 @contextmanager
-def parquet_file(at: Place, **how: Any) -> Iterator[Any]:
-    """A Parquet file, open for reading, as the arguments of `ParquetFile` say."""
-    where = {"source": at} if isinstance(at, Path) else {"source": at.key, "filesystem": _store()}
-    with pq.ParquetFile(**where, **how) as file:
+def parquet_file(at: Place, **how: Any) -> Iterator[ParquetFile]:
+    """A Parquet file, open for reading, as the arguments of Arrow's `ParquetFile` say. Raises
+    `UnreadableError`."""
+    with closing(ParquetFile(at, **how)) as file:
         yield file
 
 
+def _source(at: Place) -> dict[str, Any]:
+    return {"source": at} if isinstance(at, Path) else {"source": at.key, "filesystem": _store()}
+
+
 def parquet_columns(at: Place, columns: list[str]) -> Any:
-    """Some columns of a Parquet file, whole."""
-    if isinstance(at, ObjectPath):
-        return pq.read_table(at.key, columns=columns, filesystem=_store())
-    return pq.read_table(at, columns=columns)
+    """Some columns of a Parquet file, whole. Raises `UnreadableError`."""
+    try:
+        return pq.read_table(**_source(at), columns=columns, page_checksum_verification=True)
+    except _FAULTS as error:
+        raise _unreadable(at, error) from error
 
 
 def create(at: Place) -> BinaryIO:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,13 +19,16 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from hub_jobs.tables.delta import Table, TableError, open_table
-from hub_jobs.tables.places import Place, arrow_paths, parse_place, spark_path
+from hub_jobs.tables.places import CHECKED, Place, arrow_paths, parquet_file, parse_place, spark_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Condition = tuple[str, str, Any]
 """(column, one of `=`, `<`, `<=`, `>`, `>=`, `in`, value); several stand for all of them."""
+
+_VERIFY: Final = "parquet.page.verify-checksum.enabled"
+"""Without this Spark reads a page whose bits are not those that were written."""
 
 _COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "=": operator.eq,
@@ -53,7 +56,7 @@ def frame(spark: SparkSession, table: Table, where: Sequence[Condition] = ()) ->
     schema = StructType.fromJson(json.loads(table.delta.schema().to_json()))
     paths = file_paths(table, where)
     rows = (
-        spark.read.schema(schema).parquet(*map(spark_path, paths))
+        spark.read.schema(schema).option(_VERIFY, "true").parquet(*map(spark_path, paths))
         if paths
         else spark.createDataFrame([], schema)
     )
@@ -66,13 +69,26 @@ def frame(spark: SparkSession, table: Table, where: Sequence[Condition] = ()) ->
 def batches(
     table: Table, columns: Sequence[str], where: Sequence[Condition] = (), batch_rows: int = 131_072
 ) -> Iterator[pa.RecordBatch]:
-    """Some columns of the rows that fulfil `where`, a bounded piece at a time."""
+    """Some columns of the rows that fulfil `where`, a bounded piece at a time. Raises `UnreadableError`."""
     paths = file_paths(table, where)
     if not paths:
         return
     kept = reduce(operator.and_, (_expression(one) for one in where)) if where else None
-    dataset = ds.dataset(**arrow_paths(paths), schema=table.schema, format="parquet")
-    yield from dataset.to_batches(columns=list(columns), filter=kept, batch_size=batch_rows)
+    try:
+        dataset = ds.dataset(**arrow_paths(paths), schema=table.schema, format=CHECKED)
+        yield from dataset.to_batches(columns=list(columns), filter=kept, batch_size=batch_rows)
+    except (OSError, pa.ArrowException):
+        _name_unreadable(table, paths, {*columns, *(name for name, _, _ in where)})
+        raise
+
+
+def _name_unreadable(table: Table, paths: Sequence[Place], columns: Container[str]) -> None:
+    """Find the file for which a dataset could not be read: Arrow does not say it."""
+    for path in paths:
+        with parquet_file(path) as file:
+            known = [name for name in file.names if name in columns]
+            for group in range(file.num_row_groups):
+                file.read_row_group(group, columns=known)
 
 
 def rows(table: Table, columns: Sequence[str], where: Sequence[Condition] = ()) -> pa.Table:

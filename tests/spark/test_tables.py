@@ -15,6 +15,7 @@ from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.scan import file_paths, rows
 from hub_jobs.tables.schemas import BRONZE, SCHEMAS
 from hub_jobs.transforms.readings import Refiner
+from tests.unit.hub_jobs.damage import flip
 from tests.unit.hub_jobs.rows import batch_row, direct_row
 
 if TYPE_CHECKING:
@@ -145,3 +146,16 @@ def test_a_table_that_is_not_ours_is_refused(spark: SparkSession, tmp_path: Path
         open_table(tmp_path, "bronze")
     with pytest.raises(TableError, match="there is no table"):
         read(spark, tmp_path / "readings")
+
+
+def test_spark_refuses_a_page_whose_bits_are_not_those_that_were_written(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = ensure_table(tmp_path, "bronze")
+    table.commit(_write(tmp_path, "bronze", _bronze(1)), {"app": 1})
+    (file,) = (tmp_path / "bronze").glob("*.parquet")
+    assert read(spark, tmp_path / "bronze").select("payload").count() == 1
+    flip(file, "payload")
+
+    with pytest.raises(Exception, match="could not verify page integrity, CRC checksum"):
+        read(spark, tmp_path / "bronze").select("payload").collect()
