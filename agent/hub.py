@@ -13,7 +13,7 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
 from agent import contract, logs
-from agent.config import Config
+from agent.config import Config, users_digest
 from agent.connection import CancellableClient, abort, end
 from agent.link.declared.service import declared_links
 from agent.metrics import Metrics
@@ -78,7 +78,13 @@ class Hub:
         """What `/status` shows."""
         fleet = self._registrar.status() if self._registrar is not None else {}
         links = self._declared.status() if self._declared is not None else []
-        return {"domain": self._config.domain, "role": "hub", "fleet": fleet, "links": links}
+        return {
+            "domain": self._config.domain,
+            "role": "hub",
+            "fleet": fleet,
+            "links": links,
+            "users": users_digest(self._config.user),
+        }
 
     def ready(self) -> tuple[bool, str]:
         """Whether announcements are answered, and why not."""

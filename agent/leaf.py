@@ -19,7 +19,7 @@ from agent.commands.levers import make_levers
 from agent.commands.runner import CommandRunner, system_clock
 from agent.commands.settings import Lever, Settings, this_moment
 from agent.commands.verbs import Controls, make_verbs
-from agent.config import Config
+from agent.config import Config, readers, users_digest
 from agent.connection import Connection
 from agent.discards.service import Discards
 from agent.draining import drain
@@ -27,6 +27,7 @@ from agent.hub_waits import HubWaits
 from agent.input_set import InputSet, levels_of
 from agent.intake import Input
 from agent.jetstream import JetStream, JetStreamError, StreamInfo
+from agent.jetstream.readers import keep_readers
 from agent.known_requests import KnownRequests
 from agent.ledger import ClassLedger
 from agent.levels import Levels
@@ -249,6 +250,7 @@ class Leaf:
             "inputs": self._inputs.names,
             "acknowledgement": self._levels.meanings(),
             "settings": self._settings.shown(),
+            "users": users_digest(self._config.user),
         }
 
     def _trimmed(self, cls: str, first: int, last: int) -> None:
@@ -295,6 +297,7 @@ class Leaf:
             if (floor := self._sender.floor(name)) is not None:
                 stored |= await recall.ids_above(name, floor)
             infos[name] = info
+            await keep_readers(js, info.name, readers(self._config, name))
             self._waits.began(name, info.last)
         self._completed = True
         await self._discards.attach(nc, js, infos)

@@ -6,6 +6,7 @@ written beside it.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -50,11 +51,13 @@ def command(config: ConfigFile, server_directory: ServerDirectory = None, new: N
     if identity is not None:
         typer.echo(f"# written: {identity}; the server reads it when it is started")
     if settings.role == "leaf":
-        typer.echo(_member(settings, keys["link"]))
+        typer.echo(_member(settings, keys))
     else:
         typer.echo("# the keys of the hub are there; leaves are let in with [[leaf]] tables")
 
 
-def _member(settings: Config, key: str) -> str:
+def _member(settings: Config, keys: Mapping[str, str]) -> str:
     classes = json.dumps([cls.name for cls in settings.class_])
-    return f'[[leaf]]\ndomain = "{settings.domain}"\nkey = "{key}"\nclasses = {classes}'
+    table = f'[[leaf]]\ndomain = "{settings.domain}"\nkey = "{keys["link"]}"\nclasses = {classes}'
+    users = [f'{one.name} = "{keys[f"link-{one.name}"]}"' for one in settings.user if one.linked]
+    return f"{table}\nusers = {{ {', '.join(users)} }}" if users else table

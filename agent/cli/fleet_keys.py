@@ -170,7 +170,7 @@ def _change(
         end(error.problems)
     if settings.role != "hub":
         end(["leaves are let in at the hub; name the hub's configuration with -c"])
-    _store(path, text)
+    store(path, text)
     _taken_in(settings, domain, done)
     return settings
 
@@ -182,7 +182,7 @@ def _render(path: Path, text: str, out: Path | None, done: str) -> None:
     if out is None:
         end(["name the directory that this topology is rendered into with --out"])
     try:
-        site, written = write_table(tomllib.loads(text), out, OPTIONS, partial(_store, path, text))
+        site, written = write_table(tomllib.loads(text), out, OPTIONS, partial(store, path, text))
     except ConfigError as error:
         end(error.problems)
     except OSError as error:
@@ -217,7 +217,7 @@ def _taken_in(settings: Config, domain: str, done: str) -> None:
         )
 
 
-def _store(path: Path, text: str) -> None:
+def store(path: Path, text: str) -> None:
     """Put the new text in place of the old, with its mode and owner."""
     from agent.files import write_private
 

@@ -26,6 +26,7 @@ _COMMANDS: Final = {
     "demo": "agent.cli.demo:command",
     "server": "agent.cli.server:app",
     "fleet": "agent.cli.fleet_keys:app",
+    "user": "agent.cli.user:app",
     "version": "agent.cli.main:version",
 }
 """Each command and where it is: a function, or an application with commands of its own."""

@@ -3,7 +3,7 @@
 The options of an input are declared by the input's own module and handed in, so that the core knows no input.
 """
 
-from agent.config.aggregates import aggregates, members_digest
+from agent.config.aggregates import aggregates, members_digest, readers, users_digest
 from agent.config.load import load, parse, read_struct, read_table
 from agent.config.problem import Problem
 from agent.config.schema import (
@@ -25,6 +25,7 @@ from agent.config.schema import (
     Source,
     StreamClass,
     Transform,
+    User,
     listen_address,
 )
 
@@ -48,6 +49,7 @@ __all__ = [
     "Source",
     "StreamClass",
     "Transform",
+    "User",
     "aggregates",
     "listen_address",
     "load",
@@ -55,4 +57,6 @@ __all__ = [
     "parse",
     "read_struct",
     "read_table",
+    "readers",
+    "users_digest",
 ]

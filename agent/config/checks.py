@@ -16,6 +16,7 @@ from agent.config.mqtt_checks import check_mqtt
 from agent.config.problem import Problem
 from agent.config.rule_checks import check_rules
 from agent.config.schema import Config, LeafMember, Nats, listen_address
+from agent.config.user_checks import check_users
 from agent.contract import COMMANDS_BYTES, MQTT_RETAINED_BYTES
 from agent.credentials import named, others_may, without_password
 from agent.link import windows
@@ -43,6 +44,7 @@ def check(config: Config, *, here: bool = True) -> Iterator[Problem]:
     yield from _addresses(config)
     yield from _admin(config)
     yield from check_links(config)
+    yield from check_users(config)
     yield from check_mqtt(config, here=here)
     yield from check_rules(config)
     yield from _extra(config)
@@ -208,12 +210,12 @@ def _hub_streams(config: Config) -> Iterator[Problem]:
             'write replicas = 1, or run a cluster of your own and write nats.server = "external"',
         )
     names = aggregates(config)
-    total = len(names) * config.registrar.max_bytes + _OTHER_HUB_STREAMS
+    total = len(names) * config.registrar.max_bytes + _OTHER_HUB_STREAMS + _users_bytes(config)
     if total > config.nats.max_file_store:
         yield Problem(
             "nats.max_file_store",
             f"{config.nats.max_file_store} bytes do not hold {len(names)} aggregates of "
-            f"{config.registrar.max_bytes} and the hub's other streams, which may take {total}",
+            f"{config.registrar.max_bytes}, the hub's other streams and its users', which may take {total}",
             "make it larger, or registrar.max_bytes smaller",
         )
 
@@ -283,16 +285,20 @@ def _sizes(config: Config) -> Iterator[Problem]:
             "make it larger than publish.batch_bytes",
         )
     streams = [*_rows(config.class_), *_rows(config.mirror), *_rows(config.source)]
-    total = sum(one.max_bytes for _, one in streams) + COMMANDS_BYTES
+    total = sum(one.max_bytes for _, one in streams) + COMMANDS_BYTES + _users_bytes(config)
     if config.nats.mqtt.on:
         total += MQTT_RETAINED_BYTES
     if config.nats.server == "embedded" and config.role == "leaf" and total > config.nats.max_file_store:
         yield Problem(
             "nats.max_file_store",
-            f"{config.nats.max_file_store} bytes do not hold the classes, the declared links and the mirror "
-            f"of the commands, which may take {total}",
+            f"{config.nats.max_file_store} bytes do not hold the classes, the declared links, the users "
+            f"and the mirror of the commands, which may take {total}",
             "make it larger, or max_bytes of the classes smaller",
         )
+
+
+def _users_bytes(config: Config) -> int:
+    return sum(one.max_bytes for _, one in _rows(config.user))
 
 
 def _secrets(nats: Nats, *, here: bool) -> Iterator[Problem]:

@@ -190,7 +190,7 @@ class LeafMember(Struct, forbid_unknown_fields=True):
     """A leaf that the hub lets in (role hub): its domain, public key and classes; which of the hub's streams
     it may mirror or source (`takes`), and which of its own the hub may (`gives`). `revoked` are keys that it
     had and that are let in no more; without a `key` it is not let in. With a `tenant` it is in that one's
-    account."""
+    account. `users` are the keys with which its server links the accounts of users, by the users' names."""
 
     domain: str
     key: str = ""
@@ -199,6 +199,20 @@ class LeafMember(Struct, forbid_unknown_fields=True):
     gives: list[str] = []
     revoked: list[str] = []
     tenant: str = ""
+    users: dict[str, str] = {}
+
+
+class User(Struct, forbid_unknown_fields=True):
+    """A program with an account of its own on this server, in which it makes streams and buckets as it likes:
+    its public key, what of Petiole's it may read (`reads`: classes on a leaf, aggregates at the hub) and how
+    much its streams may take. `linked` joins the account on a leaf with that of the same name at the hub."""
+
+    name: str
+    key: str = ""
+    revoked: list[str] = []
+    reads: list[str] = []
+    max_bytes: Size = Size(256 * 2**20)
+    linked: bool = False
 
 
 class Transform(Struct, forbid_unknown_fields=True):
@@ -284,6 +298,7 @@ class Config(Struct, forbid_unknown_fields=True):
     publish: Publish = msgspec.field(default_factory=Publish)
     admin: Admin = msgspec.field(default_factory=Admin)
     leaf: list[LeafMember] = []
+    user: list[User] = []
     mirror: list[Mirror] = []
     source: list[Source] = []
     registrar: Registrar = msgspec.field(default_factory=Registrar)

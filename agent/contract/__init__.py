@@ -40,6 +40,7 @@ from agent.contract.checks import (
     check_request_key,
     check_run,
     check_tenant,
+    check_user,
 )
 from agent.contract.clock import MACHINE_OFFSET, Correction, machine_time, parse_correction
 from agent.contract.command import (
@@ -102,6 +103,8 @@ from agent.contract.names import (
     MQTT_RETAINED_BYTES,
     QOS0_INPUT,
     RESERVED_DOMAINS,
+    USER_API,
+    USER_CONSUMERS,
     VERSION,
     Subject,
     aggregate,
@@ -135,6 +138,8 @@ from agent.contract.names import (
     server_name,
     stream_metadata,
     tenant_account,
+    user_account,
+    user_consumer,
     verify_subject,
 )
 from agent.contract.reading import (
@@ -216,6 +221,8 @@ __all__ = [
     "QOS0_INPUT",
     "REQUEST_BYTES",
     "RESERVED_DOMAINS",
+    "USER_API",
+    "USER_CONSUMERS",
     "VERSION",
     "ZSTD",
     "Announce",
@@ -267,6 +274,7 @@ __all__ = [
     "check_request_key",
     "check_run",
     "check_tenant",
+    "check_user",
     "check_verb",
     "clock_subject",
     "command_consumer",
@@ -318,6 +326,8 @@ __all__ = [
     "server_name",
     "stream_metadata",
     "tenant_account",
+    "user_account",
+    "user_consumer",
     "verb_of",
     "verify_subject",
 ]

@@ -11,6 +11,7 @@ _DOMAIN = re.compile(r"[A-Za-z0-9_-]{1,32}\Z")
 _CLASS = re.compile(r"[a-z0-9]{1,16}\Z")
 _INPUT = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}\Z")
 _MACHINE = re.compile(r"[a-z0-9-]{1,64}\Z")
+_USER = re.compile(r"[a-z0-9-]{1,32}\Z")
 _EPOCH = re.compile(r"[0-9a-z]{13}\Z")
 _RUN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\Z")
 _NUMBER = re.compile(r"(0|[1-9][0-9]{0,18})\Z")
@@ -45,6 +46,11 @@ def check_input(value: object) -> str:
 def check_tenant(value: object) -> str:
     """The name of a tenant, as given; raises `ContractError`."""
     return matching(_DOMAIN, value, "tenant", "1 to 32 letters, digits, '_' or '-'")
+
+
+def check_user(value: object) -> str:
+    """The name of a user: it stands in the name of an account, and in upper case in that of a variable."""
+    return matching(_USER, value, "user", "1 to 32 lower-case letters, digits or '-'")
 
 
 def check_machine(value: object) -> str:

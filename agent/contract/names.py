@@ -35,6 +35,11 @@ MQTT_RETAINED_BYTES: Final = 16 * 2**20
 FLEET_BUCKET: Final = "petiole_fleet"
 ACCOUNT: Final = "PETIOLE"
 APP: Final = "agent"
+USER_API: Final = "JS.petiole.API"
+"""The prefix behind which a user finds the streams of Petiole's that it may read. It begins without `$`, for
+such a prefix would not cross accounts (seen on nats-server 2.15.1)."""
+USER_CONSUMERS: Final = "user-"
+"""How the names of users' consumers begin."""
 
 _TOKEN = re.compile(r"[^\s.*>\x00-\x1f]+\Z")
 _EPOCH_ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -76,6 +81,17 @@ def api_prefix(domain: str) -> str:
 def tenant_account(tenant: str) -> str:
     """The account of a tenant's leaves on the hub's server."""
     return f"TENANT_{tenant}"
+
+
+def user_account(user: str) -> str:
+    """The account of a user's own streams, on whichever server has that user."""
+    return f"USER_{user}"
+
+
+def user_consumer(user: str) -> str:
+    """The consumer of a stream of Petiole's through which a user reads it; fixed, for a permission cannot
+    match part of a token."""
+    return f"{USER_CONSUMERS}{user}"
 
 
 def hub_api(*, tenant: bool) -> str:

@@ -118,7 +118,7 @@ def _unusable(seed: Path) -> str | None:
 def _needed_here(config: Config) -> Permissions:
     if config.role == "hub":
         leaves = [(one.domain, one.classes) for one in config.leaf if one.key]
-        return rights.registrar(aggregates(config), leaves, link_rights(config))
+        return rights.registrar(aggregates(config), leaves, link_rights(config), users=bool(config.user))
     return rights.agent(
         config.domain,
         [one.name for one in config.class_],

@@ -51,10 +51,12 @@ def parse_event(data: bytes) -> LinkEvent | None:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A link of the list: the name of the leaf's server, and the bytes that came from it so far."""
+    """A link of the list: the name of the leaf's server, the bytes that came from it so far, and the account
+    that it joins."""
 
     server: str
     received: int
+    account: str = ACCOUNT
 
 
 def parse_links(data: bytes, accounts: Collection[str] = (ACCOUNT,)) -> dict[LinkId, Link]:
@@ -62,7 +64,7 @@ def parse_links(data: bytes, accounts: Collection[str] = (ACCOUNT,)) -> dict[Lin
     try:
         answer: Mapping[str, Any] = json.loads(data)["data"]
         return {
-            (answer["server_id"], one["id"]): Link(one["name"], int(one.get("in_bytes", 0)))
+            (answer["server_id"], one["id"]): Link(one["name"], int(one.get("in_bytes", 0)), one["account"])
             for one in answer.get("leafs") or []
             if one.get("account") in accounts
         }

@@ -39,8 +39,8 @@ _ABOUT: Final = "system account"
 
 class FleetWatch:
     """`keys` gives the domain of a link's public key; the links are in these `accounts`, and `cutter` ends
-    those that are let in no more. The hub has so many `servers`. With a `quota` it counts what the leaves
-    send."""
+    those that are let in no more, also those to `others`, the accounts of users. The hub has so many
+    `servers`. With a `quota` it counts what the leaves send."""
 
     def __init__(
         self,
@@ -53,6 +53,7 @@ class FleetWatch:
         accounts: Collection[str],
         servers: int = 1,
         quota: Quota | None = None,
+        others: Collection[str] = (),
     ) -> None:
         self.links = Links()
         self._nc = nc
@@ -64,6 +65,7 @@ class FleetWatch:
         self._accounts = accounts
         self._servers = servers
         self._quota = quota
+        self._others = others
         self._linked_at: dict[str, float] = {}
         self._look = asyncio.Event()
 
@@ -119,6 +121,7 @@ class FleetWatch:
         links, complete = await self._links(nc)
         if anew:
             await self._cutter.settle(links, complete=complete)
+        links = {link: one for link, one in links.items() if one.account in self._accounts}
         self.links.replace(links, domains)
         if self._quota is not None:
             self._count(self._quota, links)
@@ -139,7 +142,7 @@ class FleetWatch:
         answered = asyncio.Event()
 
         async def take(msg: Msg) -> None:
-            answers.append(parse_links(msg.data, self._accounts))
+            answers.append(parse_links(msg.data, [*self._accounts, *self._others]))
             if len(answers) == self._servers:
                 answered.set()
 

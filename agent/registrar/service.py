@@ -14,7 +14,7 @@ from nats.aio.msg import Msg
 from structlog.typing import FilteringBoundLogger
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_exponential
 
-from agent.config import Config, aggregates, members_digest
+from agent.config import Config, aggregates, members_digest, readers
 from agent.contract import (
     ACCOUNT,
     VERSION,
@@ -23,9 +23,11 @@ from agent.contract import (
     committed_subject,
     cursor_subject,
     tenant_account,
+    user_account,
     verify_subject,
 )
 from agent.jetstream import JetStream, JetStreamError
+from agent.jetstream.readers import keep_readers
 from agent.metrics import Metrics
 from agent.registrar.aggregate import Settings, commands_config
 from agent.registrar.aggregates import Aggregates
@@ -89,11 +91,12 @@ class Registrar:
         self._announcements = Announcements(
             js, self._book, self._store, self._aggregates, self._classes, self._problems
         )
+        self._readers = {name: readers(config, name) for name in aggregates(config) if config.user}
         self._configured = members_digest(config.leaf)
         self._cutter = LinkCutter(
             system_nc,
             self._store,
-            frozenset(leaf.key for leaf in config.leaf if leaf.key),
+            frozenset(key for leaf in config.leaf if leaf.key for key in (leaf.key, *leaf.users.values())),
             {key: leaf.domain for leaf in config.leaf for key in leaf.revoked},
             log,
         )
@@ -108,6 +111,7 @@ class Registrar:
             [ACCOUNT, *sorted({tenant_account(leaf.tenant) for leaf in config.leaf if leaf.tenant})],
             self._replicas,
             None if limit is None else Quota(limit),
+            [user_account(user.name) for user in config.user],
         )
         self._reception = Reception(
             self._announcements,
@@ -264,6 +268,8 @@ class Registrar:
         noted = await self._store.load_noted(self._aggregates.keepers)
         self._announcements.begin()
         seen = await self._aggregates.begin()
+        for name, wanted in self._readers.items():
+            await keep_readers(self._js, name, wanted)
         self._book.begin(leaves, noted, seen, _now())
         self._aggregates.want_all()
         self._watch.look()

@@ -12,7 +12,7 @@ from agent.contract import server_name
 from agent.files import write_private
 from agent.server.keys import SeedError, ensure_key, public_key, renew_key, seed_line
 from agent.server.quoting import quoted
-from agent.server.setup import identities, key_file, link_key_file
+from agent.server.setup import identities, key_file, link_key_file, user_link_key_file
 from agent.state import machine_id
 
 IDENTITY: Final = "identity.conf"
@@ -33,6 +33,9 @@ def key_files(config: Config) -> dict[str, Path]:
             found["jobs"] = config.nats.jobs_seed_file or key_file(config, "jobs")
     if config.role == "leaf":
         found["link"] = link_key_file(config)
+        found |= {
+            f"link-{one.name}": user_link_key_file(config, one.name) for one in config.user if one.linked
+        }
     return found
 
 
@@ -41,7 +44,8 @@ def enrolled(config: Config, *, new: bool = False) -> dict[str, str]:
     the link is made anew. Raises `SeedError` or `OSError`."""
     files = key_files(config)
     if new:
-        renew_key(files["link"])
+        for path in (path for name, path in files.items() if name.startswith("link")):
+            renew_key(path)
     return {name: ensure_key(path) for name, path in files.items()}
 
 
@@ -50,11 +54,17 @@ def write_identity(config: Config, directory: Path) -> Path:
     `SeedError` or `OSError`."""
     files = key_files(config)
     lines = [
-        f"{name.upper()}_KEY: {quoted(public_key(path))}\n" for name, path in files.items() if name != "link"
+        f"{name.upper()}_KEY: {quoted(public_key(path))}\n"
+        for name, path in files.items()
+        if not name.startswith("link")
     ]
     if config.role == "leaf":
         lines.insert(0, f"server_name: {quoted(server_name(config.domain, machine_id()))}\n")
-        lines.append(seed_line("LINK_KEY", files["link"]))
+        lines += [
+            seed_line(f"{name.upper().replace('-', '_')}_KEY", path)
+            for name, path in files.items()
+            if name.startswith("link")
+        ]
     path = directory / IDENTITY
     try:
         owner = directory.stat()

@@ -164,9 +164,11 @@ def registrar(
     aggregates: Iterable[str],
     leaves: Iterable[tuple[str, Iterable[str]]],
     links: Iterable[LinkRights] = (),
+    *,
+    users: bool = False,
 ) -> Permissions:
     """The hub's agent: owns the streams of the hub, answers leaves, asks their JetStream for state only.
-    `leaves` are pairs of domain and classes."""
+    `leaves` are pairs of domain and classes. With `users` it keeps their consumers of the aggregates."""
     asked = tuple(
         f"{api_prefix(domain)}.{question}"
         for domain, classes in leaves
@@ -180,6 +182,7 @@ def registrar(
         publish=(
             f"{_API}.INFO",
             *(subject for stream in aggregates for subject in (*_stream_api(stream), *_reader_api(stream))),
+            *(f"{_API}.CONSUMER.NAMES.{stream}" for stream in (aggregates if users else ())),
             *_stream_api(COMMANDS),
             *_consumer_api(COMMANDS),
             *_stream_api(_FLEET_STREAM),

@@ -7,9 +7,10 @@ relative to the file that names it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from agent.contract import ACCOUNT, HUB_DOMAIN
+from agent.contract import ACCOUNT, HUB_DOMAIN, user_account
 from agent.server import permissions
 from agent.server.kept import kept_from_hub
 from agent.server.mqtt import MqttListener
@@ -17,6 +18,7 @@ from agent.server.permissions import Permissions
 from agent.server.quoting import INCLUDE, Variable, block, merged
 from agent.server.values import (
     PING_SECONDS,
+    AccountUser,
     ClusterConfig,
     HubConfig,
     LeafConfig,
@@ -56,7 +58,10 @@ def _hub(config: HubConfig) -> dict[str, Any]:
     served = [(leaf.domain, leaf.classes) for leaf in config.leaves]
     accounts = _accounts(
         [
-            _user(config.registrar, permissions.registrar(config.aggregates, served, config.links)),
+            _user(
+                config.registrar,
+                permissions.registrar(config.aggregates, served, config.links, users=bool(config.users)),
+            ),
             _user(config.jobs, permissions.jobs(config.aggregates)),
             *map(_leaf_user, ours),
         ],
@@ -78,7 +83,7 @@ def _hub(config: HubConfig) -> dict[str, Any]:
             "authorization": {"timeout": 10},
         },
         **({} if config.cluster is None else {"cluster": _cluster(config.cluster)}),
-        "accounts": accounts | tenant_blocks(crossed, tenants),
+        "accounts": _with_users(accounts, config.users) | tenant_blocks(crossed, tenants),
         "system_account": _SYSTEM_ACCOUNT,
     }
 
@@ -99,41 +104,89 @@ def _leaf(config: LeafConfig) -> dict[str, Any]:
         **_common(config, config.domain),
         "leafnodes": {
             "remotes": [
-                merged(
-                    {
-                        "urls": list(config.hub_urls),
-                        "account": ACCOUNT,
-                        # The server's own second is too short for a satellite link.
-                        "dial_timeout": "10s",
-                        "first_info_timeout": "10s",
-                        "compression": _LINK_COMPRESSION,
-                        "disabled": not config.link_open,
-                        "deny_imports": list(kept_from_hub(config.domain, config.heard)),
-                        **({"nkey": LINK_KEY} if config.identity else {INCLUDE: LINK_INCLUDE}),
-                    },
-                    config.remote,
-                )
+                _remote(
+                    config,
+                    ACCOUNT,
+                    {"nkey": LINK_KEY} if config.identity else {INCLUDE: LINK_INCLUDE},
+                    kept_from_hub(config.domain, config.heard),
+                ),
+                *_user_remotes(config),
             ]
         },
-        "accounts": _accounts(
-            [
-                _user(
-                    config.agent,
-                    permissions.agent(
-                        config.domain, config.classes, config.links, config.mqtt is not None, config.heard
-                    ),
-                ),
-                _user(
-                    config.device,
-                    permissions.device(config.domain, config.classes, config.apps, config.heard),
-                ),
-                *_mqtt_users(config.mqtt),
-            ],
-            [_user(config.agent_system, permissions.system(config.domain, _QUESTIONS))],
-        ),
+        "accounts": _with_users(_leaf_accounts(config), config.users),
         "system_account": _SYSTEM_ACCOUNT,
         **({} if config.mqtt is None else {"mqtt": config.mqtt.block()}),
     }
+
+
+def _remote(
+    config: LeafConfig, account: str, seed: dict[str, Any], kept: Iterable[str] = ()
+) -> dict[str, Any]:
+    """How the leaf's server dials the hub for one account."""
+    body = {
+        "urls": list(config.hub_urls),
+        "account": account,
+        # The server's own second is too short for a satellite link.
+        "dial_timeout": "10s",
+        "first_info_timeout": "10s",
+        "compression": _LINK_COMPRESSION,
+        "disabled": not config.link_open,
+        **({"deny_imports": list(kept)} if kept else {}),
+        **seed,
+    }
+    return merged(body, config.remote)
+
+
+def _user_remotes(config: LeafConfig) -> list[dict[str, Any]]:
+    linked = [user for user in config.users if user.link_key_file is not None]
+    if not linked:
+        return []
+    from agent.server.users import link_include, link_variable  # not held in memory where there are no users
+
+    return [
+        _remote(
+            config,
+            user_account(user.name),
+            {"nkey": link_variable(user.name)} if config.identity else {INCLUDE: link_include(user.name)},
+        )
+        for user in linked
+    ]
+
+
+def _with_users(accounts: dict[str, Any], users: Sequence[AccountUser]) -> dict[str, Any]:
+    """The accounts with those of users, and with what these may ask of Petiole's."""
+    if not users:
+        return accounts
+    from agent.server.users import user_blocks, user_exports, user_link  # as above
+
+    blocks = user_blocks(users)
+    for user in users:
+        entries = blocks[user_account(user.name)]["users"]
+        if user.key:
+            entries.append({"nkey": user.key, "allowed_connection_types": ["STANDARD", "WEBSOCKET"]})
+        entries += [_user(key, user_link(), "LEAFNODE", "LEAFNODE_WS") for key in user.link_keys]
+    ours = accounts[ACCOUNT]
+    exports = [*ours.get("exports", []), *user_exports(users)]
+    return accounts | {ACCOUNT: ours | ({"exports": exports} if exports else {})} | blocks
+
+
+def _leaf_accounts(config: LeafConfig) -> dict[str, Any]:
+    return _accounts(
+        [
+            _user(
+                config.agent,
+                permissions.agent(
+                    config.domain, config.classes, config.links, config.mqtt is not None, config.heard
+                ),
+            ),
+            _user(
+                config.device,
+                permissions.device(config.domain, config.classes, config.apps, config.heard),
+            ),
+            *_mqtt_users(config.mqtt),
+        ],
+        [_user(config.agent_system, permissions.system(config.domain, _QUESTIONS))],
+    )
 
 
 def _mqtt_users(listener: MqttListener | None) -> list[dict[str, Any]]:

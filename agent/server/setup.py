@@ -15,7 +15,7 @@ from agent.server.keys import ensure_key
 from agent.server.mqtt import MqttListener, MqttUser
 from agent.server.permissions import LinkRights
 from agent.server.probe import process_of
-from agent.server.values import HubConfig, LeafConfig, LeafUser, ServerConfig
+from agent.server.values import AccountUser, HubConfig, LeafConfig, LeafUser, ServerConfig
 from agent.server.workspace import Workspace
 
 
@@ -82,6 +82,7 @@ def _hub(config: Config, machine: str) -> HubConfig:
         leaves=leaf_users(config.leaf),
         aggregates=aggregates(config),
         links=link_rights(config),
+        users=account_users(config),
         listen=config.nats.listen,
         leaf_listen=config.nats.leaf_listen,
         extra=config.nats.extra,
@@ -117,6 +118,7 @@ def _leaf(config: Config, machine: str) -> LeafConfig:
         apps=tuple(config.nats.apps),
         heard=tuple(subject for one in config.input for subject in getattr(one, "heard", ())),
         links=link_rights(config),
+        users=account_users(config),
         mqtt=_mqtt(config),
         extra=config.nats.extra,
         remote=config.nats.remote,
@@ -124,6 +126,26 @@ def _leaf(config: Config, machine: str) -> LeafConfig:
         ping_seconds=config.link.ping_seconds,
         link_open=Windows(config.link.windows).open(local_time()),
     )
+
+
+def account_users(config: Config, *, make_keys: bool = True) -> tuple[AccountUser, ...]:
+    """The users of the configuration, as its server has them; keys of their links that are missing are made.
+    Raises `SeedError` or `RenderError`."""
+    found = []
+    for user in config.user:
+        link = user_link_key_file(config, user.name) if user.linked else None
+        if link is not None and make_keys:
+            ensure_key(link)
+        on_leaf = config.role == "leaf"
+        reads = [contract.leaf_stream(config.domain, cls) for cls in user.reads] if on_leaf else user.reads
+        links = [leaf.users[user.name] for leaf in config.leaf if leaf.key and user.name in leaf.users]
+        found.append(AccountUser(user.name, user.key, int(user.max_bytes), tuple(reads), link, tuple(links)))
+    return tuple(found)
+
+
+def user_link_key_file(config: Config, user: str) -> Path:
+    """The seed with which the leaf's server links a user's account to the hub's."""
+    return key_file(config, f"link-{user}")
 
 
 def _mqtt(config: Config) -> MqttListener | None:

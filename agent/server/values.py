@@ -19,6 +19,7 @@ from agent.contract import (
     check_class,
     check_domain,
     check_tenant,
+    check_user,
 )
 from agent.server.keys import is_public_key
 from agent.server.mqtt import MqttListener
@@ -54,6 +55,23 @@ class LeafUser:
 
 
 @dataclass(frozen=True, slots=True)
+class AccountUser:
+    """A program that has an account of its own: its public key (empty: it is not let in), the streams of
+    Petiole's that it may read, and what its own may take. On a leaf whose account is linked `link_key_file`
+    is the seed that its server dials with; at the hub `link_keys` are those of such leaves."""
+
+    name: str
+    key: str
+    max_bytes: int
+    reads: tuple[str, ...] = ()
+    link_key_file: Path | None = None
+    link_keys: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_user(self.name)
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterConfig:
     """The cluster that a hub's server is one of. `include` is the file beside the configuration that holds
     its routes and their password."""
@@ -79,6 +97,7 @@ class HubConfig:
     leaves: tuple[LeafUser, ...] = ()
     aggregates: tuple[str, ...] = (aggregate(0),)
     links: tuple[LinkRights, ...] = ()
+    users: tuple[AccountUser, ...] = ()
     listen: str = "127.0.0.1:4222"
     leaf_listen: str = "127.0.0.1:7422"
     max_payload: int = MAX_PAYLOAD
@@ -90,7 +109,7 @@ class HubConfig:
 
     def __post_init__(self) -> None:
         own = {name: getattr(self, name) for name in ("registrar", "registrar_system", "jobs")}
-        _check_keys(own | {f"leaf {leaf.domain}": leaf.key for leaf in self.leaves})
+        _check_keys(own | {f"leaf {leaf.domain}": leaf.key for leaf in self.leaves} | _keys_of(self.users))
         for name in ("listen", "leaf_listen"):
             address_of(getattr(self, name))
         if self.cluster is not None:
@@ -126,6 +145,7 @@ class LeafConfig:
     apps: tuple[str, ...] = ()
     heard: tuple[str, ...] = ()
     links: tuple[LinkRights, ...] = ()
+    users: tuple[AccountUser, ...] = ()
     listen: str = "127.0.0.1:4222"
     ping_seconds: int = PING_SECONDS
     link_open: bool = True
@@ -141,7 +161,8 @@ class LeafConfig:
         _check_leaf(self.domain, self.classes)
         for app in self.apps:
             check_app(app)
-        _check_keys({name: getattr(self, name) for name in ("agent", "agent_system", "device")})
+        own = {name: getattr(self, name) for name in ("agent", "agent_system", "device")}
+        _check_keys(own | _keys_of(self.users))
         address_of(self.listen)
         if self.mqtt is not None:
             address_of(self.mqtt.listen)
@@ -181,6 +202,15 @@ def _check_extra(extra: Mapping[str, Any], of: Literal["hub", "leaf", "remote"])
 
     for key, stood, remedy in extra_problems(extra, TAKEN[of]):
         raise RenderError(f"{key} {stood}; {remedy}")
+
+
+def _keys_of(users: Sequence[AccountUser]) -> dict[str, str]:
+    """The keys of users and of their links, by whose they are."""
+    found = {f"user {user.name}": user.key for user in users if user.key}
+    links = {
+        f"link {number} of user {one.name}": key for one in users for number, key in enumerate(one.link_keys)
+    }
+    return found | links
 
 
 def _check_keys(keys: Mapping[str, str]) -> None:

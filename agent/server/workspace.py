@@ -13,6 +13,7 @@ from agent.server.keys import write_link_include
 from agent.server.named_files import named_files
 from agent.server.passwords import write_password_include
 from agent.server.render import LINK_INCLUDE, render
+from agent.server.users import link_include
 from agent.server.values import LeafConfig, ServerConfig
 
 _READ_AT_MOST = 256 * 1024
@@ -88,6 +89,11 @@ class Workspace:
             include = self.directory / LINK_INCLUDE
             write_link_include(config.link_key_file, include)
             digest.update(include.read_bytes())
+            for linked in config.users:
+                if linked.link_key_file is not None:
+                    include = self.directory / link_include(linked.name)
+                    write_link_include(linked.link_key_file, include)
+                    digest.update(include.read_bytes())
             for name, user in () if config.mqtt is None else config.mqtt.includes():
                 write_password_include(user.password_file, self.directory / name)
                 digest.update((self.directory / name).read_bytes())

@@ -94,6 +94,7 @@ def joined(table: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]
 def _member(leaf: Leaf, names: list[str]) -> dict[str, Any]:
     row: dict[str, Any] = {"domain": leaf.domain, "key": leaf.key, "classes": names}
     row |= {"takes": leaf.takes, "gives": leaf.gives, "revoked": leaf.revoked, "tenant": leaf.tenant}
+    row["users"] = leaf.users
     return {key: value for key, value in row.items() if value}
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import tomlkit
 from tomlkit import TOMLDocument
@@ -15,6 +15,8 @@ from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import AoT
 
 Row = dict[str, Any]
+_IDS: Final = {"leaf": "domain", "user": "name"}
+"""What tells the tables of a list apart."""
 
 
 class MemberError(ValueError):
@@ -64,7 +66,7 @@ def added(text: str, leaf: Enrolled) -> str:
         if leaf.tenant:
             row["tenant"] = leaf.tenant
 
-    return _edited(text, change)
+    return edited(text, "leaf", change)
 
 
 def replaced(text: str, domain: str, key: str) -> str:
@@ -73,10 +75,10 @@ def replaced(text: str, domain: str, key: str) -> str:
     def change(rows: list[Row]) -> None:
         row = _known(rows, domain)
         _unused(rows, key)
-        _revoke(row)
+        revoke_key(row)
         row["key"] = key
 
-    return _edited(text, change)
+    return edited(text, "leaf", change)
 
 
 def revoked(text: str, domain: str) -> str:
@@ -86,9 +88,9 @@ def revoked(text: str, domain: str) -> str:
         row = _known(rows, domain)
         if not row.get("key"):
             raise MemberError(f"{domain} has no key that could be revoked; it is not let in")
-        _revoke(row)
+        revoke_key(row)
 
-    return _edited(text, change)
+    return edited(text, "leaf", change)
 
 
 def forgotten(text: str, domain: str) -> str:
@@ -99,10 +101,11 @@ def forgotten(text: str, domain: str) -> str:
         if row is not None:
             rows.remove(row)
 
-    return _edited(text, change)
+    return edited(text, "leaf", change)
 
 
-def _revoke(row: Row) -> None:
+def revoke_key(row: Row) -> None:
+    """Let the key of a table in no more."""
     if old := row.pop("key", ""):
         row["revoked"] = [*row.get("revoked", []), old]
 
@@ -128,48 +131,48 @@ def _unused(rows: Sequence[Row], key: str) -> None:
             )
 
 
-def _edited(text: str, change: Callable[[list[Row]], None]) -> str:
-    """The text after a change to its leaves, made twice: to plain values, which say what must come out, and
-    to the document, which keeps what people wrote around them."""
-    wanted = _read(text)
-    before = [dict(row) for row in wanted.get("leaf", [])]
+def edited(text: str, name: str, change: Callable[[list[Row]], None]) -> str:
+    """The text after a change to the tables of the list `name`, made twice: to plain values, which say what
+    must come out, and to the document, which keeps what people wrote around them. Raises `MemberError`."""
+    wanted = _read(text, name)
+    before = [dict(row) for row in wanted.get(name, [])]
     rows = [dict(row) for row in before]
     change(rows)
-    wanted["leaf"] = rows
+    wanted[name] = rows
     try:
         document = tomlkit.parse(text)
-        _apply(document, before, rows)
+        _apply(document, name, before, rows)
         found = tomlkit.dumps(document)
         right = {**tomllib.loads(found)}
     except (TOMLKitError, tomllib.TOMLDecodeError):
         right, found = {}, ""
-    if right.get("leaf", []) != rows or {**right, "leaf": rows} != wanted:
+    if right.get(name, []) != rows or {**right, name: rows} != wanted:
         raise MemberError(
-            "the [[leaf]] tables of this file are written so that only a person can change them"
+            f"the [[{name}]] tables of this file are written so that only a person can change them"
         )
     return found
 
 
-def _read(text: str) -> dict[str, Any]:
+def _read(text: str, name: str) -> dict[str, Any]:
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise MemberError(f"this file is not TOML: {error}") from None
-    rows = table.get("leaf", [])
+    rows = table.get(name, [])
     tables = isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
     if not tables or not all(isinstance(row.get("revoked", []), list) for row in rows):
-        raise MemberError("leaf in this file is not a list of tables, each with a list of revoked keys")
+        raise MemberError(f"{name} in this file is not a list of tables, each with a list of revoked keys")
     return table
 
 
-def _apply(document: TOMLDocument, before: Sequence[Row], rows: Sequence[Row]) -> None:
-    names = [row.get("domain") for row in rows]
-    tables: Any = document.get("leaf")
+def _apply(document: TOMLDocument, name: str, before: Sequence[Row], rows: Sequence[Row]) -> None:
+    names = [row.get(_IDS[name]) for row in rows]
+    tables: Any = document.get(name)
     if tables is None:
-        document.append("leaf", tomlkit.aot())
-        tables = document["leaf"]
+        document.append(name, tomlkit.aot())
+        tables = document[name]
     for number in reversed(range(len(before))):
-        if before[number].get("domain") not in names:
+        if before[number].get(_IDS[name]) not in names:
             del tables[number]
     for number, row in enumerate(rows):
         if number >= len(tables):
@@ -181,4 +184,4 @@ def _apply(document: TOMLDocument, before: Sequence[Row], rows: Sequence[Row]) -
             if key not in table or table[key] != value:
                 table[key] = value
     if not len(tables):
-        del document["leaf"]
+        del document[name]

@@ -18,7 +18,7 @@ from agent.contract import HUB_DOMAIN, server_name
 from agent.server.identity import IDENTITY
 from agent.server.quoting import RenderError, Variable, quoted
 from agent.server.render import render
-from agent.server.setup import leaf_users, link_rights
+from agent.server.setup import account_users, leaf_users, link_rights
 from agent.server.values import ClusterConfig, HubConfig, LeafConfig
 from agent.topology.agents import hub_table, leaf_table
 from agent.topology.checks import check
@@ -105,6 +105,7 @@ def _hub(site: Topology, one: Server, config: Config) -> HubConfig:
         leaves=leaf_users(config.leaf),
         aggregates=aggregates(config),
         links=link_rights(config),
+        users=account_users(config),
         listen=one.listen,
         leaf_listen=one.leaf_listen,
         cluster=ClusterConfig(one.cluster_listen, CLUSTER) if one.cluster_listen else None,
@@ -128,6 +129,7 @@ def _leaf(site: Topology, config: Config) -> LeafConfig:
         apps=tuple(config.nats.apps),
         heard=tuple(subject for one in config.input for subject in getattr(one, "heard", ())),
         links=link_rights(config),
+        users=account_users(config, make_keys=False),
         listen=config.nats.listen,
         ping_seconds=config.link.ping_seconds,
         extra=site.leaves.extra,

@@ -57,6 +57,7 @@ class Leaf(Struct, forbid_unknown_fields=True):
     gives: list[str] = []
     revoked: list[str] = []
     tenant: str = ""
+    users: dict[str, str] = {}
     config: dict[str, Any] = {}
 
 

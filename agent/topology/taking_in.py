@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent import daemon
-from agent.config import Config, members_digest
+from agent.config import Config, members_digest, users_digest
 from agent.connection import EXPECTED, connected
 from agent.contract import COMMANDS, FLEET_BUCKET, command_consumer
 from agent.jetstream import JetStream, JetStreamError
@@ -44,6 +44,33 @@ async def take_in(config: Config) -> dict[str, Any] | None:
             f"the hub's agent (process {pid}) has not taken the change in within {SECONDS:.0f} s; see its log"
         ) from None
     return said
+
+
+async def take_in_users(config: Config) -> bool:
+    """Have the agent take its users in; False where none runs. Raises `NotTakenError` or `OSError`."""
+    pid = daemon.running(config.state_dir)
+    if pid is None:
+        return False
+    os.kill(pid, signal.SIGHUP)
+    wanted = users_digest(config.user)
+    said = ""
+    try:
+        async with asyncio.timeout(SECONDS):
+            while said != wanted:
+                await asyncio.sleep(_POLL)
+                said = _users_of(config)
+    except TimeoutError:
+        raise NotTakenError(
+            f"the agent (process {pid}) has not taken the change in within {SECONDS:.0f} s; see its log"
+        ) from None
+    return True
+
+
+def _users_of(config: Config) -> str:
+    try:
+        return str(status_of(config.admin).get("users"))
+    except AskError:
+        return ""
 
 
 def fleet_of(config: Config) -> dict[str, Any]:

@@ -92,10 +92,15 @@ async def test_a_link_under_tls_with_the_handshake_first_and_a_store_that_is_enc
             assert "battery" not in (hub.directory / written).read_text()
 
 
-async def test_a_link_over_a_websocket(tmp_path: Path) -> None:
-    port = free_port()
-    extra = {"websocket": {"listen": f"127.0.0.1:{port}", "no_tls": True}}
-    async with linked(tmp_path, extra, {}, "ws", port) as (hub, leaf):
+@pytest.mark.parametrize("scheme", ["ws", "wss"])
+async def test_a_link_over_a_websocket(tmp_path: Path, scheme: str) -> None:
+    port, (cert, key) = free_port(), certificate(tmp_path)
+    secured: dict[str, Any] = {"no_tls": True}
+    if scheme == "wss":
+        secured = {"tls": {"cert_file": str(cert), "key_file": str(key)}}
+    extra = {"websocket": {"listen": f"127.0.0.1:{port}", **secured}}
+    remote = {"tls": {"ca_file": str(cert)}} if scheme == "wss" else {}
+    async with linked(tmp_path, extra, remote, scheme, port) as (hub, leaf):
         await flows(hub, leaf)
 
 

@@ -19,6 +19,7 @@ import pytest
 from nats.aio.client import Client
 
 from agent.demo.ports import free_port
+from agent.server.binary import ask, find_binary
 from tests.e2e.configured import ConfiguredServer, closed
 from tests.servers import until
 
@@ -135,6 +136,33 @@ async def test_an_account_that_the_hub_was_told_of_is_known_at_the_leaf_if_the_s
             await until(known, "a user of the account is let in at the leaf")
         else:
             assert not await known()
+
+
+async def test_a_server_whose_configuration_has_accounts_takes_no_credentials(tmp_path: Path) -> None:
+    ours = Organisation(tmp_path)
+    with pytest.raises(nats.errors.Error, match="Authorization Violation"):
+        await _let_in(tmp_path, "", ours.credentials(ours.account, "user"))
+    told = f"operator: {ours.token}\nresolver: MEMORY\n"
+    assert "operators do not allow" in await _refused(tmp_path, told)
+
+
+async def _let_in(directory: Path, more: str, credentials: Path) -> None:
+    port = free_port()
+    accounts = 'accounts: { A: { users: [ { user: "a", password: "a" } ] } }'
+    text = f'listen: "127.0.0.1:{port}"\nserver_name: plain\n{more}{accounts}\n'
+    server = ConfiguredServer(directory / "plain", "plain", port, text)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(server.kill)
+        await server.start()
+        await connected(stack, server, credentials)
+
+
+async def _refused(directory: Path, more: str) -> str:
+    file = directory / "both.conf"
+    file.write_text(f'{more}accounts: {{ A: {{ users: [ {{ user: "a", password: "a" }} ] }} }}\n')
+    code, said = await ask(find_binary(), "--port", "-1", "-c", str(file))
+    assert code != 0
+    return said
 
 
 async def connected(stack: AsyncExitStack, server: ConfiguredServer, credentials: Path) -> Client:

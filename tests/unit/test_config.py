@@ -18,6 +18,7 @@ EXAMPLE = Path(__file__).parents[2] / "config.example.toml"
 LEAF = 'domain = "edge-1"\n[nats]\nhub_urls = ["nats-leaf://hub.example:7422"]\n'
 HUB = 'domain = "hub"\nrole = "hub"\n'
 KEY = "UAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAABET7"
+USER = f'[[user]]\nname = "a"\nkey = "{KEY}"\n'
 
 
 @pytest.fixture
@@ -194,6 +195,14 @@ def test_all_problems_are_told_at_once_each_with_its_key(file: Path) -> None:
         (HUB.replace('"hub"\nr', '"x"\nr'), 'domain: "x" cannot be the hub\'s; write domain = "hub"'),
         (HUB + '[nats]\nhub_urls = ["nats-leaf://h:1"]', "nats.hub_urls: the hub dials nobody; remove it"),
         (HUB + '[[input]]\ntype = "http"', "input: the hub takes in no readings; move it to a leaf"),
+        (LEAF + '[[user]]\nname = "a_b"', "user[1].name: user 'a_b' is not 1 to 32 lower-case letters"),
+        (LEAF + '[[user]]\nname = "a"', "user[1].key: is missing; make a key with: petiole user add a"),
+        (LEAF + USER * 2, 'user[2].name: "a" is there twice'),
+        (LEAF + USER + 'reads = ["x"]', 'reads: there is no class "x"; take one of'),
+        (HUB + USER + 'reads = ["x"]', 'there is no aggregate "x"; take one of: TEL'),
+        (HUB + USER + 'linked = true', "user[1].linked: the hub dials no other"),
+        (LEAF + USER + 'max_bytes = "9GiB"', "nats.max_file_store: 8589934592 bytes"),
+        (HUB + f'[[leaf]]\ndomain = "x"\nkey = "{KEY}"\nusers.a = "SU"', 'users.a: there is no user "a"'),
         (HUB + '[nats]\nlisten = "127.0.0.1:7422"', "nats.leaf_listen: port 7422 is also that of nats"),
         (HUB + '[[leaf]]\ndomain = "x"', "leaf[1].key: is missing"),
         (HUB + '[[leaf]]\ndomain = "x"\nkey = "SU"', 'leaf[1].key: "SU" is not a public user key'),

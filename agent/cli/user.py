@@ -1,0 +1,126 @@
+"""`petiole user list | add | replace | revoke | forget`: programs that have an account of their own on the
+server beside this agent, in which they make streams and buckets.
+
+Exit codes: 0 done; 2 wrong usage, or what is asked for cannot be done; 5 it stands in the file, and the agent
+has not taken it in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agent.cli.configuration import ConfigFile, configuration, end
+from agent.config import Config, ConfigError, parse
+from agent.contract import Exit
+from agent.inputs import OPTIONS
+
+app = typer.Typer(help="Programs with an account of their own on the server here.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="The name of the program.", show_default=False)]
+
+
+@app.command("list")
+def listed(config: ConfigFile) -> None:
+    """List the users: name, account, what each may read."""
+    from agent.contract import user_account
+
+    for user in configuration(config).user:
+        state = "let in" if user.key else "revoked"
+        reads = ", ".join(user.reads) or "nothing"
+        linked = ", linked" if user.linked else ""
+        typer.echo(f"{user.name}  {user_account(user.name)}  {state}, reads {reads}{linked}")
+
+
+@app.command()
+def add(
+    config: ConfigFile,
+    name: Name,
+    key: Annotated[
+        str, typer.Argument(help="Its public key; without one a key is made here.", show_default=False)
+    ] = "",
+    reads: Annotated[
+        list[str] | None,
+        typer.Option(help="A class of this leaf, or an aggregate of this hub, that it may read."),
+    ] = None,
+    linked: Annotated[
+        bool, typer.Option("--linked", help="Link its account to that of the same name at the hub.")
+    ] = False,
+) -> None:
+    """Let a program in."""
+    from agent.server.keys import SeedError, ensure_key
+    from agent.server.setup import key_file
+    from agent.topology.users import NewUser, user_added
+
+    seed = None
+    if not key:
+        seed = key_file(configuration(config), f"user-{name}")
+        try:
+            key = ensure_key(seed)
+        except (SeedError, OSError) as error:
+            end([str(error)])
+    user = NewUser(name, key, tuple(reads or ()), linked)
+    settings = _change(config, lambda text: user_added(text, user), f"{name} is let in")
+    if seed is not None:
+        typer.echo(f"its seed, for that program alone: {seed}")
+    if linked:
+        typer.echo("then, for the hub: petiole enrol | petiole fleet add -, and there: petiole user add")
+    if settings.nats.server == "external":
+        typer.echo("the server is not run by the agent: give it the same users (`petiole render`)")
+
+
+@app.command()
+def replace(
+    config: ConfigFile,
+    name: Name,
+    key: Annotated[str, typer.Argument(help="Its new public key.", show_default=False)],
+) -> None:
+    """Let a program in with another key, and no more with the one it had."""
+    from agent.topology.users import user_replaced
+
+    _change(config, lambda text: user_replaced(text, name, key), f"{name} is let in with its new key only")
+
+
+@app.command()
+def revoke(config: ConfigFile, name: Name) -> None:
+    """Shut a program out and end its connections. Its streams stay."""
+    from agent.topology.users import user_revoked
+
+    _change(config, lambda text: user_revoked(text, name), f"{name} is let in no more; its streams stay")
+
+
+@app.command()
+def forget(config: ConfigFile, name: Name) -> None:
+    """Shut a program out and remove its account. Its streams stay on disk until its name is let in again."""
+    from agent.topology.users import user_forgotten
+
+    _change(config, lambda text: user_forgotten(text, name), f"{name} is let in no more")
+
+
+def _change(path: Path, edit: Callable[[str], str], done: str) -> Config:
+    """Change the users of a file and have the running agent take that in."""
+    from agent.cli.fleet_keys import store
+    from agent.topology.members import MemberError
+    from agent.topology.taking_in import NotTakenError, take_in_users
+
+    try:
+        text = edit(path.read_text())
+        settings = parse(tomllib.loads(text), OPTIONS)
+    except OSError as error:
+        end([f"{path}: cannot be read ({error.strerror}); name a file with -c"])
+    except MemberError as error:
+        end([f"{path}: {error}"])
+    except ConfigError as error:
+        end(error.problems)
+    store(path, text)
+    try:
+        taken = asyncio.run(take_in_users(settings))
+    except (NotTakenError, OSError) as error:
+        end([str(error)], Exit.UNREACHABLE)
+    typer.echo(done if taken else "it stands in the file; no agent runs here, and the next one takes it in")
+    return settings
