@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
+from tests.faults.oracle import ruled
 from tests.faults.oracle.evidence import Account, Evidence, Run
 from tests.faults.oracle.journal import Journal, Level
 from tests.faults.oracle.verdict import Promise, Verdict
@@ -70,10 +71,10 @@ def _judge_ledgers(journal: Journal, found: Evidence, verdict: Verdict) -> None:
     promised: dict[tuple[str, str], int] = defaultdict(int)
     for series, sent in journal.series.items():
         if sent.level is not Level.ACCEPTED:
-            promised[series.domain, series.cls] += sent.acknowledged
+            promised[series.domain, series.cls] += ruled.must_be_stored(series, sent)
     for (domain, cls), acknowledged in promised.items():
         accounts = [one for one in found.audit.accounts if (one.domain, one.cls) == (domain, cls)]
-        stored = sum(one.stored for one in accounts) + found.audit.gone(domain, cls)
+        stored = sum(one.stored for one in accounts) + found.audit.gone(domain, cls) + verdict.unseen
         if stored < acknowledged:
             _lies(
                 verdict,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -17,6 +18,17 @@ class Level(StrEnum):
     HUB = "hub"
 
 
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What is made of the readings of a series on their way, on purpose: a `suffix` of their metrics, `tags`
+    that are added, a metric of which all are `dropped`, a `deadband` within which they are left out."""
+
+    suffix: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    dropped: str = ""
+    deadband: float | None = None
+
+
 @dataclass(slots=True)
 class Sent:
     """A series: its device sends one request after the other, each until it is answered, so what was
@@ -27,6 +39,11 @@ class Sent:
     acknowledged: int = 0
     sequences: dict[int, int] = field(default_factory=dict)
     """Of readings that are messages themselves: where in the leaf's stream they were acknowledged."""
+    made: Made = field(default_factory=Made)
+    repeated: set[int] = field(default_factory=set)
+    """Readings that were sent again because no answer came, by a sender whom nothing tells apart from another
+    after a store was lost, or never where it is `at_least_once`."""
+    at_least_once: bool = False
     _firsts: list[int] = field(default_factory=list)
     _times: list[int] = field(default_factory=list)
 
@@ -48,6 +65,15 @@ class Sent:
         at = bisect_right(self._firsts, n) - 1
         return self._times[at] + n - self._firsts[at]
 
+    def at(self, ts_us: int) -> int:
+        """The number of the reading with this time, 0 where none has it."""
+        at = bisect_right(self._times, ts_us) - 1
+        if at < 0:
+            return 0
+        n = self._firsts[at] + ts_us - self._times[at]
+        beyond = self._firsts[at + 1] if at + 1 < len(self._firsts) else self.sent + 1
+        return n if n < beyond else 0
+
 
 @dataclass(slots=True)
 class Journal:
@@ -55,9 +81,9 @@ class Journal:
 
     series: dict[Series, Sent] = field(default_factory=dict)
 
-    def of(self, one: Series, level: Level = Level.STORED) -> Sent:
+    def of(self, one: Series, level: Level = Level.STORED, made: Made | None = None) -> Sent:
         """The series, a new one at this level where there is none yet."""
-        return self.series.setdefault(one, Sent(level))
+        return self.series.setdefault(one, Sent(level, made=made or Made()))
 
     @property
     def sent(self) -> int:

@@ -6,11 +6,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
-from tests.faults.oracle import honesty
+from tests.faults.oracle import honesty, ruled
 from tests.faults.oracle.evidence import Evidence, Named, Row
 from tests.faults.oracle.journal import Journal, Level, Sent
-from tests.faults.oracle.numbered import LIFE, NUMBER, Series, contents, ranges_text, short
+from tests.faults.oracle.numbered import LIFE, NUMBER, VALVE, Series, contents, ranges_text, short, tags
 from tests.faults.oracle.verdict import Promise, Verdict
 
 _LOOK_US = 2_000_000
@@ -27,6 +28,13 @@ class Terms:
     seconds: float = 60.0
 
 
+class _Held(NamedTuple):
+    """A row, and the number of the reading that it is."""
+
+    n: int
+    row: Row
+
+
 def judge(journal: Journal, found: Evidence, terms: Terms) -> Verdict:
     """The verdict, with a violation for each series and promise that was broken."""
     verdict = Verdict(journal.sent, journal.acknowledged)
@@ -34,7 +42,7 @@ def judge(journal: Journal, found: Evidence, terms: Terms) -> Verdict:
     for series, sent in journal.series.items():
         rows = held.get(series, [])
         _judge_contents(series, sent, rows, verdict)
-        _judge_repeats(series, rows, verdict)
+        _judge_repeats(series, sent, rows, terms, verdict)
         _judge_order(series, rows, verdict)
     absent = _absent(journal, held, found.quarantine)
     _judge_conservation(journal, absent, found, terms, verdict)
@@ -43,15 +51,15 @@ def judge(journal: Journal, found: Evidence, terms: Terms) -> Verdict:
     return verdict
 
 
-def _sorted_out(journal: Journal, rows: Sequence[Row], verdict: Verdict) -> Mapping[Series, list[Row]]:
+def _sorted_out(journal: Journal, rows: Sequence[Row], verdict: Verdict) -> Mapping[Series, list[_Held]]:
     """The rows of each series, in the order of the table's key. What was never sent is an invention."""
-    held: dict[Series, list[Row]] = defaultdict(list)
+    held: dict[Series, list[_Held]] = defaultdict(list)
     invented: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
-        series, n = _told(row)
+        series, n = _told(journal, row)
         sent = journal.series.get(series) if series is not None else None
         if series is not None and sent is not None and 1 <= n <= sent.sent:
-            held[series].append(row)
+            held[series].append(_Held(n, row))
         elif row.device != row.domain:  # an agent's own readings are of a device that is called like it
             invented[f"{row.device} of {row.domain}"].append(row)
     for whose, some in invented.items():
@@ -61,20 +69,19 @@ def _sorted_out(journal: Journal, rows: Sequence[Row], verdict: Verdict) -> Mapp
     return held
 
 
-def _told(row: Row) -> tuple[Series | None, int]:
+def _told(journal: Journal, row: Row) -> tuple[Series | None, int]:
     """Which reading a row says that it is."""
+    if row.domain and row.cls and row.device and row.device.startswith(VALVE):
+        valve = Series(row.domain, row.cls, row.device, 1)
+        return valve, journal.series[valve].at(row.ts_us or 0) if valve in journal.series else 0
     life, n = row.tags.get(LIFE, ""), row.tags.get(NUMBER, "")
     if not (row.domain and row.cls and row.device and life.isdecimal() and n.isdecimal()):
         return None, 0
     return Series(row.domain, row.cls, row.device, int(life)), int(n)
 
 
-def _number(row: Row) -> int:
-    return int(row.tags[NUMBER])
-
-
-def _judge_contents(series: Series, sent: Sent, rows: Iterable[Row], verdict: Verdict) -> None:
-    wrong = {_number(row): row for row in rows if not _as_sent(series, sent, row)}
+def _judge_contents(series: Series, sent: Sent, rows: Iterable[_Held], verdict: Verdict) -> None:
+    wrong = {n: row for n, row in rows if not _as_sent(series, sent, n, row)}
     if wrong:
         numbers = ranges_text(list(wrong))
         verdict.broken(
@@ -84,9 +91,10 @@ def _judge_contents(series: Series, sent: Sent, rows: Iterable[Row], verdict: Ve
         )
 
 
-def _as_sent(series: Series, sent: Sent, row: Row) -> bool:
-    n = _number(row)
+def _as_sent(series: Series, sent: Sent, n: int, row: Row) -> bool:
     metric, value = contents(series, n)
+    if ruled.dropped(series, sent, n):
+        return False
     if isinstance(value, bool):
         held: tuple[float | None, str | None] = (float(value), "true" if value else "false")
     elif isinstance(value, str):
@@ -94,14 +102,18 @@ def _as_sent(series: Series, sent: Sent, row: Row) -> bool:
     else:
         held = (value, None)
     return (
-        (row.metric, row.value, row.text) == (metric, *held)
-        and dict(row.tags) == {LIFE: str(series.life), NUMBER: str(n)}
+        (row.metric, row.value, row.text) == (metric + sent.made.suffix, *held)
+        and dict(row.tags) == {**tags(series, n), **sent.made.tags}
         and (row.ts_us, row.ts_source) == (sent.ts_us(n), "device")
     )
 
 
-def _judge_repeats(series: Series, rows: Iterable[Row], verdict: Verdict) -> None:
-    repeated = {n: times for n, times in Counter(map(_number, rows)).items() if times > 1}
+def _judge_repeats(series: Series, sent: Sent, rows: Iterable[_Held], terms: Terms, verdict: Verdict) -> None:
+    """What a device sent again to another store than before, or by a protocol that tells no repeats apart,
+    may be there more than once."""
+    excused = sent.repeated if terms.gone or sent.at_least_once else set()
+    counted = Counter(one.n for one in rows)
+    repeated = {n: times for n, times in counted.items() if times > 1 and n not in excused}
     if repeated:
         verdict.doubled += sum(repeated.values()) - len(repeated)
         verdict.broken(
@@ -109,34 +121,37 @@ def _judge_repeats(series: Series, rows: Iterable[Row], verdict: Verdict) -> Non
         )
 
 
-def _judge_order(series: Series, rows: Iterable[Row], verdict: Verdict) -> None:
+def _judge_order(series: Series, rows: Iterable[_Held], verdict: Verdict) -> None:
     """What came in batches stands by run, batch and place; what came directly as it arrived at the hub, for
-    a store that was put back uses its sequences again."""
+    a store that was restored uses its sequences again, unless it stands in the leaf's stream before what
+    arrived before it: a hub that has lost its store is sent again what came first."""
     lines: dict[bool, list[tuple[tuple[str, int, int], int]]] = {True: [], False: []}
-    for row in rows:
+    for n, row in rows:
         key = (
             ("", row.arrived_us, row.source_seq or 0)
             if row.run is None
             else (row.run, row.n or 0, row.place or 0)
         )
-        lines[row.run is None].append((key, _number(row)))
-    for line in lines.values():
-        numbers = [n for _, n in sorted(line)]
-        late = [n for before, n in pairwise(numbers) if n < before]
+        lines[row.run is None].append((key, n))
+    for direct, line in lines.items():
+        late = [
+            n
+            for (before, last), (key, n) in pairwise(sorted(line))
+            if n < last and not (direct and key[2] < before[2])
+        ]
         if late:
             verdict.broken(Promise.ORDER, f"readings {ranges_text(late)} of {series} stand after later ones")
 
 
 def _absent(
-    journal: Journal, held: Mapping[Series, list[Row]], quarantine: Sequence[Named]
+    journal: Journal, held: Mapping[Series, list[_Held]], quarantine: Sequence[Named]
 ) -> Mapping[Series, list[int]]:
     """Of each series the numbers that were acknowledged and are neither in `readings` nor in
     `quarantine`."""
     named = {(one.domain, one.cls, *one.reading) for one in quarantine if one.reading is not None}
     absent = {}
     for series, sent in journal.series.items():
-        there = set(map(_number, held.get(series, ())))
-        missing = [n for n in range(1, sent.acknowledged + 1) if n not in there]
+        missing = ruled.missing(series, sent, {one.n for one in held.get(series, ())})
         absent[series] = [n for n in missing if (*series, n) not in named]
     return absent
 
@@ -150,6 +165,8 @@ def _judge_conservation(
             continue
         if places := journal.series[series].sequences:
             _judge_messages(journal, series, {n: places[n] for n in numbers}, found, terms, verdict)
+        elif journal.series[series].at_least_once:
+            _judge_unplaced(series, numbers, found, terms, verdict)
         else:
             levels[series.domain, series.cls][series] = numbers
     for (domain, cls), missing in levels.items():
@@ -183,6 +200,24 @@ def _judge_messages(
             Promise.CONSERVATION,
             f"{len(places)} readings of {series}, acknowledged as stored, are in no table: "
             f"{ranges_text(list(places))}; the audit names no sequence of {ranges_text(unnamed) or 'none'}",
+        )
+
+
+def _judge_unplaced(
+    series: Series, numbers: list[int], found: Evidence, terms: Terms, verdict: Verdict
+) -> None:
+    """Readings that are messages themselves, and whose protocol does not tell where they were stored."""
+    gaps = found.audit.gaps.get((series.domain, series.cls), ())
+    named = min(len(numbers), sum(one.last - one.first + 1 for one in gaps))
+    behind = len(numbers) - named if any(one.with_store for one in gaps) else 0
+    verdict.named += named
+    verdict.unseen += behind
+    verdict.lost += len(numbers) - named - behind
+    if not terms.gone or len(numbers) > named + behind:
+        verdict.broken(
+            Promise.CONSERVATION,
+            f"{len(numbers)} readings of {series}, acknowledged as stored, are in no table: "
+            f"{ranges_text(numbers)}; the audit names {named} messages of this stream",
         )
 
 
