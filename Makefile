@@ -15,6 +15,7 @@ help:
 	@echo "make models  the state machines, with EXAMPLES=1000 examples each"
 	@echo "make fuzz    every parser of outside bytes, SECONDS=60 of it in all; build/fuzz/found/"
 	@echo "make faults  every fault, or those of CASE=… (words of its name), SEED=…; build/faults/report.json"
+	@echo "make faults CASE=mixed ROUNDS=n SEED=s  n rounds of two faults that meet, drawn from seed s on"
 	@echo "make faults-page  docs/faults.md, from that report"
 	@echo "make soak    HOURS=n of load and faults; what the processes hold, build/soak/report.json and soak.svg"
 	@echo "make bench   every benchmark, or those of NAME=…; results under build/bench/"
@@ -56,7 +57,7 @@ fuzz: .venv/ready
 	@$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60)
 
 faults: .venv/ready
-	@SEED=$(SEED) $(BIN)/python -m pytest --timeout 1800 tests/faults $(if $(CASE),-k "$(CHOSEN)")
+	@SEED=$(SEED) ROUNDS=$(ROUNDS) $(BIN)/python -m pytest --timeout 1800 tests/faults $(if $(CASE),-k "$(CHOSEN)")
 
 faults-page: .venv/ready
 	@$(BIN)/python -m tests.faults.page

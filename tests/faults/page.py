@@ -1,4 +1,5 @@
-"""python -m tests.faults.page: docs/faults.md, from build/faults/report.json."""
+"""python -m tests.faults.page: docs/faults.md, from build/faults/report.json. Of the cases and of the rounds
+(`mixed`) the page keeps what it has where the report has none."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.faults.mixed.page import part_of, rounds_part, with_part
 from tests.faults.picture import picture
 from tests.faults.report import PATH
 
@@ -108,5 +110,11 @@ def _seconds(value: float | None) -> str:
 
 if __name__ == "__main__":
     found = json.loads(PATH.read_text())["cases"]
-    PAGE.write_text(page(found))
-    PICTURE.write_text(picture(by_theme(found)))
+    rounds = [row for row in found if row.get("scenario")]
+    cases = [row for row in found if not row.get("scenario")]
+    told = PAGE.read_text()
+    part = rounds_part(rounds) if rounds else part_of(told)
+    if cases:
+        told = page(cases)
+        PICTURE.write_text(picture(by_theme(cases)))
+    PAGE.write_text(with_part(told, part) if part else told)

@@ -36,6 +36,8 @@ class Case:
     not_proven: list[str] = field(default_factory=list)
     theme: str = ""
     """What the cases beside it have in common, in a sentence."""
+    scenario: str = ""
+    """What was drawn, where chance drew the faults."""
     seed: int | None = None
     """What decided the order of faults, where chance did."""
     commit: str = ""

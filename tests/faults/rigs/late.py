@@ -12,12 +12,15 @@ _UNDER_WAY = 4096
 
 
 class LateProxy(Proxy):
-    """A `Proxy` with a `delay` in seconds, each way; `held` counts the bytes that were held back."""
+    """A `Proxy` with a `delay` in seconds, each way; `held` counts the bytes that were held back, `carried`
+    the connections that were let through, each way one."""
 
     delay = 0.0
     held = 0
+    carried = 0
 
     async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.carried += 1
         loop = asyncio.get_running_loop()
         way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_UNDER_WAY)
 

@@ -48,6 +48,11 @@ class Cord:
         """Bytes that were held back."""
         return self._proxy.held
 
+    @property
+    def carried(self) -> int:
+        """Connections that were let through, each way one."""
+        return self._proxy.carried
+
     def close(self) -> None:
         """End it."""
         asyncio.run_coroutine_threadsafe(self._proxy.stop(), self._loop).result()

@@ -19,7 +19,7 @@ from nats.errors import Error as NatsError
 
 from agent.contract import DEFAULT_CLASS, direct_subject, inbox_prefix
 from agent.demo.plan import Member
-from tests.faults.oracle.journal import Journal, Level, Sent
+from tests.faults.oracle.journal import Journal, Level, Made, Sent
 from tests.faults.oracle.numbered import Series, reading
 
 ANSWER_SECONDS = 15.0
@@ -66,6 +66,11 @@ class Device(threading.Thread):
         """Send nothing new."""
         self._ending.set()
 
+    @property
+    def ends(self) -> bool:
+        """Whether it sends nothing new."""
+        return self._ending.is_set()
+
     def give_up(self) -> None:
         """Do not even send again what is under way."""
         self._giving_up.set()
@@ -91,6 +96,8 @@ class Device(threading.Thread):
 class HttpDevice(Device):
     """Posts to the `http` input."""
 
+    path, content_type = "/v1/readings", "application/x-ndjson"
+
     def __init__(self, member: Member, series: Series, sent: Sent, notes: Notes, size: int, pace: float):
         super().__init__(series, sent, notes, size, pace)
         self._port = member.http_port
@@ -103,11 +110,11 @@ class HttpDevice(Device):
     def post(self, key: str, body: bytes) -> tuple[int, str, float] | None:
         """Send a request once: its status, what it says, and after how many seconds to send again; None
         without an answer."""
-        headers = {"Content-Type": "application/x-ndjson", "Idempotency-Key": key}
+        headers = {"Content-Type": self.content_type, "Idempotency-Key": key}
         try:
             if self._connection is None:
                 self._connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=ANSWER_SECONDS)
-            self._connection.request("POST", "/v1/readings", body, headers)
+            self._connection.request("POST", self.path, body, headers)
             answer = self._connection.getresponse()
             code, text, after = answer.status, answer.read().decode(), answer.headers.get("Retry-After")
         except (OSError, http.client.HTTPException):
@@ -165,12 +172,15 @@ class NatsDevice(Device):
         """What `_attempt` returns for this answer."""
         raise NotImplementedError
 
+    def headers(self, numbers: range) -> dict[str, str]:
+        """What goes with a message, its key among them."""
+        return {"Nats-Msg-Id": f"{self.series.device}-{self.series.life}-{numbers.start}"}
+
     def _attempt(self, numbers: range) -> float | None:
         return self._loop.run_until_complete(self._ask(numbers))
 
     async def _ask(self, numbers: range) -> float | None:
         subject, payload = self.message(numbers)
-        headers = {"Nats-Msg-Id": f"{self.series.device}-{self.series.life}-{numbers.start}"}
         try:
             if self._client is None:
                 self._client = await nats.connect(
@@ -181,9 +191,11 @@ class NatsDevice(Device):
                     connect_timeout=2,
                     error_cb=_quiet,
                 )
+            headers = self.headers(numbers)
             answer = await self._client.request(subject, payload, timeout=self.patience, headers=headers)
         except (NatsError, OSError, TimeoutError):
             self.notes.unanswered.append(time.time())
+            self.sent.repeated.add(numbers.start)
             await self._hang_up()
             return RETRY_SECONDS
         return self.answered(numbers, json.loads(answer.data))
@@ -231,10 +243,18 @@ class Load:
         """Start a device that publishes to the server."""
         self.start(DirectDevice(member, *self.series(member, name), self.notes, 1, pace))
 
-    def series(self, member: Member, name: str, level: Level = Level.STORED) -> tuple[Series, Sent]:
-        """What a new device of a leaf numbers its readings in."""
-        one = Series(member.domain, DEFAULT_CLASS, name, 1)
-        return one, self.journal.of(one, level)
+    def series(
+        self,
+        member: Member,
+        name: str,
+        level: Level = Level.STORED,
+        cls: str = DEFAULT_CLASS,
+        made: Made | None = None,
+    ) -> tuple[Series, Sent]:
+        """What a new device of a leaf numbers its readings in; `cls` is where they end, `made` what becomes
+        of them on the way."""
+        one = Series(member.domain, cls, name, 1)
+        return one, self.journal.of(one, level, made)
 
     def start(self, device: Device) -> None:
         """Let a device send until the end of the load."""
@@ -242,8 +262,9 @@ class Load:
         device.start()
 
     def flows(self, requests: int = 3, seconds: float = 60.0) -> None:
-        """Return when every device has had so many more requests acknowledged."""
-        wanted = {one: one.sent.acknowledged + requests * one.size for one in self.devices}
+        """Return when every device that goes on has had so many more requests acknowledged."""
+        going = [one for one in self.devices if not one.ends]
+        wanted = {one: one.sent.acknowledged + requests * one.size for one in going}
         deadline = time.monotonic() + seconds
         for device, count in wanted.items():
             while device.sent.acknowledged < count:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 from nats.errors import Error as NatsError
@@ -39,9 +40,17 @@ class World:
     """A hub and leaves whose devices send. Hurt what you like, mend it, and ask for the `verdict`."""
 
     def __init__(
-        self, case: Case, hub: Machine, leaves: Sequence[Machine], link: Link, load: Load, scrapes: Scrapes
+        self,
+        case: Case,
+        hub: Machine,
+        leaves: Sequence[Machine],
+        link: Link,
+        load: Load,
+        scrapes: Scrapes,
+        classes: Sequence[str] = (DEFAULT_CLASS,),
     ) -> None:
         self.case, self.hub, self.leaves, self.link, self.load = case, hub, leaves, link, load
+        self.classes = classes
         self.tables = Tables(hub.member, hub.member.directory.parent / "lake")
         self._scrapes = scrapes
 
@@ -71,27 +80,31 @@ class World:
         since = self.strikes.last
         for leaf in self.leaves:
             leaf.wait_ready()
-        now = {leaf: self.last(leaf, seconds) for leaf in self.leaves}
+        now = self._held_now(seconds)
 
         def recovered() -> bool:
-            cursors = self._cursors()
-            return all(
-                link_flows(leaf) and cursors.get(stream_of(leaf), 0) >= last for leaf, last in now.items()
-            )
+            return all(map(link_flows, self.leaves)) and self._at_hub(now)
 
         wait_for(recovered, "every link flows and the hub holds what came meanwhile", seconds)
         self.case.recover_seconds = round(time.monotonic() - since, 2)
         self.case.detect_seconds = self._detected()
 
-    def last(self, machine: Machine, seconds: float = 90.0) -> int:
+    def last(self, machine: Machine, seconds: float = 90.0, cls: str = DEFAULT_CLASS) -> int:
         """The last sequence of a machine's stream, asked until it is answered."""
         deadline = time.monotonic() + seconds
         while True:
             try:
-                return asyncio.run(_observer(machine).last(stream_of(machine)))
+                return asyncio.run(_observer(machine).last(stream_of(machine, cls)))
             except DemoError:
                 assert time.monotonic() < deadline, f"the server of {machine.member.domain} does not answer"
                 time.sleep(_POLL_SECONDS)
+
+    def newest(self, machine: Machine, subject: str, cls: str = DEFAULT_CLASS) -> bytes | None:
+        """The newest message of a subject in a machine's stream; None while its server does not answer."""
+        try:
+            return asyncio.run(_observer(machine).newest(stream_of(machine, cls), subject))
+        except (NatsError, JetStreamError, OSError, TimeoutError):
+            return None
 
     def at_hub(self) -> int:
         """The last sequence of the hub's stream, 0 while its server does not answer."""
@@ -110,8 +123,8 @@ class World:
         unseen = self.strikes.unseen()
         for leaf in self.leaves:
             assert leaf.end_well() == 0, f"the agent of {leaf.member.domain} does not end well"
-        for leaf in self.leaves:
-            wait_for(partial(self._closed, leaf), f"the last record of {leaf.member.domain} arrives")
+        for leaf, cls in product(self.leaves, self.classes):
+            wait_for(partial(self._closed, leaf, cls), f"the last record of {leaf.member.domain} arrives")
         self.tables.ingest()
         self.tables.refine()
         said = self.tables.audit()
@@ -146,12 +159,8 @@ class World:
     def _drained(self, seconds: float) -> float | None:
         began = time.monotonic()
         try:
-            last = {leaf: self.last(leaf, seconds) for leaf in self.leaves}
-            wait_for(
-                lambda: all(self._cursors().get(stream_of(one), 0) >= seq for one, seq in last.items()),
-                "the hub holds all",
-                seconds,
-            )
+            last = self._held_now(seconds)
+            wait_for(lambda: self._at_hub(last), "the hub holds all", seconds)
         except AssertionError:
             return None
         return time.monotonic() - began
@@ -167,18 +176,21 @@ class World:
         ]
         return round(min(told), 2) if told else None
 
-    def _cursors(self) -> dict[str, int]:
-        return asyncio.run(_observer(self.hub).cursors()) or {}
+    def _held_now(self, seconds: float) -> dict[str, int]:
+        """The last sequence of each stream of each leaf."""
+        streams = product(self.leaves, self.classes)
+        return {stream_of(leaf, cls): self.last(leaf, seconds, cls) for leaf, cls in streams}
 
-    def _closed(self, leaf: Machine) -> bool:
+    def _at_hub(self, wanted: Mapping[str, int]) -> bool:
+        """Whether the hub holds these streams up to there."""
+        cursors = asyncio.run(_observer(self.hub).cursors()) or {}
+        return all(cursors.get(stream, 0) >= last for stream, last in wanted.items())
+
+    def _closed(self, leaf: Machine, cls: str) -> bool:
         """Whether the hub has the last record of the leaf's last run, before which all else of its stream
         stands."""
-        subject = ledger_subject(leaf.member.domain, DEFAULT_CLASS)
-        try:
-            here = asyncio.run(_observer(leaf).newest(stream_of(leaf), subject))
-            there = asyncio.run(_observer(self.hub).newest(aggregate(0), subject))
-        except (NatsError, JetStreamError, OSError, TimeoutError):
-            return False
+        subject = ledger_subject(leaf.member.domain, cls)
+        here, there = self.newest(leaf, subject, cls), self.newest(self.hub, subject)
         return here is not None and here == there
 
 
@@ -240,10 +252,10 @@ def _observer(machine: Machine) -> Observer:
     return Observer(one.nats_url, one.state / "keys" / f"{key}.nk", identity)
 
 
-def stream_of(machine: Machine) -> str:
+def stream_of(machine: Machine, cls: str = DEFAULT_CLASS) -> str:
     """The stream of a leaf, or that of the hub."""
     domain = machine.member.domain
-    return aggregate(0) if domain == HUB_DOMAIN else leaf_stream(domain, DEFAULT_CLASS)
+    return aggregate(0) if domain == HUB_DOMAIN else leaf_stream(domain, cls)
 
 
 def link_flows(leaf: Machine) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from tests.faults.mixed.covering import scenario
+from tests.faults.mixed.page import part_of, rounds_part, with_part
 from tests.faults.page import by_theme, page
 from tests.faults.picture import picture
 from tests.faults.report import Case
@@ -53,3 +55,19 @@ def test_the_picture_has_a_mark_for_each_case_with_a_time_and_counts_the_others(
     assert "3 cases: 3 readings lost, 0 doubled; 1 did not pass" in drawn
     assert drawn.count('<circle class="ours"') == drawn.count('<circle class="under"') == 1
     assert [drawn.count(f">{told}<") for told in ("Links", "Stores", "2", "1")] == [1, 1, 1, 1]
+
+
+def test_rounds_are_a_part_of_the_page_that_takes_the_place_of_the_one_before() -> None:
+    rounds = [
+        Case("round 2", scenario=str(scenario(2)), seed=2, passed=True, sent=10, acknowledged=9, lost=0),
+        Case("round 1", scenario=str(scenario(1)), seed=1, lost=3, seen=["once: readings 1 of a are there"]),
+    ]
+    told = page([asdict(Case("a", theme="Links."))])
+    both = with_part(told, rounds_part([asdict(one) for one in rounds]))
+    assert "2 rounds: 1 passed, 1 failed; 3 readings lost" in both
+    assert both.index("| 1 | ") < both.index("| 2 | ") < both.index("## What was expected, and seen")
+    assert "Seed 1:\n\n* once: readings 1 of a are there\n" in both
+    less = with_part(both, rounds_part([asdict(rounds[0])]))
+    assert "| 1 | " not in less
+    assert with_part(told, part_of(less)) == less
+    assert part_of(told) == ""

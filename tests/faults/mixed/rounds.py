@@ -1,0 +1,114 @@
+"""One round, from its first reading to the verdict."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import zstandard
+
+from agent.contract import DEFAULT_CLASS, batch_subject
+from tests.faults.mixed.dimensions import Fault, Input, Policy, Scenario
+from tests.faults.mixed.faults import injection
+from tests.faults.mixed.moments import meet
+from tests.faults.mixed.site import Site
+from tests.faults.mixed.surroundings import open_site
+from tests.faults.oracle import ruled
+from tests.faults.oracle.judge import Terms
+from tests.faults.oracle.numbered import NUMBER
+from tests.faults.report import Case
+from tests.faults.world.load import Device
+from tests.faults.world.machine import wait_for
+
+_SECONDS = 150.0
+"""In which all must flow again on a machine that is busy."""
+_MAGIC = b"\x28\xb5\x2f\xfd"
+
+
+def play(directory: Path, case: Case, scenario: Scenario) -> None:
+    """Play a round; fails with a sentence for each promise that was broken."""
+    with open_site(directory, case, scenario) as site:
+        _prepare(site)
+        first, second = injection(site, scenario.first), injection(site, scenario.second)
+        left = meet(site, first, second)
+        site.lasts(0.3, 2.0)
+        site.chance.shuffle(left)
+        # A new key is made and taken by processes that have to run again for it.
+        for one in sorted(left, key=lambda one: one.fault is Fault.LEAF_REVOKED):
+            one.mend()
+            case.saw(f"mended: {one.fault}")
+        _settle(site)
+        site.world.verdict(Terms(gone=may_be_gone(scenario), seconds=_SECONDS))
+
+
+def may_be_gone(scenario: Scenario) -> bool:
+    """Whether its faults destroy the only copy of readings, which the audit must then name: the leaf's store,
+    a stream that discards its oldest, or the hub's store where the leaf had to trim what was there."""
+    full = scenario.has(Fault.STREAM_FULL)
+    return (
+        scenario.has(Fault.LEAF_STORE_LOST, Fault.LEAF_STORE_RESTORED)
+        or (full and scenario.policy is Policy.OLD)
+        or (
+            scenario.has(Fault.STREAM_FULL, Fault.DISK_FULL)
+            and scenario.has(Fault.HUB_STORE_LOST, Fault.HUB_STORE_RESTORED)
+        )
+    )
+
+
+def _prepare(site: Site) -> None:
+    world = site.world
+    for fault, machine in (
+        (Fault.LEAF_STORE_RESTORED, world.leaf),
+        (Fault.HUB_STORE_RESTORED, world.hub),
+    ):
+        if site.scenario.has(fault):
+            site.copy(machine)
+            world.mended()
+            world.load.flows(2)
+
+
+def _settle(site: Site) -> None:
+    """All runs and flows again, and what was offered to inputs that read on is stored."""
+    world = site.world
+    if site.jobs is not None:
+        site.jobs.join(_SECONDS)
+        assert not site.jobs.is_alive(), "the jobs do not end"
+    try:
+        for machine in (world.hub, world.leaf):
+            machine.wait_ready()
+        world.load.flows(2, _SECONDS)
+        world.mended(_SECONDS)
+    except AssertionError as error:
+        left = [sentence for unit in site.units for sentence in unit.left]
+        raise AssertionError("\n".join([str(error), *left])) from None
+    if site.forger is not None:
+        world.strikes.make("headers are forged", site.forger.trace)
+    for device in filter(None, (site.pulled, site.printing)):
+        _drain(site, device)
+    for unit in site.units:
+        unit.held = True
+
+
+def _drain(site: Site, device: Device) -> None:
+    """The last reading of a device is in the leaf's stream."""
+    device.end()
+    if device is site.pulled:
+        device.join(_SECONDS)
+    series, sent = device.series, device.sent
+    name = {Input.FILE: "file", Input.MQTT: "mqtt", Input.EXEC: "exec"}[site.scenario.input]
+    subject = batch_subject(series.domain, DEFAULT_CLASS, name)
+
+    def stored() -> bool:
+        last = next((n for n in range(sent.sent, 0, -1) if not ruled.dropped(series, sent, n)), 0)
+        return _last_number(site.world.newest(site.world.leaf, subject)) >= last
+
+    wait_for(stored, f"the last reading of {device.name} is stored", _SECONDS)
+
+
+def _last_number(payload: bytes | None) -> int:
+    """The highest number in a batch."""
+    if payload is None:
+        return 0
+    if payload.startswith(_MAGIC):
+        payload = zstandard.ZstdDecompressor().decompress(payload, max_output_size=2**26)
+    return max((int(json.loads(line)["tags"][NUMBER]) for line in payload.splitlines()), default=0)

@@ -1,0 +1,165 @@
+"""Devices at inputs that no other case sends to."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import paho.mqtt.client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion
+
+from agent.contract import DEFAULT_CLASS
+from agent.demo.plan import Member
+from tests.faults.oracle.journal import Sent
+from tests.faults.oracle.numbered import LIFE, NUMBER, Series, contents, reading
+from tests.faults.world.load import RETRY_SECONDS, Device, HttpDevice, Notes
+from tests.faults.world.senders import FileDevice
+from tests.mqtt import PASSWORD, USER
+
+_PUBACK_SECONDS = 5.0
+SUFFIX = "_value"
+"""What line protocol adds to a metric: the name of the field."""
+METER = "pump-3"
+"""The device of the program that prints."""
+_NOTED = "meter.noted"
+
+
+class LineProtocolDevice(HttpDevice):
+    """Posts line protocol, a reading a line."""
+
+    path = "/write?precision=us"
+    content_type = "text/plain; charset=utf-8"
+
+    def lines(self, numbers: range) -> list[bytes]:
+        return [self._line(n).encode() for n in numbers]
+
+    def _line(self, n: int) -> str:
+        metric, value = contents(self.series, n)
+        told = json.dumps(value)  # a text of these readings has nothing to escape
+        tags = f"{LIFE}={self.series.life},{NUMBER}={n}"
+        return f"{metric},host={self.series.device},{tags} {SUFFIX[1:]}={told} {self.sent.ts_us(n)}\n"
+
+
+class RotatedFileDevice(FileDevice):
+    """Appends lines to a file that is renamed again and again, as logrotate does."""
+
+    rotations = 6
+    _EVERY = 25
+    """Requests from one rotation to the next."""
+
+    def __init__(self, path: Path, series: Series, sent: Sent, notes: Notes) -> None:
+        super().__init__(path, series, sent, notes, 10, 0.02)
+        self.rotated = self._requests = 0
+
+    def _attempt(self, numbers: range) -> float | None:
+        self._requests += 1
+        if self._requests % self._EVERY == 0 and self.rotated < self.rotations:
+            for number in range(self.rotated, 0, -1):
+                self._numbered(number).rename(self._numbered(number + 1))
+            self._path.rename(self._numbered(1))
+            self.rotated += 1
+        return super()._attempt(numbers)
+
+    def _numbered(self, number: int) -> Path:
+        return self._path.with_name(f"{self._path.name}.{number}")
+
+
+class PrintingDevice(Device):
+    """A program that the agent runs and that prints readings: what it printed it has noted before. Nothing
+    is promised to it."""
+
+    def __init__(self, member: Member, series: Series, sent: Sent, notes: Notes) -> None:
+        super().__init__(series, sent, notes, 1, 0.05)
+        self._noted = member.directory / _NOTED
+
+    def run(self) -> None:
+        while not self._giving_up.wait(self.pace):
+            self._read()
+
+    def end(self) -> None:
+        """Let it print no more; what it has printed by then is noted a moment later."""
+        super().end()
+        self._noted.with_suffix(".stop").touch()
+
+    def _read(self) -> None:
+        for line in self._noted.read_text().splitlines()[self.sent.sent :]:
+            self.sent.request(1, int(line))
+
+
+def meter(member: Member) -> list[str]:
+    """The command that prints the readings of a `PrintingDevice`."""
+    program, noted = member.directory / "meter.py", member.directory / _NOTED
+    program.parent.mkdir(parents=True, exist_ok=True)
+    noted.touch()
+    series = (member.domain, DEFAULT_CLASS, METER, 1)
+    root, stop = str(Path(__file__).parents[3]), str(noted.with_suffix(".stop"))
+    program.write_text(_PROGRAM.format(root=root, series=series, noted=str(noted), stop=stop))
+    return [sys.executable, str(program)]
+
+
+_PROGRAM = """\
+import json, os, sys, time
+sys.path.insert(0, {root!r})
+from tests.faults.oracle.numbered import Series, reading
+series, noted = Series(*{series!r}), open({noted!r}, "a+")
+noted.seek(0)
+n = len(noted.read().splitlines())
+while True:
+    n, ts = n + 1, time.time_ns() // 1000
+    print(ts, file=noted, flush=True)
+    print(json.dumps(reading(series, n, ts)), flush=True)
+    time.sleep(0.05)
+    while os.path.exists({stop!r}):
+        time.sleep(0.05)
+"""
+
+
+class MqttLeafDevice(Device):
+    """Publishes to the listener of the leaf's own server with QoS 1, one message after the other; what is not
+    answered it publishes again, which nothing tells from another message."""
+
+    def __init__(self, port: int, series: Series, sent: Sent, notes: Notes) -> None:
+        super().__init__(series, sent, notes, 1, 0.05)
+        sent.at_least_once = True
+        self._port = port
+        self._client: mqtt.Client | None = None
+
+    def run(self) -> None:
+        super().run()
+        self._hang_up()
+
+    def _attempt(self, numbers: range) -> float | None:
+        n = numbers.start
+        told = reading(self.series, n, self.sent.ts_us(n))
+        topic = f"readings/{DEFAULT_CLASS}/{told.pop('device')}/{told.pop('metric')}"
+        try:
+            under_way = self._connected().publish(topic, json.dumps(told), 1)
+            under_way.wait_for_publish(_PUBACK_SECONDS)
+            if under_way.is_published():
+                return None
+        except (OSError, ValueError, RuntimeError):
+            pass  # it is told by its client that it is not connected
+        self.sent.repeated.add(n)
+        self.notes.unanswered.append(time.time())
+        self._hang_up()
+        return RETRY_SECONDS
+
+    def _connected(self) -> mqtt.Client:
+        if self._client is None:
+            name = f"sender-{self.series.device}"
+            client = mqtt.Client(
+                CallbackAPIVersion.VERSION2, name, protocol=mqtt.MQTTv311, reconnect_on_failure=False
+            )
+            client.username_pw_set(USER, PASSWORD)
+            client.connect("127.0.0.1", self._port)
+            client.loop_start()
+            self._client = client
+        return self._client
+
+    def _hang_up(self) -> None:
+        if self._client is not None:
+            self._client.disconnect()
+            self._client.loop_stop()
+            self._client = None

@@ -1,0 +1,202 @@
+"""A round's world, and what its faults and moments do to it."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+from tests.faults.mixed.dimensions import Scenario
+from tests.faults.mixed.forging import ForgingDevice
+from tests.faults.mixed.senders import PrintingDevice
+from tests.faults.mixed.units import Unit
+from tests.faults.rigs.disk import SmallDisk
+from tests.faults.world.cable import Cord
+from tests.faults.world.load import Device, HttpDevice
+from tests.faults.world.machine import Machine
+from tests.faults.world.world import World
+
+POLL_SECONDS = 0.01
+_BEGINS_SECONDS = 3.0
+
+
+class Site:
+    """The world of a round. `chance` decides what the scenario leaves open."""
+
+    jobs: threading.Thread | None = None
+    hub_unit: Unit
+    agent_unit: Unit
+    server_unit: Unit | None
+    """That of a leaf's server of its own."""
+    forger: ForgingDevice | None = None
+    printing: PrintingDevice | None = None
+    pulled: Device | None = None
+    """Who sends to an input that reads on from where it was."""
+
+    def __init__(
+        self, world: World, scenario: Scenario, disk: SmallDisk | None, chance: random.Random
+    ) -> None:
+        self.world, self.scenario, self.disk, self.chance = world, scenario, disk, chance
+        self.file = world.leaf.member.config
+        self.text = self.file.read_text()
+        """The leaf's configuration as it is meant."""
+        self.file_is_good = True
+        self.copies: dict[Machine, Path] = {}
+        self._link: list[str] = []
+
+    def ended(self) -> None:
+        """Look no more at what is printed."""
+        if self.printing is not None:
+            self.printing.give_up()
+            self.printing.join()
+
+    # Notes of what was done.
+
+    def did(self, what: str, trace: Callable[[], str | None] = lambda: "it was done") -> None:
+        """A fault is there; `trace` is what is seen of it in the end."""
+        self.world.strikes.make(what, lambda _since: trace())
+
+    # The link, which more than one fault may hold.
+
+    def hold_link(self, how: str) -> None:
+        """Cut or stall it; it stays so until each of those that held it has let it go."""
+        self._link.append(how)
+        self._set_link()
+
+    def release_link(self, how: str) -> None:
+        """Let it go again."""
+        self._link.remove(how)
+        self._set_link()
+
+    def connections(self) -> int:
+        """How many connections of the link have been let through."""
+        cable = self.world.link.cable
+        assert isinstance(cable, Cord)
+        return cable.carried
+
+    def _set_link(self) -> None:
+        cable = self.world.link.cable
+        if "cut" in self._link:
+            cable.cut()
+        else:
+            cable.restore()
+            if "stall" in self._link:
+                cable.stall()
+
+    # Processes.
+
+    @property
+    def units(self) -> list[Unit]:
+        """All that is supervised."""
+        return [self.hub_unit, self.agent_unit, *self.units_of(self.world.leaf)]
+
+    def units_of(self, machine: Machine) -> list[Unit]:
+        """What keeps a machine's server running, beside its agent."""
+        own = machine is self.world.leaf and self.server_unit is not None
+        return [self.server_unit] if own and self.server_unit is not None else []
+
+    @contextmanager
+    def without_server(self, machine: Machine) -> Iterator[None]:
+        """A machine's server is dead, and nobody starts it meanwhile."""
+        pid = machine.agent.pid
+        agent_unit = self.agent_unit if machine is self.world.leaf else self.hub_unit
+        units = [agent_unit, *self.units_of(machine)]
+        were = [unit.held for unit in units]
+        for unit in units:
+            unit.held = True
+        stopped = pid is not None and not is_stopped(pid)
+        if pid is not None and stopped:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            kill(machine.nats.pid)
+            yield
+        finally:
+            if pid is not None and stopped:
+                os.kill(pid, signal.SIGCONT)
+            for unit, was in zip(units, were, strict=True):
+                unit.held = was
+
+    def copy(self, machine: Machine) -> None:
+        """Keep the store of a machine as it is now."""
+        copy = machine.member.directory / "copy"
+        with self.without_server(machine):
+            shutil.copytree(machine.store, copy)
+        self.copies[machine] = copy
+
+    def hup(self) -> None:
+        """Have the leaf's agent read its file, where it runs. One that has only just begun does not listen
+        for the signal yet, and reads the file anyway."""
+        pid = self.world.leaf.agent.pid
+        if pid is not None:
+            with suppress(ProcessLookupError, psutil.NoSuchProcess):
+                young = _BEGINS_SECONDS - (time.time() - psutil.Process(pid).create_time())
+                time.sleep(max(0.0, young))
+                os.kill(pid, signal.SIGHUP)
+
+    # Senders.
+
+    @property
+    def poster(self) -> HttpDevice:
+        """A device over HTTP."""
+        return next(one for one in self.world.load.devices if isinstance(one, HttpDevice))
+
+    def wait_asked(self, seconds: float = 3.0) -> bool:
+        """Return when a request has been under way for a moment."""
+        sent = self.poster.sent
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            before = sent.sent
+            if sent.acknowledged < before:
+                time.sleep(0.2)
+                if sent.acknowledged < before:
+                    return True
+            time.sleep(POLL_SECONDS)
+        return False
+
+    def wait_answered(self, seconds: float = 2.0) -> bool:
+        """Return at the next answer."""
+        sent = self.poster.sent
+        before, deadline = sent.acknowledged, time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if sent.acknowledged > before:
+                return True
+            time.sleep(0.001)
+        return False
+
+    def lasts(self, least: float, most: float) -> None:
+        """Let it be for a while."""
+        time.sleep(self.chance.uniform(least, most))
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process stands still."""
+    with suppress(psutil.NoSuchProcess):
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    return False
+
+
+def kill(pid: int | None) -> None:
+    """End a process, where there is one; returns when it is gone."""
+    if pid is None:
+        return
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while lives(pid):
+        assert time.monotonic() < deadline, f"process {pid} does not end"
+        time.sleep(POLL_SECONDS)
+
+
+def lives(pid: int) -> bool:
+    """Whether a process runs."""
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    return False
