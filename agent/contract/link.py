@@ -57,7 +57,8 @@ class ClassState:
     """One class as its leaf announces it. `confirmed` is the leaf sequence up to which the hub is known to
     hold everything; `bytes` is what the stream holds; `ledger` repeats the newest counts. `seconds_to_loss`
     is for people: how long until something would be lost as things go, infinity where nothing threatens, and
-    None from an agent that does not say."""
+    None from an agent that does not say. `acked` is the last sequence that the hub has acknowledged through
+    this epoch, 0 where it has acknowledged none."""
 
     epoch: str
     created: str
@@ -67,6 +68,7 @@ class ClassState:
     bytes: int
     ledger: Previous | None = None
     seconds_to_loss: float | None = None
+    acked: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,7 @@ def class_state(value: Any, what: str) -> ClassState:
         bytes=count_of(value, "bytes", what),
         ledger=optional(value, "ledger", parse_previous),
         seconds_to_loss=optional(value, "seconds_to_loss", _parse_seconds),
+        acked=count_of(value, "acked", what) if "acked" in value else 0,
     )
 
 

@@ -76,8 +76,9 @@ class Announcer:
             for cls, name in names.items()
         }
         streams = {cls: await self._js.stream_info(name) for cls, name in names.items()}
+        acked = {cls: acknowledged(consumers[cls], info) for cls, info in streams.items()}
         commands = await self._commands.wanted()
-        answer = await self._request(streams, epochs, confirmed, commands, repairs)
+        answer = await self._request(streams, epochs, confirmed, acked, commands, repairs)
         self._commands.answered(commands, None if isinstance(answer, str) else answer.commands)
         if isinstance(answer, str):
             return Said(silence=answer, streams=streams)
@@ -113,6 +114,7 @@ class Announcer:
         streams: Mapping[str, StreamInfo],
         epochs: Mapping[str, str],
         confirmed: Mapping[str, int],
+        acked: Mapping[str, int],
         commands: CommandsWanted | None,
         repairs: bool,
     ) -> Answer | str:
@@ -131,6 +133,7 @@ class Announcer:
                     bytes=info.bytes,
                     ledger=self._ledger(cls),
                     seconds_to_loss=self._horizon(cls),
+                    acked=acked[cls],
                 )
                 for cls, info in streams.items()
             },
@@ -180,3 +183,11 @@ class Announcer:
             certain=answer.certain,
             word=answer.state,
         )
+
+
+def acknowledged(consumer: ConsumerInfo | None, info: StreamInfo) -> int:
+    """The last sequence that the hub has acknowledged through an epoch, 0 where it has acknowledged none: the
+    floor is where the epoch begins at first, and a purge lifts it."""
+    if consumer is None or consumer.ack_floor < max(consumer.start, info.first):
+        return 0
+    return consumer.ack_floor

@@ -36,7 +36,16 @@ from agent.registrar.answer import (
     proposal,
     stored,
 )
-from agent.registrar.fleet import COPIED, REVOKED, ClassRecord, Place, admitted, new_epochs, refusal
+from agent.registrar.fleet import (
+    COPIED,
+    RECREATED,
+    REVOKED,
+    ClassRecord,
+    Place,
+    admitted,
+    new_epochs,
+    refusal,
+)
 from agent.registrar.fleet_book import EPOCH_EVERY, FleetBook
 from agent.registrar.fleet_store import FleetStore
 from agent.registrar.problems import Problems
@@ -218,6 +227,9 @@ class Announcements:
     async def _with_held(self, domain: str, cls: str, seen: Observation) -> ClassRecord:
         newest, info = None, seen.info
         record = self._book.leaves[domain].classes[cls]
+        if record.stream_created != info.created and not record.lost:
+            # It was deleted and created since the record was looked up a moment ago.
+            return msgspec.structs.replace(record, held=None, lost=RECREATED.format(info.name))
         held, state = record.held, source_state(seen, domain, cls, record.epoch)
         if state is not None and state.seq and (held is None or held.seq < state.seq or not held.message_id):
             newest = await self._newest(domain, cls, leaf_subjects(domain, cls), info)

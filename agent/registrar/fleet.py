@@ -25,6 +25,8 @@ REVOKED: Final = (
     "(`petiole fleet replace {domain}`), or forget it (`petiole fleet forget {domain}`)"
 )
 
+RECREATED: Final = "{} was recreated"
+
 FRESH: Final = 60.0
 """Seconds for which a machine that was heard owns its domain."""
 
@@ -155,7 +157,9 @@ def refusal(
 def admitted(announce: Announce, known: Leaf | None, places: Mapping[str, Place], now: str) -> Leaf:
     """The record of a leaf that was taken in; `places` gives the aggregate of each class. What the hub held
     is kept only for the same epoch, leaf stream and aggregate: sequences of another one mean other messages.
-    An epoch under which one of the two streams was made anew is lost."""
+    An epoch is lost under which one of the two streams was recreated, or which is new to the records though
+    the hub has acknowledged messages of it: they were restored from before the epoch, and so was the
+    aggregate."""
     records = {}
     for cls, state in announce.classes.items():
         place = places[cls]
@@ -163,14 +167,9 @@ def admitted(announce: Announce, known: Leaf | None, places: Mapping[str, Place]
         old = known.classes.get(cls) if known else None
         if old is not None and _same_link(old, record):
             record = old
-        elif old is not None:
-            same = old.stream_created == record.stream_created
-            anew = leaf_stream(announce.domain, cls) if same else place.stream
-            record = msgspec.structs.replace(
-                record,
-                checkpoint=old.checkpoint if same else None,
-                lost=f"{anew} was made anew" if old.epoch == record.epoch else "",
-            )
+        else:
+            checkpoint = announce.checkpoint.get(cls)
+            record = _begun(record, old, checkpoint, state.acked, leaf_stream(announce.domain, cls))
         records[cls] = record
     return Leaf(
         announce.domain,
@@ -181,6 +180,20 @@ def admitted(announce: Announce, known: Leaf | None, places: Mapping[str, Place]
         records,
         dict(announce.classes),
     )
+
+
+def _begun(
+    record: ClassRecord, old: ClassRecord | None, announced: Checkpoint | None, acked: int, stream: str
+) -> ClassRecord:
+    """The first record of a link whose class had the record `old` before; `stream` is the leaf's. A
+    checkpoint that is `announced` is looked for in the aggregate, which leaves no doubt."""
+    same = old is not None and old.stream_created == record.stream_created
+    lost = ""
+    if old is not None and old.epoch == record.epoch:
+        lost = RECREATED.format(stream if same else record.stream)
+    elif acked and announced is None:
+        lost = f"up to {acked} is acknowledged of an epoch that the hub's records do not know"
+    return msgspec.structs.replace(record, checkpoint=old.checkpoint if old and same else None, lost=lost)
 
 
 def new_epochs(leaf: Leaf, known: Leaf | None) -> list[str]:

@@ -35,6 +35,7 @@ from agent.contract import (
     parse_answer,
 )
 from agent.jetstream import JetStream, JetStreamError, StreamInfo
+from agent.link.announcer import acknowledged
 from agent.metrics import Metrics
 from agent.registrar.aggregate import parse_source_header
 from agent.registrar.service import Registrar
@@ -110,8 +111,12 @@ class LeafHand:
 
     async def announcement(self, checkpoint: Checkpoint | None = None, confirmed: int = 0) -> Announce:
         """What the leaf would announce now."""
+        consumer = await self.js.find_consumer(self.stream, link_consumer(self.epoch))
         info = await self.js.stream_info(self.stream)
-        state = ClassState(self.epoch, info.created, info.first, info.last, confirmed, info.bytes)
+        acked = acknowledged(consumer, info)
+        state = ClassState(
+            self.epoch, info.created, info.first, info.last, confirmed, info.bytes, acked=acked
+        )
         return Announce(
             domain=self.domain,
             machine=MACHINE,

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 import pytest_asyncio
 
 from agent.jetstream import JetStreamError
 from agent.link import decide
 from agent.link.states import LinkState
+from tests.e2e.registrar import LeafHand
 from tests.roads import Road, open_road
 from tests.servers import Node, World, until
 from tests.streams import AGGREGATE
@@ -96,6 +99,41 @@ async def test_an_aggregate_deleted_by_hand_is_filled_again_from_what_the_leaf_h
     await road.send(3)
     await road.exactly_once()
     assert road.epochs("hub_lost") == 1
+
+
+async def test_a_hub_wiped_before_anything_was_agreed_on_is_filled_again(road: Road) -> None:
+    """The agent dies between its announcement and the answer, so that data flows into the empty hub before
+    anybody compares."""
+    await road.send(10)
+    await until(lambda: _acknowledged(road), "the hub has acknowledged all")
+    await road.agent.crash()
+    state = road.agent.state()
+    state.checkpoint.clear()  # as in the first seconds of an epoch
+    road.agent.state_path.write_bytes(msgspec.json.encode(state))
+    await wiped(road.world.hub)
+    await road.world.leaf.wait_linked()
+    agent = LeafHand(road.world.leaf, road.shelf.nc)
+    agent.epoch = road.epoch
+    said = replace(await agent.announcement(), machine=state.machine)
+
+    async def taken_in() -> bool:
+        return (await agent.say(said.encode())).refused is None
+
+    await until(taken_in, "the hub takes the leaf in")
+    device = await road.world.leaf.connect("device")
+    for number in range(3):
+        await device.publish("tel.edge-1.normal.pump.pressure", str(number).encode())
+    await device.flush()
+    await road.hub.holds("edge-1", (await road.shelf.js.stream_info(road.shelf.stream)).last)
+    assert not await road.arrived(), "every cursor looks well, and all that was sent is missing"
+    await road.start_agent()
+    await road.all_there()
+    assert road.epochs("hub_lost") == 1
+
+
+async def _acknowledged(road: Road) -> bool:
+    info = await road.shelf.js.stream_info(road.shelf.stream)
+    return (await road.link_consumer()).ack_floor == info.last
 
 
 async def test_a_leaf_store_wiped_twice_in_a_row_loses_nothing_that_came_after(road: Road) -> None:

@@ -12,6 +12,7 @@ import structlog
 
 from agent.contract import leaf_stream
 from agent.registrar.aggregate import source
+from agent.registrar.announcements import Announcements
 from agent.server import permissions
 from tests.e2e.registrar import HubHand, LeafHand, hub_of
 from tests.servers import World, api, open_world, until
@@ -113,3 +114,28 @@ async def test_an_aggregate_that_was_deleted_while_the_registrar_was_away_costs_
         answer = await leaf.announce(confirmed=3)
         assert (answer.cursor, answer.agreed) == (0, False)
         assert leaf_stream(leaf.domain, "normal") in [one["name"] for one in (await hub.aggregate()).sources]
+
+
+async def test_an_aggregate_that_is_deleted_between_two_looks_at_it_holds_nothing_of_the_epoch(
+    open_hub: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leaf is taken in by what was seen a moment ago, and the answer tells of the new aggregate, into
+    which data has flowed on."""
+    hub, leaf = await hub_of(open_hub), await LeafHand.make(open_hub.leaf)
+    look = Announcements._observe
+
+    async def late(self: Announcements, *args: Any) -> Any:
+        monkeypatch.setattr(Announcements, "_observe", look)
+        last = await leaf.store(3)
+        await api(hub.nc, f"STREAM.DELETE.{AGGREGATE}")
+        await hub.holds(leaf.domain, last)
+        return await look(self, *args)
+
+    async with hub.registrar():
+        await flowing(hub, leaf)
+        await leaf.announce()
+        monkeypatch.setattr(Announcements, "_observe", late)
+        answer = await leaf.announce()
+        assert Announcements._observe is look
+        assert (answer.cursor, answer.agreed) == (0, False)
+        assert (await leaf.announce()).agreed is False, "and it stays so"

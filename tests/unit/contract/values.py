@@ -79,6 +79,7 @@ states = st.builds(
     bytes=counts,
     ledger=st.none() | previous,
     seconds_to_loss=st.none() | st.floats(0, 1e15) | st.just(math.inf),
+    acked=counts,
 )
 announces = st.builds(
     contract.Announce,

@@ -1,71 +1,35 @@
-"""A model of two stores and a durable source between them, as nats-server 2.15.1 was seen to behave: whatever
-is lost or put back, what the leaf's stream holds is at the hub in the end.
+"""A model of a link: a leaf, a hub, and the agent between them. Whatever is lost or restored, what the leaf's
+stream holds is at the hub in the end, and what the leaf may trim is there before.
 
-What the model leaves out is what the checkpoint cannot cover: a store that is put back, while the agent is
-dead, to a moment after the newest checkpoint.
+The registrar's record is part of the hub's store. It alone tells that an aggregate was recreated once data
+has flowed into it: without it the model would ask of the leaf what no cursor shows.
+
+What the model leaves out is what no checkpoint can cover: a store that is restored, while the agent is dead,
+to a moment after the newest checkpoint.
 """
 
 from __future__ import annotations
 
 import copy
 import itertools
-from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from agent.contract import Checkpoint, ClassAnswer, Readings
+from agent.contract import Announce, Checkpoint, ClassState, Readings
 from agent.link import guard
 from agent.link.compare import confirmed, difference
 from agent.link.decide import Ask, Memory, Pause, Repair, Resume, decide
 from agent.link.guard import NewEpoch, Remembered
 from agent.link.seen import Compared, ConsumerSeen, LinkSeen, Seen
-from agent.registrar.answer import Stored, class_answer
-from agent.registrar.fleet import ClassRecord, Held
 from agent.state import Acked
+from tests.unit.link import registrar
+from tests.unit.link.registrar import CLS
+from tests.unit.link.stores import NOT_PAUSED, Consumer, HubStore, LeafStore
 
+DOMAIN = "edge-1"
+MACHINE = "m"
 RUN = "01a1fd89-9817-7b93-a754-e595539c3d06"
-NOT_PAUSED = float("-inf")
-
-
-@dataclass
-class Consumer:
-    """A durable push consumer; `count` is its own sequence, `place` the stream's."""
-
-    start: int
-    place: int
-    count: int = 0
-    paused_until: float = NOT_PAUSED
-
-
-@dataclass
-class LeafStore:
-    """The leaf's store: the ids of its messages ("" for a device's) and their payloads, of which those below
-    `first` are purged, and its consumers."""
-
-    created: str
-    first: int = 1
-    ids: list[str] = field(default_factory=list)
-    payloads: list[int] = field(default_factory=list)
-    consumers: dict[str, Consumer] = field(default_factory=dict)
-
-
-@dataclass
-class HubStore:
-    """The hub's store, an aggregate of this number: (leaf sequence, id, payload) in its order, and what it
-    knows of its source."""
-
-    held: list[tuple[int, str, int]] = field(default_factory=list)
-    epoch: str = ""
-    count: int = 0
-    cursor: int = 0
-    cursor_id: str = ""
-    stream: int = 0
-
-    @property
-    def name(self) -> str:
-        """The name of the aggregate."""
-        return f"TELEMETRY_{self.stream}"
 
 
 class Link(RuleBasedStateMachine):
@@ -79,7 +43,7 @@ class Link(RuleBasedStateMachine):
         self.names = itertools.count(1)
         self.payload = itertools.count(1)
         self.leaf = LeafStore(self.name())
-        self.hub = HubStore()
+        self.hub = HubStore(self.name())
         self.backups: list[LeafStore] = []
         self.hub_backups: list[HubStore] = []
         self.up, self.link_key, self.up_since = True, self.name(), self.now
@@ -87,6 +51,8 @@ class Link(RuleBasedStateMachine):
         self.alive = self.registrar = True
         self.silent_since: float | None = None
         self.in_table: set[int] = set()
+        self.meanwhile = 0
+        self.uncovered = False
         self.epoch: str | None = None
         self.checkpoint: Checkpoint | None = None
         self.acked: Acked | None = None
@@ -107,62 +73,40 @@ class Link(RuleBasedStateMachine):
 
     # what the servers do
 
-    def flow(self, most: int) -> None:
-        """The hub takes what its source's consumer delivers: what that numbers at or below what was taken is
-        dropped and acknowledged."""
-        consumer = self.leaf.consumers.get(self.hub.epoch)
-        if not self.up or consumer is None or consumer.paused_until > self.wall:
-            return
-        consumer.place = max(consumer.place, self.leaf.first - 1)
-        for _ in range(most):
-            if consumer.place >= len(self.leaf.ids):
-                return
-            consumer.place += 1
-            consumer.count += 1
-            if consumer.count > self.hub.count:
-                message = self.leaf.ids[consumer.place - 1]
-                self.hub.held.append((consumer.place, message, self.leaf.payloads[consumer.place - 1]))
-                self.hub.count, self.hub.cursor, self.hub.cursor_id = consumer.count, consumer.place, message
-
-    def announce(self, epoch: str) -> None:
-        """The registrar has the source follow the announced epoch."""
-        if self.hub.epoch != epoch:
-            self.hub.epoch, self.hub.count, self.hub.cursor, self.hub.cursor_id = epoch, 0, 0, ""
+    def flow(self, most: int, *, acknowledged: bool = True) -> None:
+        """The hub takes what its source's consumer delivers."""
+        if self.up and not self.uncovered:
+            self.hub.take(self.leaf, self.wall, most, acknowledged=acknowledged)
 
     # what the agent does
 
     def attach(self) -> None:
         """A connection to the local server: the local guard, then the keeper from the start."""
         id_here = None
-        if self.checkpoint is not None and self.held(self.checkpoint.leaf_seq):
+        if self.checkpoint is not None and self.leaf.holds(self.checkpoint.leaf_seq):
             id_here = self.leaf.ids[self.checkpoint.leaf_seq - 1]
         verdict = guard.judge(
             Remembered(self.epoch, self.acked, self.checkpoint),
-            guard.Seen(self.leaf.created, len(self.leaf.ids), id_here),
+            guard.Seen(self.leaf.created, self.leaf.last, id_here),
         )
         if verdict is not None:
             self.new_epoch(verdict)
         self.store(f"{RUN}-normal-ledger-{next(self.payload)}")
-        self.acked = Acked(RUN, 1, len(self.leaf.ids), self.leaf.created, Readings())
+        self.acked = Acked(RUN, 1, self.leaf.last, self.leaf.created, Readings())
         self.flow(50)  # what the link does before anybody has asked
         self.memory, self.compared, self.agreed_to = Memory(), None, 0
         self.may_repair_at = 0.0
 
-    def held(self, seq: int) -> bool:
-        """Whether the leaf holds a message at a sequence."""
-        return self.leaf.first <= seq <= len(self.leaf.ids)
-
     def store(self, message: str) -> None:
-        self.leaf.ids.append(message)
-        self.leaf.payloads.append(next(self.payload))
+        self.leaf.store(message, next(self.payload))
 
     def new_epoch(self, verdict: NewEpoch) -> None:
         self.epoch = self.name()
-        self.leaf.consumers[self.epoch] = Consumer(verdict.start, verdict.start - 1)
+        self.leaf.consumers[self.epoch] = Consumer(verdict.start, verdict.start - 1, verdict.start - 1)
         if self.checkpoint is not None and self.checkpoint.leaf_seq >= verdict.start:
             self.checkpoint = None
         if self.acked is not None:
-            self.acked = Acked(RUN, 1, len(self.leaf.ids), self.leaf.created, Readings())
+            self.acked = Acked(RUN, 1, self.leaf.last, self.leaf.created, Readings())
 
     def ask(self) -> None:
         """Announce, and set the answer beside what is here."""
@@ -171,34 +115,30 @@ class Link(RuleBasedStateMachine):
             self.silent_since = self.silent_since or self.now
             return
         self.silent_since = None
-        consumer = self.leaf.consumers.get(self.epoch)
-        self.announce(self.epoch)
-        ids, cursor, checkpoint = self.leaf.ids, self.hub.cursor, self.checkpoint
+        consumer, leaf, known = self.leaf.consumers.get(self.epoch), self.leaf, self.checkpoint
+        start, floor = (consumer.start, consumer.floor) if consumer else (1, 0)
+        said = self.announcement(floor if floor >= max(start, leaf.first) else 0)
+        registrar.take_in(self.hub, said)
+        self.flow(self.meanwhile)
+        answer = registrar.answer(self.hub, said)
+        self.uncovered = False
+        own = True
+        if known is not None and leaf.holds(known.leaf_seq):
+            own = leaf.ids[known.leaf_seq - 1] == known.message_id
         same = None
-        if self.hub.cursor_id and self.held(cursor):
-            same = ids[cursor - 1] == self.hub.cursor_id
-        own, agreed = True, None
-        if checkpoint is not None:
-            own = not self.held(checkpoint.leaf_seq) or ids[checkpoint.leaf_seq - 1] == checkpoint.message_id
-            at_hub = (
-                self.hub.held[checkpoint.hub_seq - 1][:2]
-                if checkpoint.hub_seq <= len(self.hub.held)
-                else None
-            )
-            here = checkpoint.hub_stream == self.hub.name
-            agreed = here and at_hub == (checkpoint.leaf_seq, checkpoint.message_id)
-        answer = self.answer(agreed)
+        if answer.message_id and leaf.holds(answer.cursor):
+            same = leaf.ids[answer.cursor - 1] == answer.message_id
         compared = Compared(
             asked=self.now,
             link_key=self.link_key,
             epoch=self.epoch,
-            start=consumer.start if consumer else 1,
-            floor=max(consumer.place, self.leaf.first - 1) if consumer else 0,
-            first=self.leaf.first,
-            last=len(ids),
-            cursor=cursor,
+            start=start,
+            floor=floor,
+            first=leaf.first,
+            last=leaf.last,
+            cursor=answer.cursor,
             same=same,
-            checkpoint=checkpoint.leaf_seq if checkpoint else 0,
+            checkpoint=known.leaf_seq if known else 0,
             own=own,
             agreed=answer.agreed,
             certain=answer.certain,
@@ -208,23 +148,20 @@ class Link(RuleBasedStateMachine):
         if difference(compared) is None:
             self.agreed_to = confirmed(compared)
             self.propose(answer.checkpoint)
-            beyond = set(self.leaf.payloads[self.leaf.first - 1 : self.agreed_to]) - self.at_hub
+            beyond = set(leaf.payloads[leaf.first - 1 : self.agreed_to]) - self.at_hub
             assert not beyond, f"{sorted(beyond)} count as confirmed and are not at the hub"
 
-    def answer(self, agreed: bool | None) -> ClassAnswer:
-        """What the registrar tells of the present epoch; where the message at the cursor has no id it looks
-        for the newest one that has, as its server finds it."""
-        hub, held, batch = self.hub, None, None
-        if hub.cursor:
-            held = Held(hub.cursor, hub.cursor_id, len(hub.held), len(hub.held))
-        for hub_seq, (seq, message, _) in enumerate(hub.held, 1):
-            batch = Stored(seq, message, hub_seq) if message and not hub.cursor_id else batch
-        record = ClassRecord(hub.epoch, self.leaf.created, hub.name, "", held)
-        return class_answer(record, "flowing", agreed, batch)
+    def announcement(self, acked: int) -> Announce:
+        """What the agent announces; the hub has acknowledged so far."""
+        assert self.epoch is not None
+        leaf = self.leaf
+        state = ClassState(self.epoch, leaf.created, leaf.first, leaf.last, self.agreed_to, 0, acked=acked)
+        known = {} if self.checkpoint is None else {CLS: self.checkpoint}
+        return Announce(DOMAIN, MACHINE, RUN, {}, {CLS: state}, known)
 
     def propose(self, proposed: Checkpoint | None) -> None:
         """The hub's proposal is agreed on where the leaf holds the same there."""
-        if proposed is None or not self.held(proposed.leaf_seq):
+        if proposed is None or not self.leaf.holds(proposed.leaf_seq):
             return
         if self.leaf.ids[proposed.leaf_seq - 1] == proposed.message_id:
             self.checkpoint = proposed
@@ -248,9 +185,9 @@ class Link(RuleBasedStateMachine):
                 paused_for=max(0.0, consumer.paused_until - self.wall),
                 bound=self.up,
                 delivered=consumer.place,
-                floor=consumer.place,
-                in_flight=0,
-                pending=len(self.leaf.ids) - consumer.place,
+                floor=consumer.floor,
+                in_flight=max(0, consumer.place - consumer.floor),
+                pending=self.leaf.last - consumer.place,
             ),
             compared=self.compared,
             silent_since=self.silent_since,
@@ -276,13 +213,13 @@ class Link(RuleBasedStateMachine):
 
     # what happens
 
-    @rule(count=st.integers(1, 4), flowing=st.integers(0, 4))
-    def publish(self, count: int, flowing: int) -> None:
+    @rule(count=st.integers(1, 4), flowing=st.integers(0, 4), acknowledged=st.booleans())
+    def publish(self, count: int, flowing: int, acknowledged: bool = True) -> None:
         for _ in range(count):
             self.store(f"{RUN}-normal-{next(self.payload)}" if self.alive else "")
         if self.alive:
-            self.acked = Acked(RUN, 1, len(self.leaf.ids), self.leaf.created, Readings())
-        self.flow(flowing)
+            self.acked = Acked(RUN, 1, self.leaf.last, self.leaf.created, Readings())
+        self.flow(flowing, acknowledged=acknowledged)
 
     @rule()
     def time_passes(self) -> None:
@@ -297,8 +234,10 @@ class Link(RuleBasedStateMachine):
 
     @rule()
     def the_link_goes_and_comes(self) -> None:
-        self.up = not self.up
-        self.up_since, self.link_key = self.now, self.name()
+        if self.up:
+            self.link_breaks()
+        else:
+            self.link_is_back()
         if self.alive:
             # The event reaches the agent before the server has dialled again.
             self.turn()
@@ -325,10 +264,9 @@ class Link(RuleBasedStateMachine):
     def the_hub_is_put_back(self, which: int) -> None:
         self.settle()
         backup = self.hub_backups[which % len(self.hub_backups)]
-        if self.checkpoint is None or len(backup.held) >= self.checkpoint.hub_seq:
+        if self.checkpoint is None or backup.last >= self.checkpoint.hub_seq:
             return
-        self.restart_link()
-        self.hub = copy.deepcopy(backup)
+        self.replace_hub(backup)
 
     @precondition(lambda self: self.alive)
     @rule(count=st.integers(1, 4), device=st.integers(0, 6))
@@ -337,21 +275,21 @@ class Link(RuleBasedStateMachine):
         backup = copy.deepcopy(self.hub)
         self.publish(count, count)
         self.settle()
-        if self.checkpoint is None or len(backup.held) >= self.checkpoint.hub_seq:
+        if self.checkpoint is None or backup.last >= self.checkpoint.hub_seq:
             return
         self.alive = False
-        self.restart_link()
-        self.hub = backup
+        self.replace_hub(backup)
         self.publish(max(1, device), device)
 
     @rule()
     def the_aggregate_is_deleted(self) -> None:
         self.settle()
-        if self.checkpoint is None:
-            return
-        self.restart_link()
-        self.hub = HubStore(epoch=self.hub.epoch)
-        self.backups, self.hub_backups = [], []
+        self.delete_aggregate()
+
+    @rule()
+    def the_hub_is_wiped(self) -> None:
+        self.settle()
+        self.wipe_hub()
 
     @precondition(lambda self: self.backups)
     @rule(which=st.integers(0, 9), device=st.integers(0, 6))
@@ -360,7 +298,7 @@ class Link(RuleBasedStateMachine):
         backup = self.backups[which % len(self.backups)]
         if backup.created != self.leaf.created:
             return
-        if self.checkpoint is None or len(backup.ids) >= self.checkpoint.leaf_seq:
+        if self.checkpoint is None or backup.last >= self.checkpoint.leaf_seq:
             return
         self.leaf = copy.deepcopy(backup)
         self.leaf_restarts(device)
@@ -376,7 +314,8 @@ class Link(RuleBasedStateMachine):
 
     def leaf_restarts(self, device: int) -> None:
         """The leaf's server is linked before any agent has looked."""
-        self.up_since, self.link_key = self.now, self.name()
+        self.link_breaks()
+        self.link_is_back()
         self.backups = []
         for _ in range(device):
             self.store("")
@@ -384,10 +323,38 @@ class Link(RuleBasedStateMachine):
         if self.alive:
             self.attach()
 
+    def delete_aggregate(self) -> None:
+        """The registrar creates it again, with the sources that its records want; what the leaf still holds
+        of it comes again, whatever it has trimmed is in the table."""
+        self.restart_link()
+        hub = self.hub
+        self.hub = HubStore(self.name(), hub.stream, epoch=hub.epoch, leaf=hub.leaf)
+        self.backups, self.hub_backups = [], []
+
+    def wipe_hub(self) -> None:
+        """The records are gone as well, so that there is no source until the leaf announces itself."""
+        self.restart_link()
+        self.hub = HubStore(self.name(), self.hub.stream)
+        self.backups, self.hub_backups = [], []
+
+    def replace_hub(self, backup: HubStore) -> None:
+        """Restore the hub's store from a copy."""
+        self.restart_link()
+        self.hub = copy.deepcopy(backup)
+        self.hub.restarts()
+
     def restart_link(self) -> None:
         """The hub's server went: the agent has paused the link before it is back."""
-        self.up = False
+        self.link_breaks()
         self.turn()
+        self.link_is_back()
+
+    def link_breaks(self) -> None:
+        """The servers lose each other."""
+        self.up, self.hub.subscribed = False, False
+
+    def link_is_back(self) -> None:
+        """They have found each other."""
         self.up, self.up_since, self.link_key = True, self.now, self.name()
 
     def settle(self) -> None:
@@ -395,7 +362,7 @@ class Link(RuleBasedStateMachine):
         lives."""
         self.registrar = True
         if not self.up:
-            self.up, self.up_since, self.link_key = True, self.now, self.name()
+            self.link_is_back()
         for _ in range(120):
             self.turn()
             if self.alive and int(self.now) % 10 == 0:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 
 from tests.examples import machine
-from tests.unit.link.model import HubStore, Link
+from tests.unit.link.model import Link
+from tests.unit.link.stores import HubStore
 
 TestLink = Link.TestCase
 TestLink.settings = machine(60, 25)
@@ -15,11 +16,12 @@ def test_the_model_loses_messages_where_nobody_looks() -> None:
     """Without the keeper the model shows what was seen on real servers; otherwise it would prove nothing."""
     model = Link()
     model.begin()
-    model.announce(str(model.epoch))
+    model.hub.follow(str(model.epoch))
     model.publish(4, 9)
     backup = copy.deepcopy(model.hub)
     model.publish(4, 4)
     model.hub = backup
+    model.hub.restarts()
     model.publish(2, 2)
     missing = set(model.leaf.payloads) - {payload for _, _, payload in model.hub.held}
     assert len(missing) == 4
@@ -38,11 +40,41 @@ def test_what_came_through_an_epoch_before_is_not_agreed_on_while_more_is_on_its
     model.leaf.first = 3
     model.the_agent_dies_or_starts()
     model.publish(3, 3)
-    model.hub = HubStore(epoch=model.hub.epoch)
+    model.hub = HubStore(model.name(), epoch=model.hub.epoch, leaf=model.hub.leaf)
     model.the_agent_dies_or_starts()
     assert [seq for seq, _, _ in model.hub.held] == [10], "the agent's own record flows at once"
     for _ in range(60):
         model.turn()
         model.ask()
         model.flow(1)
+    model.teardown()
+
+
+def test_what_a_recreated_aggregate_does_not_hold_is_not_confirmed() -> None:
+    """The aggregate is deleted before any checkpoint is agreed on, and data flows into the new one before
+    anybody compares, so that every cursor looks well: only the registrar's record tells."""
+    model = Link()
+    model.begin()
+    model.time_passes()
+    model.delete_aggregate()
+    model.the_agent_dies_or_starts()
+    model.now += 31.0
+    model.the_agent_dies_or_starts()
+    assert model.hub.cursor == model.leaf.last, "every cursor looks well"
+    assert model.agreed_to == 0
+    model.teardown()
+
+
+def test_what_a_wiped_hub_does_not_hold_is_not_confirmed() -> None:
+    """The same with the records, where the answer comes after data has flowed again: only the leaf knows that
+    the hub has acknowledged messages."""
+    model = Link()
+    model.begin()
+    model.time_passes()
+    model.wipe_hub()
+    model.the_agent_dies_or_starts()
+    model.now, model.meanwhile = model.now + 31.0, 3
+    model.the_agent_dies_or_starts()
+    assert model.hub.cursor == model.leaf.last, "every cursor looks well"
+    assert model.agreed_to == 0
     model.teardown()

@@ -1,8 +1,8 @@
 """The link under faults that come on top of each other: the model of `tests/unit/link` without time to settle
 in between, with a registrar that dies, trimming, an aggregate that is another one, and a clock that is set.
 
-What no checkpoint can cover stays out here too: a store that is put back, while nobody looks, to a moment
-after the newest checkpoint.
+What no checkpoint can cover stays out here too: a store that is restored to a moment after the newest
+checkpoint, over which data flows before anybody has compared.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from tests.examples import machine
-from tests.unit.link.model import HubStore, Link
+from tests.unit.link.model import Link
+from tests.unit.link.stores import HubStore
 
 several = st.integers(0, 9)
 
@@ -47,8 +48,13 @@ class HarderLink(Link):
     def the_leaf_goes_to_another_aggregate(self) -> None:
         """The record of it was lost; what the aggregate before holds is ingested from there."""
         self.in_table |= {payload for _, _, payload in self.hub.held}
-        self.hub = HubStore(epoch=self.hub.epoch, stream=self.hub.stream + 1)
+        self.hub = HubStore(self.name(), self.hub.stream + 1)
         self.hub_backups = []
+
+    @rule(count=st.integers(0, 3))
+    def answers_take_their_time(self, count: int) -> None:
+        """So many messages flow between a question and the look that answers it."""
+        self.meanwhile = count
 
     @precondition(lambda self: self.alive and self.registrar and self.hub_backups)
     @rule(which=several)
@@ -77,18 +83,22 @@ class HarderLink(Link):
     @precondition(lambda self: self.alive and self.registrar)
     @rule()
     def the_aggregate_is_deleted_at_once(self) -> None:
-        self.restart_link()
-        self.hub = HubStore(epoch=self.hub.epoch, stream=self.hub.stream)
-        self.backups, self.hub_backups = [], []
+        self.delete_aggregate()
+
+    @precondition(lambda self: self.alive and self.registrar)
+    @rule()
+    def the_hub_is_wiped_at_once(self) -> None:
+        self.wipe_hub()
 
     def put_hub_back(self, which: int) -> None:
-        self.restart_link()
-        self.hub = copy.deepcopy(self.hub_backups[which % len(self.hub_backups)])
+        backup = self.hub_backups[which % len(self.hub_backups)]
+        self.replace_hub(backup)
+        self.uncovered = self.checkpoint is None or backup.last >= self.checkpoint.hub_seq
 
     def may_put_leaf_back(self, which: int) -> bool:
         backup = self.backups[which % len(self.backups)]
         known = self.checkpoint
-        return backup.created == self.leaf.created and known is not None and len(backup.ids) < known.leaf_seq
+        return backup.created == self.leaf.created and known is not None and backup.last < known.leaf_seq
 
     def put_leaf_back(self, which: int, device: int) -> None:
         self.leaf = copy.deepcopy(self.backups[which % len(self.backups)])

@@ -83,8 +83,8 @@ def test_a_leaf_is_taken_in_or_told_why_not(
     [
         (announce(), AGGREGATE, HELD, CHECKPOINT, ""),
         (announce(epoch="1111111111111"), AGGREGATE, None, CHECKPOINT, ""),
-        (announce(created="2026-02-02T00:00:00Z"), AGGREGATE, None, CHECKPOINT, "TEL_a_normal was made anew"),
-        (announce(), ("TELEMETRY_0", "2026-02-02T00:00:00Z"), None, None, "TELEMETRY_0 was made anew"),
+        (announce(created="2026-02-02T00:00:00Z"), AGGREGATE, None, CHECKPOINT, "TEL_a_normal was recreated"),
+        (announce(), ("TELEMETRY_0", "2026-02-02T00:00:00Z"), None, None, "TELEMETRY_0 was recreated"),
         (announce(epoch="1111111111111"), ("TELEMETRY_0", "2026-02-02T00:00:00Z"), None, None, ""),
     ],
     ids=[
