@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
+from hub_jobs.tables import log
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.places import Place
 
@@ -19,7 +17,7 @@ def changed_files(table: Table, version: int | None) -> list[Place] | None:
         return None
     found: dict[Place, None] = {}
     for number in range(version + 1, table.delta.version() + 1):
-        entries = _entries(table.path / "_delta_log" / f"{number:020d}.json")
+        entries = log.entries(table.path, number)
         if entries is None:
             return None
         for entry in entries:
@@ -27,10 +25,3 @@ def changed_files(table: Table, version: int | None) -> list[Place] | None:
             if action is not None and action.get("dataChange", True):
                 found[table.path / action["path"]] = None
     return list(found) if all(path.exists() for path in found) else None
-
-
-def _entries(path: Place) -> list[dict[str, Any]] | None:
-    try:
-        return [json.loads(line) for line in path.read_text().splitlines() if line]
-    except FileNotFoundError:
-        return None

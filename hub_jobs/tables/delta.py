@@ -9,23 +9,27 @@ same offset in a second time.
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake import CommitProperties, DeltaTable, Field, Schema
+from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
+from hub_jobs.tables import commits
+from hub_jobs.tables.commits import Change, Outcome, plain
 from hub_jobs.tables.parquet import PartFile
 from hub_jobs.tables.places import Place, delta_options
 from hub_jobs.tables.schemas import SCHEMAS, VERSION
 
 _VERSION_KEY: Final = "petiole.version"
-_MOST_SAID: Final = 400
+_WIDENINGS: Final = 3
+_ONCE: Final = CommitProperties(max_commit_retries=0)
+"""For what needs no second attempt: whether it is there is looked at afterwards."""
 _REWRITES: Final = "rewrite"
 """The transaction that every rewriting commit carries: delta-rs lets two commits remove the same file, and
 the rows of both would stay (seen with 1.6.6). It does compare transactions."""
@@ -67,9 +71,9 @@ class Table:
     ) -> None:
         """Add files and set offsets in one commit; `replace` drops all rows that were there. `notes` go
         into the commit's history. Durable on return. Raises `ConflictError`, after which the files are
-        gone."""
+        gone, and `TableError` where the commit may still arrive, after which they stay."""
         added = [_add(file, changed=True) for file in files]
-        self._commit(files, added, "overwrite" if replace else "append", offsets, notes)
+        self._commit(files, Change(added, "overwrite" if replace else "append", offsets, notes or {}))
 
     def rewrite(
         self,
@@ -81,14 +85,15 @@ class Table:
     ) -> None:
         """Put files in the place of others (paths below the table) in one commit; appends may go on
         meanwhile. `changed` says that the rows are not the same ones in other files. Raises `ConflictError`
-        when another rewrite was first, after which the new files are gone."""
+        when another program rewrote one of the replaced files first, or rewrote any of them by this method;
+        otherwise as `commit`."""
         now = time.time_ns() // 1_000_000
         actions: list[AddAction | RemoveAction] = [
             *(_add(file, changed=changed) for file in files),
             *(RemoveAction(path, changed, now, None, {}) for path in replaced),
         ]
         turn = {_REWRITES: (self.offset(_REWRITES) or 0) + 1}
-        self._commit(files, actions, "append", {**(offsets or {}), **turn}, None)
+        self._commit(files, Change(actions, "append", {**(offsets or {}), **turn}, {}))
 
     def vacuum(self, hours: float, *, dry_run: bool) -> list[str]:
         """Delete files that this snapshot does not name and that are older than `hours`, also those that no
@@ -98,34 +103,38 @@ class Table:
                 retention_hours=int(hours), dry_run=dry_run, enforce_retention_duration=False, full=True
             )
         except (DeltaError, OSError) as error:
-            raise TableError(f"table {self.path}: its old files can't be deleted: {_plain(error)}") from error
+            raise TableError(f"table {self.path}: its old files can't be deleted: {plain(error)}") from error
         return sorted(set(found))
 
-    def _commit(
-        self,
-        files: Sequence[PartFile],
-        actions: Sequence[AddAction | RemoveAction],
-        mode: str,
-        offsets: Mapping[str, int],
-        notes: Mapping[str, str] | None,
-    ) -> None:
-        properties = CommitProperties(
-            app_transactions=[Transaction(app_id, version) for app_id, version in offsets.items()],
-            custom_metadata=dict(notes or {}),
-        )
-        try:
-            self.delta.create_write_transaction(
-                list(actions), mode=mode, schema=self.delta.schema(), commit_properties=properties
-            )
-        except CommitFailedError as error:
-            self.discard(files)
-            raise ConflictError(f"table {self.path}: another writer was first: {_plain(error)}") from error
-        self._sync()
+    def _commit(self, files: Sequence[PartFile], change: Change) -> None:
+        """Commit as the next version, or as a later one where those between do not concern the change."""
+        planned = {app_id: self.offset(app_id) for app_id in change.offsets}
+        snapshot = self.delta
+        error: Exception | None = None
+        for _ in range(commits.ATTEMPTS):
+            done = commits.attempt(self.path, snapshot, change)
+            if done.outcome is Outcome.COMMITTED:
+                self._sync()
+                return
+            error = done.error
+            if done.outcome is Outcome.UNKNOWN:
+                raise TableError(
+                    f"table {self.path}: a commit failed, and the log does not show whether it was applied: "
+                    f"{plain(error)}; run the job again, which goes on from what the log says by then"
+                ) from error
+            again = open_table(self.path.parent, self.name)
+            if again is None or not commits.is_unmoved(self.delta, again.delta, change, planned):
+                break
+            snapshot = again.delta
+        self.discard(files)
+        raise ConflictError(f"table {self.path}: another writer was first: {plain(error)}") from error
 
     def discard(self, files: Sequence[PartFile]) -> None:
-        """Remove files that no commit will name."""
+        """Remove files that no commit names, nor can name any more. A file that can't be removed is left to
+        the vacuum."""
         for file in files:
-            (self.path / file.path).unlink(missing_ok=True)
+            with suppress(OSError):
+                (self.path / file.path).unlink(missing_ok=True)
 
     def _sync(self) -> None:
         if not isinstance(self.path, Path):
@@ -145,7 +154,7 @@ def open_table(lake: Place, name: str) -> Table | None:
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
-        raise TableError(f"table {path} can't be read: {_plain(error)}") from error
+        raise TableError(f"table {path} can't be read: {plain(error)}") from error
     version = delta.metadata().configuration.get(_VERSION_KEY)
     if version is None or not version.isdigit():
         raise TableError(f"table {path} was not made by Petiole: it has no {_VERSION_KEY}")
@@ -174,9 +183,14 @@ def ensure_table(lake: Place, name: str) -> Table:
             configuration={_VERSION_KEY: str(VERSION)},
             raise_if_key_not_exists=False,
             storage_options=delta_options(lake),
+            commit_properties=_ONCE,
         )
     except (DeltaError, OSError) as error:
-        raise TableError(f"table {lake / name} can't be made: {_plain(error)}") from error
+        # Another program may have been faster, or the store has made it and failed to say so.
+        table = open_table(lake, name)
+        if table is None:
+            raise TableError(f"table {lake / name} can't be made: {plain(error)}") from error
+        return table
     table = open_table(lake, name)
     if table is None:
         raise TableError(f"table {lake / name} went away while it was being made")
@@ -184,20 +198,23 @@ def ensure_table(lake: Place, name: str) -> Table:
 
 
 def _widened(table: Table) -> Table:
-    try:
-        # First the version, so that no older program writes into what it does not know.
-        version = {_VERSION_KEY: str(VERSION)}
-        table.delta.alter.set_table_properties(version, raise_if_not_exists=False)
-        table.delta.alter.add_columns(table.lacking())
-    except DeltaError as error:
-        # Another program may have been faster.
+    failed: Exception | None = None
+    for _ in range(_WIDENINGS):
+        try:
+            # First the version, so that no older program writes into what it does not know.
+            version = {_VERSION_KEY: str(VERSION)}
+            table.delta.alter.set_table_properties(
+                version, raise_if_not_exists=False, commit_properties=_ONCE
+            )
+            table.delta.alter.add_columns(table.lacking(), commit_properties=_ONCE)
+        except (DeltaError, OSError) as error:
+            failed = error
+        # Another program may have been faster, or the store has done it and failed to say so.
         again = open_table(table.path.parent, table.name)
-        if again is None or again.lacking():
-            raise TableError(f"table {table.path} can't be given its new columns: {_plain(error)}") from error
-        return again
-    again = open_table(table.path.parent, table.name)
-    assert again is not None
-    return again
+        if again is not None and not again.lacking():
+            return again
+        table = again or table
+    raise TableError(f"table {table.path} can't be given its new columns: {plain(failed)}") from failed
 
 
 def sync(path: Path) -> None:
@@ -207,12 +224,6 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _plain(error: Exception) -> str:
-    """What delta-rs says, on one line: it colours its causes, and repeats whole answers of a store."""
-    words = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())
-    return words if len(words) <= _MOST_SAID else f"{words[:_MOST_SAID]}…"
 
 
 def _add(file: PartFile, *, changed: bool) -> AddAction:

@@ -1,0 +1,120 @@
+"""Writing one commit, and finding out whether it is in the log when that is in doubt.
+
+A store may apply a commit and answer with an error, or not at all. delta-rs then repeats the request, finds
+the version taken, and reports a conflict. So every commit carries a mark of its own, and is tried for one
+version only: whatever went wrong, the entry of that version says whose commit it is. As long as there is no
+such entry the commit may still arrive, and its files must stay.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final
+
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction, RemoveAction
+
+from hub_jobs.tables import log
+from hub_jobs.tables.places import Place
+
+ATTEMPTS: Final = 20
+"""Versions for which one commit is tried while others commit what does not concern it."""
+_MARK_KEY: Final = "petiole.commit"
+_MOST_SAID: Final = 400
+
+
+class Outcome(Enum):
+    """What became of an attempt to commit."""
+
+    COMMITTED = auto()
+    OVERTAKEN = auto()
+    """The version is another writer's, so this commit can never be there."""
+    UNKNOWN = auto()
+    """The commit is not in the log, and may still arrive there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a commit does to a table: `mode` is delta-rs's, `notes` go into the history."""
+
+    actions: Sequence[AddAction | RemoveAction]
+    mode: str
+    offsets: Mapping[str, int]
+    notes: Mapping[str, str]
+    mark: str = field(default_factory=lambda: str(uuid.uuid4()))
+
+    @property
+    def replaced(self) -> set[str]:
+        """The paths of the files that it removes one by one."""
+        return {action.path for action in self.actions if isinstance(action, RemoveAction)}
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An outcome, and what the store or delta-rs said where something went wrong."""
+
+    outcome: Outcome
+    error: Exception | None = None
+
+
+def attempt(path: Place, snapshot: DeltaTable, change: Change) -> Attempt:
+    """Try to commit a change as the version that follows a snapshot, and no other."""
+    properties = CommitProperties(
+        app_transactions=[Transaction(app_id, version) for app_id, version in change.offsets.items()],
+        custom_metadata={**change.notes, _MARK_KEY: change.mark},
+        # What another program removed delta-rs does not compare: the caller looks at each newer version.
+        max_commit_retries=0,
+    )
+    try:
+        snapshot.create_write_transaction(
+            list(change.actions), mode=change.mode, schema=snapshot.schema(), commit_properties=properties
+        )
+    except (DeltaError, OSError) as error:
+        return Attempt(_outcome(path, snapshot.version() + 1, change.mark), error)
+    return Attempt(Outcome.COMMITTED)
+
+
+def is_unmoved(
+    before: DeltaTable, now: DeltaTable, change: Change, offsets: Mapping[str, int | None]
+) -> bool:
+    """Whether a change that was planned on one snapshot means the same on a newer one: the table is the same,
+    every file that it replaces is still in it, and nobody has moved its offsets."""
+    if _definition(before) != _definition(now):
+        return False
+    if any(now.transaction_version(app_id) != version for app_id, version in offsets.items()):
+        return False
+    return not change.replaced or change.replaced <= active(now)
+
+
+def active(delta: DeltaTable) -> set[str]:
+    """The paths of the files of a snapshot, below the table."""
+    return set(delta.get_add_actions(flatten=True)["path"].to_pylist())
+
+
+def plain(error: Exception | None) -> str:
+    """What delta-rs says, on one line: it colours its causes, and repeats whole answers of a store."""
+    words = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())
+    return words if len(words) <= _MOST_SAID else f"{words[:_MOST_SAID]}…"
+
+
+def _outcome(path: Place, version: int, mark: str) -> Outcome:
+    try:
+        entry = log.entries(path, version)
+    except (OSError, ValueError):
+        return Outcome.UNKNOWN
+    if entry is None:
+        return Outcome.UNKNOWN
+    ours = any(one.get("commitInfo", {}).get(_MARK_KEY) == mark for one in entry)
+    return Outcome.COMMITTED if ours else Outcome.OVERTAKEN
+
+
+def _definition(delta: DeltaTable) -> tuple[object, ...]:
+    metadata, protocol = delta.metadata(), delta.protocol()
+    features = [sorted(each or []) for each in (protocol.reader_features, protocol.writer_features)]
+    versions = (protocol.min_reader_version, protocol.min_writer_version)
+    return metadata.id, metadata.configuration, delta.schema().to_json(), versions, features
