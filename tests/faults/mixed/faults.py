@@ -92,7 +92,13 @@ def _disk_full(site: Site) -> _Way:
         site.did("the disk of edge-1, state and store, is full")
         disk.fill()
 
-    return make, disk.free
+    def mend() -> None:
+        disk.free()
+        if site.server_unit is not None:
+            # Its agent says that a server of its own has to be restarted after that.
+            kill(site.world.leaf.nats.pid)
+
+    return make, mend
 
 
 def _stream_full(site: Site) -> _Way:

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-import zstandard
-
-from agent.contract import DEFAULT_CLASS, batch_subject
-from tests.faults.mixed.dimensions import Fault, Input, Policy, Scenario
+from tests.faults.mixed.dimensions import Fault, Policy, Scenario
 from tests.faults.mixed.faults import injection
 from tests.faults.mixed.moments import meet
 from tests.faults.mixed.site import Site
 from tests.faults.mixed.surroundings import open_site
 from tests.faults.oracle import ruled
 from tests.faults.oracle.judge import Terms
-from tests.faults.oracle.numbered import NUMBER
 from tests.faults.report import Case
 from tests.faults.world.load import Device
 from tests.faults.world.machine import wait_for
 
 _SECONDS = 150.0
 """In which all must flow again on a machine that is busy."""
-_MAGIC = b"\x28\xb5\x2f\xfd"
 
 
 def play(directory: Path, case: Case, scenario: Scenario) -> None:
@@ -95,20 +89,9 @@ def _drain(site: Site, device: Device) -> None:
     if device is site.pulled:
         device.join(_SECONDS)
     series, sent = device.series, device.sent
-    name = {Input.FILE: "file", Input.MQTT: "mqtt", Input.EXEC: "exec"}[site.scenario.input]
-    subject = batch_subject(series.domain, DEFAULT_CLASS, name)
 
     def stored() -> bool:
         last = next((n for n in range(sent.sent, 0, -1) if not ruled.dropped(series, sent, n)), 0)
-        return _last_number(site.world.newest(site.world.leaf, subject)) >= last
+        return site.newest_number() >= last
 
     wait_for(stored, f"the last reading of {device.name} is stored", _SECONDS)
-
-
-def _last_number(payload: bytes | None) -> int:
-    """The highest number in a batch."""
-    if payload is None:
-        return 0
-    if payload.startswith(_MAGIC):
-        payload = zstandard.ZstdDecompressor().decompress(payload, max_output_size=2**26)
-    return max((int(json.loads(line)["tags"][NUMBER]) for line in payload.splitlines()), default=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -52,10 +53,13 @@ class RotatedFileDevice(FileDevice):
     def __init__(self, path: Path, series: Series, sent: Sent, notes: Notes) -> None:
         super().__init__(path, series, sent, notes, 10, 0.02)
         self.rotated = self._requests = 0
+        self.rotates = threading.Event()
+        """Once something of the first file is stored: one that is rotated before that is never read."""
 
     def _attempt(self, numbers: range) -> float | None:
         self._requests += 1
-        if self._requests % self._EVERY == 0 and self.rotated < self.rotations:
+        due = self._requests % self._EVERY == 0 and self.rotated < self.rotations
+        if due and self.rotates.is_set():
             for number in range(self.rotated, 0, -1):
                 self._numbered(number).rename(self._numbered(number + 1))
             self._path.rename(self._numbered(1))

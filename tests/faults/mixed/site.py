@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -13,11 +14,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
+import zstandard
 
-from tests.faults.mixed.dimensions import Scenario
+from agent.contract import DEFAULT_CLASS, MAX_UNPACKED_BYTES, batch_subject
+from tests.faults.mixed.dimensions import Input, Scenario
 from tests.faults.mixed.forging import ForgingDevice
 from tests.faults.mixed.senders import PrintingDevice
 from tests.faults.mixed.units import Unit
+from tests.faults.oracle.numbered import NUMBER
 from tests.faults.rigs.disk import SmallDisk
 from tests.faults.world.cable import Cord
 from tests.faults.world.load import Device, HttpDevice
@@ -26,6 +30,7 @@ from tests.faults.world.world import World
 
 POLL_SECONDS = 0.01
 _BEGINS_SECONDS = 3.0
+_ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 class Site:
@@ -170,6 +175,16 @@ class Site:
                 return True
             time.sleep(0.001)
         return False
+
+    def newest_number(self) -> int:
+        """The highest number in the newest batch of the round's input; 0 where there is none, or nobody
+        answers."""
+        name = {Input.FILE: "file", Input.MQTT: "mqtt", Input.EXEC: "exec"}[self.scenario.input]
+        leaf = self.world.leaf
+        payload = self.world.newest(leaf, batch_subject(leaf.member.domain, DEFAULT_CLASS, name)) or b""
+        if payload.startswith(_ZSTD):
+            payload = zstandard.ZstdDecompressor().decompress(payload, max_output_size=MAX_UNPACKED_BYTES)
+        return max((int(json.loads(line)["tags"][NUMBER]) for line in payload.splitlines()), default=0)
 
     def lasts(self, least: float, most: float) -> None:
         """Let it be for a while."""

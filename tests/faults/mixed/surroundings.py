@@ -117,6 +117,9 @@ def open_site(directory: Path, case: Case, scenario: Scenario) -> Iterator[Site]
         site.server_unit = rest[0] if rest else None
         stack.enter_context(supervised(units))
         devices.flows(2, 90)
+        if isinstance(site.pulled, RotatedFileDevice):
+            wait_for(lambda: site.newest_number() > 0, "the first lines are stored")
+            site.pulled.rotates.set()
         yield site
 
 
