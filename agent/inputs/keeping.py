@@ -1,9 +1,14 @@
 """Storing what came from a sender that can't be told whether it was: hand it in until it is stored, keep as
-dead letters what can't be taken. Backpressure is the caller's: it waits for this before it takes in more."""
+dead letters what can't be taken. Backpressure is the caller's: it waits for this before it takes in more.
+
+Several chunks may be under way at once. While one of them is refused, those that came later wait behind it,
+or a device's readings would be stored in another order than it sent them.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
@@ -42,6 +47,9 @@ class Keeper:
         self._log = log
         self._storing = Fault(log, "readings are stored again")
         self._sparse = Sparse()
+        self._numbers = itertools.count()
+        self._refused: set[int] = set()
+        self._settled = asyncio.Event()
         self.lost = 0
 
     async def store(self, payload: bytes, count: int) -> None:
@@ -86,25 +94,38 @@ class Keeper:
     async def _insist(self, hand_in: Callable[[], Awaitable[None]], readings: int = 0) -> RefusedError | None:
         """Hand something in until it is taken, or the agent stops; returns the refusal of what is too
         large."""
-        while True:
-            try:
-                await hand_in()
-            except RefusedError as refusal:
-                if refusal.reason is Reason.TOO_LARGE:
-                    return refusal
-                self._storing.begin(str(refusal))
-                if self._stopping.is_set():
-                    self.lost += readings
+        number = next(self._numbers)
+        try:
+            while True:
+                await self._turn(number)
+                try:
+                    await hand_in()
+                except RefusedError as refusal:
+                    if refusal.reason is Reason.TOO_LARGE:
+                        return refusal
+                    self._storing.begin(str(refusal))
+                    if self._stopping.is_set():
+                        self.lost += readings
+                        return None
+                    self._refused.add(number)
+                    delay = min(refusal.retry_after or _RETRY, _MAX_RETRY)
+                    await unless(self._stopping, asyncio.sleep(delay))
+                except UnknownOutcomeError as error:
+                    # The core goes on trying with what it has: handed in again, it could be stored twice.
+                    self._storing.begin(str(error))
                     return None
-                delay = min(refusal.retry_after or _RETRY, _MAX_RETRY)
-                await unless(self._stopping, asyncio.sleep(delay))
-            except UnknownOutcomeError as error:
-                # The core goes on trying with what it has: handed in again, it could be stored twice.
-                self._storing.begin(str(error))
-                return None
-            else:
-                self._storing.end()
-                return None
+                else:
+                    self._storing.end()
+                    return None
+        finally:
+            self._refused.discard(number)
+            self._settled.set()
+            self._settled = asyncio.Event()
+
+    async def _turn(self, number: int) -> None:
+        """Wait until nothing that came earlier is refused."""
+        while min(self._refused, default=number) < number:
+            await self._settled.wait()
 
 
 def letter(received: bytes, at: str, reason: str) -> Letter:
