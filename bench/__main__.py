@@ -1,15 +1,17 @@
-"""`python -m bench [NAME…]`: run benchmarks, write build/bench/NAME.json, show their rows."""
+"""`python -m bench [NAME…]`: run benchmarks, write build/bench/NAME.json, show their rows. One that fails is
+written with the rows that it has; the others run all the same, and the exit code is 1."""
 
 from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 
 from rich.console import Console
 from rich.table import Table
 
 from bench import NAMES, module_name
-from bench.result import BUILT, Measured, Result
+from bench.result import BUILT, Measured, Result, UnfinishedError
 
 
 def main(names: list[str]) -> int:
@@ -18,14 +20,22 @@ def main(names: list[str]) -> int:
     if unknown:
         print(f"no benchmark {', '.join(unknown)}; there are {', '.join(NAMES)}", file=sys.stderr)
         return 2
-    console = Console()
+    console, failed = Console(), False
     for name in names or NAMES:
-        module, measured = importlib.import_module(module_name(name)), Measured()
-        result: Result = module.run()
+        measured = Measured()
+        try:
+            result: Result = importlib.import_module(module_name(name)).run()
+        except UnfinishedError as error:
+            traceback.print_exc()
+            result, failed = error.result, True
+        except Exception:  # nothing is known of it, and the others are still to be run
+            traceback.print_exc()
+            failed = True
+            continue
         path = result.write(BUILT, measured)
         console.print(_table(result))
         console.print(f"written to {path}")
-    return 0
+    return int(failed)
 
 
 def _table(result: Result) -> Table:

@@ -32,7 +32,7 @@ from agent.jetstream import JetStream, JetStreamError
 from agent.registrar.aggregate import parse_source_header
 from bench.relink_raw import RawStream, make_at_hub, make_at_leaf
 from bench.relink_world import LinkWorld, link_world
-from bench.result import Against, Result, Row
+from bench.result import Against, Result, Row, measuring
 
 _LEAVES = 10
 _SIZES = ((30, 2, 3.0), (100, 5, 6.0))
@@ -103,8 +103,10 @@ class Half:
 def run() -> Result:
     """Measure both sizes."""
     rounds = int(os.environ.get("ROUNDS", _ROUNDS))
-    found = [row for size in _SIZES for row in asyncio.run(_size(*size, rounds))]
-    return Result("fleet", found, {"rounds": str(rounds)})
+    with measuring("fleet", {"rounds": str(rounds)}) as result:
+        for size in _SIZES:
+            result.rows += asyncio.run(_size(*size, rounds))
+    return result
 
 
 async def _size(classes: int, aggregates: int, goal: float, rounds: int) -> list[Row]:

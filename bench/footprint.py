@@ -22,7 +22,7 @@ from agent.contract import BatchHeaders, Clock, MessageId
 from bench.agents import DOMAIN, Bench, leaf
 from bench.collectd import collectd, installed
 from bench.loading import cpu_seconds
-from bench.result import Against, Result, Row
+from bench.result import Against, Result, Row, measuring
 
 _SETTLE_SECONDS = 10.0
 _IDLE_SECONDS = 30.0
@@ -47,6 +47,7 @@ listen = "127.0.0.1:{http_port}"
 def run() -> Result:
     """Measure an idle agent, the same with a backlog, and one started anew on it."""
     with (
+        measuring("footprint") as result,
         tempfile.TemporaryDirectory(prefix="petiole-bench-") as directory,
         leaf(Path(directory), _INPUTS, max_bytes="3GiB") as bench,
     ):
@@ -54,22 +55,22 @@ def run() -> Result:
         time.sleep(_SETTLE_SECONDS)
         cpu, idle = _watch(bench.agent)
         theirs = _collectd(Path(directory) / "collectd")
+        beside = [None if theirs is None else Against("collectd", one) for one in theirs or (0, 0)]
+        result.rows += [
+            Row("idle, host metrics each second: CPU", cpu, "% of a core", _CPU_GOAL, beside[0], least=True),
+            Row("idle, host metrics each second: RSS", idle, "MB", _RSS_GOAL, beside[1], least=True),
+        ]
         asyncio.run(_fill(bench))
         _, backlog = _watch(bench.agent)
+        result.rows.append(Row("2 GB of backlog: RSS", backlog, "MB", _RSS_GOAL, least=True))
         bench.kill()
         ready = bench.start()
         _, restarted = _watch(bench.agent)
-    beside = [None if theirs is None else Against("collectd", one) for one in theirs or (0, 0)]
-    return Result(
-        "footprint",
-        [
-            Row("idle, host metrics each second: CPU", cpu, "% of a core", _CPU_GOAL, beside[0], least=True),
-            Row("idle, host metrics each second: RSS", idle, "MB", _RSS_GOAL, beside[1], least=True),
-            Row("2 GB of backlog: RSS", backlog, "MB", _RSS_GOAL, least=True),
+        result.rows += [
             Row("2 GB of backlog, killed and started: ready", ready, "s", _READY_GOAL, least=True),
             Row("2 GB of backlog, killed and started: RSS", restarted, "MB", _RSS_GOAL, least=True),
-        ],
-    )
+        ]
+    return result
 
 
 def _watch(process: psutil.Process) -> tuple[float, float]:

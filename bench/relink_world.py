@@ -214,9 +214,10 @@ def link_world(
     leaf_listen: str | None = None,
     aggregates: int = 1,
     linger: str = "5ms",
+    stream: str = _STREAM,
 ) -> Iterator[LinkWorld]:
     """The servers and agents in a directory; what is started ends with the context. Leaves dial the cable,
-    which leads to the hub's `leaf_listen`, or the hub itself."""
+    which leads to the hub's `leaf_listen`, or the hub itself. A leaf's streams hold `stream` bytes each."""
     listen = leaf_listen or f"127.0.0.1:{free_port()}"
     dialled = listen if cable is None else f"{cable.host}:{cable.port}"
     users = []
@@ -226,7 +227,7 @@ def link_world(
     world = _hub(directory / "hub", listen, users, aggregates)
     for user in users:
         world.leaves[user.domain] = server = _leaf(directory / user.domain, dialled, user)
-        world.agents[user.domain] = _leaf_agent(server, user, linger)
+        world.agents[user.domain] = _leaf_agent(server, user, linger, stream)
     try:
         yield world
     finally:
@@ -275,9 +276,9 @@ def _leaf(directory: Path, dialled: str, user: LeafUser) -> Server:
     return Server(config, directory, keys)
 
 
-def _leaf_agent(server: Server, user: LeafUser, linger: str) -> AgentProcess:
+def _leaf_agent(server: Server, user: LeafUser, linger: str, stream: str) -> AgentProcess:
     admin, http = free_port(), free_port()
-    classes = "".join(f'[[class]]\nname = "{cls}"\nmax_bytes = "{_STREAM}"\n' for cls in user.classes)
+    classes = "".join(f'[[class]]\nname = "{cls}"\nmax_bytes = "{stream}"\n' for cls in user.classes)
     toml = (
         _toml(server, "leaf", user.domain, "agent", admin)
         + classes

@@ -3,6 +3,7 @@ pictures from those that are kept."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -28,11 +29,11 @@ def documents(results: dict[str, Kept]) -> dict[str, str]:
 
 
 def keep(built: Path, kept: Path) -> list[str]:
-    """Keep each result that is newer than the one kept of the same benchmark; returns their names."""
+    """Keep each whole result that is newer than the one kept of the same benchmark; returns their names."""
     taken = []
     for name in NAMES:
         new, old = built / f"{name}.json", kept / f"{name}.json"
-        if new.exists() and (not old.exists() or _date(new) > _date(old)):
+        if new.exists() and _is_whole(new) and (not old.exists() or _date(new) > _date(old)):
             kept.mkdir(exist_ok=True)
             shutil.copyfile(new, old)
             taken.append(name)
@@ -46,6 +47,10 @@ def main() -> int:
         (_DOCS / path).write_text(text)
     print(f"written: {_DOCS / 'benchmarks.md'}")
     return 0
+
+
+def _is_whole(path: Path) -> bool:
+    return "unfinished" not in json.loads(path.read_text())
 
 
 def _date(path: Path) -> str:

@@ -8,6 +8,8 @@ import os
 import platform
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -100,12 +102,14 @@ class Result:
     benchmark: str
     rows: list[Row] = field(default_factory=list)
     options: dict[str, str] = field(default_factory=dict)
+    unfinished: str = ""
+    """Why rows are missing."""
 
     def write(self, directory: Path, measured: Measured) -> Path:
         """Write the JSON file and return its path."""
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / f"{self.benchmark}.json"
-        content = {
+        content: dict[str, Any] = {
             "benchmark": self.benchmark,
             "machine": {
                 "system": platform.platform(),
@@ -118,8 +122,30 @@ class Result:
             "options": self.options,
             "rows": [row.as_json() for row in self.rows],
         }
+        if self.unfinished:
+            content["unfinished"] = self.unfinished
         path.write_text(json.dumps(content, indent=2) + "\n")
         return path
+
+
+class UnfinishedError(Exception):
+    """A benchmark ended before its last row; `result` has those that it had measured."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__(f"{result.benchmark} ended after {len(result.rows)} rows: {result.unfinished}")
+        self.result = result
+
+
+@contextmanager
+def measuring(benchmark: str, options: dict[str, str] | None = None) -> Iterator[Result]:
+    """A result whose rows are added as they are measured, so that none is lost with a later one. Raises
+    `UnfinishedError` for whatever ends it early."""
+    result = Result(benchmark, options=options or {})
+    try:
+        yield result
+    except Exception as error:
+        result.unfinished = f"{type(error).__name__}: {error}"
+        raise UnfinishedError(result) from error
 
 
 def _commit() -> str:

@@ -16,6 +16,8 @@ _NOT: Final = "not"
 _ROUNDS: Final = 3
 _WARM_SECONDS: Final = 2.0
 _SECONDS: Final = 6.0
+_ROOM: Final = "64GiB"
+"""Nobody takes from these streams, and one that is full refuses, which ends the load."""
 _ALWAYS: Final = 'sync_interval: "always"'
 
 
@@ -25,7 +27,7 @@ def rates(connections: int, readings: int) -> tuple[float, float]:
     found: dict[str, list[float]] = {_SYNCED: [], _NOT: []}
     with (
         tempfile.TemporaryDirectory(prefix="petiole-bench-") as directory,
-        link_world(Path(directory), list(found)) as world,
+        link_world(Path(directory), list(found), stream=_ROOM) as world,
     ):
         _no_sync(world.leaves[_NOT])
         for domain in found:

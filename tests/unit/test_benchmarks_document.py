@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bench import NAMES, module_name
+from bench import __main__ as bench_main
 from bench.kept import figure, read, read_all
 from bench.page import described
 from bench.report import documents, keep
-from bench.result import Against, Measured, Result, Row
+from bench.result import Against, Measured, Result, Row, UnfinishedError, measuring
 
 ROOT = Path(__file__).parents[2]
 
@@ -117,3 +119,36 @@ def test_a_picture_is_svg_that_shows_each_figure(tmp_path: Path) -> None:
 )
 def test_a_figure_has_four_digits_that_count(value: float, text: str) -> None:
     assert figure(value) == text
+
+
+def fails() -> Result:
+    """A benchmark that has measured one row when something ends it."""
+    with measuring("rules", {"rounds": "2"}) as result:
+        result.rows.append(Row("a", 1.0, "s"))
+        raise OSError("the load ended")
+
+
+def breaks() -> Result:
+    """One that does not even begin."""
+    raise RuntimeError("no rsyslog")
+
+
+def test_a_benchmark_that_fails_keeps_the_rows_that_it_has_and_they_are_not_published(tmp_path: Path) -> None:
+    with pytest.raises(UnfinishedError, match="after 1 rows: OSError: the load ended") as told:
+        fails()
+    path = told.value.result.write(tmp_path / "built", Measured())
+    found = json.loads(path.read_text())
+    assert [row["what"] for row in found["rows"]] == ["a"]
+    assert found["unfinished"] == "OSError: the load ended"
+    assert keep(tmp_path / "built", tmp_path / "kept") == []
+
+
+def test_the_others_run_after_a_benchmark_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ways = {"bench.rules": fails, "bench.peers": breaks, "bench.audit": lambda: Result("audit", [])}
+    monkeypatch.setattr(bench_main, "BUILT", tmp_path)
+    monkeypatch.setattr("importlib.import_module", lambda name: SimpleNamespace(run=ways[name]))
+    assert bench_main.main(["rules", "peers", "audit"]) == 1
+    assert {path.stem for path in tmp_path.iterdir()} == {"rules", "audit"}
+    assert "no rsyslog" in capsys.readouterr().err
