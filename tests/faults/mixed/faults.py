@@ -17,7 +17,7 @@ from tests.faults.mixed.dimensions import Fault
 from tests.faults.mixed.site import Site, is_stopped, kill, lives
 from tests.faults.mixed.units import Unit
 from tests.faults.oracle.numbered import HEAVY
-from tests.faults.world.load import HttpDevice
+from tests.faults.world.devices import HttpDevice
 from tests.faults.world.machine import Machine, Program, wait_for
 
 _FILLERS: Final = 20

@@ -11,7 +11,7 @@ from agent.contract import DEFAULT_CLASS
 from tests.faults.mixed.dimensions import Headers
 from tests.faults.oracle.journal import Sent
 from tests.faults.oracle.numbered import Series
-from tests.faults.world.load import RETRY_SECONDS, DirectDevice, Notes
+from tests.faults.world.devices import RETRY_SECONDS, DirectDevice, Notes
 from tests.faults.world.machine import Machine
 
 _AHEAD = 8

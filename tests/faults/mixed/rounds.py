@@ -12,7 +12,7 @@ from tests.faults.mixed.surroundings import open_site
 from tests.faults.oracle import ruled
 from tests.faults.oracle.judge import Terms
 from tests.faults.report import Case
-from tests.faults.world.load import Device
+from tests.faults.world.devices import Device
 from tests.faults.world.machine import wait_for
 
 _SECONDS = 150.0

@@ -15,7 +15,7 @@ from agent.contract import DEFAULT_CLASS
 from agent.demo.plan import Member
 from tests.faults.oracle.journal import Sent
 from tests.faults.oracle.numbered import LIFE, NUMBER, Series, contents, reading
-from tests.faults.world.load import RETRY_SECONDS, Device, HttpDevice, Notes
+from tests.faults.world.devices import RETRY_SECONDS, Device, HttpDevice, Notes
 from tests.faults.world.senders import FileDevice
 from tests.mqtt import PASSWORD, USER
 

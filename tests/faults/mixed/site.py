@@ -24,7 +24,7 @@ from tests.faults.mixed.units import Unit
 from tests.faults.oracle.numbered import NUMBER
 from tests.faults.rigs.disk import SmallDisk
 from tests.faults.world.cable import Cord
-from tests.faults.world.load import Device, HttpDevice
+from tests.faults.world.devices import Device, HttpDevice
 from tests.faults.world.machine import Machine
 from tests.faults.world.world import World
 

@@ -39,7 +39,8 @@ from tests.faults.report import Case
 from tests.faults.rigs.disk import small_disk
 from tests.faults.world.cable import Link, cord
 from tests.faults.world.configs import HubSettings, LeafSettings, hub_toml, leaf_toml
-from tests.faults.world.load import DirectDevice, HttpDevice, Load, load
+from tests.faults.world.devices import DirectDevice, HttpDevice
+from tests.faults.world.load import Load, load
 from tests.faults.world.machine import Machine, wait_for
 from tests.faults.world.repeats import ManyHanded, Repeater
 from tests.faults.world.scrape import scrapes

@@ -44,6 +44,8 @@ class Sent:
     """Readings that were sent again because no answer came, by a sender whom nothing tells apart from another
     after a store was lost, or never where it is `at_least_once`."""
     at_least_once: bool = False
+    unknown: set[int] = field(default_factory=set)
+    """Readings of which the answer said that nobody can tell any more whether they are held."""
     _firsts: list[int] = field(default_factory=list)
     _times: list[int] = field(default_factory=list)
 

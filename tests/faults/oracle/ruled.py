@@ -19,7 +19,7 @@ def missing(series: Series, sent: Sent, there: Container[int]) -> list[int]:
     Under a deadband a reading may be left out that did not move since the last one that is there. Where it
     did, it is missing, and what follows is compared with it: it may have been stored, and be gone.
     """
-    numbers = range(1, sent.acknowledged + 1)
+    numbers = [n for n in range(1, sent.acknowledged + 1) if n not in sent.unknown]
     if sent.made.deadband is None:
         return [n for n in numbers if n not in there and not dropped(series, sent, n)]
     absent, last = [], None
@@ -37,4 +37,5 @@ def must_be_stored(series: Series, sent: Sent) -> int:
     """How many of the acknowledged readings must have been stored, whatever a deadband leaves out."""
     if sent.made.deadband is not None:
         return 0
-    return sum(not dropped(series, sent, n) for n in range(1, sent.acknowledged + 1))
+    numbers = range(1, sent.acknowledged + 1)
+    return sum(n not in sent.unknown and not dropped(series, sent, n) for n in numbers)

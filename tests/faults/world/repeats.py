@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from agent.demo.plan import Member
 from tests.faults.oracle.journal import Sent
 from tests.faults.oracle.numbered import Series
-from tests.faults.world.load import HttpDevice, Notes
+from tests.faults.world.devices import HttpDevice, Notes
 
 
 class Repeater(HttpDevice):

@@ -20,7 +20,15 @@ from agent.jetstream import JetStream, JetStreamError
 from agent.tail import read_headers
 from tests.faults.oracle.journal import Sent
 from tests.faults.oracle.numbered import Series
-from tests.faults.world.load import ANSWER_SECONDS, RETRY_SECONDS, Device, NatsDevice, Notes, _quiet
+from tests.faults.world.devices import (
+    ANSWER_SECONDS,
+    CANNOT_BE_TOLD,
+    RETRY_SECONDS,
+    Device,
+    NatsDevice,
+    Notes,
+    _quiet,
+)
 
 
 class SocketDevice(Device):
@@ -45,6 +53,9 @@ class SocketDevice(Device):
             return RETRY_SECONDS
         word, of, rest = answer.split(" ", 2)
         if (word, of) == ("ok", key):
+            return None
+        if word == "later" and CANNOT_BE_TOLD in rest:
+            self.sent.unknown.update(numbers)
             return None
         if word == "later":
             self.notes.refused.append((time.time(), 503, answer))
@@ -80,6 +91,9 @@ class RequestDevice(NatsDevice):
 
     def answered(self, numbers: range, said: dict[str, Any]) -> float | None:
         if said.get("stored") == len(numbers):
+            return None
+        if CANNOT_BE_TOLD in str(said):
+            self.sent.unknown.update(numbers)
             return None
         if "retry" in said or "unknown" in said:
             self.notes.refused.append((time.time(), 503, str(said)))

@@ -145,3 +145,13 @@ def test_what_is_sent_again_to_a_hub_that_lost_its_store_keeps_the_order_of_the_
     assert judge(journal, evidence(again, Audit([account])), Terms()).kept
     turned = [rows[0]._replace(arrived_us=START + 9, source_seq=9), *rows[1:]]
     assert Promise.ORDER in broken(judge(journal, evidence(turned, Audit([account])), Terms()))
+
+
+def test_what_nobody_can_tell_of_may_be_there_or_not() -> None:
+    journal = sent((PUMP, [10, 10]))
+    journal.series[PUMP].unknown.update(range(11, 21))
+    rows = whole(journal)
+    for some in (rows, rows[:15], rows[:10]):
+        verdict = judge(journal, evidence(some), Terms())
+        assert verdict.kept, str(verdict)
+    assert judge(journal, evidence(rows[1:10], Audit([told(rows[:10])])), Terms()).lost == 1
