@@ -31,7 +31,8 @@ class Chunk:
     `ValueError` for another position, and for letters without one.
 
     Within the core the lines may be `dead` letters, a position holds more than the input's own, and
-    `on_stored` is called once the stream has acknowledged the chunk."""
+    `on_settled` is called with the sequence at which the stream holds the chunk, or with None once it is
+    certain that it does not and will not."""
 
     payload: bytes
     count: int
@@ -39,7 +40,7 @@ class Chunk:
     position: str | None = None
     letters: tuple[Letter, ...] = ()
     dead: bool = False
-    on_stored: Callable[[], None] | None = None
+    on_settled: Callable[[int | None], None] | None = None
 
     def __post_init__(self) -> None:
         position = self.position

@@ -110,15 +110,13 @@ class PieceStore:
         await self._bury(piece, cls, letters, last=not parts)
         for part in parts:
             await self._send(piece, part, last=part is parts[-1])
-            if part.on_stored is not None:
-                part.on_stored()
         if not piece.settled:
             settled = self._known[piece.input] = Progress(piece.number, piece.position)
             self._remember(piece.input, cls, settled.encode())
 
     async def _send(self, piece: _Piece, part: Part, *, last: bool) -> None:
         progress = piece.with_(part.numbers, last=last)
-        chunk = Chunk(part.payload, part.count, piece.request, progress.encode())
+        chunk = Chunk(part.payload, part.count, piece.request, progress.encode(), on_settled=part.on_settled)
         try:
             await self._submit(piece.input, part.cls, chunk)
         except RefusedError as refusal:

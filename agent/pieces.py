@@ -83,13 +83,13 @@ def _bitmap(lines: int) -> str:
 @dataclass(frozen=True, slots=True)
 class Part:
     """Some readings of a piece, for one class: NDJSON of `count` lines, and which of the piece's lines they
-    are; `on_stored` is called when all of them are stored."""
+    are; `on_settled` is called as that of a chunk, unless the part is stored in several."""
 
     cls: str
     payload: bytes
     count: int
     numbers: Sequence[int]
-    on_stored: Callable[[], None] | None = None
+    on_settled: Callable[[int | None], None] | None = None
 
     def halves(self) -> Iterator[Part]:
         """The same as two parts; there must be two lines at least."""

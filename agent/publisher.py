@@ -69,6 +69,8 @@ class Publisher:
         self._away_since: float | None = asyncio.get_running_loop().time()
         self.queue: deque[Sealed] = deque()
         self.queued = asyncio.Event()
+        self.stores_lost = 0
+        """How often that happened to one of the stores."""
         self.requests = RequestLog()
         metrics.known_requests.set_function(lambda: self.requests.count(time.monotonic()))
         self.recalled = asyncio.Event()
@@ -96,6 +98,9 @@ class Publisher:
         except RefusedError as refusal:
             self.balance.refuse(key, entry, refusal)
             raise
+        finally:
+            if not entry.admitted and chunk.on_settled is not None:
+                chunk.on_settled(None)
         if outcome is not None:
             # One outcome may be told to many: it must not gather the frames of all of them.
             raise outcome.with_traceback(None)
@@ -109,6 +114,7 @@ class Publisher:
         """The store of a class was lost or put back: of what is known as stored nobody knows where it is."""
         self.requests.doubt(cls)
         self._hub.lost(cls)
+        self.stores_lost += 1
 
     def _promise(self, cls: str, entry: Entry[Settled], known: Settled | None) -> bool:
         """Acknowledge a chunk that is in memory; False where its fate, or that of the request under its key,
@@ -134,17 +140,19 @@ class Publisher:
         await self.recalled.wait()
         return self.requests.claim(cls, request, entry.waiter, loop.time())
 
-    def stored(self, key: tuple[str, str], entry: Entry[Settled]) -> None:
-        """A chunk was acknowledged by the stream."""
+    def stored(self, key: tuple[str, str], entry: Entry[Settled], seq: int) -> None:
+        """A chunk was acknowledged by the stream, which holds it at a sequence."""
         self.balance.store(key, entry)
-        self.settle(key[1], entry, None)
+        self.settle(key[1], entry, None, seq)
 
     def refuse(self, key: tuple[str, str], entry: Entry[Settled], refusal: RefusedError) -> None:
         """A chunk is not stored and will not be."""
         self.balance.refuse(key, entry, refusal)
         self.settle(key[1], entry, refusal)
 
-    def settle(self, cls: str, entry: Entry[Settled], outcome: Exception | None) -> None:
+    def settle(
+        self, cls: str, entry: Entry[Settled], outcome: Exception | None, seq: int | None = None
+    ) -> None:
         """The fate of a chunk of a class is known: None is stored. Its room, key and waiter are let go."""
         self._release(entry)
         request = entry.chunk.request
@@ -152,8 +160,8 @@ class Publisher:
             self.requests.store(cls, request, asyncio.get_running_loop().time())
         elif request is not None:
             self.requests.forget(cls, request, entry.waiter)
-        if outcome is None and entry.chunk.on_stored is not None:
-            entry.chunk.on_stored()
+        if entry.chunk.on_settled is not None:
+            entry.chunk.on_settled(seq)
         if not entry.waiter.done():
             entry.waiter.set_result(outcome)
 

@@ -43,6 +43,11 @@ class Reception:
         """Where an input goes on, as `Intake.position` says."""
         return await self._pieces.place(input_name)
 
+    @property
+    def stores_lost(self) -> int:
+        """How often a local store was lost or put back."""
+        return self._publisher.stores_lost
+
     async def stored_of(self, input_name: str, position: str) -> int | None:
         """Which lines of the piece that ends at `position` are stored, as a bitmap; None for all of them."""
         return await self._pieces.stored(input_name, position)

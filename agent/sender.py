@@ -303,7 +303,7 @@ class Sender:
         metrics.publish_seconds.labels(cls).observe(asyncio.get_running_loop().time() - batch.sealed)
         self._refusals.stored(batch.input, cls)
         for entry in batch.entries:
-            self._publisher.stored((batch.input, cls), entry)
+            self._publisher.stored((batch.input, cls), entry, seq)
 
     def _refuse(self, batch: Batch, reason: Reason, text: str) -> None:
         cls = batch.id.cls

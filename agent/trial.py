@@ -39,22 +39,31 @@ class Screen:
         self._show, self._tell = show, tell
         self.heard: set[str] = set()
         self.letters = 0
+        self._shown = 0
         self.news = asyncio.Event()
+
+    @property
+    def stores_lost(self) -> int:
+        """None is."""
+        return 0
 
     async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
         """Show a chunk."""
         self._show(harmless(chunk.payload))
-        if chunk.on_stored is not None:
-            chunk.on_stored()
+        self._settle(chunk.on_settled)
         await self._heard(input_name, cls, chunk)
 
     async def submit_piece(self, input_name: str, cls: str, chunk: Chunk, parts: Sequence[Part]) -> None:
         """Show what rules have left of a chunk."""
         for part in parts:
             self._show(harmless(part.payload))
-            if part.on_stored is not None:
-                part.on_stored()
+            self._settle(part.on_settled)
         await self._heard(input_name, cls, chunk)
+
+    def _settle(self, on_settled: Callable[[int | None], None] | None) -> None:
+        self._shown += 1
+        if on_settled is not None:
+            on_settled(self._shown)
 
     async def stored_of(self, input_name: str, position: str) -> int | None:
         """Nothing is."""

@@ -61,7 +61,7 @@ def _applied(rules: list[Rule]) -> Callable[[bytes, float], bytes]:
         if split.as_it_is is not None:
             return payload
         for one in split.routed:
-            deadbands.commit(one.moves)
+            deadbands.settle(deadbands.begin(one.moves), 1)
         return b"".join(one.payload for one in split.routed)
 
     return apply

@@ -17,13 +17,17 @@ from agent.contract import Letter
 from agent.intake import Chunk, Intake, NotAtHubError, Place, RefusedError, UnknownOutcomeError
 from agent.metrics import Metrics
 from agent.pieces import Part
-from agent.rules.deadbands import Deadbands
+from agent.rules.deadbands import Deadbands, Flight
 from agent.rules.rulebook import Rulebook
 from agent.rules.split import Routed, Split, Splitter
 
 
 class Core(Intake, Protocol):
     """What the rules need of the core beside what an input does."""
+
+    @property
+    def stores_lost(self) -> int:
+        """How often a local store was lost or put back: of what was in it nothing is known."""
 
     async def stored_of(self, input_name: str, position: str) -> int | None:
         """Which lines of the piece that ends at `position` are stored, as a bitmap; None for all of them."""
@@ -38,6 +42,9 @@ class RulesIntake:
     def __init__(self, core: Core, rules: Sequence[Rule], metrics: Metrics) -> None:
         self._core, self._rules, self._metrics = core, rules, metrics
         self._deadbands = Deadbands()
+        self._stores_lost = core.stores_lost
+        self._unsettled: dict[str, list[Flight]] = {}
+        """What an input was storing when that failed, until it goes on."""
         self._splitters: dict[str, Splitter | None] = {}
 
     @property
@@ -57,6 +64,9 @@ class RulesIntake:
         """Take a chunk in, as `Intake.submit` says. Raises `UnknownOutcomeError` also when a part of it is
         stored and the rest was refused."""
         splitter = self._splitter(input_name)
+        if self._stores_lost != self._core.stores_lost:
+            self._stores_lost = self._core.stores_lost
+            self._deadbands.forget()
         if splitter is None:
             await self._core.submit(input_name, cls, chunk)
         elif chunk.position is None:
@@ -88,25 +98,45 @@ class RulesIntake:
     async def _pull(self, input_name: str, cls: str, chunk: Chunk, splitter: Splitter) -> None:
         assert chunk.position is not None
         stored = await self._core.stored_of(input_name, chunk.position)
+        for flight in self._unsettled.pop(input_name, ()):
+            self._deadbands.settle(flight, None)
         if stored is None:
             return
         split = splitter.split(chunk.payload, cls, _now(), stored)
+        flights = [self._deadbands.begin(one.moves) for one in split.routed]
         if split.as_it_is is not None:
             parts = [Part(split.as_it_is, chunk.payload, chunk.count, range(chunk.count))]
         else:
             parts = [
-                Part(one.cls, one.payload, len(one.rows), one.numbers, partial(self._moved, one))
-                for one in split.routed
+                Part(
+                    one.cls,
+                    one.payload,
+                    len(one.rows),
+                    one.numbers,
+                    partial(self._stored, flight),
+                )
+                for one, flight in zip(split.routed, flights, strict=True)
             ]
-        await self._core.submit_piece(input_name, cls, chunk, parts)
+        try:
+            await self._core.submit_piece(input_name, cls, chunk, parts)
+        except BaseException:
+            # A batch that was sent may still be stored, and some lines of a part may be without the others.
+            self._unsettled[input_name] = flights
+            raise
+        for flight in flights:
+            self._deadbands.settle(flight, None)  # of a part that was stored in several
         self._count(input_name, split)
 
-    def _chunk(self, whole: Chunk, routed: Routed) -> Chunk:
-        on_stored = partial(self._moved, routed) if routed.moves else None
-        return Chunk(routed.payload, len(routed.rows), whole.request, on_stored=on_stored)
+    def _stored(self, flight: Flight, seq: int | None) -> None:
+        # A part that is refused as too large is stored in smaller ones.
+        if seq is not None:
+            self._deadbands.settle(flight, seq)
 
-    def _moved(self, routed: Routed) -> None:
-        self._deadbands.commit(routed.moves)
+    def _chunk(self, whole: Chunk, routed: Routed) -> Chunk:
+        settle = partial(self._deadbands.settle, self._deadbands.begin(routed.moves))
+        return Chunk(
+            routed.payload, len(routed.rows), whole.request, on_settled=settle if routed.moves else None
+        )
 
     def _count(self, input_name: str, split: Split) -> None:
         for (rule, reason), count in split.dropped.items():

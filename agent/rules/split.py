@@ -15,8 +15,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
-from agent.rules.deadbands import Band, Deadbands, Moves, Sent, comparable, key_of
+from agent.rules.deadbands import Band, Deadbands, Moves, comparable, key_of
 from agent.rules.rulebook import Rulebook, Verdict
+from agent.rules.span import Sent
 from agent.rules.tagging import with_tags
 
 

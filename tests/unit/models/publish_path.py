@@ -120,13 +120,13 @@ class Course:
         payload = _payload(lines, wide=wide)
         request = make_request(f"key-{key[0]}", SCOPE, payload) if key else None
         self._submit(
-            input_name, cls, lines, Chunk(payload, len(lines), request, on_stored=self._notice(lines))
+            input_name, cls, lines, Chunk(payload, len(lines), request, on_settled=self._notice(lines))
         )
 
     def bury(self, cls: str, count: int) -> None:
         """Hand in dead letters."""
         lines = tuple(str(next(self._lines)) for _ in range(count))
-        chunk = Chunk(_payload(lines), count, dead=True, on_stored=self._notice(lines))
+        chunk = Chunk(_payload(lines), count, dead=True, on_settled=self._notice(lines))
         self._submit("stored", cls, lines, chunk)
 
     def pull(self, count: int) -> None:
@@ -135,7 +135,7 @@ class Course:
         positions = [int(one.headers.get(H_POSITION, 0)) for one in self.streams[cls].held]
         first = max(self.position, *positions, 0) + 1
         lines = tuple(f"pulled-{at}" for at in range(first, first + count))
-        chunk = Chunk(_payload(lines), count, position=str(first + count - 1), on_stored=self._notice(lines))
+        chunk = Chunk(_payload(lines), count, position=str(first + count - 1), on_settled=self._notice(lines))
         self._submit("pull", cls, lines, chunk)
 
     @property
@@ -172,7 +172,7 @@ class Course:
             one.told = "refused" if isinstance(error, RefusedError) else "nothing"
 
     def _notice(self, lines: tuple[str, ...]) -> Any:
-        return lambda: self.notified.update([lines])
+        return lambda seq: self.notified.update([lines] if seq is not None else [])
 
     # what the server and the network do
 

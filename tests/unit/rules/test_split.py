@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from agent.config import Rule, Seconds
 from agent.contract import MAX_TAGS, parse_reading
-from agent.rules.deadbands import Deadbands
+from agent.rules.deadbands import Deadbands, Moves
 from agent.rules.patterns import compile_patterns
 from agent.rules.rulebook import Rulebook
 from agent.rules.split import Splitter
@@ -129,7 +129,7 @@ def test_a_chunk_is_taken_apart_as_the_reference_takes_each_reading(
         } == expected
         assert {one.cls: one.numbers for one in split.routed} == numbers
         for one in split.routed:
-            deadbands.commit(one.moves)
+            stored(deadbands, one.moves)
             for line in one.rows:
                 parse_reading(line)
 
@@ -167,6 +167,11 @@ def test_lines_that_no_rule_changes_are_the_bytes_that_came() -> None:
     assert [(one.cls, one.payload) for one in split.routed] == [("normal", odd + odd), ("critical", alarm)]
 
 
+def stored(deadbands: Deadbands, moves: Moves) -> None:
+    """A chunk with these moves is handed in and stored."""
+    deadbands.settle(deadbands.begin(moves), 1)
+
+
 def line(value: object, ts: float = 0, device: str = "d") -> bytes:
     return json.dumps({"ts": ts, "device": device, "metric": "m", "value": value}).encode() + b"\n"
 
@@ -176,7 +181,7 @@ def test_a_reading_is_held_back_only_for_one_that_was_stored() -> None:
     splitter = Splitter(Rulebook([Rule(deadband=1.0)], "http"), deadbands)
     for _ in range(2):  # the first is refused, so the second is sent again
         (routed,) = splitter.split(line(20.0), "normal", 0.0).routed
-    deadbands.commit(routed.moves)
+    stored(deadbands, routed.moves)
     assert splitter.split(line(20.9), "normal", 1.0).dropped == {("rule-1", "deadband"): 1}
     assert splitter.split(line(21.1), "normal", 2.0).routed
 
@@ -185,7 +190,7 @@ def test_a_reading_is_held_back_only_for_one_that_was_stored() -> None:
 def test_after_a_while_a_reading_is_sent_though_it_did_not_move(ts: float, now: float) -> None:
     deadbands = Deadbands()
     splitter = Splitter(Rulebook([Rule(deadband=1.0, after=Seconds(300.0))], "http"), deadbands)
-    deadbands.commit(splitter.split(line(20.0, ts=1000.0), "normal", 0.0).routed[0].moves)
+    stored(deadbands, splitter.split(line(20.0, ts=1000.0), "normal", 0.0).routed[0].moves)
     assert not splitter.split(line(20.0, ts=1001.0), "normal", 299.0).routed
     assert splitter.split(line(20.0, ts=1000.0 + ts), "normal", now).routed
 
@@ -197,7 +202,7 @@ def test_beyond_the_bound_the_series_that_was_sent_longest_ago_is_sent_again() -
     def sends(device: str, value: float = 0.0) -> bool:
         split = splitter.split(line(value, device=device), "normal", 0.0)
         for one in split.routed:
-            deadbands.commit(one.moves)
+            stored(deadbands, one.moves)
         return bool(split.routed)
 
     assert [sends(device) for device in "abc"] == [True] * 3
