@@ -80,9 +80,15 @@ def _compact(options: Options, table: Table) -> None:
     if options.dry_run:
         say(_NAME, f"{table.name}: {count} small files would become {len(found)}")
         return
-    written = [file for group in found for file in rewrite(options.lake, table, [one.path for one in group])]
-    table.rewrite(written, [one.path for group in found for one in group])
-    say(_NAME, f"{table.name}: {count} small files became {len(written)}")
+    made = 0
+    for group in found:
+        # A commit for each group: what another writer overtakes costs the work on one of them.
+        paths = [one.path for one in group]
+        now = ensure_table(options.lake, table.name)
+        written = rewrite(options.lake, now, paths)
+        now.rewrite(written, paths)
+        made += len(written)
+    say(_NAME, f"{table.name}: {count} small files became {made}")
 
 
 def _thin(options: Options, before: datetime) -> None:

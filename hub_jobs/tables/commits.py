@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
+import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
@@ -88,12 +89,13 @@ def is_unmoved(
         return False
     if any(now.transaction_version(app_id) != version for app_id, version in offsets.items()):
         return False
-    return not change.replaced or change.replaced <= active(now)
+    return change.replaced <= active(now)
 
 
 def active(delta: DeltaTable) -> set[str]:
     """The paths of the files of a snapshot, below the table."""
-    return set(delta.get_add_actions(flatten=True)["path"].to_pylist())
+    found = pa.table(delta.get_add_actions(flatten=True))
+    return set(found["path"].to_pylist())
 
 
 def plain(error: Exception | None) -> str:

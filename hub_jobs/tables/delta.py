@@ -1,9 +1,9 @@
 """Opening Delta tables and committing to them: one commit an act, carrying the offset it stands for.
 
 The rule that makes two writers safe: read the offset (`offset`), plan, write files and commit on ONE
-`Table`, opened before planning, and never retry a conflict by opening the table again. delta-rs compares a
-transaction id only with commits newer than the snapshot it was given, so a fresh snapshot would let the
-same offset in a second time.
+`Table`, opened before planning, and never retry a conflict by opening the table again. A commit goes to a
+newer version only where that has the offsets, the files to be replaced and the definition of the snapshot
+that it was planned on.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _WIDENINGS: Final = 3
 _ONCE: Final = CommitProperties(max_commit_retries=0)
 """For what needs no second attempt: whether it is there is looked at afterwards."""
 _REWRITES: Final = "rewrite"
-"""The transaction that every rewriting commit carries: delta-rs lets two commits remove the same file, and
-the rows of both would stay (seen with 1.6.6). It does compare transactions."""
+"""The transaction that every rewriting commit carries, so that of two rewrites of ours one wins also where
+they replace no file of each other, as two that add the same rows."""
 
 
 class TableError(Exception):
@@ -111,7 +111,9 @@ class Table:
         planned = {app_id: self.offset(app_id) for app_id in change.offsets}
         snapshot = self.delta
         error: Exception | None = None
-        for _ in range(commits.ATTEMPTS):
+        # delta-rs removes files that are not in the table any more without a word: both copies of rows stay.
+        attempts = commits.ATTEMPTS if change.replaced <= commits.active(snapshot) else 0
+        for _ in range(attempts):
             done = commits.attempt(self.path, snapshot, change)
             if done.outcome is Outcome.COMMITTED:
                 self._sync()
@@ -127,7 +129,8 @@ class Table:
                 break
             snapshot = again.delta
         self.discard(files)
-        raise ConflictError(f"table {self.path}: another writer was first: {plain(error)}") from error
+        said = f": {plain(error)}" if error else ""
+        raise ConflictError(f"table {self.path}: another writer was first{said}") from error
 
     def discard(self, files: Sequence[PartFile]) -> None:
         """Remove files that no commit names, nor can name any more. A file that can't be removed is left to
