@@ -83,7 +83,7 @@ def add(
             leaf = enrolled(sys.stdin.read(65_536))
         except MemberError as error:
             end([str(error)])
-        leaf = Enrolled(leaf.domain, leaf.key, leaf.classes, tenant)
+        leaf = Enrolled(leaf.domain, leaf.key, leaf.classes, tenant, leaf.users)
     elif not key:
         end(["the key is missing; `petiole enrol` prints it on the leaf"])
     else:
@@ -205,7 +205,10 @@ def _taken_in(settings: Config, domain: str, done: str) -> None:
     except (NotTakenError, OSError) as error:
         end([str(error)], Exit.UNREACHABLE)
     if said is None:
-        typer.echo("it stands in the file; the hub's agent does not run here, and takes it in when it starts")
+        typer.echo(
+            "it stands in the file, and the hub's agent takes it in when it starts: none runs with the state "
+            f"directory {settings.state_dir.absolute()}"
+        )
     else:
         typer.echo(done)
     if left and domain not in {one.domain for one in settings.leaf if one.key}:

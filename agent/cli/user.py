@@ -122,5 +122,11 @@ def _change(path: Path, edit: Callable[[str], str], done: str) -> Config:
         taken = asyncio.run(take_in_users(settings))
     except (NotTakenError, OSError) as error:
         end([str(error)], Exit.UNREACHABLE)
-    typer.echo(done if taken else "it stands in the file; no agent runs here, and the next one takes it in")
+    if taken:
+        typer.echo(done)
+    else:
+        typer.echo(
+            "it stands in the file, and the agent takes it in when it starts: none runs with the state "
+            f"directory {settings.state_dir.absolute()}"
+        )
     return settings

@@ -5,8 +5,8 @@ the configuration of a hub's agent, for both have [[leaf]] tables of one form. C
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import tomlkit
@@ -31,33 +31,40 @@ class Enrolled:
     key: str
     classes: tuple[str, ...] = ()
     tenant: str = ""
+    users: Mapping[str, str] = field(default_factory=dict)
 
 
 def enrolled(text: str) -> Enrolled:
     """The table that `petiole enrol` prints, read back. Raises `MemberError`."""
     try:
         (row,) = tomllib.loads(text)["leaf"]
-        return Enrolled(str(row["domain"]), str(row["key"]), tuple(map(str, row.get("classes", ()))))
-    except (tomllib.TOMLDecodeError, KeyError, ValueError, TypeError):
+        return Enrolled(
+            str(row["domain"]),
+            str(row["key"]),
+            tuple(map(str, row.get("classes", ()))),
+            users={str(name): str(key) for name, key in row.get("users", {}).items()},
+        )
+    except (tomllib.TOMLDecodeError, KeyError, ValueError, TypeError, AttributeError):
         raise MemberError("this is not the one [[leaf]] table that `petiole enrol` prints") from None
 
 
 def added(text: str, leaf: Enrolled) -> str:
-    """The file with a leaf that is let in from now on. Raises `MemberError`."""
+    """The file with a leaf that is let in from now on. One that is there with this key gets what else is
+    given; the text stays the same where it has all of it. Raises `MemberError`."""
 
     def change(rows: list[Row]) -> None:
         row = _found(rows, leaf.domain)
-        if row is not None and row.get("key"):
-            same = row["key"] == leaf.key
+        key = None if row is None else row.get("key")
+        if key and key != leaf.key:
             raise MemberError(
-                f"{leaf.domain} is there already{'' if same else ' with another key'}"
-                f"{'' if same else f'; let it in with this one by: petiole fleet replace {leaf.domain} …'}"
+                f"{leaf.domain} is there already with another key; let it in with this one by: "
+                f"petiole fleet replace {leaf.domain} …"
             )
-        if row is not None and row.get("revoked"):
+        if row is not None and not key and row.get("revoked"):
             raise MemberError(
                 f"{leaf.domain} was revoked; let it in again by: petiole fleet replace {leaf.domain} …"
             )
-        _unused(rows, leaf.key)
+        _unused([one for one in rows if one is not row], leaf.key)
         if row is None:
             rows.append(row := {"domain": leaf.domain})
         row["key"] = leaf.key
@@ -65,6 +72,8 @@ def added(text: str, leaf: Enrolled) -> str:
             row["classes"] = list(leaf.classes)
         if leaf.tenant:
             row["tenant"] = leaf.tenant
+        if leaf.users:
+            row["users"] = dict(leaf.users)
 
     return edited(text, "leaf", change)
 
@@ -176,12 +185,26 @@ def _apply(document: TOMLDocument, name: str, before: Sequence[Row], rows: Seque
             del tables[number]
     for number, row in enumerate(rows):
         if number >= len(tables):
-            tables.append(tomlkit.table() if isinstance(tables, AoT) else tomlkit.inline_table())
+            _append(tables)
         table = tables[number]
         for key in [key for key in table if key not in row]:
             del table[key]
         for key, value in row.items():
             if key not in table or table[key] != value:
                 table[key] = value
+        if number >= len(before) and number and not table.trivia.indent:
+            table.add(tomlkit.nl())
     if not len(tables):
         del document[name]
+
+
+def _append(tables: Any) -> None:
+    """Add a table to a list, with a blank line before it, and after it where one stood there."""
+    if not isinstance(tables, AoT):
+        tables.append(tomlkit.inline_table())
+        return
+    table = tomlkit.table()
+    follows_blank = len(tables) > 0 and tables[-1].as_string().endswith("\n\n")
+    if not follows_blank:
+        table.trivia.indent = "\n"
+    tables.append(table)

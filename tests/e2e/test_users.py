@@ -99,6 +99,7 @@ async def test_a_program_has_an_account_of_its_own_and_reads_what_it_may_until_i
     await _nothing_of_petioles_is_reached_but_what_may_be_read(site)
     await _the_readings_are_read_and_streams_made_while_the_hub_is_gone(site)
     await _a_key_that_is_revoked_is_shut_out_at_once(site)
+    await _the_link_of_the_account_ends_with_that_of_its_leaf(site)
 
 
 async def _every_step_of_the_document_runs(site: Site) -> None:
@@ -144,6 +145,7 @@ async def _the_readings_are_read_and_streams_made_while_the_hub_is_gone(site: Si
     assert site.hub.process is not None
     assert server is not None
     site.hub.process.kill()
+    site.hub.process.wait()
     os.kill(server, signal.SIGKILL)
     for number in range(3):
         assert site.leaf.post(READING % number, f"k-{number}") == 204
@@ -234,6 +236,24 @@ async def _a_key_that_is_revoked_is_shut_out_at_once(site: Site) -> None:
     again = await asyncio.to_thread(site.leaf.petiole, "user", "add", USER, "--reads", "normal")
     assert again.returncode == 2, "a key that was revoked is not let in by the way"
     assert "petiole user replace" in again.stderr
+
+
+async def _the_link_of_the_account_ends_with_that_of_its_leaf(site: Site) -> None:
+    site.hub.start()
+    again = await asyncio.to_thread(
+        site.leaf.petiole, "user", "replace", USER, make_key(site.seeds / "new.nk")
+    )
+    assert again.returncode == 0, again.stderr
+    async with site.program(site.hub) as program:
+        far = program.jetstream(domain="edge-1", timeout=2)
+        await until(lambda: _answers(far), "the account is linked")
+        said = await asyncio.to_thread(site.hub.petiole, "fleet", "revoke", "edge-1")
+        assert said.returncode == 0, said.stderr
+
+        async def silent() -> bool:
+            return not await _answers(far)
+
+        await until(silent, "the link of the account is cut")
 
 
 def _taken(said: str, to: Path) -> int:

@@ -51,6 +51,20 @@ def test_the_first_leaf_goes_into_a_file_without_any_and_the_last_one_out_of_it(
     assert tomllib.loads(forgotten(text, "edge-1")) == tomllib.loads(bare)
 
 
+def test_a_leaf_that_is_there_with_its_key_gets_what_else_is_given_and_nothing_twice() -> None:
+    assert added(FILE, Enrolled("edge-1", ONE, ("normal", "bulk"))) == FILE
+    text = added(FILE, Enrolled("edge-1", ONE, ("normal",), users={"app": TWO}))
+    assert leaves(text)["edge-1"] == {"key": ONE, "classes": ["normal"], "users": {"app": TWO}}
+    assert added(text, Enrolled("edge-1", ONE)) == text
+
+
+def test_a_blank_line_stands_before_a_table_that_is_added() -> None:
+    assert "\n\n[[leaf]]\ndomain" in added('role = "hub"\n[registrar]\nkeep = 1\n', Enrolled("edge-1", ONE))
+    text = added(FILE, Enrolled("edge-2", TWO))
+    assert '"bulk"]\n\n[[leaf]]\ndomain = "edge-2"' in text
+    assert f'"{TWO}"\n\n[registrar]' in text
+
+
 def test_a_leaf_that_waits_for_its_key_gets_it() -> None:
     text = added(
         '[[leaf]]\ndomain = "edge-1"\nconfig = { log = { level = "debug" } }\n', Enrolled("edge-1", ONE)
@@ -70,7 +84,6 @@ def test_what_enrol_prints_is_read_back() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda text: added(text, Enrolled("edge-1", ONE)), "is there already"),
         (lambda text: added(text, Enrolled("edge-1", TWO)), "fleet replace edge-1"),
         (lambda text: added(text, Enrolled("edge-2", ONE)), "the key of edge-1"),
         (lambda text: added(revoked(text, "edge-1"), Enrolled("edge-1", TWO)), "was revoked"),
