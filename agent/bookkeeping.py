@@ -24,6 +24,7 @@ from agent.contract import (
     StreamState,
 )
 from agent.discards.service import Discards
+from agent.duplicates import publish_own
 from agent.jetstream import (
     ApiError,
     JetStream,
@@ -190,12 +191,7 @@ class Books:
             raise UnavailableError("the local NATS server does not answer")
         info = await js.stream_info(contract.leaf_stream(self._domain, cls))
         record = self._ledgers[cls].record(StreamState(info.created, info.first, info.last), final=final)
-        self._records += 1
-        seq = await js.publish(
-            contract.ledger_subject(self._domain, cls),
-            record.encode(),
-            {H_MESSAGE_ID: f"{self._run}-{cls}-ledger-{self._records}"},
-        )
+        seq = await self._store(js, cls, record)
         self._recorded_at[cls] = seq
         self._stored(cls, seq)
         self._discards.stored(cls, seq)
@@ -208,13 +204,16 @@ class Books:
 
     async def _repeat(self, js: JetStream, cls: str, earlier: Ledger) -> None:
         """Say of an earlier run what was discarded of it after it had ended."""
-        self._records += 1
-        ident = f"{self._run}-{cls}-ledger-{self._records}"
-        seq = await js.publish(
-            contract.ledger_subject(self._domain, cls), earlier.encode(), {H_MESSAGE_ID: ident}
-        )
+        seq = await self._store(js, cls, earlier)
         self._discards.stored(cls, seq)
         self._discards.recorded(cls, earlier.run, seq)
+
+    async def _store(self, js: JetStream, cls: str, record: Ledger) -> int:
+        """Publish a record; returns its sequence."""
+        self._records += 1
+        ident = f"{self._run}-{cls}-ledger-{self._records}"
+        stream, subject = contract.leaf_stream(self._domain, cls), contract.ledger_subject(self._domain, cls)
+        return await publish_own(js, stream, subject, record.encode(), ident)
 
 
 def _completed(known: Acked, stored_since: Iterable[StoredHeaders], letters: str) -> Acked:

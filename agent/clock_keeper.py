@@ -10,7 +10,8 @@ import structlog
 
 from agent import timeline
 from agent.clock import ClockReader, Instant
-from agent.contract import H_MESSAGE_ID, Correction, clock_subject
+from agent.contract import Correction, clock_subject, leaf_stream
+from agent.duplicates import publish_own
 from agent.inputs.report import Fault
 from agent.jetstream import JetStream, JetStreamError
 from agent.metrics import Metrics
@@ -90,5 +91,6 @@ class ClockKeeper:
 
     async def _publish(self, js: JetStream, cls: str, one: Correction) -> None:
         ident = f"{one.boot}-{cls}-clock-{one.since}"
-        seq = await js.publish(clock_subject(self._domain, cls), one.encode(), {H_MESSAGE_ID: ident})
+        stream, subject = leaf_stream(self._domain, cls), clock_subject(self._domain, cls)
+        seq = await publish_own(js, stream, subject, one.encode(), ident)
         self._stored(cls, seq)

@@ -186,7 +186,8 @@ class Leaf:
         taking = asyncio.Event()
         self._settings.restore()
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(part) for part in (self._sender.run(), self._sender.run_retries())]
+            sending = (self._sender.run(), self._sender.run_retries(), self._sender.run_checks())
+            tasks = [group.create_task(part) for part in sending]
             services = {
                 "connection": self._connection.run,
                 "ledger": self._books.run,
@@ -283,7 +284,7 @@ class Leaf:
         js = JetStream(nc)
         recall = Recall(nc, js, self._config.domain)
         infos: dict[str, StreamInfo] = {}
-        stored: dict[str, int] = {}
+        stored: dict[tuple[str, str], int] = {}
         mqtt = self._config.nats.mqtt.on
         for stream in streams.mqtt_streams() if mqtt else ():
             await js.ensure_stream(stream)
@@ -303,9 +304,8 @@ class Leaf:
         await self._discards.attach(nc, js, infos)
         self._books.attach(js, infos)
         await self._books.open()
-        await self._sender.attach(
-            nc, nc.new_inbox(), {name: info.last for name, info in infos.items()}, stored
-        )
+        last = {name: info.last for name, info in infos.items()}
+        await self._sender.attach(nc, nc.new_inbox(), last, stored, recall.message)
         self.link.attach(nc, js)
         self._commands.attach(js)
         self._clock.attach(js)

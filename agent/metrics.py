@@ -99,6 +99,12 @@ class Metrics:
         self.retries = Counter(
             "petiole_publish_retries", "Batches sent again under the same id.", by_class, registry=registry
         )
+        self.taken_ids = Counter(
+            "petiole_taken_message_ids",
+            "Batches whose message id another message had, so that they got another number.",
+            by_class,
+            registry=registry,
+        )
         self.raw_bytes = Counter(
             "petiole_batch_raw_bytes",
             "Bytes of stored batches before compression.",

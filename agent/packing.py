@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import zstandard
 
+from agent import contract
 from agent.accumulator import Draft, Entry
-from agent.contract import H_POSITION, REQUEST_BYTES, BatchHeaders, Clock, MessageId
+from agent.contract import H_MESSAGE_ID, H_POSITION, REQUEST_BYTES, BatchHeaders, Clock, MessageId
+from agent.ledger import ClassLedger
 from agent.requests import Settled
 
 _LEVEL = 3
@@ -31,6 +35,11 @@ class Sealed:
 def count_readings(entries: Entries) -> int:
     """How many readings these chunks hold."""
     return sum(entry.chunk.count for entry in entries)
+
+
+def promised_readings(entries: Entries) -> int:
+    """How many readings of these were acknowledged as accepted."""
+    return sum(entry.chunk.count for entry in entries if entry.promised)
 
 
 class Packer:
@@ -71,8 +80,9 @@ def message_bytes(payload: bytes, entries: Entries) -> int:
 class Batch:
     """A batch with a number; `serial` names it in reply subjects. `floor` is a sequence of the stream up to
     which this batch is not stored. `unanswered` counts the attempts over this connection whose answer is
-    still to come, `refused_at` is when one was answered by an error that may pass; times are monotonic
-    seconds."""
+    still to come, `refused_at` is when one was answered by an error that may pass, `claimed` is where an
+    answer said that the stream holds it already; `carried` says that an earlier connection had sent it. Times
+    are monotonic seconds."""
 
     serial: int
     id: MessageId
@@ -90,8 +100,60 @@ class Batch:
     last_sent: float
     unanswered: int = 0
     refused_at: float | None = None
+    claimed: int | None = None
+    carried: bool = False
 
     @property
     def position(self) -> str | None:
         """Where a pull input goes on after this batch."""
         return self.headers.get(H_POSITION)
+
+
+class Numbering:
+    """Gives batches of a run their numbers, which the ledgers count."""
+
+    def __init__(self, domain: str, run: str, ledgers: Mapping[str, ClassLedger], packer: Packer) -> None:
+        self._domain, self._run, self._ledgers, self._packer = domain, run, ledgers, packer
+        self._serial = itertools.count(1)
+
+    def batch(
+        self, sealed: Sealed, entries: Entries, packed: tuple[bytes, bool], *, floor: int, now: float
+    ) -> Batch:
+        """The batch of these entries of a draft, which `packed` holds."""
+        draft, (payload, compressed) = sealed.draft, packed
+        readings, early = count_readings(entries), promised_readings(entries)
+        ident = MessageId(self._run, draft.cls, self._ledgers[draft.cls].number(readings - early))
+        subject = contract.dead_subject if draft.dead else contract.batch_subject
+        return Batch(
+            serial=next(self._serial),
+            id=ident,
+            subject=subject(self._domain, draft.cls, draft.input),
+            headers=self._packer.headers(sealed, entries, ident, compressed),
+            payload=payload,
+            entries=entries,
+            input=draft.input,
+            dead=draft.dead,
+            readings=readings,
+            raw_bytes=sum(len(entry.chunk.payload) for entry in entries),
+            floor=floor,
+            sealed=sealed.at,
+            first_sent=now,
+            last_sent=now,
+        )
+
+    def again(self, batch: Batch, *, floor: int, now: float) -> Batch:
+        """The same batch under the next number; its readings count as accepted already."""
+        ident = MessageId(self._run, batch.id.cls, self._ledgers[batch.id.cls].number(0))
+        return replace(
+            batch,
+            serial=next(self._serial),
+            id=ident,
+            headers={**batch.headers, H_MESSAGE_ID: str(ident)},
+            floor=floor,
+            first_sent=now,
+            last_sent=now,
+            unanswered=0,
+            refused_at=None,
+            claimed=None,
+            carried=False,
+        )

@@ -54,10 +54,16 @@ class Recall:
         await self._read(cls, start, found.append)
         return found
 
-    async def ids_above(self, cls: str, seq: int) -> dict[str, int]:
-        """The message ids of the batches above a sequence, with where they are."""
+    async def ids_above(self, cls: str, seq: int) -> dict[tuple[str, str], int]:
+        """The subjects and message ids of the batches above a sequence, with where they are."""
         found = await self.batches_above(cls, seq)
-        return {one.headers[H_MESSAGE_ID]: one.seq for one in found if H_MESSAGE_ID in one.headers}
+        return {
+            (one.subject, one.headers[H_MESSAGE_ID]): one.seq for one in found if H_MESSAGE_ID in one.headers
+        }
+
+    async def message(self, cls: str, seq: int) -> RawMessage | None:
+        """The message of a class at a sequence, None where none is."""
+        return await self._js.get_message(contract.leaf_stream(self._domain, cls), seq=seq)
 
     async def requests(self, cls: str, known: RequestLog) -> None:
         """Make the requests known that were stored in a class in the last ten minutes, by the time that the

@@ -10,15 +10,10 @@ import structlog
 from agent.contract import LATE
 from agent.intake import Reason, RefusedError
 from agent.ledger import ClassLedger
-from agent.packing import Batch, Entries, Sealed, count_readings
+from agent.packing import Batch, Entries, Sealed, count_readings, promised_readings
 from agent.publisher import Publisher
 
 log = structlog.get_logger("sender")
-
-
-def promised_readings(entries: Entries) -> int:
-    """How many readings of these were acknowledged as accepted."""
-    return sum(entry.chunk.count for entry in entries if entry.promised)
 
 
 def no_room(text: str) -> RefusedError:

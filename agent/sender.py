@@ -3,6 +3,9 @@
 A window of batches is in flight. A batch gets its number when it is first sent and keeps it: every further
 attempt goes under the same id. Nothing is sent while detached, and `attach` is told what the stream holds
 already, so that a batch which was stored before its ack was lost is settled rather than sent again.
+
+An id is no proof that a batch is stored, for others may use it too. Where an answer says that the stream
+holds a batch already, the message there is looked at, and a batch whose id is taken gets another number.
 """
 
 from __future__ import annotations
@@ -16,20 +19,19 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
-from agent import acks, contract
-from agent.contract import MessageId
+from agent import acks
+from agent.duplicates import Look, is_own
 from agent.intake import Reason, RefusedError, UnknownOutcomeError
+from agent.jetstream import JetStreamError
 from agent.ledger import ClassLedger
 from agent.metrics import Metrics
-from agent.packing import Batch, Entries, Packer, Sealed, count_readings, message_bytes
+from agent.outcomes import Outcomes
+from agent.packing import Batch, Numbering, Packer, Sealed, count_readings, message_bytes
 from agent.publisher import Publisher
-from agent.refusals import Refusals, no_room, promised_readings
+from agent.refusals import Refusals, no_room
 
 ACK_WAIT = 5.0
 RETRY_PAUSE = 0.5
-FULL_PAUSE = 5.0
-"""How long the batches of a class are refused without a number once its stream had no room: so the ledger of
-a stream at its brim has a few ranges a minute, not one for every batch."""
 UNSENT_LIMIT = 2**20
 """Bytes that the connection has not got rid of above which a further attempt would only fill memory."""
 RETRY_WITHIN = 90.0
@@ -58,39 +60,46 @@ class Sender:
         on_stuck: Callable[[str], None],
     ) -> None:
         self._publisher, self._ledgers, self._metrics = publisher, ledgers, metrics
-        self._domain, self._run, self._window = domain, run, window
-        self._on_ack, self._on_full, self._on_stuck = on_ack, on_full, on_stuck
+        self._window, self._on_stuck = window, on_stuck
         self._packer = Packer()
+        self._numbering = Numbering(domain, run, ledgers, self._packer)
         self._in_flight: dict[int, Batch] = {}
-        self._serial = itertools.count(1)
         self._nc: Client | None = None
+        self._look: Look | None = None
         self._inbox = ""
         self._stream_seq: dict[str, int] = dict.fromkeys(ledgers, 0)
-        self._full_until: dict[str, float] = {}
-        self._trouble: dict[str, str] = {}
         self._waiting: list[Sealed] = []
         self._refusals = Refusals(publisher, ledgers)
+        self._outcomes = Outcomes(publisher, ledgers, metrics, self._refusals, on_ack, on_full)
         self._progress = asyncio.Event()
+        self._claims = asyncio.Event()
         self._moved = 0.0
 
     async def attach(
-        self, nc: Client, inbox: str, stream_seq: Mapping[str, int], stored: Mapping[str, int]
+        self,
+        nc: Client,
+        inbox: str,
+        stream_seq: Mapping[str, int],
+        stored: Mapping[tuple[str, str], int],
+        look: Look,
     ) -> None:
-        """Begin to send over `nc`, whose answers come below the subject `inbox`. `stream_seq` is each
-        stream's last sequence at most as it was when the stream was looked at, `stored` maps the message ids
-        then found above `floor` to their sequences. Raises `NatsError` or `OSError`."""
+        """Begin to send over `nc`, whose answers come below the subject `inbox`, and to `look` at messages.
+        `stream_seq` is each stream's last sequence at most as it was when the stream was looked at, `stored`
+        maps the subjects and ids of the messages then found above `floor` to their sequences. Raises
+        `NatsError` or `OSError`."""
         await nc.subscribe(f"{inbox}.*", cb=self._on_reply)
         for batch in list(self._in_flight.values()):
-            if (seq := stored.get(str(batch.id))) is not None:
+            if (seq := stored.get((batch.subject, str(batch.id)))) is not None:
                 self._store(batch, seq)
         self._stream_seq.update(stream_seq)
-        self._nc, self._inbox = nc, inbox
+        self._nc, self._inbox, self._look = nc, inbox, look
         now = self._moved = asyncio.get_running_loop().time()
         for batch in list(self._in_flight.values()):
             # A floor of the stream that was, before its store was lost or put back, would hide what this one
             # holds; and what was looked through needs no second look.
             batch.floor = self._stream_seq[batch.id.cls]
             batch.first_sent, batch.unanswered = now, 0
+            batch.carried, batch.claimed = True, None
             await self._transmit(batch)
         self._publisher.server_back()
         self._publisher.queued.set()
@@ -98,12 +107,12 @@ class Sender:
     def detach(self) -> None:
         """The connection is gone; batches in flight wait for the next one."""
         if self._nc is not None:
-            self._nc = None
+            self._nc = self._look = None
             self._publisher.server_away()
 
     def has_room(self, cls: str) -> None:
         """The stream of a class was trimmed: what comes now is tried at once."""
-        self._full_until.pop(cls, None)
+        self._outcomes.has_room(cls)
 
     def floor(self, cls: str) -> int | None:
         """The sequence above which batches in flight may be stored, None when none is in flight."""
@@ -132,9 +141,19 @@ class Sender:
                 if now - batch.first_sent > RETRY_WITHIN:
                     self._on_stuck(f"batch {batch.id} is unanswered after {RETRY_WITHIN:.0f} s")
                     break
-                if batch.refused_at is not None or now - batch.last_sent > ACK_WAIT:
+                due = batch.refused_at is not None or now - batch.last_sent > ACK_WAIT
+                if due and batch.claimed is None:
                     self._metrics.retries.labels(batch.id.cls).inc()
                     await self._transmit(batch)
+
+    async def run_checks(self) -> None:
+        """Look at what the stream holds under the ids of batches that it says it holds already."""
+        while True:
+            await self._claims.wait()
+            self._claims.clear()
+            for batch in list(self._in_flight.values()):
+                if batch.claimed is not None and batch.unanswered <= 0 and self._look is not None:
+                    await self._check(batch, batch.claimed, self._look)
 
     async def drained(self) -> None:
         """Return once nothing is queued or in flight."""
@@ -198,7 +217,7 @@ class Sender:
         entries = draft.live()
         if not entries:
             return
-        if asyncio.get_running_loop().time() < self._full_until.get(draft.cls, 0.0):
+        if self._outcomes.is_full(draft.cls):
             self._refusals.unsent(sealed, no_room("no room"))
             return
         if (why := self._publisher.refusal(draft.cls)) is not None:
@@ -207,8 +226,8 @@ class Sender:
             if self._refusals.unpromised(sealed, RefusedError(Reason.UNAVAILABLE, why, 5.0)):
                 self._waiting.append(sealed)
             return
-        payload, compressed = self._packer.pack(entries)
-        size = message_bytes(payload, entries)
+        packed = self._packer.pack(entries)
+        size = message_bytes(packed[0], entries)
         if size > max_payload:
             text = (
                 f"{size} bytes compressed, the server takes {max_payload} in a message; send fewer readings"
@@ -217,32 +236,10 @@ class Sender:
             return
         for entry in entries:
             entry.sent = True
-        batch = self._number(sealed, entries, payload, compressed)
+        floor, now = self._stream_seq[draft.cls], asyncio.get_running_loop().time()
+        batch = self._numbering.batch(sealed, entries, packed, floor=floor, now=now)
         self._in_flight[batch.serial] = batch
         await self._transmit(batch)
-
-    def _number(self, sealed: Sealed, entries: Entries, payload: bytes, compressed: bool) -> Batch:
-        draft = sealed.draft
-        readings, early = count_readings(entries), promised_readings(entries)
-        ident = MessageId(self._run, draft.cls, self._ledgers[draft.cls].number(readings - early))
-        subject = contract.dead_subject if draft.dead else contract.batch_subject
-        now = asyncio.get_running_loop().time()
-        return Batch(
-            serial=next(self._serial),
-            id=ident,
-            subject=subject(self._domain, draft.cls, draft.input),
-            headers=self._packer.headers(sealed, entries, ident, compressed),
-            payload=payload,
-            entries=entries,
-            input=draft.input,
-            dead=draft.dead,
-            readings=readings,
-            raw_bytes=sum(len(entry.chunk.payload) for entry in entries),
-            floor=self._stream_seq[draft.cls],
-            sealed=sealed.at,
-            first_sent=now,
-            last_sent=now,
-        )
 
     async def _transmit(self, batch: Batch) -> None:
         batch.last_sent = asyncio.get_running_loop().time()
@@ -266,57 +263,48 @@ class Sender:
         batch.unanswered -= 1
         self._moved = asyncio.get_running_loop().time()
         match acks.parse(msg.data):
-            case acks.Stored(seq):
+            case acks.Stored(seq, duplicate=False):
                 self._store(batch, seq)
+            case acks.Stored(seq):
+                batch.claimed = seq
+                self._claims.set()
             case acks.NotStored(text, None):
                 self._retry_later(batch, text)
             case acks.NotStored(text, reason) if reason is not None and batch.unanswered <= 0:
                 # While another attempt is under way that one may still be stored: its answer decides.
-                self._refuse(batch, reason, text)
+                self._forget(batch)
+                self._outcomes.refused(batch, reason, text)
+
+    async def _check(self, batch: Batch, seq: int, look: Look) -> None:
+        try:
+            message = await look(batch.id.cls, seq)
+        except JetStreamError:
+            # Over another connection it is sent again, which claims it again.
+            asyncio.get_running_loop().call_later(RETRY_PAUSE, self._claims.set)
+            return
+        known = self._in_flight.get(batch.serial) is batch
+        if not known or batch.unanswered > 0 or look is not self._look:
+            return  # it was settled meanwhile, or another answer is to come
+        if is_own(batch, message):
+            self._store(batch, seq)
+            return
+        del self._in_flight[batch.serial]
+        self._outcomes.taken(batch, seq, message)
+        now = asyncio.get_running_loop().time()
+        again = self._numbering.again(batch, floor=self._stream_seq[batch.id.cls], now=now)
+        self._in_flight[again.serial] = again
+        await self._transmit(again)
 
     def _retry_later(self, batch: Batch, text: str) -> None:
         batch.refused_at = asyncio.get_running_loop().time()
-        self._complain(batch.id.cls, text)
+        self._outcomes.delayed(batch.id.cls, text)
         if text == acks.NO_STREAM:
             self._on_stuck(f"{text}: {batch.subject}")
 
-    def _complain(self, cls: str, text: str) -> None:
-        if self._trouble.get(cls) != text:
-            log.warning("the local stream does not store", **{"class": cls}, answer=text)
-        self._trouble[cls] = text
-
     def _store(self, batch: Batch, seq: int) -> None:
-        cls = batch.id.cls
         self._forget(batch)
-        self._stream_seq[cls] = max(self._stream_seq[cls], seq)
-        ledger, metrics = self._ledgers[cls], self._metrics
-        settle, settled = (ledger.bury, metrics.dead) if batch.dead else (ledger.store, metrics.stored)
-        settle(batch.id.n, batch.readings)
-        self._on_ack(batch, seq)
-        if self._trouble.pop(cls, None) is not None:
-            self._publisher.without_room.discard(cls)
-            log.info("the local stream stores again", **{"class": cls})
-        settled.labels(batch.input, cls).inc(batch.readings)
-        metrics.batches.labels(cls).inc()
-        metrics.raw_bytes.labels(cls).inc(batch.raw_bytes)
-        metrics.wire_bytes.labels(cls).inc(len(batch.payload))
-        metrics.publish_seconds.labels(cls).observe(asyncio.get_running_loop().time() - batch.sealed)
-        self._refusals.stored(batch.input, cls)
-        for entry in batch.entries:
-            self._publisher.stored((batch.input, cls), entry, seq)
-
-    def _refuse(self, batch: Batch, reason: Reason, text: str) -> None:
-        cls = batch.id.cls
-        self._forget(batch)
-        self._complain(cls, text)
-        if reason is Reason.FULL:
-            self._publisher.without_room.add(cls)
-            self._full_until[cls] = asyncio.get_running_loop().time() + FULL_PAUSE
-            self._on_full()
-            refusal = no_room(text)
-        else:
-            refusal = RefusedError(reason, f"the local stream refuses: {text}")
-        self._refusals.batch(batch, refusal)
+        self._stream_seq[batch.id.cls] = max(self._stream_seq[batch.id.cls], seq)
+        self._outcomes.stored(batch, seq)
 
     def _forget(self, batch: Batch) -> None:
         del self._in_flight[batch.serial]

@@ -21,7 +21,7 @@ from agent.jetstream.errors import (
     TooLargeError,
     UnavailableError,
 )
-from agent.jetstream.info import ConsumerInfo, RawMessage, StreamInfo, headers_of
+from agent.jetstream.info import ConsumerInfo, PubAck, RawMessage, StreamInfo, headers_of
 from agent.jetstream.info import consumer_info as read_consumer
 from agent.jetstream.info import stream_info as read_stream
 from agent.jetstream.requests import request
@@ -56,8 +56,23 @@ class JetStream:
     ) -> int:
         """Store one message and return its sequence. Raises `ApiError`, `TooLargeError` or
         `UnavailableError`."""
+        return (await self.publish_ack(subject, data, headers, timeout)).seq
+
+    async def publish_ack(
+        self,
+        subject: str,
+        data: bytes,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> PubAck:
+        """Store one message and return the whole answer, like `publish`."""
         answer = await self._request(subject, data, f"a message on {subject}", headers, timeout)
-        return int(answer["seq"])
+        return PubAck(
+            answer.get("stream", ""),
+            int(answer["seq"]),
+            answer.get("domain", ""),
+            bool(answer.get("duplicate")),
+        )
 
     async def stream_info(self, name: str) -> StreamInfo:
         """The state of a stream. Raises `ApiError` (`STREAM_NOT_FOUND`) or `UnavailableError`."""

@@ -55,6 +55,16 @@ class RawMessage:
     time: str
 
 
+@dataclass(frozen=True, slots=True)
+class PubAck:
+    """What a stream answers when it holds a message; `duplicate` when it held one of this id before."""
+
+    stream: str
+    seq: int
+    domain: str
+    duplicate: bool
+
+
 def nanoseconds(time: str) -> int:
     """Nanoseconds since 1970 of a time as the server writes it (RFC 3339 in UTC, up to nine decimals)."""
     whole, _, fraction = time.removesuffix("Z").partition(".")

@@ -12,7 +12,6 @@ import asyncio
 import itertools
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from nats.aio.client import Client
@@ -20,16 +19,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from agent.jetstream.errors import ApiError, MaxAckPendingError, UnavailableError
-
-
-@dataclass(frozen=True, slots=True)
-class PubAck:
-    """What a stream answers when it holds a message; `duplicate` when it held one of this id before."""
-
-    stream: str
-    seq: int
-    domain: str
-    duplicate: bool
+from agent.jetstream.info import PubAck
 
 
 class _Pending(NamedTuple):

@@ -170,7 +170,9 @@ class LeafStream:
                 continue
             match await self._publish(message, copy.first):
                 # A repeat of what came behind the copy that was read is itself what was to be sent.
-                case acks.Stored(seq, duplicate) if not duplicate or seq > copy.seq:
+                case acks.Stored(seq, duplicate) if not duplicate or (
+                    seq > copy.seq and await self._holds(seq, message)
+                ):
                     sent.again.append(copy.n)
                 case acks.Stored():
                     repeated.append(copy)
@@ -178,6 +180,11 @@ class LeafStream:
                     sent.refused = f"{text}; {_ROOM}" if reason is Reason.FULL else text
                     break
         return repeated
+
+    async def _holds(self, seq: int, copy: RawMessage) -> bool:
+        """Whether the message at a sequence is the same batch: devices may publish under its id, too."""
+        message = await self._js.get_message(self._name, seq=seq)
+        return message is not None and (message.subject, message.data) == (copy.subject, copy.data)
 
     async def _publish(self, message: RawMessage, first: int) -> acks.Answer:
         headers = resent_headers(message.headers, first)

@@ -13,7 +13,8 @@ import pytest
 
 from agent.jetstream import ApiError, JetStream, UnavailableError
 from agent.jetstream.errors import MaxAckPendingError
-from agent.jetstream.window import AckWindow, PubAck
+from agent.jetstream.info import PubAck
+from agent.jetstream.window import AckWindow
 from tests.e2e.places import Place, new_name
 from tests.servers import until
 

@@ -14,8 +14,17 @@ import pytest_asyncio
 
 from agent import streams
 from agent.config import Config, Publish, Seconds, Size, StreamClass
-from agent.contract import H_POSITION, H_REQUESTS, H_RESENT, Exit, MessageId, direct_subject
+from agent.contract import (
+    H_MESSAGE_ID,
+    H_POSITION,
+    H_REQUESTS,
+    H_RESENT,
+    Exit,
+    MessageId,
+    direct_subject,
+)
 from agent.intake import RefusedError
+from agent.jetstream import JetStream
 from agent.ranges import Ranges
 from agent.registrar import verify as registrar_verify
 from agent.resend import stream as resend_stream
@@ -181,6 +190,28 @@ async def test_what_the_stream_still_drops_as_a_repeat_is_waited_for(
         assert report.exit is Exit.FAILED
         assert report.runs[0].numbers()["repeated"] == ((2, 2),)
         assert "still knows their ids" in report.as_text()
+
+
+async def test_what_a_device_published_under_the_id_of_a_batch_is_not_its_repeat(
+    world: World, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "DUPLICATE_WINDOW_NS", 1_000_000_000)
+    hub, one_shelf, told = await hub_of(world), await shelf(world.leaf), Told()
+    device = JetStream(await world.leaf.connect("device"))
+    subject = direct_subject(one_shelf.domain, CLASS, "pump", "bar")
+    async with hub.registrar(), agent(config) as one:
+        await store(one, 1, 3)
+        await arrived(hub, one_shelf)
+        await lose_batches(hub, one.run, 2)
+        forged = {H_MESSAGE_ID: str(MessageId(one.run, CLASS, 2))}
+
+        async def is_stored() -> bool:
+            return not (await device.publish_ack(subject, b"1", forged)).duplicate
+
+        await until(is_stored, "the device has taken the id")
+        report = await told.resend(config)
+        assert (report.exit, sent(report)) == (Exit.WELL, {one.run: ((2, 2),)})
+        assert [batch.id.n for batch in await one_shelf.batches()] == [1, 2, 3, 2]
 
 
 async def test_a_batch_that_is_in_no_message_any_more_is_named(world: World, config: Config) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import random
 from collections import Counter
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from agent.clock import Instant
 from agent.contract import H_MESSAGE_ID, H_POSITION, Clock, make_request, request_scope
 from agent.hub_waits import HubWaits
 from agent.intake import Chunk, Level, RefusedError, UnknownOutcomeError
+from agent.jetstream import RawMessage, UnavailableError
 from agent.ledger import ClassLedger
 from agent.metrics import Metrics
 from agent.packing import Batch
@@ -30,7 +32,7 @@ from agent.sender import Sender
 from tests.unit.models import promises
 from tests.unit.models.clockwork import Clockwork
 from tests.unit.models.promises import CLASSES, MOST_BATCHES, MOST_BYTES
-from tests.unit.models.stream import Mood, Stream, Wire
+from tests.unit.models.stream import Mood, Stream, Wire, own_id
 
 DOMAIN, RUN = "edge-1", "01a1fd89-9817-7b93-a754-e595539c3d06"
 SCOPE = request_scope("stored")
@@ -69,6 +71,8 @@ class Course:
     trouble: str | None = None
     stopped: bool = False
     losses: int = 0
+    look_takes: float = 0.0
+    looks_fail: int = 0
 
     def __post_init__(self) -> None:
         self._names, self._lines = itertools.count(1), itertools.count(1)
@@ -105,6 +109,7 @@ class Course:
         )
         self.time.spawn(self.sender.run())
         self.time.spawn(self.sender.run_retries())
+        self.time.spawn(self.sender.run_checks())
 
     # what senders do
 
@@ -199,7 +204,8 @@ class Course:
     def _come(self, wire: Wire, which: int, times: int) -> None:
         reply, data = wire.answers[which % len(wire.answers)]
         ident = self.ident_of.get(reply, "")
-        if times and b'"seq": 0' not in data and data:
+        said = json.loads(data) if times and data else {"seq": 0}
+        if said["seq"] and not said.get("duplicate"):
             self.proven.add(ident)
         self.time.run(wire.answers_come(which, times))
         self.time.passes()
@@ -231,7 +237,7 @@ class Course:
             self.time.passes()
 
     async def _connect(self, late: int) -> None:
-        stored: dict[str, int] = {}
+        stored: dict[tuple[str, str], int] = {}
         last: dict[str, int] = {}
         for cls, stream in self.streams.items():
             last[cls] = len(stream.held)
@@ -246,14 +252,31 @@ class Course:
         if self.old is not None:
             self.old.reads(late, self.stream_of, self.time.now)
             self.old.asked = []
-        self.proven |= stored.keys()
+        self.proven |= {ident for _, ident in stored}
         self.wire = Wire(f"_INBOX.{next(self._names)}")
-        await self.sender.attach(self.wire, self.wire.inbox, last, stored)  # type: ignore[arg-type]
+        await self.sender.attach(
+            self.wire,  # type: ignore[arg-type]
+            self.wire.inbox,
+            last,
+            stored,
+            self._look_for,
+        )
+
+    async def _look_for(self, cls: str, seq: int) -> RawMessage | None:
+        message, held = self.streams[cls].message(seq), self.streams[cls].held[seq - 1 : seq]
+        self.proven |= {ident for one in held if (ident := own_id(one)) is not None}
+        if self.look_takes:
+            await asyncio.sleep(self.look_takes)
+        self.looks_fail -= 1
+        if self.wire is None or self.looks_fail >= 0:
+            raise UnavailableError("JetStream did not answer")
+        return message
 
     def hub_takes(self, cls: str, share: float) -> None:
         """The hub holds the first part of a stream, and says so."""
         seq = int(share * len(self.streams[cls].held))
-        self.at_hub |= self.streams[cls].ids_above(0).keys() - self.streams[cls].ids_above(seq).keys()
+        stream = self.streams[cls]
+        self.at_hub |= {ident for _, ident in stream.ids_above(0).keys() - stream.ids_above(seq).keys()}
         if self.wire is not None:
             self.time.loop.call_soon(self.waits.reached, cls, seq)
         self.time.passes()
@@ -262,6 +285,14 @@ class Course:
         """A device publishes by itself."""
         for _ in range(count):
             self.streams[cls].take(f"tel.{DOMAIN}.{cls}.d.m", b"1", {}, self.time.now)
+
+    def device_forges(self, cls: str, first: int, last: int) -> None:
+        """A device publishes under ids of batches of this run: of those whose numbers are so far from the
+        last one that was given out."""
+        for n in range(first, last + 1):
+            if (number := self.ledgers[cls].n + n) > 0:
+                ident = {H_MESSAGE_ID: f"{RUN}-{cls}-{number}"}
+                self.streams[cls].take(f"tel.{DOMAIN}.{cls}.d.m", b"1", ident, self.time.now)
 
     def lose_store(self, cls: str, left: float) -> None:
         """While nobody is connected the store is wiped (0) or put back to so large a part of it."""

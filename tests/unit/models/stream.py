@@ -17,6 +17,7 @@ from typing import NamedTuple
 from nats.aio.msg import Msg
 
 from agent.contract import H_MESSAGE_ID
+from agent.jetstream import RawMessage
 
 WINDOW = 120.0
 MAX_PAYLOAD = 2_000
@@ -39,6 +40,11 @@ class Held(NamedTuple):
     payload: bytes
     headers: Mapping[str, str]
     at: float
+
+
+def own_id(one: Held) -> str | None:
+    """The id of a message of the agent, None for one that a device published itself."""
+    return one.headers.get(H_MESSAGE_ID) if one.subject.split(".")[3].startswith("_") else None
 
 
 @dataclass
@@ -66,10 +72,17 @@ class Stream:
         self.ever.append(self.held[-1])
         return json.dumps({"stream": "S", "seq": len(self.held)}).encode()
 
-    def ids_above(self, seq: int) -> dict[str, int]:
-        """The message ids above a sequence, with where they are."""
+    def ids_above(self, seq: int) -> dict[tuple[str, str], int]:
+        """The subjects and ids of the agent's messages above a sequence, with where they are."""
         found = enumerate(self.held[seq:], seq + 1)
-        return {one.headers[H_MESSAGE_ID]: at for at, one in found if H_MESSAGE_ID in one.headers}
+        return {(one.subject, ident): at for at, one in found if (ident := own_id(one)) is not None}
+
+    def message(self, seq: int) -> RawMessage | None:
+        """The message at a sequence."""
+        if not 1 <= seq <= len(self.held):
+            return None
+        one = self.held[seq - 1]
+        return RawMessage(seq, one.subject, dict(one.headers), one.payload, "")
 
     def wipe(self) -> None:
         """The store is lost."""

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from agent.contract import Ledger, Previous, StreamState
+from agent.duplicates import TAKEN
 from agent.ledger import ClassLedger
 from hub_jobs.transforms.accounts import Account, Arrived, never_came_of, of_run
 from hub_jobs.transforms.ledgers import Spoken, remembered
@@ -94,6 +95,18 @@ class Audit(RuleBasedStateMachine):
         if n not in run.stored:
             run.unanswered.remove(n)
             run.ledger.refuse(n, run.counts[n], "stream_full")
+
+    @precondition(lambda self: self.run.unanswered - self.run.stored)
+    @rule(which=st.integers(0, 9))
+    def its_id_is_taken_and_it_gets_another_number(self, which: int) -> None:
+        run, n = self.one(which)
+        if n not in run.stored:
+            run.unanswered.remove(n)
+            run.ledger.refuse(n, 0, TAKEN)
+            again = run.ledger.number(0)
+            run.counts[again], run.counts[n] = run.counts[n], 0
+            run.dead |= {again} if n in run.dead else set()
+            run.unanswered.add(again)
 
     def one(self, which: int) -> tuple[Truth, int]:
         waiting = sorted(self.run.unanswered)

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent.contract import StreamState
+from agent.contract import Ledger, StreamState
 from tests.unit.models import promises
 from tests.unit.models.promises import CLASSES, MOST_BATCHES
 from tests.unit.models.publish_path import RUN, SCOPE, Course
-from tests.unit.models.stream import Mood
+from tests.unit.models.stream import WINDOW, Mood
 
 CLS, OTHER = CLASSES
 FULL_DRAFT = 6
@@ -283,6 +283,114 @@ def test_a_refusal_is_not_believed_while_another_attempt_is_under_way(course: Co
     assert told(course) == [None]
     course.flows()
     assert told(course) == ["stored"]
+
+
+def settled(course: Course) -> Ledger:
+    """What the ledger says of the numbers once nothing is under way any more."""
+    for _ in range(5):
+        course.flows()
+        course.time.passes()
+    return course.ledgers[CLS].record(StreamState("", 0, 0))
+
+
+def test_a_batch_whose_id_a_device_has_taken_is_stored_under_a_later_number(course: Course) -> None:
+    course.device_forges(CLS, 1, 2)
+    sends(course, "stored", CLS, 3)
+    sends(course, "stored", CLS, 1)
+    record = settled(course)
+    assert told(course) == ["stored", "stored"]
+    assert (record.refused, record.stored) == (((1, 2, "message_id_taken"),), ((3, 4),))
+    assert (record.readings.accepted, record.readings.stored, record.readings.refused) == (4, 4, 0)
+
+
+def test_what_a_device_published_under_an_id_is_not_at_the_hub_as_the_batch(course: Course) -> None:
+    course.device_forges(CLS, 1, 1)
+    sends(course, "hub", CLS, 1)
+    course.reads(1)
+    course.hub_takes(CLS, 1.0)
+    settled(course)
+    assert told(course) == [None]
+    course.hub_takes(CLS, 1.0)
+    assert told(course) == ["stored"]
+
+
+def test_an_id_that_is_taken_while_the_connection_is_away_settles_nothing(course: Course) -> None:
+    sends(course, "stored", CLS, 1)
+    course.cut()
+    course.device_forges(CLS, 0, 0)
+    course.connect()
+    assert told(course) == [None]
+    assert settled(course).stored == ((2, 2),)
+
+
+def test_an_id_that_is_taken_after_a_refused_attempt_settles_nothing(course: Course) -> None:
+    stream = course.streams[CLS]
+    stream.mood = Mood.LATER
+    sends(course, "stored", CLS, 1)
+    course.flows()
+    stream.mood = Mood.WELL
+    course.device_forges(CLS, 0, 0)
+    course.time.passes(0.6)
+    assert settled(course).stored == ((2, 2),)
+
+
+def test_an_id_is_given_up_only_once_no_attempt_under_it_can_be_stored_any_more(course: Course) -> None:
+    course.device_forges(CLS, 1, 1)
+    course.time.passes(WINDOW - 3)
+    sends(course, "stored", CLS, 1)
+    course.reads(1)
+    course.time.passes(6.0)  # it is sent again, and by then the stream has forgotten the device's message
+    course.answer_comes()
+    assert settled(course).stored == ((1, 1),)
+    assert told(course) == ["stored"]
+
+
+def test_a_batch_that_an_earlier_connection_stored_late_keeps_its_number(course: Course) -> None:
+    sends(course, "stored", CLS, 1)
+    course.cut()
+    course.connect(late=1)
+    assert settled(course).stored == ((1, 1),)
+
+
+def test_a_look_that_fails_is_repeated(course: Course) -> None:
+    course.device_forges(CLS, 1, 1)
+    sends(course, "stored", CLS, 1)
+    course.looks_fail = 2
+    course.flows()
+    course.time.passes(1.1)
+    assert settled(course).stored == ((2, 2),)
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_look_over_the_connection_before_decides_nothing(course: Course, lost: bool) -> None:
+    sends(course, "stored", CLS, 1)
+    course.cut()
+    course.connect(late=1)
+    course.look_takes = 1.0
+    course.flows()
+    course.cut()
+    if lost:
+        course.lose_store(CLS, 0)
+    course.streams[CLS].mood = Mood.LATER
+    course.connect()
+    course.flows()
+    course.time.passes(2.0)
+    assert told(course) == [None if lost else "stored"]
+
+
+def test_what_a_store_held_that_is_lost_does_not_keep_a_batch_from_being_sent_again(course: Course) -> None:
+    course.device_forges(CLS, 1, 1)
+    sends(course, "stored", CLS, 1)
+    course.looks_fail = 1
+    course.flows()
+    course.cut()
+    course.lose_store(CLS, 0)
+    course.streams[CLS].mood = Mood.LATER
+    course.connect()
+    course.flows()
+    course.streams[CLS].mood = Mood.WELL
+    course.time.passes(0.6)
+    assert settled(course).stored == ((1, 1),)
 
 
 def test_an_input_may_ask_for_its_position_once_none_of_its_batches_is_in_flight(course: Course) -> None:

@@ -113,6 +113,10 @@ class PublishPath(RuleBasedStateMachine):
             case _:
                 self.course.trouble = "the disk is full" if what == "full disk" else None
 
+    @rule(cls=classes, first=st.integers(-2, 1), count=few)
+    def a_device_publishes_under_ids_of_the_agent(self, cls: str, first: int, count: int) -> None:
+        self.course.device_forges(cls, first, first + count - 1)
+
     @rule(cls=classes, share=st.sampled_from([0.5, 1.0]))
     def the_hub_takes(self, cls: str, share: float) -> None:
         self.course.hub_takes(cls, share)

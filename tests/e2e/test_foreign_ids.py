@@ -1,0 +1,211 @@
+"""A second client with the device key that publishes readings under the message ids of the agent."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from nats.aio.client import Client
+
+from agent import acks, duplicates
+from agent.config import Config, Publish, Seconds
+from agent.contract import (
+    H_MESSAGE_ID,
+    H_POSITION,
+    H_REQUESTS,
+    Letter,
+    Readings,
+    clock_subject,
+    direct_subject,
+)
+from agent.inputs.http import HttpOptions
+from agent.jetstream import RawMessage, UnavailableError
+from agent.recall import Recall
+from tests.agents import CLASS, Agent, Shelf, agent, chunk, insist, leaf_config, shelf
+from tests.roads import open_road
+from tests.servers import World, until
+
+QUICK = Publish(linger=Seconds(0.005), drain=Seconds(1.0))
+TAKEN = "petiole_taken_message_ids_total"
+
+
+@pytest.fixture
+def config(world: World, tmp_path: Path) -> Config:
+    """An agent beside the first leaf's server."""
+    return leaf_config(world.leaf, tmp_path / "state", QUICK)
+
+
+class Forger:
+    """Publishes readings of its own under whatever ids it likes."""
+
+    def __init__(self, domain: str, nc: Client) -> None:
+        self.subject = direct_subject(domain, CLASS, "valve", "open")
+        self._nc = nc
+
+    async def publish(self, ident: str, **headers: str) -> None:
+        """Store one reading; returns when it is stored."""
+        answer = await self._nc.request(
+            self.subject, b"1", timeout=10, headers={H_MESSAGE_ID: ident, **headers}
+        )
+        assert b'"seq"' in answer.data
+        assert b"duplicate" not in answer.data
+
+
+@pytest_asyncio.fixture
+async def forger(world: World) -> Forger:
+    """One beside the first leaf's server."""
+    return Forger(world.leaf.domain, await world.leaf.connect("device"))
+
+
+async def closed(one: Agent, one_shelf: Shelf) -> tuple[tuple[tuple[int, int], ...], Readings]:
+    """What the run that is stopped now says: what was stored, and its counts."""
+    await one.stop()
+    record = (await one_shelf.ledgers())[-1]
+    assert (record.run, record.final) == (one.run, True)
+    return record.stored, record.readings
+
+
+async def test_readings_whose_ids_are_taken_are_stored_under_other_numbers(
+    world: World, config: Config, forger: Forger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one_shelf = await shelf(world.leaf)
+    async with agent(config) as one:
+        await one.submit(chunk("a"))
+        for n in range(2, 6):
+            await forger.publish(f"{one.run}-{CLASS}-{n}")
+        await one.submit(chunk("b", position="7"), "tail")
+        await one.submit(chunk("c", key="k"))
+        await one.leaf.intake.bury("http", CLASS, [Letter(b"x", "a place", "why")])
+        assert await one_shelf.texts() == ["a/0", "b/0", "c/0"]
+        assert (await one.leaf.intake.position("tail")).position == "7"
+        assert one.value(TAKEN, **{"class": CLASS}) == 4
+        stored, readings = await closed(one, one_shelf)
+    assert stored == ((1, 1), (6, 8))
+    assert readings == Readings(accepted=4, stored=3, dead=1)
+    said = capsys.readouterr().out
+    assert f"id={one.run}-{CLASS}-2" in said
+    assert f"subject={forger.subject}" in said
+
+
+async def test_an_answer_at_level_hub_is_about_the_readings_and_not_about_their_id(
+    world: World, tmp_path: Path, forger: Forger
+) -> None:
+    async with open_road(world, tmp_path / "state", inputs=[HttpOptions(ack="hub")]) as road:
+        await road.agent.submit(chunk("a"))
+        await forger.publish(f"{road.agent.run}-{CLASS}-{road.agent.leaf._publisher._ledgers[CLASS].n + 1}")
+        await road.agent.submit(chunk("b"))
+        assert {"a/0", "b/0"} <= {*await road.arrived()}
+        assert road.agent.value(TAKEN, **{"class": CLASS}) == 1
+
+
+async def test_an_id_that_is_taken_while_the_connection_is_made_again_settles_nothing(
+    world: World, config: Config, forger: Forger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worst moment: the agent has looked for its batch and has not sent it again yet."""
+    look = Recall.ids_above
+
+    async def then_forge(self: Recall, cls: str, seq: int) -> dict[tuple[str, str], int]:
+        found = await look(self, cls, seq)
+        assert found == {}
+        await forger.publish(f"{one.run}-{CLASS}-2")
+        return found
+
+    async with agent(config) as one:
+        await one.submit(chunk("a", key="first"))
+        world.leaf.pause()
+        waiting = asyncio.create_task(insist(one, chunk("b", key="k")))
+        await until(lambda: len(one.leaf._sender._in_flight) == 1, "the batch is sent")
+        monkeypatch.setattr(Recall, "ids_above", then_forge)
+        await world.leaf.kill()
+        await world.leaf.start()
+        await waiting
+        one_shelf = await shelf(world.leaf)
+        assert await one_shelf.texts() == ["a/0", "b/0"]
+        assert (await closed(one, one_shelf))[0] == ((1, 1), (3, 3))
+
+
+async def test_a_server_that_ends_between_the_answer_and_the_look_costs_no_reading(
+    world: World, config: Config, forger: Forger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = Recall.message
+
+    async def after_the_end(self: Recall, cls: str, seq: int) -> RawMessage | None:
+        monkeypatch.setattr(Recall, "message", look)
+        await world.leaf.kill()
+        await world.leaf.start()
+        with pytest.raises(UnavailableError):
+            await look(self, cls, seq)
+        raise UnavailableError("the connection has ended")
+
+    monkeypatch.setattr(Recall, "message", after_the_end)
+    async with agent(config) as one:
+        await forger.publish(f"{one.run}-{CLASS}-1")
+        await insist(one, chunk("a", key="k"))
+        one_shelf = await shelf(world.leaf)
+        assert await one_shelf.texts() == ["a/0"]
+        assert (await closed(one, one_shelf))[0] == ((2, 2),)
+
+
+async def test_a_batch_that_its_own_first_attempt_stored_keeps_its_number(
+    world: World, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = acks.parse
+
+    def misread(data: bytes) -> acks.Answer:
+        monkeypatch.setattr(acks, "parse", read)
+        assert read(data) == acks.Stored(2, duplicate=False)
+        return acks.NotStored("an error that may pass", None)
+
+    async with agent(config) as one:
+        monkeypatch.setattr(acks, "parse", misread)
+        await one.submit(chunk("a"))
+        one_shelf = await shelf(world.leaf)
+        assert await one_shelf.texts() == ["a/0"]
+        assert one.value(TAKEN, **{"class": CLASS}) == 0
+        assert one.value("petiole_publish_retries_total", **{"class": CLASS}) == 1
+        assert (await closed(one, one_shelf))[0] == ((1, 1),)
+
+
+async def test_what_a_device_says_in_headers_is_no_request_and_no_position(
+    world: World, config: Config, forger: Forger
+) -> None:
+    what = chunk("a", key="k")
+    assert what.request is not None
+    async with agent(config) as one:
+        headers = {H_REQUESTS: str(what.request), H_POSITION: "1 - 99"}
+        await forger.publish(f"{one.run}-{CLASS}-1", **headers)
+        await one.crash()
+    async with agent(config) as one:
+        await one.submit(what)
+        assert (await one.leaf.intake.position("valve")).position is None
+        assert await (await shelf(world.leaf)).texts() == ["a/0"]
+
+
+async def test_ledger_records_are_stored_though_their_ids_are_taken(
+    world: World, config: Config, forger: Forger
+) -> None:
+    async with agent(config) as one:
+        for number in range(2, 10):
+            await forger.publish(f"{one.run}-{CLASS}-ledger-{number}")
+        await one.submit(chunk("a"))
+        assert (await closed(one, await shelf(world.leaf)))[0] == ((1, 1),)
+
+
+async def test_a_message_of_the_agent_is_stored_once_and_beside_one_that_has_its_id(
+    world: World, config: Config, forger: Forger
+) -> None:
+    async with agent(config):
+        one_shelf = await shelf(world.leaf)
+        subject = clock_subject(world.leaf.domain, CLASS)
+
+        async def store(ident: str, data: bytes) -> int:
+            return await duplicates.publish_own(one_shelf.js, one_shelf.stream, subject, data, ident)
+
+        assert await store("first", b"1") == await store("first", b"1")
+        await forger.publish("second")
+        seq = await store("second", b"2")
+        held = [one for one in await one_shelf.messages() if one.subject == subject]
+        assert [(one.data, one.seq) for one in held][1:] == [(b"2", seq)]
+        assert len(held) == 2
