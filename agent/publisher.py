@@ -30,6 +30,7 @@ from agent.requests import RequestLog, Settled
 PATIENCE = 10.0
 _NOTHING = Chunk(b"", 0)
 _OWN = frozenset({AGENT_INPUT, COMMANDS_INPUT})
+_NOT_RECALLED = "what the agent stored under this key before it was started again is not known yet"
 AWAY_GRACE = 3.0
 """How long a lost local server is waited for before chunks are refused at once."""
 
@@ -133,11 +134,23 @@ class Publisher:
     async def _claim(
         self, entry: Entry[Settled], cls: str, loop: asyncio.AbstractEventLoop, early: bool
     ) -> Settled | None:
-        self._refuse_at_once(cls, loop.time(), early)
+        """What became of the request under the key of a chunk, None where it is new. A refusal says that
+        nothing is stored, so the key is looked up before there can be one."""
         request = entry.chunk.request
         if request is None:
+            self._refuse_at_once(cls, loop.time(), early)
             return None
-        await self.recalled.wait()
+        known = self.requests.find(cls, request, entry.waiter, loop.time())
+        if known is None and not self.recalled.is_set():
+            try:
+                self._refuse_at_once(cls, loop.time(), early)
+            except RefusedError as refusal:
+                raise UnknownOutcomeError(f"{refusal}, and {_NOT_RECALLED}") from None
+            await self.recalled.wait()
+            known = self.requests.find(cls, request, entry.waiter, loop.time())
+        if known is not None:
+            return known
+        self._refuse_at_once(cls, loop.time(), early)
         return self.requests.claim(cls, request, entry.waiter, loop.time())
 
     def stored(self, key: tuple[str, str], entry: Entry[Settled], seq: int) -> None:
@@ -158,7 +171,7 @@ class Publisher:
         request = entry.chunk.request
         if request is not None and outcome is None:
             self.requests.store(cls, request, asyncio.get_running_loop().time())
-        elif request is not None:
+        elif request is not None and isinstance(outcome, RefusedError):
             self.requests.forget(cls, request, entry.waiter)
         if entry.chunk.on_settled is not None:
             entry.chunk.on_settled(seq)
@@ -242,6 +255,8 @@ class Publisher:
             self.queued.set()
 
     def _give_up(self, key: tuple[str, str], entry: Entry[Settled], *, joined: bool) -> Exception | None:
+        if entry.chunk.request is not None and not self.recalled.is_set():
+            return UnknownOutcomeError(_NOT_RECALLED)
         if not joined and not entry.sent and not entry.waiter.done():
             entry.withdrawn = True
             away = "the local NATS server has not taken it in time"

@@ -47,10 +47,10 @@ class RequestLog:
         self._expiry: deque[tuple[float, str, str]] = deque()
         self._doubtful: set[Key] = set()
 
-    def claim(self, cls: str, request: Request, settled: Settled, now: float) -> Settled | None:
-        """Claim a key of a class for a chunk whose outcome is `settled`. Returns None when the key is new;
-        the outcome to wait for when it is in flight already; a finished one when it is stored. Raises
-        `RefusedError` when the key came with another content, or when too many keys are known."""
+    def find(self, cls: str, request: Request, settled: Settled, now: float) -> Settled | None:
+        """What is known of a key of a class, which comes for a chunk whose outcome is `settled`: None when it
+        is new; the outcome to wait for when it is in flight already; a finished one when it is stored. Raises
+        `RefusedError` when the key came with another content."""
         self._expire(now)
         key = (cls, name_of(request))
         running = self._in_flight.get(key)
@@ -65,11 +65,19 @@ class RequestLog:
         if mark is not None:
             settled.set_result(None)
             return settled
+        return None
+
+    def claim(self, cls: str, request: Request, settled: Settled, now: float) -> Settled | None:
+        """Claim a key of a class for a chunk whose outcome is `settled`, unless it is known: then it is as
+        `find` says. Raises `RefusedError` also when too many keys are known."""
+        known = self.find(cls, request, settled, now)
+        if known is not None:
+            return known
         if len(self._expiry) + len(self._in_flight) >= self._max_keys:
             raise RefusedError(
                 Reason.BUSY, f"{self._max_keys} idempotency keys are known, no more can be remembered", 60.0
             )
-        self._in_flight[key] = (request, settled)
+        self._in_flight[cls, name_of(request)] = (request, settled)
         return None
 
     def promise(self, cls: str, request: Request) -> None:

@@ -390,7 +390,7 @@ async def test_what_is_not_http_is_refused_without_noise(
 ) -> None:
     answer = await served.raw(data)
     assert b" 400 " in answer[:20]
-    assert b"nothing of the request was stored" in answer
+    assert b"nothing of this attempt was stored" in answer
     assert logged.records == []
     assert served.metric("petiole_invalid_requests_total", reason="not_http") == 1
 
@@ -420,7 +420,7 @@ async def test_connections_beyond_the_limit_are_answered_503() -> None:
         async with served.connection(), served.connection():
             answer = await answered(served, b" 503 ")
             assert b"Retry-After: 1" in answer
-            assert b"all 2 connections are in use; nothing of the request was stored" in answer
+            assert b"all 2 connections are in use; nothing of this attempt was stored" in answer
         await answered(served, b" 204 ")
 
 
@@ -444,6 +444,30 @@ async def test_bodies_beyond_the_buffer_are_answered_503_and_the_others_go_on() 
         served.core.open.set()
         assert (await first)[0] == 204
         assert (await served.post(FULL * 2000))[0] == 204
+
+
+async def test_before_a_key_is_looked_up_no_word_is_said_on_earlier_attempts() -> None:
+    """Their sender would take a new key, and store twice."""
+    keyed, large = {"Idempotency-Key": "k"}, FULL * 2000
+    async with serving(buffer=Size(100_000)) as served:
+        assert (await served.post(large, keyed))[0] == 204
+        served.core.open.clear()
+        first = asyncio.create_task(served.post(large))
+        await until(lambda: served.core.waiting == 1)
+        for headers in (keyed, {}):
+            status, body, _ = await served.post(large, headers)
+            assert status == 503
+            assert ("nothing of the request was stored" in body["error"]) is not bool(headers)
+            earlier = "an earlier one under its Idempotency-Key stored stays stored"
+            assert (earlier in body["error"]) is bool(headers)
+        served.core.open.set()
+        assert (await first)[0] == 204
+
+
+async def test_the_core_says_of_all_attempts_that_nothing_is_stored(served: Served) -> None:
+    served.core.refuse = RefusedError(Reason.FULL, "the stream is full", 1.0)
+    status, body, _ = await served.post(FULL, {"Idempotency-Key": "k"})
+    assert (status, body["error"]) == (429, "the stream is full; nothing of the request was stored")
 
 
 async def test_a_stop_answers_what_is_under_way_and_refuses_what_is_new() -> None:

@@ -15,6 +15,8 @@ from agent.intake import NotAtHubError, Reason, RefusedError
 SERVER: Final = {"Server": "petiole"}
 _JSON: Final = "application/json"
 NOTHING: Final = "nothing of the request was stored"
+ATTEMPT: Final = "nothing of this attempt was stored"
+"""What can be said of a request whose key was not looked up, or is not known."""
 _MAX_REASON: Final = 300
 _RETRY_AFTER: Final = 5.0
 _STATUS: Final = {
@@ -70,7 +72,8 @@ ACCEPTED: Final = Success(
 
 class Answer(Exception):  # noqa: N818 - a 503 is no error of ours
     """An answer other than 204. `fault` is the label under which `petiole_invalid_requests` counts it, None
-    where the request was in order. `unread`: the body was not read to its end, so the connection closes."""
+    where the request was in order. `unread`: the body was not read to its end, so the connection closes.
+    `certain`: the core said so, which has looked the key of the request up."""
 
     def __init__(
         self,
@@ -81,8 +84,10 @@ class Answer(Exception):  # noqa: N818 - a 503 is no error of ours
         headers: dict[str, str] | None = None,
         details: dict[str, Any] | None = None,
         unread: bool = False,
+        certain: bool = False,
     ) -> None:
         super().__init__(error)
+        self.certain = certain
         self.status = status
         self.error = error
         self.fault = fault
@@ -104,6 +109,18 @@ class Answer(Exception):  # noqa: N818 - a 503 is no error of ours
         if self.unread:
             response.force_close()
         return response
+
+    def of_attempt(self, *, keyed: bool) -> Answer:
+        """The same without a word on earlier attempts of the request, of which this one knows nothing."""
+        earlier = "; what an earlier one under its Idempotency-Key stored stays stored" if keyed else ""
+        return Answer(
+            self.status,
+            self.error.replace(NOTHING, ATTEMPT + earlier),
+            fault=self.fault,
+            headers=self.headers,
+            details=self.details,
+            unread=self.unread,
+        )
 
     def raw(self) -> bytes:
         """The answer as bytes, for a connection that has no request yet; it closes after it."""
@@ -134,15 +151,15 @@ def bad_lines(error: BadLinesError) -> Answer:
     )
 
 
-def refused(error: RefusedError, *, unread: bool = False) -> Answer:
-    """What the core refused, so that the sender still has it."""
+def refused(error: RefusedError, *, unread: bool = False, certain: bool = False) -> Answer:
+    """What was refused, so that the sender still has it; `certain` where the core did."""
     status = _STATUS[error.reason]
     headers = {}
     if status in (429, 503):
         wait = _RETRY_AFTER if error.retry_after is None else error.retry_after
         headers["Retry-After"] = str(max(1, math.ceil(wait)))
     fault = str(error.reason) if status in (413, 422) else None
-    return Answer(status, f"{error}; {NOTHING}", fault=fault, headers=headers, unread=unread)
+    return Answer(status, f"{error}; {NOTHING}", fault=fault, headers=headers, unread=unread, certain=certain)
 
 
 def stopped() -> Answer:

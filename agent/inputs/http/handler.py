@@ -95,6 +95,8 @@ class Handler:
             response = await self._take(request, hold)
         except Answer as answer:
             self.count_fault(answer)
+            if not answer.certain and "Idempotency-Key" in request.headers:
+                answer = answer.of_attempt(keyed=True)
             return self._closing(self._in_its_words(answer, request).response())
         finally:
             hold.release()
@@ -191,7 +193,7 @@ class Handler:
         try:
             await self._intake.submit(self._name, self._class, chunk)
         except RefusedError as error:
-            raise refused(error) from None
+            raise refused(error, certain=True) from None
         except NotAtHubError as error:
             raise not_at_hub(error, keyed=chunk.request is not None) from None
         except UnknownOutcomeError:

@@ -7,9 +7,10 @@ of at most 1 MiB, or one reading); `Content-Encoding: gzip` or `zstd`; `Idempote
 204 stored (202 with `ack = "accepted"`, whose body says so); 400 lines that are no readings, each named; 401
 token; 403 `Origin`; 404, 405; 408 too slow; 411, 413 length; 415 type or encoding; 421 `Host`; 422 key used
 for another request; 429 the stream is full; 503 server away, busy or stopping. With a refusal nothing of the
-request is stored, save one: 504 says that nobody knows yet, or that it is stored and not yet at the hub
-(`ack = "hub"`), or that rules gave it to several classes of which one refused; a repeat under the same
-`Idempotency-Key` finds out. 429 and 503 carry `Retry-After`.
+request is stored, or nothing of this attempt where the answer comes before its key is looked up, save one:
+504 says that it is not known yet, or that it is stored and not yet at the hub (`ack = "hub"`), or that rules
+gave it to several classes of which one refused; a repeat under the same `Idempotency-Key` finds out. 429 and
+503 carry `Retry-After`.
 
 `POST /write` and `POST /api/v2/write` take Influx line protocol; `precision` is ns (the default), us, ms, s,
 m or h; database, bucket and organisation are ignored. Each field is a reading with the metric

@@ -95,13 +95,13 @@ class Connection(RequestHandler):
         words = " ".join((message or "unreadable").split())
         answer = at_fault(status, "not_http", f"the request is not HTTP: {words:.200}")
         self._owner.on_fault(answer)
-        return answer.response()
+        return answer.of_attempt(keyed=False).response()
 
     def refuse(self, answer: Answer) -> None:
         """Answer without a request, and close."""
         self._owner.on_fault(answer)
         if self.transport is not None:
-            self.transport.write(answer.raw())
+            self.transport.write(answer.of_attempt(keyed=False).raw())
         self.force_close()
 
 

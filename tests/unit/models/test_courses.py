@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -115,6 +115,74 @@ def test_a_key_that_was_refused_is_free_and_one_that_was_stored_is_known(course:
     assert told(course) == ["refused", "stored"]
     assert (CLS, f"{SCOPE}:key-key") in course.publisher.requests.known(course.time.now)
     assert course.publisher.requests.count(course.time.now + promises.KNOWN) == 0
+
+
+KEY = ("key", 0)
+
+
+def no_room(course: Course) -> None:
+    course.trouble = "the disk is full"
+
+
+def no_server(course: Course) -> None:
+    course.cut()
+    course.time.passes(5.0)
+
+
+def stops(course: Course) -> None:
+    course.stop()
+
+
+@pytest.mark.parametrize("happens", [no_room, no_server, stops])
+def test_a_repeat_of_what_is_in_flight_is_not_refused(
+    course: Course, happens: Callable[[Course], None]
+) -> None:
+    sends(course, "stored", CLS, 1, key=KEY)
+    course.reads(1, answer=False)
+    happens(course)
+    course.hand_in("stored", CLS, 1, key=KEY)
+    course.hand_in("stored", CLS, 1)
+    assert told(course) == [None, None, "refused"]
+    course.time.passes(11.0)
+    assert told(course) == ["nothing", "nothing", "refused"]
+
+
+@pytest.mark.parametrize("happens", [no_room, no_server, stops])
+def test_a_repeat_of_what_is_stored_is_acknowledged_whatever_keeps_others_out(
+    course: Course, happens: Callable[[Course], None]
+) -> None:
+    sends(course, "stored", CLS, 1, key=KEY)
+    course.flows()
+    happens(course)
+    course.hand_in("stored", CLS, 1, key=KEY)
+    course.hand_in("stored", CLS, 1)
+    assert told(course) == ["stored", "stored", "refused"]
+
+
+def test_while_the_keys_of_an_earlier_run_are_not_known_a_key_is_not_refused(course: Course) -> None:
+    course.publisher.recalled.clear()
+    course.hand_in("stored", CLS, 1, key=("first", 0))
+    no_server(course)
+    course.hand_in("stored", CLS, 1, key=KEY)
+    course.hand_in("stored", CLS, 1)
+    assert told(course) == [None, "nothing", "refused"]
+    course.time.passes(6.0)
+    assert told(course) == ["nothing", "nothing", "refused"]
+    assert course.ledgers[CLS].n == 0
+    course.publisher.recalled.set()
+
+
+def test_a_repeat_of_what_was_in_flight_when_the_agent_ended_is_not_refused() -> None:
+    course = Course()
+    try:
+        course.connect()
+        sends(course, "stored", CLS, 1, key=KEY)
+        course.reads(1, answer=False)
+        course.abandon()
+        course.hand_in("stored", CLS, 1, key=KEY)
+        assert told(course) == ["nothing", "nothing"]
+    finally:
+        course.time.close()
 
 
 def test_a_keyed_request_waits_until_the_keys_before_it_are_known_again(course: Course) -> None:
