@@ -18,7 +18,7 @@ from agent.accumulator import Accumulator, Draft, Entry, Limits
 from agent.balance import Balance
 from agent.budget import ByteBudget
 from agent.clock import Look
-from agent.contract import AGENT_INPUT, COMMANDS_INPUT
+from agent.contract import AGENT_INPUT, COMMANDS_INPUT, MAX_UNPACKED_BYTES
 from agent.hub_waits import HubWaits, store_lost
 from agent.intake import Chunk, Level, Reason, RefusedError, UnknownOutcomeError
 from agent.ledger import ClassLedger
@@ -217,6 +217,11 @@ class Publisher:
 
     async def _admit(self, key: tuple[str, str], entry: Entry[Settled]) -> None:
         loop = asyncio.get_running_loop()
+        if (size := len(entry.chunk.payload)) > MAX_UNPACKED_BYTES:
+            most = f"a batch has {MAX_UNPACKED_BYTES} at most; send fewer readings"
+            text = f"the readings are {size} bytes with time and device, {most}"
+            self.refuse(key, entry, RefusedError(Reason.TOO_LARGE, text))
+            return
         if key[0] not in _OWN and (wait := self._rate.take(entry.chunk.count, loop.time())) > 0:
             limited = "more readings come in than a command allows for the time being"
             self.refuse(key, entry, RefusedError(Reason.RATE, limited, wait))

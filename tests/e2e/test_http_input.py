@@ -521,6 +521,12 @@ async def test_a_taken_port_is_told_before_anything_runs() -> None:
             await one.run(Core(), asyncio.Event())
 
 
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_body_above_what_a_batch_holds_is_a_problem(more: int) -> None:
+    options = HttpOptions(listen="127.0.0.1:0", body=Size(contract.MAX_UNPACKED_BYTES + more))
+    assert len(HttpInput(options, Metrics()).check()) == more
+
+
 @pytest.mark.parametrize("listen", ["192.0.2.1:0", "no-such-host.invalid:80"])
 def test_an_address_that_is_not_this_machines_is_told(listen: str) -> None:
     (told,) = HttpInput(HttpOptions(listen=listen), Metrics()).check()

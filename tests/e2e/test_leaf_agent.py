@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 from nats.aio.msg import Msg
 
-from agent import clock, recall
+from agent import clock, publisher, recall
 from agent.config import Config, LeafMember, Nats, Publish, Registrar, Seconds, Size, StreamClass
 from agent.contract import (
+    H_ENCODING,
     H_REQUEST_DIGESTS,
     H_REQUESTS,
+    MAX_UNPACKED_BYTES,
     Answer,
     Checkpoint,
     ClassAnswer,
@@ -34,6 +36,7 @@ from agent.intake import Chunk, Intake, Reason, RefusedError
 from agent.jetstream import ApiError, TooLargeError
 from agent.metrics import Metrics
 from agent.server.health import ServerHealth
+from hub_jobs.transforms.lines import unpack
 from tests.agents import CLASS, Agent, Shelf, agent, chunk, insist, leaf_config, shelf
 from tests.clocks import SECOND, FakeMachine
 from tests.servers import World, until
@@ -192,6 +195,37 @@ async def test_a_chunk_above_the_servers_limit_is_refused_for_good(world: World,
         await one.submit(chunk("a"))
         (batch,) = await (await shelf(world.leaf)).batches()
         assert batch.id.n == 1
+
+
+def rows(size: int) -> Chunk:
+    """Readings of so many bytes in all, which compress well."""
+    line = b'{"ts":1,"device":"d","metric":"m","value":1}'
+    count, rest = divmod(size, len(line) + 1)
+    return Chunk((line + b"\n") * (count - 1) + line + b" " * rest + b"\n", count)
+
+
+async def test_what_is_acknowledged_can_be_unpacked_by_the_jobs(world: World, config: Config) -> None:
+    async with agent(config) as one:
+        await one.submit(rows(MAX_UNPACKED_BYTES))
+        with pytest.raises(RefusedError, match="send fewer readings") as caught:
+            await one.submit(rows(MAX_UNPACKED_BYTES + 1))
+        assert (caught.value.reason, caught.value.retry_after) == (Reason.TOO_LARGE, None)
+        assert one.value("petiole_unaccounted_readings", **{"class": CLASS}) == 0
+        one_shelf = await shelf(world.leaf)
+        (stored,) = [m for m in await one_shelf.messages() if H_ENCODING in m.headers]
+        assert len(unpack(stored.data, compressed=True)) == MAX_UNPACKED_BYTES
+
+
+async def test_a_piece_that_the_jobs_could_not_unpack_goes_into_several_batches(
+    world: World, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher, "MAX_UNPACKED_BYTES", 200)
+    async with agent(config) as one:
+        await one.submit(chunk("a", 20, position="17"), "tail")
+        one_shelf = await shelf(world.leaf)
+        assert await one_shelf.texts() == [f"a/{number}" for number in range(20)]
+        assert len(await one_shelf.batches()) > 5
+        assert (await one.leaf.intake.position("tail")).position == "17"
 
 
 async def test_a_message_above_the_servers_limit_is_an_error_of_jetstream(

@@ -30,7 +30,8 @@ Options (`[[input]]` with `type = "http"`):
 - `ack` ("stored"): what success means, "accepted", "stored" or "hub" (docs/acknowledgement.md). Clients of
   InfluxDB and exporters of OpenTelemetry see their own success with each.
 - `listen` ("127.0.0.1:8080"): address and port.
-- `body` ("16MiB"): the largest body, as it comes and unpacked.
+- `body` ("16MiB"): the largest body, as it comes and unpacked; 64 MiB at most. Its readings, with the time
+  and the device that are filled in, may have 64 MiB together, whatever `body` says: 413 beyond.
 - `max_connections` (128): connections beyond are answered 503 and closed.
 - `buffer` ("64MiB"): bytes of bodies under way, over all requests; 503 beyond.
 - `device_tag` ("host"): the tag of line protocol that is the device; without it, it is the domain.
@@ -103,6 +104,9 @@ class HttpInput:
     def check(self) -> list[str]:
         """What stands in the way of listening, one sentence a problem."""
         found = [obstacle(listen_address(self._options.listen))]
+        if self._options.body > contract.MAX_UNPACKED_BYTES:
+            most = contract.MAX_UNPACKED_BYTES
+            found.append(f"body is {self._options.body} bytes, a batch has {most} at most; make it smaller")
         if self._options.otlp and not _can_read_otlp():
             found.append("otlp is on, and opentelemetry-proto is missing; install petiole[otlp]")
         for read in (self._token, self._tls):

@@ -3,9 +3,14 @@ out of order, connections that go and come, refusals, stores that are lost, a st
 
 from __future__ import annotations
 
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from agent import publisher
+from agent.contract import H_ENCODING
+from hub_jobs.transforms.lines import unpack
 from tests.examples import machine
 from tests.unit.models import promises
 from tests.unit.models.promises import CLASSES
@@ -15,6 +20,8 @@ from tests.unit.models.stream import Mood
 classes = st.sampled_from(CLASSES)
 few = st.integers(1, 3)
 which = st.integers(0, 7)
+MOST_UNPACKED = 300
+"""Bytes, a little more than a draft gathers."""
 KEYS = ("a0", "a1", "b0")
 kinds = st.sampled_from(["plain", "plain", "plain", "wide", "dead", *KEYS])
 chunks = st.tuples(st.sampled_from(["accepted", "stored", "hub"]), classes, few, kinds)
@@ -178,3 +185,35 @@ def test_who_waits_for_room_when_the_agent_stops_is_refused_and_not_told_accepte
         assert [one.told for one in course.handed] == ["accepted", "refused"]
     finally:
         course.time.close()
+
+
+@settings(max_examples=40)
+@given(
+    some=st.lists(
+        st.tuples(st.sampled_from(["accepted", "stored", "hub"]), st.integers(1, 60), st.booleans()),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_no_batch_unpacks_to_more_than_the_jobs_take(some: list[tuple[str, int, bool]]) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(publisher, "MAX_UNPACKED_BYTES", MOST_UNPACKED)
+        course = Course()
+        try:
+            course.connect()
+            for level, count, dead in some:
+                if dead:
+                    course.bury(CLASSES[0], count)
+                else:
+                    course.hand_in(level, CLASSES[0], count)
+            for _ in course.handed:
+                course.time.passes(0.2)
+                course.flows()
+                course.hub_takes(CLASSES[0], 1.0)
+            for held in course.streams[CLASSES[0]].ever:
+                unpack(held.payload, compressed=H_ENCODING in held.headers, limit=MOST_UNPACKED)
+            small = [one for one in course.handed if one.size <= MOST_UNPACKED]
+            assert all(one.told in ("stored", "accepted") for one in small)
+            assert all(one.told == "refused" for one in course.handed if one not in small)
+        finally:
+            course.time.close()
