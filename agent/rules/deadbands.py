@@ -62,12 +62,14 @@ class Flight:
 
 @dataclass(slots=True)
 class _Series:
-    """One series: the value that is known as stored last, None where none is; at which sequence, and when it
-    was settled, in steps; `flying` are its moves in flight by the number of their flight, `span` reaches over
-    them. Where none is known, a flight that began before `doubtful` cannot say what was stored last."""
+    """One series: the value that is known as stored last, None where none is; at which sequence, by which
+    flight (several may share a batch), and when it was settled, in steps; `flying` are its moves in flight by
+    the number of their flight, `span` reaches over them. Where none is known, a flight that began before
+    `doubtful` cannot say what was stored last."""
 
     last: Sent | None = None
     seq: int = 0
+    number: int = 0
     settled: int = 0
     doubtful: int = 0
     flying: dict[int, Sent] = field(default_factory=dict)
@@ -90,8 +92,8 @@ class _Series:
             return
         # A flight that began when the last one was settled is the later one, whatever its sequence: the
         # stream may have been recreated.
-        if seq > self.seq or number > self.settled:
-            self.seq = seq
+        if (seq, number) > (self.seq, self.number) or number > self.settled:
+            self.seq, self.number = seq, number
             if self.last is not None and one.ts < self.last.ts:
                 # It was handed in again, and is stored behind one that is later to the table.
                 self.last, self.doubtful = None, now

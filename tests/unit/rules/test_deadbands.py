@@ -225,3 +225,19 @@ def test_comparing_with_many_moves_in_flight_looks_at_few_of_them(
         deadbands.settle(flight, seq)
         assert not deadbands.sends(KEY, sent(1.2 if seq > count else 0.6), BAND, {})
     assert added <= 5 * count
+
+
+@pytest.mark.parametrize("values", [(0.0, 5.0), (5.0, 0.0, 5.0), (0.0, 5.0, 0.0, 1.2)])
+def test_of_several_chunks_in_one_batch_the_last_is_what_is_stored_last(values: tuple[float, ...]) -> None:
+    deadbands, flights = Deadbands(), []
+    stored(deadbands, 99.0, 1)
+    for value in values:
+        moves: Moves = {}
+        assert deadbands.sends(KEY, sent(value), BAND, moves)
+        flights.append(deadbands.begin(moves))
+    for flight in flights:
+        deadbands.settle(flight, 2)
+    assert not deadbands.sends(KEY, sent(values[-1]), BAND, {})
+    for value in set(values) - {values[-1]}:
+        if abs(value - values[-1]) > BAND.width:
+            assert deadbands.sends(KEY, sent(value), BAND, {})
