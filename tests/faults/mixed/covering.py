@@ -8,7 +8,16 @@ from functools import cache
 from itertools import combinations
 from typing import Any, Final
 
-from tests.faults.mixed.dimensions import DIMENSIONS, Scenario, Value, go_together, pair, pairs
+from tests.faults.mixed.dimensions import (
+    DIMENSIONS,
+    Scenario,
+    Value,
+    drawn_pairs,
+    go_together,
+    pair,
+    pairs,
+    settled,
+)
 
 BLOCK: Final = 200
 """Rounds in which every pair meets; the next block is another order of them."""
@@ -17,7 +26,7 @@ BLOCK: Final = 200
 def scenario(seed: int) -> Scenario:
     """The round of this number, from 1."""
     block, at = divmod(seed - 1, BLOCK)
-    return Scenario(seed, **_block(block)[at])
+    return Scenario(seed, **settled(_block(block)[at]))
 
 
 def met(scenarios: Iterable[Scenario]) -> set[frozenset[Value]]:
@@ -37,7 +46,7 @@ def coverage(scenarios: Sequence[Scenario]) -> str:
 @cache
 def _block(number: int) -> Sequence[Mapping[str, Any]]:
     chance = random.Random(number)
-    left = set(pairs())
+    left = set(drawn_pairs())
     rows: list[Mapping[str, Any]] = []
     while len(rows) < BLOCK:
         row = _row(chance, left)

@@ -42,9 +42,12 @@ def _before_start(site: Site, first: Injection, second: Injection) -> list[Injec
         _until(lambda: leaf.agent.pid is None, 60)
     first.make()
     second.make()
+    said = leaf.log.stat().st_size
     unit.held = False
     _until(lambda: leaf.agent.pid is not None, 5)
-    site.lasts(1.0, 3.0)
+    begun = leaf.agent.pid
+    _until(lambda: leaf.log.stat().st_size > said or leaf.agent.pid != begun, 30)
+    site.lasts(0.5, 2.0)
     return [first, second]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from tests.faults.mixed.dimensions import Fault, Policy, Scenario
@@ -10,6 +11,7 @@ from tests.faults.mixed.moments import meet
 from tests.faults.mixed.site import Site
 from tests.faults.mixed.surroundings import open_site
 from tests.faults.oracle import ruled
+from tests.faults.oracle.journal import Journal
 from tests.faults.oracle.judge import Terms
 from tests.faults.report import Case
 from tests.faults.world.devices import Device
@@ -32,7 +34,19 @@ def play(directory: Path, case: Case, scenario: Scenario) -> None:
             one.mend()
             case.saw(f"mended: {one.fault}")
         _settle(site)
-        site.world.verdict(Terms(gone=may_be_gone(scenario), seconds=_SECONDS))
+        blind = site.supervisor.blind
+        (directory / "journal.json").write_text(told(site.world.load.journal))
+        site.world.verdict(Terms(gone=may_be_gone(scenario), seconds=_SECONDS, blind=blind))
+
+
+def told(journal: Journal) -> str:
+    """What was sent, to look into a round that failed."""
+    return json.dumps(
+        {
+            str(series): {"sent": sent.sent, "acknowledged": sent.acknowledged, "times": sent.requests()}
+            for series, sent in journal.series.items()
+        }
+    )
 
 
 def may_be_gone(scenario: Scenario) -> bool:

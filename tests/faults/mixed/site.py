@@ -20,7 +20,7 @@ from agent.contract import DEFAULT_CLASS, MAX_UNPACKED_BYTES, batch_subject
 from tests.faults.mixed.dimensions import Input, Scenario
 from tests.faults.mixed.forging import ForgingDevice
 from tests.faults.mixed.senders import PrintingDevice
-from tests.faults.mixed.units import Unit
+from tests.faults.mixed.units import Supervisor, Unit
 from tests.faults.oracle.numbered import NUMBER
 from tests.faults.rigs.disk import SmallDisk
 from tests.faults.world.cable import Cord
@@ -37,6 +37,7 @@ class Site:
     """The world of a round. `chance` decides what the scenario leaves open."""
 
     jobs: threading.Thread | None = None
+    supervisor: Supervisor
     hub_unit: Unit
     agent_unit: Unit
     server_unit: Unit | None
@@ -56,6 +57,7 @@ class Site:
         self.file_is_good = True
         self.copies: dict[Machine, Path] = {}
         self._link: list[str] = []
+        self._server: int | None = None
 
     def ended(self) -> None:
         """Look no more at what is printed."""
@@ -102,6 +104,14 @@ class Site:
     def units(self) -> list[Unit]:
         """All that is supervised."""
         return [self.hub_unit, self.agent_unit, *self.units_of(self.world.leaf)]
+
+    def watched(self) -> bool:
+        """Whether the leaf's agent runs, and the server at whose stream it looks."""
+        leaf = self.world.leaf
+        if self._server is None or not lives(self._server):
+            self._server = leaf.nats.pid  # found among all processes, which is not for every look
+        pids = (leaf.agent.pid, self._server)
+        return all(pid is not None and not is_stopped(pid) for pid in pids)
 
     def units_of(self, machine: Machine) -> list[Unit]:
         """What keeps a machine's server running, beside its agent."""

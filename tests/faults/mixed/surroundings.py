@@ -116,7 +116,7 @@ def open_site(directory: Path, case: Case, scenario: Scenario) -> Iterator[Site]
             units.append(Unit("the leaf's server", leaf.server_code, leaf.begin_server))
         site.hub_unit, site.agent_unit, *rest = units
         site.server_unit = rest[0] if rest else None
-        stack.enter_context(supervised(units))
+        site.supervisor = stack.enter_context(supervised(units, site.watched))
         devices.flows(2, 90)
         if isinstance(site.pulled, RotatedFileDevice):
             wait_for(lambda: site.newest_number() > 0, "the first lines are stored")

@@ -17,6 +17,8 @@ from tests.following import following
 
 _RESTART_SECONDS = 1.0
 _LOOK_SECONDS = 0.05
+_BEGINS_US = 3_000_000
+"""So long an agent takes to begin, and to look."""
 
 
 class Unit:
@@ -52,10 +54,12 @@ class Unit:
 
 
 class Supervisor:
-    """All of them."""
+    """All of them. `watches` says whether an agent is there that may look at its stream; when it was not, in
+    microseconds since 1970, stands in `blind`."""
 
-    def __init__(self, units: Sequence[Unit]) -> None:
-        self.units = units
+    def __init__(self, units: Sequence[Unit], watches: Callable[[], bool]) -> None:
+        self.units, self._watches = units, watches
+        self.blind: list[tuple[int, int]] = []
         self._ending = threading.Event()
 
     def follow(self) -> None:
@@ -63,6 +67,9 @@ class Supervisor:
         while not self._ending.wait(_LOOK_SECONDS):
             for one in self.units:
                 one.look()
+            if not self._watches():
+                now = time.time_ns() // 1000
+                self.blind.append((now, now + _BEGINS_US))
 
     def end(self) -> None:
         """Look no more."""
@@ -70,10 +77,10 @@ class Supervisor:
 
 
 @contextmanager
-def supervised(units: Sequence[Unit]) -> Iterator[None]:
+def supervised(units: Sequence[Unit], watches: Callable[[], bool]) -> Iterator[Supervisor]:
     """These run as long as the context lasts."""
-    with following(Supervisor(units)):
-        yield
+    with following(Supervisor(units, watches)) as one:
+        yield one
 
 
 class OwnServer(Machine):

@@ -67,6 +67,10 @@ class Sent:
         at = bisect_right(self._firsts, n) - 1
         return self._times[at] + n - self._firsts[at]
 
+    def requests(self) -> list[tuple[int, int]]:
+        """The first number of each request, and its time."""
+        return list(zip(self._firsts, self._times, strict=True))
+
     def at(self, ts_us: int) -> int:
         """The number of the reading with this time, 0 where none has it."""
         at = bisect_right(self._times, ts_us) - 1

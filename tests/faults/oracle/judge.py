@@ -22,10 +22,16 @@ _LOOK_US = 2_000_000
 class Terms:
     """What a case allows. `gone`: the fault destroyed the only copy of readings, or a class discards, so some
     may be gone if the audit names them. `seconds`: in which the hub must hold all once nothing is sent any
-    more."""
+    more. `blind`: when no agent looked at its stream, in microseconds since 1970: what devices published to a
+    store that was lost then nobody can name."""
 
     gone: bool = False
     seconds: float = 60.0
+    blind: Sequence[tuple[int, int]] = ()
+
+    def unwatched(self, ts_us: int) -> bool:
+        """Whether no agent looked at a stream between a moment and the loss of its store."""
+        return self.gone and any(begin - _LOOK_US <= ts_us <= end for begin, end in self.blind)
 
 
 class _Held(NamedTuple):
@@ -166,7 +172,7 @@ def _judge_conservation(
         if places := journal.series[series].sequences:
             _judge_messages(journal, series, {n: places[n] for n in numbers}, found, terms, verdict)
         elif journal.series[series].at_least_once:
-            _judge_unplaced(series, numbers, found, terms, verdict)
+            _judge_unplaced(series, journal.series[series], numbers, found, terms, verdict)
         else:
             levels[series.domain, series.cls][series] = numbers
     for (domain, cls), missing in levels.items():
@@ -190,7 +196,8 @@ def _judge_messages(
     unnamed = [
         n
         for n in without
-        if sent.ts_us(n) > seen_us + _LOOK_US or not found.audit.may_follow(*where, places[n])
+        if not terms.unwatched(sent.ts_us(n))
+        and (sent.ts_us(n) > seen_us + _LOOK_US or not found.audit.may_follow(*where, places[n]))
     ]
     verdict.named += len(named)
     verdict.unseen += len(without) - len(unnamed)
@@ -204,12 +211,15 @@ def _judge_messages(
 
 
 def _judge_unplaced(
-    series: Series, numbers: list[int], found: Evidence, terms: Terms, verdict: Verdict
+    series: Series, sent: Sent, numbers: list[int], found: Evidence, terms: Terms, verdict: Verdict
 ) -> None:
     """Readings that are messages themselves, and whose protocol does not tell where they were stored."""
     gaps = found.audit.gaps.get((series.domain, series.cls), ())
     named = min(len(numbers), sum(one.last - one.first + 1 for one in gaps))
-    behind = len(numbers) - named if any(one.with_store for one in gaps) else 0
+    unwatched = sum(terms.unwatched(sent.ts_us(n)) for n in numbers)
+    behind = len(numbers) - named
+    if not any(one.with_store for one in gaps):
+        behind = min(behind, unwatched)
     verdict.named += named
     verdict.unseen += behind
     verdict.lost += len(numbers) - named - behind
@@ -239,6 +249,7 @@ def _judge_batches(
     promised = {
         series: n for series, n in missing.items() if journal.series[series].level is not Level.ACCEPTED
     }
+    lent_of = {series: n for series, n in missing.items() if series not in promised}
     whole = sum(map(len, promised.values()))
     verdict.named += min(whole, named)
     verdict.lost += max(whole - named, 0)
@@ -254,7 +265,8 @@ def _judge_batches(
     if lent > max(named - whole, 0) + refused and not is_open:
         verdict.broken(
             Promise.CONSERVATION,
-            f"{lent} readings of class {cls} of {domain}, acknowledged as accepted, are in no table; "
+            f"{lent} readings of class {cls} of {domain}, acknowledged as accepted, are in no table: "
+            f"{'; '.join(f'{series.device} {ranges_text(n)}' for series, n in lent_of.items())}; "
             f"{said} and {refused} as refused, and calls no run open",
         )
 

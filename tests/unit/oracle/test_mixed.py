@@ -7,7 +7,16 @@ import random
 import pytest
 
 from tests.faults.mixed.covering import BLOCK, coverage, met, scenario
-from tests.faults.mixed.dimensions import DIMENSIONS, Fault, Policy, Scenario, Server, go_together, pairs
+from tests.faults.mixed.dimensions import (
+    DIMENSIONS,
+    Fault,
+    Input,
+    Policy,
+    Scenario,
+    Server,
+    go_together,
+    pairs,
+)
 from tests.faults.mixed.rounds import may_be_gone
 
 
@@ -29,6 +38,7 @@ def test_no_two_values_meet_that_exclude_each_other() -> None:
         assert all(go_together(a, b) for a in values for b in values if a[0] != b[0]), one
         assert one.first != one.second
         assert not (one.server is Server.EXTERNAL and one.has(Fault.LEAF_REVOKED))
+        assert not (one.server is Server.EXTERNAL and one.input is Input.MQTT_DEVICE)
 
 
 def test_a_round_follows_from_its_seed() -> None:

@@ -155,3 +155,17 @@ def test_what_nobody_can_tell_of_may_be_there_or_not() -> None:
         verdict = judge(journal, evidence(some), Terms())
         assert verdict.kept, str(verdict)
     assert judge(journal, evidence(rows[1:10], Audit([told(rows[:10])])), Terms()).lost == 1
+
+
+def test_what_came_directly_while_no_agent_looked_and_went_with_its_store_nobody_can_name() -> None:
+    journal = sent((PRESS, [1, 1, 1]))
+    one = journal.series[PRESS]
+    one.sequences.update({n: n for n in (1, 2, 3)})
+    rows = [replaced(row, source) for source, row in enumerate(whole(journal), 1)][:2]
+    audit = Audit([replace(told(rows), run=None, stored=2, accepted=2, in_readings=2)])
+    blind = ((one.ts_us(3), one.ts_us(3)),)
+    verdict = judge(journal, evidence(rows, audit), Terms(gone=True, blind=blind))
+    assert verdict.kept, str(verdict)
+    assert (verdict.lost, verdict.unseen) == (0, 1)
+    for terms in (Terms(blind=blind), Terms(gone=True)):
+        assert judge(journal, evidence(rows, audit), terms).lost == 1
