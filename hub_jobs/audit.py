@@ -17,16 +17,19 @@ from typing import Final
 
 from agent.contract import Exit
 from hub_jobs import counting, hub, incarnations, page, report, sequences, tally
+from hub_jobs.auditing import lookups, order
+from hub_jobs.auditing.held import Held, cached, compared
+from hub_jobs.auditing.strays import Rows
 from hub_jobs.counting import Tables
 from hub_jobs.exits import ended, say
 from hub_jobs.hub import Hub
 from hub_jobs.source.wire import Server, WireError
-from hub_jobs.tables import ensure_table, open_table, seen
+from hub_jobs.tables import ensure_table, open_table
 from hub_jobs.tables.places import Place, parse_place
 from hub_jobs.tally import Class, Said
 from hub_jobs.transforms import accounts, discards, hours
 from hub_jobs.transforms.accounts import Account, Arrived, with_announced
-from hub_jobs.transforms.ledgers import Run, remembered
+from hub_jobs.transforms.ledgers import Run, Spoken, remembered
 from hub_jobs.transforms.ranges import Range
 from hub_jobs.transforms.spaces import Seen, batch_space, source_space
 from hub_jobs.transforms.way import OnTheWay, on_the_way
@@ -81,7 +84,9 @@ def run(
     print(report.as_text(found))
     if found.lost:
         return Exit.LOSS
-    return Exit.WELL if away is None else Exit.UNREACHABLE
+    if away is not None:
+        return Exit.UNREACHABLE
+    return Exit.FAILED if found.untrue else Exit.WELL
 
 
 def _streams(lake: Place, more: Sequence[str]) -> list[str]:
@@ -89,36 +94,57 @@ def _streams(lake: Place, more: Sequence[str]) -> list[str]:
 
 
 def _audit(lake: Place, at: datetime, there: Hub | None) -> report.Report:
-    # The oldest snapshot first: a refine that commits meanwhile then adds nothing to readings that bronze
-    # lacks.
+    # The oldest snapshot first: what ingest and refine commit meanwhile then adds nothing that bronze lacks.
+    cache = cached(lake)
     readings, quarantine = ensure_table(lake, "readings"), ensure_table(lake, "quarantine")
     bronze = ensure_table(lake, "bronze")
     known = incarnations.all_of(bronze)
-    offsets = {one.history: readings.offset(one.refined) or 0 for one in known}
-    tables = Tables(bronze, readings, quarantine, offsets)
-    held = seen.load(lake, bronze, known)
-    said = _said(tables)
+    tables = Tables(
+        bronze,
+        readings,
+        quarantine,
+        incarnations.offsets(known, readings),
+        incarnations.offsets(known, quarantine),
+    )
+    surveyed = counting.survey(tables, cache.upto(known))
+    held = compared(cache, surveyed.before, surveyed.after)
+    said = _said(surveyed.spoken)
     found = tally.tallied(tables, said, held)
-    moving = None if there is None else on_the_way(there.leaves, held, said.origins)
+    moving = None if there is None else on_the_way(there.leaves, held.ever, said.origins)
     runs = {(one.domain, one.cls, one.ledger.run) for one in moving or () if one.ledger}
-    for key in said.ledgers.keys() | said.remembered.keys() | runs:
+    for key in said.ledgers.keys() | said.remembered.keys() | runs | found.strays.keys() | held.gone_runs():
         found.runs.setdefault(key, Arrived())
     rows = [
         accounts.of_run(
             *key,
             said.ledgers.get(key),
             said.remembered.get(key),
-            _placed(tables, said, held, key, one),
+            _placed(tables, said, held, key, one, found.strays.get(key)),
         )
         for key, one in sorted(found.runs.items())
     ]
     if moving is not None:
-        rows = [_announced(one, moving, said, held) for one in rows]
-    gaps = sequences.gaps(bronze, held, said.gone, said.origins, said.lost, there.streams if there else {})
-    accounted = rows + _devices(tables, said, held, found.classes)
-    notes = said.unreadable + found.unnamed + (there.faults if there else [])
-    by_hour = hours.merged([*found.hours, *hours.of_way(moving or ())])
-    return report.Report(at, accounted, gaps, notes, by_hour, moving)
+        rows = [_announced(one, moving, said, held.ever) for one in rows]
+    gaps = sequences.gaps(
+        bronze,
+        held,
+        said.gone,
+        said.origins,
+        said.lost,
+        there.streams if there else {},
+        tables.unreadable,
+    )
+    return report.Report(
+        at,
+        rows + _devices(tables, said, held, found.classes),
+        gaps,
+        said.unreadable + found.unnamed + (there.faults if there else []),
+        hours.merged([*found.hours, *hours.of_way(moving or ())]),
+        moving,
+        [*found.unexplained, *order.invented(bronze, held, known, surveyed.rows)],
+        tables.unreadable,
+        [*order.untrue(held, cache, readings, known)],
+    )
 
 
 def _announced(account: Account, moving: Sequence[OnTheWay], said: Said, held: Seen) -> Account:
@@ -141,8 +167,7 @@ def _announced(account: Account, moving: Sequence[OnTheWay], said: Said, held: S
     return account
 
 
-def _said(tables: Tables) -> Said:
-    spoken = counting.spoken(tables)
+def _said(spoken: Spoken) -> Said:
     ledgers = spoken.ledgers()
     return Said(
         ledgers,
@@ -154,17 +179,31 @@ def _said(tables: Tables) -> Said:
     )
 
 
-def _placed(tables: Tables, said: Said, held: Seen, key: Run, arrived: Arrived) -> Arrived:
-    """What arrived of a run with the numbers of its batches, and how much of it was called discarded."""
-    numbers = held.ranges(batch_space(*key))
+def _placed(
+    tables: Tables, said: Said, held: Held, key: Run, arrived: Arrived, strays: Rows | None
+) -> Arrived:
+    """What arrived of a run with the numbers of its batches, and how much of it was called discarded; and
+    what is in other tables of batches that bronze has not."""
+    numbers, gone = held.here.ranges(batch_space(*key)), held.gone.ranges(batch_space(*key))
     ledger = said.ledgers.get(key)
     named: list[Range] = [(first, last) for first, last, _, _ in ledger.discarded] if ledger else []
     came = discards.both(named, numbers)
-    kept = counting.kept_readings(tables, key, came) if came else 0
-    return replace(arrived, batches=numbers, kept=kept)
+    kept = lookups.kept_readings(tables, key, came) if came else 0
+    due = accounts.promised_or_gone(ledger, said.remembered.get(key), gone)
+    kept_rows, invented = strays.of(due) if strays is not None else (accounts.NOTHING, accounts.NOTHING)
+    partly = any(one.table == "bronze" for one in tables.unreadable)
+    return replace(
+        arrived,
+        batches=numbers,
+        kept=kept,
+        gone=gone,
+        kept_rows=kept_rows,
+        invented=invented,
+        partly=partly,
+    )
 
 
-def _devices(tables: Tables, said: Said, held: Seen, arrived: dict[Class, Arrived]) -> list[Account]:
+def _devices(tables: Tables, said: Said, held: Held, arrived: dict[Class, Arrived]) -> list[Account]:
     """The accounts of messages that are of no run, with those of them that leaves discarded."""
     named: dict[Class, list[discards.Named]] = {}
     kept: dict[Class, int] = {}
@@ -174,12 +213,11 @@ def _devices(tables: Tables, said: Said, held: Seen, arrived: dict[Class, Arrive
         for (stream, identity), origins in said.origins.items():
             if not direct or (domain, cls, created) not in origins:
                 continue
-            came = discards.both(
-                [(first, last) for first, last, _, _ in direct], held.ranges(source_space(stream, identity))
-            )
+            here = held.here.ranges(source_space(stream, identity))
+            came = discards.both([(first, last) for first, last, _, _ in direct], here)
             if came:
                 kept.setdefault((domain, cls), 0)
-                kept[domain, cls] += counting.kept_messages(tables, stream, identity, came)
+                kept[domain, cls] += lookups.kept_messages(tables, stream, identity, came)
     for place in named:
         if named[place]:
             arrived.setdefault(place, Arrived())

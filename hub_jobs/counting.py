@@ -5,35 +5,36 @@ tasks."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Final, TypeVar
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from hub_jobs import tasks
+from hub_jobs.auditing.unreadable import Unreadable, described, put_aside
 from hub_jobs.tables import Condition, Table
-from hub_jobs.tables.places import Place, parquet_file
-from hub_jobs.tables.scan import batches, file_paths, files
+from hub_jobs.tables.places import ParquetFile, Place, UnreadableError, parquet_file
+from hub_jobs.tables.scan import file_paths, files
 from hub_jobs.transforms import counted, ledgers
-from hub_jobs.transforms.counted import BATCH, TEXTS, Counted, Offsets, Share
-from hub_jobs.transforms.ledgers import Run, Spoken
-from hub_jobs.transforms.ranges import Range
+from hub_jobs.transforms.counted import TEXTS, Counted, Offsets, Share
+from hub_jobs.transforms.ledgers import Spoken
+from hub_jobs.transforms.spaces import ID_COLUMNS, Joining, Seen
 
 HERE_ROWS: Final = 200_000_000
 """Rows of all tables that are still read without Spark, some ten seconds a hundred million and core."""
 _ROWS_AT_ONCE: Final = 4_000_000
 """Rows of bronze whose accounts the driver holds at once, about 300 bytes each."""
 
-Key = tuple[Run, int]
-"""A run and the number of a batch."""
-
-Work = TypeVar("Work")
 Result = TypeVar("Result")
 
+_WHOLE: Final = Share()
+_IDENTITY: Final = sorted({*ID_COLUMNS, *ledgers.COLUMNS} - {"digest", "payload"})
 _COLUMNS: Final = {
     "bronze": counted.BRONZE_COLUMNS,
     "readings": counted.READINGS_COLUMNS,
@@ -90,13 +91,16 @@ ALL: Final = Part()
 class Tables:
     """The tables, each as it was at one moment: everything that `readings` should hold is in the other two,
     which are None before the first refine. `offsets` say up to which hub sequence each stream and incarnation
-    is refined."""
+    is refined, `begun` up to which a refine had named what it could not take. Files that can't be read are
+    put aside while they are counted."""
 
     bronze: Table
     readings: Table | None
     quarantine: Table | None
     offsets: Offsets
+    begun: Offsets = field(default_factory=dict)
     part: Part = ALL
+    unreadable: list[Unreadable] = field(default_factory=list)
 
     @property
     def there(self) -> list[Table]:
@@ -109,6 +113,19 @@ class Tables:
         of = -(-_rows(self.bronze) // _ROWS_AT_ONCE) or 1
         return [Share(which, of) for which in range(of)]
 
+    def put_aside(self, name: str, error: UnreadableError) -> None:
+        """Go on without a file. Raises the error where the file is not damaged."""
+        self.unreadable.append(put_aside(self._named(name), error))
+
+    def note(self, name: str, error: UnreadableError) -> None:
+        """Go on, though some columns of a file can't be read. Raises the error as `put_aside`."""
+        found = described(self._named(name), error)
+        if found not in self.unreadable:
+            self.unreadable.append(found)
+
+    def _named(self, name: str) -> Table:
+        return next(one for one in self.there if one.name == name)
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -116,110 +133,88 @@ class Piece:
 
     table: str
     path: Place
-    offsets: Mapping[tuple[str, str], int]
+    offsets: Offsets
+    begun: Offsets
     share: Share
     part: Part
+
+
+class Survey(NamedTuple):
+    """What rows of bronze are, `before` and `after` the sequences that were given, how many there are of each
+    history, and what the ledger records among them say."""
+
+    spoken: Spoken
+    before: Seen
+    after: Seen
+    rows: Counter[tuple[str, str]]
 
 
 def count(tables: Tables, share: Share) -> dict[str, Counted]:
     """What the rows of a share come to, by table."""
     work = [
-        Piece(table.name, path, dict(tables.offsets), share, tables.part)
+        Piece(table.name, path, dict(tables.offsets), dict(tables.begun), share, tables.part)
         for table in tables.there
         for path in file_paths(table, tables.part.where)
     ]
-    done = list(zip(work, _each(tables, _count, work), strict=True))
+    done = list(each(tables, _count, work))
     return {
         name: counted.merged(name, [one for piece, one in done if piece.table == name]) for name in _COLUMNS
     }
 
 
-def spoken(tables: Tables) -> Spoken:
-    """What the ledger records in bronze say."""
-    found = Spoken()
-    work = [(path, tables.part) for path in file_paths(tables.bronze, tables.part.where)]
-    for one in _each(tables, _spoken, work):
-        found.join(one)
-    return found
+def survey(tables: Tables, upto: Offsets) -> Survey:
+    """What bronze holds. `upto` divides it: sequences up to there, and those behind."""
+    paths = _in_order(tables.bronze, tables.part.where)
+    work = [Piece("bronze", path, dict(upto), {}, _WHOLE, tables.part) for path in paths]
+    spoken, before, after, rows = Spoken(), Joining(), Joining(), Counter[tuple[str, str]]()
+    for _, (one, fault) in each(tables, _survey, work):
+        if fault is not None:
+            tables.note("bronze", fault)
+        spoken.join(one.spoken)
+        before.add(one.before)
+        after.add(one.after)
+        rows.update(one.rows)
+    return Survey(spoken, before.seen(), after.seen(), rows)
 
 
-def places(tables: Tables, wanted: Sequence[Key]) -> dict[Key, list[int]]:
-    """The places of some batches that are taken, in readings or in quarantine."""
-    found: dict[Key, list[int]] = {one: [] for one in wanted}
-    where: list[Condition] = [
-        ("run", "in", sorted({run for (_, _, run), _ in wanted})),
-        ("n", "in", sorted({n for _, n in wanted})),
-    ]
-    for table, place in ((tables.readings, "index"), (tables.quarantine, "line")):
-        if table is None:
-            continue
-        for rows in batches(table, [*BATCH, "n", place], where):
-            columns = [rows[name].to_pylist() for name in (*BATCH, "n", place)]
-            for domain, cls, run, n, at in zip(*columns, strict=True):
-                if at is not None and (taken := found.get(((domain, cls, run), n))) is not None:
-                    taken.append(at)
-    return found
-
-
-def moments(tables: Tables, wanted: Sequence[Run]) -> dict[Run, tuple[list[int], list[int]]]:
-    """Of some runs the numbers of their batches, in order, and when each was sealed, in
-    microseconds since 1970."""
-    where: list[Condition] = [("run", "in", sorted({one[2] for one in wanted}))]
-    parts = []
-    for rows in batches(tables.bronze, [*BATCH, "n", "arrived", "headers"], where):
-        table = pa.Table.from_batches([rows])
-        moment, _ = counted.moments(table)
-        parts.append(table.select([*BATCH, "n"]).append_column("moment", pa.array(moment)))
-    if not parts:
-        return {}
-    found = pa.concat_tables(parts).group_by([*BATCH, "n"]).aggregate([("moment", "min")]).sort_by("n")
-    return {
-        key: (mine["n"].to_pylist(), mine["moment_min"].to_pylist())
-        for key in wanted
-        if (mine := found.filter(_of_run(*key))).num_rows
-    }
-
-
-def kept_readings(tables: Tables, key: Run, came: Sequence[Range]) -> int:
-    """How many readings the batches of a run hold that arrived, of these numbers. Dead letters, which are
-    numbered too, are no readings."""
-    where: list[Condition] = [(name, "=", one) for name, one in zip(BATCH, key, strict=True)]
-    where += [("n", ">=", came[0][0]), ("n", "<=", came[-1][1])]
-    held: dict[int, int] = {}
-    for rows in batches(tables.bronze, ["n", "count", "subject"], where):
-        kinds = pc.split_pattern(rows["subject"], ".")
-        for n, size, kind in zip(
-            rows["n"].to_pylist(), rows["count"].to_pylist(), kinds.to_pylist(), strict=True
-        ):
-            if kind[3] == "_batch" and any(first <= n <= last for first, last in came):
-                held[n] = max(held.get(n, 0), size or 0)
-    return sum(held.values())
-
-
-def kept_messages(tables: Tables, stream: str, identity: str, came: Sequence[Range]) -> int:
-    """How many direct messages of a source arrived, of these sequences."""
-    where: list[Condition] = [("source_stream", "=", stream), ("source_identity", "=", identity)]
-    where += [("source_seq", ">=", came[0][0]), ("source_seq", "<=", came[-1][1])]
-    held: set[int] = set()
-    for rows in batches(tables.bronze, ["n", "subject", "source_seq"], where):
-        direct = counted.is_direct(pa.Table.from_batches([rows]))
-        held.update(rows["source_seq"].filter(pa.array(direct)).to_pylist())
-    return sum(any(first <= seq <= last for first, last in came) for seq in held)
-
-
-def _of_run(domain: str, cls: str, run: str) -> pc.Expression:
-    return (pc.field("domain") == domain) & (pc.field("class") == cls) & (pc.field("run") == run)
-
-
-def _each(tables: Tables, task: Callable[[Work], Result], work: Sequence[Work]) -> list[Result]:
+def each(
+    tables: Tables, task: Callable[[Piece], Result], work: Sequence[Piece]
+) -> Iterator[tuple[Piece, Result]]:
+    """What a task comes to for every file, in order. A file that can't be read is put aside and has no
+    result."""
     if not work:
-        return []
+        return
+    for piece, done in zip(work, _run(tables, partial(_or_fault, task), work), strict=True):
+        if isinstance(done, UnreadableError):
+            tables.put_aside(piece.table, done)
+        else:
+            yield piece, done
+
+
+def _run(tables: Tables, task: Callable[[Piece], Result], work: Sequence[Piece]) -> Iterator[Result]:
     if sum(map(_rows, tables.there)) <= HERE_ROWS:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            return list(pool.map(task, work))
-    from hub_jobs.session import session
+            yield from pool.map(task, work)
+    else:
+        from hub_jobs.session import session
 
-    return tasks.run(session("audit"), task, work)
+        yield from tasks.run(session("audit"), task, work)
+
+
+def _or_fault(task: Callable[[Piece], Result], piece: Piece) -> Result | UnreadableError:
+    try:
+        return task(piece)
+    except UnreadableError as error:
+        return error
+
+
+def _in_order(bronze: Table, where: Sequence[Condition]) -> list[Place]:
+    """The files in the order of their sequences, so that ranges meet as they come."""
+    rows = files(bronze).to_pylist()
+    places = {
+        one["path"]: (one["min.stream"] or "", one["min.created"] or "", one["min.seq"] or 0) for one in rows
+    }
+    return sorted(file_paths(bronze, where), key=lambda one: places[one.name])
 
 
 def _rows(table: Table) -> int:
@@ -236,23 +231,52 @@ def _count(piece: Piece) -> Counted:
         elif piece.table == "bronze":
             parts.append(piece.part.spanned(counted.bronze(rows, piece.offsets, piece.share)))
         else:
-            parts.append(counted.quarantine(rows, piece.offsets, piece.share))
+            parts.append(counted.quarantine(rows, piece.offsets, piece.begun, piece.share))
     return counted.merged(piece.table, parts)
 
 
-def _spoken(work: tuple[Place, Part]) -> Spoken:
-    path, part = work
-    found = Spoken()
-    for rows in map(part.chosen, _row_groups(path, ledgers.COLUMNS)):
-        subject = rows["subject"].cast(pa.string())
-        said = pc.and_(pc.ends_with(subject, "._ledger"), pc.is_valid(rows["class"]))
-        for row in rows.filter(said).to_pylist():
-            found.hear(row)
+def _survey(piece: Piece) -> tuple[Survey, UnreadableError | None]:
+    found = Survey(Spoken(), Seen(), Seen(), Counter())
+    fault = None
+    with parquet_file(piece.path) as file:
+        for group in range(file.num_row_groups):
+            ids = piece.part.chosen(_columns(file, piece.path, group, _IDENTITY))
+            try:
+                for row in _records(file, piece, group, ids):
+                    found.spoken.hear(row)
+            except UnreadableError as error:
+                # What the rows are can be told without their payloads.
+                fault = error
+            counts = ids.group_by(["stream", "created"]).aggregate([([], "count_all")]).to_pylist()
+            found.rows.update({(one["stream"], one["created"]): one["count_all"] for one in counts})
+            old = counted.upto(ids, piece.offsets)
+            for seen, mask in ((found.before, old), (found.after, ~old)):
+                if mask.any():
+                    seen.add(ids if mask.all() else ids.filter(pa.array(mask)))
+    return found, fault
+
+
+def _records(file: ParquetFile, piece: Piece, group: int, ids: pa.Table) -> list[dict[str, Any]]:
+    """The ledger records of a row group. Payloads are nearly all of its bytes, and most have no record."""
+    if not pc.any(_said(ids)).as_py():
+        return []
+    rows = piece.part.chosen(_columns(file, piece.path, group, [*_IDENTITY, "payload"]))
+    found: list[dict[str, Any]] = rows.filter(_said(rows)).to_pylist()
     return found
+
+
+def _said(rows: pa.Table) -> Any:
+    return pc.and_(pc.ends_with(rows["subject"], "._ledger"), pc.is_valid(rows["class"]))
 
 
 def _row_groups(path: Place, columns: Sequence[str]) -> Iterator[pa.Table]:
     texts = [name for name in columns if name in TEXTS]
-    with parquet_file(path, read_dictionary=texts, memory_map=True) as file:
+    with parquet_file(path, read_dictionary=texts) as file:
         for group in range(file.num_row_groups):
-            yield file.read_row_group(group, columns=list(columns), use_threads=False)
+            yield _columns(file, path, group, columns)
+
+
+def _columns(file: ParquetFile, path: Place, group: int, columns: Sequence[str]) -> pa.Table:
+    if lacking := set(columns) - set(file.names):
+        raise UnreadableError(path, f"it has no column {min(lacking)}", damaged=True)
+    return file.read_row_group(group, columns=list(columns), use_threads=False)

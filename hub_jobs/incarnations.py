@@ -124,3 +124,8 @@ def all_of(bronze: Table) -> list[Incarnation]:
 def refined(known: Iterable[Incarnation], readings: Table) -> list[Incarnation]:
     """The same histories with what is refined of each in the place of what is ingested."""
     return [replace(one, done=readings.offset(one.refined) or 0) for one in known]
+
+
+def offsets(known: Iterable[Incarnation], table: Table | None) -> dict[History, int]:
+    """Up to which sequence of each history a table holds what refine made of it; all 0 without a table."""
+    return {one.history: 0 if table is None else table.offset(one.refined) or 0 for one in known}

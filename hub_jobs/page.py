@@ -48,7 +48,7 @@ table.accounts tr:nth-child(even) { background: #f6f7f6; } li { margin: .2rem 0;
 
 def as_html(report: Report) -> str:
     """The page."""
-    verdict = "Something is missing or doubled" if report.lost else "Nothing is missing, nothing is doubled"
+    verdict = report.verdict[0].upper() + report.verdict[1:]
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from hub_jobs.auditing.unreadable import Unreadable
 from hub_jobs.tables import ensure_table
 from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.places import Place
@@ -36,11 +37,18 @@ class Report:
     hours: Sequence[Hour] = ()
     way: Sequence[OnTheWay] | None = None
     """What is on its way; None when the hub was not asked."""
+    unexplained: Sequence[str] = ()
+    """About rows of no run whose message bronze does not have."""
+    unreadable: Sequence[Unreadable] = ()
+    untrue: Sequence[str] = ()
+    """About what is not as it should be and no loss."""
 
     @property
     def lost(self) -> bool:
-        """Whether something is gone without a reason, or doubled."""
-        return any(gap.lost for gap in self.gaps) or any(account.lost for account in self.accounts)
+        """Whether something is gone without a reason, doubled, not explained, or can't be read, so that a
+        loss can't be excluded."""
+        gone = any(gap.lost for gap in self.gaps) or any(account.lost for account in self.accounts)
+        return gone or bool(self.unexplained) or bool(self.unreadable)
 
     @property
     def findings(self) -> list[str]:
@@ -52,12 +60,41 @@ class Report:
     def general(self) -> list[str]:
         """The sentences that are of no run, losses first."""
         moving = (sentence for one in self.way or () for sentence in one.sentences())
-        return [*map(str, sorted(self.gaps, key=lambda gap: not gap.lost)), *self.notes, *moving]
+        gaps = map(str, sorted(self.gaps, key=lambda gap: not gap.lost))
+        return [
+            *map(str, self.unreadable),
+            *self.untrue,
+            *self.unexplained,
+            *gaps,
+            *self.notes,
+            *moving,
+        ]
+
+    @property
+    def verdict(self) -> str:
+        """All of it in one sentence."""
+        if not self.lost:
+            well = "nothing is missing, nothing is doubled"
+            return f"{well}; but a table is not as it was" if self.untrue else well
+        gaps = len({(gap.kind, gap.name) for gap in self.gaps if gap.lost})
+        parts = [
+            f"{sum(one.missing for one in self.accounts)} readings missing",
+            f"{sum(one.doubled for one in self.accounts)} doubled",
+            f"{gaps} streams with gaps",
+        ]
+        if rows := sum(one.unexplained for one in self.accounts):
+            parts.append(f"{rows} rows of readings or quarantine without their message")
+        if self.unexplained:
+            parts.append("rows that no message explains")
+        if self.unreadable:
+            parts.append(f"{len(self.unreadable)} files that can't be read")
+        return ", ".join(parts)
 
 
 def as_json(report: Report) -> str:
     """`{"at", "lost", "rows": [{column: value}], "hours": [{column: value}], "gaps": [{"kind", "name",
-    "ranges", "why", "detail", "lost"}], "on_the_way": null or [{"class", …}], "findings": [sentence]}`."""
+    "ranges", "why", "detail", "lost"}], "on_the_way": null or [{"class", …}], "unreadable": [{"table",
+    "file", "fault", "rows", "bounds"}], "findings": [sentence]}`."""
     rows = [{name: row[name] for name in AUDIT.names if name != "at"} for row in map(_row, report.accounts)]
     hours = [{**_row(one), "hour": one.hour.isoformat(), "state": one.state} for one in report.hours]
     body = {
@@ -67,6 +104,7 @@ def as_json(report: Report) -> str:
         "hours": hours,
         "gaps": [gap.as_json() for gap in report.gaps],
         "on_the_way": None if report.way is None else [one.as_json() for one in report.way],
+        "unreadable": [one.as_json() for one in report.unreadable],
         "findings": report.findings,
     }
     return json.dumps(body, indent=2) + "\n"
@@ -92,11 +130,7 @@ def as_text(report: Report) -> str:
         lines.append(f"and {len(findings) - _FINDINGS_SHOWN} more findings, in the table audit and in --json")
     if report.way is None:
         lines.append(NOT_ASKED)
-    missing = sum(account.missing for account in report.accounts)
-    doubled = sum(account.doubled for account in report.accounts)
-    gaps = len({(gap.kind, gap.name) for gap in report.gaps if gap.lost})
-    verdict = f"{missing} readings missing, {doubled} doubled, {gaps} streams with gaps"
-    return "\n".join([*lines, verdict if report.lost else "nothing is missing, nothing is doubled"])
+    return "\n".join([*lines, report.verdict])
 
 
 def store(lake: Place, report: Report) -> None:

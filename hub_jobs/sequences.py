@@ -9,6 +9,8 @@ from typing import Final
 
 from agent.contract import leaf_stream
 from hub_jobs import replaced
+from hub_jobs.auditing.held import Held
+from hub_jobs.auditing.unreadable import Unreadable
 from hub_jobs.incarnations import Incarnation
 from hub_jobs.source.wire import StreamInfo
 from hub_jobs.tables import Condition, Table
@@ -18,7 +20,7 @@ from hub_jobs.transforms.ledgers import Lost, Source
 from hub_jobs.transforms.ranges import Range, holes, union, without
 from hub_jobs.transforms.repeats import History
 from hub_jobs.transforms.sequences import Gap, Neighbours, Why, joined, limits_say, of_source
-from hub_jobs.transforms.spaces import Seen, source_space
+from hub_jobs.transforms.spaces import Seen, hub_space, source_space
 
 GAPS_NOTE: Final = "petiole.gaps"
 """Of a commit of bronze: the sequences that were gone, as ranges."""
@@ -32,42 +34,82 @@ HubGaps = Mapping[History, Sequence[tuple[Range, Why]]]
 
 def gaps(
     bronze: Table,
-    seen: Seen,
+    held: Held,
     gone: Mapping[discards.Origin, list[discards.Named]],
     origins: Mapping[Source, set[discards.Origin]],
     lost: Lost,
     hub: Mapping[str, StreamInfo],
+    unreadable: Sequence[Unreadable] = (),
 ) -> list[Gap]:
     """All gaps, the hub's first. `gone` and `origins` are what leaves said of discards, `lost` of stores that
-    were lost or put back, `hub` what the hub says of its streams now, as far as it was asked."""
-    at_hub = _of_hub(bronze, seen, hub)
+    were lost or put back, `hub` what the hub says of its streams now, as far as it was asked. Files of
+    bronze that are `unreadable` hold some of the sequences."""
+    ever = held.ever
+    at_hub = _of_hub(bronze, held, ever, hub, unreadable)
     found = [
-        Gap("hub", "/".join(history), [one], why) for history, held in at_hub.items() for one, why in held
+        Gap("hub", "/".join(history), [one], why) for history, holes in at_hub.items() for one, why in holes
     ]
-    for space, ranges in sorted(seen.spaces.items()):
+    removed = _removed(at_hub)
+    for space, ranges in sorted(ever.spaces.items()):
         kind, _, name = space.partition("/")
         if kind == "source":
             stream, identity = name.split("/", 1)
             named = [gone.get(origin, []) for origin in origins.get((stream, identity), ())]
             discarded = union((first, last) for one in named for first, last, _, _ in one)
-            found += _of_source(bronze, (stream, identity), ranges, discarded, at_hub)
-    return joined([*found, *_of_lost(seen, origins, lost), *_of_replaced(bronze, seen, lost)])
+            here = held.here.ranges(space)
+            found += _of_source(bronze, (stream, identity), (ranges, here), discarded, at_hub)
+            if was_there := held.gone.ranges(space):
+                found.append(Gap("source", name, was_there, removed))
+    return joined([*found, *_of_lost(ever, origins, lost), *_of_replaced(bronze, ever, lost)])
 
 
-def _of_hub(bronze: Table, seen: Seen, hub: Mapping[str, StreamInfo]) -> HubGaps:
-    missing = {}
-    for space, ranges in sorted(seen.spaces.items()):
+def _of_hub(
+    bronze: Table,
+    held: Held,
+    ever: Seen,
+    hub: Mapping[str, StreamInfo],
+    unreadable: Sequence[Unreadable],
+) -> HubGaps:
+    """What bronze should hold of the hub's streams and does not, up to where it is said to be ingested."""
+    missing: dict[History, list[Range]] = {}
+    for space, ranges in sorted(ever.spaces.items()):
         kind, _, name = space.partition("/")
-        if kind == "hub" and (lacking := holes(ranges)):
+        if kind == "hub":
             stream, created = name.split("/", 1)
-            missing[stream, created] = lacking
+            end = bronze.offset(Incarnation(stream, created).ingested) or 0
+            due = [(ranges[0][0], max(end, ranges[-1][1]))]
+            if lacking := without(due, held.here.ranges(space)):
+                missing[stream, created] = lacking
     if not missing:
         return {}
     noted = _noted(bronze)
     return {
-        history: list(_reasons(lacking, noted.get(history, []), history, hub.get(history[0])))
+        history: list(
+            _reasons(
+                lacking,
+                [*_known(history, held, unreadable), *noted.get(history, [])],
+                history,
+                hub.get(history[0]),
+            )
+        )
         for history, lacking in missing.items()
     }
+
+
+def _known(history: History, held: Held, unreadable: Sequence[Unreadable]) -> Iterator[tuple[Range, Why]]:
+    """What bronze itself tells of sequences that it does not hold."""
+    for one in unreadable:
+        if one.table == "bronze" and one.may_hold(stream=history[0], created=history[1]):
+            yield one.sequences, Why.UNREADABLE
+    for one_range in held.gone.ranges(hub_space(*history)):
+        yield one_range, Why.REMOVED
+
+
+def _removed(at_hub: HubGaps) -> Why:
+    """Why messages of a source that were in bronze are not: where all that is gone stands in files that can't
+    be read, it is that."""
+    reasons = {why for holes in at_hub.values() for _, why in holes}
+    return Why.UNREADABLE if Why.UNREADABLE in reasons and Why.REMOVED not in reasons else Why.REMOVED
 
 
 def why_note(one: Incarnation, info: StreamInfo) -> str:
@@ -144,9 +186,15 @@ def _store_gap(origin: discards.Origin, gone: Sequence[Range], *, lost: bool) ->
 
 
 def _of_source(
-    bronze: Table, source: tuple[str, str], ranges: Sequence[Range], discarded: list[Range], hub: HubGaps
+    bronze: Table,
+    source: tuple[str, str],
+    came: tuple[Sequence[Range], Sequence[Range]],
+    discarded: list[Range],
+    hub: HubGaps,
 ) -> Iterator[Gap]:
+    """The holes of a source. `came` are the sequences that bronze ever held, and those that it holds."""
     name = "/".join(source)
+    ranges, here = came
     lead = [(1, ranges[0][0] - 1)] if ranges[0][0] > 1 else []
     missing = holes(ranges)
     unnamed = without(missing, discarded)
@@ -156,7 +204,7 @@ def _of_source(
     if before := without(lead, discarded):
         yield Gap("source", name, before, Why.UNKNOWN, "they stand before the first that came", lost=False)
     asked = unnamed[:_LOOKED_AT]
-    edges = [(_below(ranges, hole[0]), _above(ranges, hole[1])) for hole in asked]
+    edges = [(_below(here, hole[0]), _above(here, hole[1])) for hole in asked]
     places = _places(bronze, source, sorted({edge for pair in edges for edge in pair})) if edges else {}
     for hole, (below, above) in zip(asked, edges, strict=True):
         yield of_source(name, hole, Neighbours(places.get(below, {}), places.get(above, {})), hub)
@@ -165,13 +213,15 @@ def _of_source(
 
 
 def _below(ranges: Sequence[Range], number: int) -> int:
-    """The highest number of some ranges that is below another; there is one."""
-    return ranges[bisect_left(ranges, (number, 0)) - 1][1]
+    """The highest number of some ranges that is below another, 0 without one."""
+    at = bisect_left(ranges, (number, 0))
+    return ranges[at - 1][1] if at else 0
 
 
 def _above(ranges: Sequence[Range], number: int) -> int:
-    """The lowest number of some ranges that is above another; there is one."""
-    return ranges[bisect_left(ranges, (number, 0))][0]
+    """The lowest number of some ranges that is above another, 0 without one."""
+    at = bisect_left(ranges, (number, 0))
+    return ranges[at][0] if at < len(ranges) else 0
 
 
 def _places(bronze: Table, source: tuple[str, str], numbers: Sequence[int]) -> dict[int, dict[History, int]]:

@@ -4,23 +4,26 @@ by hour. It holds a bounded share of the batches at a time."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from agent.contract import Ledger, Previous
 from hub_jobs import counting
+from hub_jobs.auditing import lookups
+from hub_jobs.auditing.broken import LISTED, Broken
+from hub_jobs.auditing.held import Held
+from hub_jobs.auditing.strays import Rows, Strays, run_of
 from hub_jobs.counting import Tables
 from hub_jobs.transforms import balance, discards, hours
 from hub_jobs.transforms.accounts import Arrived, never_came_of
-from hub_jobs.transforms.balance import Batches, Messages, grouped, summed
+from hub_jobs.transforms.balance import Messages
+from hub_jobs.transforms.counted import Mask
+from hub_jobs.transforms.grouping import Names, grouped, summed
 from hub_jobs.transforms.hours import Hour
 from hub_jobs.transforms.ledgers import Lost, Run, Source
-from hub_jobs.transforms.ranges import Numbers, runs_of, text, without
+from hub_jobs.transforms.ranges import Numbers
 from hub_jobs.transforms.spaces import Seen, batch_space
-
-LISTED: Final = 1_000
-"""Batches and direct messages that are named one by one; their sums count all."""
 
 Class = tuple[str | None, str | None]
 """Domain and class, as far as they are known."""
@@ -40,12 +43,15 @@ class Said(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """What arrived of every run, of messages that are of none, and all of it by hour; `unnamed` are sentences
-    about what was not looked at one by one."""
+    """What arrived of every run, of messages that are of none, and all of it by hour. Of rows of readings and
+    quarantine whose message bronze has not: those of runs in `strays`, sentences about the others in
+    `unexplained`. `unnamed` are sentences about what was not looked at one by one."""
 
     runs: dict[Run, Arrived]
     classes: dict[Class, Arrived]
     hours: list[Hour]
+    strays: dict[Run, Rows]
+    unexplained: list[str]
     unnamed: list[str]
 
 
@@ -56,7 +62,7 @@ class _Sums:
         self.counts: dict[tuple[str | None, ...], dict[str, int]] = {}
         self.findings: dict[tuple[str | None, ...], list[str]] = {}
 
-    def add(self, names: list[balance.Names], of: Numbers, **counts: Numbers) -> None:
+    def add(self, names: list[Names], of: Numbers, **counts: Numbers) -> None:
         (ids,), size, firsts = grouped([of], [np.zeros_like(of)])
         sums = {name: summed(ids, size, values) for name, values in counts.items()}
         for at, first in enumerate(firsts.tolist()):
@@ -81,70 +87,43 @@ class _Sums:
             )
 
 
-def tallied(tables: Tables, said: Said, seen: Seen) -> Tally:
+def tallied(tables: Tables, said: Said, held: Held) -> Tally:
     """Count everything that the tables hold."""
-    runs, classes, by_hour = _Sums(), _Sums(), list(_lost_by_hour(tables, said, seen))
-    left = 0
+    runs, classes, by_hour = _Sums(), _Sums(), list(_lost_by_hour(tables, said, held.here))
+    strays, broken = Strays(held), Broken(tables, runs.findings)
     for share in tables.shares:
         found = counting.count(tables, share)
         parts = found["bronze"], found["readings"], found["quarantine"]
         batches, messages = balance.batches(*parts), balance.messages(*parts)
-        left += _name_broken(tables, batches, runs.findings)
-        _name_direct(messages, classes.findings)
+        broken.name(batches)
+        _name_direct(messages, classes.findings, broken.put_aside(messages))
         runs.add(batches.runs, batches.run, **batches.counts)
         classes.add(messages.owners, messages.owner, **messages.counts)
         by_hour += hours.of_batches(batches) + hours.of_messages(messages)
-    unnamed = []
-    if left:
-        unnamed.append(
-            f"{left} more batches are not complete; of them at least what missing and doubled count is so"
-        )
+        # Of a span of time only bronze is counted.
+        if not tables.part.is_span:
+            strays.add_batches(batches.strays)
+            strays.add_messages(messages.strays)
+            strays.add_named(found["quarantine"], first=share.which == 0)
     return Tally(
-        {_run(names): one for names, one in runs.arrived()},
+        {run_of(names): one for names, one in runs.arrived()},
         {(domain, cls): one for (domain, cls), one in classes.arrived()},
         hours.merged(by_hour),
-        unnamed,
+        strays.runs,
+        strays.sentences(),
+        broken.sentences(),
     )
 
 
-def _name_broken(tables: Tables, found: Batches, findings: dict[tuple[str | None, ...], list[str]]) -> int:
-    """Look at the places of batches that are not complete, and name them; how many were too many."""
-    broken = np.flatnonzero(found.broken)
-    room = max(LISTED - sum(map(len, findings.values())), 0)
-    keys: list[counting.Key] = [
-        (_run(found.runs[found.run[at]]), int(found.n[at])) for at in broken[:room].tolist()
-    ]
-    places = counting.places(tables, keys) if keys else {}
-    for at, key in zip(broken.tolist(), keys, strict=False):
-        held = np.sort(np.array(places[key], dtype=np.int64))
-        balance.look_again(found, at, held)
-        findings.setdefault(found.runs[found.run[at]], []).append(
-            _broken_text(key, int(found.count[at]), held)
-        )
-    return int(broken.size) - len(keys)
-
-
-def _run(names: balance.Names) -> Run:
-    domain, cls, run = map(str, names)
-    return domain, cls, run
-
-
-def _broken_text(key: counting.Key, count: int, places: Numbers) -> str:
-    (domain, cls, run), n = key
-    lacking = without([(0, count - 1)], runs_of(places)) if count else []
-    repeated = runs_of(places[1:][places[1:] == places[:-1]])
-    parts = [f"indexes {text(lacking)} of {count} are missing from readings"] if lacking else []
-    if repeated:
-        parts.append(f"indexes {text(repeated)} are in readings more than once")
-    name = f"{domain}, class {cls}, run {run}, batch {n}"
-    return f"{name}: {'; '.join(parts) or 'more readings than it has'}"
-
-
-def _name_direct(found: Messages, findings: dict[tuple[str | None, ...], list[str]]) -> None:
-    wrong = np.flatnonzero(found.difference)
+def _name_direct(found: Messages, findings: dict[tuple[str | None, ...], list[str]], aside: Mask) -> None:
+    wrong = np.flatnonzero((found.difference != 0) & ~aside)
     room = max(LISTED - sum(map(len, findings.values())), 0)
     for at in wrong[:room].tolist():
-        verb = "is missing from readings" if found.difference[at] > 0 else "is in readings more than once"
+        verb = (
+            "is missing from readings"
+            if found.difference[at] > 0
+            else "is in readings or quarantine more than once"
+        )
         owner = found.owners[found.owner[at]]
         stream, identity = found.sources[found.source[at]]
         findings.setdefault(owner, []).append(
@@ -159,7 +138,7 @@ def _lost_by_hour(tables: Tables, said: Said, seen: Seen) -> Iterator[Hour]:
         for key in said.ledgers.keys() | said.remembered.keys()
     }
     lost = {key: ranges for key, ranges in sorted(lost.items())[:LISTED] if ranges}
-    known = counting.moments(tables, list(lost)) if lost else {}
+    known = lookups.moments(tables, list(lost)) if lost else {}
     for (domain, cls, run), ranges in lost.items():
         numbers, moments = known.get((domain, cls, run), ([], []))
         for first, last in ranges[:LISTED]:

@@ -44,13 +44,15 @@ class ConflictError(Exception):
 
 
 class Table:
-    """One snapshot of one table. `name` is a key of `SCHEMAS`; the table lies in `lake/name`."""
+    """One snapshot of one table. `name` is a key of `SCHEMAS`; the table lies in `lake/name`. Its files in
+    `aside` are not read."""
 
     def __init__(self, lake: Place, name: str, delta: DeltaTable) -> None:
         self.name = name
         self.path = lake / name
         self.delta = delta
         self.schema: pa.Schema = SCHEMAS[name]
+        self.aside: set[str] = set()
 
     def lacking(self) -> list[Field]:
         """The columns that it does not have yet."""

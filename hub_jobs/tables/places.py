@@ -165,7 +165,7 @@ class ParquetFile:
         """A row group, as the arguments of Arrow's method say. Raises `UnreadableError`, also where bits of a
         page are not those that were written."""
         try:
-            return self._file.read_row_group(number, **how)
+            return _plain(self._file.read_row_group(number, **how))
         except _FAULTS as error:
             raise _unreadable(self._at, error) from error
 
@@ -180,6 +180,16 @@ def parquet_file(at: Place, **how: Any) -> Iterator[ParquetFile]:
     `UnreadableError`."""
     with closing(ParquetFile(at, **how)) as file:
         yield file
+
+
+def _plain(rows: pa.Table) -> pa.Table:
+    """The rows with texts and bytes in the types of our schemas: delta-rs writes views of them."""
+    if not any(one.type in _VIEWS for one in rows.schema):
+        return rows
+    return rows.cast(pa.schema([one.with_type(_VIEWS.get(one.type, one.type)) for one in rows.schema]))
+
+
+_VIEWS: Final = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 
 def _source(at: Place) -> dict[str, Any]:

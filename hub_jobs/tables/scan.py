@@ -104,18 +104,21 @@ def files(table: Table) -> pa.Table:
 
 
 def file_paths(table: Table, where: Sequence[Condition] = ()) -> list[Place]:
-    """The files that may hold a row that fulfils `where`, in the order of their names."""
+    """The files that may hold a row that fulfils `where`, in the order of their names, without those that the
+    table has put aside."""
     found = files(table)
     if where and found.num_rows:  # the statistics of no files have no types
         found = found.filter(reduce(pc.and_, (_may_hold(found, one) for one in where)))
-    return [table.path / path for path in sorted(found["path"].to_pylist())]
+    return [table.path / path for path in sorted({*found["path"].to_pylist()} - table.aside)]
 
 
 def _expression(condition: Condition) -> Any:
     name, sign, value = condition
-    if sign == "in":
-        return pc.field(name).isin(list(value))
-    return _COMPARE[sign](pc.field(name), pc.scalar(value))
+    values = list(value) if sign == "in" else [value]
+    # delta-rs writes views of texts, which compare with nothing but views.
+    texts = any(isinstance(one, str) for one in values)
+    column = pc.field(name).cast(pa.string()) if texts else pc.field(name)
+    return column.isin(values) if sign == "in" else _COMPARE[sign](column, pc.scalar(value))
 
 
 def _may_hold(found: pa.Table, condition: Condition) -> Any:

@@ -12,7 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
-VERSION: Final = 3
+VERSION: Final = 4
 """The version of all tables of a lake; a table of a newer one is refused."""
 
 TIME: Final = pa.timestamp("us", tz="UTC")
@@ -112,7 +112,7 @@ SEEN: Final = pa.schema(
     [("space", pa.string()), ("first", pa.int64()), ("last", pa.int64())],
 )
 """Ranges of numbers that bronze holds, by space: `batch/<domain>/<class>/<run>` of batch numbers,
-`source/<stream>/<identity>` of source sequences, `hub/<stream>@<created>` of hub sequences. A cache: it can
+`source/<stream>/<identity>` of source sequences, `hub/<stream>/<created>` of hub sequences. A cache: it can
 be made again from bronze. The hub sequence up to which it does is the table's `txn` of each stream."""
 
 AUDIT: Final = pa.schema(
@@ -135,13 +135,15 @@ AUDIT: Final = pa.schema(
         ("findings", pa.list_(pa.string())),
         ("dead", pa.int64()),
         ("on_the_way", pa.int64()),
+        ("unexplained", pa.int64()),
     ]
 )
 """A row a domain, class and run of one audit, in readings. `run` is null for direct messages. `open_tail`
 is null for a run that is closed; otherwise how many readings were accepted and not yet known as stored,
 refused, discarded or dead when it was last heard of. `dead` counts dead letters, which are in no other
 column but `accepted`. `on_the_way` is what the leaf announced as stored beyond what is in the other columns;
-null where that is not known."""
+null where that is not known. `unexplained` are rows of `readings` and `quarantine` whose message is not in
+`bronze`."""
 
 AUDIT_HOURS: Final = pa.schema(
     [

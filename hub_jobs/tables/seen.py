@@ -18,7 +18,7 @@ from hub_jobs.transforms.spaces import ID_COLUMNS, Seen
 def load(lake: Place, bronze: Table, upto: Sequence[Incarnation]) -> Seen:
     """What bronze holds of each incarnation up to its `done`."""
     table = cache.usable(lake, "seen", upto)
-    seen = Seen() if table is None else _read(table)
+    seen = Seen() if table is None else read(table)
     for one, after in cache.behind(table, upto):
         for ids in identities(bronze, one, after):
             seen.add(ids)
@@ -42,7 +42,8 @@ def identities(bronze: Table, one: Incarnation, after: int) -> Iterator[pa.Table
         yield pa.Table.from_batches([batch])
 
 
-def _read(table: Table) -> Seen:
+def read(table: Table) -> Seen:
+    """What the table says, whatever bronze holds."""
     spaces: dict[str, list[tuple[int, int]]] = {}
     for row in rows(table, SEEN.names).to_pylist():
         spaces.setdefault(row["space"], []).append((row["first"], row["last"]))

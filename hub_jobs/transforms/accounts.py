@@ -7,19 +7,39 @@ no loss.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
-from agent.contract import LATE, Ledger, Previous, Readings
-from hub_jobs.transforms.discards import both
+from agent.contract import Ledger, Previous, Readings
+from hub_jobs.transforms.findings import discarded_of, findings_of, promised_of, said_of, unbacked
 from hub_jobs.transforms.ranges import Range, size, text, union, without
+
+
+@dataclass(frozen=True, slots=True)
+class Unbacked:
+    """Batches of which rows are in readings or quarantine and no message in bronze."""
+
+    batches: Sequence[Range] = ()
+    readings: int = 0
+    quarantined: int = 0
+
+    @property
+    def rows(self) -> int:
+        """All of them."""
+        return self.readings + self.quarantined
+
+
+NOTHING: Final = Unbacked()
 
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
     """What the tables hold of a run: the numbers of its batches in bronze, and readings by where they are.
     `missing` and `doubled` are between bronze and readings; `findings` name them. `dead` letters are in
-    bronze and quarantine, and counted in none of the others."""
+    bronze and quarantine, and counted in none of the others. Batches that are `gone` had been in bronze. Of
+    those that bronze has not, some are known to have come or to have been stored (`kept_rows`), others are
+    `invented`. `partly`: not all of bronze can be read."""
 
     batches: Sequence[Range] = ()
     in_bronze: int = 0
@@ -32,12 +52,17 @@ class Arrived:
     kept: int = 0
     """Readings of batches that arrived although their leaf says that it discarded them."""
     dead: int = 0
+    gone: Sequence[Range] = ()
+    kept_rows: Unbacked = NOTHING
+    invented: Unbacked = NOTHING
+    partly: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A row of the audit, in readings. `on_the_way` is null where it is not known. `lost` says whether
-    something is gone without a reason, or doubled."""
+    """A row of the audit, in readings. `on_the_way` is null where it is not known. `unexplained` rows of
+    readings and quarantine have no message in bronze. `lost` says whether something is gone without a
+    reason, doubled, or not explained."""
 
     domain: str | None
     cls: str | None
@@ -56,11 +81,12 @@ class Account:
     findings: list[str] = field(default_factory=list)
     dead: int = 0
     on_the_way: int | None = None
+    unexplained: int = 0
 
     @property
     def lost(self) -> bool:
         """Whether the promise is broken."""
-        return self.missing > 0 or self.doubled > 0
+        return self.missing > 0 or self.doubled > 0 or self.unexplained > 0
 
 
 def of_run(
@@ -68,15 +94,18 @@ def of_run(
 ) -> Account:
     """The account of a run from its newest ledger record, what the next run remembered of it, and what
     arrived."""
-    said = _said(ledger, previous)
+    said = said_of(ledger, previous)
     known = union(arrived.batches)
-    unexplained = never_came_of(ledger, previous, known)
+    promised = union(never_came_of(ledger, previous, known), arrived.gone)
+    absent = without(promised, union(arrived.kept_rows.batches))
     # Only what is named is explained.
     discarded = max(sum(one[2] for one in ledger.discarded) - arrived.kept, 0) if ledger else 0
-    short = said.stored - arrived.in_bronze - discarded
+    short = said.stored - arrived.in_bronze - arrived.kept_rows.rows - discarded
     # Of a batch that never came only a bound is known: it held a reading at least.
-    never_came = max(short, size(unexplained), 0)
+    never_came = max(short, size(absent), 0)
     closed = (ledger is not None and ledger.final) or (previous is not None and previous.closed)
+    # The last record of a run knows each number that it gave out.
+    beyond = without(known, [(1, ledger.n)]) if ledger is not None and ledger.final else []
     account = Account(
         domain=domain,
         cls=cls,
@@ -85,8 +114,8 @@ def of_run(
         stored=max(said.stored, arrived.in_bronze),
         in_bronze=arrived.in_bronze,
         pending=arrived.pending,
-        in_readings=arrived.in_readings,
-        quarantined=arrived.quarantined,
+        in_readings=arrived.in_readings + arrived.kept_rows.readings,
+        quarantined=arrived.quarantined + arrived.kept_rows.quarantined,
         missing=arrived.missing + never_came,
         doubled=arrived.doubled,
         discarded=discarded,
@@ -94,9 +123,22 @@ def of_run(
         open_tail=None if closed else _tail(said, arrived),
         findings=list(arrived.findings),
         dead=max(said.dead, arrived.dead),
+        unexplained=arrived.kept_rows.rows + arrived.invented.rows + size(beyond),
     )
-    findings = _findings(account, ledger, previous, unexplained, known, never_came, arrived.dead)
+    name = f"{domain}, class {cls}, run {run}"
+    findings = list(unbacked(name, arrived))
+    if ledger is not None and beyond:
+        findings.append(
+            f"{name}: batches {text(beyond)} are in bronze, and its agent gave out no number above {ledger.n}"
+        )
+    findings += findings_of(account, ledger, previous, absent, never_came, arrived)
     return replace(account, findings=account.findings + findings)
+
+
+def promised_or_gone(ledger: Ledger | None, previous: Previous | None, gone: Sequence[Range]) -> list[Range]:
+    """The numbers of batches that bronze should have: their agent had them acknowledged, or they were
+    there."""
+    return union(promised_of(ledger, previous), gone)
 
 
 def with_announced(account: Account, said: Readings | None, *, flows: bool, unheard: bool = False) -> Account:
@@ -135,7 +177,7 @@ def unheard(ledger: Ledger | None, arrived: Sequence[Range]) -> list[Range]:
 def never_came_of(ledger: Ledger | None, previous: Previous | None, arrived: Sequence[Range]) -> list[Range]:
     """The numbers of batches that were acknowledged as stored, never came, and were not called discarded."""
     explained = union((first, last) for first, last, _, _ in (ledger.discarded if ledger else ()))
-    return without(without(_promised(ledger, previous), union(arrived)), explained)
+    return without(without(promised_of(ledger, previous), union(arrived)), explained)
 
 
 def of_direct(
@@ -162,113 +204,11 @@ def of_direct(
         discarded=lost,
         refused=0,
         open_tail=None,
-        findings=[*arrived.findings, *_discarded(f"{domain}, class {cls}", arrived.kept, discarded)],
+        findings=[*arrived.findings, *discarded_of(f"{domain}, class {cls}", arrived.kept, discarded)],
     )
-
-
-def _discarded(name: str, kept: int, discarded: Sequence[tuple[int, int, int, str]]) -> Iterator[str]:
-    for first, last, messages, reason in discarded:
-        yield (
-            f"{name}: sequences {first}-{last} of its stream, {messages} messages of devices among them, "
-            f"were discarded at the edge: {reason}"
-        )
-    if kept:
-        yield f"{name}: {kept} of these messages had arrived"
-
-
-def _said(ledger: Ledger | None, previous: Previous | None) -> Readings:
-    """The most that was said of a run: counts only grow."""
-    given = [one.readings for one in (ledger, previous) if one is not None]
-    most = {name: max((getattr(one, name) for one in given), default=0) for name in Readings.__slots__}
-    return Readings(**most)
-
-
-def _promised(ledger: Ledger | None, previous: Previous | None) -> list[Range]:
-    """Numbers of batches that are known to have been acknowledged. Between the last ledger record and the
-    last acknowledgement that the next run remembered, only the last number is."""
-    stored = list(ledger.stored) if ledger else []
-    if previous is not None and previous.n:
-        stored.append((previous.n, previous.n))
-    return union(stored)
 
 
 def _tail(said: Readings, arrived: Arrived) -> int:
     settled = max(said.stored, arrived.in_bronze) + said.refused
     settled += max(said.dead, arrived.dead)
     return max(said.accepted - settled, 0)
-
-
-def _findings(
-    account: Account,
-    ledger: Ledger | None,
-    previous: Previous | None,
-    unexplained: Sequence[Range],
-    known: Sequence[Range],
-    never_came: int,
-    arrived_dead: int,
-) -> list[str]:
-    found = []
-    name = f"{account.domain}, class {account.cls}, run {account.run}"
-    holes = _unsettled(ledger, previous, known)
-    if unexplained and (holes == unexplained or _names_all(ledger, previous, unexplained, never_came)):
-        found.append(
-            f"{name}: batches {text(unexplained)} were acknowledged as stored and never came, "
-            f"{never_came} readings or more"
-        )
-    elif unexplained:
-        found.append(
-            f"{name}: batches {text(holes)} never came, {never_came} readings or more; "
-            f"that {text(unexplained)} were acknowledged as stored is certain, "
-            "of the others only the sum of readings is"
-        )
-    elif never_came:
-        found.append(
-            f"{name}: {never_came} readings that were acknowledged as stored never came; "
-            f"batches that did not come: {text(holes) or 'none'}"
-        )
-    for first, last, readings, reason in ledger.discarded if ledger else ():
-        came = both([(first, last)], known)
-        but = f"; batches {text(came)} of them had arrived" if came else ""
-        found.append(
-            f"{name}: batches {first}-{last}, {readings} readings, were discarded at the edge: {reason}{but}"
-        )
-    if (late := _said(ledger, previous).refused_late) > 0:
-        rows = ledger.refused if ledger else ()
-        named = [f"{first}-{last} ({reason})" for first, last, reason in rows if LATE in reason]
-        found.append(
-            f"{name}: {late} readings were acknowledged as accepted and could not be stored; "
-            f"batches {', '.join(named) or 'that no record of the run names'}"
-        )
-    if account.dead > arrived_dead:
-        found.append(
-            f"{name}: {account.dead} dead letters, of which {arrived_dead} came; "
-            "the others are on their way, or were counted at the edge and not kept"
-        )
-    if account.open_tail is not None:
-        found.append(f"{name}: open tail, {_tail_text(account.open_tail, ledger, previous)}")
-    return found
-
-
-def _unsettled(ledger: Ledger | None, previous: Previous | None, known: Sequence[Range]) -> list[Range]:
-    """Batches up to the last number heard of that did not come and of which no reason was said."""
-    last = max(previous.n if previous else 0, ledger.n if ledger else 0)
-    refused = [(low, high) for low, high, _ in ledger.refused] if ledger else []
-    discarded = [(low, high) for low, high, _, _ in ledger.discarded] if ledger else []
-    return without(without([(1, last)], known), union(refused, discarded))
-
-
-def _names_all(
-    ledger: Ledger | None, previous: Previous | None, named: Sequence[Range], never_came: int
-) -> bool:
-    """Whether the named batches can be all that is missing: a reading each makes up the sum, or the ledger,
-    which has every number, knows of as many stored readings as anybody."""
-    complete = ledger is not None and ledger.readings.stored >= _said(ledger, previous).stored
-    return complete or never_came <= size(named)
-
-
-def _tail_text(tail: int, ledger: Ledger | None, previous: Previous | None) -> str:
-    if ledger is None and previous is None:
-        return "no record of it came; what it accepted beyond what arrived is not known"
-    if previous is not None:
-        return f"it ended without closing; {tail} readings were accepted and not acknowledged as stored"
-    return f"it has not closed; {tail} readings were accepted and not settled when it was last heard of"

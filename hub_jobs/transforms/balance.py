@@ -4,29 +4,41 @@ so without a list, and a repeat that hides a hole shows too. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from hub_jobs.transforms.counted import BATCH, HISTORY, SOURCE, Counted, Mask, marks
+from hub_jobs.transforms.counted import BATCH, SOURCE, Counted, Mask, marks
+from hub_jobs.transforms.grouping import Names, changes, coded, grouped, times
 from hub_jobs.transforms.ranges import Numbers
 
-Names = tuple[str | None, ...]
+
+class Strays(NamedTuple):
+    """Rows whose message bronze does not have, or has and refine has not taken: at each place of the arrays
+    those of one batch, or at one place of a source. `owner` points into `owners`, the batch's run or the
+    source."""
+
+    owners: list[Names]
+    owner: Numbers
+    number: Numbers
+    readings: Numbers
+    quarantined: Numbers
 
 
 @dataclass(frozen=True, slots=True)
 class Batches:
     """A batch that is in bronze at each place of the arrays, in the order of their numbers within a run;
-    `run` points into `runs`. `missing` and `doubled` are what `look_again` found of those that are `broken`.
-    """
+    `run` points into `runs`. `count` is the most that a copy of it says, `least` the least; `whole` how often
+    it is in quarantine as a whole. `missing` and `doubled` are what `look_again` found of those that are
+    `broken`."""
 
     runs: list[Names]
     run: Numbers
     n: Numbers
     count: Numbers
+    least: Numbers
     refined: Mask
     dead: Mask
     moment: Numbers
@@ -34,13 +46,16 @@ class Batches:
     places: Numbers
     in_readings: Numbers
     quarantined: Numbers
+    whole: Numbers
     complete: Mask
+    strays: Strays
     missing: Numbers = field(init=False)
     doubled: Numbers = field(init=False)
 
     def __post_init__(self) -> None:
         # At least this much; who looks at the places knows better.
-        short = np.where(self.broken, self.count - self.places, 0)
+        there = self.places + self.whole * self.count
+        short = np.where(self.broken, self.count - there, 0)
         even = (self.broken & (short == 0)).astype(np.int64)
         object.__setattr__(self, "missing", np.maximum(short, 0) + even)
         object.__setattr__(self, "doubled", np.maximum(-short, 0) + even)
@@ -80,6 +95,7 @@ class Messages:
     pending: Numbers
     in_readings: Numbers
     quarantined: Numbers
+    strays: Strays
 
     @property
     def difference(self) -> Numbers:
@@ -102,44 +118,50 @@ class Messages:
 
 def batches(bronze: Counted, readings: Counted, quarantine: Counted) -> Batches:
     """Every batch of bronze with what became of it."""
-    held = bronze.batches.filter(pc.invert(pa.array(_among(bronze.batches, quarantine.other))))
+    held = bronze.batches.filter(pa.array(times(bronze.batches, quarantine.other) == 0))
     parts = [held, readings.batches, quarantine.batches]
     codes, runs = coded(parts, BATCH)
     ids, size, firsts = grouped(codes, [_numbers(one, "n") for one in parts])
     of_held, of_read, of_named = ids
-    count, moment = np.zeros(size, np.int64), np.full(size, np.iinfo(np.int64).max)
-    there, refined, dead, whole = (np.zeros(size, np.bool_) for _ in range(4))
+    count = np.zeros(size, np.int64)
+    least, moment = (np.full(size, np.iinfo(np.int64).max) for _ in range(2))
+    there, refined, dead = (np.zeros(size, np.bool_) for _ in range(3))
     late = np.ones(size, np.bool_)
     there[of_held] = True
     np.maximum.at(count, of_held, _numbers(held, "count"))
+    np.minimum.at(least, of_held, _numbers(held, "count"))
     np.minimum.at(moment, of_held, _numbers(held, "moment"))
     np.logical_or.at(refined, of_held, _truths(held, "refined"))
     np.logical_or.at(dead, of_held, _truths(held, "dead"))
     np.logical_and.at(late, of_held, _truths(held, "late"))
-    np.logical_or.at(whole, of_named, _truths(quarantine.batches, "whole"))
-    read, named, *sums = (np.zeros(size, np.int64) for _ in range(5))
+    whole, read, named, *sums = (np.zeros(size, np.int64) for _ in range(6))
+    np.add.at(whole, of_named, _truths(quarantine.batches, "whole"))
     np.add.at(read, of_read, _numbers(readings.batches, "places"))
     np.add.at(named, of_named, _numbers(quarantine.batches, "places"))
     for of, table in ((of_read, readings.batches), (of_named, quarantine.batches)):
         for one, name in zip(sums, ("total", "squares", "marks"), strict=True):
             np.add.at(one, of, _numbers(table, name))
     places = read + named
-    complete = np.where(whole, places == 0, _adds_up(count, places, *sums))
+    complete = np.where(whole > 0, (places == 0) & (whole == 1), _adds_up(count, places, *sums))
     run = np.concatenate(codes)[firsts]
     n = np.concatenate([_numbers(one, "n") for one in parts])[firsts]
+    stray = ~(there & refined) & (places + whole > 0)
     return Batches(
         runs=runs,
         run=run[there],
         n=n[there],
         count=count[there],
+        least=least[there],
         refined=refined[there],
         dead=dead[there],
         moment=moment[there],
         late=late[there],
         places=places[there],
         in_readings=read[there],
-        quarantined=np.where(whole, count, named)[there],
+        quarantined=np.where(whole > 0, count, named)[there],
+        whole=whole[there],
         complete=complete[there],
+        strays=Strays(runs, run[stray], n[stray], read[stray], (named + whole)[stray]),
     )
 
 
@@ -153,11 +175,23 @@ def _adds_up(count: Numbers, places: Numbers, total: Numbers, squares: Numbers, 
     return found
 
 
+def count_again(found: Batches, at: int, count: int) -> None:
+    """Put down how many readings a batch truly holds."""
+    found.count[at] = count
+    if found.whole[at]:
+        found.quarantined[at] = count
+
+
 def look_again(found: Batches, at: int, places: Numbers) -> None:
     """Put down what exactly is missing and doubled of a broken batch, whose `places` are these."""
-    distinct = np.unique(places).size
-    found.missing[at] = max(int(found.count[at]) - distinct, 0)
-    found.doubled[at] = places.size - distinct
+    count = int(found.count[at])
+    if found.whole[at]:
+        found.missing[at] = 0
+        found.doubled[at] = count * (found.whole[at] - 1) + places.size
+        return
+    within = np.unique(places[(places >= 0) & (places < count)]).size
+    found.missing[at] = count - within
+    found.doubled[at] = places.size - within
 
 
 def messages(bronze: Counted, readings: Counted, quarantine: Counted) -> Messages:
@@ -167,25 +201,31 @@ def messages(bronze: Counted, readings: Counted, quarantine: Counted) -> Message
     (owner,), owners = coded([held], ("domain", "class"))
     (source, of_reading), sources = coded([held, readings.direct], SOURCE)
     seq, content = _numbers(held, "source_seq"), _numbers(held, "content")
-    named = _among(held, quarantine.named)
+    read = _numbers(readings.direct, "source_seq")
+    nowhere = np.array([None in one for one in sources] or [True])
+    strays = _strays(sources, nowhere, (source, seq), (of_reading, read))
+    named = times(held, quarantine.named)
     order = np.lexsort((content, seq, source, owner))
-    place = _changes(owner[order], source[order], seq[order])
-    message = place | _changes(content[order])
+    place = changes(owner[order], source[order], seq[order])
+    message = place | changes(content[order])
     starts, at_place = np.flatnonzero(message), np.flatnonzero(place)
     if not order.size:
         none = np.array([], np.int64)
-        return Messages(owners, sources, *([none] * 8))
+        return Messages(owners, sources, none, none, none, none, none, none, none, none, strays)
     refined = np.logical_or.reduceat(_truths(held, "refined")[order], starts)
-    quarantined = np.logical_or.reduceat(named[order], starts)
+    # Of messages that no source wrote none is known to be a repeat of another.
+    quarantined = np.where(
+        nowhere[source[order[starts]]],
+        np.maximum.reduceat(named[order], starts),
+        np.add.reduceat(named[order], starts),
+    )
     by_place = np.searchsorted(starts, at_place)
     sums = [
         np.add.reduceat(one.astype(np.int64), by_place)
         for one in (np.ones(starts.size), refined, quarantined)
     ]
     first = order[at_place]
-    stood = _stood(source[first], seq[first], of_reading, _numbers(readings.direct, "source_seq"))
-    # A message that no source wrote stands nowhere.
-    nowhere = np.array([None in one for one in sources] or [True])[source[first]]
+    stood = _stood(source[first], seq[first], of_reading, read)
     return Messages(
         owners,
         sources,
@@ -195,61 +235,25 @@ def messages(bronze: Counted, readings: Counted, quarantine: Counted) -> Message
         np.minimum.reduceat(_numbers(held, "moment")[order], at_place),
         sums[0],
         sums[0] - sums[1],
-        np.where(nowhere, 0, stood),
+        np.where(nowhere[source[first]], 0, stood),
         sums[2],
+        strays,
     )
 
 
-def coded(tables: Sequence[pa.Table], columns: Sequence[str]) -> tuple[list[Numbers], list[Names]]:
-    """A number for every row of each table, the same for the same texts in `columns`, and the texts of each
-    number."""
-    together = pa.concat_tables([one.select(columns) for one in tables]).unify_dictionaries()
-    code = np.zeros(together.num_rows, np.int64)
-    texts: list[list[str | None]] = []
-    for name in columns:
-        column = together[name].combine_chunks()
-        if isinstance(column, pa.ChunkedArray):
-            column = pa.array([], together.schema.field(name).type)
-        texts.append([None, *column.dictionary.to_pylist()])
-        code = code * len(texts[-1]) + pc.fill_null(column.indices, -1).to_numpy() + 1
-    distinct, inverse = np.unique(code, return_inverse=True)
-    names: list[Names] = []
-    for one in distinct.tolist():
-        parts: list[str | None] = []
-        for known in reversed(texts):
-            one, at = divmod(one, len(known))
-            parts.insert(0, known[at])
-        names.append(tuple(parts))
-    ends = np.cumsum([one.num_rows for one in tables])[:-1]
-    return np.split(inverse.astype(np.int64), ends), names
-
-
-def grouped(codes: Sequence[Numbers], numbers: Sequence[Numbers]) -> tuple[list[Numbers], int, Numbers]:
-    """A group for each pair of code and number, counted in their order: that of each row, how many there are,
-    and a row of each."""
-    code, number = np.concatenate(codes), np.concatenate(numbers)
-    order = np.lexsort((number, code))
-    new = _changes(code[order], number[order])
-    ids = np.empty(order.size, np.int64)
-    ids[order] = np.cumsum(new) - 1
-    ends = np.cumsum([one.size for one in codes])[:-1]
-    return np.split(ids, ends), int(new.sum()), order[new]
-
-
-def summed(ids: Numbers, size: int, values: Numbers | Mask) -> list[int]:
-    """The sum of the values of each group."""
-    found = np.zeros(size, np.int64)
-    np.add.at(found, ids, values.astype(np.int64))
-    return found.tolist()
-
-
-def _changes(*columns: Numbers) -> Mask:
-    """Which rows differ from the one before; the first does."""
-    found = np.zeros(columns[0].size, np.bool_)
-    found[:1] = True
-    for one in columns:
-        found[1:] |= one[1:] != one[:-1]
-    return found
+def _strays(
+    sources: list[Names], nowhere: Mask, held: tuple[Numbers, Numbers], read: tuple[Numbers, Numbers]
+) -> Strays:
+    """Readings that stand at no place of a message that is held, by source and sequence."""
+    (of_held, of_read), size, firsts = grouped([held[0], read[0]], [held[1], read[1]])
+    counts = np.bincount(of_read, minlength=size)
+    source, seq = np.concatenate([held[0], read[0]])[firsts], np.concatenate([held[1], read[1]])[firsts]
+    there = np.zeros(size, np.bool_)
+    there[of_held] = True
+    # A message that no source wrote stands nowhere, and is no reading.
+    stray = (counts > 0) & ~(there & ~nowhere[source])
+    found = counts[stray].astype(np.int64)
+    return Strays(sources, source[stray], seq[stray], found, np.zeros_like(found))
 
 
 def _stood(source: Numbers, seq: Numbers, of_reading: Numbers, numbers: Numbers) -> Numbers:
@@ -258,15 +262,6 @@ def _stood(source: Numbers, seq: Numbers, of_reading: Numbers, numbers: Numbers)
     counts = np.bincount(ids[1], minlength=size)
     found: Numbers = counts[ids[0]].astype(np.int64)
     return found
-
-
-def _among(rows: pa.Table, given: pa.Table) -> Mask:
-    """Which rows are messages that are given, by stream, incarnation and sequence."""
-    codes, _ = coded([rows, given], HISTORY)
-    ids, size, _ = grouped(codes, [_numbers(rows, "seq"), _numbers(given, "seq")])
-    wanted = np.zeros(size, np.bool_)
-    wanted[ids[1]] = True
-    return wanted[ids[0]]
 
 
 def _numbers(table: pa.Table, name: str) -> Numbers:

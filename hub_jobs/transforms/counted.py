@@ -111,7 +111,7 @@ PLACED: Final = _schema(
 their `marks`; `whole` for a batch that is in quarantine as a
 whole."""
 STOOD: Final = _schema(*SOURCE, source_seq=_WHOLE)
-"""A row a reading that came of no batch."""
+"""A row a reading that came of no batch; one that came of no message either has no source."""
 MESSAGES: Final = _schema(*HISTORY, seq=_WHOLE)
 _NO_MESSAGES: Final = MESSAGES.empty_table()
 
@@ -125,7 +125,7 @@ def bronze(rows: pa.Table, offsets: Offsets, share: Share) -> Counted:
     held = {
         **{name: batches[name] for name in (*BATCH, *HISTORY, "seq", "n")},
         "count": pc.fill_null(batches["count"], 0),
-        "refined": _refined(batches, offsets),
+        "refined": upto(batches, offsets),
         "dead": _kinds(batches["subject"]) == "_dead",
         "moment": moment,
         "late": late,
@@ -135,7 +135,7 @@ def bronze(rows: pa.Table, offsets: Offsets, share: Share) -> Counted:
         **{name: direct[name] for name in ("domain", "class", *SOURCE, *HISTORY, "seq")},
         "source_seq": pc.fill_null(direct["source_seq"], 0),
         "content": np.frombuffer(digests, np.int64),
-        "refined": _refined(direct, offsets),
+        "refined": upto(direct, offsets),
         "moment": direct["arrived"].cast(pa.int64()),
     }
     return Counted(pa.table(held, schema=HELD), pa.table(messages, schema=DIRECT), _NO_MESSAGES, _NO_MESSAGES)
@@ -167,13 +167,15 @@ def readings(rows: pa.Table, share: Share) -> Counted:
         "marks": sums[2],
         "whole": np.zeros(starts.size, dtype=np.bool_),
     }
-    stood = direct.select(STOOD.names).filter(pc.is_valid(direct["source_seq"]))
-    return Counted(pa.table(placed, schema=PLACED), stood.cast(STOOD), _NO_MESSAGES, _NO_MESSAGES)
+    stood = {**{name: direct[name] for name in SOURCE}, "source_seq": pc.fill_null(direct["source_seq"], 0)}
+    found = pa.table(placed, schema=PLACED), pa.table(stood, schema=STOOD)
+    return Counted(*found, _NO_MESSAGES, _NO_MESSAGES)
 
 
-def quarantine(rows: pa.Table, offsets: Offsets, share: Share) -> Counted:
-    """Rows of quarantine with `QUARANTINE_COLUMNS`: `PLACED`, and messages."""
-    rows = rows.filter(pa.array(_refined(rows, offsets)))
+def quarantine(rows: pa.Table, offsets: Offsets, begun: Offsets, share: Share) -> Counted:
+    """Rows of quarantine with `QUARANTINE_COLUMNS`: `PLACED`, and messages. What a refine has named that is
+    `begun` and not yet at its end does not count."""
+    rows = rows.filter(pa.array(upto(rows, offsets) | ~upto(rows, begun)))
     numbered = pc.is_valid(rows["n"]).to_numpy()
     clash = pc.equal(rows["reason"].cast(pa.string()), str(Reason.OTHER_CONTENT)).to_numpy()
     lines = rows.filter(pa.array(numbered & ~clash & share.holds(_numbers(rows["n"]))))
@@ -250,7 +252,8 @@ def _kinds(subjects: pa.ChunkedArray) -> npt.NDArray[np.object_]:
     return found
 
 
-def _refined(rows: pa.Table, offsets: Offsets) -> Mask:
+def upto(rows: pa.Table, offsets: Offsets) -> Mask:
+    """Which rows stand in the hub's stream up to the sequence that is given for its history."""
     found = np.zeros(rows.num_rows, dtype=np.bool_)
     seq = _numbers(rows["seq"])
     stream, created = (rows[name].cast(pa.string()) for name in HISTORY)

@@ -13,7 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from hub_jobs.transforms.balance import Batches, Messages, Names, grouped, summed
+from hub_jobs.transforms.balance import Batches, Messages
+from hub_jobs.transforms.grouping import Names, grouped, summed
 from hub_jobs.transforms.ranges import Numbers
 from hub_jobs.transforms.way import OnTheWay
 

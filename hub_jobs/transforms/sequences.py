@@ -27,7 +27,9 @@ class Why(StrEnum):
     EXPIRED = "expired"
     LIMIT = "hub limit"
     NOT_SOURCED = "not sourced"
+    REMOVED = "removed"
     STORE_LOST = "store lost"
+    UNREADABLE = "unreadable"
     UNKNOWN = "unknown"
 
 
@@ -36,7 +38,9 @@ _SAID: Final = {
     Why.EXPIRED: "expired at the hub: its stream had a max_age, which the hub's agent sets back to 0",
     Why.LIMIT: "went at the hub by a limit of its stream, which should refuse new messages instead",
     Why.NOT_SOURCED: "were never at the hub: its source passed them over",
+    Why.REMOVED: "were in bronze, and bronze no longer has them",
     Why.STORE_LOST: "stood in a store of the leaf that was lost before the hub had them",
+    Why.UNREADABLE: "are in a file of bronze that can't be read",
     Why.UNKNOWN: "are gone, why is not known",
 }
 
@@ -55,13 +59,13 @@ class Gap:
     lost: bool = True
 
     def __str__(self) -> str:
-        verb = "were gone before they were ingested" if self.kind == "hub" else "never came"
+        verb = "are not in bronze" if self.kind == "hub" else "never came"
         detail = f"; {self.detail}" if self.detail else ""
         what = (
             f"{'hub stream' if self.kind == 'hub' else 'source'} {self.name}: sequences {text(self.ranges)}"
         )
-        if self.why is Why.DISCARDED:
-            return f"{what} {_SAID[self.why]}"
+        if self.why in (Why.DISCARDED, Why.REMOVED, Why.UNREADABLE):
+            return f"{what} {_SAID[self.why]}{detail}"
         return f"{what} {verb}: {self.why}, they {_SAID[self.why]}{detail}"
 
     def as_json(self) -> dict[str, Any]:

@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hub_jobs.transforms.ranges import Numbers, Range, runs_of, union
+from hub_jobs.transforms.ranges import Numbers, Range, runs_of, union, without
 
+_LOOSE: Final = 1_000_000
 ID_COLUMNS: Final = (
     "stream",
     "created",
@@ -56,6 +57,42 @@ class Seen:
                 self.spaces[name] = union(self.ranges(name), runs_of(numbers))
 
 
+class Joining:
+    """Puts together what is known, part by part. Ranges that meet become one as they come, so that no more of
+    them are held than there are in the end, or about."""
+
+    def __init__(self) -> None:
+        self._loose: dict[str, list[Range]] = {}
+        self._held = self._size = 0
+
+    def add(self, part: Seen) -> None:
+        """Take in a part."""
+        for space, ranges in part.spaces.items():
+            self._loose.setdefault(space, []).extend(ranges)
+            self._size += len(ranges)
+        if self._size > max(2 * self._held, _LOOSE):
+            self._loose = {space: union(ranges) for space, ranges in self._loose.items()}
+            self._held = self._size = sum(map(len, self._loose.values()))
+
+    def seen(self) -> Seen:
+        """All of it."""
+        return Seen(self._loose)
+
+
+def joined(*parts: Seen) -> Seen:
+    """What is known together."""
+    joining = Joining()
+    for part in parts:
+        joining.add(part)
+    return joining.seen()
+
+
+def lacking(some: Seen, others: Seen) -> Seen:
+    """What is in the one and not in the other."""
+    found = {space: without(ranges, others.ranges(space)) for space, ranges in some.spaces.items()}
+    return Seen({space: ranges for space, ranges in found.items() if ranges})
+
+
 def by_batch(ids: pa.Table) -> Placed:
     """Batches by their number in their run."""
     return _placed(ids, "batch", ("domain", "class", "run"), "n")
@@ -70,6 +107,11 @@ def by_source(ids: pa.Table) -> Placed:
 def batch_space(domain: str, cls: str, run: str) -> str:
     """The space of a run's batches."""
     return f"batch/{domain}/{cls}/{run}"
+
+
+def hub_space(stream: str, created: str) -> str:
+    """The space of one history of a stream of the hub."""
+    return f"hub/{stream}/{created}"
 
 
 def source_space(stream: str, identity: str) -> str:

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from hub_jobs import counting, incarnations, sequences, tally
+from hub_jobs.auditing import lookups
+from hub_jobs.auditing.held import Cached, Held, cached
+from hub_jobs.auditing.strays import Rows
 from hub_jobs.counting import Part, Tables
 from hub_jobs.incarnations import Incarnation
 from hub_jobs.tables import Table, TableError, open_table, seen
@@ -18,7 +21,8 @@ from hub_jobs.transforms import accounts, discards
 from hub_jobs.transforms.accounts import Account, Arrived
 from hub_jobs.transforms.ledgers import Lost, Run, Spoken, remembered
 from hub_jobs.transforms.ranges import Range, size, text, union, without
-from hub_jobs.transforms.spaces import Seen, batch_space, source_space
+from hub_jobs.transforms.spaces import Seen, batch_space, joined, source_space
+from hub_jobs.where.bronze import held_of
 from hub_jobs.where.device import DeviceCounts, count_device, refused
 from hub_jobs.where.wanted import Message, Waiting
 
@@ -35,6 +39,7 @@ class Lake:
     readings: Table | None
     quarantine: Table | None
     known: list[Incarnation]
+    cache: Cached = field(default_factory=Cached)
 
     def ingested(self, stream: str, created: str) -> int:
         """Up to which sequence bronze holds a stream that was made then, in its newest history."""
@@ -44,9 +49,8 @@ class Lake:
 
     def tables(self, part: Part) -> Tables:
         """What of them is to be counted."""
-        offset = self.readings.offset if self.readings is not None else lambda _name: None
-        offsets = {one.history: offset(one.refined) or 0 for one in self.known}
-        return Tables(self.bronze, self.readings, self.quarantine, offsets, part)
+        done, begun = (incarnations.offsets(self.known, one) for one in (self.readings, self.quarantine))
+        return Tables(self.bronze, self.readings, self.quarantine, done, begun, part)
 
 
 @dataclass(slots=True)
@@ -96,13 +100,13 @@ class Found:
 
 def open_lake(path: Place) -> Lake:
     """The tables of a lake. Raises `TableError`."""
-    # The oldest snapshot first: a refine that commits meanwhile then adds nothing to readings that bronze
-    # lacks.
+    # The oldest snapshot first: what ingest and refine commit meanwhile then adds nothing that bronze lacks.
+    cache = cached(path)
     readings, quarantine = open_table(path, "readings"), open_table(path, "quarantine")
     bronze = open_table(path, "bronze")
     if bronze is None:
         raise TableError(f"there is no table {path / 'bronze'}: name the directory that ingest writes to")
-    return Lake(path, bronze, readings, quarantine, incarnations.all_of(bronze))
+    return Lake(path, bronze, readings, quarantine, incarnations.all_of(bronze), cache)
 
 
 def look(lake: Lake, part: Part, waiting: Waiting, device: str | None = None) -> Found:
@@ -120,9 +124,12 @@ class _Look:
         self._domain = str(part.domain)
         self._part = part
         self._tables = lake.tables(part)
-        self._seen: Seen = seen.load(lake.path, lake.bronze, lake.known)
-        self._messages = _new(waiting.messages, self._domain, self._seen)
-        self._spoken = _with_waiting(counting.spoken(self._tables), self._domain, waiting)
+        surveyed = counting.survey(self._tables, {})
+        here = joined(surveyed.before, surveyed.after)
+        everything = seen.load(lake.path, lake.bronze, lake.known)
+        self._held = held_of(self._domain, here, lake.cache.seen, everything)
+        self._messages = _new(waiting.messages, self._domain, here)
+        self._spoken = _with_waiting(surveyed.spoken, self._domain, waiting)
         self._ledgers = self._spoken.ledgers()
         self._remembered = remembered(self._ledgers.values())
         unusable = [str(one) for one in self._spoken.first_unusable()]
@@ -132,15 +139,17 @@ class _Look:
         """All of it."""
         found = self._found
         nothing = tally.Said({}, {}, {}, {}, Lost(), [])
-        counts = tally.tallied(self._tables, nothing, self._seen)
+        counts = tally.tallied(self._tables, nothing, self._held)
         there = {self._run(one) for one in self._messages if one.run is not None}
-        for key in sorted(counts.runs.keys() | there | self._ledgers.keys() | self._remembered.keys()):
-            self._count_run(key, counts.runs.get(key, Arrived()))
+        there |= counts.runs.keys() | counts.strays.keys() | self._held.gone_runs()
+        for key in sorted(there | self._ledgers.keys() | self._remembered.keys()):
+            self._count_run(key, counts.runs.get(key, Arrived()), counts.strays.get(key))
         for (_, cls), arrived in counts.classes.items():
             self._count_direct(cls or _UNKNOWN_CLASS, arrived)
         for one in self._wanted(None):
             self._count_direct(one.cls, Arrived(), waiting=1)
         found.explained += counts.unnamed
+        found.lost += [*counts.unexplained, *map(str, self._tables.unreadable)]
         # Of a span of time nobody knows which sequences are of it.
         if not self._part.is_span:
             self._gaps()
@@ -149,14 +158,14 @@ class _Look:
             found.device = count_device(self._tables, device)
         return found
 
-    def _count_run(self, key: Run, held: Arrived) -> None:
+    def _count_run(self, key: Run, held: Arrived, strays: Rows | None) -> None:
         """Add a run to its class."""
         _, cls, run = key
         mine = self._wanted(key)
         alive = sum(one.readings for one in mine if not one.dead)
         dead = held.dead + sum(one.readings for one in mine if one.dead)
         every = [one.n for one in self._messages if self._run(one) == key and one.n is not None]
-        came = union(self._seen.ranges(batch_space(*key)), ((n, n) for n in every))
+        came = union(self._held.here.ranges(batch_space(*key)), ((n, n) for n in every))
         sums = self._found.classes.setdefault(cls, Sums())
         at_hub = held.in_bronze + alive
         sums.add(at_hub=at_hub, waiting=alive)
@@ -172,7 +181,18 @@ class _Look:
                     "acknowledged as stored and never came"
                 )
             return
-        whole = Arrived(came, at_hub, kept=self._kept(key, came), dead=dead)
+        gone = self._held.gone.ranges(batch_space(*key))
+        due = accounts.promised_or_gone(ledger, previous, gone)
+        kept_rows, invented = strays.of(due) if strays is not None else (accounts.NOTHING, accounts.NOTHING)
+        whole = Arrived(
+            came,
+            at_hub,
+            kept=self._kept(key, came),
+            dead=dead,
+            gone=gone,
+            kept_rows=kept_rows,
+            invented=invented,
+        )
         account = accounts.of_run(*key, ledger, previous, whole)
         late = [one.readings.refused_late for one in (ledger, previous) if one is not None]
         sums.add(
@@ -188,7 +208,7 @@ class _Look:
         self._found.accounts[cls, run] = account
         # An open tail of nothing, which comes last, is most often a run that goes on.
         findings = account.findings[:-1] if account.open_tail == 0 else account.findings
-        (self._found.lost if account.missing else self._found.explained).extend(findings)
+        (self._found.lost if account.lost else self._found.explained).extend(findings)
 
     def _add_tables(self, sums: Sums, held: Arrived) -> None:
         names = ("in_bronze", "pending", "in_readings", "quarantined", "missing", "doubled")
@@ -225,14 +245,14 @@ class _Look:
             return 0
         mine = [one for one in self._messages if self._run(one) == key and not one.dead]
         waiting = sum(one.readings for one in mine if not without([(one.n or 0, one.n or 0)], both))
-        return counting.kept_readings(self._tables, key, both) + waiting
+        return lookups.kept_readings(self._tables, key, both) + waiting
 
     def _of_span(self, key: Run, never: Sequence[Range]) -> list[Range]:
         """Of batches that never came those whose predecessor is of the span; the first ones of a run go by
         their successor."""
         if not never:
             return []
-        known = dict(zip(*counting.moments(self._tables, [key]).get(key, ([], [])), strict=True))
+        known = dict(zip(*lookups.moments(self._tables, [key]).get(key, ([], [])), strict=True))
         known |= {one.n: one.moment for one in self._messages if self._run(one) == key and one.n}
         numbers = sorted(known)
         if not numbers:
@@ -244,9 +264,18 @@ class _Look:
         """Sequences of the leaf's streams that never came, as the audit tells them."""
         origins = self._spoken.origins
         mine = {source_space(*one) for one in origins}
-        own = Seen({name: ranges for name, ranges in self._seen.spaces.items() if _counts(name, mine)})
+        here, gone = (
+            Seen({name: ranges for name, ranges in one.spaces.items() if _counts(name, mine)})
+            for one in (self._held.here, self._held.gone)
+        )
         for gap in sequences.gaps(
-            self._tables.bronze, own, self._spoken.gone(), origins, self._spoken.lost, {}
+            self._tables.bronze,
+            Held(here, gone),
+            self._spoken.gone(),
+            origins,
+            self._spoken.lost,
+            {},
+            self._tables.unreadable,
         ):
             if gap.kind == "source":
                 (self._found.lost if gap.lost else self._found.explained).append(str(gap))

@@ -123,6 +123,7 @@ def test_a_lake_in_order_is_shown_in_full_and_exits_well(
         "findings": [],
         "dead": 0,
         "on_the_way": None,
+        "unexplained": 0,
     }
     assert (found[None]["in_bronze"], found[None]["in_readings"]) == (1, 1)
     assert capsys.readouterr().out.endswith("nothing is missing, nothing is doubled\n")
@@ -314,7 +315,7 @@ def test_a_message_that_no_run_speaks_for_is_missed_by_its_sequences(lake: Path)
     code, _, findings = _audit(lake)
 
     assert code == Exit.LOSS
-    assert "hub stream TELEMETRY_0/2026-11-21T00:00:00Z: sequences 5 were gone" in findings
+    assert "hub stream TELEMETRY_0/2026-11-21T00:00:00Z: sequences 5 are not in bronze: unknown" in findings
     assert "source TEL_edge-1_normal/abc: sequences 5 never came" in findings
 
 
@@ -402,4 +403,4 @@ def test_each_hour_says_what_became_of_its_readings_and_the_page_shows_it(tmp_pa
     assert "<b>edge-2" not in shown
     assert "&lt;b&gt;edge-2" in shown
     assert "30 of 30 readings in the table, 20 late, 1 batches never came" in shown
-    assert "Something is missing or doubled" in shown
+    assert '<p class="verdict lost">1 readings missing, 0 doubled' in shown

@@ -5,24 +5,30 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hub_jobs import incarnations, tasks
+from hub_jobs import incarnations, passes, tasks
 from hub_jobs.source.plan import Range
 from hub_jobs.source.wire import Connection, Server, stream_info
-from hub_jobs.tables import ensure_table
-from hub_jobs.tables.scan import file_paths
+from hub_jobs.tables import ensure_table, seen
 from hub_jobs.transforms.bronze import Origin
 
 
 def refine_all(lake: Path) -> None:
-    """Bring all of bronze into readings and quarantine; no message may come twice."""
-    bronze = ensure_table(lake, "bronze")
-    for one in incarnations.all_of(bronze):
-        readings, quarantine = ensure_table(lake, "readings"), ensure_table(lake, "quarantine")
-        after, to = readings.offset(one.refined) or 0, one.done or 0
-        paths = file_paths(bronze, one.rows(after, to))
-        done = tasks.refine(tasks.RefinePart(lake, paths, after, to))
-        quarantine.commit(done.quarantine, {one.refined: to})
-        readings.commit(done.readings, {one.refined: to})
+    """Bring all of bronze into readings and quarantine, as `refine` does but for corrections of clocks."""
+    while True:
+        bronze = ensure_table(lake, "bronze")
+        tables = passes.Tables(bronze, ensure_table(lake, "readings"), ensure_table(lake, "quarantine"))
+        planned = passes.plan(tables)
+        if planned is None:
+            return
+        known = seen.load(lake, bronze, planned.before)
+        decision = passes.decide(bronze, planned, known)
+        named = passes.named(tables.quarantine, planned)
+        done = [tasks.refine(part) for part in passes.parts(lake, planned, decision, named, {}, 1)]
+        quarantine = [file for one in done for file in one.quarantine]
+        if quarantine or not planned.resumed:
+            tables.quarantine.commit(quarantine, planned.offsets)
+        tables.readings.commit([file for one in done for file in one.readings], planned.offsets)
+        seen.save(lake, known, planned.after)
 
 
 def ingest_all(lake: Path, server: Server, stream: str) -> None:

@@ -21,6 +21,7 @@ from tests.unit.hub_jobs.rows import RUN, batch_row, correction_row, dead_row, d
 
 MADE, LATER = "2026-11-21T00:00:00Z", "later"
 OFFSETS = {("TELEMETRY_0", MADE): 100, ("TELEMETRY_0", LATER): 40}
+BEGUN = {**dict.fromkeys(OFFSETS, 1_000), ("TELEMETRY_0", "neither"): 1_000}
 ALL = Share()
 
 
@@ -48,7 +49,7 @@ def _readings(places: Sequence[tuple[int, int]], share: Share = ALL, groups: int
 
 def _quarantine(rows: Sequence[dict[str, Any]] = ()) -> Counted:
     table = _texts(pa.Table.from_pylist(list(rows), QUARANTINE))
-    return counted.merged("quarantine", [counted.quarantine(table, OFFSETS, ALL)])
+    return counted.merged("quarantine", [counted.quarantine(table, OFFSETS, BEGUN, ALL)])
 
 
 def _held(n: int, count: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hub_jobs import incarnations, sequences
+from hub_jobs.auditing.held import Held
 from hub_jobs.incarnations import Incarnation
 from hub_jobs.source.wire import Limits, StreamInfo
 from hub_jobs.tables import ensure_table, seen
@@ -57,7 +58,7 @@ def _gaps(
     bronze = ensure_table(where, "bronze")
     held = seen.load(where, bronze, incarnations.all_of(bronze))
     origins = {SOURCE: {ORIGIN}} if origins is None else origins
-    found = sequences.gaps(bronze, held, gone or {}, origins, lost or Lost(), hub or {})
+    found = sequences.gaps(bronze, Held(held), gone or {}, origins, lost or Lost(), hub or {})
     return [(gap.kind, gap.ranges, gap.why, gap.lost) for gap in found]
 
 

@@ -18,7 +18,7 @@ from hub_jobs.transforms.counted import Counted, Share
 from hub_jobs.transforms.messages import Reason
 from hub_jobs.transforms.ranges import holes, runs_of
 from hub_jobs.transforms.repeats import Digests, Key, decide
-from hub_jobs.transforms.spaces import ID_COLUMNS, Seen
+from hub_jobs.transforms.spaces import ID_COLUMNS, Seen, lacking
 from tests.examples import machine
 from tests.unit.hub_jobs.rows import RUN, batch_row, direct_row
 
@@ -169,14 +169,28 @@ class Lake(RuleBasedStateMachine):
             at = which % len(self.readings)
             self.readings[at : at + 1] = [self.readings[at]] * (2 if twice else 0)
 
-    @rule(of=st.integers(1, 3), groups=st.integers(1, 3))
-    def the_audit_counts(self, of: int, groups: int) -> None:
+    @rule(run=st.sampled_from([RUN, RUN[:-1] + "9"]), n=st.integers(1, 200_000), bad=st.booleans())
+    def a_row_is_invented(self, run: str, n: int, bad: bool) -> None:
+        (self.quarantine if bad else self.readings).append(((run, n), 0))
+
+    @rule(of=st.integers(1, 3), groups=st.integers(1, 3), which=st.integers(0, 30))
+    def the_audit_counts(self, of: int, groups: int, which: int) -> None:
+        """And bronze may have lost a batch."""
         self.refine(0)
         held = Counter(self.readings) + Counter(self.quarantine)
         counts = {(row["run"], row["n"]): row["count"] for row in self.kept if row["n"] is not None}
+        lost = dict(enumerate(counts)).get(which)
+        if lost is not None:
+            counts.pop(lost)
+        bronze = [row for row in self.bronze if (row["run"], row["n"]) != lost or lost is None]
+        self.compare_with_the_cache(bronze, lost)
         there: set[Batch] = set()
+        strays: Counter[Batch] = Counter()
         for share in (Share(which, of) for which in range(of)):
-            found = balance.batches(*self.counted(share, groups))
+            found = balance.batches(*self.counted(bronze, share, groups))
+            for at, n in enumerate(found.strays.number.tolist()):
+                batch = (str(found.strays.owners[found.strays.owner[at]][2]), n)
+                strays[batch] += int(found.strays.readings[at] + found.strays.quarantined[at])
             for at, n in enumerate(found.n.tolist()):
                 batch = (str(found.runs[found.run[at]][2]), n)
                 assert batch not in there
@@ -190,8 +204,18 @@ class Lake(RuleBasedStateMachine):
                 assert found.missing[at] == counts[batch] - len(set(places))
                 assert found.doubled[at] == len(places) - len(set(places))
         assert there == counts.keys()
+        assert strays == Counter(batch for batch, _ in held.elements() if batch not in counts)
 
-    def counted(self, share: Share, groups: int) -> tuple[Counted, Counted, Counted]:
+    def compare_with_the_cache(self, bronze: list[Row], lost: Batch | None) -> None:
+        here = Seen()
+        here.add(pa.Table.from_pylist([{name: row[name] for name in ID_COLUMNS} for row in bronze], SCHEMA))
+        gone = lacking(self.seen, here)
+        assert lacking(here, self.seen).spaces == {}
+        batches = {name: ranges for name, ranges in gone.spaces.items() if name.startswith("batch/")}
+        assert batches == ({} if lost is None else {f"batch/edge-1/normal/{lost[0]}": [(lost[1], lost[1])]})
+        assert bool(gone.spaces) == (lost is not None)
+
+    def counted(self, bronze: list[Row], share: Share, groups: int) -> tuple[Counted, Counted, Counted]:
         offsets = dict.fromkeys(self.next, 10**9)
         named = [
             {"stream": row["stream"], "created": row["created"], "seq": row["seq"], "line": None}
@@ -205,18 +229,18 @@ class Lake(RuleBasedStateMachine):
         read = [_place(batch, place, "index") for batch, place in self.readings]
         cuts = np.array_split(np.arange(len(read)), groups)
         return (
-            counted.merged("bronze", [counted.bronze(_table(self.bronze, BRONZE), offsets, share)]),
+            counted.merged("bronze", [counted.bronze(_table(bronze, BRONZE), offsets, share)]),
             counted.merged(
                 "readings",
                 [counted.readings(_table([read[at] for at in cut], READINGS), share) for cut in cuts],
             ),
-            counted.merged("quarantine", [counted.quarantine(_table(named, QUARANTINE), offsets, share)]),
+            counted.merged("quarantine", [counted.quarantine(_table(named, QUARANTINE), offsets, {}, share)]),
         )
 
     def teardown(self) -> None:
         self.refine(0)
         self.the_cache_is_lost(3)
-        self.the_audit_counts(2, 2)
+        self.the_audit_counts(2, 2, 99)
         for history, after in self.next.items():
             came = {row["seq"] for row in self.bronze if (row["stream"], row["created"]) == history}
             ranges = self.seen.ranges(f"hub/{history[0]}/{history[1]}")
