@@ -107,7 +107,11 @@ class Leaf:
         self._inputs = InputSet(config, inputs, self._reception, levels, metrics)
         self.intake = self._inputs.intake
         self._known_requests = KnownRequests(
-            config.state_dir / "requests.json", self._publisher, self._classes, self._attached_recall
+            config.state_dir,
+            self._publisher,
+            self._classes,
+            [cls.name for cls in config.class_ if cls.discard == "old"],
+            self._attached_recall,
         )
         mine = identities(config)
         self._connection = Connection(
@@ -195,6 +199,7 @@ class Leaf:
                 "acknowledgement": self._levels.run,
                 "state": self._state.run,
                 "requests": self._known_requests.run,
+                "stored requests": self._known_requests.keep,
                 **({"discards": self._discards.run} if self._discards else {}),
                 "settings": self._settings.run,
                 **self.link.services(),

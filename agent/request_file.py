@@ -3,6 +3,7 @@ start, but a trim takes their batches away, so what is known is written beside t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -40,26 +41,50 @@ class _File(Struct):
 def save(path: Path, known: Mapping[Key, tuple[bytes, float]], now: Instant) -> None:
     """Replace the file. `known` maps a key to the mark of its content and the seconds for which it stays
     known. Raises `OSError`."""
+    write_private(path, _encoded(known, now))
+
+
+def append(path: Path, known: Mapping[Key, tuple[bytes, float]], now: Instant) -> None:
+    """Add to the file, which `save` has made, like that. Raises `OSError`."""
+    with path.open("ab") as file:
+        file.write(_encoded(known, now))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _encoded(known: Mapping[Key, tuple[bytes, float]], now: Instant) -> bytes:
     kept: dict[str, dict[str, tuple[str, float]]] = {}
     for (cls, name), (mark, left) in known.items():
         kept.setdefault(cls, {})[name] = (mark.hex(), now.wall / 1e9 + left)
-    write_private(path, msgspec.json.encode(_File(VERSION, kept, saved=now.wall, clock=str(now.clock))))
+    return msgspec.json.encode(_File(VERSION, kept, saved=now.wall, clock=str(now.clock))) + b"\n"
 
 
 def load(path: Path, now: Instant) -> list[tuple[str, Request, float]]:
-    """The requests that are still to be known, each with its class and the seconds since it was stored. A
-    file that cannot be used is told and counts as empty: it holds no readings."""
+    """The requests that are still to be known, each with its class and the seconds since it was stored. What
+    cannot be used of a file is logged and left out: it holds no readings. A kill may have cut off what was
+    added last."""
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=_File)
+        lines = path.read_bytes().splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        log.error("cannot read idempotency keys", path=str(path), error=str(error))
+        return []
+    return [one for at, line in enumerate(lines) for one in _read(path, line, now, cut=at > 0)]
+
+
+def _read(path: Path, line: bytes, now: Instant, *, cut: bool) -> list[tuple[str, Request, float]]:
+    """The requests of one line, which `cut` says may have been cut off at the end of the file."""
+    try:
+        found = msgspec.json.decode(line, type=_File)
         if found.version not in (_UNSCOPED, VERSION):
             log.error("idempotency keys are of another version", path=str(path), version=found.version)
             return []
         reckoned = _reckoned(found, now)
         requests = list(_requests(found))
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError, msgspec.MsgspecError) as error:
-        log.error("idempotency keys of trimmed batches are lost", path=str(path), error=str(error))
+    except (ValueError, msgspec.MsgspecError) as error:
+        if not cut or line.endswith(b"\n"):
+            log.error("idempotency keys of trimmed batches are lost", path=str(path), error=str(error))
         return []
     return [
         (cls, request, max(0.0, KNOWN_SECONDS - (until - reckoned)))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from itertools import islice
 
 from agent.contract import Request
 from agent.intake import Reason, RefusedError
@@ -46,6 +47,7 @@ class RequestLog:
         self._stored: dict[str, dict[str, bytes]] = {}
         self._expiry: deque[tuple[float, str, str]] = deque()
         self._doubtful: set[Key] = set()
+        self._fresh = 0
 
     def find(self, cls: str, request: Request, settled: Settled, now: float) -> Settled | None:
         """What is known of a key of a class, which comes for a chunk whose outcome is `settled`: None when it
@@ -96,6 +98,7 @@ class RequestLog:
         stored = self._stored.setdefault(cls, {})
         if name not in stored:
             self._expiry.append((now + KNOWN_SECONDS, cls, name))
+            self._fresh += 1
         stored[name] = mark_of(request)
 
     def forget(self, cls: str, request: Request, settled: Settled) -> None:
@@ -118,6 +121,12 @@ class RequestLog:
         """The keys stored, each with the mark of its content and the seconds for which it stays known."""
         self._expire(now)
         return {(cls, name): (self._stored[cls][name], expires - now) for expires, cls, name in self._expiry}
+
+    def fresh(self, now: float) -> dict[Key, tuple[bytes, float]]:
+        """Those of the known keys that came since the last call."""
+        self._expire(now)
+        newest, self._fresh = islice(reversed(self._expiry), self._fresh), 0
+        return {(cls, name): (self._stored[cls][name], expires - now) for expires, cls, name in newest}
 
     def count(self, now: float) -> int:
         """How many keys are known."""

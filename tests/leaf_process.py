@@ -1,8 +1,8 @@
 """A leaf's agent as a process that a test can kill: `python -m tests.leaf_process CONFIG`.
 
-CONFIG is JSON: domain, listen, seed, system_seed, state_dir. Each line on standard input is a request, a key
-and a text; each line on standard output says what became of one: `stored KEY` or `refused KEY`. The first
-line is `ready`.
+CONFIG is JSON: domain, listen, seed, system_seed, state_dir; if wanted max_bytes and discard of the class.
+Each line on standard input is a request, a key and a text; each line on standard output says what became of
+one: `stored KEY` or `refused KEY`. The first line is `ready`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ def _config(text: str) -> Config:
             seed_file=Path(given["seed"]),
             system_seed_file=Path(given["system_seed"]),
         ),
-        class_=[StreamClass(max_bytes=Size(2**28))],
+        class_=[
+            StreamClass(max_bytes=Size(given.get("max_bytes", 2**28)), discard=given.get("discard", "new"))
+        ],
         publish=Publish(linger=Seconds(0.005), batch_readings=10),
     )
 

@@ -17,8 +17,9 @@ import pytest
 
 from agent import connection, publisher, sender
 from agent.config import Config, Publish, Seconds, Size
-from agent.contract import H_SEALED_AT, parse_batch_headers
+from agent.contract import H_SEALED_AT, direct_subject, parse_batch_headers
 from agent.intake import Reason, RefusedError, UnknownOutcomeError
+from agent.jetstream import JetStream
 from tests.agents import CLASS, Agent, Shelf, agent, chunk, insist, leaf_config, shelf
 from tests.servers import Leaf as LeafServer
 from tests.servers import World, until
@@ -242,9 +243,10 @@ class Process:
         self._process = process
 
     @classmethod
-    async def start(cls, config: Config) -> Process:
-        """One that takes requests."""
+    async def start(cls, config: Config, **stream: object) -> Process:
+        """One that takes requests, with this `max_bytes` and `discard` of its class."""
         given = {
+            **stream,
             "domain": config.domain,
             "listen": config.nats.listen,
             "seed": str(config.nats.seed_file),
@@ -297,6 +299,35 @@ async def test_requests_repeated_after_the_agent_was_killed_are_stored_once(
     await process.kill()
     await all_is_there_once(one_shelf, [f"text-{number}/0" for number in range(600)])
     await _every_run_is_told_in_full(one_shelf)
+
+
+async def test_requests_that_a_stream_has_discarded_are_known_after_a_kill(
+    world: World, config: Config
+) -> None:
+    device = JetStream(await world.leaf.connect("device"))
+    subject = direct_subject(world.leaf.domain, CLASS, "camera", "noise")
+    one_shelf = await shelf(world.leaf)
+    small = {"max_bytes": 256 * 1024, "discard": "old"}
+    process = await Process.start(config, **small)
+    process.ask(range(20))
+    await process.says("stored", 20)
+    kept = config.state_dir / "requests.log"
+    await until(lambda: kept.exists() and kept.read_text().count(":k") == 20, "the keys are on disk")
+
+    async def discarded() -> bool:
+        await device.publish(subject, os.urandom(20_000))
+        return await one_shelf.texts() == []
+
+    await until(discarded, "the stream has discarded its batches")
+    await process.kill()
+    with kept.open("ab") as torn:
+        torn.write(b'{"version":3,"kno')
+    for _ in range(2):
+        process = await Process.start(config, **small)
+        process.ask(range(20))
+        await process.says("stored", 20)
+        await process.kill()
+        assert await one_shelf.texts() == [], "none is stored a second time"
 
 
 async def _every_run_is_told_in_full(one_shelf: Shelf) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from agent.clock import Instant
 from agent.contract import Clock, Request, make_request, request_scope
-from agent.request_file import load, save
+from agent.request_file import append, load, save
 from agent.requests import RequestLog
 
 SECOND = 10**9
@@ -94,3 +94,30 @@ def test_a_file_of_an_agent_that_knew_no_scopes_and_went_by_the_wall_clock_is_re
     [(_, request, age)] = load(path, at(0))
     assert request == Request("a", 7)
     assert age == pytest.approx(100.0)
+
+
+def test_keys_that_are_added_come_back_with_their_own_age(tmp_path: Path) -> None:
+    path, known = tmp_path / "requests.log", log_of(A)
+    save(path, known.fresh(0.0), at(1_000))
+    assert known.fresh(1.0) == {}
+    later = make_request("later", A.scope, b"2")
+    known.store("normal", later, 30.0)
+    append(path, known.fresh(30.0), at(1_030))
+    found = load(path, at(1_040))
+    assert [one for _, one, _ in found] == [
+        Request(A.key, 0, A.digest, A.scope),
+        Request("later", 0, later.digest, A.scope),
+    ]
+    assert [age for *_, age in found] == pytest.approx([40.0, 10.0])
+
+
+@pytest.mark.parametrize(("end", "said"), [(b'{"version":3,"kno', False), (b'{"version":3,"kno\n', True)])
+def test_only_what_was_added_last_may_be_cut_off(
+    tmp_path: Path, end: bytes, said: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "requests.log"
+    save(path, log_of(A).known(0.0), at(1_000))
+    with path.open("ab") as file:
+        file.write(end)
+    assert len(load(path, at(1_000))) == 1
+    assert ("idempotency keys" in capsys.readouterr().out) is said
