@@ -190,7 +190,7 @@ async def _serve(
         if server is not None and config.nats.mqtt.on:
             opening = group.create_task(keep_serving("mqtt", partial(_open_mqtt, server[0], role)))
         log.info("started", domain=config.domain, role=config.role, pid=os.getpid())
-        reloading = group.create_task(reloader.run(role.apply, restart, supervisor))
+        reloading = group.create_task(reloader.run(role.apply, restart, supervisor, stopping.is_set))
         telling = None
         if supervisor is not None:
             telling = group.create_task(_vitals(supervisor, role, server and server[0], health).run())

@@ -94,20 +94,28 @@ class Reloader:
         apply: Callable[[Applied], Awaitable[None]],
         again: Callable[[], None],
         supervisor: Notifier | None = None,
+        ending: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Bring in what is wanted, one after the other, until cancelled."""
+        """Bring in what is wanted, one after the other, until cancelled. An agent that is `ending` takes
+        nothing in: it would begin to listen again, and start again instead of ending."""
         while True:
             planned = await self._wanted.get()
+            if ending():
+                log.info("reload ignored", reason="the agent ends")
+                continue
             if supervisor is not None:
                 supervisor.reloading()
-            if await self._bring_in(planned, apply):
+            if await self._bring_in(planned, apply, ending):
                 again()  # and the new agent is the one that says when it is ready
                 return
             if supervisor is not None:
                 supervisor.ready()
 
     async def _bring_in(
-        self, planned: tuple[Applied, Parts] | None, apply: Callable[[Applied], Awaitable[None]]
+        self,
+        planned: tuple[Applied, Parts] | None,
+        apply: Callable[[Applied], Awaitable[None]],
+        ending: Callable[[], bool],
     ) -> bool:
         """Bring a plan in, or what the file says where there is none; whether the agent has to start again
         for it."""
@@ -117,6 +125,9 @@ class Reloader:
             except ReloadError as error:
                 log.error("the configuration is not taken; the agent goes on as it is", reason=str(error))
                 return False
+        if ending():
+            log.info("reload ignored", reason="the agent ends")
+            return False
         applied, new = planned
         log.info("the configuration is taken", what=str(applied.change))
         if not applied.change:

@@ -6,11 +6,13 @@ from __future__ import annotations
 import http.client
 import itertools
 import json
+import os
 import re
 import signal
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,8 @@ import pytest
 from agent.demo import plan
 from agent.demo.ports import free_port
 from tests.agent_process import Agent, wait_for
+
+READING = b'{"metric": "m", "value": 1}'
 
 
 class Load:
@@ -162,3 +166,27 @@ def test_a_new_start_keeps_the_process_and_its_sockets_and_loses_nothing(leaf: A
     assert load.broken == set()
     assert leaf.process is not None
     assert leaf.process.poll() is None
+
+
+def test_a_reload_that_comes_while_the_agent_ends_is_left(leaf: Agent) -> None:
+    server = leaf.server()
+    assert server is not None
+    assert leaf.process is not None
+    assert leaf.post(READING, "before") == 204
+    os.kill(server, signal.SIGSTOP)
+    posted = ThreadPoolExecutor(1).submit(leaf.post, READING, "under-way")
+    try:
+        wait_for(lambda: leaf.metric("petiole_in_flight_bytes") > 0, "a reading is under way")
+        leaf.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: '"draining"' in leaf.log.read_text(), "the agent drains")
+        change(leaf, "[admin]", '[publish]\nlinger = "20ms"\n\n[admin]')
+        hang_up(leaf)
+        wait_for(
+            lambda: "reload ignored" in leaf.log.read_text() or leaf.process.poll() is not None,  # type: ignore[union-attr]
+            "the agent has heard of the reload",
+        )
+    finally:
+        os.kill(server, signal.SIGCONT)
+    assert posted.result(60) == 204
+    assert leaf.process.wait(60) == 0
+    assert '"drained: all that was accepted is stored, the run is closed"' in leaf.log.read_text()
