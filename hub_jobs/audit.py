@@ -75,7 +75,7 @@ def run(
         except WireError as error:
             away = error
             say(_NAME, f"what is on its way is not known: {error}")
-    found = _audit(lake, at, there)
+    found = replace(_audit(lake, at, there), hub_fault="" if away is None else str(away))
     report.store(lake, found)
     if json_file is not None:
         json_file.write_text(report.as_json(found))

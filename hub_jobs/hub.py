@@ -9,7 +9,16 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from agent.contract import FLEET_BUCKET, ContractError, FleetRecord, parse_fleet_record
-from hub_jobs.source.wire import ApiError, Connection, Denied, Server, StreamInfo, Unreachable, stream_info
+from hub_jobs.source.wire import (
+    ApiError,
+    Connection,
+    Denied,
+    Server,
+    StreamInfo,
+    UnknownIdentity,
+    Unreachable,
+    stream_info,
+)
 
 _NO_STREAM: Final = 404
 
@@ -48,11 +57,21 @@ def server_of(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Ser
         parser.error(str(error))
 
 
+def unknown_key(server: Server) -> Denied:
+    """What to say when the hub does not know the key that it was shown."""
+    key = server.seed_file or server.creds_file or server.secret_env or "none was given"
+    return Denied(f"the hub does not know this key ({key}); it is keys/jobs.nk of the hub's agent")
+
+
 def ask(server: Server, streams: Iterable[str]) -> Hub:
     """What the hub says of these streams and of the leaves in them; a stream that is not there is left out.
     Raises as `Connection`."""
     hub = Hub()
-    with Connection(server) as conn:
+    try:
+        asking = Connection(server)
+    except UnknownIdentity as error:
+        raise unknown_key(server) from error
+    with asking as conn:
         for name in streams:
             try:
                 hub.streams[name] = stream_info(conn, name)

@@ -100,10 +100,7 @@ def _end(options: Options) -> int:
     try:
         conn = Connection(server)
     except UnknownIdentity as error:
-        key = server.seed_file or server.creds_file or server.secret_env or "none was given"
-        raise Denied(
-            f"the hub does not know this key ({key}); it is keys/jobs.nk of the hub's agent"
-        ) from error
+        raise hub.unknown_key(server) from error
     with conn:
         try:
             return stream_info(conn, options.stream).last_seq

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from html import escape
 from typing import Final
 
-from hub_jobs.report import NOT_ASKED, Report, shown_columns
+from hub_jobs.report import Report, shown_columns
 from hub_jobs.transforms.hours import Hour
 
 _HOURS: Final = 7 * 24
@@ -57,7 +57,7 @@ def as_html(report: Report) -> str:
         f'<p class="verdict {"lost" if report.lost else "well"}">{verdict}</p>',
         "<h2>Hours</h2>",
         *_picture(report.hours),
-        *([] if report.way is not None else [f"<p>{escape(NOT_ASKED)}</p>"]),
+        *([] if report.unknown_way is None else [f"<p>{escape(report.unknown_way)}</p>"]),
         "<h2>Accounts, in readings</h2>",
         *_accounts(report),
         "<h2>Findings</h2>",

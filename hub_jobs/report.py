@@ -22,7 +22,7 @@ from hub_jobs.transforms.way import OnTheWay
 
 _SHOWN: Final = [name for name in AUDIT.names if name not in ("at", "findings")]
 _FINDINGS_SHOWN: Final = 50
-NOT_ASKED: Final = "what is still on its way is not known: the hub was not asked (--server)"
+_NOT_ASKED: Final = "the hub was not asked (--server)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,15 @@ class Report:
     unreadable: Sequence[Unreadable] = ()
     untrue: Sequence[str] = ()
     """About what is not as it should be and no loss."""
+    hub_fault: str = ""
+    """Why the hub that was asked said nothing."""
+
+    @property
+    def unknown_way(self) -> str | None:
+        """Why what is on its way is not known, None where it is."""
+        if self.way is not None:
+            return None
+        return f"what is still on its way is not known: {self.hub_fault or _NOT_ASKED}"
 
     @property
     def lost(self) -> bool:
@@ -128,8 +137,8 @@ def as_text(report: Report) -> str:
     lines += findings[:_FINDINGS_SHOWN]
     if len(findings) > _FINDINGS_SHOWN:
         lines.append(f"and {len(findings) - _FINDINGS_SHOWN} more findings, in the table audit and in --json")
-    if report.way is None:
-        lines.append(NOT_ASKED)
+    if report.unknown_way is not None:
+        lines.append(report.unknown_way)
     return "\n".join([*lines, report.verdict])
 
 

@@ -15,6 +15,7 @@ from agent.contract import (
     H_COUNT,
     H_MESSAGE_ID,
     H_SEALED_AT,
+    MAX_UNPACKED_BYTES,
     ContractError,
     ledger_subject,
     parse_message_id,
@@ -163,6 +164,8 @@ def _held(domain: str, message: StoredHeaders) -> Held | None:
         return Held(subject.cls, None, None, 1, False, moment)
     count = headers.get(H_COUNT, "")
     readings = int(count) if count.isdecimal() and len(count) <= _DIGITS else 0
+    # A line has a byte at least; who has the agent's key may write any number there.
+    readings = readings if readings <= MAX_UNPACKED_BYTES else 0
     return Held(subject.cls, ident.run, ident.n, readings, subject.kind == "dead", moment)
 
 

@@ -105,9 +105,9 @@ class Report:
         waiting = sum(one.readings for one in self.reasons if one.between[0] != "accepted")
         if not any("in bronze" in one for one in self.classes.values()):
             return "the tables were not looked at, so whether something is missing is not known"
-        if not waiting:
-            return "nothing is missing, nothing is doubled"
-        return f"nothing is missing, nothing is doubled; for {waiting:,} readings the reason follows"
+        scope = "of what could be looked at, " if self.unseen else ""
+        well = f"{scope}nothing is missing, nothing is doubled"
+        return f"{well}; for {waiting:,} readings the reason follows" if waiting else well
 
     def as_json(self) -> dict[str, Any]:
         """What `--json` prints."""
@@ -207,9 +207,11 @@ def _class(found: Report, cls: str, sums: Any, seen: Seen) -> None:
     leaf = seen.leaf
     newer = _newer(found, cls, seen)
     accepted = None if sums.accepted is None else sums.accepted + newer["accepted"]
+    # What the leaf has beyond the records in bronze only itself and the hub's streams can tell.
+    more = leaf is None or cls not in leaf.ledgers or seen.hub is None
     stages = {
-        "accepted": None if accepted is None else Count(accepted),
-        "stored": Count(sums.stored + newer["stored"], sums.never_came > 0),
+        "accepted": None if accepted is None else Count(accepted, more),
+        "stored": Count(sums.stored + newer["stored"], more or sums.never_came > 0),
         "at the hub": Count(sums.at_hub, seen.hub is None or seen.hub.cut),
         "in bronze": Count(sums.in_bronze),
         "in readings": Count(sums.in_readings),

@@ -118,7 +118,7 @@ def findings_of(
             "the others are on their way, or were counted at the edge and not kept"
         )
     if account.open_tail is not None:
-        found.append(f"{name}: open tail, {_tail_text(account.open_tail, ledger, previous)}")
+        found.append(f"{name}: {_tail_text(account.open_tail, ledger, previous)}")
     return found
 
 
@@ -140,8 +140,18 @@ def _names_all(
 
 
 def _tail_text(tail: int, ledger: Ledger | None, previous: Previous | None) -> str:
+    """Of a run that has an open tail."""
     if ledger is None and previous is None:
-        return "no record of it came; what it accepted beyond what arrived is not known"
+        return (
+            "the run is not closed, and no ledger record of it has come yet (an agent sends one a minute): "
+            "what it accepted beyond what is here is not known"
+        )
     if previous is not None:
-        return f"it ended without closing; {tail} readings were accepted and not acknowledged as stored"
-    return f"it has not closed; {tail} readings were accepted and not settled when it was last heard of"
+        return (
+            "the run ended without closing (its agent was killed); "
+            f"{tail} readings were accepted and not acknowledged as stored"
+        )
+    return (
+        "the run is not closed: it goes on, or its agent was killed. When last heard of, "
+        f"{tail} readings were accepted and neither stored nor refused"
+    )

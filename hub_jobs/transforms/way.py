@@ -39,8 +39,9 @@ class OnTheWay:
         found = []
         if self.messages:
             found.append(
-                f"{name}: sequences {text(self.ranges)} of its stream are on their way, as it announced at "
-                f"{when}: {self.at_leaf} messages are at the leaf alone, {self.at_hub} at the hub"
+                f"{name}: on their way at {when}: {self.at_leaf} messages that only the leaf has, and "
+                f"{self.at_hub} at the hub that no ingest has taken (sequences {text(self.ranges)} of the "
+                "leaf's stream)"
             )
         if self.stayed:
             found.append(

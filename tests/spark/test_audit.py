@@ -290,7 +290,7 @@ def test_a_run_killed_with_all_it_acknowledged_there_is_an_open_tail_and_no_loss
 
     assert code == Exit.WELL
     assert (found[RUN]["accepted"], found[RUN]["open_tail"], found[RUN]["missing"]) == (35, 5, 0)
-    assert "it ended without closing" in findings
+    assert "the run ended without closing" in findings
 
 
 def test_a_store_lost_with_its_ledger_is_named_by_what_the_next_run_remembered(tmp_path: Path) -> None:

@@ -218,13 +218,21 @@ async def test_an_audit_that_asks_the_hub_says_what_is_on_its_way(
     assert rows["edge-2", RUN]["on_the_way"] is None, "that leaf never announced itself"
     (way,) = found["on_the_way"]
     assert (way["ranges"], way["at_hub"], way["at_leaf"]) == ([[5, 6]], 1, 1)
-    assert any("sequences 5-6 of its stream are on their way" in one for one in found["findings"])
+    assert any("(sequences 5-6 of the leaf's stream)" in one for one in found["findings"])
     assert [one["state"] for one in found["hours"] if one["on_the_way"]] == ["pending"]
 
     lake = ["--lake", str(fleet.lake), "--json", str(report)]
     assert audit.main(["--server", "nats://127.0.0.1:1", *lake]) == Exit.UNREACHABLE
-    assert "what is on its way is not known: no server can be reached" in capfd.readouterr().err
+    told = capfd.readouterr()
+    assert "what is on its way is not known: no server can be reached" in told.err
+    assert "what is still on its way is not known: no server can be reached" in told.out
     assert json.loads(report.read_text())["on_the_way"] is None
+    assert audit.main([*fleet.options[:2], *lake]) == Exit.UNREACHABLE
+    told = capfd.readouterr()
+    assert (
+        "what is still on its way is not known: the hub does not know this key (none was given)" in told.out
+    )
+    assert "was not asked" not in told.out
     with pytest.raises(SystemExit):
         audit.main([*lake, *fleet.options[2:4]])
     assert "no --server to show it to" in capfd.readouterr().err

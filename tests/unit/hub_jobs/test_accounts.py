@@ -95,7 +95,7 @@ def test_a_killed_run_of_which_all_that_was_acknowledged_came_has_an_open_tail_a
     account = _account(ledger, previous, _arrived([(1, 4)], 40))
 
     assert (account.open_tail, account.missing, account.lost) == (5, 0, False)
-    assert "it ended without closing; 5 readings were accepted and not acknowledged" in account.findings[0]
+    assert "its agent was killed); 5 readings were accepted and not acknowledged" in account.findings[0]
 
 
 def test_an_unacknowledged_batch_below_the_last_acknowledged_one_is_no_loss() -> None:
@@ -259,7 +259,7 @@ def test_a_run_that_goes_on_is_open_and_one_without_any_record_says_so() -> None
     unknown = _account(None, None, _arrived([(1, 1)], 10))
 
     assert (going_on.open_tail, going_on.lost) == (10, False)
-    assert "it has not closed" in going_on.findings[0]
+    assert "the run is not closed: it goes on" in going_on.findings[0]
     assert (unknown.accepted, unknown.open_tail, unknown.lost) == (10, 0, False)
     assert "is not known" in unknown.findings[0]
 

@@ -30,7 +30,10 @@ def test_what_a_leaf_holds_behind_the_last_that_came_is_on_its_way() -> None:
     assert (one.ranges, one.at_hub, one.at_leaf, one.messages) == ([(11, 20)], 4, 6, 10)
     assert one.stayed == [(6, 7)], "a hole before that is no way"
     first, second = one.sentences()
-    assert first.endswith("at 2026-11-21 10:00:00 UTC: 6 messages are at the leaf alone, 4 at the hub")
+    assert first.endswith(
+        "on their way at 2026-11-21 10:00:00 UTC: 6 messages that only the leaf has, and 4 at the hub "
+        "that no ingest has taken (sequences 11-20 of the leaf's stream)"
+    )
     assert "still has sequences 6-7, which never came" in second
 
 

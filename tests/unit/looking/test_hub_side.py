@@ -17,6 +17,7 @@ from agent.config import Config, Nats
 from agent.looking import hub_side
 from agent.looking.hub_side import HubError, look
 from agent.server.keys import ensure_key
+from agent.tail import StoredHeaders
 
 INFO = b'INFO {"server_id":"x","version":"2.15.1","max_payload":1048576,"headers":true,"nonce":"abc"}\r\n'
 
@@ -88,3 +89,13 @@ def test_a_port_where_nobody_listens_is_told(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         assert "cannot be asked" in _look(tmp_path, free.getsockname()[1])
+
+
+@pytest.mark.parametrize(("count", "readings"), [("35", 35), ("2147483648", 0), ("-1", 0), ("", 0)])
+def test_a_count_that_no_batch_can_have_is_none(count: str, readings: int) -> None:
+    run = "01890a5d-ac96-774b-bcce-b302099a8057"
+    headers = {"Nats-Msg-Id": f"{run}-normal-7", "Petiole-Count": count}
+    held = hub_side._held("edge-1", StoredHeaders(1, 0.0, headers, "tel.edge-1.normal._batch.http"))
+
+    assert held is not None
+    assert (held.n, held.readings) == (7, readings)

@@ -51,6 +51,22 @@ def test_what_is_in_order_needs_no_reason() -> None:
     ]
 
 
+def test_of_what_could_not_be_looked_at_nothing_is_said_to_be_in_order() -> None:
+    tables = Found({"normal": WELL}, {("normal", "r"): ACCOUNT})
+    found = report("d", AT, Seen(None, None, tables))
+    found.unseen, found.failed = ["the hub's streams"], True
+
+    assert found.verdict() == "of what could be looked at, nothing is missing, nothing is doubled"
+    assert found.exit == Exit.UNREACHABLE
+    counts = found.classes["normal"]
+    assert [counts[stage].text() for stage in STAGES] == ["≥ 100", "≥ 100", "≥ 100", "100", "98", "2"]
+
+
+def test_what_the_leaf_and_the_hub_told_is_all_there_is() -> None:
+    counts = _report(leaf=_leaf(100, 100)).classes["normal"]
+    assert not any(one.bound for one in counts.values())
+
+
 @pytest.mark.parametrize(
     ("sums", "told"),
     [
