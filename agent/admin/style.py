@@ -32,7 +32,7 @@ td { overflow-wrap: anywhere } .wide td:last-child:not(.number) { min-width: 16r
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1.2rem; margin: 1rem 0 }
 dt { color: var(--dim) } dd { margin: 0; overflow-wrap: anywhere }
 .flowing { color: var(--good) } .away, .never { color: var(--wait) }
-.trouble, .stopped { color: var(--bad); font-weight: 600 }
+.trouble, .silent, .stopped { color: var(--bad); font-weight: 600 }
 """
 
 _DIGEST: Final = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()

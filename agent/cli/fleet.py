@@ -1,7 +1,7 @@
 """`petiole fleet`: all leaves as the hub's agent knows them, those in trouble first.
 
-Exit codes: 0 none of the leaves that are shown needs somebody; 3 one does, or is linked and nothing flows; 2
-wrong usage; 5 the hub's agent does not answer.
+Exit codes: 0 none of the leaves that are shown needs somebody; 3 one does, its agent is silent, or it is
+linked and nothing flows; 2 wrong usage; 5 the hub's agent does not answer.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ class State(StrEnum):
     """How a leaf is, in one word; as in `agent.looking.fleet.STATES`, which is not held in memory here."""
 
     TROUBLE = "trouble"
+    SILENT = "silent"
     STOPPED = "stopped"
     AWAY = "away"
     NEVER = "never"

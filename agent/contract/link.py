@@ -91,7 +91,8 @@ def _commands_wanted(value: Any) -> CommandsWanted:
 class Announce:
     """What a leaf tells the registrar every ten seconds and at each link-up; `commands` is absent in an agent
     that has no mirror of its commands. With `repairs` a new epoch is about to begin from the answer, for
-    which what the hub saw a moment ago is too old."""
+    which what the hub saw a moment ago is too old. The next one comes `every` so many seconds while nothing
+    happens, None from an agent that does not say."""
 
     domain: str
     machine: str
@@ -102,6 +103,7 @@ class Announce:
     clock: str = ""
     commands: CommandsWanted | None = None
     repairs: bool = False
+    every: float | None = None
 
     def encode(self) -> bytes:
         """The announcement as it is requested."""
@@ -113,6 +115,7 @@ class Announce:
 
 
 _NEVER: Final = "inf"
+_LONGEST_EVERY: Final = 3600.0
 
 
 def seconds_to_loss(seconds: float | None) -> float | str | None:
@@ -125,6 +128,14 @@ def _parse_seconds(value: Any) -> float:
         return math.inf
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < MAX_INT:
         raise ContractError(f'seconds_to_loss is {value!r:.80}, a number or "inf" was expected')
+    return float(value)
+
+
+def _interval(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _LONGEST_EVERY:
+        raise ContractError(
+            f"announce: every is {value!r:.80}, a number of seconds up to {_LONGEST_EVERY:g} was expected"
+        )
     return float(value)
 
 
@@ -168,6 +179,7 @@ def parse_announce(data: bytes | str, domain: str) -> Announce:
         clock=field_of(row, "clock", str, what),
         commands=optional(row, "commands", _commands_wanted),
         repairs="repairs" in row and field_of(row, "repairs", bool, what),
+        every=optional(row, "every", _interval),
     )
 
 

@@ -52,6 +52,7 @@ class Announcer:
         domain: str,
         run: str,
         versions: Mapping[str, str],
+        every: float,
         state: StateFile,
         ledger: Callable[[str], Previous],
         horizon: Callable[[str], float],
@@ -59,7 +60,7 @@ class Announcer:
         commands: CommandMirror,
     ) -> None:
         self._nc, self._js = nc, js
-        self._domain, self._run, self._versions = domain, run, versions
+        self._domain, self._run, self._versions, self._every = domain, run, versions, every
         self._state, self._ledger, self._clock, self._commands = state, ledger, clock, commands
         self._horizon = horizon
         self._ids: dict[tuple[str, int], str] = {}
@@ -141,6 +142,7 @@ class Announcer:
             clock=self._clock(),
             commands=commands,
             repairs=repairs,
+            every=self._every,
         )
         try:
             reply = await request(

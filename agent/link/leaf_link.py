@@ -62,6 +62,7 @@ class LeafLink:
         self._domain, self._run, self._state, self._metrics = config.domain, run, state, metrics
         self._ledger, self._clock, self._health = ledger, ClockReader(), health
         self._tell = watch
+        self._every = config.link.announce_seconds
         classes = {cls.name: cls for cls in config.class_}
         embedded = config.nats.server == "embedded"
         self.horizon = Horizon(
@@ -118,6 +119,7 @@ class LeafLink:
             domain=self._domain,
             run=self._run,
             versions={"agent": version("petiole")},
+            every=self._every,
             state=self._state,
             ledger=self._ledger,
             horizon=self.horizon.seconds.__getitem__,

@@ -11,12 +11,19 @@ from typing import Any, Final
 
 from agent.looking.screen import BAD, GOOD, WAITS, Line, table
 
-STATES: Final = ("trouble", "stopped", "away", "never", "flowing")
-"""In one word how a leaf is, in the order of gravity: somebody is needed; linked and nothing flows; not
-linked; never seen; well."""
+STATES: Final = ("trouble", "silent", "stopped", "away", "never", "flowing")
+"""In one word how a leaf is, in the order of gravity: somebody is needed; linked, and its agent does not
+announce itself; linked and nothing flows; not linked; never seen; well."""
 
-GRAVE: Final = frozenset({"trouble", "stopped"})
-_STYLES: Final = {"trouble": BAD, "stopped": BAD, "away": WAITS, "never": WAITS, "flowing": GOOD}
+GRAVE: Final = frozenset({"trouble", "silent", "stopped"})
+_STYLES: Final = {
+    "trouble": BAD,
+    "silent": BAD,
+    "stopped": BAD,
+    "away": WAITS,
+    "never": WAITS,
+    "flowing": GOOD,
+}
 _AGO: Final = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 

@@ -27,6 +27,10 @@ REVOKED: Final = (
 
 RECREATED: Final = "{} was recreated"
 
+_MISSED: Final = 3
+_SLOWEST: Final = 60.0
+"""Seconds between the announcements of a leaf with the profile `thin`."""
+
 FRESH: Final = 60.0
 """Seconds for which a machine that was heard owns its domain."""
 
@@ -78,7 +82,8 @@ class Place(Struct, frozen=True):
 
 class Leaf(Struct, frozen=True):
     """A leaf as it announced itself; `announced_at` is RFC 3339 by the hub's clock, for people only, and
-    `said` how its streams were then, for the audit (`agent.contract.parse_fleet_record`)."""
+    `said` how its streams were then, for the audit (`agent.contract.parse_fleet_record`). It announces itself
+    `every` so many seconds, None where it does not say."""
 
     domain: str
     machine: str
@@ -87,7 +92,13 @@ class Leaf(Struct, frozen=True):
     announced_at: str
     classes: dict[str, ClassRecord]
     said: dict[str, ClassState] = {}
+    every: float | None = None
     v: int = VERSION
+
+    @property
+    def silent_after(self) -> float:
+        """Seconds without an announcement after which its agent counts as silent: three were missed."""
+        return _MISSED * (self.every or _SLOWEST)
 
 
 class Noted(Struct, frozen=True):
@@ -179,6 +190,7 @@ def admitted(announce: Announce, known: Leaf | None, places: Mapping[str, Place]
         now,
         records,
         dict(announce.classes),
+        announce.every,
     )
 
 

@@ -132,6 +132,13 @@ class FleetBook:
         self.claims.heard(announce.domain, now)
         self.announced[announce.domain] = announce
 
+    def silent(self, now: float) -> dict[str, float]:
+        """The leaves whose agents have missed their announcements, with the seconds since the last one."""
+        ago = {domain: self.claims.heard_ago(domain, now) for domain in self.leaves}
+        return {
+            domain: ago[domain] for domain, leaf in self.leaves.items() if ago[domain] > leaf.silent_after
+        }
+
     def lose(self, domain: str, reason: str) -> None:
         """What was stored through the epochs of a leaf cannot be relied on."""
         leaf = self.leaves[domain]

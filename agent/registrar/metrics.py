@@ -48,3 +48,8 @@ class RegistrarMetrics:
         self.linked = Gauge(
             "petiole_fleet_linked_leaves", "Leaves whose server is linked now.", registry=registry
         )
+        self.silent = Gauge(
+            "petiole_fleet_silent_leaves",
+            "Leaves whose server is linked now and whose agent has missed three announcements.",
+            registry=registry,
+        )

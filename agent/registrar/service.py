@@ -197,6 +197,7 @@ class Registrar:
             ahead,
             self.trouble(),
             self._book.revoked,
+            self._book.silent(now),
         )
         return {**fleet, "configured": self._configured, "links_settled": self._cutter.settled}
 
@@ -226,7 +227,9 @@ class Registrar:
             for domain in self._book.claims.settled(_now()):
                 self._problems.end(f"rival of {domain}", f"{domain} is announced by one machine only")
             self._metrics.leaves.set(len(self._book.leaves))
-            self._metrics.linked.set(len(self._watch.links.domains()))
+            linked = self._watch.links.domains()
+            self._metrics.linked.set(len(linked))
+            self._metrics.silent.set(len(linked & self._book.silent(_now()).keys()))
             await asyncio.sleep(_LOOK_SECONDS)
 
     def _look_ahead(self) -> None:

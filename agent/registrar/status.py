@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 from agent.contract import Announce, ClassState, leaf_stream, seconds_to_loss
 from agent.jetstream import StreamInfo
 from agent.registrar.aggregate import Observation, SourceState, is_full
 from agent.registrar.fleet import ClassRecord, Leaf
+
+_MINUTES: Final = 120.0
+"""Seconds from which on they are said as minutes."""
 
 
 def fleet_status(
@@ -22,9 +25,11 @@ def fleet_status(
     ahead: Mapping[str, str],
     hub: str | None,
     revoked: Container[str] = (),
+    silent: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """The aggregates and each configured leaf. `troubles` gives a domain the sentence of what is wrong with
-    it, `hub` is that of what is wrong with the hub itself. One that is `revoked` is away as it should be."""
+    it, `hub` is that of what is wrong with the hub itself. One that is `revoked` is away as it should be.
+    `silent` gives each leaf that has missed its announcements the seconds since the last one."""
     states = {name: state for one in seen.values() for name, state in one.states.items()}
     return {
         "state": hub or "well",
@@ -39,6 +44,7 @@ def fleet_status(
                 domain in linked,
                 troubles.get(domain),
                 states,
+                (silent or {}).get(domain),
             )
             | ({"word": "away"} if domain in revoked else {})
             for domain in domains
@@ -65,6 +71,7 @@ def _leaf(
     linked: bool,
     trouble: str | None,
     states: Mapping[str, SourceState],
+    unheard: float | None,
 ) -> dict[str, Any]:
     row: dict[str, Any] = {"linked": linked}
     if leaf is not None:
@@ -82,7 +89,7 @@ def _leaf(
                 for cls, record in leaf.classes.items()
             },
         }
-    word, sentence = ("trouble", trouble) if trouble else _said(domain, leaf, linked, states)
+    word, sentence = ("trouble", trouble) if trouble else _said(domain, leaf, linked, states, unheard)
     return {"state": sentence, "word": word, **row}
 
 
@@ -102,19 +109,31 @@ def _class(record: ClassRecord, said: ClassState | None, state: SourceState | No
     }
 
 
-def _said(domain: str, leaf: Leaf | None, linked: bool, states: Mapping[str, SourceState]) -> tuple[str, str]:
-    """How a leaf is, in one word and in a sentence."""
+def _said(
+    domain: str, leaf: Leaf | None, linked: bool, states: Mapping[str, SourceState], unheard: float | None
+) -> tuple[str, str]:
+    """How a leaf is, in one word and in a sentence. Sources flow on while an agent is dead, for they are
+    between the servers; but nothing is taken in by then."""
     if leaf is None and linked:
         return "stopped", "linked, but its agent has never announced itself"
     if leaf is None:
         return "never", "never seen"
-    silent = [
+    stopped = [
         cls
         for cls in leaf.classes
         if (state := states.get(leaf_stream(domain, cls))) is None or not state.alive
     ]
-    if not silent:
-        return "flowing", "flowing"
-    if not linked:
+    if stopped and not linked:
         return "away", f"not linked; last announced at {leaf.announced_at}"
-    return "stopped", f"linked, but {', '.join(silent)} does not flow yet"
+    if unheard is not None:
+        return (
+            "silent",
+            f"its server is linked, and its agent was last heard {_span(unheard)} ago; see its log",
+        )
+    if not stopped:
+        return "flowing", "flowing"
+    return "stopped", f"linked, but {', '.join(stopped)} does not flow yet"
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < _MINUTES else f"{seconds / 60:.0f} min"

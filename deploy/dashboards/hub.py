@@ -32,6 +32,7 @@ HUB: Final = Dashboard(
                     [
                         Query("petiole_fleet_leaves" + HERE, "known"),
                         Query("petiole_fleet_linked_leaves" + HERE, "linked"),
+                        Query("petiole_fleet_silent_leaves" + HERE, "silent"),
                     ],
                     "Linked falling by many at once: the fault is on the hub's side.",
                 ),

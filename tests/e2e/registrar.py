@@ -109,6 +109,9 @@ class LeafHand:
             return False
         return True
 
+    every: float | None = None
+    """Seconds between its announcements, as it says."""
+
     async def announcement(self, checkpoint: Checkpoint | None = None, confirmed: int = 0) -> Announce:
         """What the leaf would announce now."""
         consumer = await self.js.find_consumer(self.stream, link_consumer(self.epoch))
@@ -124,6 +127,7 @@ class LeafHand:
             versions={"agent": "0.1.0"},
             classes={"normal": state},
             checkpoint={} if checkpoint is None else {"normal": checkpoint},
+            every=self.every,
         )
 
     async def announce(self, checkpoint: Checkpoint | None = None, confirmed: int = 0) -> ClassAnswer:

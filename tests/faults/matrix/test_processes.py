@@ -6,7 +6,7 @@ from tests.faults.matrix.conftest import Worlds
 from tests.faults.report import Case
 from tests.faults.schedule import schedule, seed_of
 from tests.faults.world.configs import LeafSettings
-from tests.faults.world.machine import Machine, Program
+from tests.faults.world.machine import Machine, Program, wait_for
 from tests.faults.world.world import World
 
 WHOLE = "nothing acknowledged is lost or doubled; devices repeat the rest under their keys"
@@ -41,6 +41,21 @@ def test_the_agent_of_a_leaf_is_killed(world_of: Worlds, case: Case) -> None:
         w.leaf.agent.kill()
         ended_and_back(w, w.leaf)
         judged(w)
+
+
+def test_the_agent_of_a_leaf_stays_away_while_its_server_goes_on(world_of: Worlds, case: Case) -> None:
+    case.expected = f"{WHOLE}; the hub says within three announcements that the agent is silent"
+    with world_of() as w:
+        w.leaf.agent.kill()
+        domain = w.leaf.member.domain
+
+        def silent() -> bool:
+            return bool(w.hub.status()["fleet"]["leaves"][domain]["word"] == "silent")
+
+        wait_for(silent, "the hub calls the leaf silent", 45)
+        w.leaf.start()
+        judged(w)
+        wait_for(lambda: not silent(), "the hub has heard the agent again", 45)
 
 
 def test_the_server_of_a_leaf_is_killed(world_of: Worlds, case: Case) -> None:

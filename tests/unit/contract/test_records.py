@@ -150,6 +150,8 @@ def test_a_record_with_anything_in_any_place_is_read_or_refused_in_words(
         ("announce", {"commands": {"epoch": "0" * 13, "last": -1}}, "last"),
         ("announce", {"commands": 1}, "commands"),
         ("announce", {"repairs": "yes"}, "repairs"),
+        ("announce", {"every": 0}, "a number of seconds up to 3600"),
+        ("announce", {"every": 1e9}, "a number of seconds up to 3600"),
         ("ledger", {"n": -1}, "a count was expected"),
         ("ledger", {"n": True}, "not of its type"),
         ("ledger", {"n": 2**63}, "a count was expected"),

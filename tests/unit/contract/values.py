@@ -92,6 +92,7 @@ announces = st.builds(
     clock=words,
     commands=st.none() | st.builds(contract.CommandsWanted, epoch=epochs, last=counts),
     repairs=st.booleans(),
+    every=st.none() | st.floats(0.1, 3600.0),
 )
 answers = st.builds(
     contract.Answer,

@@ -1,0 +1,43 @@
+"""An agent that ends while its server goes on: the data flows, and nothing is taken in any more."""
+
+from __future__ import annotations
+
+from tests.e2e.registrar import LeafHand, hub_of
+from tests.servers import World, until
+
+
+async def test_a_leaf_whose_agent_missed_three_announcements_is_silent_until_it_is_heard(
+    world: World,
+) -> None:
+    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+    leaf.every = 0.5
+    async with hub.registrar() as registrar:
+
+        def word() -> str:
+            return str(registrar.status()["leaves"]["edge-1"]["word"])
+
+        def counted() -> float:
+            return hub.metrics.registry.get_sample_value("petiole_fleet_silent_leaves") or 0.0
+
+        await leaf.announce()
+        await hub.holds("edge-1", await leaf.store(1))
+        await until(lambda: word() == "flowing", "it flows")
+        await until(lambda: word() == "silent", "its server is linked, and nobody announces it")
+        said = registrar.status()["leaves"]["edge-1"]["state"]
+        assert said.startswith("its server is linked, and its agent was last heard")
+        await until(lambda: counted() == 1, "it is counted")
+        leaf.every = 60.0
+        await leaf.announce()
+        assert word() == "flowing"
+        await until(lambda: counted() == 0, "it is not counted any more")
+        await world.leaf.stop()
+        await until(lambda: word() == "away", "without its server it is away, not silent")
+
+
+async def test_an_agent_that_does_not_say_how_often_it_announces_itself_is_given_three_minutes(
+    world: World,
+) -> None:
+    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+    async with hub.registrar() as registrar:
+        await leaf.announce()
+        assert registrar._book.leaves["edge-1"].silent_after == 180.0
