@@ -26,6 +26,7 @@ Rounds found these faults, which are mended since: chunks that a program printed
 when they had been refused; of several chunks in one batch a deadband took the first for what was stored last;
 a reload that came while the agent drained cut the drain off. Each of them is tried by a test of its own,
 and three rounds are played in each `make test`, one of them for the first time.
+The table has the newest play of each seed: they were played on a busy machine while faults were mended.
 
 """
 
