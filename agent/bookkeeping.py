@@ -35,7 +35,8 @@ from agent.jetstream import (
 )
 from agent.ledger import ClassLedger, Discarded
 from agent.packing import Batch
-from agent.state import Acked, Position, StateFile
+from agent.position_file import Position
+from agent.state import Acked, StateFile
 from agent.tail import StoredHeaders
 
 LEDGER_SECONDS = 60.0
@@ -82,15 +83,13 @@ class Books:
         readings = 0 if batch.dead else batch.readings
         self._discards.stored(batch.id.cls, seq, batch.id.run, batch.id.n, readings)
         if batch.position is not None:
-            positions = self._state.current.positions.setdefault(batch.id.cls, {})
-            positions[batch.input] = Position(batch.position, seq)
+            self._state.current.place(batch.input, batch.id.cls, Position(batch.position, seq))
         self._stored(batch.id.cls, seq)
 
     def remember_position(self, input_name: str, cls: str, text: str) -> None:
         """Note how far an input is where no message can say so, for it holds nothing that is stored."""
-        positions = self._state.current.positions.setdefault(cls, {})
-        known = positions.get(input_name)
-        positions[input_name] = Position(text, 0 if known is None else known.seq)
+        known = self._state.current.positions.get(cls, {}).get(input_name)
+        self._state.current.place(input_name, cls, Position(text, 0 if known is None else known.seq))
         self._state.mark()
 
     def _stored(self, cls: str, seq: int) -> None:

@@ -56,10 +56,12 @@ class Chunk:
 class Place:
     """Where a pull input goes on: behind `position` (None: at its beginning). Where `until` is given, some
     lines from there up to it are stored already: the next chunk must hold the same lines as before, end there
-    and have this very text as its position; what is stored of it is then left out."""
+    and have this very text as its position; what is stored of it is then left out. `lost` says that where the
+    input was is not known any more, though it may have stored a lot."""
 
     position: str | None = None
     until: str | None = None
+    lost: bool = False
 
 
 class Reason(StrEnum):

@@ -34,7 +34,7 @@ from agent.levels import Levels
 from agent.link.declared.service import declared_links
 from agent.link.horizon_report import HorizonReport
 from agent.link.leaf_link import LeafLink
-from agent.link.local import make_ready
+from agent.link.local import make_ready, note_lost_positions
 from agent.link.rate import ensure_rate
 from agent.link.trim import Trimmer
 from agent.metrics import Metrics
@@ -102,7 +102,13 @@ class Leaf:
             hub=self._waits,
         )
         burial = Burial(self._publisher.submit, ledgers, metrics)
-        pieces = PieceStore(self._publisher.submit, burial, self._progress, self._books.remember_position)
+        pieces = PieceStore(
+            self._publisher.submit,
+            burial,
+            self._progress,
+            self._books.remember_position,
+            lambda input_name: input_name in state.current.unplaced,
+        )
         self._reception = Reception(config.domain, self._publisher, pieces, burial)
         self._inputs = InputSet(config, inputs, self._reception, levels, metrics)
         self.intake = self._inputs.intake
@@ -293,6 +299,8 @@ class Leaf:
         mqtt = self._config.nats.mqtt.on
         for stream in streams.mqtt_streams() if mqtt else ():
             await js.ensure_stream(stream)
+        pulls = [one.name for one in self._config.input if one.pulls]
+        await note_lost_positions(js, self._config.domain, self._classes, pulls, self._state.current)
         for name, cls in self._classes.items():
             info, verdict = await make_ready(js, self._config.domain, cls, self._state, mqtt=mqtt)
             await ensure_rate(js, self._config.domain, cls, self._state.current.epochs[name])

@@ -40,7 +40,8 @@ class _Piece:
 
 class PieceStore:
     """Stores pieces through `submit`. `recall` reads how far an input is, once nothing of it is in flight;
-    `remember` notes that a piece is settled of which no message can say so."""
+    `remember` notes that a piece is settled of which no message can say so; `is_lost` says whether that of an
+    input was known and is not any more."""
 
     def __init__(
         self,
@@ -48,16 +49,17 @@ class PieceStore:
         burial: Burial,
         recall: Callable[[str], Awaitable[Progress | None]],
         remember: Callable[[str, str, str], None],
+        is_lost: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._submit, self._burial = submit, burial
-        self._recall, self._remember = recall, remember
+        self._recall, self._remember, self._is_lost = recall, remember, is_lost
         self._known: dict[str, Progress | None] = {}
 
     async def place(self, input_name: str) -> Place:
         """Where an input goes on."""
         self._known.pop(input_name, None)
         progress = self._known[input_name] = await self._recall(input_name)
-        return Place() if progress is None else progress.place()
+        return Place(lost=self._is_lost(input_name)) if progress is None else progress.place()
 
     async def stored(self, input_name: str, position: str) -> int | None:
         """Which lines of the piece that ends at `position` are stored, as a bitmap; None for all of them."""

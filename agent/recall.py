@@ -28,8 +28,8 @@ from agent.contract import (
 )
 from agent.jetstream import JetStream, RawMessage
 from agent.pieces import Progress, newest, parse_progress
+from agent.position_file import Position
 from agent.requests import KNOWN_SECONDS, RequestLog
-from agent.state import Position
 from agent.tail import StoredHeaders, read_headers
 
 _SPAN = 1024

@@ -13,6 +13,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
+from agent import position_file
 from agent.contract import (
     LOST_STREAMS,
     Checkpoint,
@@ -24,11 +25,16 @@ from agent.contract import (
     check_epoch,
 )
 from agent.files import write_private
+from agent.position_file import Position
 from agent.timeline import Timeline
 
 VERSION = 1
 SAVE_SECONDS = 0.5
+POSITION_SECONDS = 10.0
+"""How long the file of positions may stay behind: until then the stream has them, unless it discards."""
 _MACHINE_ID = Path("/etc/machine-id")
+
+_KEPT = f"leave {position_file.NAME} where it is: inputs of files go on from what it says"
 
 log = structlog.get_logger("state")
 
@@ -64,14 +70,6 @@ class Acked(Struct, frozen=True):
         return Previous(self.run, self.n, self.readings, self.closed)
 
 
-class Position(Struct, frozen=True):
-    """Where a pull input goes on after its last stored batch, which is at `seq`. The stream tells it more
-    exactly as long as it holds that batch, but may have trimmed it."""
-
-    text: str
-    seq: int
-
-
 class Setting(Struct, frozen=True):
     """A value that holds instead of the configured one, from `since` to `until` (epoch seconds). Within the
     boot in which it was set `deadline` says so (seconds of `CLOCK_BOOTTIME`), whatever becomes of the
@@ -86,10 +84,11 @@ class Setting(Struct, frozen=True):
 
 class State(Struct):
     """The whole file. `epochs`, `acked`, `previous` and `checkpoint` are by class, `positions` by class and
-    input; `command` is the place of the last command begun (`agent.commands.place`), `command_epoch` the
-    epoch of the commands' mirror, `settings` what commands have set for a time, by name; `clock` what the
-    machine's clock has been through, `corrections` what of it the streams do not hold yet; `lost` by
-    class the streams whose store was lost or put back."""
+    input; `unplaced` are the inputs whose position may have been lost, with the state file before this one;
+    `command` is the place of the last command begun (`agent.commands.place`), `command_epoch` the epoch of
+    the commands' mirror, `settings` what commands have set for a time, by name; `clock` what the machine's
+    clock has been through, `corrections` what of it the streams do not hold yet; `lost` by class the streams
+    whose store was lost or put back."""
 
     version: int
     machine: str
@@ -99,12 +98,19 @@ class State(Struct):
     previous: dict[str, Acked] = {}
     checkpoint: dict[str, Checkpoint] = {}
     positions: dict[str, dict[str, Position]] = {}
+    unplaced: list[str] = []
     command: str | None = None
     command_epoch: str | None = None
     settings: dict[str, Setting] = {}
     clock: Timeline | None = None
     corrections: list[Correction] = []
     lost: dict[str, list[LostStream]] = {}
+
+    def place(self, input_name: str, cls: str, position: Position) -> None:
+        """An input goes on from here."""
+        self.positions.setdefault(cls, {})[input_name] = position
+        if input_name in self.unplaced:
+            self.unplaced.remove(input_name)
 
     def lose(self, cls: str, acked: Acked, kept: int | None = None) -> None:
         """The stream of this last PubAck is no more, or holds only what it had `kept` of it: what devices
@@ -130,21 +136,22 @@ def load(path: Path, domain: str) -> State:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        return State(VERSION, machine_id(), domain)
+        known = position_file.load(path.with_name(position_file.NAME), domain)
+        return State(VERSION, machine_id(), domain, positions=known)
     try:
         version = msgspec.json.decode(data, type=dict).get("version")
         if version != VERSION:
             raise StateError(
                 f"{path} is of version {version!r}, written by another release; this one reads {VERSION}: "
-                "install that release, or move the file away to start anew"
+                f"install that release, or move the file away to start with an empty one; {_KEPT}"
             )
         state = msgspec.json.decode(data, type=State)
         for epoch in (*state.epochs.values(), *filter(None, [state.command_epoch])):
             check_epoch(epoch)
     except (msgspec.MsgspecError, UnicodeDecodeError, ContractError) as error:
         raise StateError(
-            f"{path} is damaged ({error}); move it away to start anew: what the hub holds already is "
-            "sent again and dropped at the table"
+            f"{path} is damaged ({error}); move it away to start with an empty one: what the hub holds "
+            f"already is sent again and dropped at the table; {_KEPT}"
         ) from None
     if state.domain != domain:
         raise StateError(
@@ -163,6 +170,8 @@ class StateFile:
         self._changed = asyncio.Event()
         self._writing = threading.Lock()
         self._asked = self._written = 0
+        self._positions = b""
+        self._positions_at = float("-inf")
         self.current = state
 
     def mark(self) -> None:
@@ -179,6 +188,15 @@ class StateFile:
             self._changed.set()
             raise
 
+    async def save_positions(self) -> None:
+        """Write the positions of inputs into their own file, where that does not have them. Raises
+        `OSError`."""
+        data = position_file.encode(self.current.domain, self.current.positions)
+        if data != self._positions and (self._positions or self.current.positions):
+            await asyncio.to_thread(write_private, self._path.with_name(position_file.NAME), data)
+            self._positions = data
+        self._positions_at = asyncio.get_running_loop().time()
+
     def _write(self, number: int, data: bytes) -> None:
         # In a thread that goes on when whoever waits for it is cancelled: so writes may meet here, and an
         # older state must not follow a newer one.
@@ -194,6 +212,8 @@ class StateFile:
             await self._changed.wait()
             try:
                 await self.save()
+                if asyncio.get_running_loop().time() - self._positions_at >= POSITION_SECONDS:
+                    await self.save_positions()
             except OSError as error:
                 if not failing:
                     log.error("the state file cannot be written", path=str(self._path), error=str(error))

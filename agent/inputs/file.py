@@ -26,7 +26,9 @@ Options (`[[input]]` with `type = "file"`):
 - `name` ("file"): names the input in batch subjects and metrics; under another name it begins anew.
 - `class` ("normal"): the class of its readings.
 - `ack` ("stored"): or "hub", then one batch after the other waits until the hub holds it.
-- `start` ("beginning"): or "end"; where to begin when nothing has been stored yet.
+- `start`: "beginning" or "end"; where to begin when nothing has been stored yet. Without it that is the
+  beginning, but an input whose position was lost with the state file does not begin: from there its files
+  might be stored twice. Given, it holds for such an input too.
 - `poll` ("250ms"): how often to look whether a file has grown. A batch carries about 45 bytes for each file:
   with many files and a dear link make it longer.
 - `format` ("ndjson"), `precision` ("ns"), `device_tag` ("host"): as those of the input `socket`. A last line
@@ -72,7 +74,7 @@ class FileOptions(InputOptions, tag="file", kw_only=True):
     name: str = "file"
     path: str | list[str]
     pulls: ClassVar[bool] = True
-    start: Literal["beginning", "end"] = "beginning"
+    start: Literal["beginning", "end"] | None = None
     poll: Seconds = Seconds(0.25)
     format: Format = "ndjson"
     precision: Precision = "ns"
@@ -124,11 +126,16 @@ class FileInput:
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Tail the files until `stopping` is set. Raises `contract.ContractError` when the stored position
-        can't be read: going on without it would lose or repeat lines."""
+        is lost or can't be read: going on without it would lose or repeat lines."""
         place = await unless(stopping, intake.position(self.name))
         if place is None:
             return
         options = self._options
+        if place.lost and options.start is None:
+            raise contract.ContractError(
+                f"where input {self.name!r} was is lost with the state file: from their beginning its files "
+                'might be stored twice; set start = "end" or start = "beginning" to say where it goes on'
+            )
         following = Following(
             self._paths,
             {} if place.position is None else parse_positions(place.position),

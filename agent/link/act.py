@@ -10,7 +10,8 @@ from agent import contract, streams
 from agent.config import StreamClass
 from agent.jetstream import CONSUMER_NOT_FOUND, ApiError, JetStream, StreamInfo
 from agent.link.guard import NewEpoch
-from agent.state import Acked, Position, StateFile
+from agent.position_file import Position
+from agent.state import Acked, StateFile
 
 _CONSUMER_PREFIX: Final = contract.link_consumer("")
 

@@ -4,15 +4,16 @@ be."""
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Final
 
-from agent import streams
+from agent import contract, streams
 from agent.config import StreamClass
 from agent.contract import H_MESSAGE_ID, Checkpoint
-from agent.jetstream import JetStream, StreamInfo, nanoseconds
+from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, StreamInfo, nanoseconds
 from agent.link.act import drop_other_epochs, make_epoch, remember_epoch
 from agent.link.guard import NewEpoch, Remembered, Seen, Why, judge
-from agent.state import Acked, StateFile
+from agent.state import Acked, State, StateFile
 
 _APART_NS: Final = 1_000_000_000
 """By how much a server's clock may be ahead of the agent's, which is the same machine's."""
@@ -45,6 +46,26 @@ async def make_ready(
             await drop_other_epochs(js, domain, cls.name, epoch)
         await remember_epoch(state, cls.name, epoch, verdict, info, remembered.acked, seen.kept)
     return info, verdict
+
+
+async def note_lost_positions(
+    js: JetStream, domain: str, classes: Iterable[str], pulls: Iterable[str], current: State
+) -> None:
+    """Note which of the pull inputs may have stored what no position tells of: all that have none, where the
+    state file is new and a stream is not. To be called before an epoch is remembered, for with one the state
+    is no longer new. Raises `ApiError` or `UnavailableError`."""
+    if current.epochs:
+        return
+    for cls in classes:
+        try:
+            info = await js.stream_info(contract.leaf_stream(domain, cls))
+        except ApiError as error:
+            if error.err_code != STREAM_NOT_FOUND:
+                raise
+            continue
+        if info.last:
+            placed = {name for known in current.positions.values() for name in known}
+            current.unplaced = [name for name in pulls if name not in placed]
 
 
 async def message_id(js: JetStream, stream: str, checkpoint: Checkpoint | None) -> str | None:

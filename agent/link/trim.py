@@ -43,12 +43,13 @@ class Trimmer:
         `JetStreamError`."""
         if confirmed - 1 < info.first or not self._allowed():
             return
-        # The last batch of a pull input goes with the rest: from here on only the state file has its
-        # position, and the file of requests their keys. On a full disk only what is remembered there already
-        # may go, which frees the room to remember more.
+        # The last batch of a pull input goes with the rest: from here on only the state file and the file of
+        # positions have its position, and the file of requests their keys. On a full disk only what is
+        # remembered there already may go, which frees the room to remember more.
         try:
             await self._prepare()
             await self._state.save()
+            await self._state.save_positions()
             self._remembered[cls] = info.last
         except OSError as error:
             log.error("what is to be trimmed cannot be remembered on disk", error=str(error))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from agent import request_file, state
+from agent import position_file, request_file, state
 from agent.clock import Instant
 from agent.config import ConfigError, load
 from agent.contract import Checkpoint, Clock, Readings, new_run
@@ -70,7 +70,7 @@ def _state() -> bytes:
         state.VERSION, "m", "edge-1", epochs={"normal": "0123456789abc"}, acked={"normal": acked}
     )
     one.checkpoint = {"normal": Checkpoint(1, "id", "TELEMETRY_0", 2)}
-    one.positions = {"normal": {"tail": state.Position("12", 3)}}
+    one.positions = {"normal": {"tail": position_file.Position("12", 3)}}
     return msgspec.json.encode(one)
 
 

@@ -25,7 +25,8 @@ from agent.jetstream import JetStream, StreamInfo
 from agent.ledger import ClassLedger
 from agent.metrics import Metrics
 from agent.packing import Batch
-from agent.state import VERSION, Acked, Position, State, StateFile
+from agent.position_file import Position
+from agent.state import VERSION, Acked, State, StateFile
 from agent.tail import StoredHeaders
 
 BEFORE, NOW = new_run(now_ns=10**18), new_run()

@@ -12,7 +12,8 @@ import pytest
 from agent import state as module
 from agent.contract import LOST_STREAMS, Checkpoint, Readings, new_epoch, new_run
 from agent.files import write_private
-from agent.state import VERSION, Acked, Position, State, StateError, StateFile, load, machine_id
+from agent.position_file import Position
+from agent.state import VERSION, Acked, State, StateError, StateFile, load, machine_id
 from tests.servers import until
 
 DOMAIN = "edge-1"
@@ -201,3 +202,38 @@ def test_only_so_many_lost_streams_are_remembered(tmp_path: Path) -> None:
     (tmp_path / "s").write_bytes(msgspec.json.encode(state))
     found = load(tmp_path / "s", "edge-1").lost["normal"]
     assert [one.last for one in found] == list(range(3, LOST_STREAMS + 3))
+
+
+async def test_the_positions_of_a_lost_state_file_are_read_from_their_own(path: Path) -> None:
+    file = StateFile(path, full_state())
+    await file.save_positions()
+    assert load(path, DOMAIN) == State(VERSION, machine_id(), DOMAIN, positions=full_state().positions)
+    assert load(path, "edge-2").positions == {}
+
+
+async def test_positions_are_written_again_only_when_an_input_has_moved(path: Path) -> None:
+    file, beside = StateFile(path, full_state()), path.with_name("positions.json")
+    await file.save_positions()
+    before = beside.stat().st_ino
+    await file.save_positions()
+    assert beside.stat().st_ino == before
+    file.current.place("tail", "normal", Position("13", 4))
+    await file.save_positions()
+    assert load(path, DOMAIN).positions == {"normal": {"tail": Position("13", 4)}}
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[]", b'{"version":2,"domain":"edge-1","positions":{}}', b"\xff"]
+)
+def test_positions_that_cannot_be_read_count_as_none_and_are_said(
+    path: Path, data: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path.with_name("positions.json").write_bytes(data)
+    assert load(path, DOMAIN).positions == {}
+    assert "positions" in capsys.readouterr().out
+
+
+def test_an_input_with_a_position_is_not_lost_any_more() -> None:
+    state = State(VERSION, "m", DOMAIN, unplaced=["tail", "other"])
+    state.place("tail", "normal", Position("1", 1))
+    assert state.unplaced == ["other"]

@@ -1,0 +1,146 @@
+"""A tailed file whose lines the hub has, the stream has not any more, and the state file is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agent.config import Config, Publish, Seconds, StreamClass
+from agent.inputs.file import FileInput, FileOptions
+from agent.link.trim import Trimmer
+from agent.metrics import Metrics
+from agent.state import StateError, load
+from tests.agents import CLASS, Agent, Shelf, agent, leaf_config, shelf
+from tests.servers import World, until
+
+QUICK = Publish(linger=Seconds(0.005), drain=Seconds(1.0))
+
+
+class Tail:
+    """A file that an agent tails."""
+
+    def __init__(self, config: Config, path: Path) -> None:
+        self.config, self.path = config, path
+        self.written = 0
+
+    def write(self, lines: int) -> list[str]:
+        """Append numbered lines; the texts that are to be stored for them."""
+        numbers = range(self.written, self.written + lines)
+        with self.path.open("a") as file:
+            file.writelines(f'{{"metric":"n","value":"line {number}"}}\n' for number in numbers)
+        self.written += lines
+        return [f"line {number}" for number in numbers]
+
+    def agent(self, **options: object) -> FileInput:
+        """The input, with these options beside its path."""
+        given = FileOptions(name="tail", path=str(self.path), poll=Seconds(0.02), **options)  # type: ignore[arg-type]
+        self.config.input = [given]
+        return FileInput(given, Metrics())
+
+
+@pytest.fixture
+def tail(world: World, tmp_path: Path) -> Tail:
+    """A file, and the configuration of an agent beside the first leaf's server."""
+    config = leaf_config(world.leaf, tmp_path / "state", QUICK, StreamClass())
+    return Tail(config, tmp_path / "sensor.ndjson")
+
+
+async def holds(one_shelf: Shelf, texts: list[str]) -> None:
+    """Return once the stream holds these lines, and see that it holds no others."""
+
+    async def reached() -> bool:
+        return len(await one_shelf.texts()) >= len(texts)
+
+    await until(reached, f"{texts} are stored")
+    assert await one_shelf.texts() == texts
+
+
+async def trim(one: Agent, one_shelf: Shelf) -> None:
+    """Take away all but the last message, which is the run's last record, as the agent does."""
+    await one.leaf._books._publish(one_shelf.js, CLASS, final=False)
+
+    async def nothing() -> None:
+        return
+
+    trimmer = Trimmer(
+        one.leaf._state, one.metrics, allowed=lambda: True, prepare=nothing, trimmed=lambda *_: None
+    )
+    info = await one_shelf.js.stream_info(one_shelf.stream)
+    await trimmer.trim(one_shelf.js, CLASS, info, info.last)
+    assert await one_shelf.texts() == []
+
+
+def removed(path: Path, domain: str) -> None:
+    path.unlink()
+
+
+def moved_away_as_told(path: Path, domain: str) -> None:
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(StateError, match=r"move it away .* leave positions\.json where it is"):
+        load(path, domain)
+    path.rename(path.with_name("state.damaged"))
+
+
+@pytest.mark.parametrize("lost", [removed, moved_away_as_told])
+async def test_a_lost_state_file_stores_no_line_again(
+    world: World, tail: Tail, lost: Callable[[Path, str], None]
+) -> None:
+    one_shelf = await shelf(world.leaf)
+    async with agent(tail.config, [tail.agent()]) as one:
+        await holds(one_shelf, tail.write(5))
+        await trim(one, one_shelf)
+        await one.crash()
+    lost(one.state_path, tail.config.domain)
+    async with agent(tail.config, [tail.agent()]):
+        await holds(one_shelf, tail.write(1))
+
+
+async def test_without_any_position_a_file_does_not_begin_unless_the_configuration_says_where(
+    world: World, tail: Tail, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one_shelf = await shelf(world.leaf)
+    async with agent(tail.config, [tail.agent()]) as one:
+        await holds(one_shelf, tail.write(5))
+        await trim(one, one_shelf)
+        await one.crash()
+    for path in tail.config.state_dir.glob("*.json"):
+        path.unlink()
+    for _ in range(2):  # it is remembered
+        async with agent(tail.config, [tail.agent()]) as one:
+            said = ""
+
+            def is_refused() -> bool:
+                nonlocal said
+                said += capsys.readouterr().out
+                return "is lost with the state file" in said
+
+            await until(is_refused, "the input does not begin")
+            assert 'set start = "end" or start = "beginning"' in said
+            assert await one_shelf.texts() == []
+    async with agent(tail.config, [tail.agent(start="beginning")]) as one:
+        await holds(one_shelf, [f"line {number}" for number in range(5)])
+        await one.stop()
+    async with agent(tail.config, [tail.agent()]) as one:
+        assert one.state().unplaced == []
+        await holds(one_shelf, [*(await one_shelf.texts()), *tail.write(1)])
+
+
+async def test_an_input_that_is_new_begins_after_the_state_file_was_lost(
+    world: World, tail: Tail, tmp_path: Path
+) -> None:
+    one_shelf = await shelf(world.leaf)
+    async with agent(tail.config, [tail.agent()]) as one:
+        await holds(one_shelf, tail.write(1))
+        await one.stop()
+    one.state_path.unlink()
+    async with agent(tail.config, [tail.agent()]) as one:
+        assert one.state().unplaced == ["tail"]
+        await holds(one_shelf, ["line 0"])
+        await one.stop()
+    tail.path = tmp_path / "other.ndjson"
+    other = FileOptions(name="other", path=str(tail.path), poll=Seconds(0.02))
+    tail.config.input = [other]
+    async with agent(tail.config, [FileInput(other, Metrics())]):
+        await holds(one_shelf, ["line 0", *tail.write(1)])
