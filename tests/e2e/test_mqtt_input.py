@@ -154,17 +154,20 @@ async def test_what_was_stored_and_not_acknowledged_is_stored_once(broker: Mosqu
     core, proxy = Core(), Proxy(broker.port)
     await proxy.start()
     await asyncio.to_thread(keep_session, broker.port, CLIENT, "plant/#")
+    async with running(core, broker.port):
+        await send(broker.port, 0)  # so that the numbers of the broker are seen to go on
+        await until(lambda: core.values() == [0], "the first message is stored")
     core.open.clear()
     async with running(core, proxy.port):
         await send(broker.port, 1, 2)
         await until(lambda: core.waiting == 1, "a message is being stored")
         proxy.cut()
         core.open.set()
-        await until(lambda: core.values()[:1] == [1], "it is stored, and cannot be acknowledged")
+        await until(lambda: core.values()[:2] == [0, 1], "it is stored, and cannot be acknowledged")
         await send(broker.port, 3)
         proxy.restore()
         await until(lambda: core.values()[-1] == 3, "the broker has sent the rest")
-        assert core.values() == [1, 2, 3]
+        assert core.values() == [0, 1, 2, 3]
         # Another process knows as well: as if killed before its acknowledgements had left.
         core.open.clear()
         await send(broker.port, 4)
@@ -176,7 +179,28 @@ async def test_what_was_stored_and_not_acknowledged_is_stored_once(broker: Mosqu
     async with running(core, broker.port):
         await send(broker.port, 5)
         await until(lambda: core.values()[-1] == 5, "the broker has sent the rest")
-    assert core.values() == [1, 2, 3, 4, 5]
+    assert core.values() == [0, 1, 2, 3, 4, 5]
+
+
+async def test_the_first_message_of_a_session_may_be_stored_twice_and_is_never_dropped(
+    broker: Mosquitto,
+) -> None:
+    """Its number is 1, as that of the first message over each connection to a broker that begins again."""
+    core, proxy = Core(), Proxy(broker.port)
+    await proxy.start()
+    await asyncio.to_thread(keep_session, broker.port, CLIENT, "plant/#")
+    core.open.clear()
+    async with running(core, proxy.port):
+        await send(broker.port, 1)
+        await until(lambda: core.waiting == 1, "a message is being stored")
+        proxy.cut()
+        core.open.set()
+        await until(lambda: core.values() == [1], "it is stored, and cannot be acknowledged")
+        await send(broker.port, 2)
+        proxy.restore()
+        await until(lambda: core.values()[-1] == 2, "the broker has sent the rest")
+    await proxy.stop()
+    assert core.values() in ([1, 2], [1, 1, 2])
 
 
 async def test_a_piece_that_was_stored_in_part_is_handed_in_again_as_it_was(broker: Mosquitto) -> None:

@@ -24,7 +24,7 @@ from agent.clock import wall_ns
 from agent.contract import Letter
 from agent.inputs.formats.message import MessageError, message_lines
 from agent.inputs.mqtt.options import MqttOptions, broker, problems
-from agent.inputs.mqtt.repeats import Ident, Repeats, ident_of
+from agent.inputs.mqtt.repeats import Ident, Repeats, are_same, ident_of
 from agent.inputs.mqtt.topics import place_of
 from agent.inputs.report import Fault, Sparse
 from agent.inputs.sift import sift
@@ -134,12 +134,20 @@ class MqttInput:
             await self._go_on(self._begun, session, intake, stopping)
         self._begun = None
         while not stopping.is_set():
-            batch = await unless(stopping, session.next(_BATCH_MESSAGES, _BATCH_BYTES))
+            batch = await self._next(session, stopping, _BATCH_MESSAGES)
             if batch:
                 await self._handle(batch, None, session, intake, stopping)
             elif session.over is not None:
                 return session.over
         return "stopping"
+
+    async def _next(self, session: Session, stopping: asyncio.Event, most: int) -> list[Received]:
+        """The messages that wait, at most so many; none when the connection is over or the agent stops."""
+        came = await unless(stopping, session.next(most, _BATCH_BYTES)) or []
+        for one in came:
+            if one.qos:
+                self._repeats.heard(_ident(one))
+        return came
 
     async def _go_on(self, begun: _Begun, session: Session, intake: Intake, stopping: asyncio.Event) -> None:
         """Hand in the piece again of which parts are stored, when the broker sends it as it was."""
@@ -148,12 +156,12 @@ class MqttInput:
         try:
             async with asyncio.timeout(_AGAIN_SECONDS):
                 while left > 0 and session.over is None and not stopping.is_set():
-                    came = await unless(stopping, session.next(left, _BATCH_BYTES)) or []
+                    came = await self._next(session, stopping, left)
                     batch += came
                     left -= sum(1 for one in came if self._is_new(one))
         except TimeoutError:
             pass
-        same = [_ident(one) for one in batch if self._is_new(one)] == begun.held
+        same = are_same([_ident(one) for one in batch if self._is_new(one)], begun.held)
         if batch and not stopping.is_set():
             await self._handle(batch, begun.position if same else None, session, intake, stopping)
 
@@ -175,7 +183,8 @@ class MqttInput:
             if piece.messages and not await self._store(piece, position, intake, stopping):
                 return
             for one in taken:
-                session.acknowledge(one)
+                if session.acknowledge(one):
+                    self._repeats.acknowledged()
 
     def _fitting(self, batch: list[Received]) -> tuple[list[Received], list[Received]]:
         """So many messages as certainly make no more lines than a piece may have, at least one."""

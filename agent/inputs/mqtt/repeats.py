@@ -1,13 +1,18 @@
 """Telling apart what a broker sends again although it is stored. Pure; times are monotonic seconds that the
 caller brings.
 
-A message with QoS 1 that was not acknowledged, or whose acknowledgement was lost, comes again under its
-packet id and marked as a repeat. Packet id and digest of what was stored lately are kept in memory, and those
+A message with QoS 1 that was not acknowledged, or whose acknowledgement was lost, comes again over the next
+connection, marked as a repeat. Packet id and digest of what was stored lately are kept in memory, and those
 of the last seconds travel with each batch as its position, so that they are known after a SIGKILL, too.
 
-That needs a broker that counts its packet ids up, as most do. One that gives an id anew as soon as it is
-free is recognised by that: from then on what is marked as a repeat is stored again, for it could be another
-message with the same content.
+That needs a broker that goes on with its packet ids over connections, as mosquitto does. RabbitMQ begins at 1
+on each: what was 26 then is 1 now, and an id that is known with the same content may be another message. So
+what is known is kept over a connection only where the ids provably mean what they meant: the first one that
+comes is neither 1 nor the first of the connection before, and goes on from what came last; or nothing was
+acknowledged in between, so that the broker begins at the same message again. Otherwise it is forgotten: what
+the broker sends again is then stored again, and nothing is taken for stored that is not.
+
+A broker that gives an id again as soon as it is free is recognised by that, and not trusted from then on.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections import OrderedDict
+from hashlib import blake2b
 from typing import Final, NamedTuple
 
 REMEMBERED: Final = 1_000
@@ -23,12 +29,15 @@ TRAVELLING: Final = 300
 SECONDS: Final = 5.0
 """How long a position tells of a message whose acknowledgement was sent over a connection that lives."""
 _LATELY: Final = 100
-_IDS: Final = "(?: [0-9]{1,5}:[0-9a-f]{1,8})*"
-_POSITION: Final = re.compile(rf"1 [0-9a-f]{{8}} ([cr])({_IDS}) \|({_IDS})\Z")
+_IDS: Final = 65_535
+_CRC_BITS: Final = 32
+_LISTED: Final = "(?: [0-9]{1,5}:[0-9a-f]{1,20})*"
+_POSITION: Final = re.compile(rf"[12] [0-9a-f]{{8}} ([cgr])({_LISTED}) \|({_LISTED})\Z")
 
 
 class Ident(NamedTuple):
-    """What tells a message from others: its packet id, and a digest of topic and payload."""
+    """What tells a message from others: its packet id, and a digest of topic and payload of 80 bits. The
+    lowest 32 are the CRC-32 of both, which is all that an older agent kept."""
 
     packet_id: int
     content: int
@@ -36,7 +45,24 @@ class Ident(NamedTuple):
 
 def ident_of(packet_id: int, topic: str, payload: bytes) -> Ident:
     """The identity of a message."""
-    return Ident(packet_id, zlib.crc32(payload, zlib.crc32(topic.encode(errors="surrogatepass"))))
+    name = topic.encode(errors="surrogatepass")
+    digest = blake2b(len(name).to_bytes(4, "big") + name, digest_size=6)
+    digest.update(payload)
+    crc = zlib.crc32(payload, zlib.crc32(name))
+    return Ident(packet_id, int.from_bytes(digest.digest(), "big") << _CRC_BITS | crc)
+
+
+def are_same(some: list[Ident], others: list[Ident]) -> bool:
+    """Whether these are the same messages, as far as an older agent kept what tells them apart."""
+    return len(some) == len(others) and all(map(_is_same, some, others))
+
+
+def _is_same(one: Ident, other: Ident) -> bool:
+    return one.packet_id == other.packet_id and _is_alike(one.content, other.content)
+
+
+def _is_alike(one: int, other: int) -> bool:
+    return one == other or (min(one, other) >> _CRC_BITS == 0 and (one ^ other) & 0xFFFFFFFF == 0)
 
 
 class Repeats:
@@ -47,11 +73,26 @@ class Repeats:
         self._lately: OrderedDict[int, None] = OrderedDict()
         self.counts = True
         """Whether the broker counts its packet ids up, as far as was seen."""
+        self.goes_on = False
+        """Whether it was seen to go on with them over connections."""
+        self._resumed = self._acknowledged = False
+        self._first: int | None = None
+        self._last: int | None = None
 
     def is_stored(self, one: Ident) -> bool:
         """Whether a message that is marked as a repeat is one that is stored."""
         known = self._stored.get(one.packet_id)
-        return self.counts and known is not None and known[0] == one.content
+        return self.counts and known is not None and _is_alike(known[0], one.content)
+
+    def heard(self, one: Ident) -> None:
+        """A message came, in its turn, marked as a repeat or not."""
+        if self._resumed:
+            self._resumed = False
+            self._open(one)
+            self._acknowledged, self._first = False, one.packet_id
+        elif self._first is None:
+            self._first = one.packet_id
+        self._last = one.packet_id
 
     def note(self, one: Ident) -> None:
         """A message came for the first time."""
@@ -68,13 +109,19 @@ class Repeats:
         if len(self._stored) > REMEMBERED:
             self._stored.popitem(last=False)
 
+    def acknowledged(self) -> None:
+        """An acknowledgement is on its way to the broker."""
+        self._acknowledged = True
+
     def connected(self, now: float, *, resumed: bool) -> None:
         """A connection begins. Whatever was acknowledged over the one before may come again where the broker
         has `resumed` the session; otherwise nothing does."""
+        self._resumed = resumed
         if not resumed:
             self._stored.clear()
             self._lately.clear()
-            self.counts = True
+            self.counts, self.goes_on, self._acknowledged = True, False, False
+            self._first = self._last = None
         for packet_id, (content, _) in self._stored.items():
             self._stored[packet_id] = (content, now)
 
@@ -85,7 +132,8 @@ class Repeats:
         room = max(0, TRAVELLING - len(coming))
         lists = (known[len(known) - min(room, len(known)) :], coming)
         told = [" ".join(["", *(f"{one.packet_id}:{one.content:x}" for one in listed)]) for listed in lists]
-        return f"1 {mark} {'c' if self.counts else 'r'}{told[0]} |{told[1]}"
+        how = "r" if not self.counts else "g" if self.goes_on else "c"
+        return f"2 {mark} {how}{told[0]} |{told[1]}"
 
     def restore(self, position: str, now: float, *, begun: bool = False) -> list[Ident]:
         """Know what a position tells, and return what its own piece held: stored as well, unless it was only
@@ -93,11 +141,33 @@ class Repeats:
         found = _POSITION.match(position)
         if found is None:
             raise ValueError(f"position {position!r:.80} is none of an mqtt input")
-        self.counts = found[1] == "c"
+        self.counts, self.goes_on = found[1] != "r", found[1] == "g"
         known, held = _idents(found[2]), _idents(found[3])
         for one in known if begun else known + held:
             self.store(one, now)
+        self._last = next((one.packet_id for one in reversed(known + held)), None)
+        # Whether the agent acknowledged anything before it ended nobody knows any more.
+        self._acknowledged = True
         return held
+
+    def _open(self, one: Ident) -> None:
+        """The first message over a connection that goes on with a session: forget what is known, unless it
+        still means the same."""
+        follows = self._follows(one)
+        if not self.goes_on and follows and one.packet_id not in (1, self._first):
+            self.goes_on = True
+        if self.goes_on and follows:
+            return
+        self.goes_on = False
+        if self._acknowledged or one.packet_id != self._first:
+            self._stored.clear()
+
+    def _follows(self, one: Ident) -> bool:
+        """Whether a packet id goes on from what came before: as one of the last, or closely behind them."""
+        known = self._stored.get(one.packet_id)
+        if known is not None and _is_alike(known[0], one.content):
+            return True
+        return self._last is not None and 0 < (one.packet_id - self._last) % _IDS <= REMEMBERED
 
 
 def _idents(text: str) -> list[Ident]:

@@ -131,10 +131,12 @@ class Session:
         self._read_if_room()
         return taken
 
-    def acknowledge(self, message: Received) -> None:
-        """Tell the broker that a message is safe. Does nothing when the connection is over."""
-        if self._over is None and message.qos:
-            self._client.ack(message.packet_id, message.qos)
+    def acknowledge(self, message: Received) -> bool:
+        """Tell the broker that a message is safe, unless the connection is over; whether that was sent."""
+        if self._over is not None or not message.qos:
+            return False
+        self._client.ack(message.packet_id, message.qos)
+        return True
 
     async def _dial(self) -> None:
         broker = self._broker

@@ -1,0 +1,115 @@
+"""RabbitMQ, a broker that numbers packets from 1 on each connection, with payloads that repeat."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.demo import plan
+from agent.demo.ports import free_port
+from agent.demo.proxy import Proxy
+from agent.inputs.mqtt.topics import Topic
+from agent.intake import Reason, RefusedError
+from tests.agent_process import Agent, wait_for
+from tests.broker import keep_session, publish
+from tests.e2e.test_every_input import SMALL_STREAM, WHOLE_STREAM, numbers_in
+from tests.e2e.test_mqtt_input import Core, running
+from tests.faults.report import Case
+from tests.rabbit import RabbitMQ
+from tests.servers import until
+
+pytestmark = pytest.mark.timeout(600)
+STORED, UNDER_WAY = 20, 5
+STRIKES = ("the link breaks", "the input ends", "the broker is killed")
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[RabbitMQ]:
+    """One with a connection for devices, and directories of its own."""
+    one = RabbitMQ(tmp_path / "rabbitmq")
+    try:
+        one.start()
+        yield one
+    finally:
+        one.kill()
+
+
+async def zeros(broker: RabbitMQ, strike: str, count: int) -> None:
+    await asyncio.to_thread(publish, broker.port, f"plant/{strike}/n", *[b"0"] * count)
+
+
+async def test_a_message_that_comes_again_under_a_number_of_the_connection_before_is_stored(
+    broker: RabbitMQ, case: Case
+) -> None:
+    case.expected = "what was under way at a strike is stored, though number and payload are known as stored"
+    for strike in STRIKES:
+        doubled = await struck(broker, strike, case)
+        case.saw(f"{strike}: {doubled} of {STORED + UNDER_WAY} are stored twice")
+
+
+async def struck(broker: RabbitMQ, strike: str, case: Case) -> int:
+    """How many messages are stored twice when that happens while some are under way."""
+    core, proxy = Core(), Proxy(broker.port)
+    await proxy.start()
+    name = strike.replace(" ", "-")
+    options = {"client_id": name, "topics": [Topic(filter=f"plant/{name}/#", device="d", metric="n")]}
+    await asyncio.to_thread(keep_session, broker.port, name, f"plant/{name}/#")
+    try:
+        async with running(core, proxy.port, **options):
+            await zeros(broker, name, STORED)
+            await until(lambda: len(core.values()) == STORED, "the first are stored")
+            core.open.clear()
+            await zeros(broker, name, UNDER_WAY)
+            await until(lambda: core.waiting == 1, "more is under way")
+            case.begins()
+            if strike == "the link breaks":
+                proxy.cut()
+                core.open.set()
+                proxy.restore()
+            elif strike == "the broker is killed":
+                await asyncio.to_thread(broker.kill)
+                core.open.set()
+                await asyncio.to_thread(broker.start)
+            else:
+                core.refuse = RefusedError(Reason.FULL, "the stream is full", 0.05)
+        core.refuse = None
+        whole = STORED + UNDER_WAY
+        async with running(core, proxy.port, **options):
+            await until(lambda: len(core.values()) >= whole, f"nothing is lost when {strike}")
+    finally:
+        await proxy.stop()
+    return len(core.values()) - whole
+
+
+def test_an_agent_that_is_killed_while_its_stream_is_full_stores_what_the_broker_sends_again(
+    broker: RabbitMQ, tmp_path: Path, case: Case
+) -> None:
+    case.expected = "all that the broker had kept is stored, though its numbers and payloads are known"
+    member = plan.member(tmp_path, "edge-1")
+    base = plan.leaf_toml(member, free_port()).partition("[[input]]")[0]
+    topics = '[{ filter = "plant/+/#", device = "{2}", metric = "{3+}" }]'
+    whole = f'{base}[[input]]\ntype = "mqtt"\nurl = "mqtt://127.0.0.1:{broker.port}"\ntopics = {topics}\n'
+    leaf, count = Agent(member, whole.replace(WHOLE_STREAM, SMALL_STREAM)), 400
+    try:
+        keep_session(broker.port, "petiole-edge-1-mqtt", "plant/+/#")
+        publish(broker.port, "plant/d/n", *[b"0"] * count)
+        leaf.start()
+        refused = {"input": "mqtt", "reason": "stream_full"}
+        wait_for(lambda: leaf.metric("petiole_refused_readings_total", **refused) > 0, "the stream is full")
+        before = numbers_in(leaf)[0]
+        leaf.end(signal.SIGKILL)
+        case.begins()
+        leaf.member.config.write_text(whole)
+        leaf.start()
+        wait_for(lambda: numbers_in(leaf)[0] >= count, "all are stored")
+        case.sent = case.acknowledged = count
+        case.lost, case.duplicates = 0, numbers_in(leaf)[0] - count
+        case.saw(
+            f"{before} of {count} were stored when it was killed, and {case.duplicates} are stored twice"
+        )
+    finally:
+        leaf.close()
