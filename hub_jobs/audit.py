@@ -18,6 +18,8 @@ from typing import Final
 from agent.contract import Exit
 from hub_jobs import counting, hub, incarnations, page, report, sequences, tally
 from hub_jobs.auditing import lookups, order
+from hub_jobs.auditing.deep import Differences
+from hub_jobs.auditing.deep import compared as compared_contents
 from hub_jobs.auditing.held import Held, cached, compared
 from hub_jobs.auditing.strays import Rows
 from hub_jobs.counting import Tables
@@ -42,6 +44,12 @@ def main(argv: Sequence[str] | None = None) -> Exit:
     parser = argparse.ArgumentParser(prog="audit.py", description="Compare the ledgers with the tables.")
     parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the accounts as JSON too")
+    parser.add_argument(
+        "--deep",
+        action="store_true",
+        help="compare contents too: payloads with digests, and with readings and quarantine; it takes longer "
+        "than refining all of bronze once more",
+    )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with a picture of the hours")
     hub.add_options(parser, required=False, why="what the leaves announced tells what is on its way")
     parser.add_argument(
@@ -50,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> Exit:
     given = parser.parse_args(argv)
     server = hub.server_of(parser, given)
     asked = None if server is None else (server, given.stream or [])
-    return ended(_NAME, lambda: run(given.lake, given.json, given.html, asked))
+    return ended(_NAME, lambda: run(given.lake, given.json, given.html, asked, deep=given.deep))
 
 
 def run(
@@ -58,6 +66,8 @@ def run(
     json_file: Path | None = None,
     html_file: Path | None = None,
     asked: tuple[Server, Sequence[str]] | None = None,
+    *,
+    deep: bool = False,
 ) -> Exit:
     """Audit a lake, print its accounts, and write them to the tables `audit` and `audit_hours` and to the
     files. With `asked`, a server and streams beside those in bronze, what is on its way too; a hub that does
@@ -75,7 +85,7 @@ def run(
         except WireError as error:
             away = error
             say(_NAME, f"what is on its way is not known: {error}")
-    found = replace(_audit(lake, at, there), hub_fault="" if away is None else str(away))
+    found = replace(_audit(lake, at, there, deep=deep), hub_fault="" if away is None else str(away))
     report.store(lake, found)
     if json_file is not None:
         json_file.write_text(report.as_json(found))
@@ -93,7 +103,7 @@ def _streams(lake: Place, more: Sequence[str]) -> list[str]:
     return sorted({one.stream for one in incarnations.all_of(ensure_table(lake, "bronze"))} | set(more))
 
 
-def _audit(lake: Place, at: datetime, there: Hub | None) -> report.Report:
+def _audit(lake: Place, at: datetime, there: Hub | None, *, deep: bool) -> report.Report:
     # The oldest snapshot first: what ingest and refine commit meanwhile then adds nothing that bronze lacks.
     cache = cached(lake)
     readings, quarantine = ensure_table(lake, "readings"), ensure_table(lake, "quarantine")
@@ -110,6 +120,7 @@ def _audit(lake: Place, at: datetime, there: Hub | None) -> report.Report:
     held = compared(cache, surveyed.before, surveyed.after)
     said = _said(surveyed.spoken)
     found = tally.tallied(tables, said, held)
+    differing = compared_contents(tables) if deep else Differences()
     moving = None if there is None else on_the_way(there.leaves, held.ever, said.origins)
     runs = {(one.domain, one.cls, one.ledger.run) for one in moving or () if one.ledger}
     for key in said.ledgers.keys() | said.remembered.keys() | runs | found.strays.keys() | held.gone_runs():
@@ -138,12 +149,13 @@ def _audit(lake: Place, at: datetime, there: Hub | None) -> report.Report:
         at,
         rows + _devices(tables, said, held, found.classes),
         gaps,
-        said.unreadable + found.unnamed + (there.faults if there else []),
+        said.unreadable + found.unnamed + differing.notes + (there.faults if there else []),
         hours.merged([*found.hours, *hours.of_way(moving or ())]),
         moving,
         [*found.unexplained, *order.invented(bronze, held, known, surveyed.rows)],
         tables.unreadable,
         [*order.untrue(held, cache, readings, known)],
+        altered=differing.sentences,
     )
 
 

@@ -42,6 +42,8 @@ class Report:
     unreadable: Sequence[Unreadable] = ()
     untrue: Sequence[str] = ()
     """About what is not as it should be and no loss."""
+    altered: Sequence[str] = ()
+    """About contents that are not those of their payloads."""
     hub_fault: str = ""
     """Why the hub that was asked said nothing."""
 
@@ -57,7 +59,7 @@ class Report:
         """Whether something is gone without a reason, doubled, not explained, or can't be read, so that a
         loss can't be excluded."""
         gone = any(gap.lost for gap in self.gaps) or any(account.lost for account in self.accounts)
-        return gone or bool(self.unexplained) or bool(self.unreadable)
+        return gone or bool(self.unexplained) or bool(self.unreadable) or bool(self.altered)
 
     @property
     def findings(self) -> list[str]:
@@ -74,6 +76,7 @@ class Report:
             *map(str, self.unreadable),
             *self.untrue,
             *self.unexplained,
+            *self.altered,
             *gaps,
             *self.notes,
             *moving,
@@ -95,6 +98,8 @@ class Report:
             parts.append(f"{rows} rows of readings or quarantine without their message")
         if self.unexplained:
             parts.append("rows that no message explains")
+        if self.altered:
+            parts.append("contents that are not those of their payloads")
         if self.unreadable:
             parts.append(f"{len(self.unreadable)} files that can't be read")
         return ", ".join(parts)

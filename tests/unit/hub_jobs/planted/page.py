@@ -14,7 +14,7 @@ _END: Final = "<!-- end of planted -->"
 
 def table() -> str:
     """All that is planted, and what is said of it."""
-    head = "| table | what | by | the audit |\n|---|---|---|---|\n"
+    head = "| table | what | by | the audit | with `--deep` |\n|---|---|---|---|---|\n"
     return head + "".join(map(_row, PLANTS))
 
 
@@ -30,7 +30,8 @@ def with_table(page: str) -> str:
 
 
 def _row(plant: Plant) -> str:
-    return f"| {plant.table} | {plant.lie}: {plant.what} | {plant.by} | {_said(plant.plain)} |\n"
+    more = "the same" if plant.more is None else _said(plant.more)
+    return f"| {plant.table} | {plant.lie}: {plant.what} | {plant.by} | {_said(plant.plain)} | {more} |\n"
 
 
 def _said(said: Said) -> str:

@@ -46,6 +46,16 @@ class Plant:
     what: str
     plant: Callable[[Path], None]
     plain: Said
+    more: Said | None = None
+    """What is said with `--deep`, where it is more."""
+
+    @property
+    def deep(self) -> Said:
+        """What is said with `--deep`."""
+        return self.plain if self.more is None else self.more
+
+
+OTHER: Final = "what is in readings and quarantine is not what their payloads hold"
 
 
 def _sql(table: str, predicate: str) -> Callable[[Path], None]:
@@ -98,6 +108,14 @@ def _each(*plants: Callable[[Path], None]) -> Callable[[Path], None]:
 
 def _file(table: str, do: Callable[[Path], None]) -> Callable[[Path], None]:
     return lambda lake: do(newest(lake, table))
+
+
+def _swapped(rows: pa.Table) -> pa.Table:
+    """Of batch 3 the readings 4 and 5 in each other's place."""
+    other = {4: 5, 5: 4}
+    pairs = zip(rows["n"].to_pylist(), rows["index"].to_pylist(), strict=True)
+    places = [other.get(at, at) if n == 3 else at for n, at in pairs]
+    return rows.set_column(rows.column_names.index("index"), "index", pa.array(places, pa.int32()))
 
 
 F: Final = pc.field
@@ -191,6 +209,16 @@ BRONZE: Final = [
         "a payload",
         _updated("bronze", "n = 3", payload="arrow_cast('x', 'Binary')"),
         WELL,
+        (Exit.LOSS, "the payloads of sequences 3 of TELEMETRY_0/2026-11-21T00:00:00Z are not those of"),
+    ),
+    Plant(
+        "bronze",
+        "altered",
+        PERSON,
+        "a digest",
+        _updated("bronze", "n = 3", digest="arrow_cast('x', 'Binary')"),
+        WELL,
+        (Exit.LOSS, "the payloads of sequences 3 of TELEMETRY_0/2026-11-21T00:00:00Z are not those of"),
     ),
     Plant(
         "bronze",
@@ -208,7 +236,15 @@ BRONZE: Final = [
         _updated("bronze", "n = 3", n="99"),
         (Exit.LOSS, "batches 99 are in bronze, and its agent gave out no number above 7"),
     ),
-    Plant("bronze", "altered", BIT, "in a payload", _bit("bronze", "payload"), WELL),
+    Plant(
+        "bronze",
+        "altered",
+        BIT,
+        "in a payload",
+        _bit("bronze", "payload"),
+        WELL,
+        (Exit.LOSS, "CRC checksum verification failed"),
+    ),
     Plant(
         "bronze",
         "altered",
@@ -343,15 +379,45 @@ READINGS: Final = [
         _made("readings", DEVICE, source_seq=None, source_stream=None, source_identity=None),
         (Exit.LOSS, "1 readings are of no batch and of no message"),
     ),
+    *(
+        Plant(
+            "readings",
+            "altered",
+            PERSON,
+            what,
+            _updated("readings", predicate, **{column: new}),
+            WELL,
+            (Exit.LOSS, f"{of}: {OTHER}"),
+        )
+        for what, column, new, predicate, of in (
+            ("a value", "value", "1000.0", "n = 3 AND index = 4", "batches 3"),
+            ("a text", "text", "'shut'", "n = 6 AND index = 4", "batches 6"),
+            ("a time", "ts", "ts + INTERVAL '1 second'", "n = 3 AND index = 4", "batches 3"),
+            ("a device", "device", "'pump-9'", "n = 3 AND index = 4", "batches 3"),
+            ("a metric", "metric", "'m9'", "n = 3 AND index = 4", "batches 3"),
+            ("the tags", "tags", "MAP(['at'], ['9'])", "n = 3 AND index = 4", "batches 3"),
+            ("the day", "event_date", "DATE '2026-11-22'", "n = 3 AND index = 4", "batches 3"),
+            ("a device's value", "value", "9.0", "source_seq = 4", "messages 4 of TEL_edge-1_normal (abc)"),
+        )
+    ),
     Plant(
         "readings",
         "altered",
-        PERSON,
-        "a value",
-        _updated("readings", "n = 3 AND index = 4", value="1000.0"),
+        BIT,
+        "in a value",
+        _bit("readings", "value"),
         WELL,
+        (Exit.LOSS, "CRC checksum verification failed"),
     ),
-    Plant("readings", "altered", BIT, "in a value", _bit("readings", "value"), WELL),
+    Plant(
+        "readings",
+        "moved",
+        PERSON,
+        "two readings of a batch have changed places",
+        lambda lake: replaced(lake, "readings", _swapped),
+        WELL,
+        (Exit.LOSS, f"batches 3: {OTHER}"),
+    ),
     Plant(
         "readings",
         "altered",
@@ -458,8 +524,17 @@ QUARANTINE: Final = [
         "what a line was",
         _updated("quarantine", "n = 2", excerpt="arrow_cast('x', 'Binary')"),
         WELL,
+        (Exit.LOSS, f"batches 2: {OTHER}"),
     ),
-    Plant("quarantine", "altered", BIT, "in what a line was", _bit("quarantine", "excerpt"), WELL),
+    Plant(
+        "quarantine",
+        "altered",
+        BIT,
+        "in what a line was",
+        _bit("quarantine", "excerpt"),
+        WELL,
+        (Exit.LOSS, "CRC checksum verification failed"),
+    ),
 ]
 
 CACHE: Final = [
@@ -521,6 +596,7 @@ MOVED: Final = [
         "a reading is deleted, and called a bad line",
         _each(_without("readings", ONE), _made("quarantine", F("n") == 2, n=3, line=4, seq=3)),
         WELL,
+        (Exit.LOSS, f"batches 3: {OTHER}"),
     ),
     Plant(
         "bronze and readings",

@@ -38,8 +38,9 @@ def _audited(lake: Path, *options: str) -> Said:
     return code, "\n".join(json.loads(report.read_text())["findings"])
 
 
-def test_nothing_is_said_of_the_lake_in_order(lake: Path) -> None:
-    assert _audited(lake) == (Exit.WELL, "")
+@pytest.mark.parametrize("options", [[], ["--deep"]])
+def test_nothing_is_said_of_the_lake_in_order(lake: Path, options: list[str]) -> None:
+    assert _audited(lake, *options) == (Exit.WELL, "")
 
 
 @pytest.mark.parametrize(
@@ -48,9 +49,9 @@ def test_nothing_is_said_of_the_lake_in_order(lake: Path) -> None:
 def test_what_is_planted_is_told(lake: Path, plant: Plant) -> None:
     plant.plant(lake)
 
-    code, findings = _audited(lake)
-    due, said = plant.plain
-    assert (code, said in findings, bool(said)) == (due, True, bool(findings)), findings
+    for options, (due, said) in (([], plant.plain), (["--deep"], plant.deep)):
+        code, findings = _audited(lake, *options)
+        assert (code, said in findings, bool(said)) == (due, True, bool(findings)), findings
 
 
 def test_the_page_tells_what_is_planted() -> None:
