@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from agent.credentials import named, others_may
+from agent.files import open_regular
 
 _TOKEN: Final = re.compile(rb"[!-~]{1,512}\Z")
 _MOST: Final = 1024
@@ -25,11 +26,13 @@ class AccessError(ValueError):
 def read_token(path: Path) -> bytes:
     """The token in a file that only its owner may read. Raises `AccessError`."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             mode = os.fstat(file.fileno()).st_mode
             token = file.read(_MOST).strip()
     except OSError as error:
-        raise AccessError(f"token_file {named(path)} cannot be read ({error.strerror})") from None
+        raise AccessError(
+            f"token_file {named(path)} cannot be read ({error.strerror}); put the token there"
+        ) from None
     if others_may(path, mode):
         raise AccessError(f"token_file {path} may be read by others than its owner; chmod 600 it")
     if not _TOKEN.match(token):
@@ -43,13 +46,15 @@ def tls_context(cert: Path, key: Path) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     for path in (cert, key):
         try:
-            path.open("rb").close()
+            open_regular(path).close()
         except OSError as error:
-            raise AccessError(f"{named(path)} cannot be read ({error.strerror})") from None
+            raise AccessError(
+                f"{named(path)} cannot be read ({error.strerror}); put it there in PEM"
+            ) from None
     try:
         # A key behind a password would ask for it on the terminal.
         context.load_cert_chain(cert, key, password=lambda: b"")
-    except (ssl.SSLError, ValueError) as error:
+    except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or str(error)
         raise AccessError(
             f"{cert} and {key} are no certificate chain with its key in PEM ({reason})"

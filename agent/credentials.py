@@ -9,6 +9,8 @@ import re
 from pathlib import Path
 from typing import Final
 
+from agent.files import is_there
+
 _VARIABLE: Final = "CREDENTIALS_DIRECTORY"
 _LOGIN: Final = re.compile(r"(//|^|(?<=[\"' ]))[^/\s\"']*@")
 _SHIPPED: Final = "/run/credentials/petiole.service"
@@ -25,7 +27,7 @@ def named(path: Path) -> str:
     """The path of a secret's file, for a message. What is no path, as far as one can see, may be the secret
     itself, written where its file was to be named: it is not shown."""
     text = str(path)
-    if text.startswith(("/", "./", "../")) or path.exists() or ("/" in text and path.parent.is_dir()):
+    if text.startswith(("/", "./", "../")) or is_there(path) or ("/" in text and is_there(path.parent)):
         return text
     return "(not shown, for it may be the secret itself: write the path of its file there)"
 

@@ -8,7 +8,7 @@ import fcntl
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,7 +17,6 @@ import structlog
 import uvloop
 
 from agent import state as state_file
-from agent.access import AccessError
 from agent.admin.server import AdminServer
 from agent.config import Config
 from agent.contract import Exit
@@ -31,13 +30,14 @@ from agent.server import permissions
 from agent.server.binary import ServerError
 from agent.server.gate import LinkGate
 from agent.server.health import ServerHealth
-from agent.server.keys import SeedError
 from agent.server.process import EmbeddedServer
 from agent.server.quoting import RenderError
-from agent.server.setup import identities, server_config, server_directory
+from agent.server.render import render
+from agent.server.setup import check_keys, identities, server_config, server_directory
+from agent.server.values import ServerConfig
 from agent.server.watch import ServerWatch
-from agent.state import StateError, StateFile
-from agent.supervision import keep_serving
+from agent.state import OtherDomainError, StateError, StateFile
+from agent.supervision import keep_serving, until_made
 from agent.vitals import Signs, Silence, Vitals
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS = 0.1
 _LOCK = "agent.lock"
+_LOCK_BYTES = 16
 
 log = structlog.get_logger("agent")
 
@@ -72,20 +73,20 @@ class Role(Protocol):
 
 
 class InUseError(Exception):
-    """Another agent works with this state directory."""
+    """Another agent works with this state directory, or nobody can; the text says why."""
 
 
 def run(config: Config, inputs: Sequence[Input], metrics: Metrics, files: Files) -> Exit:
-    """Run the agent until SIGTERM or SIGINT; returns its exit code. What stands in the way of a start is
-    logged. On SIGHUP the configuration is taken anew from its `files`; where the agent has to start again for
-    it, it ends in order, and its process becomes the new agent, with what it listened on."""
+    """Run the agent until SIGTERM or SIGINT; returns its exit code, `Exit.USAGE` only where a person has to
+    change the configuration. Startup errors are logged. On SIGHUP the configuration is taken anew from its
+    `files`; where the agent has to start again for it, it ends in order, and its process becomes the new
+    agent, with what it listened on."""
     again = asyncio.Event()
     try:
-        config.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _only_one(config.state_dir), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(config, inputs, metrics, Reloader(config, files), again))
     except Exception as error:
-        return _told(_alone(error))
+        return _outcome(_alone(error))
     if again.is_set():
         # The same process, whatever supervises it; what else it had open is closed with the exec.
         DOORS.hand_on(os.environ)
@@ -100,13 +101,18 @@ def _alone(error: Exception) -> Exception:
     return error
 
 
-def _told(error: Exception) -> Exit:
-    if isinstance(error, ServerError):
-        log.error("the NATS server cannot be started", reason=str(error))
-        return Exit.UNREACHABLE
-    if isinstance(error, StateError | SeedError | RenderError | InUseError | AccessError | OSError):
-        log.error("cannot start", reason=str(error))
+def _outcome(error: Exception) -> Exit:
+    """The exit code for what ended the agent, which is logged. A supervisor tries again after all but
+    `Exit.USAGE`."""
+    if isinstance(error, RenderError | OtherDomainError):
+        log.error("configuration refused", reason=str(error))
         return Exit.USAGE
+    if isinstance(error, StateError | InUseError):
+        log.error("cannot start", reason=str(error))
+        return Exit.FAILED
+    if isinstance(error, OSError):
+        log.error("agent failed", exc_info=error)
+        return Exit.FAILED
     raise error
 
 
@@ -130,19 +136,28 @@ def running(state_dir: Path) -> int | None:
 
 @contextlib.contextmanager
 def _only_one(state_dir: Path) -> Iterator[None]:
-    descriptor = os.open(state_dir / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(state_dir / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise InUseError(f"state_dir cannot be written: {error}") from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InUseError(
-                f"another agent works with {state_dir}; stop it, or set another state_dir"
-            ) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            raise InUseError(_in_use(state_dir)) from None
+        # Over what stands there, not after it is cut: on a full disk that room might not be given again.
+        with contextlib.suppress(OSError):
+            os.pwrite(descriptor, f"{os.getpid()}\n".ljust(_LOCK_BYTES).encode(), 0)
         yield
     finally:
         os.close(descriptor)
+
+
+def _in_use(state_dir: Path) -> str:
+    pid = running(state_dir)
+    process = "" if pid is None else f", as process {pid}"
+    return f"petiole already runs here{process}, with {state_dir}; stop it, or set another state_dir"
 
 
 async def _serve(
@@ -154,7 +169,8 @@ async def _serve(
 ) -> None:
     path = config.state_dir / "state.json"
     state = StateFile(path, state_file.load(path, config.domain))
-    await state.save()
+    with contextlib.suppress(OSError):  # then it stays marked, and `StateFile.run` says so and writes it
+        await state.save()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -178,8 +194,9 @@ async def _serve(
     )
     ended = asyncio.Event()
     async with asyncio.TaskGroup() as group:
-        admin_task = group.create_task(admin.run(ended))
-        server = await _server(config, state.current.machine, group)
+        admin_task = group.create_task(keep_serving("admin", partial(admin.run, ended), ended))
+        made = partial(until_made, stopping=stopping, waiting=partial(_missing, health, supervisor))
+        server = await _server(config, state.current.machine, health, group, made)
         watch = _watch(config, server and server[0], health)
         watching = None if watch is None else group.create_task(keep_serving("server watch", watch.run))
         gate = None
@@ -189,14 +206,16 @@ async def _serve(
         opening = None
         if server is not None and config.nats.mqtt.on:
             opening = group.create_task(keep_serving("mqtt", partial(_open_mqtt, server[0], role)))
+        saving = None if config.role == "leaf" else group.create_task(keep_serving("state", state.run))
         log.info("started", domain=config.domain, role=config.role, pid=os.getpid())
-        reloading = group.create_task(reloader.run(role.apply, restart, supervisor, stopping.is_set))
+        reload = partial(reloader.run, role.apply, restart, supervisor, stopping.is_set)
+        reloading = group.create_task(keep_serving("reload", reload))
         telling = None
         if supervisor is not None:
             telling = group.create_task(_vitals(supervisor, role, server and server[0], health).run())
             group.create_task(_tell_end(supervisor, stopping, again))
         await role.run(stopping)
-        for task in (watching, gating, opening, reloading, telling):
+        for task in (watching, gating, opening, saving, reloading, telling):
             if task is not None:
                 task.cancel()
         if server is not None:
@@ -263,12 +282,43 @@ def _watch(config: Config, server: EmbeddedServer | None, health: ServerHealth) 
     return ServerWatch(server.url, system, own, health, restart=server.end, store=store)
 
 
+def _missing(health: ServerHealth, supervisor: Notifier | None, reason: str) -> None:
+    log.error("keys missing; retried", reason=reason)
+    health.unstarted = f"a key is missing: {reason}"
+    if supervisor is not None:
+        supervisor.says(health.unstarted)
+
+
 async def _server(
-    config: Config, machine: str, group: asyncio.TaskGroup
+    config: Config,
+    machine: str,
+    health: ServerHealth,
+    group: asyncio.TaskGroup,
+    made: Callable[[Callable[[], ServerConfig | None]], Awaitable[ServerConfig | None]],
 ) -> tuple[EmbeddedServer, asyncio.Task[None]] | None:
-    if config.nats.server == "external":
+    """The embedded server, started if it can be, and what keeps it running; None where it is not ours. `made`
+    waits for keys that are not there yet, and returns None when the agent is to end before. Raises
+    `RenderError`."""
+    values = await made(partial(_values, config, machine))
+    health.unstarted = None
+    if values is None:
         return None
-    server = EmbeddedServer(server_config(config, machine), server_directory(config))
-    how = await server.start()
-    log.info("nats-server answers", how=how, pid=server.pid, listen=config.nats.listen)
-    return server, group.create_task(server.supervise())
+    server = EmbeddedServer(values, server_directory(config), told=health.started)
+    complaint = ""
+    try:
+        how = await server.start()
+    except ServerError as error:
+        complaint = str(error)
+        log.error("nats-server not started; retried", reason=complaint)
+    else:
+        log.info("nats-server answers", how=how, pid=server.pid, listen=config.nats.listen)
+    return server, group.create_task(server.supervise(complaint))
+
+
+def _values(config: Config, machine: str) -> ServerConfig | None:
+    if config.nats.server == "external":
+        check_keys(config)
+        return None
+    values = server_config(config, machine)
+    render(values)  # what cannot stand in a configuration is a mistake in ours: nothing is waited for then
+    return values

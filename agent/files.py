@@ -3,9 +3,48 @@ stands in them."""
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
+import stat
 from pathlib import Path
+from typing import BinaryIO
+
+
+class UnseenError(Exception):
+    """A path cannot be looked at; the text says why. What is there, if anything, is not known."""
+
+
+def mode_at(path: Path | str) -> int | None:
+    """Type and mode of what is at a path, None where nothing is. `Path.exists` and its like let some errors
+    out, as that of a directory which may not be entered. Raises `UnseenError`."""
+    try:
+        return os.stat(path).st_mode  # noqa: PTH116 - a text may hold what a Path does not take
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise UnseenError((isinstance(error, OSError) and error.strerror) or str(error)) from None
+
+
+def is_there(path: Path | str) -> bool:
+    """Whether something is at a path, as far as this user may see."""
+    try:
+        return mode_at(path) is not None
+    except UnseenError:
+        return False
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file to read it. Raises `OSError`, also for what is none: to open a named pipe would wait for
+    whoever writes into it."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except ValueError as error:
+        raise OSError(errno.EINVAL, str(error), str(path)) from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
 
 
 def private_directory(path: Path) -> Path:

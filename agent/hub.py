@@ -48,8 +48,9 @@ class Hub:
         clients: list[Client] = []
         try:
             for seed in (mine.account, mine.system):
-                if seed is not None:
-                    clients.append(await self._connect(seed, stopping))
+                client = None if seed is None else await self._connect(seed, stopping)
+                if client is not None:
+                    clients.append(client)
             if stopping.is_set():
                 return
             self._nc = clients[0]
@@ -89,7 +90,7 @@ class Hub:
     def ready(self) -> tuple[bool, str]:
         """Whether announcements are answered, and why not."""
         if self._registrar is None or self._nc is None or not self._nc.is_connected:
-            return False, "the hub's NATS server does not answer"
+            return False, self._health.unstarted or "the hub's NATS server does not answer"
         if trouble := self._registrar.trouble():
             return False, trouble
         return True, "the registrar answers"
@@ -108,14 +109,14 @@ class Hub:
     async def _disconnected(self) -> None:
         self._metrics.connected.set(0)
 
-    async def _connect(self, seed: Path, stopping: asyncio.Event) -> Client:
-        """A connection that reconnects for ever; the first one is tried until it is made or `stopping` is
-        set."""
+    async def _connect(self, seed: Path, stopping: asyncio.Event) -> Client | None:
+        """A connection that reconnects for ever; the first one is tried until it is made, or `stopping` is
+        set: then None."""
         async for attempt in tenacity.AsyncRetrying(
             wait=tenacity.wait_exponential(multiplier=_RECONNECT_SECONDS, max=_LONGEST_WAIT),
             retry=tenacity.retry_if_exception_type((NatsError, OSError, TimeoutError, ServerError)),
             stop=lambda _state: stopping.is_set(),
-            reraise=True,
+            retry_error_callback=lambda _state: None,
         ):
             with attempt:
                 client = await self._open(seed)
@@ -126,7 +127,7 @@ class Hub:
                     raise
                 await self._connected()
                 return client
-        raise AssertionError("the retries end with a connection or an exception")
+        return None
 
     async def _open(self, seed: Path) -> Client:
         client = CancellableClient()

@@ -69,7 +69,7 @@ class Leaf:
         health: ServerHealth,
         reload: Reloader | None = None,
     ) -> None:
-        self._config, self._state, self._metrics = config, state, metrics
+        self._config, self._state, self._metrics, self._health = config, state, metrics, health
         self._classes = {cls.name: cls for cls in config.class_}
         run = contract.new_run()
         ledgers = {name: ClassLedger(config.domain, name, run) for name in self._classes}
@@ -273,7 +273,8 @@ class Leaf:
         """Whether readings can be stored, and why not."""
         if self._attached.is_set():
             return True, "the local stream takes readings"
-        return False, "the local NATS server does not answer or its stream is not ready"
+        why = self._health.unstarted or "the local NATS server does not answer or its stream is not ready"
+        return False, why
 
     def sentence(self) -> str:
         """How the link is."""

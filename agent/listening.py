@@ -38,6 +38,8 @@ def obstacle(address: tuple[str, int]) -> str | None:
         return None if is_free(address) else cannot_listen(address, OSError(errno.EADDRINUSE, ""))
     except OSError as error:
         return cannot_listen(address, error)
+    except ValueError as error:  # of a host that the resolver does not take
+        return cannot_listen(address, OSError(str(error)))
 
 
 def cannot_listen(address: tuple[str, int], error: OSError) -> str:

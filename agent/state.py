@@ -43,6 +43,10 @@ class StateError(Exception):
     """The state file cannot be used; the text says why and what to do."""
 
 
+class OtherDomainError(StateError):
+    """The state file is of another domain than the configuration."""
+
+
 class Acked(Struct, frozen=True):
     """The last PubAck of a class: run and number of the batch, its sequence in the stream made at `created`,
     and the run's cumulative readings. `closed` says that a final ledger record was stored. `top` is the last
@@ -154,7 +158,7 @@ def load(path: Path, domain: str) -> State:
             f"already is sent again and dropped at the table; {_KEPT}"
         ) from None
     if state.domain != domain:
-        raise StateError(
+        raise OtherDomainError(
             f"{path} is of domain {state.domain!r}, the configuration says {domain!r}; use another state_dir"
         )
     state.machine = machine_id(state.machine)

@@ -4,16 +4,28 @@ it."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import structlog
 
+from agent.access import AccessError
+from agent.config import ConfigError
 from agent.intake import Input, Intake
 from agent.metrics import Metrics
+from agent.server.keys import SeedError
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.5, 30.0
 _STEADY_SECONDS = 60.0
+_SETTLED_SECONDS = 5.0
+"""After so long a part that had failed is said to run again."""
+
+CONDITIONS = (OSError, ConfigError, AccessError, SeedError)
+"""What says that something on this machine is missing, in words: a port, a file, room on the disk."""
+
+Made = TypeVar("Made")
 
 log = structlog.get_logger("agent")
 
@@ -76,10 +88,30 @@ async def keep_running(one: Input, intake: Intake, stopping: asyncio.Event, metr
     await _again(run, stopping, "input", one.name)
 
 
-async def keep_serving(name: str, service: Callable[[], Awaitable[Any]]) -> None:
+async def keep_serving(
+    name: str, service: Callable[[], Awaitable[Any]], stopping: asyncio.Event | None = None
+) -> None:
     """Run a service beside the publish path until it has ended or this is cancelled, and again when it
-    fails."""
-    await _again(service, asyncio.Event(), "service", name)
+    fails while `stopping` is not set."""
+    await _again(service, stopping or asyncio.Event(), "service", name)
+
+
+async def until_made(
+    make: Callable[[], Made], stopping: asyncio.Event, waiting: Callable[[str], None]
+) -> Made | None:
+    """What `make` returns, tried again while something on this machine is missing for it; `waiting` hears
+    what, whenever that is another thing. None when `stopping` is set before."""
+    failures, complaint = 0, ""
+    while not stopping.is_set():
+        try:
+            return make()
+        except CONDITIONS as error:
+            if str(error) != complaint:
+                complaint = str(error)
+                waiting(complaint)
+        await _pause(stopping, failures)
+        failures += 1
+    return None
 
 
 async def _again(run: Callable[[], Awaitable[Any]], stopping: asyncio.Event, kind: str, name: str) -> None:
@@ -87,6 +119,7 @@ async def _again(run: Callable[[], Awaitable[Any]], stopping: asyncio.Event, kin
     failures, complaint = 0, ""
     while not stopping.is_set():
         began = loop.time()
+        settled = loop.call_later(_SETTLED_SECONDS, partial(_settled, kind, name, complaint))
         try:
             await run()
             return
@@ -94,15 +127,33 @@ async def _again(run: Callable[[], Awaitable[Any]], stopping: asyncio.Event, kin
             if stopping.is_set():
                 log.warning(f"{kind} failed while it was stopping", **{kind: name}, error=str(error))
                 return
-            if loop.time() - began > _STEADY_SECONDS:
-                failures, complaint = 0, ""
-            text = f"{type(error).__name__}: {error}"
-            if text != complaint:
-                log.error(f"{kind} failed and is started again", **{kind: name}, exc_info=error)
-            complaint = text
-        try:
-            async with asyncio.timeout(min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** min(failures, 10))):
-                await stopping.wait()
-            return
-        except TimeoutError:
-            failures += 1
+            lasted = loop.time() - began
+            failures = 0 if lasted > _STEADY_SECONDS else failures
+            complaint = "" if lasted > _SETTLED_SECONDS else complaint
+            complaint = _complain(kind, name, error, complaint)
+        finally:
+            settled.cancel()
+        await _pause(stopping, failures)
+        failures += 1
+
+
+async def _pause(stopping: asyncio.Event, failures: int) -> None:
+    """Wait before the next attempt, or until `stopping` is set."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** min(failures, 10))):
+            await stopping.wait()
+
+
+def _complain(kind: str, name: str, error: Exception, before: str) -> str:
+    """Log why a part failed, unless that was said `before`. Returns what was said."""
+    text = f"{type(error).__name__}: {error}"
+    if text != before:
+        reason = text if isinstance(error, OSError) else str(error)
+        words = {"reason": reason} if isinstance(error, CONDITIONS) else {"exc_info": error}
+        log.error(f"{kind} failed and is retried", **{kind: name}, **words)
+    return text
+
+
+def _settled(kind: str, name: str, complaint: str) -> None:
+    if complaint:
+        log.info(f"{kind} runs again", **{kind: name})

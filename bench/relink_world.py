@@ -26,8 +26,9 @@ from nats.aio.client import Client
 
 from agent.contract import DEFAULT_CLASS, aggregate, inbox_prefix, server_name
 from agent.demo.ports import free_port
+from agent.files import write_private
 from agent.server.binary import find_binary
-from agent.server.keys import ensure_key, write_link_include
+from agent.server.keys import ensure_key, seed_line
 from agent.server.render import LINK_INCLUDE, render
 from agent.server.values import HubConfig, LeafConfig, LeafUser, ServerConfig
 from agent.state import machine_id
@@ -70,7 +71,7 @@ class Server:
         self._path = directory / "nats-server.conf"
         self._path.write_text(_with_raw(self.config))
         if isinstance(config, LeafConfig):
-            write_link_include(config.link_key_file, directory / LINK_INCLUDE)
+            write_private(directory / LINK_INCLUDE, seed_line("nkey", config.link_key_file).encode())
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

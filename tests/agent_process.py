@@ -31,6 +31,8 @@ class Agent:
         member.directory.mkdir(parents=True, exist_ok=True)
         member.config.write_text(toml)
         self.process: subprocess.Popen[str] | None = None
+        self.under: tuple[str, ...] = ()
+        """The command that its processes are run under."""
 
     @property
     def log(self) -> Path:
@@ -38,14 +40,18 @@ class Agent:
         return self.member.directory / "agent.log"
 
     def petiole(self, *command: str, seconds: float = WAIT_SECONDS) -> subprocess.CompletedProcess[str]:
-        arguments = [PETIOLE, *command, "-c", str(self.member.config)]
+        arguments = [*self.under, PETIOLE, *command, "-c", str(self.member.config)]
         return subprocess.run(arguments, capture_output=True, text=True, timeout=seconds, check=False)
 
-    def start(self) -> None:
+    def launch(self) -> None:
+        """Run it, without a look at what becomes of it."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [PETIOLE, "run", "-c", str(self.member.config)], stderr=log, text=True
+                [*self.under, PETIOLE, "run", "-c", str(self.member.config)], stderr=log, text=True
             )
+
+    def start(self) -> None:
+        self.launch()
         wait_for(lambda: self.status_of("/readyz") == 200, "the agent is ready")
 
     def end(self, number: signal.Signals) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 import uvloop
 
+from agent.cli.preflight import problems
 from agent.contract import Letter
 from agent.demo.ports import free_port
 from agent.inputs.http import HttpInput, HttpOptions
@@ -130,12 +131,12 @@ async def until(condition: Callable[[], bool]) -> None:
 async def serving(**options: Any) -> AsyncIterator[Served]:
     port, metrics = free_port(), Metrics()
     one = HttpInput(HttpOptions(listen=f"127.0.0.1:{port}", **options), metrics)
-    assert one.check() == []
+    assert problems([one]) == []
     async with aiohttp.ClientSession() as session, asyncio.timeout(60):
         served = Served(port, metrics, session)
         task = asyncio.create_task(one.run(served.core, served.stopping))
         try:
-            await until(lambda: task.done() or one.check() != [])
+            await until(lambda: task.done() or one.obstacles() != [])
             yield served
         finally:
             served.core.open.set()

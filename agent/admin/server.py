@@ -66,8 +66,8 @@ class AdminServer:
             "/status": self._show_status,
         }
 
-    def check(self) -> list[str]:
-        """What stands in the way of listening, one sentence a problem."""
+    def obstacles(self) -> list[str]:
+        """What stands in the way of listening now, one sentence a problem."""
         found = obstacle(self.address)
         problems = [] if found is None else [f"admin.listen: {found}"]
         for read in (self._read_token, self._tls):

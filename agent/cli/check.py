@@ -16,6 +16,7 @@ from typing import Annotated, Final
 import typer
 
 from agent.cli.configuration import ConfigFile, local_server, read
+from agent.cli.preflight import mistakes, obstacles
 from agent.config import Config, ConfigError, Log
 from agent.doctor.finding import Finding, Level, outcome
 from agent.server.setup import taken_ports
@@ -59,13 +60,13 @@ def _examined(path: Path, offline: bool) -> list[Finding]:
     return asyncio.run(online(settings, path, partial(_in_the_way, settings)))
 
 
-def _in_the_way(settings: Config, runs: bool) -> list[str]:
-    """What stands in the way of the inputs, and unless the agent runs of everything that listens."""
+def _in_the_way(settings: Config, runs: bool) -> tuple[list[str], list[str]]:
+    """What is wrong with the options of the inputs; and what they lack on this machine now, as everything
+    does that listens, unless the agent runs."""
     from agent.inputs import make_inputs
     from agent.metrics import Metrics
 
-    options = [one for one in settings.input if not (runs and hasattr(one, "listen"))]
-    inputs = make_inputs(options, Metrics(), local_server(settings))
-    checks = [check for one in inputs if (check := getattr(one, "check", None)) is not None]
-    taken = [] if runs else taken_ports(settings)
-    return taken + [problem for check in checks for problem in check()]
+    inputs = make_inputs(settings.input, Metrics(), local_server(settings))
+    listens = [hasattr(options, "listen") for options in settings.input]
+    waiting = [one for one, listening in zip(inputs, listens, strict=True) if not (runs and listening)]
+    return mistakes(inputs), [*([] if runs else taken_ports(settings)), *obstacles(waiting)]

@@ -36,8 +36,7 @@ def command(config: ConfigFile, server_directory: ServerDirectory = None, new: N
     from agent.server.identity import enrolled, write_identity
 
     try:
-        # The keys that it names are yet to be made.
-        settings = load(config, OPTIONS, here=False)
+        settings = load(config, OPTIONS)
         if new and settings.role != "leaf":
             end(["--new is for the key of a leaf's link; a hub has none"])
         keys = enrolled(settings, new=new)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
@@ -11,12 +11,14 @@ import typer
 from agent import daemon, logs
 from agent.admin.server import AdminServer
 from agent.cli.configuration import ConfigFile, configuration, end, local_server, read
+from agent.cli.preflight import mistakes, problems
 from agent.config import Config
+from agent.config.file_checks import check_files
 from agent.doors import DOORS
 from agent.inputs import make_inputs
 from agent.intake import Input
 from agent.metrics import Metrics
-from agent.server.setup import identities, taken_ports
+from agent.server.setup import identities
 
 
 def command(config: ConfigFile) -> None:
@@ -27,8 +29,8 @@ def command(config: ConfigFile) -> None:
     logs.set_up(settings.log)
     metrics = Metrics()
     inputs = _inputs(settings, metrics)
-    if problems := taken_ports(settings) + _checked([*inputs, _admin(settings, metrics)]):
-        end(problems)
+    if wrong := mistakes(inputs):
+        end(wrong)
     inputs += _qos0(settings, metrics)
     raise typer.Exit(daemon.run(settings, inputs, metrics, _Files(config, metrics)))
 
@@ -44,12 +46,6 @@ def _qos0(settings: Config, metrics: Metrics) -> list[Input]:
 
     classes = [one.name for one in settings.class_]
     return [Qos0Input(settings.nats.listen, identities(settings).account, classes, metrics)]
-
-
-def _checked(parts: Iterable[object]) -> list[str]:
-    """What stands in the way of these parts on this machine."""
-    checks = [check for one in parts if (check := getattr(one, "check", None)) is not None]
-    return [problem for check in checks for problem in check()]
 
 
 class _Files:
@@ -69,7 +65,8 @@ class _Files:
 
     def problems(self, config: Config, inputs: Sequence[Input], *, anew: bool) -> list[str]:
         """What stands in the way of these inputs on this machine, and of the agent where it starts anew."""
-        return _checked([*inputs, *([_admin(config, self._metrics)] if anew else [])])
+        parts = [*inputs, *([_admin(config, self._metrics)] if anew else [])]
+        return [*(map(str, check_files(config)) if anew else ()), *problems(parts)]
 
 
 def _admin(config: Config, metrics: Metrics) -> AdminServer:

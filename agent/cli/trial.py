@@ -20,6 +20,7 @@ import typer
 
 from agent import logs
 from agent.cli.configuration import ConfigFile, configuration, end, local_server
+from agent.cli.preflight import problems
 from agent.config import Config, Log, Seconds
 from agent.contract import Exit
 from agent.inputs import make_inputs
@@ -106,11 +107,10 @@ def _kind(options: Any) -> str:
 
 def _told(one: Input) -> bool:
     """Whether it can't run here, which is told."""
-    check = getattr(one, "check", None)
-    problems = [] if check is None else check()
-    for problem in problems:
+    found = problems([one])
+    for problem in found:
         _tell(problem)
-    return bool(problems)
+    return bool(found)
 
 
 async def _run(inputs: Sequence[Input], settings: Config, metrics: Metrics, seconds: float | None) -> Exit:

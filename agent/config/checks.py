@@ -4,7 +4,6 @@ read."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -18,7 +17,7 @@ from agent.config.rule_checks import check_rules
 from agent.config.schema import Config, LeafMember, Nats, listen_address
 from agent.config.user_checks import check_users
 from agent.contract import COMMANDS_BYTES, MQTT_RETAINED_BYTES
-from agent.credentials import named, others_may, without_password
+from agent.credentials import without_password
 from agent.link import windows
 from agent.listening import EVERYWHERE
 from agent.server.keys import is_public_key, is_seed
@@ -28,12 +27,11 @@ _OTHER_HUB_STREAMS: Final = 128 * 2**20
 """The commands and the fleet, see `agent.registrar.aggregate`."""
 _MAX_LINGER: Final = 5.0
 """Half of what `agent.publisher` waits before it refuses a chunk that was not sent."""
-_SECRETS: Final = ("seed_file", "system_seed_file", "link_seed_file", "jobs_seed_file", "device_seed_file")
 
 
-def check(config: Config, *, here: bool = True) -> Iterator[Problem]:
-    """All problems of a configuration whose values are of their types. Looks at the files that it names,
-    where it is for this machine (`here`)."""
+def check(config: Config) -> Iterator[Problem]:
+    """All problems of a configuration whose values are of their types. Looks at no file that it names: see
+    `agent.config.file_checks`."""
     yield from _names(config)
     yield from _inputs(config)
     yield from _role(config)
@@ -45,11 +43,11 @@ def check(config: Config, *, here: bool = True) -> Iterator[Problem]:
     yield from _admin(config)
     yield from check_links(config)
     yield from check_users(config)
-    yield from check_mqtt(config, here=here)
+    yield from check_mqtt(config)
     yield from check_rules(config)
     yield from _extra(config)
     yield from _sizes(config)
-    yield from _secrets(config.nats, here=here)
+    yield from _seed(config.nats)
 
 
 def _rows(rows: Sequence[Any]) -> Iterator[tuple[int, Any]]:
@@ -301,27 +299,13 @@ def _users_bytes(config: Config) -> int:
     return sum(one.max_bytes for _, one in _rows(config.user))
 
 
-def _secrets(nats: Nats, *, here: bool) -> Iterator[Problem]:
+def _seed(nats: Nats) -> Iterator[Problem]:
     if nats.server == "external" and nats.seed_file is None:
         yield Problem(
             "nats.seed_file",
             "is missing, and a server that is not the agent's own knows no key of the agent's making",
             "name the file with the seed of a user of that server",
         )
-    for name in _SECRETS:
-        file: Path | None = getattr(nats, name)
-        if file is None or not here:
-            continue
-        key = f"nats.{name}"
-        try:
-            mode = file.stat().st_mode & 0o777
-        except OSError as error:
-            yield Problem(key, f"{named(file)} cannot be read ({error.strerror})", "put the seed there")
-            continue
-        if not file.is_file():
-            yield Problem(key, f"{file} is not a file", "name the file that holds the seed")
-        elif others_may(file, mode):
-            yield Problem(key, f"{file} may be read by others (mode {mode:04o})", f"run chmod 600 {file}")
 
 
 def _extra(config: Config) -> Iterator[Problem]:

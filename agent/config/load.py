@@ -31,14 +31,13 @@ _MAY_HOLD_SECRETS: Final = ("_file", "tls_key", "command")
 _Kind = TypeVar("_Kind", bound=Struct)
 
 
-def load(path: Path, inputs: Mapping[str, type[Struct]], *, here: bool = True) -> Config:
+def load(path: Path, inputs: Mapping[str, type[Struct]]) -> Config:
     """Read and check the file; `inputs` maps each type of input to its options. The files that it names are
-    not looked at when it is not for this machine, or they are yet to be made (`here` is false). Raises
-    `ConfigError` with every problem."""
-    return parse(read_table(path), inputs, here=here)
+    not looked at. Raises `ConfigError` with every problem."""
+    return parse(read_table(path), inputs)
 
 
-def parse(table: Mapping[str, Any], inputs: Mapping[str, type[Struct]], *, here: bool = True) -> Config:
+def parse(table: Mapping[str, Any], inputs: Mapping[str, type[Struct]]) -> Config:
     """The same for what stands in a file. Raises `ConfigError`."""
     reader = _Reader()
     table = dict(table)
@@ -46,7 +45,7 @@ def parse(table: Mapping[str, Any], inputs: Mapping[str, type[Struct]], *, here:
     config = reader.root(table)
     config.input = reader.inputs(tables, inputs)
     told = {one.key for one in reader.problems}
-    problems = reader.problems + [one for one in check(config, here=here) if one.key not in told]
+    problems = reader.problems + [one for one in check(config) if one.key not in told]
     if problems:
         raise ConfigError.of(problems)
     return config
@@ -154,7 +153,7 @@ class _Reader:
 
 
 def _hook(kind: type, value: object) -> object:
-    if kind is Path and isinstance(value, str) and value:
+    if kind is Path and isinstance(value, str) and value and "\0" not in value:
         return place(value)
     if kind is Seconds:
         return Seconds.parse(value)

@@ -8,14 +8,12 @@ from typing import Final
 
 from agent.config.problem import Problem
 from agent.config.schema import Config
-from agent.server.passwords import check_password
 
 _USER: Final = re.compile(r"[A-Za-z0-9._@-]{1,64}\Z")
 
 
-def check_mqtt(config: Config, *, here: bool) -> Iterator[Problem]:
-    """All problems of the listener for MQTT devices. Looks at the files that it names, where it
-    is for this machine (`here`)."""
+def check_mqtt(config: Config) -> Iterator[Problem]:
+    """All problems of the listener for MQTT devices. Looks at no file that it names."""
     mqtt = config.nats.mqtt
     if mqtt.on and config.role == "hub":
         yield Problem("nats.mqtt", "readings are taken in on leaves", "move it to a leaf")
@@ -28,8 +26,6 @@ def check_mqtt(config: Config, *, here: bool) -> Iterator[Problem]:
     for name, given, other in (("tls_cert", mqtt.tls_cert, "tls_key"), ("tls_key", mqtt.tls_key, "tls_cert")):
         if given is not None and getattr(mqtt, other) is None:
             yield Problem(f"nats.mqtt.{name}", f"stands without {other}", "give both, or none")
-        elif here and given is not None and not given.is_file():
-            yield Problem(f"nats.mqtt.{name}", f"{given} is not a file", "name a file in PEM")
     seen: set[str] = set()
     for number, user in enumerate(mqtt.users, 1):
         if user is None:
@@ -44,5 +40,3 @@ def check_mqtt(config: Config, *, here: bool) -> Iterator[Problem]:
         if user.name in seen:
             yield Problem(f"{key}.name", f'"{user.name}" is there twice', "let each have a name of its own")
         seen.add(user.name)
-        if here and (wrong := check_password(user.password_file)) is not None:
-            yield Problem(f"{key}.password_file", wrong, "put the password there, readable by its owner only")

@@ -311,4 +311,17 @@ def listen_address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or not 0 <= int(port) <= 65535:
         raise ValueError(f"{text!r} is not host:port")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    host = host.removeprefix("[").removesuffix("]")
+    if not host.isprintable() or not _is_name(host):
+        raise ValueError(f"{text!r} is not host:port")
+    return host, int(port)
+
+
+def _is_name(host: str) -> bool:
+    """Whether a resolver takes it: `socket.getaddrinfo` raises `UnicodeError` for an empty or too long
+    label."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True

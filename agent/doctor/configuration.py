@@ -18,11 +18,17 @@ def unusable(problems: Iterable[Problem]) -> list[Finding]:
     return [failure(GROUP, f"{one.key}: {one.stood}", one.remedy, Exit.USAGE) for one in problems]
 
 
-def judged(path: Path, obstacles: Iterable[str]) -> list[Finding]:
-    """The findings of a file whose values can be read; `obstacles` is what parts of the agent say stands in
-    their way, `what it is; what to do`."""
+def judged(path: Path, mistakes: Iterable[str], obstacles: Iterable[str]) -> list[Finding]:
+    """The findings of a file whose values can be read: what parts of the agent say of their options, and what
+    they lack on this machine now."""
+    wrong = _failures(mistakes, Exit.USAGE)
+    return [*(wrong or [ok(GROUP, f"{path} can be used")]), *_failures(obstacles, Exit.FAILED)]
+
+
+def _failures(sentences: Iterable[str], code: Exit) -> list[Finding]:
+    """Findings of `what it is; what to do`."""
     found = []
-    for sentence in obstacles:
+    for sentence in sentences:
         what, _, remedy = sentence.partition("; ")
-        found.append(failure(GROUP, what, remedy or "put that right", Exit.USAGE))
-    return found or [ok(GROUP, f"{path} can be used")]
+        found.append(failure(GROUP, what, remedy or "put that right", code))
+    return found

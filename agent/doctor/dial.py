@@ -28,6 +28,7 @@ from agent.doctor import versions
 from agent.doctor.greet import LINE, Greeted, Nowhere, Tls, greet, read_line, reading
 from agent.doctor.permissions import is_granted, sample
 from agent.doctor.trace import Trace, headers, parse
+from agent.files import is_there, open_regular
 from agent.server.binary import MINIMUM
 from agent.server.permissions import Permissions
 
@@ -114,10 +115,11 @@ async def dial(url: str, seed: Path | None, needed: Permissions, tls: Tls | None
 def _credentials(parts: SplitResult, seed: Path | None, info: Mapping[str, Any]) -> dict[str, Any] | None:
     if parts.username:
         return {"user": parts.username, "pass": parts.password or ""}
-    if seed is None or not seed.is_file():
+    if seed is None or not is_there(seed):
         return None if info.get("auth_required") else {}
     try:
-        pair = nkeys.from_seed(seed.read_bytes().strip())
+        with open_regular(seed) as file:
+            pair = nkeys.from_seed(file.read().strip())
         signed = pair.sign(str(info.get("nonce", "")).encode())
     except nkeys.NkeysError:
         raise ValueError("the seed cannot be used") from None

@@ -23,17 +23,19 @@ from agent.server.setup import link_key_file
 
 _MOST_HUBS: Final = 8
 
-InTheWay = Callable[[bool], list[str]]
-"""What stands in the way of the agent's parts on this machine, by whether it runs."""
+InTheWay = Callable[[bool], tuple[list[str], list[str]]]
+"""What is wrong with the options of the agent's parts, and what they lack on this machine now, by whether it
+runs."""
 
 
-def offline(config: Config, path: Path, in_the_way: InTheWay) -> list[Finding]:
+def offline(config: Config, path: Path, problems: InTheWay) -> list[Finding]:
     """All that can be said without asking a server."""
     now = machine.right_now()
-    return [*judged(path, in_the_way(True)), *machine.look(config, now), *machine.look_at_clock(now, None)]
+    found = judged(path, *problems(True))
+    return [*found, *machine.look(config, now), *machine.look_at_clock(now, None)]
 
 
-async def online(config: Config, path: Path, in_the_way: InTheWay) -> list[Finding]:
+async def online(config: Config, path: Path, problems: InTheWay) -> list[Finding]:
     """All that can be said."""
     now = machine.right_now()
     async with asyncio.TaskGroup() as group:
@@ -46,7 +48,7 @@ async def online(config: Config, path: Path, in_the_way: InTheWay) -> list[Findi
     if not dialled and config.role == "leaf":
         dialled = await _look_where_it_dials(config, seen.system)
     joined = link.first_joined(dialled)
-    found = [*judged(path, in_the_way(runs)), *machine.look(config, now)]
+    found = [*judged(path, *problems(runs)), *machine.look(config, now)]
     found += machine.look_at_clock(now, None if joined is None else link.ahead(joined))
     found += [_certificate(one, now) for one in dialled if _shows_certificate(one)]
     found += here.judge(config, seen, link.first_greeting(dialled))

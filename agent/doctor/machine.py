@@ -18,7 +18,10 @@ from agent.doctor import certificates, clock, files
 from agent.doctor.finding import Finding, failure
 from agent.doctor.greet import Tls, reading
 from agent.doctor.server import room as judge_room
+from agent.files import is_there, open_regular
 from agent.server.disk import room
+from agent.server.keys import SeedError
+from agent.server.passwords import password_in
 from agent.server.setup import server_directory, store_directory
 
 _SECRET_OPTIONS: Final = {"token_file": "token", "password_file": "password", "tls_key": "key"}
@@ -32,6 +35,7 @@ def look(config: Config, now: datetime) -> list[Finding]:
     found = list(files.judge(_seen("directory", config.state_dir), _secrets(config)))
     found += [one for name, path in _certificates(config) for one in _certificate(name, path, now)]
     found += [one for name, pair in _pairs(config) for one in _pair(name, *pair)]
+    found += _passwords(config)
     if config.nats.server == "embedded":
         found.append(_disk(config))
     return found
@@ -126,7 +130,8 @@ def _in_table(whose: str, table: Mapping[str, Any]) -> Iterator[tuple[str, Path]
 
 def _certificate(name: str, path: Path, now: datetime) -> Iterator[Finding]:
     try:
-        found = certificates.validities(path.read_text("ascii", "replace"))
+        with open_regular(path) as file:
+            found = certificates.validities(file.read().decode("ascii", "replace"))
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         yield failure(certificates.GROUP, f"{name}: {path} {why}", "name a file in PEM")
@@ -139,7 +144,7 @@ def _certificate(name: str, path: Path, now: datetime) -> Iterator[Finding]:
 def _pairs(config: Config) -> Iterator[tuple[str, tuple[Path, Path]]]:
     for whose, table in _options(config):
         cert, key = getattr(table, "tls_cert", None), getattr(table, "tls_key", None)
-        if isinstance(cert, Path) and isinstance(key, Path) and cert.is_file() and key.is_file():
+        if isinstance(cert, Path) and isinstance(key, Path) and is_there(cert) and is_there(key):
             yield whose, (cert, key)
 
 
@@ -157,9 +162,21 @@ def _pair(whose: str, cert: Path, key: Path) -> Iterator[Finding]:
         )
 
 
+def _passwords(config: Config) -> Iterator[Finding]:
+    """Files that hold no password. One that can't be read is said among the secrets."""
+    for user in config.nats.mqtt.users:
+        try:
+            with open_regular(user.password_file) as file:
+                password_in(file.read(), user.password_file)
+        except SeedError as error:
+            yield failure(files.GROUP, str(error), "write the password there, or its bcrypt hash")
+        except OSError:
+            continue
+
+
 def _disk(config: Config) -> Finding:
     store = store_directory(config)
-    there = next(one for one in (store, *store.parents) if one.exists())
+    there = next((one for one in (store, *store.parents) if is_there(one)), Path("/"))
     return judge_room(int(config.nats.max_file_store), _taken(store), room(there), "nats.max_file_store")
 
 

@@ -2,9 +2,11 @@
 it needs of it. A module is imported when an input of its type is configured: an agent holds in memory only
 what it speaks.
 
-An input's options derive from `agent.inputs.options.InputOptions`. An input may have a method
-`check() -> list[str]`, called before anything runs, that says what stands in its way on this machine (a taken
-port, a missing directory), one sentence a problem.
+An input's options derive from `agent.inputs.options.InputOptions`. An input may have two methods that say
+what is wrong before it runs, one sentence a problem: `check() -> list[str]` names options that can't be used
+until a person changes them, and looks at nothing else; `obstacles() -> list[str]` names what stands in its
+way on this machine now and may go by itself (a taken port, a missing directory, a token that is not there
+yet). With an obstacle the agent starts, and the input is tried again until it runs.
 """
 
 from __future__ import annotations

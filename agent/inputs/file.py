@@ -40,6 +40,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import stat
 import time
 from pathlib import Path
 from typing import ClassVar, Final, Literal
@@ -49,6 +50,7 @@ import structlog
 from agent import contract
 from agent.clock import wall_ns
 from agent.config import Seconds
+from agent.files import UnseenError, mode_at
 from agent.inputs.follow import Piece
 from agent.inputs.following import Following, Gathered
 from agent.inputs.formats.forms import Form, Format, Precision, join_sifted, make_form
@@ -102,9 +104,9 @@ class FileInput:
         return self._options.name
 
     def check(self) -> list[str]:
-        """What stands in the way, one sentence a problem. A file that is not there yet does not."""
+        """What of its options can't be used, one sentence a problem."""
         named = [one for one in self._paths if not is_wild(one)]
-        problems = []
+        problems = [f"{one!r:.200} holds a NUL; leave it out" for one in self._paths if "\0" in one]
         if not MIN_POLL <= self._options.poll <= MAX_POLL:
             problems.append(f"poll is {self._options.poll} s; take 10ms to 1h")
         if not self._paths:
@@ -116,12 +118,21 @@ class FileInput:
             for one in self._paths
             if "**" in one
         ]
-        problems += [
-            f"{one} is not a regular file; name a file to read"
-            for one in named
-            if Path(one).exists() and not Path(one).is_file()
-        ]
-        problems += _same(named)
+        problems += _same([one for one in named if "\0" not in one])
+        return [f"input {self.name!r}: {one}" for one in problems]
+
+    def obstacles(self) -> list[str]:
+        """What stands in the way of reading now, one sentence a problem. A file that is not there yet does
+        not."""
+        problems = []
+        for one in (path for path in self._paths if not is_wild(path)):
+            try:
+                mode = mode_at(one)
+            except UnseenError as why:
+                problems.append(f"{one} cannot be looked at ({why}); let the agent's user read it")
+                continue
+            if mode is not None and not stat.S_ISREG(mode):
+                problems.append(f"{one} is not a regular file; name a file to read")
         return [f"input {self.name!r}: {one}" for one in problems]
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:

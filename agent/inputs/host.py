@@ -90,7 +90,7 @@ class HostInput:
         return self._options.name
 
     def check(self) -> list[str]:
-        """What stands in the way, one sentence a problem."""
+        """What of its options can't be used, one sentence a problem."""
         problem = check_interval(self._options.interval)
         return [] if problem is None else [f"input {self.name!r}: {problem}"]
 

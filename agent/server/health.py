@@ -101,6 +101,8 @@ class ServerHealth:
         """What the disk of the server's store has left, as far as that is known."""
         self.answers = 0
         """How often the server has answered a look at it."""
+        self.unstarted: str | None = None
+        """Why a server of our own does not run, None while it does."""
         self.closed = ""
         """Why the link is closed on purpose, "" while it is not."""
         metrics.server_synced.set(_UNKNOWN)
@@ -139,6 +141,10 @@ class ServerHealth:
             raise
         self._refusal = None
 
+    def started(self, why_not: str | None) -> None:
+        """Our own server was started, or was not, for this reason."""
+        self.unstarted = None if why_not is None else f"the NATS server cannot be started: {why_not}"
+
     def found(self, trouble: Trouble | None, remedy: str = "") -> None:
         """What the last look showed, and what is done about it or has to be."""
         before = None if self._trouble is None else self._trouble[1]
@@ -162,7 +168,7 @@ class ServerHealth:
         """What `/status` shows; `synced` is null where it is not known."""
         return {
             "version": self._version,
-            "state": self.sentence or "nothing is known to be wrong",
+            "state": self.sentence or self.unstarted or "nothing is known to be wrong",
             "synced": self._synced,
             "warning": self._warning,
         }

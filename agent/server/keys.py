@@ -11,9 +11,10 @@ from pathlib import Path
 import nkeys
 
 from agent.credentials import named, others_may
-from agent.files import create_private, private_directory, write_private
+from agent.files import create_private, is_there, open_regular, private_directory
 
 _SEED = re.compile(r"(?<![A-Z2-7])S[A-Z2-7]{40}")
+_MOST = 1024
 _PUBLIC_KEY = re.compile(r"U[A-Z2-7]{55}\Z")
 
 
@@ -43,7 +44,7 @@ def renew_key(path: Path) -> str:
 
 def ensure_key(path: Path) -> str:
     """The public key of a seed file, which is made when it is not there. Raises `SeedError`."""
-    if not path.exists():
+    if not is_there(path):
         try:
             return make_key(path)
         except FileExistsError:
@@ -69,22 +70,18 @@ def is_seed(text: str) -> bool:
     return _SEED.search(text) is not None
 
 
-def write_link_include(key_file: Path, include_file: Path) -> None:
-    """Write what a leaf's configuration includes, with mode 0600: nats-server takes the seed itself as the
-    `nkey` of a remote, not the path of a file. Raises `SeedError`."""
-    write_private(include_file, seed_line("nkey", key_file).encode())
-
-
 def seed_line(name: str, key_file: Path) -> str:
-    """A line of a configuration that holds a seed, for a file of mode 0600. Raises `SeedError`."""
+    """A line of a configuration that holds a seed, for a file of mode 0600: nats-server takes the seed itself
+    as the `nkey` of a remote, not the path of a file. Raises `SeedError`."""
     return f'{name}: "{_read(key_file)[0]}"\n'
 
 
 def _read(path: Path) -> tuple[str, str]:
     """The seed and the public key."""
     try:
-        mode = path.stat().st_mode
-        seed = path.read_bytes().strip()
+        with open_regular(path) as file:
+            mode = os.fstat(file.fileno()).st_mode
+            seed = file.read(_MOST).strip()
     except OSError as error:
         raise SeedError(f"seed file {named(path)} cannot be read: {error.strerror}") from None
     if others_may(path, mode):

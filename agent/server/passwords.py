@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Final
 
 from agent.credentials import named, others_may
-from agent.files import write_private
+from agent.files import open_regular
 from agent.server.keys import SeedError
 from agent.server.quoting import quoted
 
 _MOST: Final = 256
 
 
-def write_password_include(password_file: Path, include_file: Path) -> None:
-    """Write what the table of a user includes. A bcrypt hash is taken as such by nats-server. Raises
-    `SeedError`."""
-    write_private(include_file, f"password: {quoted(read_password(password_file))}\n".encode())
+def password_line(password_file: Path) -> str:
+    """What the table of a user includes, for a file of mode 0600. A bcrypt hash is taken as such by
+    nats-server. Raises `SeedError`."""
+    return f"password: {quoted(read_password(password_file))}\n"
 
 
 def check_password(password_file: Path) -> str | None:
@@ -33,13 +33,18 @@ def check_password(password_file: Path) -> str | None:
 def read_password(path: Path) -> str:
     """The one line of a password file. Raises `SeedError`."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             mode = os.fstat(file.fileno()).st_mode
             line = file.read(_MOST + 2)
     except OSError as error:
         raise SeedError(f"password file {named(path)} cannot be read: {error.strerror}") from None
     if others_may(path, mode):
         raise SeedError(f"password file {path} can be read by others; take that away with: chmod 600 {path}")
+    return password_in(line, path)
+
+
+def password_in(line: bytes, path: Path) -> str:
+    """The password in what such a file holds. Raises `SeedError`."""
     text = line.removesuffix(b"\n").removesuffix(b"\r")
     found = text.decode(errors="replace")
     if not 1 <= len(text) <= _MOST or not found.isprintable() or "\ufffd" in found:

@@ -14,6 +14,7 @@ import os
 import re
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -54,13 +55,21 @@ class EmbeddedServer:
     """One nats-server, whose configuration, log and pid file stand in `directory`.
 
     `pid_file` and `log_file` of the configuration are set here. Call `start`, then run `supervise` as a task;
-    at the end `release` leaves the server running, `stop` ends it.
+    at the end `release` leaves the server running, `stop` ends it. `told` hears after each attempt why the
+    server could not be started, None when it answers.
     """
 
-    def __init__(self, config: ServerConfig, directory: Path, *, binary: Path | None = None) -> None:
+    def __init__(
+        self,
+        config: ServerConfig,
+        directory: Path,
+        *,
+        binary: Path | None = None,
+        told: Callable[[str | None], None] = lambda _: None,
+    ) -> None:
         self._files = Workspace(directory.resolve())
         self.config = dataclasses.replace(config, pid_file=self._files.pid, log_file=self._files.log)
-        self._binary = binary
+        self._binary, self._told = binary, told
         self._lock: int | None = None
         self._process: Watched | None = None
         self._starting = asyncio.Lock()
@@ -84,9 +93,13 @@ class EmbeddedServer:
         """Make the server run with this configuration; returns when it answers. Raises `ServerError`."""
         async with self._starting:
             try:
-                return await self._start()
-            except (OSError, SeedError, RenderError) as error:
+                how = await self._start()
+            except (OSError, SeedError, RenderError, ServerError) as error:
+                if self.pid is None:
+                    self._told(str(error))
                 raise ServerError(str(error)) from error
+            self._told(None)
+            return how
 
     async def set_link(self, open_: bool) -> None:
         """Let a leaf's server have its link to the hub, or not. Raises `ServerError`; then it has what it
@@ -109,9 +122,10 @@ class EmbeddedServer:
             self.config = before
             raise
 
-    async def supervise(self) -> None:
-        """Start the server again, with backoff, whenever it has ended. Runs until it is cancelled."""
-        failures, complaint = 0, ""
+    async def supervise(self, complaint: str = "") -> None:
+        """Start the server again, with backoff, whenever it has ended, or could not be started for what the
+        `complaint` says. Runs until it is cancelled."""
+        failures = 0
         while True:
             process = self._process
             if process is not None:
@@ -132,7 +146,7 @@ class EmbeddedServer:
                 self._forget()
                 if str(error) != complaint:
                     complaint = str(error)
-                    _log.error("nats-server cannot be started again", reason=complaint)
+                    _log.error("nats-server not started; retried", reason=complaint)
             else:
                 complaint = ""
                 _log.info("nats-server answers", server=self.config.server_name, how=how, pid=self.pid)

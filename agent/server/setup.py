@@ -9,9 +9,10 @@ from pathlib import Path
 
 from agent import contract
 from agent.config import Config, LeafMember, aggregates, listen_address
+from agent.files import is_there
 from agent.link.windows import Windows, local_time
 from agent.listening import obstacle
-from agent.server.keys import ensure_key
+from agent.server.keys import ensure_key, public_key
 from agent.server.mqtt import MqttListener, MqttUser
 from agent.server.permissions import LinkRights
 from agent.server.probe import process_of
@@ -66,19 +67,33 @@ def taken_ports(config: Config) -> list[str]:
 
 
 def server_config(config: Config, machine: str) -> ServerConfig:
-    """The embedded server's values; keys that are missing are made. Raises `SeedError` or `RenderError`."""
+    """The embedded server's values. Keys of the agent's own that are missing are made; one that the
+    configuration names is somebody's, and is waited for. Raises `SeedError`, `OSError` or `RenderError`."""
     return _hub(config, machine) if config.role == "hub" else _leaf(config, machine)
 
 
-def _hub(config: Config, machine: str) -> HubConfig:
+def check_keys(config: Config) -> None:
+    """Look whether the agent can connect to a server that it does not run. Raises `SeedError`."""
     mine = identities(config)
+    for path in (mine.account, mine.system):
+        if path is not None:
+            public_key(path)
+
+
+def _key(config: Config, given: Path | None, name: str) -> str:
+    """The public key of an identity, by the file that the configuration names or the agent's own."""
+    return ensure_key(key_file(config, name)) if given is None else public_key(given)
+
+
+def _hub(config: Config, machine: str) -> HubConfig:
+    nats = config.nats
     return HubConfig(
         server_name=contract.server_name(contract.HUB_DOMAIN, machine),
         store_dir=store_directory(config),
         max_file_store=int(config.nats.max_file_store),
-        registrar=ensure_key(mine.account),
-        registrar_system=ensure_key(mine.system or key_file(config, "registrar_system")),
-        jobs=ensure_key(config.nats.jobs_seed_file or key_file(config, "jobs")),
+        registrar=_key(config, nats.seed_file, "registrar"),
+        registrar_system=_key(config, nats.system_seed_file, "registrar_system"),
+        jobs=_key(config, nats.jobs_seed_file, "jobs"),
         leaves=leaf_users(config.leaf),
         aggregates=aggregates(config),
         links=link_rights(config),
@@ -101,19 +116,18 @@ def leaf_users(members: Iterable[LeafMember]) -> tuple[LeafUser, ...]:
 
 
 def _leaf(config: Config, machine: str) -> LeafConfig:
-    mine = identities(config)
-    link = link_key_file(config)
-    ensure_key(link)
+    nats = config.nats
+    _key(config, nats.link_seed_file, "link")
     return LeafConfig(
         server_name=contract.server_name(config.domain, machine),
         domain=config.domain,
         store_dir=store_directory(config),
         max_file_store=int(config.nats.max_file_store),
         hub_urls=tuple(config.nats.hub_urls),
-        link_key_file=link,
-        agent=ensure_key(mine.account),
-        agent_system=ensure_key(mine.system or key_file(config, "agent_system")),
-        device=ensure_key(config.nats.device_seed_file or key_file(config, "device")),
+        link_key_file=link_key_file(config),
+        agent=_key(config, nats.seed_file, "agent"),
+        agent_system=_key(config, nats.system_seed_file, "agent_system"),
+        device=_key(config, nats.device_seed_file, "device"),
         classes=tuple(cls.name for cls in config.class_),
         apps=tuple(config.nats.apps),
         heard=tuple(subject for one in config.input for subject in getattr(one, "heard", ())),
@@ -157,7 +171,7 @@ def _mqtt(config: Config) -> MqttListener | None:
         listen=mqtt.listen,
         users=tuple(MqttUser(user.name, user.password_file) for user in mqtt.users),
         tls=None if mqtt.tls_cert is None or mqtt.tls_key is None else (mqtt.tls_cert, mqtt.tls_key),
-        open=(streams / contract.MQTT_MESSAGES).is_dir(),
+        open=is_there(streams / contract.MQTT_MESSAGES),
     )
 
 

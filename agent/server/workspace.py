@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from agent.files import write_private
+from agent.files import open_regular, write_private
 from agent.server.binary import ServerError, ask
-from agent.server.keys import write_link_include
+from agent.server.keys import seed_line
 from agent.server.named_files import named_files
-from agent.server.passwords import write_password_include
+from agent.server.passwords import password_line
 from agent.server.render import LINK_INCLUDE, render
 from agent.server.users import link_include
 from agent.server.values import LeafConfig, ServerConfig
@@ -32,11 +32,20 @@ class Workspace:
         self._applied = directory / "applied"
 
     async def write(self, config: ServerConfig, binary: Path) -> str:
-        """Put the configuration in place, when nats-server finds no fault in it, and return its digest.
+        """Put the configuration in place, when nats-server finds no fault in it, and return its digest. What
+        is there already, and a server runs or ran with, is not written again: a full disk is no hindrance
+        then.
 
         Raises `ServerError` and leaves the old one there otherwise.
         """
-        digest, draft = self._draft(config)
+        files = self._rendered(config)
+        digest = self._digest(config, files)
+        applied = self.applied()
+        if applied is not None and applied[1] == digest and all(map(_holds, files, files.values())):
+            return digest
+        draft = self.configuration.with_suffix(".draft")
+        for path, data in files.items():
+            write_private(draft if path == self.configuration else path, data)
         code, said = await ask(binary, "-t", "-c", str(draft))
         if code != 0:
             raise ServerError(f"nats-server does not take its configuration: {said.strip()[:500]}")
@@ -52,8 +61,11 @@ class Workspace:
             return None
 
     def note_applied(self, pid: int, digest: str) -> None:
-        """Note that this process runs with the configuration of this digest."""
-        write_private(self._applied, f"{pid} {digest}\n".encode())
+        """Note that this process runs with the configuration of this digest. Where that cannot be written the
+        next agent has the server read its configuration again."""
+        if self.applied() != (pid, digest):
+            with suppress(OSError):
+                write_private(self._applied, f"{pid} {digest}\n".encode())
 
     def log_reader(self) -> Callable[[], str]:
         """A function that returns what has been logged since now, also when the log was begun anew."""
@@ -78,25 +90,33 @@ class Workspace:
         last = fatal or printed or lines
         return last[-1][:500] if last else "it said nothing"
 
-    def _draft(self, config: ServerConfig) -> tuple[str, Path]:
-        text = render(config)
-        digest = hashlib.sha256(text.encode())
-        remote = config.remote if isinstance(config, LeafConfig) else {}
-        for named in (*named_files(config.extra), *named_files(remote)):
-            with suppress(OSError):  # nats-server says what is wrong with it
-                digest.update(named.read_bytes())
+    def _rendered(self, config: ServerConfig) -> dict[Path, bytes]:
+        """The configuration and what it includes, in the order in which they are digested."""
+        files = {self.configuration: render(config).encode()}
         if isinstance(config, LeafConfig):
-            include = self.directory / LINK_INCLUDE
-            write_link_include(config.link_key_file, include)
-            digest.update(include.read_bytes())
+            files[self.directory / LINK_INCLUDE] = seed_line("nkey", config.link_key_file).encode()
             for linked in config.users:
                 if linked.link_key_file is not None:
-                    include = self.directory / link_include(linked.name)
-                    write_link_include(linked.link_key_file, include)
-                    digest.update(include.read_bytes())
+                    line = seed_line("nkey", linked.link_key_file)
+                    files[self.directory / link_include(linked.name)] = line.encode()
             for name, user in () if config.mqtt is None else config.mqtt.includes():
-                write_password_include(user.password_file, self.directory / name)
-                digest.update((self.directory / name).read_bytes())
-        draft = self.configuration.with_suffix(".draft")
-        write_private(draft, text.encode())
-        return digest.hexdigest(), draft
+                files[self.directory / name] = password_line(user.password_file).encode()
+        return files
+
+    def _digest(self, config: ServerConfig, files: Mapping[Path, bytes]) -> str:
+        text, *included = files.values()
+        digest = hashlib.sha256(text)
+        remote = config.remote if isinstance(config, LeafConfig) else {}
+        for named in (*named_files(config.extra), *named_files(remote)):
+            with suppress(OSError), open_regular(named) as file:  # nats-server says what is wrong with it
+                digest.update(file.read())
+        for data in included:
+            digest.update(data)
+        return digest.hexdigest()
+
+
+def _holds(path: Path, data: bytes) -> bool:
+    try:
+        return path.read_bytes() == data
+    except OSError:
+        return False

@@ -154,7 +154,7 @@ def _config(
     name: str, table: dict[str, Any], inputs: Mapping[str, type[Struct]], complaints: dict[str, list[str]]
 ) -> Config | None:
     try:
-        return parse(table, inputs, here=False)
+        return parse(table, inputs)
     except ConfigError as error:
         for text in error.problems:
             complaints.setdefault(text, []).append(f"{name}.toml")

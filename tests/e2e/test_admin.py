@@ -214,19 +214,19 @@ def test_a_port_that_is_taken_is_named_before_the_start(agent: Agent) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = taken.getsockname()
         settings = Admin(f"127.0.0.1:{address[1]}")
-        problems = AdminServer(settings, agent.metrics, dict, lambda: agent.ready).check()
+        problems = AdminServer(settings, agent.metrics, dict, lambda: agent.ready).obstacles()
     assert problems == [
         f"admin.listen: 127.0.0.1:{address[1]} is taken by another program; stop it or choose another port"
     ]
 
 
 def test_an_address_of_another_machine_is_named_before_the_start(agent: Agent) -> None:
-    problems = AdminServer(Admin("192.0.2.1:9464"), agent.metrics, dict, lambda: agent.ready).check()
+    problems = AdminServer(Admin("192.0.2.1:9464"), agent.metrics, dict, lambda: agent.ready).obstacles()
     assert "cannot be listened on" in problems[0]
 
 
 def test_a_free_port_is_no_problem(agent: Agent) -> None:
-    assert AdminServer(Admin("127.0.0.1:0"), agent.metrics, dict, lambda: agent.ready).check() == []
+    assert AdminServer(Admin("127.0.0.1:0"), agent.metrics, dict, lambda: agent.ready).obstacles() == []
 
 
 TOKEN = "s3cret-token"
@@ -290,7 +290,9 @@ def test_files_that_cannot_be_used_are_named_before_the_start(
 ) -> None:
     access["token_file"].chmod(0o644)
     access["tls_key"].write_text("nonsense")
-    problems = AdminServer(Admin("127.0.0.1:0", **access), agent.metrics, dict, lambda: agent.ready).check()
+    problems = AdminServer(
+        Admin("127.0.0.1:0", **access), agent.metrics, dict, lambda: agent.ready
+    ).obstacles()
     assert [one.partition(": ")[0] for one in problems] == ["admin", "admin"]
     assert "chmod 600" in problems[0]
     assert "no certificate chain with its key" in problems[1]

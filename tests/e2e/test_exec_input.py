@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from agent.cli.preflight import problems
 from agent.config import Seconds, Size
 from agent.inputs.exec import ExecInput, ExecOptions
 from agent.inputs.exec.program import shown
@@ -215,9 +216,8 @@ async def test_a_command_waits_while_nothing_can_be_stored_and_a_stop_ends_it(tm
     ],
 )
 def test_what_stands_in_the_way_is_told_with_a_remedy(options: dict[str, Any], told: str) -> None:
-    problems = ExecInput(ExecOptions(**options), Metrics()).check()
-    assert len(problems) == 1
-    assert told in problems[0]
+    (problem,) = problems([ExecInput(ExecOptions(**options), Metrics())])
+    assert told in problem
 
 
 KILLED = """

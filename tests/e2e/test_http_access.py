@@ -16,6 +16,7 @@ from influxdb_client.client.write_api import SYNCHRONOUS
 from structlog.testing import capture_logs
 
 from agent.access import is_loopback, shows
+from agent.cli.preflight import problems
 from agent.config import Seconds
 from agent.inputs.http import HttpInput, HttpOptions
 from agent.metrics import Metrics
@@ -120,24 +121,24 @@ async def test_what_is_not_tls_is_turned_away_without_noise(
     assert not logged.records
 
 
-def problems(**options: Path) -> list[str]:
-    return HttpInput(HttpOptions(listen="127.0.0.1:0", **options), Metrics()).check()  # type: ignore[arg-type]
+def wrong(**options: Path) -> list[str]:
+    return problems([HttpInput(HttpOptions(listen="127.0.0.1:0", **options), Metrics())])  # type: ignore[arg-type]
 
 
 def test_files_that_cannot_be_used_are_told_before_anything_runs(
     tmp_path: Path, token_file: Path, pair: tuple[Path, Path]
 ) -> None:
-    assert problems(token_file=token_file, tls_cert=pair[0], tls_key=pair[1]) == []
-    assert "cannot be read" in problems(token_file=tmp_path / "none")[0]
-    assert "go together" in problems(tls_cert=pair[0])[0]
-    assert "cannot be read" in problems(tls_cert=pair[0], tls_key=tmp_path / "none")[0]
-    assert "no certificate chain with its key" in problems(tls_cert=pair[1], tls_key=pair[1])[0]
+    assert wrong(token_file=token_file, tls_cert=pair[0], tls_key=pair[1]) == []
+    assert "cannot be read" in wrong(token_file=tmp_path / "none")[0]
+    assert "go together" in wrong(tls_cert=pair[0])[0]
+    assert "cannot be read" in wrong(tls_cert=pair[0], tls_key=tmp_path / "none")[0]
+    assert "no certificate chain with its key" in wrong(tls_cert=pair[1], tls_key=pair[1])[0]
     token_file.chmod(0o640)
-    (told,) = problems(token_file=token_file)
+    (told,) = wrong(token_file=token_file)
     assert "chmod 600" in told
     token_file.chmod(0o600)
     token_file.write_text("two words")
-    (told,) = problems(token_file=token_file)
+    (told,) = wrong(token_file=token_file)
     assert "without a space" in told
     assert "words" not in told
 

@@ -514,7 +514,7 @@ async def test_a_taken_port_is_told_before_anything_runs() -> None:
         other.listen()
         listen = f"127.0.0.1:{other.getsockname()[1]}"
         one = HttpInput(HttpOptions(listen=listen), Metrics())
-        assert one.check() == [
+        assert one.obstacles() == [
             f"input 'http': {listen} is taken by another program; stop it or choose another port"
         ]
         with pytest.raises(ConfigError, match="is taken by another program"):
@@ -529,7 +529,7 @@ def test_a_body_above_what_a_batch_holds_is_a_problem(more: int) -> None:
 
 @pytest.mark.parametrize("listen", ["192.0.2.1:0", "no-such-host.invalid:80"])
 def test_an_address_that_is_not_this_machines_is_told(listen: str) -> None:
-    (told,) = HttpInput(HttpOptions(listen=listen), Metrics()).check()
+    (told,) = HttpInput(HttpOptions(listen=listen), Metrics()).obstacles()
     assert "cannot be listened on" in told
 
 

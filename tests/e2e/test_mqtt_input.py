@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from agent.cli.preflight import problems
 from agent.contract import Letter
 from agent.demo.ports import free_port
 from agent.demo.proxy import Proxy
@@ -86,7 +87,7 @@ async def running(core: Core, port: int, **options: Any) -> AsyncIterator[Metric
     metrics, stopping = Metrics(), asyncio.Event()
     given = {"url": f"mqtt://127.0.0.1:{port}", "topics": TOPICS, **options}
     one = MqttInput(MqttOptions(**given), metrics)
-    assert one.check() == []
+    assert problems([one]) == []
     task = asyncio.create_task(one.run(core, stopping))
     try:
         yield metrics
@@ -334,7 +335,7 @@ def test_options_that_cannot_work_are_told_at_once(tmp_path: Path) -> None:
     options = MqttOptions(
         url="http://x", topics=[Topic(filter="a#")], password_file=tmp_path / "none", tls_cert=tmp_path
     )
-    told = MqttInput(options, Metrics()).check()
+    told = problems([MqttInput(options, Metrics())])
     for part in ("url", "filter", "cannot be read", "without user", "tls_key"):
         assert any(part in one for one in told), (part, told)
     assert (

@@ -21,7 +21,7 @@ from agent.demo.ports import free_port
 from agent.files import private_directory, write_private
 from agent.server.binary import find_binary
 from agent.server.child import reap, spawn
-from agent.server.keys import write_link_include
+from agent.server.keys import seed_line
 from agent.server.probe import Watched, greeting
 from agent.server.render import LINK_INCLUDE
 from tests.servers import Leaf, World, api, is_answered, open_world, until
@@ -102,7 +102,7 @@ async def run_open_server(leaf: Leaf, directory: Path) -> AsyncIterator[Client]:
     """A server that links with the key of `leaf` and lets its owner do all."""
     private_directory(directory)
     port, configuration = free_port(), directory / "rogue.conf"
-    write_link_include(leaf.config.link_key_file, directory / LINK_INCLUDE)
+    write_private(directory / LINK_INCLUDE, seed_line("nkey", leaf.config.link_key_file).encode())
     text = OPEN.format(
         port=port,
         domain=leaf.domain,

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from agent.cli.preflight import problems
 from agent.config import Seconds, Size
 from agent.contract import request_scope
 from agent.demo.ports import free_port
@@ -377,11 +378,11 @@ async def test_a_unix_socket_has_its_mode_replaces_what_is_stale_and_goes_with_t
         assert stat.S_IMODE(found.st_mode) == 0o622
         assert found.st_gid != os.getgid()
         second = SocketInput(SocketOptions(listen=f"unix://{path}"), Metrics())
-        assert ["is listened on by another program" in text for text in second.check()] == [True]
+        assert ["is listened on by another program" in text for text in second.obstacles()] == [True]
     assert os.listdir(tmp_path) == []  # noqa: PTH208 - in a coroutine
     path.write_text("mine")
     third = SocketInput(SocketOptions(listen=f"unix://{path}"), Metrics())
-    assert "is not a socket" in third.check()[0]
+    assert "is not a socket" in third.obstacles()[0]
     assert path.read_text() == "mine"
 
 
@@ -401,7 +402,6 @@ async def test_a_unix_socket_has_its_mode_replaces_what_is_stale_and_goes_with_t
     ],
 )
 def test_what_stands_in_the_way_is_told_with_a_remedy(given: dict[str, Any], told: str) -> None:
-    problems = SocketInput(SocketOptions(**given), Metrics()).check()
-    assert len(problems) == 1
-    assert problems[0].startswith("input 'socket': ")
-    assert told in problems[0]
+    (problem,) = problems([SocketInput(SocketOptions(**given), Metrics())])
+    assert problem.startswith("input 'socket': ")
+    assert told in problem

@@ -36,7 +36,7 @@ def kept(data: bytes) -> Path:
 )
 def configuration(data: bytes) -> None:
     with only(ConfigError):
-        load(kept(data), OPTIONS, here=False)
+        load(kept(data), OPTIONS)
 
 
 @target(SITE.encode(), CLUSTER.encode(), b"leaf = 1\nhub = []\n")

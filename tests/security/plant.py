@@ -23,10 +23,10 @@ from nats.aio.subscription import Subscription
 
 from agent.contract import ACCOUNT, announce_subject, inbox_prefix, tenant_account
 from agent.demo.ports import free_port
-from agent.files import create_private, private_directory
-from agent.server.keys import ensure_key, write_link_include
+from agent.files import create_private, private_directory, write_private
+from agent.server.keys import ensure_key, seed_line
 from agent.server.mqtt import MqttListener, MqttUser
-from agent.server.passwords import write_password_include
+from agent.server.passwords import password_line
 from agent.server.render import LINK_INCLUDE, render
 from agent.server.values import LeafConfig, LeafUser, ServerConfig, address_of
 from tests.e2e.configured import ConfiguredServer, closed
@@ -196,9 +196,9 @@ def _observed(config: ServerConfig, directory: Path) -> ConfiguredServer:
         if row == "    users: [\n":
             rows.append(f"      {{ user: {account}, password: observer }}\n")
     if isinstance(config, LeafConfig):
-        write_link_include(config.link_key_file, directory / LINK_INCLUDE)
+        write_private(directory / LINK_INCLUDE, seed_line("nkey", config.link_key_file).encode())
         for name, user in config.mqtt.includes() if config.mqtt else ():
-            write_password_include(user.password_file, directory / name)
+            write_private(directory / name, password_line(user.password_file).encode())
     return ConfiguredServer(directory, config.server_name, address_of(config.listen)[1], "".join(rows))
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -12,6 +13,7 @@ from msgspec import NODEFAULT, Struct
 from msgspec.structs import FieldInfo, fields
 
 from agent.config import Config, ConfigError, Nats, Seconds, Size, listen_address, load
+from agent.config.file_checks import check_files
 from agent.inputs import OPTIONS
 
 EXAMPLE = Path(__file__).parents[2] / "config.example.toml"
@@ -24,6 +26,10 @@ USER = f'[[user]]\nname = "a"\nkey = "{KEY}"\n'
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     return tmp_path / "petiole.toml"
+
+
+def file_problems(read: Config) -> list[str]:
+    return [str(one) for one in check_files(read)]
 
 
 def problems(file: Path, text: str) -> list[str]:
@@ -85,8 +91,8 @@ type = "htp"
 def test_all_problems_are_told_at_once_each_with_its_key(file: Path) -> None:
     keys = [one.partition(":")[0] for one in problems(file, ALL_AT_ONCE)]
     assert sorted(keys) == sorted(
-        ["domain", "stat_dir", "log.level", "nats.listen", "nats.seed_file", "nats.max_file_store",
-         "nats.hub_urls", "publish.linger", "publish.window", "class[2].name", "input[1].bdy",
+        ["domain", "stat_dir", "log.level", "nats.listen", "nats.max_file_store", "nats.hub_urls",
+         "publish.linger", "publish.window", "class[2].name", "input[1].bdy",
          "input[1].class", "input[2].type"]
     )  # fmt: skip
 
@@ -231,22 +237,26 @@ def test_a_table_that_could_not_be_read_does_not_shift_the_numbers_of_the_others
 
 def test_a_seed_must_be_there_and_its_owners_alone(file: Path, tmp_path: Path) -> None:
     seed = tmp_path / "seed"
-    text = LEAF + f'seed_file = "{seed}"\n'
-    assert "cannot be read" in problems(file, text)[0]
+    read = config(file, LEAF + f'seed_file = "{seed}"\n')
+    assert "cannot be read" in file_problems(read)[0]
     seed.write_text("SUA")
     for mode in (0o644, 0o640, 0o660):
         seed.chmod(mode)
-        assert problems(file, text) == [
+        assert file_problems(read) == [
             f"nats.seed_file: {seed} may be read by others (mode {mode:04o}); run chmod 600 {seed}"
         ]
     for mode in (0o600, 0o400):
         seed.chmod(mode)
-        assert config(file, text).nats.seed_file == seed
+        assert file_problems(read) == []
 
 
-def test_a_seed_that_is_a_directory_is_refused(file: Path, tmp_path: Path) -> None:
+def test_a_seed_that_is_a_directory_or_a_pipe_is_named(file: Path, tmp_path: Path) -> None:
     (tmp_path / "keys").mkdir(mode=0o700)
-    assert "is not a file" in problems(file, LEAF + f'seed_file = "{tmp_path / "keys"}"\n')[0]
+    read = config(file, LEAF + f'seed_file = "{tmp_path / "keys"}"\n')
+    assert "is not a regular file" in file_problems(read)[0]
+    (tmp_path / "keys").rmdir()
+    os.mkfifo(tmp_path / "keys", 0o600)
+    assert "is not a regular file" in file_problems(read)[0], "and it is not waited for a writer"
 
 
 def test_a_file_that_is_missing_is_told_by_its_name(tmp_path: Path) -> None:
@@ -364,12 +374,15 @@ def test_a_listener_for_devices_is_checked_down_to_its_files(file: Path) -> None
         "nats.mqtt.listen",
         "nats.mqtt.tls_cert",
         "nats.mqtt.users[1].name",
-        "nats.mqtt.users[1].password_file",
     ]
     secret = file.with_name("password")
+    good = f'[[nats.mqtt.users]]\nname = "plant"\npassword_file = "{secret}"\n'
+    assert file_problems(config(file, LEAF + good))[0].startswith("nats.mqtt.users[1].password_file: ")
     secret.touch(0o600)
     secret.write_text("x")
-    good = f'[[nats.mqtt.users]]\nname = "plant"\npassword_file = "{secret}"\n'
+    assert file_problems(config(file, LEAF + good)) == []
+    tls = f'[nats.mqtt]\ntls_cert = "{secret}"\ntls_key = "/nonexistent"\n'
+    assert [one.partition(":")[0] for one in file_problems(config(file, LEAF + tls))] == ["nats.mqtt.tls_key"]
     assert config(file, LEAF + good).nats.mqtt.on
     assert not config(file, LEAF).nats.mqtt.on
     assert "on leaves" in "".join(problems(file, HUB + good))

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import ConfigError, load
+from agent.config import load
+from agent.config.file_checks import check_files
 from agent.inputs import OPTIONS
 from agent.server.keys import SeedError, make_key, public_key
 
@@ -47,17 +48,17 @@ def test_a_secret_may_be_opened_to_its_user_by_an_access_list_only_there(given: 
         make_key(directory / "link.nk")
         (directory / "link.nk").chmod(0o440)
     public_key(given / "link.nk")
-    load(config(tmp_path), OPTIONS)
+    assert list(check_files(load(config(tmp_path), OPTIONS))) == []
     with pytest.raises(SeedError, match="read by others"):
         public_key(tmp_path / "elsewhere" / "link.nk")
     (given / "link.nk").chmod(0o444)
-    with pytest.raises(ConfigError, match="read by others"):
-        load(config(tmp_path), OPTIONS)
+    (problem,) = check_files(load(config(tmp_path), OPTIONS))
+    assert "read by others" in str(problem)
 
 
 def test_without_a_supervisor_the_place_of_the_shipped_unit_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
-    with pytest.raises(ConfigError, match=r"/run/credentials/petiole\.service/link\.nk cannot be read"):
-        load(config(tmp_path), OPTIONS)
+    (problem,) = check_files(load(config(tmp_path), OPTIONS))
+    assert "/run/credentials/petiole.service/link.nk cannot be read" in str(problem)

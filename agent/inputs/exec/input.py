@@ -36,7 +36,8 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -45,6 +46,7 @@ from msgspec import field
 
 from agent import contract
 from agent.config import Seconds, Size
+from agent.files import UnseenError, mode_at
 from agent.inputs.formats.forms import Format, Precision
 from agent.inputs.options import InputOptions
 from agent.intake import Intake
@@ -90,20 +92,31 @@ class ExecInput:
         return self._options.name
 
     def check(self) -> list[str]:
-        """What stands in the way of running the command, one sentence a problem."""
+        """What of its options can't be used, one sentence a problem."""
         return [f"input {self.name!r}: {one}" for one in self._problems()]
+
+    def obstacles(self) -> list[str]:
+        """What stands in the way of running the command now, one sentence a problem."""
+        return [f"input {self.name!r}: {one}" for one in self._obstacles()]
+
+    def _obstacles(self) -> Iterator[str]:
+        options, directory = self._options, self._options.directory
+        try:
+            if directory is not None and not stat.S_ISDIR(mode_at(directory) or 0):
+                yield f"the directory {directory} is not there; make it, or leave directory out"
+        except UnseenError as why:
+            yield f"the directory {directory} cannot be entered ({why}); let the agent's user enter it"
+        if not _is_runnable(options.command):
+            return  # a problem of the options
+        if not _found(options.command[0], directory, options.variables().get("PATH")):
+            yield f"{options.command[0]!r:.200} is no program that can be run; give its path"
 
     def _problems(self) -> Iterator[str]:
         options = self._options
-        directory = options.directory
-        if directory is not None and not directory.is_dir():
-            yield f"the directory {directory} is not there; make it, or leave directory out"
         if not options.command or not options.command[0]:
             yield 'command is empty; write it as a list, as ["/usr/bin/sensors", "-j"]'
-        elif any("\0" in one for one in options.command):
+        elif not _is_runnable(options.command):
             yield "an argument of command holds a NUL; leave it out"
-        elif not _found(options.command[0], directory, options.variables().get("PATH")):
-            yield f"{options.command[0]!r:.200} is no program that can be run; give its path"
         if any(
             not name or "=" in name or "\0" in name + value for name, value in options.environment.items()
         ):
@@ -122,8 +135,15 @@ class ExecInput:
         await Schedule(self._options, self._metrics, intake, stopping, log).run()
 
 
+def _is_runnable(command: Sequence[str]) -> bool:
+    return bool(command and command[0]) and not any("\0" in one for one in command)
+
+
 def _found(program: str, directory: Path | None, path: str | None) -> bool:
     if "/" not in program:
         return shutil.which(program, path=path) is not None
     where = (directory or Path()) / program
-    return where.is_file() and os.access(where, os.X_OK)
+    try:
+        return stat.S_ISREG(mode_at(where) or 0) and os.access(where, os.X_OK)
+    except UnseenError:
+        return False

@@ -48,6 +48,7 @@ Options (`[[input]]` with `type = "http"`):
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
 import ssl
 from pathlib import Path
@@ -102,13 +103,26 @@ class HttpInput:
         return self._options.name
 
     def check(self) -> list[str]:
-        """What stands in the way of listening, one sentence a problem."""
-        found = [obstacle(listen_address(self._options.listen))]
+        """What of its options can't be used, one sentence a problem."""
+        found = []
+        try:
+            listen_address(self._options.listen)
+        except ValueError as error:
+            found.append(f'listen: {error}; write it as "127.0.0.1:8080"')
+        if (self._options.tls_cert is None) != (self._options.tls_key is None):
+            found.append("tls_cert and tls_key go together; give both or none")
         if self._options.body > contract.MAX_UNPACKED_BYTES:
             most = contract.MAX_UNPACKED_BYTES
             found.append(f"body is {self._options.body} bytes, a batch has {most} at most; make it smaller")
         if self._options.otlp and not _can_read_otlp():
             found.append("otlp is on, and opentelemetry-proto is missing; install petiole[otlp]")
+        return [f"input {self.name!r}: {one}" for one in found]
+
+    def obstacles(self) -> list[str]:
+        """What stands in the way of listening now, one sentence a problem."""
+        found = []
+        with contextlib.suppress(ValueError):  # a problem of the options
+            found.append(obstacle(listen_address(self._options.listen)))
         for read in (self._token, self._tls):
             try:
                 read()
@@ -122,11 +136,7 @@ class HttpInput:
 
     def _tls(self) -> ssl.SSLContext | None:
         cert, key = self._options.tls_cert, self._options.tls_key
-        if cert is None and key is None:
-            return None
-        if cert is None or key is None:
-            raise AccessError("tls_cert and tls_key go together; give both or none")
-        return tls_context(cert, key)
+        return None if cert is None or key is None else tls_context(cert, key)
 
     def _warn(self, host: str) -> None:
         if is_loopback(host):

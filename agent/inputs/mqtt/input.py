@@ -23,7 +23,7 @@ from agent import contract
 from agent.clock import wall_ns
 from agent.contract import Letter
 from agent.inputs.formats.message import MessageError, message_lines
-from agent.inputs.mqtt.options import MqttOptions, broker, problems
+from agent.inputs.mqtt.options import MqttOptions, broker, file_problems, problems
 from agent.inputs.mqtt.repeats import Ident, Repeats, are_same, ident_of
 from agent.inputs.mqtt.topics import place_of
 from agent.inputs.report import Fault, Sparse
@@ -82,8 +82,12 @@ class MqttInput:
         return self._options.name
 
     def check(self) -> list[str]:
-        """What stands in the way, one sentence a problem. A broker that is away does not."""
+        """What of its options can't be used, one sentence a problem."""
         return [f"input {self.name!r}: {one}" for one in problems(self._options)]
+
+    def obstacles(self) -> list[str]:
+        """What stands in the way now, one sentence a problem. A broker that does not answer does not."""
+        return [f"input {self.name!r}: {one}" for one in file_problems(self._options)]
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Take and store messages until `stopping` is set."""

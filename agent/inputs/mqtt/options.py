@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 from msgspec import Meta
 
 from agent.config import Seconds
+from agent.files import open_regular
 from agent.inputs.mqtt.topics import Topic
 from agent.inputs.options import InputOptions
 from agent.server.passwords import check_password, read_password
@@ -54,8 +55,8 @@ class MqttOptions(InputOptions, tag="mqtt", kw_only=True):
 
 
 def problems(options: MqttOptions) -> list[str]:
-    """What stands in the way on this machine. Looks at the files that are named."""
-    found = [*_values(options), *_files(options)]
+    """What of the options can't be used."""
+    found = _values(options)
     if find_spec("paho") is None:
         found.append('needs the extra mqtt; install it with: pip install "petiole[mqtt]"')
     return found
@@ -92,27 +93,30 @@ def _values(options: MqttOptions) -> list[str]:
     found += [problem for topic in options.topics for problem in topic.problems()]
     if not _MIN_KEEPALIVE <= options.keepalive <= _MAX_KEEPALIVE:
         found.append(f"keepalive is {options.keepalive} s; take 1s to 1h")
+    if options.password_file is not None and options.user is None:
+        found.append("password_file stands without user; give both")
+    if (options.tls_cert is None) != (options.tls_key is None):
+        found.append("tls_cert and tls_key go together; give both, or none")
     return found
 
 
-def _files(options: MqttOptions) -> list[str]:
+def file_problems(options: MqttOptions) -> list[str]:
+    """What of the files that are named can't be used now."""
     found = []
-    if options.password_file is not None:
-        if (wrong := check_password(options.password_file)) is not None:
-            found.append(wrong)
-        if options.user is None:
-            found.append("password_file stands without user; give both")
-    if (options.tls_cert is None) != (options.tls_key is None):
-        found.append("tls_cert and tls_key go together; give both, or none")
-    elif options.url.startswith("mqtts:"):
+    if options.password_file is not None and (wrong := check_password(options.password_file)) is not None:
+        found.append(wrong)
+    if options.url.startswith("mqtts:") and (options.tls_cert is None) == (options.tls_key is None):
         try:
             _tls(options)
-        except OSError as error:
-            found.append(f"the files of TLS cannot be used: {error}")
+        except (OSError, ValueError) as error:
+            found.append(f"the files of TLS cannot be used: {error}; put them there in PEM")
     return found
 
 
 def _tls(options: MqttOptions) -> ssl.SSLContext:
+    for path in (options.tls_ca, options.tls_cert, options.tls_key):
+        if path is not None:
+            open_regular(path).close()
     context = ssl.create_default_context(cafile=options.tls_ca)
     if options.tls_cert is not None:
         # A key behind a password would ask for it on the terminal.

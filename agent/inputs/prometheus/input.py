@@ -92,8 +92,18 @@ class PrometheusInput:
         return self._options.name
 
     def check(self) -> list[str]:
-        """What stands in the way, one sentence a problem. A target that does not answer yet does not."""
+        """What of its options can't be used, one sentence a problem."""
         return [f"input {self.name!r}: {one}" for one in self._problems()]
+
+    def obstacles(self) -> list[str]:
+        """What stands in the way now, one sentence a problem. A target that does not answer yet does not."""
+        try:
+            trust(self._options.tls_ca)
+            if self._options.token_file is not None:
+                read_token(self._options.token_file)
+        except AccessError as error:
+            return [f"input {self.name!r}: {error}"]
+        return []
 
     def _problems(self) -> Iterator[str]:
         options = self._options
@@ -111,12 +121,6 @@ class PrometheusInput:
             Device(options.device, "")
         except ValueError as error:
             yield f"device {options.device!r} cannot be used: {error}"
-        try:
-            trust(options.tls_ca)
-            if options.token_file is not None:
-                read_token(options.token_file)
-        except AccessError as error:
-            yield str(error)
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Scrape until `stopping` is set. Raises `AccessError` when `tls_ca` cannot be used."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from agent.access import AccessError, read_token
+from agent.files import open_regular
 from agent.inputs.prometheus.exposition import ACCEPT
 
 if TYPE_CHECKING:
@@ -38,8 +39,9 @@ def trust(ca: Path | None) -> ssl.SSLContext | None:
     if ca is None:
         return None
     try:
+        open_regular(ca).close()
         return ssl.create_default_context(cafile=ca)
-    except (OSError, ssl.SSLError) as error:
+    except (OSError, ValueError) as error:
         raise AccessError(f"tls_ca {ca} holds no certificates in PEM that can be read ({error})") from None
 
 

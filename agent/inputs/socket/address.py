@@ -15,6 +15,7 @@ from typing import Final, Literal
 
 from agent.config import ConfigError, listen_address
 from agent.doors import DOORS
+from agent.files import UnseenError, mode_at
 from agent.listening import cannot_listen
 
 Scheme = Literal["tcp", "udp", "unix", "unixgram"]
@@ -101,7 +102,12 @@ def obstacles(address: Address) -> Iterator[str]:
 
 
 def _path_obstacles(path: Path) -> Iterator[str]:
-    if not path.parent.is_dir():
+    try:
+        mode = mode_at(path.parent)
+    except UnseenError as error:
+        yield f"the directory {path.parent} cannot be looked at ({error}); let the agent's user enter it"
+        return
+    if mode is None or not stat.S_ISDIR(mode):
         yield f"the directory {path.parent} is not there; make it"
     elif not os.access(path.parent, os.W_OK | os.X_OK):
         yield f"no socket can be made in {path.parent}; let the agent's user write there"

@@ -98,8 +98,24 @@ class SocketInput:
         return self.options.name
 
     def check(self) -> list[str]:
-        """What stands in the way of listening, one sentence a problem."""
+        """What of its options can't be used, one sentence a problem."""
         return [f"input {self.name!r}: {one}" for one in self._problems()]
+
+    def obstacles(self) -> list[str]:
+        """What stands in the way of listening now, one sentence a problem."""
+        return [f"input {self.name!r}: {one}" for one in self._obstacles()]
+
+    def _obstacles(self) -> Iterator[str]:
+        try:
+            address, who = parse_listen(self.options.listen), access(self.options)
+        except ValueError:
+            return  # a problem of the options
+        yield from obstacles(address)
+        if address.is_path:
+            try:
+                who.ids()
+            except ValueError as error:
+                yield str(error)
 
     def _problems(self) -> Iterator[str]:
         options = self.options
@@ -108,10 +124,9 @@ class SocketInput:
         except ValueError as error:
             yield f'listen: {error}; write it as "tcp://127.0.0.1:8094" or "unix:///run/petiole/lines.sock"'
             return
-        yield from obstacles(address)
         if address.is_path:
             try:
-                access(options).ids()
+                access(options)
             except ValueError as error:
                 yield str(error)
         if options.reply and not address.is_stream:

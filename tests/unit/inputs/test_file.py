@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from structlog.typing import EventDict
 
 from agent import contract
+from agent.cli.preflight import problems
 from agent.config import Seconds
 from agent.inputs.file import FileInput, FileOptions
 from agent.inputs.formats.forms import Format
@@ -221,8 +222,8 @@ async def test_it_stops_while_the_core_does_not_answer(path: Path) -> None:
 @pytest.mark.parametrize(("poll", "make"), [(0.0, Path.touch), (0.25, Path.mkdir)])
 def test_options_that_cannot_work_are_named(path: Path, poll: float, make: Callable[[Path], None]) -> None:
     make(path)
-    assert len(FileInput(FileOptions(path=str(path), poll=Seconds(poll)), Metrics()).check()) == 1
+    assert len(problems([FileInput(FileOptions(path=str(path), poll=Seconds(poll)), Metrics())])) == 1
 
 
 def test_a_file_that_is_not_there_yet_is_no_problem(path: Path) -> None:
-    assert FileInput(FileOptions(path=str(path)), Metrics()).check() == []
+    assert problems([FileInput(FileOptions(path=str(path)), Metrics())]) == []

@@ -27,6 +27,7 @@ from prometheus_client import (
 from prometheus_client.openmetrics import exposition
 
 from agent import contract
+from agent.cli.preflight import problems
 from agent.config import Seconds, Size
 from agent.inputs.names import Names
 from agent.inputs.prometheus import PrometheusInput, PrometheusOptions
@@ -331,6 +332,6 @@ def test_what_the_official_client_writes_is_read_back(labels: dict[str, str], va
 )
 def test_options_that_cannot_work_are_named(options: dict[str, Any], said: str) -> None:
     given_options = {"urls": ["http://127.0.0.1:9100/metrics"], **options}
-    (problem,) = PrometheusInput(PrometheusOptions(**given_options), Metrics()).check()
+    (problem,) = problems([PrometheusInput(PrometheusOptions(**given_options), Metrics())])
     assert said in problem
     assert "secret" not in problem

@@ -7,7 +7,7 @@ import nkeys
 import pytest
 
 from agent.files import write_private
-from agent.server.keys import SeedError, ensure_key, make_key, public_key, write_link_include
+from agent.server.keys import SeedError, ensure_key, make_key, public_key, seed_line
 
 
 def mode(path: Path) -> int:
@@ -68,6 +68,6 @@ def test_a_missing_seed_file_is_named(tmp_path: Path) -> None:
 
 def test_the_include_of_a_link_holds_the_seed_for_its_owner_alone(tmp_path: Path) -> None:
     make_key(tmp_path / "link")
-    write_link_include(tmp_path / "link", tmp_path / "link.conf")
+    write_private(tmp_path / "link.conf", seed_line("nkey", tmp_path / "link").encode())
     assert (tmp_path / "link.conf").read_text() == f'nkey: "{(tmp_path / "link").read_text()}"\n'
     assert mode(tmp_path / "link.conf") == 0o600

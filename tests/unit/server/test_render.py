@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.contract import ContractError
+from agent.files import write_private
 from agent.server.binary import find_binary
-from agent.server.keys import ensure_key, write_link_include
+from agent.server.keys import ensure_key, seed_line
 from agent.server.mqtt import MqttListener, MqttUser
-from agent.server.passwords import check_password, write_password_include
+from agent.server.passwords import check_password, password_line
 from agent.server.quoting import RenderError
 from agent.server.render import LINK_INCLUDE, render
 from agent.server.values import HubConfig, LeafConfig, LeafUser, address_of
@@ -171,7 +172,7 @@ def test_a_password_that_others_may_read_is_refused_and_not_shown(tmp_path: Path
     assert "secret" not in str(check_password(file))
     file.chmod(0o600)
     assert check_password(file) is None
-    write_password_include(file, tmp_path / "include")
+    write_private(tmp_path / "include", password_line(file).encode())
     assert (tmp_path / "include").read_text() == 'password: "secret"\n'
     assert (tmp_path / "include").stat().st_mode & 0o777 == 0o600
 
@@ -182,7 +183,7 @@ def test_the_server_reads_what_is_rendered(config: HubConfig | LeafConfig, tmp_p
     file = tmp_path / "nats-server.conf"
     file.write_text(render(odd))
     ensure_key(tmp_path / "link")
-    write_link_include(tmp_path / "link", tmp_path / LINK_INCLUDE)
+    write_private(tmp_path / LINK_INCLUDE, seed_line("nkey", tmp_path / "link").encode())
     for number in (0, 1):
         (tmp_path / f"mqtt-{number}.conf").write_text('password: "a \\"b\\" $c"\n')
     done = subprocess.run([find_binary(), "-t", "-c", file], capture_output=True, text=True, check=False)
