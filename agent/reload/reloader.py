@@ -63,6 +63,15 @@ class Reloader:
     def plan(self) -> tuple[Applied, Parts]:
         """What the file as it is now would change. Blocks. Raises `ReloadError` with every problem."""
         try:
+            return self._plan()
+        except ReloadError:
+            raise
+        except Exception as error:  # a file that cannot be judged cannot be taken either
+            why = f"{type(error).__name__}: {error}"
+            raise ReloadError(f"it cannot be checked ({why}); change what is new in it") from error
+
+    def _plan(self) -> tuple[Applied, Parts]:
+        try:
             config = self._files.read()
         except ConfigError as error:
             raise ReloadError("; ".join(error.problems)) from None
@@ -123,7 +132,11 @@ class Reloader:
             try:
                 planned = await asyncio.to_thread(self.plan)
             except ReloadError as error:
-                log.error("the configuration is not taken; the agent goes on as it is", reason=str(error))
+                log.error(
+                    "the configuration is not taken; the agent goes on as it is",
+                    reason=str(error),
+                    exc_info=error.__cause__,
+                )
                 return False
         if ending():
             log.info("reload ignored", reason="the agent ends")

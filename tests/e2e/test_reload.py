@@ -8,8 +8,10 @@ import itertools
 import json
 import os
 import re
+import shutil
 import signal
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +24,25 @@ from agent.demo.ports import free_port
 from tests.agent_process import Agent, wait_for
 
 READING = b'{"metric": "m", "value": 1}'
+WITHOUT_RIGHTS = (
+    "setpriv",
+    "--bounding-set=-dac_override,-dac_read_search",
+    "--inh-caps=-dac_override,-dac_read_search",
+)
+"""Root who may not enter what is others'."""
+
+
+def why_not() -> str | None:
+    """Why root cannot give up its rights here, None where it can."""
+    if os.geteuid() != 0:
+        return None
+    if shutil.which("setpriv") is None:
+        return "setpriv is not installed (apt-get install util-linux)"
+    tried = subprocess.run((*WITHOUT_RIGHTS, "true"), check=False, capture_output=True, text=True)
+    return tried.stderr if tried.returncode else None
+
+
+WHY_NOT = why_not()
 
 
 class Load:
@@ -147,6 +168,42 @@ def test_a_file_that_cannot_be_used_changes_nothing(leaf: Agent) -> None:
     hang_up(leaf)
     wait_for(lambda: "machine" in leaf.status()["inputs"], "a good one is taken afterwards")
     assert leaf.status()["run"] == run
+
+
+@pytest.mark.skipif(WHY_NOT is not None, reason=f"root cannot give up its rights: {WHY_NOT}")
+def test_what_cannot_be_looked_at_is_refused_and_the_agent_goes_on(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    if os.geteuid() == 0:
+        os.chown(closed, 65534, -1)
+    else:
+        closed.chmod(0)
+    member = plan.member(tmp_path, "edge-1")
+    leaf = Agent(member, plan.leaf_toml(member, free_port()))
+    leaf.under = WITHOUT_RIGHTS if os.geteuid() == 0 else ()
+    good = member.config.read_text()
+    try:
+        leaf.start()
+        run = leaf.status()["run"]
+        for added, told in (
+            (f'type = "file"\npath = "{closed}/sensor"', "cannot be looked at (Permission denied)"),
+            ('type = "http"\nlisten = "edge..plant:8080"', "is not an address"),
+            (f'type = "file"\npath = "{tmp_path}/{"x" * 300}"', "cannot be looked at (File name too long)"),
+        ):
+            member.config.write_text(f'{good}\n[[input]]\nname = "odd"\n{added}\n')
+            hang_up(leaf)
+            wait_for(lambda told=told: told in leaf.log.read_text(), f"it is refused: {told}")  # type: ignore[misc]
+            checked = leaf.petiole("check", "--offline", "--json")
+            assert any(
+                told in one["sentence"] and one["remedy"] for one in json.loads(checked.stdout)["findings"]
+            )
+        member.config.write_text(good.replace('type = "host"', 'type = "host"\nname = "machine"'))
+        hang_up(leaf)
+        wait_for(lambda: "machine" in leaf.status()["inputs"], "a good one is taken afterwards")
+        assert leaf.status()["run"] == run
+        assert "Traceback" not in leaf.log.read_text()
+    finally:
+        leaf.close()
 
 
 def test_a_new_start_keeps_the_process_and_its_sockets_and_loses_nothing(leaf: Agent) -> None:
