@@ -315,7 +315,7 @@ class Leaf:
             await keep_readers(js, info.name, readers(self._config, name))
             self._waits.began(name, info.last)
         self._completed = True
-        await self._discards.attach(nc, js, infos)
+        self._discards.attach(nc, js, infos)
         self._books.attach(js, infos)
         await self._books.open()
         last = {name: info.last for name, info in infos.items()}

@@ -167,6 +167,11 @@ def numbered_subjects(domain: str, cls: str) -> list[str]:
     return [batch_subject(domain, cls, ">"), dead_subject(domain, cls, ">")]
 
 
+def own_subjects(domain: str, cls: str) -> list[str]:
+    """The subjects of all messages that an agent publishes itself."""
+    return [*numbered_subjects(domain, cls), ledger_subject(domain, cls), clock_subject(domain, cls)]
+
+
 def direct_subject(domain: str, cls: str, device: str, metric: str) -> str:
     """The subject on which a device publishes a reading of its own; raises `ContractError`."""
     for name, token in (("device", device), ("metric", metric)):

@@ -1,5 +1,6 @@
-"""Watches the streams that discard and says what they discarded, to the ledgers and the metrics. It stands in
-nobody's way: what it can't look at now it looks at later."""
+"""Watches the streams that discard and says what they discarded, to the ledgers and the metrics. It holds
+nothing up: what it can't look at now it looks at later, and what was stored while no agent ran is read beside
+the publish path, with the progress kept."""
 
 from __future__ import annotations
 
@@ -22,9 +23,10 @@ from agent.discards.shelf import Shelf
 from agent.jetstream import JetStream, JetStreamError, StreamInfo
 from agent.ledger import ClassLedger
 from agent.metrics import Metrics
-from agent.tail import read_headers
+from agent.tail import StoredHeaders, read_headers
 
 _SAVE_SECONDS: Final = 1.0
+_LONGEST_SECONDS: Final = 30.0
 
 log = structlog.get_logger("ledger")
 
@@ -48,30 +50,27 @@ class Discards:
         self._classes = {name: cls for name, cls in classes.items() if cls.discard == "old"}
         self._shelves = {name: Shelf(directory, domain, name, run) for name in self._classes}
         self._confirmed = dict.fromkeys(self._classes, 0)
-        self._js: JetStream | None = None
-        self._due = asyncio.Event()
+        self._above: dict[str, int] = {}
+        self._behind: tuple[Client, JetStream] | None = None
+        self._due = {name: asyncio.Event() for name in self._classes}
 
     def __bool__(self) -> bool:
         return bool(self._shelves)
 
-    async def attach(self, nc: Client, js: JetStream, streams: Mapping[str, StreamInfo]) -> None:
-        """Work over this connection; these are the streams behind it. Raises `JetStreamError`."""
-        for name, shelf in self._shelves.items():
+    def attach(self, nc: Client, js: JetStream, streams: Mapping[str, StreamInfo]) -> None:
+        """Work over this connection; these are the streams behind it."""
+        for name in self._shelves:
             try:
-                above = shelf.load(streams[name])
-                if above is not None:
-                    start = {"deliver_policy": "by_start_sequence", "opt_start_seq": above + 1}
-                    await read_headers(nc, js, streams[name].name, start, shelf.read)
-                    shelf.taken_up()
+                self._load(name, streams[name])
             except OSError as error:
                 log.error("what is discarded cannot be remembered", **{"class": name}, error=str(error))
-            self._tell(name)
-        self._js = js
-        self._due.set()
+        self._behind = nc, js
+        for due in self._due.values():
+            due.set()
 
     def detach(self) -> None:
         """There is no connection to work over."""
-        self._js = None
+        self._behind = None
         for shelf in self._shelves.values():
             with contextlib.suppress(OSError):  # what is not written is read from the stream
                 shelf.content()
@@ -84,34 +83,87 @@ class Discards:
     def trimmed(self, cls: str, first: int, last: int) -> None:
         """The agent has purged a stream of what the hub has."""
         if cls in self._shelves:
-            self._shelves[cls].trimmed(first, last)
+            try:
+                self._shelves[cls].trimmed(first, last)
+            except OSError as error:
+                # At the next look it is known to be at the hub, and so is not claimed.
+                log.warning("what was trimmed is noted later", **{"class": cls}, error=str(error))
 
     def seen(self, cls: str, confirmed: int) -> None:
         """The stream of a class was looked at, and up to here the hub is known to hold all of this epoch."""
         if cls in self._shelves:
             self._confirmed[cls] = confirmed
-            self._due.set()
+            self._due[cls].set()
 
     async def run(self) -> None:
-        """Look whenever somebody has, until cancelled."""
-        while True:
-            await self._due.wait()
-            self._due.clear()
+        """Follow each class until cancelled, none of them waiting for another."""
+        async with asyncio.TaskGroup() as group:
             for name in self._shelves:
+                group.create_task(self._follow(name))
+
+    async def _follow(self, name: str) -> None:
+        """Look whenever somebody has."""
+        due, pause = self._due[name], _SAVE_SECONDS
+        while True:
+            await due.wait()
+            due.clear()
+            try:
+                await self._take_up(name)
+                await self.look(name)
+                pause = _SAVE_SECONDS
+            except (JetStreamError, OSError) as error:
+                log.warning("what was discarded is told later", **{"class": name}, error=str(error))
+                pause = min(_LONGEST_SECONDS, 2 * pause)
+                due.set()
+            await asyncio.sleep(pause)
+
+    def _load(self, name: str, info: StreamInfo) -> None:
+        self._above.pop(name, None)
+        above = self._shelves[name].load(info)
+        if above is not None:
+            self._above[name] = above
+        self._tell(name)
+
+    async def _take_up(self, name: str) -> None:
+        """Read what a stream holds above what is known of it: the agent's own messages. What stands between
+        these is devices', who may have published millions while the agent was stopped. Raises
+        `JetStreamError` or `OSError`."""
+        shelf, behind = self._shelves[name], self._behind
+        if behind is None or shelf.loaded:
+            return
+        nc, js = behind
+        stream = contract.leaf_stream(self._domain, name)
+        if name not in self._above:  # the disk failed before
+            self._load(name, await js.stream_info(stream))
+        own = contract.own_subjects(self._domain, name)
+
+        def read(message: StoredHeaders) -> None:
+            if self._behind is behind:  # else the shelf has begun anew for another connection
+                shelf.read(message)
+
+        while self._behind is behind and not shelf.loaded:
+            start = {
+                "deliver_policy": "by_start_sequence",
+                "opt_start_seq": max(self._above[name], shelf.top) + 1,
+                "filter_subjects": own,
+            }
+            await read_headers(nc, js, stream, start, read)
+            if self._behind is behind:
                 try:
-                    await self.look(name)
-                except (JetStreamError, OSError) as error:
-                    log.warning("what was discarded is told later", **{"class": name}, error=str(error))
-            await asyncio.sleep(_SAVE_SECONDS)
+                    shelf.taken_up()
+                except OSError:
+                    del self._above[name]  # what the disk has not taken is read again
+                    raise
 
     async def look(self, name: str) -> None:
         """Say what one class has discarded since the last look. Raises `JetStreamError` or `OSError`."""
-        if self._js is None or not self._shelves[name].loaded:
+        if self._behind is None or not self._shelves[name].loaded:
             return
+        _, js = self._behind
         stream, epoch = contract.leaf_stream(self._domain, name), self._epochs[name]
         confirmed = self._confirmed[name]
-        info = await self._js.stream_info(stream)
-        consumer = await self._js.find_consumer(stream, contract.link_consumer(epoch))
+        info = await js.stream_info(stream)
+        consumer = await js.find_consumer(stream, contract.link_consumer(epoch))
         if consumer is None or info.created != self._shelves[name].claims.created:
             return
         seen = Seen(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -19,7 +20,7 @@ from agent.contract import (
     parse_message_id,
 )
 from agent.discards.claims import FULL, MAX_DOUBTFUL, PURGED, VERSION, Claims
-from agent.discards.index import Entry, Index
+from agent.discards.index import MAX_WAITING, Entry, Index
 from agent.discards.judge import Seen, judge, remember
 from agent.files import write_private
 from agent.jetstream import StreamInfo
@@ -31,7 +32,7 @@ log = structlog.get_logger("ledger")
 
 
 class Shelf:
-    """The claims of one class in `directory`. Everything but `stored` and `trimmed` raises `OSError`."""
+    """The claims of one class in `directory`. Everything but `stored` raises `OSError`."""
 
     def __init__(self, directory: Path, domain: str, cls: str, run: str) -> None:
         self._path = directory / f"discards-{cls}.json"
@@ -41,13 +42,17 @@ class Shelf:
         self._index = Index(directory / f"discards-{cls}.index")
         self._saved = b""
         self._read = 0
+        self._later: list[Entry] = []
+        self._overflowed = False
         self.claims = Claims()
         self.loaded = False
 
     def load(self, info: StreamInfo) -> int | None:
         """Take up what is on disk for the stream as it is now; returns the sequence above which the stream
-        must be read, None where it need not. `taken_up` is to be called when that is done."""
+        must be read, None where it need not. `taken_up` is to be called when that is done. What is read until
+        then is kept, also when it ends before: the next load goes on behind it."""
         began = self.loaded
+        self._later, self._overflowed = [], False
         if not began:
             self._load()
         self.loaded = False
@@ -80,17 +85,36 @@ class Shelf:
             self._index.add(_entry(message, message.subject.startswith(self._dead)))
             self._read += 1
             if self._read % _FLUSH_EVERY == 0:
-                self._index.flush()
+                with contextlib.suppress(OSError):  # `taken_up` says so
+                    self._index.flush()
+
+    @property
+    def top(self) -> int:
+        """The highest sequence of which is known what stands there."""
+        return self._index.top
 
     def taken_up(self) -> None:
-        """All that the stream holds has been read. It is kept at once: of what goes before that, only the
-        sequence could be named. Raises `OSError`."""
+        """The stream has been read to its end. It is kept at once: of what goes before that, only the
+        sequence could be named. Now it is `loaded`, unless more was stored meanwhile than is remembered: then
+        what is above `top` has to be read too. Raises `OSError`."""
+        top = self.top
+        complete = not self._overflowed
+        for entry in self._later if complete else ():
+            if entry.seq > top:
+                self._index.add(entry)
+        self._later, self._overflowed = [], False
         self._index.flush()
-        self.loaded = True
+        self.loaded = complete
 
     def stored(self, entry: Entry) -> None:
-        """A message of the agent was stored."""
-        self._index.add(entry)
+        """A message of the agent was stored. The index is in the order of the stream, so while that is read
+        this one waits."""
+        if self.loaded:
+            self._index.add(entry)
+        elif len(self._later) < MAX_WAITING:
+            self._later.append(entry)
+        else:
+            self._overflowed = True
 
     def trimmed(self, first: int, last: int) -> None:
         """The agent itself has purged this much, which is at the hub."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import pytest_asyncio
 
+from agent.jetstream import UnavailableError
 from agent.link.states import LinkState
+from agent.tail import StoredHeaders, read_headers
 from tests.agents import CLASS
 from tests.lossy import LossyRoad, open_lossy_road
 from tests.servers import World, until
@@ -96,3 +100,66 @@ async def test_what_is_trimmed_is_not_discarded_and_a_hub_that_restarts_makes_no
     await road.adds_up()
     assert not await road.named()
     assert road.agent.value("petiole_trimmed_messages_total", **{"class": CLASS}) > 0
+
+
+async def test_an_agent_takes_readings_while_it_reads_what_was_stored_without_it(
+    road: LossyRoad, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def read_slowly(*args: Any) -> bool:
+        reading.set()
+        await goes_on.wait()
+        return await read_headers(*args)
+
+    road.world.leaf.proxy.cut()
+    await road.reaches(LinkState.DOWN)
+    await road.fill(6)
+    await road.agent.crash()
+    await road.push(3)
+    monkeypatch.setattr("agent.discards.service.read_headers", read_slowly)
+    await road.start_agent()
+    await reading.wait()
+    await road.fill(6)  # and these push out what is not read yet
+    assert not goes_on.is_set()
+    goes_on.set()
+    road.world.leaf.proxy.restore()
+    await road.reaches(LinkState.FLOWING)
+    await road.adds_up()
+    assert await road.named()
+
+
+async def test_a_reading_that_is_broken_off_goes_on_where_it_was(
+    road: LossyRoad, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[int] = []
+
+    async def read_two(nc: Any, js: Any, stream: str, start: Any, take: Any) -> bool:
+        taken = []
+
+        def took(message: StoredHeaders) -> None:
+            taken.append(message)
+            take(message)
+
+        begun.append(start["opt_start_seq"])
+        if await read_headers(nc, js, stream, start, took, lambda: len(taken) >= 2):
+            return True
+        raise UnavailableError("the server stopped answering midway")
+
+    monkeypatch.setattr("agent.tail._PULL", 1)
+    monkeypatch.setattr("agent.discards.service.read_headers", read_two)
+    monkeypatch.setattr("agent.discards.service._SAVE_SECONDS", 0.05)
+    road.world.leaf.proxy.cut()
+    await road.reaches(LinkState.DOWN)
+    await road.fill(5)
+    await road.agent.crash()
+    (road.config.state_dir / f"discards-{CLASS}.index").unlink()
+    await road.start_agent()
+    await until(lambda: road.agent.leaf._discards._shelves[CLASS].loaded, "all of it is read")
+    assert len(begun) >= 3
+    assert begun == sorted(set(begun)), "none began where an earlier one had been"
+    await road.push(20)
+    road.world.leaf.proxy.restore()
+    await road.reaches(LinkState.FLOWING)
+    await road.adds_up()
+    assert await road.named(), "by their batches, which only the index knows"

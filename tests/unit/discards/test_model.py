@@ -23,6 +23,8 @@ from agent.tail import StoredHeaders
 MAX_BYTES = 1000
 STEPS = ("own", "own", "direct", "ledger", "discard", "deliver", "deliver", "look", "ask", "trim")
 BREAKS = ("cut", "restore", "crash", "stop", "crash in a look")
+READS = ("crash, and read slowly", "stop, and read slowly", "read", "read", "read on")
+"""An agent that comes back and reads what the stream holds, while all else goes on."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -30,6 +32,8 @@ def _unsynced() -> Iterator[None]:
     """No power is cut here, and some thousand files are written."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.fsync", lambda _descriptor: None)
+        # So few are remembered while the stream is read that it often has to be read on.
+        patch.setattr("agent.discards.shelf.MAX_WAITING", 3)
         yield
 
 
@@ -51,23 +55,41 @@ class Model:
     linked: bool = True
     written: int = 0
     torn: set[int] = field(default_factory=set)
+    above: int = 0
+    end: int = 0
 
     def __post_init__(self) -> None:
         self.begin()
 
-    def begin(self) -> None:
-        """A new run of the agent."""
+    def begin(self, *, slowly: bool = False) -> None:
+        """A new run of the agent, which reads what the stream holds: at once, or step by step."""
         self.run, self.n = new_run(now_ns=10**18 + len(self.mine) * 10**9), 0
         self.shelf = Shelf(self.directory, "d", "c", self.run)
         above = self.shelf.load(self.info())
         assert above is not None
         # What went before it was written is named by its sequence alone.
         self.torn |= {seq for seq in self.mine if seq > self.written and seq not in self.held}
-        self.written = max([self.written, *self.held])
-        for seq in self.held:
-            if seq > above:
-                self.shelf.read(self.message(seq))
-        self.shelf.taken_up()
+        self.above, self.end = above, self.last
+        if not slowly:
+            self.read_on()
+
+    def read(self) -> bool:
+        """Read the next message of the agent's own; whether there was one."""
+        begin = max(self.above, self.shelf.top)
+        left = [seq for seq in self.held if begin < seq <= self.end and seq in self.mine]
+        if left and not self.shelf.loaded:
+            self.above = left[0]
+            self.shelf.read(self.message(left[0]))
+        return bool(left)
+
+    def read_on(self) -> None:
+        """Read to the end."""
+        while not self.shelf.loaded:
+            while self.read():
+                pass
+            self.shelf.taken_up()  # what was stored since the reading began was not read
+            self.end = self.last
+            self.written = self.last if self.shelf.loaded else max(self.written, self.shelf.top)
 
     @property
     def first(self) -> int:
@@ -109,6 +131,8 @@ class Model:
 
     def look(self, *, crash: bool = False) -> None:
         """As the service does; the agent may crash before what it found is saved."""
+        if not self.shelf.loaded:
+            return
         floor = max((seq for seq in self.hub if seq <= self.cursor - 1), default=0)
         self.shelf.look(
             self.info(),
@@ -134,6 +158,9 @@ class Model:
             case "direct" | "deliver" | "look":
                 getattr(self, what)()
             case "discard":
+                # What is not read yet is named by its sequence alone.
+                if not self.shelf.loaded:
+                    self.torn |= {seq for seq in self.held[:2] if seq > self.shelf.top and seq in self.mine}
                 del self.held[:2]
             case "ask" if self.linked:
                 self.confirmed = self.cursor
@@ -149,10 +176,16 @@ class Model:
                 self.deliveries += 1
             case "restore" if not self.linked:
                 self.linked, self.delivered, self.deliveries = True, self.cursor, 0
-            case "stop":
+            case "stop" | "stop, and read slowly":
                 self.shelf.save(self.shelf.content())
-                self.written = self.last
-                self.begin()
+                self.written = self.last if self.shelf.loaded else max(self.written, self.shelf.top)
+                self.begin(slowly=what != "stop")
+            case "crash, and read slowly":
+                self.begin(slowly=True)
+            case "read" if not self.shelf.loaded:
+                self.read()
+            case "read on":
+                self.read_on()
             case "crash":
                 self.begin()
             case "crash in a look":
@@ -175,14 +208,16 @@ def play(steps: list[str]) -> Model:
     """What the model is like when all of this has happened and was looked at."""
     with tempfile.TemporaryDirectory() as directory:
         model = Model(Path(directory))
-        for step in [*steps, "look"]:
+        for step in [*steps, "read on", "look"]:
             model.step(step)
         return model
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.sampled_from(STEPS + BREAKS), max_size=60))
+@given(st.lists(st.sampled_from(STEPS + BREAKS + READS), max_size=60))
 @example(["own", "own", "discard", "crash in a look"])
+@example([*["own"] * 3, "crash, and read slowly", "read", "own", "own", "read on", *["discard"] * 3])
+@example([*["own"] * 3, "crash, and read slowly", "read", *["own"] * 9, "read on", *["discard"] * 6])
 @example(["own", "crash", "discard", "crash"])
 @example(["own", "deliver", "own", "look", "discard", "crash in a look", "own", "discard", "look", "crash"])
 def test_whatever_is_lost_is_named(steps: list[str]) -> None:
