@@ -22,6 +22,7 @@ from hub_jobs.transforms.readings import Refiner
 
 NAMES: Final = (*BATCH, *SOURCE, *HISTORY)
 _AT_ONCE: Final = 256
+_MESSAGE: Final = (*HISTORY, "seq")
 _TEXT: Final = pa.dictionary(pa.int32(), pa.string())
 _FIELDS: Final = [pa.field(name, _TEXT) for name in NAMES]
 MESSAGES: Final = pa.schema(
@@ -71,14 +72,16 @@ def _shared(rows: pa.Table, piece: Piece) -> pa.Table:
 
 
 def _readings(rows: pa.Table, secret: bytes) -> pa.Table:
-    found = pa.table(
-        {
-            **{name: rows[name] for name in (*BATCH, *SOURCE, "n", "source_seq")},
-            "sum": prints.of_readings(rows, secret),
-        }
-    )
-    keys = [*BATCH, *SOURCE, "n", "source_seq"]
-    return _coded(found.group_by(keys).aggregate([("sum", "sum")]).rename_columns([*keys, "sum"]), READ)
+    return _coded(_summed(rows, secret), READ)
+
+
+def _summed(rows: pa.Table, secret: bytes) -> pa.Table:
+    """The sums of readings by the batch or the place that they name."""
+    texts = {name: rows[name].cast(pa.string()) for name in (*BATCH, *SOURCE)}
+    numbers = {name: rows[name] for name in ("n", "source_seq")}
+    found = pa.table({**texts, **numbers, "sum": prints.of_readings(rows, secret)})
+    keys = [*texts, *numbers]
+    return found.group_by(keys).aggregate([("sum", "sum")]).rename_columns([*keys, "sum"])
 
 
 def _quarantine(rows: pa.Table, secret: bytes) -> pa.Table:
@@ -128,7 +131,7 @@ def _messages(rows: pa.Table, piece: Piece, secret: bytes) -> pa.Table:
     arrived = rows.column_names.index("arrived")
     plain = rows.set_column(arrived, "arrived", rows["arrived"].cast(pa.int64()))
     refined = counted.upto(rows, piece.offsets)
-    sums = [_expected(row, secret) for row in plain.to_pylist()]
+    sums = _expected(plain.to_pylist(), secret)
     contents = b"".join((one or b"")[:8].ljust(8, b"\0") for one in rows["digest"].to_pylist())
     found = {
         **{name: rows[name] for name in (*NAMES, "seq")},
@@ -143,11 +146,32 @@ def _messages(rows: pa.Table, piece: Piece, secret: bytes) -> pa.Table:
     return _coded(pa.table(found), MESSAGES)
 
 
-def _expected(row: dict[str, Any], secret: bytes) -> tuple[int, int]:
-    """The sums of the readings that a message holds and of its lines that are none."""
-    if row["payload"] is None:
-        return 0, 0
+def _expected(rows: list[dict[str, Any]], secret: bytes) -> list[tuple[int, int]]:
+    """Of each message the sums of the readings that it holds, and of its lines that are none."""
+    if len({_key(row) for row in rows}) < len(rows):
+        # Two copies of one key: what is decoded does not say of which it came.
+        return [one for row in rows for one in _decoded([row], secret)]
+    return _decoded(rows, secret)
+
+
+def _decoded(rows: list[dict[str, Any]], secret: bytes) -> list[tuple[int, int]]:
     refiner = Refiner()
-    tables = [*refiner.take(row), refiner.drain()]
-    read = prints.total(int(prints.of_readings(one, secret).sum()) for one in tables if one.num_rows)
-    return read, prints.total(prints.of_line(one.line, one.excerpt, secret) for one in refiner.refused)
+    tables = [table for row in rows if row["payload"] is not None for table in refiner.take(row)]
+    at = {_key(row): number for number, row in enumerate(rows)}
+    messages = {tuple(row[name] for name in _MESSAGE): number for number, row in enumerate(rows)}
+    read: list[list[int]] = [[] for _ in rows]
+    for table in [*tables, refiner.drain()]:
+        for one in _summed(table, secret).to_pylist():
+            read[at[_key(one)]].append(one["sum"])
+    named: list[list[int]] = [[] for _ in rows]
+    for refused in refiner.refused:
+        message = tuple(getattr(refused.message, name) for name in _MESSAGE)
+        named[messages[message]].append(prints.of_line(refused.line, refused.excerpt, secret))
+    return [(prints.total(some), prints.total(others)) for some, others in zip(read, named, strict=True)]
+
+
+def _key(row: dict[str, Any]) -> tuple[Any, ...]:
+    """By which key a reading says of which message it came."""
+    if row["n"] is not None:
+        return tuple(row[name] for name in (*BATCH, "n"))
+    return tuple(row[name] for name in (*SOURCE, "source_seq"))

@@ -199,7 +199,7 @@ def test_one_lost_reading_is_named_by_batch_and_place(lake: Path) -> None:
 
 
 def test_tables_too_large_for_the_driver_are_counted_by_spark_with_the_same_result(
-    lake: Path, monkeypatch: pytest.MonkeyPatch
+    lake: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, here, _ = _audit(lake)
     monkeypatch.setattr(counting, "HERE_ROWS", 0)
@@ -215,6 +215,13 @@ def test_tables_too_large_for_the_driver_are_counted_by_spark_with_the_same_resu
 
     assert by_spark == here
     assert len(ran) == 2, "the ledgers, and the rest"
+
+    _replace_readings(lake, lambda all_: all_.set_column(5, "value", pa.array([2.0] * all_.num_rows)))
+    assert audit.main(["--lake", str(lake), "--deep"]) == Exit.LOSS
+    told = capsys.readouterr().out
+    assert "batches 1-4: what is in readings and quarantine is not what their payloads hold" in told
+    assert "messages 5 of TEL_edge-1_normal (abc): what is in readings" in told
+    assert len(ran) == 5, "the contents come last"
 
 
 def test_a_doubled_reading_that_hides_a_lost_one_is_named_too(lake: Path) -> None:

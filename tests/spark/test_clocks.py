@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from agent.contract import Clock, Correction, Exit, machine_time
-from hub_jobs import refine, tasks
+from hub_jobs import incarnations, refine, tasks
+from hub_jobs.auditing import deep
+from hub_jobs.counting import Tables
 from hub_jobs.tables import ensure_table, open_table, schemas
 from tests.clocks import SECOND
 from tests.spark.lakes import add_bronze, contents, killed, orphans
@@ -89,6 +91,14 @@ def test_a_correction_reaches_what_came_before_it_with_it_and_after_it(tmp_path:
     assert contents(tmp_path, "readings", "event_date") == sorted(
         (one[3].date() for one in stamped(tmp_path)), key=str
     )
+    assert deep.compared(tables_of(tmp_path)).sentences == []
+
+
+def tables_of(lake: Path) -> Tables:
+    """What the audit compares."""
+    bronze, readings, quarantine = (ensure_table(lake, one) for one in ("bronze", "readings", "quarantine"))
+    done = incarnations.offsets(incarnations.all_of(bronze), readings)
+    return Tables(bronze, readings, quarantine, done)
 
 
 _KILLED = """
