@@ -135,7 +135,12 @@ def _part(lake: Path, shape: Shape, first: int) -> tuple[Sequence[PartFile], Ref
             numbers = range(at, min(at + _CHUNK, last))
             writer.write(bronze_rows(batches(shape, numbers), _origin(shape)))
     paths: list[Place] = [lake / "bronze" / file.path for file in writer.files]
-    return writer.files, refine(RefinePart(lake, paths, after=first, to=last))
+    return writer.files, refine(RefinePart(lake, paths, _history(shape), after=first, to=last))
+
+
+def _history(shape: Shape) -> tuple[str, str]:
+    origin = _origin(shape)
+    return origin.stream, origin.created
 
 
 def _origin(shape: Shape) -> Origin:

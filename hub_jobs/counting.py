@@ -20,7 +20,7 @@ from hub_jobs import tasks
 from hub_jobs.auditing.unreadable import Unreadable, described, put_aside
 from hub_jobs.tables import Condition, Table
 from hub_jobs.tables.places import ParquetFile, Place, UnreadableError, parquet_file
-from hub_jobs.tables.scan import file_paths, files
+from hub_jobs.tables.scan import bounds, file_paths, files
 from hub_jobs.transforms import counted, ledgers
 from hub_jobs.transforms.counted import TEXTS, Counted, Offsets, Share
 from hub_jobs.transforms.ledgers import Spoken
@@ -219,7 +219,7 @@ def _in_order(bronze: Table, where: Sequence[Condition]) -> list[Place]:
 
 def _rows(table: Table) -> int:
     found = files(table)
-    return sum(found["num_records"].to_pylist()) if found.num_rows else 0
+    return sum(count or 0 for count in bounds(found, "num_records"))
 
 
 def _count(piece: Piece) -> Counted:

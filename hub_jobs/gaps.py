@@ -16,7 +16,6 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812
 
 from agent.contract import Exit
@@ -24,7 +23,7 @@ from hub_jobs.exits import ended, say
 from hub_jobs.gap_report import Found, Late, as_json, as_text
 from hub_jobs.tables import Condition, Table, ensure_table, frame, open_table
 from hub_jobs.tables.places import Place, parse_place
-from hub_jobs.tables.scan import batches, files
+from hub_jobs.tables.scan import batches, latest
 from hub_jobs.tables.schemas import GAPS
 from hub_jobs.tables.writing import written
 from hub_jobs.times import back, moment, stretch
@@ -67,7 +66,7 @@ def run(options: Options) -> Exit:
             f"there is no table {options.lake / 'readings'}: give --lake the directory of refine's tables",
         )
         return Exit.USAGE
-    newest = pc.max(files(readings)["max.arrived"]).as_py() if files(readings).num_rows else None
+    newest = latest(readings, "arrived")
     if newest is None:
         say(_NAME, f"there is nothing in {readings.path} yet: nothing to do")
         return Exit.WELL

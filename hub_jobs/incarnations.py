@@ -13,8 +13,9 @@ import pyarrow as pa
 from agent.contract import HUB_DOMAIN
 from hub_jobs.source.wire import Connection, StreamInfo, read_columns
 from hub_jobs.tables import Condition, Table, TableError, open_table
+from hub_jobs.tables.histories import held
 from hub_jobs.tables.places import Place
-from hub_jobs.tables.scan import files, rows
+from hub_jobs.tables.scan import rows
 from hub_jobs.tables.schemas import TIME
 from hub_jobs.transforms.bronze import digest
 from hub_jobs.transforms.repeats import History
@@ -114,10 +115,8 @@ def _put_back(bronze: Table, known: Incarnation, info: StreamInfo, conn: Connect
 
 
 def all_of(bronze: Table) -> list[Incarnation]:
-    """Every history that bronze holds rows of, with what is ingested of it. A file of bronze holds one."""
-    found = files(bronze)
-    pairs = set(zip(found["min.stream"].to_pylist(), found["min.created"].to_pylist(), strict=True))
-    named = [Incarnation(stream, created) for stream, created in sorted(pairs)]
+    """Every history that bronze holds rows of, with what is ingested of it."""
+    named = [Incarnation(*history) for history in sorted({one.history for one in held(bronze)})]
     return [replace(one, done=bronze.offset(one.ingested)) for one in named]
 
 

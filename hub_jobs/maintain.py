@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,12 +22,13 @@ import pyarrow.compute as pc
 from agent.contract import Exit
 from hub_jobs import incarnations
 from hub_jobs.exits import ended, say
+from hub_jobs.incarnations import Incarnation
 from hub_jobs.tables import Table, ensure_table, open_table
 from hub_jobs.tables.compaction import groups, rewrite, small_files
+from hub_jobs.tables.healing import ailing, healed
+from hub_jobs.tables.histories import Held, held
 from hub_jobs.tables.places import Place, parse_place
-from hub_jobs.tables.scan import files
 from hub_jobs.tables.schemas import SCHEMAS
-from hub_jobs.transforms.repeats import History
 
 _NAME: Final = "maintain"
 _LEAST_VACUUM_DAYS: Final = 1
@@ -44,14 +46,6 @@ class Options:
     dry_run: bool
 
 
-class _Old(NamedTuple):
-    """A file of bronze: its last sequence, its latest arrival, and its path below the table."""
-
-    last: int
-    arrived: datetime
-    path: str
-
-
 def main(argv: Sequence[str] | None = None) -> Exit:
     """Run the job and return its exit code."""
     options = _options(argv)
@@ -64,12 +58,27 @@ def run(options: Options) -> Exit:
     if not tables:
         say(_NAME, f"there is no table in {options.lake}: give --lake the directory that ingest writes to")
         return Exit.USAGE
+    for table in tables:
+        _heal(options, ensure_table(options.lake, table.name))
     if options.thin_after is not None:
         _thin(options, datetime.now(UTC) - timedelta(days=options.thin_after))
     for table in tables:
         _compact(options, ensure_table(options.lake, table.name))
         _vacuum(options, ensure_table(options.lake, table.name))
     return Exit.WELL
+
+
+def _heal(options: Options, table: Table) -> None:
+    paths = ailing(table)
+    if not paths:
+        return
+    if options.dry_run:
+        say(_NAME, f"{table.name}: {len(paths)} files of another program would be written again")
+        return
+    for path in paths:
+        now = ensure_table(options.lake, table.name)
+        now.rewrite(healed(options.lake, now, path), [path])
+    say(_NAME, f"{table.name}: {len(paths)} files of another program are written again")
 
 
 def _compact(options: Options, table: Table) -> None:
@@ -98,14 +107,12 @@ def _thin(options: Options, before: datetime) -> None:
         return
     ends: dict[str, int] = {}
     paths: list[str] = []
-    held = _held(bronze)
+    files = held(bronze)
     for one in incarnations.refined(incarnations.all_of(bronze), readings):
-        chosen, end = _to_thin(
-            held.get(one.history, []), bronze.offset(one.thinned) or 0, one.done or 0, before
-        )
+        chosen = _to_thin(files, one, bronze.offset(one.thinned) or 0, before)
         if chosen:
-            paths += chosen
-            ends[one.thinned] = end
+            paths += [each.path for each in chosen]
+            ends[one.thinned] = max(each.last for each in chosen)
     if not paths:
         return
     if options.dry_run:
@@ -118,20 +125,18 @@ def _thin(options: Options, before: datetime) -> None:
     )
 
 
-def _held(bronze: Table) -> dict[History, list[_Old]]:
-    """The files of each incarnation."""
-    found: dict[History, list[_Old]] = {}
-    columns = ("min.stream", "min.created", "max.seq", "max.arrived", "path")
-    lists = [column.to_pylist() for column in files(bronze).select(columns).columns]
-    for stream, created, *rest in zip(*lists, strict=True):
-        found.setdefault((stream, created), []).append(_Old(*rest))
-    return found
-
-
-def _to_thin(held: Sequence[_Old], thinned: int, refined: int, before: datetime) -> tuple[list[str], int]:
-    """The files of an incarnation that are old as a whole and refined, and where the last of them ends."""
-    chosen = [one for one in held if thinned < one.last <= refined and one.arrived < before]
-    return [one.path for one in chosen], max((one.last for one in chosen), default=0)
+def _to_thin(files: Sequence[Held], one: Incarnation, thinned: int, before: datetime) -> list[Held]:
+    """The files of a history that are old as a whole and refined. One that is not, or holds rows of another
+    history too, holds back those behind it until it is: what is thinned has no holes."""
+    several = {path for path, count in Counter(each.path for each in files).items() if count > 1}
+    mine = [each for each in files if each.history == one.history and each.last > thinned]
+    ready = [
+        each
+        for each in mine
+        if each.last <= (one.done or 0) and each.arrived < before and each.path not in several
+    ]
+    waiting = min((each.first for each in mine if each not in ready), default=None)
+    return [each for each in ready if waiting is None or each.last < waiting]
 
 
 def _thinned(rows: pa.Table) -> pa.Table:

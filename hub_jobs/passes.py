@@ -12,8 +12,9 @@ import pyarrow as pa
 from hub_jobs import incarnations
 from hub_jobs.incarnations import Incarnation
 from hub_jobs.tables import Condition, Table
+from hub_jobs.tables.histories import held
 from hub_jobs.tables.places import Place
-from hub_jobs.tables.scan import batches, files, rows
+from hub_jobs.tables.scan import batches, rows
 from hub_jobs.tables.seen import identities
 from hub_jobs.tasks import RefinePart
 from hub_jobs.transforms import repeats
@@ -91,9 +92,9 @@ def plan(tables: Tables) -> Pass | None:
     begun = [tables.quarantine.offset(one.refined) or 0 for one in known]
     resumed = any((one.done or 0) < to for one, to in zip(before, begun, strict=True))
     ends = begun if resumed else [one.done or 0 for one in known]
-    held = _files(tables.bronze)
+    files = _files(tables.bronze)
     increments = [
-        Increment(one, one.done or 0, to, _overlapping(held, one, one.done or 0, to))
+        Increment(one, one.done or 0, to, _overlapping(files, one, one.done or 0, to))
         for one, to in zip(before, ends, strict=True)
         if to > (one.done or 0)
     ]
@@ -149,6 +150,7 @@ def parts(
         RefinePart(
             lake=lake,
             paths=[file.path for file in group],
+            history=one.history,
             after=one.after,
             to=one.to,
             repeated=frozenset(decision.repeated.get(one.history, ())),
@@ -163,16 +165,15 @@ def parts(
 
 def _files(bronze: Table) -> dict[History, list[File]]:
     """The files of every incarnation, in the order of their sequences."""
-    columns = ("min.stream", "min.created", "path", "min.seq", "max.seq", "num_records", "size_bytes")
     found: dict[History, list[File]] = {}
-    lists = [column.to_pylist() for column in files(bronze).select(columns).columns]
-    for stream, created, path, *numbers in zip(*lists, strict=True):
-        found.setdefault((stream, created), []).append(File(bronze.path / path, *numbers))
-    return {history: sorted(held, key=lambda file: file.first) for history, held in found.items()}
+    for one in held(bronze):
+        file = File(bronze.path / one.path, one.first, one.last, one.rows, one.size)
+        found.setdefault(one.history, []).append(file)
+    return {history: sorted(mine, key=lambda file: file.first) for history, mine in found.items()}
 
 
-def _overlapping(held: dict[History, list[File]], one: Incarnation, after: int, to: int) -> list[File]:
-    return [file for file in held[one.history] if file.last > after and file.first <= to]
+def _overlapping(files: dict[History, list[File]], one: Incarnation, after: int, to: int) -> list[File]:
+    return [file for file in files[one.history] if file.last > after and file.first <= to]
 
 
 def _bounded(increments: Sequence[Increment]) -> Iterator[Increment]:

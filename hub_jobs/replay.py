@@ -83,10 +83,10 @@ def _replay(lake: Place, tables: Tables, again: Again, corrections: Corrections)
     bronze, readings, quarantine = tables
     parts = [
         tasks.RefinePart(
-            lake, [path], min(seqs) - 1, max(seqs), only=frozenset(seqs), corrections=corrections
+            lake, [path], history, min(seqs) - 1, max(seqs), only=frozenset(seqs), corrections=corrections
         )
-        for (stream, created), seqs in sorted(again.decoded.items())
-        for path in file_paths(bronze, Incarnation(stream, created).rows(min(seqs) - 1, max(seqs)))
+        for history, seqs in sorted(again.decoded.items())
+        for path in file_paths(bronze, Incarnation(*history).rows(min(seqs) - 1, max(seqs)))
     ]
     done = tasks.run(session(_NAME), tasks.refine, parts)
     new_readings = [file for one in done for file in one.readings]

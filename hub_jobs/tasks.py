@@ -21,6 +21,7 @@ from hub_jobs.transforms.messages import Reason
 from hub_jobs.transforms.ranges import Range as Numbers
 from hub_jobs.transforms.ranges import union, without
 from hub_jobs.transforms.readings import Refiner, quarantine_table
+from hub_jobs.transforms.repeats import History
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,13 +79,14 @@ def _held(seqs: list[int]) -> list[Numbers]:
 
 @dataclass(frozen=True, slots=True)
 class RefinePart:
-    """Files of bronze of one stream, and which of their rows are to be refined: sequences above `after` up
+    """Files of bronze, and which of their rows are to be refined: of one `history` sequences above `after` up
     to `to`, without `repeated`. Those in `other_content` go to quarantine, and so does nothing in `named`,
     (sequence, line) of what is there already. `corrections` are of clocks that were wrong. With `only` no
     other sequences are."""
 
     lake: Place
     paths: list[Place]
+    history: History
     after: int
     to: int
     repeated: frozenset[int] = frozenset()
@@ -192,7 +194,7 @@ def _rows(path: Place, part: RefinePart) -> Any:
                 table.column_names.index("arrived"), "arrived", table["arrived"].cast(pa.int64())
             )
             for row in table.to_pylist():
-                if _is_wanted(row["seq"], part):
+                if (row["stream"], row["created"]) == part.history and _is_wanted(row["seq"], part):
                     yield row
 
 

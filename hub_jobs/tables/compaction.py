@@ -18,6 +18,7 @@ from hub_jobs.tables.delta import Table
 from hub_jobs.tables.parquet import MAX_FILE_BYTES, PartFile, PartWriter
 from hub_jobs.tables.places import Place, parquet_columns, parquet_file
 from hub_jobs.tables.scan import Condition, file_paths, files
+from hub_jobs.tables.types import fitted
 
 FEW: Final = 8
 """So many small files are written together even where they make another small one."""
@@ -144,15 +145,17 @@ def without(
     )
 
 
+def _whole_schema(table: Table) -> pa.Schema:
+    """The columns of the contract, and behind them those that another program has added."""
+    known = set(table.schema.names)
+    more = [field for field in pa.schema(table.delta.schema().to_arrow()) if field.name not in known]
+    return pa.schema([*table.schema, *more])
+
+
 def _rows(table: Table, paths: Sequence[str]) -> Iterator[pa.Table]:
+    schema = _whole_schema(table)
     for path in paths:
         with parquet_file(table.path / path) as file:
             for number in range(file.num_row_groups):
                 rows = file.read_row_group(number)
-                columns = [
-                    rows[field.name].cast(field.type)
-                    if field.name in rows.column_names
-                    else pa.nulls(rows.num_rows, field.type)
-                    for field in table.schema
-                ]
-                yield pa.table(columns, schema=table.schema)
+                yield fitted(rows, schema)

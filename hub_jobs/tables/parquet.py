@@ -5,6 +5,7 @@ later vacuum removes."""
 from __future__ import annotations
 
 import json
+import re
 import time
 import uuid
 from collections.abc import Sequence
@@ -26,6 +27,14 @@ MAX_FILE_BYTES: Final = 128 * 1024**2
 _ZSTD_LEVEL: Final = 1
 _TAGS: Final = ("tags.key_value.key", "tags.key_value.value")
 _ALL_DIFFERENT: Final = ("message_id", "detail")
+
+
+_OWN_NAME: Final = re.compile(r"part-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.zstd\.parquet\Z")
+
+
+def is_own(name: str) -> bool:
+    """Whether a file has a name that `PartWriter` gives, and no other program does."""
+    return _OWN_NAME.match(name) is not None
 
 
 class PartFile(NamedTuple):

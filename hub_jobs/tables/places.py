@@ -22,6 +22,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from hub_jobs.tables.types import usual
+
 _SCHEME: Final = "s3://"
 _SAFE: Final = {"conditional_put": "etag", "AWS_S3_ALLOW_UNSAFE_RENAME": "false"}
 _FAULTS: Final = (OSError, pa.ArrowException)
@@ -146,6 +148,7 @@ class ParquetFile:
 
     def __init__(self, at: Place, **how: Any) -> None:
         self._at = at
+        self._dictionaries = how.get("read_dictionary", ())
         try:
             self._file = pq.ParquetFile(**_source(at), page_checksum_verification=True, **how)
         except _FAULTS as error:
@@ -161,11 +164,16 @@ class ParquetFile:
         """Its columns."""
         return list(self._file.schema_arrow.names)
 
+    @property
+    def schema(self) -> pa.Schema:
+        """Its columns as its writer knew them."""
+        return self._file.schema_arrow
+
     def read_row_group(self, number: int, **how: Any) -> pa.Table:
         """A row group, as the arguments of Arrow's method say. Raises `UnreadableError`, also where bits of a
         page are not those that were written."""
         try:
-            return _plain(self._file.read_row_group(number, **how))
+            return usual(self._file.read_row_group(number, **how), self._dictionaries)
         except _FAULTS as error:
             raise _unreadable(self._at, error) from error
 
@@ -182,16 +190,6 @@ def parquet_file(at: Place, **how: Any) -> Iterator[ParquetFile]:
         yield file
 
 
-def _plain(rows: pa.Table) -> pa.Table:
-    """The rows with texts and bytes in the types of our schemas: delta-rs writes views of them."""
-    if not any(one.type in _VIEWS for one in rows.schema):
-        return rows
-    return rows.cast(pa.schema([one.with_type(_VIEWS.get(one.type, one.type)) for one in rows.schema]))
-
-
-_VIEWS: Final = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
-
-
 def _source(at: Place) -> dict[str, Any]:
     return {"source": at} if isinstance(at, Path) else {"source": at.key, "filesystem": _store()}
 
@@ -199,7 +197,7 @@ def _source(at: Place) -> dict[str, Any]:
 def parquet_columns(at: Place, columns: list[str]) -> Any:
     """Some columns of a Parquet file, whole. Raises `UnreadableError`."""
     try:
-        return pq.read_table(**_source(at), columns=columns, page_checksum_verification=True)
+        return usual(pq.read_table(**_source(at), columns=columns, page_checksum_verification=True))
     except _FAULTS as error:
         raise _unreadable(at, error) from error
 

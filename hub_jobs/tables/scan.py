@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Callable, Container, Iterator, Sequence
+from datetime import timedelta
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +20,17 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from hub_jobs.tables.delta import Table, TableError, open_table
-from hub_jobs.tables.places import CHECKED, Place, arrow_paths, parquet_file, parse_place, spark_path
+from hub_jobs.tables.parquet import is_own
+from hub_jobs.tables.places import (
+    CHECKED,
+    Place,
+    arrow_paths,
+    parquet_columns,
+    parquet_file,
+    parse_place,
+    spark_path,
+)
+from hub_jobs.tables.types import fitted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,6 +40,9 @@ Condition = tuple[str, str, Any]
 
 _VERIFY: Final = "parquet.page.verify-checksum.enabled"
 """Without this Spark reads a page whose bits are not those that were written."""
+
+_SHORTENED: Final = pa.scalar(timedelta(milliseconds=1), pa.duration("us"))
+"""Spark writes bounds of times in whole milliseconds, rounded down."""
 
 _COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "=": operator.eq,
@@ -70,16 +84,34 @@ def batches(
     table: Table, columns: Sequence[str], where: Sequence[Condition] = (), batch_rows: int = 131_072
 ) -> Iterator[pa.RecordBatch]:
     """Some columns of the rows that fulfil `where`, a bounded piece at a time. Raises `UnreadableError`."""
-    paths = file_paths(table, where)
+    found = file_paths(table, where)
+    kept = reduce(operator.and_, (_expression(one) for one in where)) if where else None
+    for path in found:
+        if not is_own(path.name):
+            yield from _foreign_batches(table, path, columns, where, kept, batch_rows)
+    paths = [path for path in found if is_own(path.name)]
     if not paths:
         return
-    kept = reduce(operator.and_, (_expression(one) for one in where)) if where else None
     try:
         dataset = ds.dataset(**arrow_paths(paths), schema=table.schema, format=CHECKED)
         yield from dataset.to_batches(columns=list(columns), filter=kept, batch_size=batch_rows)
     except (OSError, pa.ArrowException):
         _name_unreadable(table, paths, {*columns, *(name for name, _, _ in where)})
         raise
+
+
+def _foreign_batches(
+    table: Table, path: Place, columns: Sequence[str], where: Sequence[Condition], kept: Any, batch_rows: int
+) -> Iterator[pa.RecordBatch]:
+    """`batches` of a file of another program, whose types a dataset can't compare."""
+    names = list(dict.fromkeys([*columns, *(name for name, _, _ in where)]))
+    schema = pa.schema([table.schema.field(name) for name in names])
+    with parquet_file(path) as file:
+        known = [name for name in names if name in file.names]
+        for group in range(file.num_row_groups):
+            rows = fitted(file.read_row_group(group, columns=known), schema)
+            rows = rows if kept is None else rows.filter(kept)
+            yield from rows.select(columns).to_batches(max_chunksize=batch_rows)
 
 
 def _name_unreadable(table: Table, paths: Sequence[Place], columns: Container[str]) -> None:
@@ -101,6 +133,22 @@ def files(table: Table) -> pa.Table:
     """A row a file of the snapshot: `path`, `size_bytes`, `num_records`, and `min.<column>`,
     `max.<column>`."""
     return pa.table(table.delta.get_add_actions(flatten=True))
+
+
+def bounds(found: pa.Table, name: str) -> list[Any]:
+    """A column of `files` as a list; None for files, or all of them, of which the log does not say it."""
+    return found[name].to_pylist() if name in found.column_names else [None] * found.num_rows
+
+
+def latest(table: Table, column: str) -> Any:
+    """The highest value of a column, None without one. A file of which the log does not say it is read."""
+    found = files(table)
+    known = zip(bounds(found, f"max.{column}"), found["path"].to_pylist(), strict=True)
+    values = [
+        pc.max(parquet_columns(table.path / path, [column])[column]).as_py() if most is None else most
+        for most, path in known
+    ]
+    return max((one for one in values if one is not None), default=None)
 
 
 def file_paths(table: Table, where: Sequence[Condition] = ()) -> list[Place]:
@@ -128,6 +176,8 @@ def _may_hold(found: pa.Table, condition: Condition) -> Any:
     if f"min.{name}" not in found.column_names:
         return everything
     least, most = found[f"min.{name}"], found[f"max.{name}"]
+    if pa.types.is_timestamp(most.type):
+        most = pc.add(most, _SHORTENED)
     if sign == "in":
         if not value:
             return pc.invert(everything)

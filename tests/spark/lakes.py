@@ -18,7 +18,7 @@ from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import rows
 from hub_jobs.tables.schemas import BRONZE, SCHEMAS
 
-JOB_SECONDS = 120
+JOB_SECONDS = 300
 
 
 def contents(lake: Place, name: str, *columns: str) -> list[Any]:

@@ -1,0 +1,114 @@
+"""Tables as other programs leave them are read by every job, and `maintain` writes them as before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from agent.contract import Exit
+from hub_jobs import audit, incarnations, maintain, refine, replay
+from hub_jobs.tables import ensure_table
+from hub_jobs.tables.healing import ailing
+from hub_jobs.tables.parquet import is_own
+from hub_jobs.tables.scan import files
+from tests.foreign import by_duckdb, compact, rewritten, with_types
+from tests.spark.lakes import add_bronze, contents
+from tests.unit.hub_jobs.rows import OTHER_RUN, RUN, batch_row, direct_row
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
+
+LINE = b'{"metric":"m","value":1,"tags":{"a":"b"}}\n'
+TABLES = ("bronze", "readings", "quarantine", "seen")
+
+
+def views(path: Path) -> None:
+    """delta-rs deletes a row, and writes the others of its file with views for text and bytes."""
+    if path.name in ("bronze", "readings"):
+        DeltaTable(path).delete("source_seq = 999")
+
+
+def by(write: Callable[[pa.Table, Path], None]) -> Callable[[Path], None]:
+    return lambda path: rewritten(path, write)
+
+
+def together(path: Path) -> None:
+    if len(DeltaTable(path).file_uris()) > 1:
+        compact(path)
+
+
+PROGRAMS: dict[str, Callable[[Path], None]] = {
+    "delta-rs delete": views,
+    "delta-rs optimize": together,
+    "DuckDB": by(by_duckdb),
+    "large types": by(with_types(pa.large_string(), pa.binary_view())),
+    "dictionaries": by(with_types(pa.dictionary(pa.int32(), pa.string()), pa.large_binary())),
+}
+
+
+def ingest(lake: Path, first: int, *more: dict[str, Any]) -> None:
+    """Three messages through each of two aggregates, with the same sequences."""
+    for stream, run, source in (("TELEMETRY_0", RUN, "abc"), ("TELEMETRY_1", OTHER_RUN, "def")):
+        numbers = range(first, first + 2)
+        given: dict[str, Any] = {"stream": stream, "source_identity": source, "run": run}
+        batches = [batch_row(LINE * 2, n, source_seq=n, **given) for n in numbers]
+        device = direct_row(b"21.5", source_seq=100 + first, stream=stream, source_identity=source)
+        add_bronze(lake, [*batches, device, *(one for one in more if one["stream"] == stream)])
+
+
+def job(name: Any, lake: Path, *options: str) -> Exit:
+    found: Exit = name.main(["--lake", str(lake), *options])
+    return found
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_every_job_reads_what_a_program_wrote_and_maintain_writes_it_as_before(
+    tmp_path: Path, program: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    act, there = PROGRAMS[program], tmp_path / "there"
+    bad = batch_row(LINE + b"bad\n", 50, source_seq=50)
+    gone = direct_row(b"1", source_seq=999)
+    for lake in (tmp_path / "here", there):
+        ingest(lake, 1, bad, gone)
+        assert job(refine, lake) is Exit.WELL
+        ingest(lake, 3)
+
+    def everything(lake: Path) -> list[list[Any]]:
+        """The rows of all tables but the one that is deleted."""
+        bronze = [one for one in contents(lake, "bronze") if one[11] != 999]
+        readings = [one for one in contents(lake, "readings") if one[16] != 999]
+        return [bronze, readings, contents(lake, "quarantine")]
+
+    for name in TABLES:
+        act(there / name)
+    assert everything(there) == everything(tmp_path / "here")
+    known = incarnations.all_of(ensure_table(there, "bronze"))
+    assert [(one.stream, one.done) for one in known] == [("TELEMETRY_0", 8), ("TELEMETRY_1", 6)]
+
+    for lake in (tmp_path / "here", there):
+        assert job(refine, lake) is Exit.WELL
+        ingest(lake, 5, batch_row(LINE * 2, 1, source_seq=1))
+        assert job(refine, lake) is Exit.WELL
+    assert everything(there) == everything(tmp_path / "here")
+    for name in TABLES:
+        act(there / name)
+    assert job(audit, there) in (Exit.WELL, Exit.LOSS)
+    assert "0 doubled" in (said := capsys.readouterr().out) or "nothing is doubled" in said
+    for stream in ("TELEMETRY_0", "TELEMETRY_1"):
+        assert job(replay, there, "--stream", stream, "--from-seq", "1") is Exit.WELL
+    assert everything(there) == everything(tmp_path / "here")
+
+    for name in TABLES:
+        act(there / name)
+    assert job(maintain, there, "--thin-bronze-after", "0", "--dry-run") is Exit.WELL
+    assert job(maintain, there) is Exit.WELL
+    assert everything(there) == everything(tmp_path / "here")
+    for name in TABLES:
+        table = ensure_table(there, name)
+        assert ailing(table) == []
+        if program != "delta-rs optimize" or name == "bronze":
+            assert all(map(is_own, files(table)["path"].to_pylist())), name
