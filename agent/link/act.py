@@ -9,7 +9,7 @@ import structlog
 from agent import contract, streams
 from agent.config import StreamClass
 from agent.jetstream import CONSUMER_NOT_FOUND, ApiError, JetStream, StreamInfo
-from agent.link.guard import NewEpoch
+from agent.link.guard import NewEpoch, Why
 from agent.position_file import Position
 from agent.state import Acked, StateFile
 
@@ -70,7 +70,8 @@ async def remember_epoch(
     except OSError as error:
         # The consumer is there, so a disk that takes no state now does not stand in the way.
         log.error("the new epoch is not in the state file yet", **{"class": cls}, error=str(error))
-    log.warning("new epoch", **{"class": cls}, epoch=epoch, start=verdict.start, why=verdict.sentence())
+    say = log.info if verdict.why is Why.FIRST else log.warning
+    say("new epoch", **{"class": cls}, epoch=epoch, start=verdict.start, why=verdict.sentence())
 
 
 async def drop_other_epochs(js: JetStream, domain: str, cls: str, epoch: str) -> None:

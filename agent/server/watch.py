@@ -23,6 +23,9 @@ from agent.server.disk import Room, room
 from agent.server.health import Kind, ServerHealth, Trouble, diagnose, unsynced
 
 LOOK_SECONDS: Final = 2.0
+CONFIRM_SECONDS: Final = 5.0
+"""For so long a server says of itself that it is unhealthy before that is an error, unless it says that it
+does not write."""
 ANSWER_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 1.0
 _FIRST_DELAY, _LONGEST_DELAY = 1.0, 600.0
@@ -55,6 +58,22 @@ class Restarts:
             self._delay = _FIRST_DELAY
 
 
+class Doubts:
+    """What a server says of itself in general words, believed once it has said so for a while: pure. One such
+    answer also comes while a stream is made, or when the server is short of processor time."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def confirmed(self, trouble: Trouble | None, now: float) -> Trouble | None:
+        """The trouble that this look showed, None while it is doubted (`now` is of a monotonic clock)."""
+        if trouble is None or trouble.kind is not Kind.OTHER:
+            self._since = None
+            return trouble
+        self._since = now if self._since is None else self._since
+        return trouble if now - self._since >= CONFIRM_SECONDS else None
+
+
 class ServerWatch:
     """Looks at one server. `restart` ends a server of our own, which its supervisor then starts again; None
     for one that is not ours. `store` is where its streams are, asked of the server when it is None."""
@@ -71,7 +90,7 @@ class ServerWatch:
     ) -> None:
         self._url, self._seed_file, self._identity, self._health = url, seed_file, identity, health
         self._restart, self._store = restart, store
-        self._restarts = Restarts()
+        self._restarts, self._doubts = Restarts(), Doubts()
         self._low = False
 
     async def run(self) -> None:
@@ -112,7 +131,10 @@ class ServerWatch:
         self._health.answers += 1
         now = asyncio.get_running_loop().time()
         left = self._health.room = None if self._store is None else room(self._store)
-        trouble = diagnose(healthz) or self._lack(left)
+        said = diagnose(healthz)
+        trouble = self._doubts.confirmed(said, now) or self._lack(left)
+        if trouble is None and said is not None:
+            return  # until it is believed, all is as it was
         if trouble is not None and trouble.kind is Kind.SHUT_DOWN and left is not None and left.low:
             trouble = dataclasses.replace(trouble, why="its disk is full")
         self._health.found(trouble, "" if trouble is None else self._remedy(trouble, left))

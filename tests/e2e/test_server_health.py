@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from nats.aio.client import Client
 
 from agent.config import Config, Nats
 from agent.demo.ports import free_port
 from agent.hub import Hub
 from agent.metrics import Metrics
+from agent.server import watch
 from agent.server.binary import ServerError, find_binary
 from agent.server.health import ServerHealth
 from agent.server.keys import ensure_key
@@ -66,8 +69,8 @@ async def beside(own: OwnServer, state_dir: Path) -> AsyncIterator[Agent]:
     """An agent beside a server of somebody's own, whose watch runs too."""
     nats = Nats(server="external", listen=own.listen, seed_file=own.agent, system_seed_file=own.system)
     one = Agent(Config(domain="edge-1", state_dir=state_dir, nats=nats))
-    watch = ServerWatch(f"nats://{own.listen}", own.system, "edge-1", one.health)
-    task = asyncio.create_task(watch.run())
+    watching = ServerWatch(f"nats://{own.listen}", own.system, "edge-1", one.health)
+    task = asyncio.create_task(watching.run())
     try:
         yield one
     finally:
@@ -92,6 +95,40 @@ async def test_an_agent_does_not_use_an_old_server_that_is_not_its_own(
             await one.ready()
             await one.submit(chunk("a"))
             assert one.health.sentence is None
+
+
+async def test_a_server_is_unhealthy_when_it_says_so_for_a_while_and_not_when_it_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, bad, sentences = OwnServer(tmp_path), 0, set()
+    asked = watch._ask
+
+    async def ask(nc: Client, question: str, name: str, **more: Any) -> Mapping[str, Any] | None:
+        nonlocal bad
+        sentences.add(one.health.sentence)
+        answer = await asked(nc, question, name, **more)
+        if question != "HEALTHZ" or not bad:
+            return answer
+        bad -= 1
+        return {
+            "status": "unavailable",
+            "status_code": 503,
+            "error": "JetStream stream could not be recovered",
+        }
+
+    monkeypatch.setattr(watch, "_ask", ask)
+    monkeypatch.setattr(watch, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(watch, "CONFIRM_SECONDS", 0.5)
+    async with own.running(find_binary()), beside(own, tmp_path / "state") as one:
+        await until(lambda: one.health.answers > 0, "it is looked at")
+        bad = 1
+        seen = one.health.answers
+        await until(lambda: one.health.answers > seen + 4, "it is looked at again")
+        assert sentences == {None}
+        bad = 1_000_000
+        await until(lambda: "could not be recovered" in (one.health.sentence or ""), "it lasts")
+        bad = 0
+        await until(lambda: one.health.sentence is None, "it is well again")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from agent.metrics import Metrics
 from agent.server.binary import ServerError
 from agent.server.disk import Room
 from agent.server.health import Kind, ServerHealth, Trouble, diagnose, unsynced
-from agent.server.watch import Restarts
+from agent.server.watch import CONFIRM_SECONDS, Doubts, Restarts
 
 # As nats-server 2.15.1 says it.
 FULL_STREAM = {
@@ -109,6 +109,26 @@ def test_what_is_not_for_want_of_room_waits_only_for_a_disk_that_is_not_full() -
     broken = Trouble(Kind.WRITE, "input/output error")
     assert not Restarts().due(broken, NO_ROOM, 0.0)
     assert Restarts().due(broken, SOME_ROOM, 0.0)
+
+
+UNREADY = Trouble(Kind.OTHER, "failed to be ready for connections after 1ms")
+
+
+def test_general_words_are_believed_once_they_have_lasted_and_a_good_answer_ends_them() -> None:
+    doubts = Doubts()
+    assert doubts.confirmed(UNREADY, 0.0) is None
+    assert doubts.confirmed(UNREADY, CONFIRM_SECONDS - 0.1) is None
+    assert doubts.confirmed(UNREADY, CONFIRM_SECONDS) == UNREADY
+    assert doubts.confirmed(UNREADY, 100.0) == UNREADY
+    assert doubts.confirmed(None, 101.0) is None
+    assert doubts.confirmed(UNREADY, 102.0) is None, "it begins anew"
+
+
+def test_what_is_not_written_is_believed_at_once() -> None:
+    doubts = Doubts()
+    assert doubts.confirmed(UNREADY, 0.0) is None
+    assert doubts.confirmed(FULL, 0.1) == FULL
+    assert doubts.confirmed(UNREADY, CONFIRM_SECONDS) is None
 
 
 @given(st.lists(st.floats(0.0, 100.0), min_size=200, max_size=200))
