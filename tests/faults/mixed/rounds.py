@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.faults.mixed.dimensions import Fault, Policy, Scenario
+from tests.faults.mixed.dimensions import Fault, Headers, Policy, Scenario
 from tests.faults.mixed.faults import injection
 from tests.faults.mixed.moments import meet
 from tests.faults.mixed.site import Site
@@ -36,7 +36,8 @@ def play(directory: Path, case: Case, scenario: Scenario) -> None:
         _settle(site)
         blind = site.supervisor.blind
         (directory / "journal.json").write_text(told(site.world.load.journal))
-        site.world.verdict(Terms(gone=may_be_gone(scenario), seconds=_SECONDS, blind=blind))
+        forged = scenario.headers is Headers.MESSAGE_ID
+        site.world.verdict(Terms(gone=may_be_gone(scenario), reordered=forged, seconds=_SECONDS, blind=blind))
 
 
 def told(journal: Journal) -> str:

@@ -23,9 +23,11 @@ class Terms:
     """What a case allows. `gone`: the fault destroyed the only copy of readings, or a class discards, so some
     may be gone if the audit names them. `seconds`: in which the hub must hold all once nothing is sent any
     more. `blind`: when no agent looked at its stream, in microseconds since 1970: what devices published to a
-    store that was lost then nobody can name."""
+    store that was lost then nobody can name. `reordered`: somebody forges the ids of batches, so one that is
+    sent again under another may stand behind later ones, where its sender was told that it is accepted."""
 
     gone: bool = False
+    reordered: bool = False
     seconds: float = 60.0
     blind: Sequence[tuple[int, int]] = ()
 
@@ -49,7 +51,8 @@ def judge(journal: Journal, found: Evidence, terms: Terms) -> Verdict:
         rows = held.get(series, [])
         _judge_contents(series, sent, rows, verdict)
         _judge_repeats(series, sent, rows, terms, verdict)
-        _judge_order(series, rows, verdict)
+        if not (terms.reordered and sent.level is Level.ACCEPTED):
+            _judge_order(series, rows, verdict)
     absent = _absent(journal, held, found.quarantine)
     _judge_conservation(journal, absent, found, terms, verdict)
     _judge_liveness(found, terms, verdict)

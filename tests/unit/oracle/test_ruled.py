@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.faults.oracle.evidence import Audit, Gap, Row
-from tests.faults.oracle.journal import Journal, Made, Sent
+from tests.faults.oracle.journal import Journal, Level, Made, Sent
 from tests.faults.oracle.judge import Terms, judge
 from tests.faults.oracle.numbered import VALVE, Series, contents
 from tests.faults.oracle.ruled import missing
@@ -169,3 +169,15 @@ def test_what_came_directly_while_no_agent_looked_and_went_with_its_store_nobody
     assert (verdict.lost, verdict.unseen) == (0, 1)
     for terms in (Terms(blind=blind), Terms(gone=True)):
         assert judge(journal, evidence(rows, audit), terms).lost == 1
+
+
+@pytest.mark.parametrize(
+    ("level", "reordered", "kept"), [("accepted", 1, 1), ("accepted", 0, 0), ("stored", 1, 0)]
+)
+def test_what_was_only_accepted_may_stand_behind_later_ones_where_ids_are_forged(
+    level: str, reordered: int, kept: int
+) -> None:
+    journal = sent((PUMP, [10, 10]), level=Level(level))
+    rows = [one._replace(n=9) if one.tags["n"] == "3" else one for one in whole(journal)]
+    verdict = judge(journal, evidence(rows), Terms(reordered=bool(reordered)))
+    assert verdict.kept == bool(kept), str(verdict)
