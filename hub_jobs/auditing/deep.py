@@ -11,8 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from hub_jobs import counting
-from hub_jobs.auditing import contents
+from hub_jobs.auditing import contents, details
 from hub_jobs.auditing.contents import Contents
+from hub_jobs.auditing.lookups import Key
+from hub_jobs.auditing.strays import run_of
 from hub_jobs.counting import Piece, Tables
 from hub_jobs.tables.scan import file_paths
 from hub_jobs.transforms.counted import BATCH, HISTORY, SOURCE, Mask, Share
@@ -24,11 +26,12 @@ _LISTED: Final = 1_000
 
 @dataclass(slots=True)
 class Differences:
-    """What differs, a sentence each, and how many messages could not be compared, for their payload was
-    dropped."""
+    """What differs, a sentence each, of the `batches` among it some; and how many messages could not be
+    compared, for their payload was dropped."""
 
     sentences: list[str] = field(default_factory=list)
     dropped: int = 0
+    batches: list[Key] = field(default_factory=list)
 
     @property
     def notes(self) -> list[str]:
@@ -44,6 +47,7 @@ def compared(tables: Tables) -> Differences:
     found = Differences()
     for share in tables.shares:
         _compare_share(tables, share, secrets.token_bytes(16), found)
+    found.sentences += details.of_batches(tables, found.batches)
     return found
 
 
@@ -147,7 +151,9 @@ def _name(found: Differences, wrong: Numbers, owner: Numbers, numbers: Numbers, 
         names = owners[code]
         ranges = text(runs_of(numbers[wrong][owner[wrong] == code]))
         if len(names) == len(BATCH):
-            domain, cls, run = names
+            domain, cls, run = run_of(names)
+            mine = numbers[wrong][owner[wrong] == code][: details.LOOKED_AT].tolist()
+            found.batches += [((domain, cls, run), n) for n in mine]
             where = f"{domain}, class {cls}, run {run}: batches {ranges}"
         else:
             stream, identity = names

@@ -387,13 +387,25 @@ READINGS: Final = [
             what,
             _updated("readings", predicate, **{column: new}),
             WELL,
-            (Exit.LOSS, f"{of}: {OTHER}"),
+            (Exit.LOSS, of if "index" in of else f"{of}: {OTHER}"),
         )
         for what, column, new, predicate, of in (
-            ("a value", "value", "1000.0", "n = 3 AND index = 4", "batches 3"),
+            (
+                "a value",
+                "value",
+                "1000.0",
+                "n = 3 AND index = 4",
+                "batch 3, index 4: value is 1000.0, and 304.5 in its payload",
+            ),
             ("a text", "text", "'shut'", "n = 6 AND index = 4", "batches 6"),
             ("a time", "ts", "ts + INTERVAL '1 second'", "n = 3 AND index = 4", "batches 3"),
-            ("a device", "device", "'pump-9'", "n = 3 AND index = 4", "batches 3"),
+            (
+                "a device",
+                "device",
+                "'pump-9'",
+                "n = 3 AND index = 4",
+                "batch 3, index 4: device is pump-9, and pump-3 in its payload",
+            ),
             ("a metric", "metric", "'m9'", "n = 3 AND index = 4", "batches 3"),
             ("the tags", "tags", "MAP(['at'], ['9'])", "n = 3 AND index = 4", "batches 3"),
             ("the day", "event_date", "DATE '2026-11-22'", "n = 3 AND index = 4", "batches 3"),
