@@ -17,7 +17,7 @@ from agent.demo.ports import free_port
 from agent.hub import Hub
 from agent.metrics import Metrics
 from agent.server import watch
-from agent.server.binary import ServerError, find_binary
+from agent.server.binary import find_binary
 from agent.server.health import ServerHealth
 from agent.server.keys import ensure_key
 from agent.server.watch import ServerWatch
@@ -166,6 +166,5 @@ async def test_the_hub_s_agent_does_not_use_an_old_server_either(
         assert not hub.ready()[0]
         assert not task.done(), "it goes on trying"
         stopping.set()
-        with pytest.raises(ServerError, match="take 2"):
-            async with asyncio.timeout(20):
-                await task
+        async with asyncio.timeout(20):
+            await task
