@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from agent import logs
-from agent.config import Config, ConfigError, Log, load
+from agent.cli.preflight import mistakes
+from agent.config import Config, ConfigError, Log, Problem, load
 from agent.contract import Exit
 from agent.inputs import OPTIONS
 from agent.inputs.local_server import LocalServer
@@ -29,8 +31,28 @@ def configuration(path: Path) -> Config:
 
 
 def read(path: Path) -> Config:
-    """The configuration with all inputs that there are. Raises `ConfigError` with every problem."""
-    return load(path, OPTIONS)
+    """The configuration with all inputs that there are. Raises `ConfigError` with every problem, also those
+    that only an input itself finds in its options."""
+    try:
+        return load(path, OPTIONS)
+    except ConfigError as error:
+        raise ConfigError.of([*error.found, *_of_inputs(error.inputs)]) from None
+
+
+def _of_inputs(options: Sequence[Any]) -> list[Problem]:
+    if not options:
+        return []
+    from agent.inputs import make_inputs  # not held in memory by a process that a good file starts
+    from agent.metrics import Metrics
+
+    nowhere = LocalServer("nats://127.0.0.1:4222", Path())
+    found = []
+    for one in options:
+        for sentence in mistakes(make_inputs([one], Metrics(), nowhere)):
+            key, _, rest = sentence.partition(": ")
+            stood, _, remedy = rest.partition("; ")
+            found.append(Problem(key, stood, remedy or "put that right"))
+    return found
 
 
 def end(problems: list[str], code: Exit = Exit.USAGE) -> NoReturn:

@@ -47,7 +47,7 @@ def parse(table: Mapping[str, Any], inputs: Mapping[str, type[Struct]]) -> Confi
     told = {one.key for one in reader.problems}
     problems = reader.problems + [one for one in check(config) if one.key not in told]
     if problems:
-        raise ConfigError.of(problems)
+        raise ConfigError.of(problems, [options for options in config.input if options is not None])
     return config
 
 

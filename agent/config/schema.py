@@ -68,14 +68,16 @@ class ConfigError(Exception):
     """What is wrong with the configuration, one sentence a problem; `found` are the same taken apart, where
     they were found in the file."""
 
-    def __init__(self, problems: list[str], found: Sequence[Problem] = ()) -> None:
+    def __init__(
+        self, problems: list[str], found: Sequence[Problem] = (), inputs: Sequence[Any] = ()
+    ) -> None:
         super().__init__("\n".join(problems))
-        self.problems, self.found = problems, found
+        self.problems, self.found, self.inputs = problems, found, inputs
 
     @classmethod
-    def of(cls, found: Sequence[Problem]) -> ConfigError:
-        """The error of these problems of a file."""
-        return cls([str(one) for one in found], found)
+    def of(cls, found: Sequence[Problem], inputs: Sequence[Any] = ()) -> ConfigError:
+        """The error of these problems of a file, with the options of those inputs that could be read."""
+        return cls([str(one) for one in found], found, inputs)
 
 
 Positive = Annotated[int, Meta(ge=1)]

@@ -77,6 +77,21 @@ def test_a_hub_and_a_leaf_are_well_until_something_is_wrong(members: tuple[Agent
     assert any("says nothing" in one for one in failures(findings))
 
 
+def test_a_mistake_of_the_file_hides_none_that_only_an_input_finds(tmp_path: Path) -> None:
+    path = tmp_path / "petiole.toml"
+    path.write_text(
+        'domain = "edge-1"\nstate_dri = "/x"\n[nats]\nhub_urls = ["nats-leaf://h:1"]\n'
+        '[[input]]\ntype = "file"\npath = "/a/**"\npoll = "1ms"\n'
+        '[[input]]\ntype = "mqtt"\nurl = "x"\ntopics = []\n[[input]]\ntype = "htp"\n'
+    )
+    ended = CliRunner().invoke(app, ["check", "--json", "-c", str(path)])
+    said = [one["sentence"] for one in json.loads(ended.stdout)["findings"]]
+    assert ended.exit_code == 2
+    for word in ("state_dri", "poll is", "wildcard **", "url is no broker", "input[3].type"):
+        assert any(word in one for one in said), (word, said)
+    assert not any("can be used" in one for one in said)
+
+
 def test_a_bad_file_is_told_with_all_its_problems_and_their_remedies(tmp_path: Path) -> None:
     path = tmp_path / "petiole.toml"
     path.write_text('domain = "edge.1"\nstate_dri = "/x"\n[publish]\nlinger = "soon"\n')
