@@ -26,6 +26,9 @@ MAX_FILE_BYTES: Final = 128 * 1024**2
 """A file is closed once it holds so much; it may be larger by one row group."""
 _ZSTD_LEVEL: Final = 1
 _TAGS: Final = ("tags.key_value.key", "tags.key_value.value")
+_BOUND_CHARACTERS: Final = 64
+"""Of a text's bounds in the log."""
+_LAST: Final = "\U0010ffff"
 _ALL_DIFFERENT: Final = ("message_id", "detail")
 
 
@@ -107,7 +110,8 @@ class _OpenFile:
             write_page_checksum=True,
             **_written(schema, STATISTICS[table]),
         )
-        self._statistics = Statistics(STATISTICS[table])
+        # A file that is written again may lack a column that is newer than it.
+        self._statistics = Statistics([name for name in STATISTICS[table] if name in schema.names])
 
     @property
     def size(self) -> int:
@@ -150,6 +154,7 @@ class Statistics:
         self._columns = columns
         self._nulls: dict[str, int] = {}
         self._bounds: dict[str, _Bounds] = {}
+        self._unbounded: set[str] = set()
 
     def add(self, rows: pa.Table) -> None:
         """Take in more rows."""
@@ -159,18 +164,20 @@ class Statistics:
             if pa.types.is_dictionary(column.type):
                 column = column.cast(column.type.value_type)
             self._nulls[name] = self._nulls.get(name, 0) + column.null_count
+            if pa.types.is_floating(column.type) and pc.all(pc.is_finite(column)).as_py() is False:
+                self._unbounded.add(name)  # JSON has no such number
             found = pc.min_max(column).as_py()
             if found["min"] is not None:
                 self._widen(name, found["min"], found["max"])
 
     def encode(self) -> str:
         """The statistics as an add action carries them."""
-        bounds = self._bounds.items()
+        bounds = [(name, one) for name, one in self._bounds.items() if name not in self._unbounded]
         return json.dumps(
             {
                 "numRecords": self.rows,
-                "minValues": {name: _plain(one.least) for name, one in bounds},
-                "maxValues": {name: _plain(one.most) for name, one in bounds},
+                "minValues": {name: _lower(one.least) for name, one in bounds},
+                "maxValues": {name: _upper(one.most) for name, one in bounds},
                 "nullCount": self._nulls,
             }
         )
@@ -191,12 +198,25 @@ def _written(schema: pa.Schema, statistics: Sequence[str]) -> dict[str, Any]:
         "compression_level": _ZSTD_LEVEL,
         "use_dictionary": [*texts, *_TAGS],
         "column_encoding": dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
-        "write_statistics": [*statistics, "device", "metric"],
+        "write_statistics": [name for name in statistics if name in schema.names],
     }
 
 
 def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_dictionary(kind))
+
+
+def _lower(value: Any) -> Any:
+    """The value as the log has it; of long text the beginning."""
+    return value[:_BOUND_CHARACTERS] if isinstance(value, str) else _plain(value)
+
+
+def _upper(value: Any) -> Any:
+    """The value as the log has it; of long text a shorter one that is not less."""
+    if not isinstance(value, str) or len(value) <= _BOUND_CHARACTERS:
+        return _plain(value)
+    # Of all characters the last; what goes on with that very one has no shorter bound.
+    return value if value[_BOUND_CHARACTERS] == _LAST else value[:_BOUND_CHARACTERS] + _LAST
 
 
 def _plain(value: Any) -> Any:

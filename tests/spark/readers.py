@@ -24,27 +24,78 @@ Answer = list[tuple[str | None, int, float, datetime, datetime, int]]
 """By domain: rows, the sum of `value`, the first and last `ts`, rows with the tag `site` = `north`."""
 
 
+Predicate = tuple[str, str, Any]
+"""A column, one of `=`, `>=`, `<`, and a value."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A program: all rows of a table, and by its own means the answer for readings from a moment on."""
+    """A program: all rows of a table, by its own means the answer for readings from a moment on, and how many
+    rows fulfil a predicate."""
 
     name: str
     rows: Callable[[Path], pa.Table]
     answer: Callable[[Path, datetime], Answer]
+    count: Callable[[Path, Predicate], int]
 
 
 def readers(spark: SparkSession) -> list[Reader]:
     """All of them."""
     return [
-        Reader("delta-rs", lambda path: DeltaTable(path).to_pyarrow_table(), _ask_delta_rs),
-        Reader("polars", lambda path: pl.scan_delta(str(path)).collect().to_arrow(), _ask_polars),
-        Reader("duckdb", _read_by_duckdb, _ask_duckdb),
+        Reader("delta-rs", _read_by_delta_rs, _ask_delta_rs, _count_by_delta_rs),
+        Reader("delta-rs by pandas", _read_by_delta_rs, _ask_delta_rs, _count_by_pandas),
+        Reader("delta-rs by PyArrow", _read_by_delta_rs, _ask_delta_rs, _count_by_pyarrow),
+        Reader("polars", _read_by_polars, _ask_polars, _count_by_polars),
+        Reader("duckdb", _read_by_duckdb, _ask_duckdb, _count_by_duckdb),
         Reader(
             "spark",
             lambda path: _frame(spark, path).toArrow(),
             lambda path, since: _ask_spark(spark, path, since),
+            lambda path, one: _frame(spark, path).where(_sql_of(one)).count(),
         ),
     ]
+
+
+def _read_by_delta_rs(path: Path) -> pa.Table:
+    return DeltaTable(path).to_pyarrow_table()
+
+
+def _read_by_polars(path: Path) -> pa.Table:
+    return pl.scan_delta(str(path)).collect().to_arrow()
+
+
+def _sql_of(one: Predicate) -> str:
+    name, sign, value = one
+    return f"{name} {sign} '{value}'" if isinstance(value, str) else f"{name} {sign} {value!r}"
+
+
+def _count_by_delta_rs(path: Path, one: Predicate) -> int:
+    asked = f"SELECT 1 AS one FROM readings WHERE {_sql_of(one)}"
+    found = QueryBuilder().register("readings", DeltaTable(path)).execute(asked)
+    return int(pa.table(found.read_all()).num_rows)
+
+
+def _count_by_pandas(path: Path, one: Predicate) -> int:
+    return len(DeltaTable(path).to_pandas(columns=["n"], filters=[one]))
+
+
+def _count_by_pyarrow(path: Path, one: Predicate) -> int:
+    name, sign, value = one
+    field = pc.field(name)
+    kept = {"=": field == value, ">=": field >= value, "<": field < value}[sign]
+    return int(DeltaTable(path).to_pyarrow_dataset().to_table(filter=kept).num_rows)
+
+
+def _count_by_polars(path: Path, one: Predicate) -> int:
+    name, sign, value = one
+    column = pl.col(name)
+    kept = {"=": column == value, ">=": column >= value, "<": column < value}[sign]
+    return int(pl.scan_delta(str(path)).filter(kept).select(pl.len()).collect().item())
+
+
+def _count_by_duckdb(path: Path, one: Predicate) -> int:
+    asked = f"SELECT count(*) FROM delta_scan('{path}') WHERE {_sql_of(one)}"
+    return int(duckdb_with_delta().execute(asked).to_arrow_table().column(0)[0].as_py())
 
 
 def _ask_delta_rs(path: Path, since: datetime) -> Answer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from hub_jobs import maintain
 from hub_jobs.tables import ensure_table, open_table
 from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.schemas import SCHEMAS
-from tests.spark.readers import Answer, plain, readers
+from tests.spark.readers import Answer, Predicate, plain, readers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,6 +25,17 @@ pytestmark = pytest.mark.spark
 
 START = datetime(1999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
 SINCE = datetime(2000, 1, 2, tzinfo=UTC)
+PREDICATES: list[Predicate] = [
+    ("device", ">=", "device-2"),
+    ("metric", "<", "metric-1"),
+    ("class", ">=", "class-3"),
+    ("text", "=", "none"),
+    ("text", ">=", "text-2"),
+    ("value", ">=", 12.25),
+    ("value", "<", -2.0),
+    ("n", "<", 2**53 + 7),
+    ("source_seq", "=", 12),
+]
 COMMITS = 10
 ROWS = 12
 
@@ -38,6 +50,9 @@ def test_duckdb_polars_delta_rs_and_spark_agree_also_after_a_new_column_and_main
             for name, rows in written.items():
                 found = plain(reader.rows(tmp_path / name), SCHEMAS[name])
                 assert found == plain(rows, SCHEMAS[name]), f"{reader.name} reads {name} otherwise"
+            for one in PREDICATES:
+                count = reader.count(tmp_path / "readings", one)
+                assert count == fulfilling(written["readings"], one), f"{reader.name} finds other rows: {one}"
             answer = reader.answer(tmp_path / "readings", SINCE)
             assert answer == expected(written["readings"]), f"{reader.name} answers otherwise"
 
@@ -46,6 +61,13 @@ def test_duckdb_polars_delta_rs_and_spark_agree_also_after_a_new_column_and_main
     assert maintain.main(["--lake", str(tmp_path)]) is Exit.WELL
     assert files(tmp_path) == 1
     agree()
+
+
+def fulfilling(rows: pa.Table, one: Predicate) -> int:
+    """How many rows should be found."""
+    name, sign, value = one
+    compare = {"=": operator.eq, ">=": operator.ge, "<": operator.lt}[sign]
+    return sum(held is not None and compare(held, value) for held in rows[name].to_pylist())
 
 
 def filled(lake: Path, name: str) -> pa.Table:

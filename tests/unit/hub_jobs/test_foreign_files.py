@@ -18,8 +18,9 @@ from hub_jobs.tables import TableError, ensure_table, open_table
 from hub_jobs.tables.changes import changed_files
 from hub_jobs.tables.compaction import without
 from hub_jobs.tables.histories import held
+from hub_jobs.tables.parquet import Statistics
 from hub_jobs.tables.scan import file_paths, files, latest, rows
-from hub_jobs.tables.schemas import TIME
+from hub_jobs.tables.schemas import STATISTICS, TIME
 from hub_jobs.tables.types import usual
 from tests.foreign import by_duckdb, compact, rewritten, with_types
 from tests.spark.lakes import add_bronze, contents
@@ -171,3 +172,16 @@ def test_what_was_too_young_is_thinned_later(tmp_path: Path) -> None:
 
     assert thinned("5") == ([1], 1)
     assert thinned("3") == ([1, 2, 3], 3)
+
+
+def test_bounds_are_of_every_plain_column_short_and_never_too_narrow() -> None:
+    long = "a" * 64 + "b"
+    found = Statistics(["text", "value", "n"])
+    found.add(pa.table({"text": [long, "b"], "value": [1.0, float("inf")], "n": [3, None]}))
+    found.add(pa.table({"text": ["a" * 65, "b" * 70], "value": [0.5, None], "n": [2, 1]}))
+    told = json.loads(found.encode())
+    assert told["minValues"] == {"text": "a" * 64, "n": 1}
+    assert told["maxValues"]["n"] == 3
+    assert told["maxValues"]["text"] > "b" * 70
+    assert len(told["maxValues"]["text"]) == 65
+    assert {"device", "metric", "class", "value"} <= set(STATISTICS["readings"])
