@@ -45,18 +45,23 @@ PRECISIONS: Final = {
 """Nanoseconds by the names that `/write` and `/api/v2/write` have for them."""
 _STEP: Final = 64 * 1024
 """Bytes that are taken apart at a time, a few milliseconds."""
+_SHORT: Final = 256
+"""Bytes that are looked at first for lines that say nothing: mostly there are few."""
 _MAX_LINE: Final = 256 * 1024
 _CACHED: Final = 2**20
 """Bytes of names that are remembered in the form in which they are stored."""
 
 _plain = re.compile(rb"-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,40})?\Z").match
 """Numbers that are JSON as they stand; without an exponent they are finite."""
+_idle = re.compile(rb"(?:[ \r]*+(?:#[^\n]*+)?+\n)*+").match
+"""Lines that say nothing: blank ones, and comments."""
 _key_end = re.compile(rb"(?<!\\)[ \n]").search
 _field = re.compile(rb"((?:[^,= \n\\]++|\\[,= ]?+)++)=").match
 _quoted = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)"', re.DOTALL).match
 _bare = re.compile(rb"[^, \r\n]++").match
 _end = re.compile(rb" *+\r?+(?:\n|\Z)").match
 _stamp = re.compile(rb" ++([^ \r\n]++) *+\r?+(?:\n|\Z)").match
+_MAY_BEGIN_IDLE: Final = frozenset((b" ", b"\r", b"\n", b"#"))
 _split_tags = re.compile(rb"(?<!\\),").split
 _split_tag = re.compile(rb"(?<!\\)=").split
 
@@ -172,12 +177,17 @@ class Parsing:
 
     def step(self) -> bool:
         """Take some lines; whether there are more. Raises `TooLargeError`."""
-        body, begin = self._body, self._place
+        body = self._body
+        self._skip_idle(len(body))
+        begin = self._place
         stop = body.rfind(b"\n", begin, begin + _STEP) + 1 or body.find(b"\n", begin + _STEP) + 1 or len(body)
         piece = body[begin:stop]
         out: list[bytes] = []
-        if len(piece) > _STEP or _may_be_odd(piece):
+        if len(piece) > _STEP or _may_be_odd(piece) or _may_be_idle(piece):
             while self._place < stop and not self.hopeless:
+                self._skip_idle(stop)
+                if self._place >= stop:
+                    break
                 end = body.find(b"\n", self._place) + 1 or len(body)
                 line = body[self._place : end]
                 if len(line) > _MAX_LINE or _may_be_odd(line):
@@ -189,6 +199,19 @@ class Parsing:
         self.count += len(out)
         self._parts.append(b"".join(out))
         return self._place < len(body) and not self.hopeless
+
+    def _skip_idle(self, stop: int) -> None:
+        """Go on behind the lines that say nothing, at most a step of them and not beyond `stop`."""
+        body, begin = self._body, self._place
+        for size in (_SHORT, _STEP):
+            if body[self._place : self._place + 1] not in _MAY_BEGIN_IDLE:
+                return
+            piece = body[begin : min(stop, begin + size)]
+            # Blanks by themselves are passed over much faster than by the expression.
+            blank = piece.rfind(b"\n", 0, len(piece) - len(piece.lstrip(b" \r\n"))) + 1
+            passed = blank if (found := _idle(piece, blank)) is None else found.end()
+            self._line += piece.count(b"\n", self._place - begin, passed)
+            self._place = begin + passed
 
     def _take_alike(self, piece: bytes, rows: list[Row]) -> bool:
         """The next lines, of which each is a row; nothing is taken and it is False where a name is bad."""
@@ -322,6 +345,10 @@ class Parsing:
         if not is_whole(stamp):
             raise LineError(f"time {shown(stamp)} is not a whole number", "time")
         return self._stamps.reading(int(stamp) * self._unit)
+
+
+def _may_be_idle(lines: bytes) -> bool:
+    return b"\n\n" in lines or b"\n#" in lines or b"\n " in lines
 
 
 def _may_be_odd(lines: bytes) -> bool:

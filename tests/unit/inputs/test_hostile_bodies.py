@@ -140,3 +140,50 @@ def test_a_name_like_a_page_is_stored_as_it_is() -> None:
     (line,) = decode_ndjson(body, "edge-1", NOW).payload.splitlines()
     reading = contract.parse_reading(line)
     assert (reading.metric, reading.device) == ("<script>alert(1)</script>", '&amp;"')
+
+
+IDLE = (b"\n", b"  \n", b" \r\n", b"#\n", b"# m v=1\n", b" # x \r\n")
+
+
+class Counting(Parsing):
+    """Counts what costs: a step, and a line that is looked at by itself."""
+
+    steps = lines = 0
+
+    def step(self) -> bool:
+        self.steps += 1
+        return super().step()
+
+    def _take_line(self, begin: int, out: list[bytes]) -> None:
+        self.lines += 1
+        super()._take_line(begin, out)
+
+
+@pytest.mark.parametrize("idle", IDLE)
+def test_lines_that_say_nothing_are_passed_over_by_the_stretch(idle: bytes) -> None:
+    size = 2**22
+    body = idle * (size // len(idle)) + b"m v=1 7\nx\n" + idle * 5 + b"y\n"
+    parsing = Counting(body, LineProtocol("edge-1", "host"), 1, NOW, 2**26)
+    while parsing.step():
+        pass
+    first = size // len(idle) + 1
+    assert (parsing.count, [number for number, _ in parsing.bad]) == (1, [first + 1, first + 7])
+    assert parsing.steps <= size // (64 * 1024) + 4
+    assert parsing.lines <= 8
+
+
+@given(
+    st.lists(st.sampled_from((*IDLE, b"m v=1 7\n", b'm v="a\n\n# b" 7\n', b"x\n", b"m v=2\r\n")), max_size=30)
+)
+def test_lines_that_say_nothing_change_neither_readings_nor_the_numbers_of_bad_lines(
+    lines: list[bytes],
+) -> None:
+    whole = by_line_protocol(b"".join(lines))
+    without = by_line_protocol(b"".join(line for line in lines if line not in IDLE))
+    assert (without.payload, without.count) == (whole.payload, whole.count)
+    number, bad = 1, []
+    for line in lines:
+        if line == b"x\n":
+            bad.append(number)
+        number += line.count(b"\n")
+    assert [line for line, _ in whole.bad] == bad
