@@ -226,6 +226,10 @@ class Sender:
             if self._refusals.unpromised(sealed, RefusedError(Reason.UNAVAILABLE, why, 5.0)):
                 self._waiting.append(sealed)
             return
+        if any(waiting.draft.cls == draft.cls for waiting in self._waiting):
+            self._publisher.queue.appendleft(sealed)
+            self._queue_again()
+            return
         packed = self._packer.pack(entries)
         size = message_bytes(packed[0], entries)
         if size > max_payload:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from agent.contract import H_MESSAGE_ID, MessageId, batch_subject, new_run
+from agent.contract import H_MESSAGE_ID, MessageId, batch_subject
 from agent.duplicates import is_own
 from agent.jetstream import RawMessage
 from agent.packing import Batch
 
-IDENT = MessageId(new_run(now_ns=10**18), "normal", 7)
+IDENT = MessageId("00e8d4a5-1000-7bbe-a6f5-1f0d7a54c0de", "normal", 7)
 SUBJECT = batch_subject("edge-1", "normal", "http")
 PAYLOAD = b"readings"
 

@@ -266,6 +266,22 @@ def test_what_a_full_disk_keeps_waiting_is_counted_and_sent_in_its_order(course:
     assert lines == [line for one in course.handed[:2] for line in one.lines]
 
 
+def test_what_comes_once_the_disk_has_room_stands_behind_what_waited_for_it(course: Course) -> None:
+    course.cut()
+    for _ in range(2):
+        course.hand_in("accepted", CLS, FULL_DRAFT)
+    course.trouble = "the disk is full"
+    course.connect()
+    course.time.passes(0.1)
+    course.trouble = None
+    course.hand_in("accepted", CLS, FULL_DRAFT)
+    course.flows()
+    course.time.passes(0.6)
+    course.flows()
+    lines = [line for held in course.streams[CLS].held for line in promises._lines(held)]
+    assert lines == [line for one in course.handed for line in one.lines]
+
+
 def test_what_waits_for_the_disk_when_the_agent_ends_is_entered_as_lost() -> None:
     course = Course()
     try:
