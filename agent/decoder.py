@@ -9,6 +9,7 @@ is added, a carriage return becomes a blank (some readers of lines would end one
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -29,6 +30,7 @@ _SLICE: Final = 256 * 1024
 """Bytes decoded at a time: the objects of one slice are gone before the next."""
 _ALIKE: Final = 10
 _BLANK: Final = b" \t\r"
+_blanks: Final = re.compile(rb"[ \t\r\n]*+").match
 
 _Name = Annotated[str, Meta(min_length=1, max_length=contract.MAX_NAME)]
 _Text = Annotated[str, Meta(max_length=contract.MAX_TEXT)]
@@ -101,11 +103,12 @@ class BadLinesError(ValueError):
 def decode_ndjson(body: bytes, domain: str, now_ns: int) -> Decoded:
     """Validate NDJSON; `now_ns` (ns since 1970) and `domain` fill in what a line leaves out. Takes about
     0.6 µs a reading. Raises `BadLinesError`, with lines counted in `body`."""
-    parts = []
-    for piece in _slices(body):
+    parts: list[Decoded] = []
+    for begin, piece in _slices(body):
         decoded = _decode(piece, domain, now_ns)
         if decoded is None:
-            raise _bad_lines(body)
+            parts.clear()
+            raise _bad_lines(body, begin)
         parts.append(decoded)
     if len(parts) == 1:
         return parts[0]
@@ -126,17 +129,16 @@ def decode_array(body: bytes, domain: str, now_ns: int) -> Decoded:
     return decode_ndjson(b"\n".join(elements), domain, now_ns)
 
 
-def _slices(body: bytes) -> Iterator[bytes]:
-    """The body in pieces of whole lines, each ended by a newline."""
-    start = 0
+def _slices(body: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
+    """The body from a place on, in pieces of whole lines with their places, each ended by a newline."""
     while len(body) - start > _SLICE:
         end = body.rfind(b"\n", start, start + _SLICE) + 1 or body.find(b"\n", start + _SLICE) + 1
         if not end:
             break
-        yield body[start:end]
+        yield start, body[start:end]
         start = end
     rest = body[start:]
-    yield rest if rest.endswith(b"\n") else rest + b"\n"
+    yield start, rest if rest.endswith(b"\n") else rest + b"\n"
 
 
 def _heads(domain: str, now_ns: int) -> tuple[bytes, bytes, bytes, bytes]:
@@ -202,34 +204,57 @@ def _filled(text: bytes, rows: list[Any], heads: tuple[bytes, ...]) -> bytes:
     return b"\n".join(out)
 
 
-def _bad_lines(body: bytes) -> BadLinesError:
-    """The slow second pass: which lines are bad, and why."""
+def _bad_lines(body: bytes, begin: int) -> BadLinesError:
+    """The slow second pass, from the first slice on that holds a bad line: which lines are bad, and why."""
     listed: list[tuple[int, str]] = []
     more = 0
-    for number, line in enumerate(body.split(b"\n"), 1):
-        reason = _reason(line)
-        if reason is None:
+    number = body.count(b"\n", 0, begin) + 1
+    for place, piece in _slices(body, begin):
+        if place > begin and _is_good(piece):
+            number += piece.count(b"\n")
             continue
-        if len(listed) < MAX_LISTED:
-            listed.append((number, reason))
-        elif (more := more + 1) >= MAX_COUNTED:
-            return BadLinesError(listed, more, counted=False)
+        for offset, line in _lines(piece):
+            if (error := _fault(line)) is None:
+                continue
+            if len(listed) < MAX_LISTED:
+                listed.append((number + piece.count(b"\n", 0, offset), _reason(line, error)))
+            elif (more := more + 1) >= MAX_COUNTED:
+                return BadLinesError(listed, more, counted=False)
+        number += piece.count(b"\n")
     return BadLinesError(listed, more)
 
 
-def _reason(line: bytes) -> str | None:
-    """Why a line is refused, in the reference's words; None for a reading or a blank line."""
-    if not line.strip(_BLANK):
-        return None
+def _is_good(piece: bytes) -> bool:
+    """Whether each line of a slice is a reading or blank."""
+    return _decode(piece, "", 0) is not None
+
+
+def _lines(piece: bytes) -> Iterator[tuple[int, bytes]]:
+    """The lines that are not blank, with their offset: stretches of blanks are passed over at once."""
+    place = 0
+    while (text := _blanks(piece, place).end()) < len(piece):  # type: ignore[union-attr]
+        begin = piece.rfind(b"\n", place, text) + 1 or place
+        end = piece.find(b"\n", text)
+        yield begin, piece[begin:end]
+        place = end
+
+
+def _fault(line: bytes) -> Exception | None:
+    """What is wrong with a line; None for a reading."""
     try:
         _CLEAN.decode(line)
     except _REFUSED as error:
-        try:
-            contract.parse_reading(line)
-        except contract.ContractError as refusal:
-            return str(refusal)
-        return _words(error)
+        return error
     return None
+
+
+def _reason(line: bytes, error: Exception) -> str:
+    """Why a line is refused, in the reference's words."""
+    try:
+        contract.parse_reading(line)
+    except contract.ContractError as refusal:
+        return str(refusal)
+    return _words(error)
 
 
 def _words(error: Exception) -> str:

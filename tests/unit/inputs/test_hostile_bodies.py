@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
-from agent import contract
+from agent import contract, decoder
 from agent.decoder import BadLinesError, decode_ndjson
 from agent.inputs.formats.line_protocol import LineProtocol, Parsing
 from agent.inputs.http.otlp import Export
@@ -187,3 +187,40 @@ def test_lines_that_say_nothing_change_neither_readings_nor_the_numbers_of_bad_l
             bad.append(number)
         number += line.count(b"\n")
     assert [line for line, _ in whole.bad] == bad
+
+
+@pytest.mark.parametrize("blank", [b"\n", b"  \n", b"\t\r\n", PLAIN])
+def test_one_bad_line_behind_many_others_is_found_without_looking_at_each(
+    blank: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = 0
+
+    def counting(line: bytes) -> Exception | None:
+        nonlocal looked
+        looked += 1
+        return fault(line)
+
+    fault = decoder._fault
+    monkeypatch.setattr(decoder, "_fault", counting)
+    body = blank * (2**23 // len(blank)) + b"x\n" + blank + b"y"
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadLinesError) as refused:
+            decode_ndjson(body, "edge-1", NOW)
+        assert tracemalloc.get_traced_memory()[1] < (2**24 if blank == PLAIN else 2**20)
+    finally:
+        tracemalloc.stop()
+    number = body.count(b"\n") + 1
+    assert [line for line, _ in refused.value.lines] == [number - 1 - blank.count(b"\n"), number]
+    assert looked <= 2 * 256 * 1024 // len(PLAIN.splitlines()[0])
+
+
+@given(st.lists(st.sampled_from((b"", b" \t", b"\r", b"x", b'{"metric":"m","value":1}', b"{}")), max_size=12))
+def test_each_bad_line_is_named_by_its_number(lines: list[bytes]) -> None:
+    bad = [number for number, line in enumerate(lines, 1) if line in (b"x", b"{}")]
+    named: list[int] = []
+    try:
+        decode_ndjson(b"\n".join(lines), "edge-1", NOW)
+    except BadLinesError as refused:
+        named = [number for number, _ in refused.lines]
+    assert named == bad
