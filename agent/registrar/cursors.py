@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Container
 from typing import Final
 
+import structlog
 from nats.aio.msg import Msg
 
 from agent.contract import Checkpoint, ContractError, CursorAnswer, CursorRequest, parse_cursor_request
@@ -21,6 +22,8 @@ MAX_QUESTION: Final = 4096
 _AT_ONCE: Final = 100
 _EVERY: Final = 0.01
 _ANSWER_SECONDS: Final = 4.0
+
+log = structlog.get_logger("registrar")
 
 
 class Cursors:
@@ -68,6 +71,9 @@ class Cursors:
             answer = CursorAnswer(refused=str(error))
         except TimeoutError:
             answer = CursorAnswer(refused=f"the hub's server did not answer within {_ANSWER_SECONDS:.0f} s")
+        except Exception:  # one question must not end the service for all the others
+            log.exception("cursor request failed", domain=domain)
+            answer = CursorAnswer(refused="the registrar failed on this question; its log says how")
         finally:
             self._busy.discard(domain)
         await respond(msg, answer.encode())

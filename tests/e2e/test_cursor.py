@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from agent.contract import (
     CursorAnswer,
     CursorRequest,
@@ -14,6 +16,7 @@ from agent.contract import (
     new_run,
     parse_cursor_answer,
 )
+from agent.registrar.announcements import Announcements
 from agent.registrar.cursors import LOOK_SECONDS
 from tests.e2e.registrar import MACHINE, LeafHand, hub_of
 from tests.servers import World, until
@@ -66,3 +69,21 @@ async def test_a_question_that_is_not_of_the_present_link_is_not_answered(world:
         assert "not JSON" in str((await asked(leaf, b"{")).refused)
         assert "above the limit" in str((await asked(leaf, b" " * 5000)).refused)
         assert (await asked(leaf, question.encode())).held, "and it goes on answering"
+
+
+async def test_a_question_on_which_the_registrar_fails_does_not_end_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+    async with hub.registrar():
+        await leaf.announce()
+        await hub.holds(leaf.domain, await leaf.store(5))
+        question = CursorRequest(MACHINE, leaf.run, {"normal": leaf.epoch})
+
+        async def fail(*_: object) -> None:
+            raise KeyError("lost during the look")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Announcements, "newest", fail)
+            assert "failed on this question" in str((await asked(leaf, question.encode())).refused)
+        assert (await asked(leaf, question.encode())).held, "it goes on answering"
