@@ -73,40 +73,49 @@ def parse_links(data: bytes, accounts: Collection[str] = (ACCOUNT,)) -> dict[Lin
 
 
 class Links:
-    """The links that are up, by domain."""
+    """The links that are up, by domain. One link costs as much in a large fleet as in a small one."""
 
     def __init__(self) -> None:
         self._up: dict[LinkId, tuple[str, str]] = {}
+        self._servers: dict[str, dict[LinkId, str]] = {}
         self._nameless: dict[LinkId, str] = {}
+        self._nameless_of: dict[str, set[LinkId]] = {}
 
     def replace(self, links: Mapping[LinkId, Link], domains: Mapping[str, str]) -> None:
         """These links are all there are; `domains` gives the domain of a server name, for a link of which no
         event told."""
-        known = self._up
-        self._up = {link: known[link] for link in links if link in known}
-        self._nameless = {link: one.server for link, one in links.items() if link not in known}
-        for server, domain in domains.items():
-            self.named(server, domain)
+        for link in self._up.keys() - links.keys():
+            self._remove(link)
+        self._nameless, self._nameless_of = {}, {}
+        for link, one in links.items():
+            if link not in self._up:
+                self._nameless[link] = one.server
+                self._nameless_of.setdefault(one.server, set()).add(link)
+        for server in [one for one in self._nameless_of if one in domains]:
+            self.named(server, domains[server])
 
     def named(self, server: str, domain: str) -> None:
         """A server of this name is linked for this domain, if it is linked."""
-        for link in [link for link, name in self._nameless.items() if name == server]:
-            self._up[link] = (domain, self._nameless.pop(link))
+        for link in self._nameless_of.pop(server, ()):
+            del self._nameless[link]
+            self._add(link, domain, server)
 
     def connected(self, event: LinkEvent, domain: str) -> None:
-        """A link came up."""
-        self._up[event.link] = (domain, event.server)
+        """A link came up. Its key tells the domain, which a name need not."""
+        self._forget_name(event.link)
+        self._remove(event.link)
+        self._add(event.link, domain, event.server)
 
     def disconnected(self, event: LinkEvent) -> str | None:
         """A link went down; returns the domain that has none left, if any."""
-        self._nameless.pop(event.link, None)
-        domain, _ = self._up.pop(event.link, (None, ""))
-        return None if domain is None or self.servers(domain) else domain
+        self._forget_name(event.link)
+        domain = self._remove(event.link)
+        return None if domain is None or domain in self._servers else domain
 
     def servers(self, domain: str) -> set[str]:
         """The names of the servers that are linked for a domain; more than one is a conflict or a link that
         is half open."""
-        return {server for one, server in self._up.values() if one == domain}
+        return set(self._servers.get(domain, {}).values())
 
     def by_link(self) -> dict[LinkId, str]:
         """The domain of each link."""
@@ -114,4 +123,23 @@ class Links:
 
     def domains(self) -> set[str]:
         """The domains that are linked."""
-        return {domain for domain, _ in self._up.values()}
+        return set(self._servers)
+
+    def _add(self, link: LinkId, domain: str, server: str) -> None:
+        self._up[link] = (domain, server)
+        self._servers.setdefault(domain, {})[link] = server
+
+    def _forget_name(self, link: LinkId) -> None:
+        server = self._nameless.pop(link, None)
+        if server is not None:
+            self._nameless_of[server].discard(link)
+
+    def _remove(self, link: LinkId) -> str | None:
+        """Forget a link that is up; returns its domain, if it was."""
+        if link not in self._up:
+            return None
+        domain, _ = self._up.pop(link)
+        del self._servers[domain][link]
+        if not self._servers[domain]:
+            del self._servers[domain]
+        return domain

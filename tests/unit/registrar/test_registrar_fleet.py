@@ -38,7 +38,7 @@ from agent.registrar.fleet import (
     refusal,
 )
 from agent.registrar.fleet_book import Allowance, FleetBook
-from agent.registrar.fleet_events import Links, parse_event, parse_links
+from agent.registrar.fleet_events import Link, LinkEvent, LinkId, Links, parse_event, parse_links
 from agent.registrar.problems import Problems
 
 RUN = new_run()
@@ -281,6 +281,62 @@ def test_a_link_of_which_no_event_told_is_known_by_its_server_now_or_once_that_a
     assert links.domains() == {"a", "b", "c"}
     links.replace(parse_links(leafz((2, "b-m1"))), {})
     assert links.domains() == {"b"}
+
+
+class Walked:
+    """The links as `Links` tells them, found by walking through all of them."""
+
+    def __init__(self) -> None:
+        self.up: dict[LinkId, tuple[str, str]] = {}
+        self.nameless: dict[LinkId, str] = {}
+
+    def replace(self, links: dict[LinkId, Link], domains: dict[str, str]) -> None:
+        known = self.up
+        self.up = {link: known[link] for link in links if link in known}
+        self.nameless = {link: one.server for link, one in links.items() if link not in known}
+        for server, domain in domains.items():
+            self.named(server, domain)
+
+    def named(self, server: str, domain: str) -> None:
+        for link in [link for link, name in self.nameless.items() if name == server]:
+            self.up[link] = (domain, self.nameless.pop(link))
+
+    def connected(self, event: LinkEvent, domain: str) -> None:
+        self.nameless.pop(event.link, None)
+        self.up[event.link] = (domain, event.server)
+
+    def disconnected(self, event: LinkEvent) -> str | None:
+        self.nameless.pop(event.link, None)
+        domain, _ = self.up.pop(event.link, (None, ""))
+        return None if domain is None or any(one == domain for one, _ in self.up.values()) else domain
+
+
+@given(st.data())
+def test_the_links_are_those_that_a_walk_through_all_of_them_finds(data: st.DataObject) -> None:
+    links, walked = Links(), Walked()
+    numbers, names = st.integers(0, 4), st.sampled_from(["s-m1", "t-m1", "t-m2"])
+    for _ in range(data.draw(st.integers(1, 25))):
+        event = LinkEvent(("HUB", data.draw(numbers)), "", data.draw(names), "")
+        domain = data.draw(st.sampled_from("ab"))
+        match data.draw(st.sampled_from(["up", "down", "named", "all"])):
+            case "up":
+                links.connected(event, domain)
+                walked.connected(event, domain)
+            case "down":
+                assert links.disconnected(event) == walked.disconnected(event)
+            case "named":
+                links.named(event.server, domain)
+                walked.named(event.server, domain)
+            case _:
+                found = data.draw(st.dictionaries(numbers.map(lambda n: ("HUB", n)), names))
+                listed = {link: Link(server, 0) for link, server in found.items()}
+                domains = data.draw(st.dictionaries(names, st.sampled_from("ab")))
+                links.replace(listed, domains)
+                walked.replace(listed, domains)
+        assert links.by_link() == {link: domain for link, (domain, _) in walked.up.items()}
+        assert links.domains() == {domain for domain, _ in walked.up.values()}
+        for one in "ab":
+            assert links.servers(one) == {server for domain, server in walked.up.values() if domain == one}
 
 
 def test_a_problem_is_told_once_when_it_begins_and_once_when_it_ends() -> None:
