@@ -23,12 +23,14 @@ LinkId = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class LinkEvent:
-    """A leaf's server came or went: which link of which hub server, as which user, under which name."""
+    """A leaf's server came or went: which link of which hub server, as which user, under which name, and
+    where it went, how many bytes it had sent."""
 
     link: LinkId
     user: str
     server: str
     reason: str
+    sent: int = 0
 
 
 def parse_event(data: bytes) -> LinkEvent | None:
@@ -44,6 +46,7 @@ def parse_event(data: bytes) -> LinkEvent | None:
             client.get("user", ""),
             client.get("name", ""),
             event.get("reason", ""),
+            int((event.get("sent") or {}).get("bytes", 0)),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ContractError(f"system event {data[:160]!r} is not understood: {error!r}") from None

@@ -163,6 +163,9 @@ class FleetWatch:
     def _count(self, quota: Quota, links: Mapping[LinkId, Link]) -> None:
         now = asyncio.get_running_loop().time()
         quota.count({link: one.received for link, one in links.items()}, self.links.by_link(), now)
+        self._judge(quota, now)
+
+    def _judge(self, quota: Quota, now: float) -> None:
         begun, ended = quota.changed(now)
         for domain in begun:
             self._aggregates.capped(domain)
@@ -187,8 +190,8 @@ class FleetWatch:
                     self._look.set()
                 return
             self._connected(event)
-        elif (domain := self.links.disconnected(event)) is not None:
-            self._aggregates.unlinked(domain)
+        else:
+            self._disconnected(event)
         self._compare(self._keys.get(event.user))
 
     def _connected(self, event: LinkEvent) -> None:
@@ -198,6 +201,15 @@ class FleetWatch:
         self.links.connected(event, domain)
         self._linked_at[domain] = now = asyncio.get_running_loop().time()
         self._aggregates.linked(domain, now)
+
+    def _disconnected(self, event: LinkEvent) -> None:
+        domain, quota = self._keys.get(event.user), self._quota
+        if quota is not None and domain is not None:
+            now = asyncio.get_running_loop().time()
+            quota.ended(event.link, domain, event.sent, now)
+            self._judge(quota, now)
+        if (gone := self.links.disconnected(event)) is not None:
+            self._aggregates.unlinked(gone)
 
     def _compare(self, domain: str | None) -> None:
         if domain is None:

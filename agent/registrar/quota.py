@@ -11,6 +11,7 @@ from agent.registrar.fleet_events import LinkId
 
 HOUR: Final = 3600.0
 _PARTS: Final = 60
+_ENDED: Final = 10_000
 _AGAIN: Final = 0.8
 """Who was over may go on below this part of the limit, so that it does not come and go with every batch."""
 
@@ -24,14 +25,26 @@ class Quota:
         self._part = hour / _PARTS
         self._hour = hour
         self._links: dict[LinkId, int] = {}
+        self._ended: dict[LinkId, None] = {}
         self._sent: defaultdict[str, deque[tuple[float, int]]] = defaultdict(deque)
 
     def count(self, links: Mapping[LinkId, int], domains: Mapping[LinkId, str], now: float) -> None:
         """Take in what every link that is up has carried from its leaf so far."""
-        for link, total in links.items():
-            if link in domains:
-                self._add(domains[link], max(0, total - self._links.get(link, 0)), now)
-        self._links = {link: total for link, total in links.items() if link in domains}
+        counted = {one: total for one, total in links.items() if one in domains and one not in self._ended}
+        for link, total in counted.items():
+            self._add(domains[link], max(0, total - self._links.get(link, 0)), now)
+        self._links = counted
+
+    def ended(self, link: LinkId, domain: str, total: int, now: float) -> None:
+        """Take in what a link of a domain has carried in all, which is down now: else one that is dialled
+        again and again would be counted only where it lives long enough to be looked at."""
+        if link in self._ended:
+            return
+        self._add(domain, max(0, total - self._links.pop(link, 0)), now)
+        # A look that began before may still show it. Links are numbered and come once.
+        self._ended[link] = None
+        if len(self._ended) > _ENDED:
+            del self._ended[next(iter(self._ended))]
 
     def changed(self, now: float) -> tuple[set[str], set[str]]:
         """The domains that are over the limit since the last call, and those that are not any more."""

@@ -109,6 +109,24 @@ async def test_a_domain_that_sends_too_much_waits_on_its_leaf_and_goes_on_by_its
         assert len(set(found)) == 5
 
 
+async def test_a_link_that_ends_before_it_is_looked_at_counts_with_all_that_it_carried(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_watch, "_TRAFFIC_SECONDS", 3600.0)
+    hub, member = await hub_of(world), await Member.make(world.leaf, ("normal",))
+    async with hub.registrar(bytes_per_hour=Size(200_000)) as registrar:
+        await member.announce()
+        await member.store(3, size=100_000)
+        await hub.holds("edge-1", 3)
+
+        def said() -> bool:
+            return "bytes_per_hour allows 200000" in registrar.status()["leaves"]["edge-1"]["state"]
+
+        assert not said(), "no look has counted it"
+        world.leaf.proxy.cut()
+        await until(said, "the domain is over its limit")
+
+
 def streams_of(answer: Answer) -> list[str]:
     """The aggregates of an answer's classes."""
     return sorted({one.stream for one in answer.classes.values()})

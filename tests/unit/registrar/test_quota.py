@@ -31,6 +31,24 @@ def test_a_new_link_counts_from_its_beginning_and_one_that_is_gone_no_more() -> 
     assert quota.sent("a", 10) == 120
 
 
+def test_what_a_link_carried_between_the_last_look_and_its_end_is_counted_once() -> None:
+    quota = Quota(100)
+    quota.count({ONE: 60}, {ONE: "a"}, 0)
+    quota.ended(ONE, "a", 90, 4)
+    quota.ended(TWO, "a", 10, 5)  # never looked at
+    assert quota.sent("a", 5) == 100
+    quota.ended(ONE, "a", 90, 6)
+    quota.count({ONE: 90}, {ONE: "a"}, 6)  # by a look that began before it was down
+    assert quota.sent("a", 6) == 100
+
+
+def test_links_that_are_down_are_not_remembered_without_end() -> None:
+    quota = Quota(100)
+    for number in range(30_000):
+        quota.ended(("HUB", number), "a", 0, 0)
+    assert len(quota._ended) == 10_000
+
+
 def test_a_link_of_nobody_counts_for_nobody() -> None:
     quota = Quota(100)
     quota.count({ONE: 500}, {}, 0)
