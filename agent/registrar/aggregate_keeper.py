@@ -190,7 +190,7 @@ class AggregateKeeper:
         try:
             await self._make_true(await self._look(asked))
         except JetStreamError as error:
-            self._problems.begin(self.name, f"{self.name} cannot be brought up to date: {error}")
+            self._problems.begin(self.name, f"{self.name} cannot be brought up to date: {error}", hub=True)
             raise
         self._problems.end(self.name, f"{self.name} is up to date")
         async with self._changed:

@@ -97,7 +97,7 @@ class FleetWatch:
                 await self._ask(self._nc, anew=asked)
             except (nats.errors.Error, TimeoutError, ContractError) as error:
                 self._problems.begin(
-                    _ABOUT, f"the hub's server does not say which leaves are linked: {error}"
+                    _ABOUT, f"the hub's server does not say which leaves are linked: {error}", hub=True
                 )
                 self._look.set()
                 await asyncio.sleep(_AGAIN_SECONDS)
@@ -180,7 +180,7 @@ class FleetWatch:
         try:
             event = parse_event(msg.data)
         except ContractError as error:
-            self._problems.begin(_ABOUT, str(error))
+            self._problems.begin(_ABOUT, str(error), hub=True)
             return
         if event is None:
             return

@@ -16,9 +16,12 @@ class Problems:
         self._log = log
         self._open: dict[str, str] = {}
 
-    def begin(self, key: str, sentence: str) -> None:
-        """Something is wrong; said unless it was said with this sentence."""
-        if self._open.get(key) == sentence or len(self._open) >= _LIMIT:
+    def begin(self, key: str, sentence: str, *, hub: bool = False) -> None:
+        """Something is wrong; said unless it was said with this sentence. Of leaves a bounded number is kept;
+        what is wrong with the `hub` itself always is."""
+        if self._open.get(key) == sentence:
+            return
+        if len(self._open) >= _LIMIT and key not in self._open and not hub:
             return
         self._open[key] = sentence
         self._log.warning(sentence, about=key)

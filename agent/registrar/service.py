@@ -257,7 +257,7 @@ class Registrar:
             try:
                 await self._begin()
             except JetStreamError as error:
-                self._problems.begin(_REGISTRAR, f"the hub's streams cannot be made ready: {error}")
+                self._problems.begin(_REGISTRAR, f"the hub's streams cannot be made ready: {error}", hub=True)
                 raise
             self._problems.end(_REGISTRAR, "the hub's streams are ready")
             self._generation = generation
@@ -285,7 +285,7 @@ class Registrar:
         try:
             check_version(f"{version.major}.{version.minor}.{version.patch}", "the hub's server")
         except ServerError as error:
-            self._problems.begin(_SERVER, f"no leaf is taken in: {error}")
+            self._problems.begin(_SERVER, f"no leaf is taken in: {error}", hub=True)
         else:
             self._problems.end(_SERVER, "the hub's server is new enough")
 

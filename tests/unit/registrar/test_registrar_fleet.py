@@ -339,6 +339,18 @@ def test_the_links_are_those_that_a_walk_through_all_of_them_finds(data: st.Data
             assert links.servers(one) == {server for domain, server in walked.up.values() if domain == one}
 
 
+def test_what_is_wrong_with_the_hub_is_kept_however_many_leaves_are_in_trouble() -> None:
+    with structlog.testing.capture_logs():
+        problems = Problems(structlog.get_logger())
+        for number in range(10_001):
+            problems.begin(f"leaf {number}", "broken")
+        assert problems.of("leaf 10000") is None, "of leaves, so many are kept"
+        problems.begin("leaf 0", "broken otherwise")
+        assert problems.of("leaf 0") == "broken otherwise"
+        problems.begin("server", "too old", hub=True)
+        assert problems.of("server") == "too old"
+
+
 def test_a_problem_is_told_once_when_it_begins_and_once_when_it_ends() -> None:
     with structlog.testing.capture_logs() as logs:
         problems = Problems(structlog.get_logger())
