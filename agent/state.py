@@ -17,6 +17,7 @@ from agent import position_file
 from agent.contract import (
     LOST_STREAMS,
     Checkpoint,
+    CommandKey,
     ContractError,
     Correction,
     LostStream,
@@ -90,9 +91,10 @@ class State(Struct):
     """The whole file. `epochs`, `acked`, `previous` and `checkpoint` are by class, `positions` by class and
     input; `unplaced` are the inputs whose position may have been lost, with the state file before this one;
     `command` is the place of the last command begun (`agent.commands.place`), `command_epoch` the epoch of
-    the commands' mirror, `settings` what commands have set for a time, by name; `clock` what the machine's
-    clock has been through, `corrections` what of it the streams do not hold yet; `lost` by class the streams
-    whose store was lost or put back."""
+    the commands' mirror and `command_agreed` the newest command in it that the hub was found to hold,
+    `settings` what commands have set for a time, by name; `clock` what the machine's clock has been through,
+    `corrections` what of it the streams do not hold yet; `lost` by class the streams whose store was lost or
+    put back."""
 
     version: int
     machine: str
@@ -105,6 +107,7 @@ class State(Struct):
     unplaced: list[str] = []
     command: str | None = None
     command_epoch: str | None = None
+    command_agreed: CommandKey | None = None
     settings: dict[str, Setting] = {}
     clock: Timeline | None = None
     corrections: list[Correction] = []

@@ -21,13 +21,14 @@ _PROGRESS_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class StoredHeaders:
-    """The headers of one stored message and where it is: `time` is seconds since 1970 by the server's
-    clock."""
+    """The headers of one stored message and where it is: `time` is seconds since 1970 by the server's clock,
+    `stored_ns` the same time to the nanosecond."""
 
     seq: int
     time: float
     headers: Mapping[str, str]
     subject: str = ""
+    stored_ns: int = 0
 
 
 class _Read(NamedTuple):
@@ -41,13 +42,18 @@ class _Read(NamedTuple):
 
 
 def ack_place(reply: str) -> tuple[int, float]:
-    """Stream sequence and store time from the reply subject of a delivered message, of the short form or the
-    one with domain and account (server ADR-15). Raises `ValueError` for another subject."""
+    """Stream sequence and store time in seconds from the reply subject of a delivered message, of the short
+    form or the one with domain and account (server ADR-15). Raises `ValueError` for another subject."""
+    seq, stored_ns = _ack_place(reply)
+    return seq, stored_ns / 1e9
+
+
+def _ack_place(reply: str) -> tuple[int, int]:
     tokens = reply.split(".")
     if tokens[:2] != ["$JS", "ACK"] or len(tokens) not in (9, 11, 12):
         raise ValueError(f"{reply!r} is not the reply subject of a consumer")
     at = 5 if len(tokens) == 9 else 7
-    return int(tokens[at]), int(tokens[at + 2]) / 1e9
+    return int(tokens[at]), int(tokens[at + 2])
 
 
 async def read_headers(
@@ -128,9 +134,9 @@ async def _pull(
         if not msg.reply:
             ended = True
             return
-        last, time = ack_place(msg.reply)
+        last, stored_ns = _ack_place(msg.reply)
         taken += 1
-        take(StoredHeaders(last, time, msg.headers or {}, msg.subject))
+        take(StoredHeaders(last, stored_ns / 1e9, msg.headers or {}, msg.subject, stored_ns))
 
     subscription = await nc.subscribe(inbox, cb=receive)
     try:

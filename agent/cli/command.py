@@ -71,12 +71,14 @@ def command(
     arguments: Annotated[
         list[str] | None, typer.Argument(help="Arguments of the verb, each KEY=VALUE.", show_default=False)
     ] = None,
-    app: Annotated[str, typer.Option(help="The program on the leaf.")] = contract.APP,
+    app: Annotated[
+        str, typer.Option(help="The program on the leaf; one of its own acknowledges what it has run.")
+    ] = contract.APP,
     expires: Annotated[str, typer.Option(help="How long it may wait to be run.")] = "1h",
     wait: Annotated[str, typer.Option(help="How long to wait for the answer; 0s not at all.")] = "30s",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Send a command to a leaf; it is stored at the hub and runs once, in order, when the leaf is linked."""
+    """Send a command to a leaf; it is stored at the hub, and the leaf's agent runs it once, in order."""
     settings = configuration(config)
     logs.set_up(settings.log)
     one = _command(settings, domain, app, verb, arguments or [], expires)

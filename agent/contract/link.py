@@ -71,20 +71,38 @@ class ClassState:
     acked: int = 0
 
 
+CommandKey = tuple[int, int]
+"""What identifies a command: its sequence in the hub's stream, and when the hub stored it (ns since 1970). A
+hub that was restored from a backup uses sequences again, at other times."""
+COMMANDS_CHECKED: Final = 100
+
+
 @dataclass(frozen=True, slots=True)
 class CommandsWanted:
     """The leaf's mirror of its commands, as it announces it: the epoch under which it wants (or has) the
-    hub's consumer, and the last sequence in the mirror, 0 where there is none."""
+    hub's consumer, the sequence of the newest command in the mirror, 0 where there is none, and `held`:
+    commands of the mirror that the hub is to compare with its own, at most `COMMANDS_CHECKED`."""
 
     epoch: str
     last: int
+    held: tuple[CommandKey, ...] = ()
 
 
 def _commands_wanted(value: Any) -> CommandsWanted:
     what = "announce"
     if not isinstance(value, dict):
         raise ContractError(f"{what}: commands is {value!r:.80}, an object was expected")
-    return CommandsWanted(check_epoch(value.get("epoch")), count_of(value, "last", what))
+    held = field_of(value, "held", list, what) if "held" in value else []
+    return CommandsWanted(
+        check_epoch(value.get("epoch")), count_of(value, "last", what), tuple(map(_command_key, held))
+    )
+
+
+def _command_key(value: Any) -> CommandKey:
+    match value:
+        case [int() as seq, int() as time] if _is_sequence(seq) and _is_sequence(time):
+            return seq, time
+    raise ContractError(f"announce: commands: {value!r:.80} is not a sequence and a time")
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,13 +222,16 @@ class ClassAnswer:
 class CommandsHeld:
     """The hub's side of a leaf's commands: the epoch under which its consumer delivers, when the stream was
     made and its last sequence (of any leaf's command), the sequence of this leaf's newest command (0 without
-    one), and at most how many of its commands the mirror lacks."""
+    one), and at most how many of its commands the mirror lacks. `agreed` says whether the commands that were
+    announced as held are those that the hub holds at these sequences; None where it holds none of them any
+    more, or does not say."""
 
     epoch: str
     stream_created: str
     stream_last: int
     last: int
     behind: int
+    agreed: bool | None = None
 
 
 def _commands_held(value: Any) -> CommandsHeld:
@@ -223,6 +244,7 @@ def _commands_held(value: Any) -> CommandsHeld:
         stream_last=count_of(value, "stream_last", what),
         last=count_of(value, "last", what),
         behind=count_of(value, "behind", what),
+        agreed=optional(value, "agreed", lambda _: bool(field_of(value, "agreed", bool, what))),
     )
 
 

@@ -195,6 +195,11 @@ class JetStream:
         """The names of all consumers of a stream. Raises `ApiError` or `UnavailableError`."""
         return [name async for name in self._listed(f"CONSUMER.NAMES.{stream}", "consumers")]
 
+    async def consumers(self, stream: str) -> AsyncIterator[ConsumerInfo]:
+        """The state of all consumers of a stream, like `stream_names`."""
+        async for row in self._listed(f"CONSUMER.LIST.{stream}", "consumers"):
+            yield read_consumer(row)
+
     async def _listed(self, verb: str, what: str, subject: str = "") -> AsyncIterator[Any]:
         """The rows of a listing; the server gives 1,024 names or 256 states at a time."""
         offset = 0

@@ -29,7 +29,7 @@ class StreamInfo:
 class ConsumerInfo:
     """A consumer as its server reports it; `delivered` and `ack_floor` are sequences of the stream, `start`
     is the one it begins at, `pause_remaining` is in seconds, 0 when it is not paused. `deliveries` is how
-    often it has delivered since it was last reset."""
+    often it has delivered since it was last reset, `waiting` how many requests for messages wait at it."""
 
     name: str
     created: str
@@ -42,6 +42,7 @@ class ConsumerInfo:
     pause_remaining: float
     push_bound: bool
     config: dict[str, Any]
+    waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,7 @@ def consumer_info(answer: Mapping[str, Any]) -> ConsumerInfo:
         pause_remaining=answer.get("pause_remaining", 0) / 1e9 if answer.get("paused") else 0.0,
         push_bound=bool(answer.get("push_bound")),
         config=answer["config"],
+        waiting=answer.get("num_waiting", 0),
     )
 
 

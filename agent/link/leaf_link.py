@@ -19,6 +19,7 @@ from agent.jetstream import JetStream, StreamInfo
 from agent.link.announcer import Announcer
 from agent.link.board import Board
 from agent.link.cursor import CursorAsker
+from agent.link.declared.command_programs import ProgramPlaces
 from agent.link.declared.commands import CommandMirror
 from agent.link.events import LinkEvents
 from agent.link.guard import NewEpoch, Why
@@ -92,10 +93,13 @@ class LeafLink:
         self._cursor = CursorAsker(
             config.domain, run, state, waits, self.keeper.agreed_epoch, self.keeper.announce_now
         )
+        programs = ProgramPlaces(config.state_dir / "command-places.json", config.domain)
+        programs.load()
         self._commands = CommandMirror(
             config.domain,
             hub_api(tenant=config.link.tenant),
             state,
+            programs,
             metrics,
             self.keeper.announce_now,
         )
@@ -128,7 +132,7 @@ class LeafLink:
         )
         self.keeper.attach(js, announcer)
         self._cursor.attach(nc, js)
-        self._commands.attach(js)
+        self._commands.attach(nc, js)
 
     def detach(self) -> None:
         """There is no connection to work over."""

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from agent.contract import (
     COMMANDS,
+    COMMANDS_CHECKED,
     Announce,
     CommandsHeld,
     CommandsWanted,
@@ -21,7 +22,14 @@ from agent.contract import (
     command_deliver,
     command_subjects,
 )
-from agent.jetstream import ConsumerInfo, JetStream, JetStreamError
+from agent.jetstream import (
+    ConsumerInfo,
+    JetStream,
+    JetStreamError,
+    RawMessage,
+    StreamInfo,
+    nanoseconds,
+)
 from agent.registrar.aggregate import commands_config
 from agent.registrar.problems import Problems
 
@@ -59,7 +67,25 @@ class CommandConsumers:
         consumer = await self._consumer(domain, wanted.epoch)
         # What was delivered counts as missing until the leaf has acknowledged it, which takes a second.
         behind = consumer.pending + consumer.ack_pending if last > wanted.last else 0
-        return CommandsHeld(wanted.epoch, stream.created, stream.last, last, behind)
+        agreed = await self._agreed(wanted, stream, newest)
+        return CommandsHeld(wanted.epoch, stream.created, stream.last, last, behind, agreed)
+
+    async def _agreed(
+        self, wanted: CommandsWanted, stream: StreamInfo, newest: RawMessage | None
+    ) -> bool | None:
+        """Whether the mirror's commands are those that stand there; None where none of them does."""
+        agreed = None
+        for seq, time in wanted.held[:COMMANDS_CHECKED]:
+            if seq > stream.last:
+                return False
+            there = newest
+            if there is None or there.seq != seq:
+                there = await self._js.get_message(COMMANDS, seq=seq)
+            if there is not None:
+                agreed = nanoseconds(there.time) == time
+                if not agreed:
+                    return False
+        return agreed
 
     async def _consumer(self, domain: str, epoch: str) -> ConsumerInfo:
         name = command_consumer(domain)

@@ -52,6 +52,8 @@ MQTT_READINGS = "readings.>"
 _FLEET_STREAM = f"KV_{FLEET_BUCKET}"
 _STREAM_VERBS = ("CREATE", "UPDATE", "INFO", "PURGE", "MSG.GET")
 _CONSUMER_VERBS = ("INFO", "DELETE", "PAUSE", "MSG.NEXT")
+_PLACING_VERBS = (*_CONSUMER_VERBS, "RESET")
+"""What gives a recreated consumer the place that it had."""
 _MQTT_BY_ITSELF = "$MQTT.>"
 """nats-server lets a link use it whatever is allowed (seen on 2.15.1), and only a denial ends that.
 `$JS.ACK.>` and `_R_.>` it lets a link use even against a denial."""
@@ -237,7 +239,8 @@ def agent(
     hears: Collection[str] = (),
 ) -> Permissions:
     """A leaf's agent on its own server. It may delete its mirror of the commands, for a mirror can't be given
-    another consumer; it may not delete a stream of telemetry. With `mqtt` it makes two of the streams that
+    another consumer, and recreates the consumers of local programs with it; it may not delete a stream of
+    telemetry. With `mqtt` it makes two of the streams that
     nats-server would make for MQTT, and hears what devices send, to store what came with QoS 0. `hears` are
     subjects of local programs, whose requests it answers."""
     streams = [leaf_stream(domain, cls) for cls in classes]
@@ -248,8 +251,11 @@ def agent(
             *(subject for stream in streams for subject in (*_stream_api(stream), *_consumer_api(stream))),
             *(
                 f"{_API}.STREAM.{verb}.{COMMANDS}"
-                for verb in ("CREATE", "UPDATE", "INFO", "MSG.GET", "DELETE")
+                for verb in ("CREATE", "UPDATE", "INFO", "MSG.GET", "MSG.DELETE", "DELETE")
             ),
+            f"{_API}.CONSUMER.LIST.{COMMANDS}",
+            f"{_API}.CONSUMER.CREATE.{COMMANDS}.>",
+            *(f"{_API}.CONSUMER.{verb}.{COMMANDS}.*" for verb in _PLACING_VERBS),
             AGENT_TRACES,
             *declared_link(links),
             announce_subject(domain),

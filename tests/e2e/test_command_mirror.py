@@ -13,6 +13,7 @@ import pytest
 from agent.contract import CommandsHeld, CommandsWanted, command_consumer, hub_api, new_epoch
 from agent.jetstream import JetStream, JetStreamError
 from agent.link.declared.command_mirror import MISSED_ANSWERS
+from agent.link.declared.command_programs import ProgramPlaces
 from agent.link.declared.commands import CommandMirror
 from agent.metrics import Metrics
 from agent.state import StateFile, load
@@ -225,8 +226,10 @@ async def lone_mirror(world: World, directory: Path) -> tuple[CommandMirror, Sta
     """The keeper of the mirror without an agent around it: it looks and announces when the test says so."""
     path = directory / "state.json"
     state = StateFile(path, load(path, DOMAIN))
-    mirror = CommandMirror(DOMAIN, hub_api(tenant=False), state, Metrics(), lambda: None)
-    mirror.attach(JetStream(await world.leaf.connect("agent")))
+    programs = ProgramPlaces(directory / "command-places.json", DOMAIN)
+    mirror = CommandMirror(DOMAIN, hub_api(tenant=False), state, programs, Metrics(), lambda: None)
+    nc = await world.leaf.connect("agent")
+    mirror.attach(nc, JetStream(nc))
     return mirror, state
 
 

@@ -13,6 +13,7 @@ from agent.link.declared.command_mirror import (
     Make,
     Mirror,
     NewEpoch,
+    Release,
     Seen,
     Why,
     decide,
@@ -31,7 +32,7 @@ class Case:
 
     name: str
     seen: Seen
-    action: NewEpoch | Make | None
+    action: NewEpoch | Make | Release | None
     words: str
     lag: int | None = None
 
@@ -45,7 +46,18 @@ CASES = [
         "at most 3 commands",
         3,
     ),
-    Case("nothing yet", Seen(None, False, None, None, 0), NewEpoch(Why.FIRST), "made for the first time"),
+    Case(
+        "nothing yet",
+        Seen(None, False, None, None, 0, mirrored=False),
+        NewEpoch(Why.FIRST),
+        "made for the first time",
+    ),
+    Case(
+        "an agent ended before it had made the first mirror",
+        Seen(NOW, False, None, None, 0, mirrored=False),
+        NewEpoch(Why.FIRST),
+        "made for the first time",
+    ),
     Case(
         "the hub has not answered to the first epoch", Seen(NOW, True, None, None, 0), None, "does not answer"
     ),
@@ -60,11 +72,11 @@ CASES = [
     Case(
         "the state file was lost",
         Seen(None, False, Mirror(40, OLD, CREATED), None, 0),
-        NewEpoch(Why.FIRST),
-        "first time",
+        NewEpoch(Why.FOREIGN),
+        "another epoch",
     ),
     Case(
-        "the state file was put back",
+        "the state file was restored from an older copy",
         replace(WELL, mirror=Mirror(40, OLD, CREATED)),
         NewEpoch(Why.FOREIGN),
         "another epoch",
@@ -83,16 +95,56 @@ CASES = [
     ),
     Case("the link is down", replace(WELL, held=None), None, "down"),
     Case(
-        "the origin was made again",
+        "the origin was created again",
         replace(WELL, held=replace(HELD, stream_created=OTHER)),
         NewEpoch(Why.RECREATED),
-        "deleted and made again",
+        "deleted and created again",
     ),
     Case(
-        "the origin was put back",
+        "the origin was restored and is behind the mirror",
         replace(WELL, held=replace(HELD, stream_last=39)),
-        NewEpoch(Why.PUT_BACK),
+        NewEpoch(Why.RESTORED),
         "older copy",
+    ),
+    Case(
+        "the origin was restored and is ahead of the mirror again",
+        replace(WELL, held=replace(HELD, agreed=False)),
+        NewEpoch(Why.RESTORED),
+        "older copy",
+    ),
+    Case(
+        "the hub has dropped the mirror's newest command",
+        replace(WELL, held=replace(HELD, last=0, agreed=None)),
+        None,
+        "flowing",
+        0,
+    ),
+    Case(
+        "local programs wait until the mirror is filled to their places",
+        replace(WELL, mirror=Mirror(20, NOW, CREATED), held=replace(HELD, behind=20), top=30),
+        None,
+        "at most 20 commands",
+        20,
+    ),
+    Case(
+        "local programs are let go although more commands are on their way",
+        replace(WELL, mirror=Mirror(30, NOW, CREATED), held=replace(HELD, behind=10), top=30),
+        Release(),
+        "at most 10 commands",
+        10,
+    ),
+    Case(
+        "local programs were further than the hub is now",
+        replace(WELL, top=90),
+        Release(),
+        "flowing",
+        0,
+    ),
+    Case(
+        "local programs wait for a hub that does not answer",
+        replace(WELL, held=None, top=30),
+        None,
+        "local programs wait",
     ),
     Case(
         "commands come in between question and look",
@@ -115,7 +167,7 @@ CASES = [
         "does not hold",
     ),
     Case(
-        "somebody else's stream is never deleted",
+        "a foreign stream is never deleted",
         Seen(NOW, True, Mirror(7, "", ""), HELD, 0),
         None,
         "was not made by the agent",
@@ -130,6 +182,14 @@ def test_each_state_of_the_mirror_has_its_sentence_and_its_remedy(case: Case) ->
     assert case.words in decision.sentence
     assert decision.lag == case.lag
     assert decision.up is (case.lag is not None)
+
+
+@pytest.mark.parametrize("mirror", [None, Mirror(40, OLD, CREATED)], ids=["no mirror", "a mirror"])
+@pytest.mark.parametrize("held", [None, HELD], ids=["no answer", "an answer"])
+def test_only_a_first_mirror_is_usual(mirror: Mirror | None, held: CommandsHeld | None) -> None:
+    seen = Seen(NOW, True, mirror, held, 0, mirrored=mirror is not None)
+    assert decide(seen).usual is (mirror is None)
+    assert not decide(replace(seen, mirror=None, mirrored=True)).usual
 
 
 def test_nothing_is_done_twice_about_a_mirror_that_was_just_made() -> None:

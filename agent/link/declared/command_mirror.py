@@ -1,9 +1,9 @@
 """What is done about the leaf's mirror of its commands. Pure: no clock, no connection.
 
-A mirror can't be changed. One whose origin was deleted and made again, or put back from an older copy, drops
-every command up to its own last sequence and reports `lag 0` (seen on nats-server 2.15.1). So it is deleted
-and made anew under a new epoch, from the first command that the hub holds; who reads it goes on after the
-last command it has run.
+A mirror can't be changed. One whose origin was deleted and created again, or restored from an older copy,
+drops every command up to its own last sequence and reports `lag 0` (seen on nats-server 2.15.1). So it is
+deleted and recreated under a new epoch, from the first command that the hub holds; who reads it goes on after
+the last command it has run: the agent by itself, local programs by their consumers, which are recreated too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from agent.contract import CommandsHeld
+from agent.contract import CommandKey, CommandsHeld
 
 MISSED_ANSWERS: Final = 3
 """How many answers in a row must say that the hub has delivered what the mirror lacks."""
@@ -25,27 +25,33 @@ class Why(StrEnum):
     GONE = "the mirror of the commands was deleted here"
     ELSEWHERE = "the hub now has this leaf in another account"
     FOREIGN = "the mirror of the commands is of another epoch than the state file's"
-    RECREATED = "the hub's stream of commands was deleted and made again"
-    PUT_BACK = "the hub's stream of commands was put back from an older copy"
+    RECREATED = "the hub's stream of commands was deleted and created again"
+    RESTORED = "the hub's stream of commands was restored from an older copy"
     MISSED = "the hub has delivered commands that the mirror does not hold"
 
 
 @dataclass(frozen=True, slots=True)
 class Mirror:
-    """The mirror as the local server shows it: its last sequence, the deliver subject of its consumer ("" for
-    a stream that is no mirror), when its origin was made, and whether it looks for it `elsewhere`."""
+    """The mirror as the local server shows it: the last sequence of a command that came into it (0 without
+    one), the deliver subject of its consumer ("" for a stream that is no mirror), when its origin was
+    created, and whether it looks for it `elsewhere`; `newest` is the newest command that it holds now,
+    `created` is when it was created itself."""
 
     last: int
     deliver: str
     origin: str
     elsewhere: bool = False
+    newest: CommandKey | None = None
+    created: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """`deliver` is the subject of the present epoch (None without one); `fresh` that no mirror was made under
-    it yet; `held` what the hub answered to the epoch, and `asked_last` the mirror's last sequence when it was
-    asked; `missed` in how many answers in a row the hub had delivered what the mirror lacked."""
+    it yet; `held` what the hub answered to the epoch, and `asked_last` the mirror's newest command when it
+    was asked; `missed` in how many answers in a row the hub had delivered what the mirror lacked. `mirrored`
+    says that there was a mirror here before, `top` which sequence the mirror must have reached, if the hub
+    holds it, before local programs can be given their places (None where none waits)."""
 
     deliver: str | None
     fresh: bool
@@ -53,6 +59,8 @@ class Seen:
     held: CommandsHeld | None
     asked_last: int
     missed: int = 0
+    mirrored: bool = True
+    top: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +79,20 @@ class Make:
 
 
 @dataclass(frozen=True, slots=True)
+class Release:
+    """Let the local programs go on, each from its place."""
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """The state in one sentence, whether commands come in, how many are missing at most (None: not known),
-    and what to do."""
+    what to do, and whether all this is `usual`, as on a first start."""
 
     sentence: str
     up: bool
     lag: int | None = None
-    action: NewEpoch | Make | None = None
+    action: NewEpoch | Make | Release | None = None
+    usual: bool = False
 
 
 def decide(seen: Seen) -> Decision:
@@ -91,36 +105,41 @@ def decide(seen: Seen) -> Decision:
             up=False,
         )
     why = _why(seen)
+    if why is Why.FIRST:
+        return Decision(why.value, up=False, action=NewEpoch(why), usual=True)
     if why is not None:
-        return Decision(f"{why.value}; it is made anew", up=False, action=NewEpoch(why))
+        return Decision(f"{why.value}; it is recreated", up=False, action=NewEpoch(why))
     if held is None:
-        return Decision(_UNHEARD if mirror is None else _UNHEARD_WITH_MIRROR, up=False)
+        return _unheard(seen)
     if mirror is None or mirror.deliver != seen.deliver:
         make = Make(held.stream_created, replacing=mirror is not None)
-        return Decision("the mirror of the commands is being made", up=False, action=make)
+        sentence = "the mirror of the commands is being made"
+        return Decision(sentence, up=False, action=make, usual=not seen.mirrored)
+    release = seen.top is not None and mirror.last >= min(seen.top, held.last)
+    action = Release() if release else None
     if held.behind and mirror.last < held.last:
-        return Decision(f"lagging: at most {held.behind} commands are still at the hub", True, held.behind)
-    return Decision("flowing: all commands that the hub holds are here", True, 0)
+        sentence = f"lagging: at most {held.behind} commands are still at the hub"
+        return Decision(sentence, True, held.behind, action)
+    return Decision("flowing: all commands that the hub holds are here", True, 0, action)
 
 
-_UNHEARD: Final = (
-    "there is no mirror of the commands yet, and the hub does not answer for them: the link is down or its "
-    "registrar is away"
-)
-_UNHEARD_WITH_MIRROR: Final = (
-    "down: the hub does not answer for the commands (the link is down or its registrar is away); those that "
-    "are here can be read"
-)
+def _unheard(seen: Seen) -> Decision:
+    silence = "the hub does not answer for the commands (the link is down or its registrar is unreachable)"
+    if seen.mirror is None:
+        return Decision(f"there is no mirror yet: {silence}", up=False, usual=not seen.mirrored)
+    if seen.top is not None:
+        return Decision(f"down: {silence}; local programs wait until it has answered", up=False)
+    return Decision(f"down: {silence}; those that are here can be read", up=False)
 
 
 def _why(seen: Seen) -> Why | None:
     mirror, held = seen.mirror, seen.held
     if seen.deliver is None:
-        return Why.FIRST
+        return Why.FIRST if mirror is None else Why.FOREIGN
     if seen.fresh:
         return None
     if mirror is None:
-        return Why.GONE
+        return Why.GONE if seen.mirrored else Why.FIRST
     if mirror.elsewhere:
         return Why.ELSEWHERE
     if mirror.deliver != seen.deliver:
@@ -129,6 +148,6 @@ def _why(seen: Seen) -> Why | None:
         return None
     if mirror.origin != held.stream_created:
         return Why.RECREATED
-    if held.stream_last < seen.asked_last:
-        return Why.PUT_BACK
+    if held.agreed is False or held.stream_last < seen.asked_last:
+        return Why.RESTORED
     return Why.MISSED if seen.missed >= MISSED_ANSWERS else None

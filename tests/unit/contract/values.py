@@ -81,6 +81,7 @@ states = st.builds(
     seconds_to_loss=st.none() | st.floats(0, 1e15) | st.just(math.inf),
     acked=counts,
 )
+command_keys = st.lists(st.tuples(st.integers(1, MAX_INT), st.integers(1, MAX_INT)), max_size=3).map(tuple)
 announces = st.builds(
     contract.Announce,
     domain=domains,
@@ -90,7 +91,7 @@ announces = st.builds(
     classes=st.dictionaries(classes, states, max_size=2),
     checkpoint=st.dictionaries(classes, checkpoints, max_size=2),
     clock=words,
-    commands=st.none() | st.builds(contract.CommandsWanted, epoch=epochs, last=counts),
+    commands=st.none() | st.builds(contract.CommandsWanted, epoch=epochs, last=counts, held=command_keys),
     repairs=st.booleans(),
     every=st.none() | st.floats(0.1, 3600.0),
 )
@@ -118,6 +119,7 @@ answers = st.builds(
         stream_last=counts,
         last=counts,
         behind=counts,
+        agreed=st.none() | st.booleans(),
     ),
 )
 committed = st.builds(contract.Committed, words, words, counts)
