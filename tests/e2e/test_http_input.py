@@ -565,3 +565,33 @@ async def test_what_is_not_at_the_hub_in_time_is_told(lost: bool, key: str | Non
         assert words in body["error"]
         served.core.refuse = None
         assert (await served.post(b'{"metric": "m", "value": 1}\n', headers))[0] == 204
+
+
+def alike(count: int) -> bytes:
+    """Readings of a plant that hardly moves: 20 series, each second."""
+    return b"".join(
+        b'{"ts":%d,"device":"pump-%d","metric":"pressure","value":2.5,"tags":{"unit":"bar","site":"north"}}\n'
+        % (1_790_000_000 + number // 20, number % 20)
+        for number in range(count)
+    )
+
+
+async def test_an_honest_sender_may_pack_a_hundredfold_and_a_bomb_is_refused_with_its_bound() -> None:
+    async with serving() as served:
+        same = FULL * 20_000
+        few = zstandard.ZstdCompressor().compress(same)
+        assert len(same) < 2**20 < 10_000 * len(few), "any ratio is taken below a mebibyte"
+        assert (await served.post(few, {"Content-Encoding": "zstd"}))[0] == 204
+        packed = zstandard.ZstdCompressor(level=19).compress(alike(50_000))
+        assert (await served.post(packed, {"Content-Encoding": "zstd"}))[0] == 204
+        bomb = zstandard.ZstdCompressor().compress(FULL * 40_000)
+        status, body, _ = await served.post(bomb, {"Content-Encoding": "zstd"})
+        assert status == 413
+        assert (
+            "unpacks to more than 200 times the bytes that came, and more than 1048576 bytes" in body["error"]
+        )
+        dense = zstandard.ZstdCompressor().compress(b'{"metric":"m","value":1}\n' * 40_000)
+        status, body, _ = await served.post(dense, {"Content-Encoding": "zstd"})
+        assert status == 413
+        assert "its readings have more than 200 times" in body["error"]
+        assert [chunk.count for chunk in served.core.stored] == [20_000, 50_000]

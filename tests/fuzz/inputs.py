@@ -8,10 +8,10 @@ import json
 import zstandard
 
 from agent import contract
-from agent.decoder import BadLinesError, decode_array, decode_ndjson
+from agent.decoder import BadLinesError, TooLargeError, decode_array, decode_ndjson
 from agent.inputs.formats.cutter import Cutter
 from agent.inputs.formats.forms import join_sifted, make_form
-from agent.inputs.formats.line_protocol import LineProtocol, Parsing, TooLargeError
+from agent.inputs.formats.line_protocol import LineProtocol, Parsing
 from agent.inputs.formats.message import MessageError, Place, message_lines, reading_line
 from agent.inputs.http import otlp
 from agent.inputs.http.otlp_source import Sources

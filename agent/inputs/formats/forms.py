@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
-from agent.decoder import MAX_LISTED, BadLinesError, decode_ndjson
+from agent.decoder import MAX_LISTED, BadLinesError, TooLargeError, decode_ndjson
 from agent.inputs.sift import Sifted
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class _Influx:
 
     def _sift(self, to: LineProtocol, lines: bytes, offset: int, now_ns: int) -> Sifted | None:
         """None where more is bad than is listed, or the readings are too large."""
-        from agent.inputs.formats.line_protocol import PRECISIONS, Parsing, TooLargeError
+        from agent.inputs.formats.line_protocol import PRECISIONS, Parsing
 
         parsing = Parsing(lines, to, PRECISIONS[self._precision], now_ns, _MOST)
         try:

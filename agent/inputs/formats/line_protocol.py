@@ -18,7 +18,7 @@ from collections import Counter
 from typing import Final
 
 from agent import contract
-from agent.decoder import MAX_COUNTED, MAX_LISTED
+from agent.decoder import MAX_COUNTED, MAX_LISTED, TooLargeError
 from agent.inputs.formats.line_alike import Row, alike
 from agent.inputs.formats.line_values import (
     LineError,
@@ -64,10 +64,6 @@ _stamp = re.compile(rb" ++([^ \r\n]++) *+\r?+(?:\n|\Z)").match
 _MAY_BEGIN_IDLE: Final = frozenset((b" ", b"\r", b"\n", b"#"))
 _split_tags = re.compile(rb"(?<!\\),").split
 _split_tag = re.compile(rb"(?<!\\)=").split
-
-
-class TooLargeError(Exception):
-    """The readings of a body are more bytes than its bound."""
 
 
 class _Head:

@@ -4,17 +4,30 @@ connection watches)."""
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Final, NamedTuple
 
 from aiohttp import ClientPayloadError, StreamReader
 from aiohttp.web import BaseRequest, RequestPayloadError
 
-from agent.inputs.http.answers import at_fault, refused, stopped
+from agent.inputs.http.answers import Answer, at_fault, refused, stopped
 from agent.inputs.http.asked import Asked
-from agent.inputs.http.unpack import UnpackedTooLargeError, unpack
+from agent.inputs.http.unpack import LEAST, MAX_RATIO, UnpackedTooLargeError, allowance, unpack
 from agent.intake import Reason, RefusedError
 
 _BROKEN: Final = (RequestPayloadError, ClientPayloadError, ConnectionError)
+
+
+class Body(NamedTuple):
+    """A body as its sender meant it, and how many bytes its readings may have."""
+
+    data: bytes
+    room: int
+
+
+def dense(what: str) -> Answer:
+    """413 for a small body of which too much would be made."""
+    text = f"{what} more than {MAX_RATIO} times the bytes that came, and more than {LEAST} bytes; send fewer "
+    return at_fault(413, "too_large", f"{text}readings at a time", unread=False)
 
 
 class Hold:
@@ -52,19 +65,23 @@ class Bodies:
         self.held = 0
         self.stopping = stopping
 
-    async def receive(self, request: BaseRequest, asked: Asked, hold: Hold) -> bytes:
-        """The body of a request, unpacked. Raises `Answer`."""
+    async def receive(self, request: BaseRequest, asked: Asked, hold: Hold, most: int) -> Body:
+        """The body of a request, unpacked; its readings may have `most` bytes. Raises `Answer`."""
         body = await self._read(request, asked, hold)
+        room = allowance(len(body), most)
         if asked.encoding is None:
-            return body
+            return Body(body, room)
+        limit = allowance(len(body), asked.limit)
         try:
-            unpacked = unpack(body, asked.encoding, asked.limit)
+            unpacked = unpack(body, asked.encoding, limit)
         except UnpackedTooLargeError:
-            raise asked.too_large(unread=False) from None
+            if limit == asked.limit:
+                raise asked.too_large(unread=False) from None
+            raise dense("the body unpacks to") from None
         except ValueError as error:
             raise at_fault(400, "encoding", str(error), unread=False) from None
         hold.add(len(unpacked), unread=False)
-        return unpacked
+        return Body(unpacked, room)
 
     async def _read(self, request: BaseRequest, asked: Asked, hold: Hold) -> bytes:
         try:

@@ -10,7 +10,7 @@ from aiohttp.web import BaseRequest, Response
 
 from agent.inputs.http.answers import SERVER, Answer, at_fault
 from agent.inputs.http.asked import Asked
-from agent.inputs.http.bodies import Hold
+from agent.inputs.http.bodies import Body, Hold
 from agent.inputs.http.otlp import Export, TooLargeError, status_message
 from agent.inputs.http.otlp_source import Sources
 
@@ -20,12 +20,12 @@ _APART: Final = 32
 """How many times its size a message may need in memory: an empty part of it is two bytes."""
 
 
-async def parse(body: bytes, asked: Asked, sources: Sources, now_ns: int, limit: int, hold: Hold) -> Export:
+async def parse(body: Body, asked: Asked, sources: Sources, now_ns: int, hold: Hold) -> Export:
     """An export taken apart, with a breath now and then for whatever else the agent does. Raises `Answer`."""
-    apart = _APART * len(body)
+    apart = _APART * len(body.data)
     hold.add(apart, unread=False)
     try:
-        export = Export(body, asked.is_json, sources, now_ns, limit)
+        export = Export(body.data, asked.is_json, sources, now_ns, body.room)
         while export.step():  # noqa: ASYNC110 - nothing is waited for
             await asyncio.sleep(0)
     except ValueError as error:
@@ -34,7 +34,7 @@ async def parse(body: bytes, asked: Asked, sources: Sources, now_ns: int, limit:
         raise at_fault(
             413,
             "too_large",
-            f"the readings of this export would be above {limit} bytes, for each repeats its attributes; "
+            f"the readings of this export would be above {body.room} bytes, for each repeats its attributes; "
             "export fewer points at a time",
             unread=False,
         ) from None

@@ -11,7 +11,7 @@ from aiohttp.web import BaseRequest, Response, StreamResponse
 from agent import contract
 from agent.clock import wall_ns
 from agent.config import Size
-from agent.decoder import BadLinesError, decode_array, decode_ndjson
+from agent.decoder import BadLinesError, Decoded, TooLargeError, decode_array, decode_slices, join_decoded
 from agent.inputs.http.answers import (
     ACCEPTED,
     STORED,
@@ -25,7 +25,7 @@ from agent.inputs.http.answers import (
     unknown_outcome,
 )
 from agent.inputs.http.asked import Asked, Kind, kind_of, read_header
-from agent.inputs.http.bodies import Bodies, Hold
+from agent.inputs.http.bodies import Bodies, Body, Hold, dense
 from agent.inputs.http.guard import Guard
 from agent.inputs.http.listener import Connection
 from agent.intake import Chunk, Intake, Level, NotAtHubError, RefusedError, UnknownOutcomeError
@@ -133,7 +133,7 @@ class Handler:
         if asked.kind is Kind.LINES:
             await self._store_lines(request, asked, hold)
             return STORED  # its clients know no 202
-        await self._store(self._chunk(await self._bodies.receive(request, asked, hold), asked))
+        await self._store(await self._chunk(request, asked, hold))
         return self._stored
 
     async def _store_lines(self, request: BaseRequest, asked: Asked, hold: Hold) -> None:
@@ -144,9 +144,10 @@ class Handler:
         if self._lines is None:
             self._lines = LineProtocol(self._intake.domain, self._device_tag)
         unit = influx.unit_of(request)
-        body = await self._bodies.receive(request, asked, hold)
-        parsing = await influx.parse(self._lines, body, unit, wall_ns(), self._body, hold)
-        await self._store(Chunk(parsing.payload, parsing.count, self._request(asked, body)))
+        body = await self._bodies.receive(request, asked, hold, self._body)
+        keyed = self._request(asked, body.data)
+        parsing = await influx.parse(self._lines, body, unit, wall_ns(), hold)
+        await self._store(Chunk(parsing.payload, parsing.count, keyed))
         if parsing.bad:
             self._count_left_out(parsing.left_out)
             raise influx.refused_lines(parsing)
@@ -155,12 +156,13 @@ class Handler:
         from agent.inputs.http import export
         from agent.inputs.http.otlp_source import Sources
 
-        body = await self._bodies.receive(request, asked, hold)
+        body = await self._bodies.receive(request, asked, hold, self._body)
+        keyed = self._request(asked, body.data)
         if self._sources is None:
             self._sources = Sources(self._intake.domain)
-        taken = await export.parse(body, asked, self._sources, wall_ns(), self._body, hold)
+        taken = await export.parse(body, asked, self._sources, wall_ns(), hold)
         if taken.count:
-            await self._store(Chunk(taken.payload, taken.count, self._request(asked, body)))
+            await self._store(Chunk(taken.payload, taken.count, keyed))
         if taken.rejected:
             self._metrics.invalid.labels(self._name, "rejected_points").inc(taken.rejected)
             self._count_left_out(taken.left_out)
@@ -178,15 +180,21 @@ class Handler:
             return export.translated(answer, request)
         return answer
 
-    def _chunk(self, body: bytes, asked: Asked) -> Chunk:
-        decode = decode_array if asked.is_json else decode_ndjson
+    async def _chunk(self, request: BaseRequest, asked: Asked, hold: Hold) -> Chunk:
+        body = await self._bodies.receive(request, asked, hold, max(self._body, contract.MAX_UNPACKED_BYTES))
+        keyed = self._request(asked, body.data)
         try:
-            decoded = decode(body, self._intake.domain, wall_ns())
+            if asked.is_json:
+                decoded = decode_array(body.data, self._intake.domain, wall_ns())
+            else:
+                decoded = await _decoded(body, self._intake.domain)
         except BadLinesError as error:
             raise bad_lines(error) from None
+        except TooLargeError:
+            raise dense("its readings have") from None
         if not decoded.count:
             raise at_fault(400, "empty", "the body holds no reading", unread=False)
-        return Chunk(decoded.payload, decoded.count, self._request(asked, body))
+        return Chunk(decoded.payload, decoded.count, keyed)
 
     async def _store(self, chunk: Chunk) -> None:
         """Hand the readings to the core; raises `Answer` when they are not stored."""
@@ -205,3 +213,13 @@ class Handler:
         # Of the body as its sender meant it: packed again, or filled in later, it is the same.
         kind = "json" if asked.is_json else ""
         return contract.make_request(asked.key, self._scope, body, asked.target, kind)
+
+
+async def _decoded(body: Body, domain: str) -> Decoded:
+    """NDJSON taken apart, with a breath now and then for whatever else the agent does."""
+    parts: list[Decoded] = []
+    for part in decode_slices(body.data, domain, wall_ns(), body.room):
+        if parts:
+            await asyncio.sleep(0)
+        parts.append(part)
+    return join_decoded(parts)

@@ -11,9 +11,10 @@ from typing import Any, Final
 
 from aiohttp.web import BaseRequest, Response
 
-from agent.inputs.formats.line_protocol import PRECISIONS, LineProtocol, Parsing, TooLargeError
+from agent.decoder import TooLargeError
+from agent.inputs.formats.line_protocol import PRECISIONS, LineProtocol, Parsing
 from agent.inputs.http.answers import NOTHING, SERVER, Answer, at_fault
-from agent.inputs.http.bodies import Hold
+from agent.inputs.http.bodies import Body, Hold
 
 V1_WRITE: Final = "/write"
 _PING: Final = "/ping"
@@ -56,10 +57,10 @@ def unit_of(request: BaseRequest) -> int:
     return unit
 
 
-async def parse(to: LineProtocol, body: bytes, unit: int, now_ns: int, limit: int, hold: Hold) -> Parsing:
+async def parse(to: LineProtocol, body: Body, unit: int, now_ns: int, hold: Hold) -> Parsing:
     """A body taken apart, with a breath now and then for whatever else the agent does. Raises `Answer` when
     none of it can be stored."""
-    parsing = Parsing(body, to, unit, now_ns, limit)
+    parsing = Parsing(body.data, to, unit, now_ns, body.room)
     try:
         while parsing.step():  # noqa: ASYNC110 - nothing is waited for
             await asyncio.sleep(0)
@@ -67,8 +68,8 @@ async def parse(to: LineProtocol, body: bytes, unit: int, now_ns: int, limit: in
         raise at_fault(
             413,
             "too_large",
-            f"the readings of this body would be above {limit} bytes, for each repeats the tags of its line; "
-            "send fewer lines at a time",
+            f"the readings of this body would be above {body.room} bytes, for each repeats the tags of its "
+            "line; send fewer lines at a time",
             unread=False,
         ) from None
     if parsing.hopeless or not parsing.count:

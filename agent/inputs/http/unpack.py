@@ -13,6 +13,18 @@ _ZSTD_STEP: Final = 256
 """Bytes fed to zstd at a time. A block of four bytes may hold 128 KiB, so a step yields at most 8 MiB."""
 _ZSTD_WINDOW: Final = 8 * 2**20
 """What every decoder must support (RFC 8878, 3.1.1.1.2); a larger one is memory at the sender's choice."""
+MAX_RATIO: Final = 200
+"""What a body may unpack to, and what its readings may be, in bytes for each that came: readings that are
+alike pack to a hundredth at zstd level 3, and to a hundred-and-fiftieth at level 19."""
+LEAST: Final = 2**20
+"""Bytes that any body may unpack to."""
+_MAX_FRAMES: Final = 4096
+"""An empty frame of zstd is nine bytes, and costs as much as one of a kilobyte."""
+
+
+def allowance(came: int, limit: int) -> int:
+    """How many bytes may be made of so many that came, at most `limit`."""
+    return min(limit, max(LEAST, MAX_RATIO * came))
 
 
 class UnpackedTooLargeError(ValueError):
@@ -42,11 +54,13 @@ def _gunzip(body: bytes, limit: int) -> bytes:
 def _unzstd(body: bytes, limit: int) -> bytes:
     parts, room = [], limit
     unpacker = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
-    frame = unpacker.decompressobj()
+    frame, frames = unpacker.decompressobj(), 1
     place = 0
     while place < len(body):
         if frame.eof:
-            frame = unpacker.decompressobj()
+            frame, frames = unpacker.decompressobj(), frames + 1
+            if frames > _MAX_FRAMES:
+                raise ValueError(f"the body has more than {_MAX_FRAMES} frames of zstd; send it in one")
         part = frame.decompress(body[place : place + _ZSTD_STEP])
         room = _left(room, part)
         parts.append(part)

@@ -17,7 +17,7 @@ from agent.decoder import BadLinesError, decode_ndjson
 from agent.inputs.formats.line_protocol import LineProtocol, Parsing
 from agent.inputs.http.otlp import Export
 from agent.inputs.http.otlp_source import Sources
-from agent.inputs.http.unpack import UnpackedTooLargeError, unpack
+from agent.inputs.http.unpack import UnpackedTooLargeError, allowance, unpack
 
 NOW = 1_790_000_000_000_000_000
 LIMIT = 4096
@@ -224,3 +224,15 @@ def test_each_bad_line_is_named_by_its_number(lines: list[bytes]) -> None:
     except BadLinesError as refused:
         named = [number for number, _ in refused.lines]
     assert named == bad
+
+
+def test_a_body_of_many_empty_frames_is_refused_before_they_are_all_looked_at() -> None:
+    empty = zstandard.ZstdCompressor().compress(b"")
+    assert unpack(empty * 4096, "zstd", 0) == b""
+    with pytest.raises(ValueError, match="more than 4096 frames"):
+        unpack(empty * 2**20, "zstd", 0)
+
+
+@pytest.mark.parametrize(("came", "may"), [(0, 2**20), (1_000, 2**20), (64_000, 12_800_000), (2**20, 2**24)])
+def test_what_may_be_made_of_a_body_grows_with_it(came: int, may: int) -> None:
+    assert allowance(came, 2**24) == may

@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agent import contract
-from agent.decoder import MAX_COUNTED, MAX_LISTED
-from agent.inputs.formats.line_protocol import LineProtocol, Parsing, TooLargeError
+from agent.decoder import MAX_COUNTED, MAX_LISTED, TooLargeError
+from agent.inputs.formats.line_protocol import LineProtocol, Parsing
 
 NOW = 1_770_000_000_123_456_789
 ARRIVED = "2026-02-02T02:40:00.123456-00:00"
