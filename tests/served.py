@@ -13,10 +13,10 @@ from typing import Any
 import aiohttp
 import uvloop
 
-from agent.cli.preflight import problems
 from agent.contract import Letter
 from agent.demo.ports import free_port
 from agent.inputs.http import HttpInput, HttpOptions
+from agent.inputs.preflight import problems
 from agent.intake import Chunk, Place, Reason, RefusedError
 from agent.metrics import Metrics
 from agent.requests import name_of

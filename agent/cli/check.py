@@ -16,9 +16,9 @@ from typing import Annotated, Final
 import typer
 
 from agent.cli.configuration import ConfigFile, local_server, read
-from agent.cli.preflight import mistakes, obstacles
 from agent.config import Config, ConfigError, Log
 from agent.doctor.finding import Finding, Level, outcome
+from agent.inputs.preflight import mistakes, obstacles
 from agent.server.setup import taken_ports
 
 _COLOURS: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.FAILURE: "red"}

@@ -9,11 +9,11 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from agent import logs
-from agent.cli.preflight import mistakes
 from agent.config import Config, ConfigError, Log, Problem, load
 from agent.contract import Exit
 from agent.inputs import OPTIONS
 from agent.inputs.local_server import LocalServer
+from agent.inputs.preflight import mistakes
 from agent.server.keys import SeedError, public_key
 from agent.server.setup import identities
 

@@ -11,11 +11,11 @@ import typer
 from agent import daemon, logs
 from agent.admin.server import AdminServer
 from agent.cli.configuration import ConfigFile, configuration, end, local_server, read
-from agent.cli.preflight import mistakes, problems
 from agent.config import Config
 from agent.config.file_checks import check_files
 from agent.doors import DOORS
 from agent.inputs import make_inputs
+from agent.inputs.preflight import mistakes, problems
 from agent.intake import Input
 from agent.metrics import Metrics
 from agent.server.setup import identities

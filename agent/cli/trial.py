@@ -20,12 +20,12 @@ import typer
 
 from agent import logs
 from agent.cli.configuration import ConfigFile, configuration, end, local_server
-from agent.cli.preflight import problems
 from agent.config import Config, Log, Seconds
 from agent.contract import Exit
 from agent.inputs import make_inputs
 from agent.inputs.local_server import LocalServer
 from agent.inputs.matching import matches
+from agent.inputs.preflight import problems
 from agent.intake import Input
 from agent.metrics import Metrics
 

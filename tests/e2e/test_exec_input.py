@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from agent.cli.preflight import problems
 from agent.config import Seconds, Size
 from agent.inputs.exec import ExecInput, ExecOptions
 from agent.inputs.exec.program import shown
+from agent.inputs.preflight import problems
 from agent.intake import Reason, RefusedError
 from agent.metrics import Metrics
 from tests.served import Burying, on_uvloop

@@ -16,9 +16,9 @@ from influxdb_client.client.write_api import SYNCHRONOUS
 from structlog.testing import capture_logs
 
 from agent.access import is_loopback, shows
-from agent.cli.preflight import problems
 from agent.config import Seconds
 from agent.inputs.http import HttpInput, HttpOptions
+from agent.inputs.preflight import problems
 from agent.metrics import Metrics
 from tests.certificates import self_signed
 from tests.served import NDJSON, Core, Served, serving

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from agent.cli.preflight import problems
 from agent.contract import Letter
 from agent.demo.ports import free_port
 from agent.demo.proxy import Proxy
 from agent.inputs.mqtt import MqttInput, MqttOptions, session
 from agent.inputs.mqtt.topics import Topic
+from agent.inputs.preflight import problems
 from agent.intake import Chunk, Place, Reason, RefusedError
 from agent.metrics import Metrics
 from tests.broker import Mosquitto, keep_session, publish

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from agent.cli.preflight import problems
 from agent.config import Seconds, Size
 from agent.contract import request_scope
 from agent.demo.ports import free_port
+from agent.inputs.preflight import problems
 from agent.inputs.socket import SocketInput, SocketOptions
 from agent.intake import Reason, RefusedError, UnknownOutcomeError
 from agent.metrics import Metrics

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from structlog.typing import EventDict
 
 from agent import contract
-from agent.cli.preflight import problems
 from agent.config import Seconds
 from agent.inputs.file import FileInput, FileOptions
 from agent.inputs.formats.forms import Format
+from agent.inputs.preflight import problems
 from agent.inputs.sift import sift
 from agent.intake import Chunk, Place, Reason, RefusedError, UnknownOutcomeError
 from agent.metrics import Metrics

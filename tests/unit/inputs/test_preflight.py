@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import fields
 
-from agent.cli.preflight import mistakes, obstacles
 from agent.inputs import OPTIONS, make_inputs
 from agent.inputs.local_server import LocalServer
 from agent.inputs.mqtt.topics import Topic
 from agent.inputs.nats.subjects import Subject
+from agent.inputs.preflight import mistakes, obstacles
 from agent.metrics import Metrics
 
 NOBODY = 65534

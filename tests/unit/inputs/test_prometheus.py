@@ -27,9 +27,9 @@ from prometheus_client import (
 from prometheus_client.openmetrics import exposition
 
 from agent import contract
-from agent.cli.preflight import problems
 from agent.config import Seconds, Size
 from agent.inputs.names import Names
+from agent.inputs.preflight import problems
 from agent.inputs.prometheus import PrometheusInput, PrometheusOptions
 from agent.inputs.prometheus.exposition import Device, ExpositionError, Reading
 from agent.intake import Chunk, Place, Reason, RefusedError

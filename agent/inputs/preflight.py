@@ -1,5 +1,5 @@
-"""What is wrong with the parts of an agent before they run: what their options say, which only a person can
-change, apart from what this machine lacks now."""
+"""What is wrong with inputs, and with other parts that listen, before they run: what their options say, which
+only a person can change, apart from what this machine lacks now."""
 
 from __future__ import annotations
 
