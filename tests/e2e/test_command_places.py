@@ -9,14 +9,14 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import pytest_asyncio
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
-from agent.contract import COMMANDS, Command, command_subject, hub_api, new_epoch
+from agent.contract import COMMANDS, Command, command_consumer, command_subject, hub_api, new_epoch
 from agent.jetstream import ConsumerInfo, JetStream
 from agent.link.declared import mirror_consumers
 from agent.link.declared.command_places import is_held, is_leaving, kept_config
@@ -95,6 +95,12 @@ class Leaf:
             else:
                 self.mirror.answered(wanted, answer.commands)
         await self.mirror.look()
+
+    async def steps(self) -> NoReturn:
+        """Announce and look until the agent is killed."""
+        while True:
+            await asyncio.sleep(0.1)
+            await self.step()
 
     async def kept(self) -> None:
         """Return when the mirror flows and no program waits for its place; agents are started again as they
@@ -202,6 +208,18 @@ async def test_an_agent_that_is_killed_while_it_recreates_the_mirror_hands_no_co
     await program.got(leaf.sent)
     await program.got(await leaf.send(1))
     assert leaf.kills == 1
+
+
+async def test_nothing_is_delivered_into_a_new_mirror_before_its_consumers_are_held(
+    leaf: Leaf, program: Program
+) -> None:
+    await leaf.replace(lambda verb: verb.startswith("STREAM.CREATE."))
+    async with asyncio.timeout(30):
+        with pytest.raises(KilledError):
+            await leaf.steps()
+    mirror = (await leaf.js.stream_info(COMMANDS)).config["mirror"]
+    delivers = await leaf.hub.js.consumer_info(COMMANDS, command_consumer(DOMAIN))
+    assert delivers.config["deliver_subject"] != mirror["consumer"]["deliver_subject"]
 
 
 async def test_a_command_in_work_while_the_mirror_is_recreated_comes_once_more(
