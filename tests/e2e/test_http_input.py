@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 import zstandard
+from structlog.testing import capture_logs
 
 from agent import contract
 from agent.config import ConfigError, Seconds, Size
@@ -595,3 +596,17 @@ async def test_an_honest_sender_may_pack_a_hundredfold_and_a_bomb_is_refused_wit
         assert status == 413
         assert "its readings have more than 200 times" in body["error"]
         assert [chunk.count for chunk in served.core.stored] == [20_000, 50_000]
+
+
+async def test_http_2_is_refused_in_its_own_words_counted_and_logged(served: Served) -> None:
+    with capture_logs() as told:
+        for _ in range(9):
+            answer = await served.raw(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5))
+    assert answer[:9] == bytes(3) + b"\x04" + bytes(5), "settings"
+    frame = answer[9:]
+    assert (frame[3], int.from_bytes(frame[13:17], "big")) == (7, 13), "go away: HTTP/1.1 is required"
+    assert int.from_bytes(frame[:3], "big") == len(frame) - 9
+    assert b"send OTLP as http/protobuf" in frame
+    assert served.metric("petiole_invalid_requests_total", reason="http2") == 9
+    assert [one["event"] for one in told] == ["HTTP/2 refused"] * 5
+    assert (await served.post(FULL))[0] == 204

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+import structlog
 from aiohttp.web import BaseRequest, Response, StreamResponse
 
 from agent import contract
@@ -28,6 +30,7 @@ from agent.inputs.http.asked import Asked, Kind, kind_of, read_header
 from agent.inputs.http.bodies import Bodies, Body, Hold, dense
 from agent.inputs.http.guard import Guard
 from agent.inputs.http.listener import Connection
+from agent.inputs.report import Sparse
 from agent.intake import Chunk, Intake, Level, NotAtHubError, RefusedError, UnknownOutcomeError
 from agent.metrics import Metrics
 
@@ -69,6 +72,8 @@ class Handler:
         self._intake = intake
         self._metrics = metrics
         self._stopping = stopping
+        self._log = structlog.get_logger("http").bind(input=name)
+        self._http2 = Sparse()
         self._active = 0
         self._quiet = asyncio.Event()
         self._stored: Final = ACCEPTED if ack == "accepted" else STORED
@@ -83,6 +88,8 @@ class Handler:
         self._metrics.http_refusals.labels(self._name, str(answer.status)).inc()
         if answer.fault is not None:
             self._metrics.invalid.labels(self._name, answer.fault).inc()
+        if answer.fault == "http2" and (held := self._http2.held_back(time.monotonic())) is not None:
+            self._log.warning("HTTP/2 refused", reason=answer.error, not_reported_before=held)
 
     async def answer(self, request: BaseRequest) -> StreamResponse:
         """Store the readings of a request and say so, or say why not."""

@@ -28,6 +28,16 @@ _READ_BUFFER: Final = 64 * 1024
 _HEADER_LINE: Final = 8 * 1024
 _HEADERS: Final = 64
 
+_HTTP2: Final = b"PRI * HTTP/2"
+HTTP2_TEXT: Final = (
+    "this input speaks HTTP/1.1, and HTTP/2 came, which gRPC needs; send OTLP as http/protobuf, and take "
+    "Telegraf's output influxdb_v2 or http, for its output opentelemetry can only do gRPC"
+)
+_SETTINGS: Final = bytes(3) + b"\x04" + bytes(5)
+_REASON: Final = bytes(4) + (13).to_bytes(4, "big") + HTTP2_TEXT.encode()
+_GO_AWAY: Final = _SETTINGS + len(_REASON).to_bytes(3, "big") + b"\x07" + bytes(5) + _REASON
+"""HTTP_1_1_REQUIRED, with the reason, as a client of HTTP/2 reads it (RFC 9113, 6.8)."""
+
 Handler = Callable[[BaseRequest], Awaitable[StreamResponse]]
 
 
@@ -52,6 +62,11 @@ class Connection(RequestHandler):
             await super().start()
 
     def data_received(self, data: bytes) -> None:
+        if data.startswith(_HTTP2) and not self._busy and self.transport is not None:
+            self._owner.on_fault(at_fault(505, "http2", HTTP2_TEXT))
+            self.transport.write(_GO_AWAY)
+            self.force_close()
+            return
         if self._deadline is None and not self._busy:
             self._deadline = self._now() + self._owner.timeout
         super().data_received(data)
