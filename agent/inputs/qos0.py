@@ -133,6 +133,12 @@ class Qos0Input:
 
     def _sort(self, message: Message, found: dict[str, Sorted]) -> None:
         match message.subject.split("."):
+            case [_, cls, device, _] if cls in self._classes and device.startswith("_"):
+                # With QoS 1 and 2, and over NATS, the hub finds the same.
+                one = found.setdefault(cls, Sorted())
+                self._refuse(
+                    message, "bad_topic", "a device that begins with _ is the agent's own", one.letters
+                )
             case [_, cls, device, metric] if cls in self._classes:
                 one = found.setdefault(cls, Sorted())
                 place = Place(contract.mqtt_text(device), contract.mqtt_text(metric))

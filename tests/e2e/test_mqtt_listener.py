@@ -104,17 +104,19 @@ def test_what_comes_with_qos_0_is_batched_by_the_agent_or_counted(plant: Listeni
             ("readings/normal/pump.8/in.side", "no reading"),
             ("readings/normal/pump.8/in.side", '{"value": 1, "ts": -1}'),
             ("readings/other/pump.8/in.side", "1"),
+            ("readings/normal/_foo/x", "1"),
             ("readings/normal/pump.8/in.side", "2"),
         ):
             assert one.publish(topic, payload, qos=0)
     wait_for(lambda: batched(leaf, "pump.8") == [("in.side", 1), ("in.side", 2)], "QoS 0 is stored")
-    for reason, count in (("bad_message", 2), ("bad_topic", 1)):
+    for reason, count in (("bad_message", 2), ("bad_topic", 2)):
         now = leaf.metric("petiole_invalid_requests_total", input="qos0", reason=reason)
         assert now == invalid[reason] + count
+    assert batched(leaf, "_foo") == [], "with QoS 1 the hub refuses it, too"
     subject = contract.dead_subject("edge-1", "normal", contract.QOS0_INPUT)
     wait_for(
         lambda: (
-            sum(int(one.headers[contract.H_COUNT]) for one in messages(leaf) if one.subject == subject) == 3
+            sum(int(one.headers[contract.H_COUNT]) for one in messages(leaf) if one.subject == subject) == 4
         ),
         "what could not be taken is kept as dead letters",
     )
