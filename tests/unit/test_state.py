@@ -230,7 +230,7 @@ def test_positions_that_cannot_be_read_count_as_none_and_are_said(
 ) -> None:
     path.with_name("positions.json").write_bytes(data)
     assert load(path, DOMAIN).positions == {}
-    assert "positions" in capsys.readouterr().out
+    assert "positions" in "".join(capsys.readouterr())
 
 
 def test_an_input_with_a_position_is_not_lost_any_more() -> None:
