@@ -1,6 +1,7 @@
 """`petiole status`: what the running agent says of itself, from its admin server.
 
-Exit codes: 0 all is well or on its way; 3 the link needs somebody's attention; 5 the agent does not answer.
+Exit codes: 0 all is well or on its way; 3 the link needs somebody's attention, or is down since the hub
+refuses the leaf's key; 5 the agent does not answer.
 With --watch it goes on until Ctrl-C, whatever the agent does meanwhile, and ends with 0.
 """
 
@@ -54,6 +55,9 @@ def command(
         status = _look(settings, links)
     except AskError as error:
         end([str(error)], Exit.UNREACHABLE)
+    from agent.looking.refusal import refusal
+
+    status["refusal"] = refusal(settings, status)
     _show(status, as_json)
     raise typer.Exit(Exit.WELL if _is_well(status) else Exit.LOSS)
 
@@ -86,6 +90,8 @@ def _drawn(status: Mapping[str, Any]) -> list[Line]:
     from agent.looking.screen import BAD, GOOD, WAITS, Line, rows_that_fit, terminal_width
 
     said = list(lines(status))
+    if (refusal := status.get("refusal")) is not None:
+        said[1:1] = [f"  {refusal}"]
     found = [Line(one) for one in said]
     if said:
         calm = status["role"] == "hub" or status["link"]["state"] == "flowing"
@@ -201,6 +207,8 @@ def _fleet(fleet: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _is_well(status: Mapping[str, Any]) -> bool:
+    if status.get("refusal") is not None:
+        return False
     return status["role"] == "hub" or not status["link"]["attention"]
 
 
