@@ -55,6 +55,7 @@ models: .venv/ready
 fuzz: .venv/ready
 	@$(BIN)/python -c "import atheris" 2>&- || $(BIN)/python -m pip install --quiet -e ".[fuzz]"
 	@$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60)
+	@$(BIN)/python -m tests.fuzz.cost --seconds $(or $(SECONDS),60)
 
 faults: .venv/ready
 	@SEED=$(SEED) ROUNDS=$(ROUNDS) $(BIN)/python -m pytest --timeout 1800 tests/faults $(if $(CASE),-k "$(CHOSEN)")
