@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz.cost --seconds 60`: what a request of at most 64 kB costs in CPU time and memory, over
+"""`python -m tests.fuzz.cost --seconds 60`: what a request of at most 64 kB costs in CPU and memory, over
 the parsers of lines, which are repeated, mixed and damaged, plain and packed.
 
 A body may cost `SECONDS` and `BYTES`, and `EACH` for a reading that is made of it or a bad line that is kept:
