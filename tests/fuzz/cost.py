@@ -14,7 +14,8 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
 import zstandard
 
@@ -96,7 +97,8 @@ PARSERS: Final[dict[str, Callable[[bytes, int], int]]] = {
 }
 
 
-class Cost(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Cost:
     """CPU seconds, the peak of memory in bytes, and the readings or bad lines that were made."""
 
     seconds: float
