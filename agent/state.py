@@ -75,6 +75,15 @@ class Acked(Struct, frozen=True):
         return Previous(self.run, self.n, self.readings, self.closed)
 
 
+class Places(Struct, frozen=True):
+    """Checkpoints (`agent.link.checkpoints`) in one stream of the hub whose message ids begin alike, as those
+    of one run do: the number of each, its leaf sequence, the end of its id and its hub sequence."""
+
+    ids: str
+    stream: str
+    rows: list[tuple[int, int, str, int]]
+
+
 class Setting(Struct, frozen=True):
     """A value that holds instead of the configured one, from `since` to `until` (epoch seconds). Within the
     boot in which it was set `deadline` says so (seconds of `CLOCK_BOOTTIME`), whatever becomes of the
@@ -94,7 +103,7 @@ class State(Struct):
     the commands' mirror and `command_agreed` the newest command in it that the hub was found to hold,
     `settings` what commands have set for a time, by name; `clock` what the machine's clock has been through,
     `corrections` what of it the streams do not hold yet; `lost` by class the streams whose store was lost or
-    put back."""
+    put back, `earlier` the checkpoints before the newest."""
 
     version: int
     machine: str
@@ -112,6 +121,7 @@ class State(Struct):
     clock: Timeline | None = None
     corrections: list[Correction] = []
     lost: dict[str, list[LostStream]] = {}
+    earlier: dict[str, list[Places]] = {}
 
     def place(self, input_name: str, cls: str, position: Position) -> None:
         """An input goes on from here."""

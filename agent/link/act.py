@@ -9,6 +9,7 @@ import structlog
 from agent import contract, streams
 from agent.config import StreamClass
 from agent.jetstream import CONSUMER_NOT_FOUND, ApiError, JetStream, StreamInfo
+from agent.link import checkpoints
 from agent.link.guard import NewEpoch, Why
 from agent.position_file import Position
 from agent.state import Acked, StateFile
@@ -55,9 +56,7 @@ async def remember_epoch(
     held then, None where it lacks nothing."""
     current = state.current
     current.epochs[cls] = epoch
-    checkpoint = current.checkpoint.get(cls)
-    if checkpoint is not None and checkpoint.leaf_seq >= verdict.start:
-        del current.checkpoint[cls]
+    checkpoints.forget(current, cls, verdict.start)
     made_anew = known is not None and known.created != info.created
     if known is not None and (made_anew or kept is not None):
         current.lose(cls, known, None if made_anew else kept)

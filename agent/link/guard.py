@@ -49,12 +49,14 @@ class Remembered:
 class Seen:
     """What the server shows: the stream's identity and last sequence, the message id at the checkpoint's
     sequence ("" for a message without one, None where no message is: it was trimmed), and where an older
-    store was put back, the last sequence that it `kept` of what the agent saw there."""
+    store was restored, the last sequence that it `kept` of what the agent saw there and that of the newest
+    `earlier` checkpoint whose message it holds, 0 without one."""
 
     created: str
     last: int
     id_at_checkpoint: str | None
     kept: int | None = None
+    earlier: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,4 +108,5 @@ def _start(remembered: Remembered, seen: Seen) -> int:
     checkpoint, acked = remembered.checkpoint, remembered.acked
     if checkpoint is None or acked is None or acked.created != seen.created:
         return 1
-    return checkpoint.leaf_seq + 1 if seen.id_at_checkpoint == checkpoint.message_id else 1
+    held = checkpoint.leaf_seq if seen.id_at_checkpoint == checkpoint.message_id else seen.earlier
+    return held + 1

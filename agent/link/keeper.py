@@ -27,10 +27,12 @@ from agent.link import act
 from agent.link.announcer import Announcer, Said
 from agent.link.asking import Asker, wait_for
 from agent.link.board import Board
+from agent.link.checkpoints import CheckpointLog
 from agent.link.compare import confirmed, difference
 from agent.link.decide import REPAIR_EVERY, Ask, Decision, Memory, Pause, Repair, Resume, decide
 from agent.link.guard import NewEpoch, Why
-from agent.link.seen import Compared, ConsumerSeen, LinkSeen, Seen
+from agent.link.local import consumer_seen
+from agent.link.seen import Compared, LinkSeen, Seen
 from agent.link.states import LinkState
 from agent.link.trim import Trimmer
 from agent.link.turns import first_in_turn
@@ -82,6 +84,7 @@ class Keeper:
         self._board, self._trimmer = board, trimmer
         self._link_seen, self._stream_gone, self._trouble = link_seen, stream_gone, trouble
         self._new_epoch = new_epoch
+        self._checkpoints = CheckpointLog(state.current)
         self._js: JetStream | None = None
         self._due = asyncio.Event()
         self._asker = Asker(
@@ -185,7 +188,7 @@ class Keeper:
         epoch = self._state.current.epochs[cls]
         # The link first: a consumer that is looked at afterwards was paused no later than the link was lost.
         link = self._link()
-        consumer = await _consumer(js, contract.leaf_stream(self._domain, cls), epoch)
+        consumer = await consumer_seen(js, contract.leaf_stream(self._domain, cls), epoch)
         self._work[cls].behind = 0 if consumer is None else consumer.pending + consumer.in_flight
         now = _now()
         return Seen(
@@ -273,26 +276,11 @@ class Keeper:
         agreed = confirmed(compared)
         if proposed and await announcer.same(cls, info, proposed.leaf_seq, proposed.message_id):
             agreed = max(agreed, proposed.leaf_seq)
-            self._state.current.checkpoint[cls] = proposed
+            self._checkpoints.agree(cls, proposed, _now())
             self._state.mark()
         shown.confirmed = agreed
         if shown.crowded:
             await self._trimmer.trim(js, cls, info, agreed)
-
-
-async def _consumer(js: JetStream, stream: str, epoch: str) -> ConsumerSeen | None:
-    info = await js.find_consumer(stream, contract.link_consumer(epoch))
-    if info is None:
-        return None
-    return ConsumerSeen(
-        start=info.start,
-        paused_for=info.pause_remaining,
-        bound=info.push_bound,
-        delivered=info.delivered,
-        floor=info.ack_floor,
-        in_flight=info.ack_pending,
-        pending=info.pending,
-    )
 
 
 def _now() -> float:

@@ -4,15 +4,18 @@ be."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from agent import contract, streams
 from agent.config import StreamClass
 from agent.contract import H_MESSAGE_ID, Checkpoint
 from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, StreamInfo, nanoseconds
+from agent.link import checkpoints
 from agent.link.act import drop_other_epochs, make_epoch, remember_epoch
 from agent.link.guard import NewEpoch, Remembered, Seen, Why, judge
+from agent.link.seen import ConsumerSeen
 from agent.state import Acked, State, StateFile
 
 _APART_NS: Final = 1_000_000_000
@@ -37,6 +40,9 @@ async def make_ready(
         await still_held(js, info, remembered.acked, time.time_ns()),
     )
     verdict = judge(remembered, seen)
+    if verdict is not None and verdict.why is Why.PUT_BACK:
+        held = await newest_held(js, info, checkpoints.earlier(current.earlier.get(cls.name, [])))
+        verdict = judge(remembered, replace(seen, earlier=held))
     if verdict is not None:
         epoch = await make_epoch(js, domain, cls, verdict.start)
         if verdict.why is Why.PUT_BACK:
@@ -66,6 +72,23 @@ async def note_lost_positions(
         if info.last:
             placed = {name for known in current.positions.values() for name in known}
             current.unplaced = [name for name in pulls if name not in placed]
+
+
+async def newest_held(js: JetStream, info: StreamInfo, known: Sequence[Checkpoint]) -> int:
+    """The leaf sequence of the newest checkpoint whose message the stream holds, 0 where it holds none; they
+    come oldest first. An older copy of the store holds those from before it was made. Raises `ApiError` or
+    `UnavailableError`."""
+    found, low, high = 0, 0, len(known)
+    while low < high:
+        middle = (low + high) // 2
+        one = known[middle]
+        if one.leaf_seq < info.first:
+            low = middle + 1
+        elif await message_id(js, info.name, one) == one.message_id:
+            found, low = one.leaf_seq, middle + 1
+        else:
+            high = middle
+    return found
 
 
 async def message_id(js: JetStream, stream: str, checkpoint: Checkpoint | None) -> str | None:
@@ -103,3 +126,19 @@ async def still_held(js: JetStream, info: StreamInfo, known: Acked | None, now_n
         else:
             held = middle
     return min(held, known.last)
+
+
+async def consumer_seen(js: JetStream, stream: str, epoch: str) -> ConsumerSeen | None:
+    """The link consumer of an epoch, None where it is gone. Raises `ApiError` or `UnavailableError`."""
+    info = await js.find_consumer(stream, contract.link_consumer(epoch))
+    if info is None:
+        return None
+    return ConsumerSeen(
+        start=info.start,
+        paused_for=info.pause_remaining,
+        bound=info.push_bound,
+        delivered=info.delivered,
+        floor=info.ack_floor,
+        in_flight=info.ack_pending,
+        pending=info.pending,
+    )

@@ -46,6 +46,18 @@ CASES = [
         Seen(CREATED, 50, CHECKPOINT.message_id),
         None,
     ),
+    Case(
+        "an older store was restored that holds an earlier checkpoint",
+        Remembered(EPOCH, acked(50), CHECKPOINT),
+        Seen(CREATED, 30, None, kept=30, earlier=25),
+        NewEpoch(Why.PUT_BACK, 26),
+    ),
+    Case(
+        "an older store was restored that holds the newest checkpoint",
+        Remembered(EPOCH, acked(50), CHECKPOINT),
+        Seen(CREATED, 45, CHECKPOINT.message_id, kept=45, earlier=25),
+        NewEpoch(Why.PUT_BACK, 41),
+    ),
     Case("others have published too", Remembered(EPOCH, acked(50), None), Seen(CREATED, 90, None), None),
     Case(
         "what devices had published is gone",

@@ -13,7 +13,7 @@ from agent import state as module
 from agent.contract import LOST_STREAMS, Checkpoint, Readings, new_epoch, new_run
 from agent.files import write_private
 from agent.position_file import Position
-from agent.state import VERSION, Acked, State, StateError, StateFile, load, machine_id
+from agent.state import VERSION, Acked, Places, State, StateError, StateFile, load, machine_id
 from tests.servers import until
 
 DOMAIN = "edge-1"
@@ -39,6 +39,7 @@ def full_state() -> State:
         positions={"normal": {"tail": Position("12", 3)}},
         command="c-1",
         command_epoch=new_epoch(),
+        earlier={"normal": [Places(new_run(), "TELEMETRY_0", [(1, 2, "-3", 4)])]},
     )
 
 
