@@ -207,7 +207,8 @@ class ClassAnswer:
     ("" where it has none), one word of `state`, whether the announced checkpoint still holds (None: nobody
     can tell any more), and a newer `checkpoint` that the leaf may adopt after a look at its own message.
     Where it is not `certain` the cursor may be too low: the hub's server lost count of a source whose
-    messages were purged unseen."""
+    messages were purged unseen. Where the hub lacks what it had held, `fallback` is the newest place up to
+    which it still holds all, as its records tell."""
 
     stream: str
     cursor: int
@@ -216,6 +217,7 @@ class ClassAnswer:
     agreed: bool | None = None
     checkpoint: Checkpoint | None = None
     certain: bool = True
+    fallback: Checkpoint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +266,7 @@ class Answer:
         row = asdict(self)
         for cls, one in self.classes.items():
             row["classes"][cls]["checkpoint"] = one.checkpoint and checkpoint_row(one.checkpoint)
+            row["classes"][cls]["fallback"] = one.fallback and checkpoint_row(one.fallback)
         return json.dumps({"v": VERSION, **row}, separators=(",", ":")).encode()
 
 
@@ -279,6 +282,7 @@ def _class_answer(value: Any) -> ClassAnswer:
         agreed=optional(value, "agreed", lambda _: bool(field_of(value, "agreed", bool, what))),
         checkpoint=optional(value, "checkpoint", parse_checkpoint),
         certain="certain" not in value or bool(field_of(value, "certain", bool, what)),
+        fallback=optional(value, "fallback", parse_checkpoint),
     )
 
 

@@ -169,6 +169,9 @@ class Announcer:
         own = None
         if checkpoint is not None:
             own = await self.same(cls, info, checkpoint.leaf_seq, checkpoint.message_id)
+        fallback = answer.fallback
+        if fallback and not await self.same(cls, info, fallback.leaf_seq, fallback.message_id):
+            fallback = None
         return Compared(
             asked=asked,
             link_key=link_key,
@@ -184,6 +187,7 @@ class Announcer:
             agreed=answer.agreed,
             certain=answer.certain,
             word=answer.state,
+            fallback=fallback.leaf_seq if fallback else 0,
         )
 
 

@@ -26,18 +26,21 @@ def agreed_start(seen: Compared) -> int:
     """Where an epoch begins that loses nothing: after the highest message of which both sides are known to
     hold the same.
 
-    The message at the cursor proves that only while nothing has flowed since a store was put back: so long as
-    no agreed checkpoint is disputed, or the hub's cursor is still below what it had acknowledged.
+    The message at the cursor proves that only while nothing has flowed since a store was restored: so long as
+    no agreed checkpoint is disputed, or the hub's cursor is still below what it had acknowledged. A cursor
+    below the checkpoint proves nothing, for the floor from which data flows again may stand lower still.
     """
+    start = checkpoint_start(seen)
     untouched = seen.agreed is not False or _below_floor(seen)
     if seen.same and seen.own and untouched and 0 < seen.cursor <= seen.last:
-        return seen.cursor + 1
-    return checkpoint_start(seen)
+        start = max(start, seen.cursor + 1)
+    return start
 
 
 def checkpoint_start(seen: Compared) -> int:
-    """The place after the checkpoint where both still hold it, otherwise the first message."""
-    return seen.checkpoint + 1 if seen.checkpoint and seen.own and seen.agreed else 1
+    """The place after the newest checkpoint that both are known to hold, otherwise the first message."""
+    agreed = seen.checkpoint if seen.own and seen.agreed else 0
+    return max(agreed, seen.fallback) + 1
 
 
 def confirmed(seen: Compared) -> int:

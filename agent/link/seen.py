@@ -44,7 +44,8 @@ class Compared:
     hub's (None where that cannot be told: nothing there, or no id on either side); `checkpoint` is the leaf
     sequence of the agreed checkpoint (0: there is none), `own` whether the leaf still holds that message, and
     `agreed` whether the hub does (None: nobody can tell). `certain` is False where the hub says that its
-    cursor may be too low. `word` is the hub's own word of state.
+    cursor may be too low. `word` is the hub's own word of state. `fallback` is the leaf sequence up to which
+    a hub that lacks something still holds all, 0 where it does not tell or the leaf holds another message.
     """
 
     asked: float
@@ -61,6 +62,7 @@ class Compared:
     agreed: bool | None
     certain: bool
     word: str
+    fallback: int = 0
 
 
 @dataclass(frozen=True, slots=True)

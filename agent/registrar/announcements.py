@@ -30,9 +30,11 @@ from agent.registrar.aggregates import Aggregates
 from agent.registrar.answer import (
     Stored,
     agreed,
+    agreeing,
     class_answer,
     class_state,
     held_now,
+    lacking,
     proposal,
     stored,
 )
@@ -179,7 +181,7 @@ class Announcements:
             source = seen[streams[cls]].states.get(name)
             if source is None or not source.alive:
                 keeper.silent(name)
-            if source is None or source.seq < state.confirmed:
+            if source is None or source.seq < max(state.confirmed, state.acked):
                 seen[streams[cls]] = await keeper.observe(began)
         return seen
 
@@ -191,22 +193,26 @@ class Announcements:
         agrees = None
         if checkpoint is not None:
             agrees = await self._agreed(domain, cls, checkpoint, record, info)
-            if agrees:
-                record = msgspec.structs.replace(record, checkpoint=checkpoint)
             about = f"checkpoint of {domain}/{cls}"
             if agrees is False:
                 self._problems.begin(about, f"leaf {domain} and hub disagree on {checkpoint}")
             else:
                 self._problems.end(about, f"leaf {domain} and hub agree on {checkpoint}")
-        self._book.put(domain, cls, record)
-        contested = self._book.claims.contested(domain, _now())
+        certain = self._book.certain(record, state, info)
+        acked = announce.classes[cls].acked
+        record = lacking(record, acked, checkpoint if agrees else None, certain=certain)
+        fallback = None
+        if (agrees is False or record.lost) and record.proposed is not None:
+            held = await self._agreed(domain, cls, record.proposed, record, info)
+            fallback = record.proposed if held else None
         batch = None
         if record.held is not None and not record.held.message_id:
             batch = await self._newest(domain, cls, batch_subject(domain, cls, ">"), info)
-        capped = domain in self._book.capped
-        word = class_state(state, info, contested=contested, capped=capped)
-        certain = self._book.certain(record, state, info)
-        return class_answer(record, word, agrees, batch, certain=certain)
+        contested = self._book.claims.contested(domain, _now())
+        word = class_state(state, info, contested=contested, capped=domain in self._book.capped)
+        answer = class_answer(record, word, agrees, batch, certain=certain, fallback=fallback)
+        self._book.put(domain, cls, agreeing(record, checkpoint, agrees, answer))
+        return answer
 
     async def newest(self, domain: str, cls: str, epoch: str, seen: Observation) -> Checkpoint | None:
         """The newest message with an id that the hub holds of an epoch with all before it, None where that
@@ -229,7 +235,8 @@ class Announcements:
         record = self._book.leaves[domain].classes[cls]
         if record.stream_created != info.created and not record.lost:
             # It was deleted and created since the record was looked up a moment ago.
-            return msgspec.structs.replace(record, held=None, lost=RECREATED.format(info.name))
+            lost = RECREATED.format(info.name)
+            return msgspec.structs.replace(record, held=None, checkpoint=None, proposed=None, lost=lost)
         held, state = record.held, source_state(seen, domain, cls, record.epoch)
         if state is not None and state.seq and (held is None or held.seq < state.seq or not held.message_id):
             newest = await self._newest(domain, cls, leaf_subjects(domain, cls), info)

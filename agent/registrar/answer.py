@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from agent.contract import H_MESSAGE_ID, H_SOURCE, Checkpoint, ClassAnswer, ContractError
 from agent.jetstream import RawMessage, StreamInfo
 from agent.registrar.aggregate import SourceState, is_full, parse_source_header
@@ -89,9 +91,14 @@ def agreed(
     announced: Checkpoint, leaf_stream: str, record: ClassRecord, info: StreamInfo, message: RawMessage | None
 ) -> bool | None:
     """Whether an announced checkpoint still holds: `message` is what the aggregate holds at its hub sequence.
-    A purged one is compared with what the hub remembers; None where nobody can tell. One of another aggregate
-    does not hold: the hub has forgotten where this leaf belongs, and of what came before this aggregate
-    nobody could say that it is there."""
+    One of another aggregate does not hold: the hub has forgotten where this leaf belongs, and what came
+    before this aggregate may not be there.
+
+    A purged one is compared with what the record remembers. It holds where that is as new. It does not where
+    all that is remembered is older, or nothing is that should be: what is proposed is stored first, so the
+    record or the aggregate was restored from before the checkpoint, and has been filled and purged beyond it
+    since. None where a record of an earlier release remembers nothing.
+    """
     if announced.hub_stream != info.name:
         return False
     if announced.hub_seq > info.last:
@@ -100,7 +107,57 @@ def agreed(
         return stored(message, leaf_stream) == Stored(
             announced.leaf_seq, announced.message_id, announced.hub_seq
         )
-    return True if announced in (record.checkpoint, proposal(record.held, record.stream)) else None
+    if announced in (record.checkpoint, record.proposed, proposal(record.held, record.stream)):
+        return True
+    if any(one is not None and _is_behind(announced, one) for one in (record.checkpoint, record.proposed)):
+        return True
+    unknown = record.cut is not None and announced.hub_seq > record.cut
+    return False if unknown or record.proposed is not None else None
+
+
+def known_at_start(record: ClassRecord, info: StreamInfo) -> ClassRecord:
+    """The record after the hub's server was away: what it knows of places that its aggregate has not reached
+    is of an aggregate that was restored without its record since."""
+    known = (record.checkpoint, record.proposed)
+    checkpoint, proposed = (one if one and one.hub_seq <= info.last else None for one in known)
+    if (checkpoint, proposed) == known:
+        return record
+    return msgspec.structs.replace(record, checkpoint=checkpoint, proposed=proposed, cut=info.last)
+
+
+def _is_behind(one: Checkpoint, other: Checkpoint) -> bool:
+    """Whether a checkpoint stands before another one of the same aggregate on both sides."""
+    same = one.hub_stream == other.hub_stream
+    return same and one.hub_seq < other.hub_seq and one.leaf_seq < other.leaf_seq
+
+
+def lacking(record: ClassRecord, acked: int, agreed: Checkpoint | None, *, certain: bool) -> ClassRecord:
+    """The record where the hub has acknowledged up to a sequence of the leaf; `agreed` is the checkpoint that
+    holds.
+
+    A cursor below that proves that the hub lacks something, and as long as nothing more flows that it holds
+    all before. Both are remembered, for once more has flowed the cursor looks well again.
+    """
+    held = record.held.seq if record.held else 0
+    if record.lost or not certain or acked <= held:
+        return record
+    known = [one for one in (agreed, record.proposed, proposal(record.held, record.stream)) if one]
+    newest = max(known, key=lambda one: one.leaf_seq, default=None)
+    lost = f"the hub holds up to {held} of {acked} that it has acknowledged"
+    return msgspec.structs.replace(record, lost=lost, proposed=newest)
+
+
+def agreeing(
+    record: ClassRecord, checkpoint: Checkpoint | None, agrees: bool | None, answer: ClassAnswer
+) -> ClassRecord:
+    """The record after this answer to an announced checkpoint."""
+    if agrees is False or record.lost:
+        return record
+    return msgspec.structs.replace(
+        record,
+        checkpoint=checkpoint if agrees else record.checkpoint,
+        proposed=answer.checkpoint or record.proposed,
+    )
 
 
 def class_state(state: SourceState | None, info: StreamInfo, *, contested: bool, capped: bool = False) -> str:
@@ -123,13 +180,14 @@ def class_answer(
     newest_batch: Stored | None = None,
     *,
     certain: bool = True,
+    fallback: Checkpoint | None = None,
 ) -> ClassAnswer:
     """The answer for one class. Where the message at the cursor has no id, as a device's own has none, the
     newest batch is proposed as checkpoint instead, unless it stands behind the cursor: then it came through
     an epoch before, and what lies between is still on its way. Of an epoch that is lost nothing is held or
     agreed."""
     if record.lost:
-        return ClassAnswer(record.stream, 0, "", state, agreed=False)
+        return ClassAnswer(record.stream, 0, "", state, agreed=False, fallback=fallback)
     held = record.held
     if held is None or (newest_batch is not None and newest_batch.leaf_seq > held.seq):
         newest_batch = None
@@ -141,6 +199,7 @@ def class_answer(
         agreed=agreed,
         checkpoint=proposal(held, record.stream) or _checkpoint(newest_batch, record.stream),
         certain=certain,
+        fallback=fallback,
     )
 
 

@@ -54,7 +54,11 @@ class ClassRecord(Struct, frozen=True):
 
     `since` is the aggregate's last sequence when nothing of this epoch was known to be in it. `unsure` says
     that something of it may have been purged unseen, `lost` why what was stored through this epoch cannot be
-    relied on, so that the leaf has to begin another."""
+    relied on, so that the leaf has to begin another. `proposed` is the checkpoint of the newest answer in
+    which nothing spoke against what both sides hold: a hub that is restored falls back to it, for the record
+    is restored with the aggregate. Above `cut` the aggregate holds nothing on which both sides agreed before
+    this record: it ended there when it was restored without its record, or the record is new to it; None
+    where neither is so."""
 
     epoch: str
     created: str
@@ -65,6 +69,8 @@ class ClassRecord(Struct, frozen=True):
     since: int = 0
     unsure: bool = False
     lost: str = ""
+    proposed: Checkpoint | None = None
+    cut: int | None = None
 
     @property
     def known_to(self) -> int:
@@ -205,7 +211,11 @@ def _begun(
         lost = RECREATED.format(stream if same else record.stream)
     elif acked and announced is None:
         lost = f"up to {acked} is acknowledged of an epoch that the hub's records do not know"
-    return msgspec.structs.replace(record, checkpoint=old.checkpoint if old and same else None, lost=lost)
+    if old is None or not same:
+        return msgspec.structs.replace(record, lost=lost, cut=0)
+    return msgspec.structs.replace(
+        record, lost=lost, checkpoint=old.checkpoint, proposed=old.proposed, cut=old.cut
+    )
 
 
 def new_epochs(leaf: Leaf, known: Leaf | None) -> list[str]:

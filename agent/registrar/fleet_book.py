@@ -12,7 +12,7 @@ import msgspec
 from agent.contract import Announce, leaf_stream
 from agent.jetstream import StreamInfo
 from agent.registrar.aggregate import Observation, Source, SourceState, source, source_state
-from agent.registrar.answer import held_at_start, held_now, is_certain
+from agent.registrar.answer import held_at_start, held_now, is_certain, known_at_start
 from agent.registrar.claims import Claims
 from agent.registrar.fleet import ClassRecord, Leaf, Noted
 
@@ -71,6 +71,7 @@ class FleetBook:
                 if look is not None and record.stream_created == look.info.created:
                     state = source_state(look, leaf.domain, cls, record.epoch)
                     held = held_at_start(record.held, state, look.info)
+                    record = known_at_start(record, look.info)
                 records[cls] = msgspec.structs.replace(record, held=held)
             self.leaves[leaf.domain] = msgspec.structs.replace(leaf, classes=records)
             self.claims.begin(leaf.domain, leaf.run, now)
@@ -142,7 +143,9 @@ class FleetBook:
     def lose(self, domain: str, reason: str) -> None:
         """What was stored through the epochs of a leaf cannot be relied on."""
         leaf = self.leaves[domain]
-        records = {cls: msgspec.structs.replace(one, lost=reason) for cls, one in leaf.classes.items()}
+        records = {
+            cls: msgspec.structs.replace(one, lost=reason, proposed=None) for cls, one in leaf.classes.items()
+        }
         self.leaves[domain] = msgspec.structs.replace(leaf, classes=records)
 
     def load(self, streams: Iterable[str]) -> dict[str, int]:

@@ -183,10 +183,11 @@ async def test_a_leaf_put_back_while_the_agent_is_dead_and_written_on_is_found(
     await road.start_agent()
     await road.send(5)
     await road.all_there()
-    await until(lambda: _all_of_the_device(road), "what a device stored meanwhile has arrived too")
+    await until(lambda: all_of_the_device(road), "what a device stored meanwhile has arrived too")
 
 
-async def _all_of_the_device(road: Road) -> bool:
+async def all_of_the_device(road: Road) -> bool:
+    """Whether the hub holds the thirty messages of a device."""
     info = await road.hub.js.stream_info(AGGREGATE)
     found = set()
     for seq in range(info.first, info.last + 1):

@@ -220,7 +220,9 @@ async def test_a_registrar_ends_in_order_while_its_server_is_away(world: World) 
         assert set(registrar.status()["leaves"]) == {"edge-1"}
 
 
-async def test_a_purged_checkpoint_is_agreed_if_the_hub_remembers_it_and_unknown_if_not(world: World) -> None:
+async def test_a_purged_checkpoint_is_agreed_if_the_hub_remembers_one_as_new_and_not_otherwise(
+    world: World,
+) -> None:
     hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
     async with hub.registrar():
         await leaf.store(3)
@@ -233,4 +235,10 @@ async def test_a_purged_checkpoint_is_agreed_if_the_hub_remembers_it_and_unknown
         await hub.js.purge(AGGREGATE, 5)
     async with hub.registrar():
         assert (await leaf.announce(held)).agreed is True
-        assert (await leaf.announce(replace(held, message_id="another"))).agreed is None
+        await hub.holds(leaf.domain, await leaf.store(3))
+        await hub.js.purge(AGGREGATE, 9)
+        unknown = replace(held, leaf_seq=8, message_id=f"{leaf.run}-normal-8", hub_seq=8)
+        answer = await leaf.announce(unknown)
+        assert answer.agreed is False, "a record that does not know of it was restored from before it"
+        assert answer.fallback is not None
+        assert answer.fallback.leaf_seq == 6

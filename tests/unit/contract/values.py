@@ -107,6 +107,8 @@ answers = st.builds(
             state=words,
             agreed=st.none() | st.booleans(),
             checkpoint=st.none() | checkpoints,
+            certain=st.booleans(),
+            fallback=st.none() | checkpoints,
         ),
         max_size=2,
     ),

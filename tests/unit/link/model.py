@@ -18,11 +18,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from agent.contract import Announce, Checkpoint, ClassState, Readings
 from agent.link import guard
+from agent.link.checkpoints import CheckpointLog, earlier, forget
 from agent.link.compare import confirmed, difference
 from agent.link.decide import Ask, Memory, Pause, Repair, Resume, decide
-from agent.link.guard import NewEpoch, Remembered
+from agent.link.guard import NewEpoch, Remembered, Why
 from agent.link.seen import Compared, ConsumerSeen, LinkSeen, Seen
-from agent.state import Acked
+from agent.state import Acked, State
 from tests.unit.link import registrar
 from tests.unit.link.registrar import CLS
 from tests.unit.link.stores import NOT_PAUSED, Consumer, HubStore, LeafStore
@@ -54,9 +55,15 @@ class Link(RuleBasedStateMachine):
         self.meanwhile = 0
         self.uncovered = False
         self.epoch: str | None = None
-        self.checkpoint: Checkpoint | None = None
+        self.state = State(1, MACHINE, DOMAIN)
+        self.checkpoints = CheckpointLog(self.state)
         self.acked: Acked | None = None
         self.attach()
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """The newest one that is agreed on."""
+        return self.state.checkpoint.get(CLS)
 
     def name(self) -> str:
         return f"n{next(self.names)}"
@@ -69,7 +76,7 @@ class Link(RuleBasedStateMachine):
     @property
     def at_hub(self) -> set[int]:
         """What the hub holds or has handed on."""
-        return self.in_table | {payload for _, _, payload in self.hub.held}
+        return self.in_table | self.hub.payloads
 
     # what the servers do
 
@@ -82,15 +89,19 @@ class Link(RuleBasedStateMachine):
 
     def attach(self) -> None:
         """A connection to the local server: the local guard, then the keeper from the start."""
+        held = [one.leaf_seq for one in earlier(self.state.earlier.get(CLS, [])) if self.is_held(one)]
         id_here = None
         if self.checkpoint is not None and self.leaf.holds(self.checkpoint.leaf_seq):
             id_here = self.leaf.ids[self.checkpoint.leaf_seq - 1]
         verdict = guard.judge(
             Remembered(self.epoch, self.acked, self.checkpoint),
-            guard.Seen(self.leaf.created, self.leaf.last, id_here),
+            guard.Seen(self.leaf.created, self.leaf.last, id_here, earlier=max(held, default=0)),
         )
         if verdict is not None:
             self.new_epoch(verdict)
+            if verdict.why is Why.PUT_BACK:
+                # Over the consumer of an older store nothing flows any more.
+                self.leaf.consumers = {str(self.epoch): self.leaf.consumers[str(self.epoch)]}
         self.store(f"{RUN}-normal-ledger-{next(self.payload)}")
         self.acked = Acked(RUN, 1, self.leaf.last, self.leaf.created, Readings())
         self.flow(50)  # what the link does before anybody has asked
@@ -103,8 +114,7 @@ class Link(RuleBasedStateMachine):
     def new_epoch(self, verdict: NewEpoch) -> None:
         self.epoch = self.name()
         self.leaf.consumers[self.epoch] = Consumer(verdict.start, verdict.start - 1, verdict.start - 1)
-        if self.checkpoint is not None and self.checkpoint.leaf_seq >= verdict.start:
-            self.checkpoint = None
+        forget(self.state, CLS, verdict.start)
         if self.acked is not None:
             self.acked = Acked(RUN, 1, self.leaf.last, self.leaf.created, Readings())
 
@@ -119,7 +129,7 @@ class Link(RuleBasedStateMachine):
         start, floor = (consumer.start, consumer.floor) if consumer else (1, 0)
         said = self.announcement(floor if floor >= max(start, leaf.first) else 0)
         registrar.take_in(self.hub, said)
-        self.flow(self.meanwhile)
+        self.flow(self.meanwhile, acknowledged=False)
         answer = registrar.answer(self.hub, said)
         self.uncovered = False
         own = True
@@ -143,6 +153,7 @@ class Link(RuleBasedStateMachine):
             agreed=answer.agreed,
             certain=answer.certain,
             word=answer.state,
+            fallback=answer.fallback.leaf_seq if answer.fallback and self.is_held(answer.fallback) else 0,
         )
         self.compared = compared
         if difference(compared) is None:
@@ -159,12 +170,14 @@ class Link(RuleBasedStateMachine):
         known = {} if self.checkpoint is None else {CLS: self.checkpoint}
         return Announce(DOMAIN, MACHINE, RUN, {}, {CLS: state}, known)
 
+    def is_held(self, place: Checkpoint) -> bool:
+        """Whether the leaf holds the message of a checkpoint."""
+        return self.leaf.holds(place.leaf_seq) and self.leaf.ids[place.leaf_seq - 1] == place.message_id
+
     def propose(self, proposed: Checkpoint | None) -> None:
         """The hub's proposal is agreed on where the leaf holds the same there."""
-        if proposed is None or not self.leaf.holds(proposed.leaf_seq):
-            return
-        if self.leaf.ids[proposed.leaf_seq - 1] == proposed.message_id:
-            self.checkpoint = proposed
+        if proposed is not None and self.is_held(proposed):
+            self.checkpoints.agree(CLS, proposed, self.now)
             self.agreed_to = max(self.agreed_to, proposed.leaf_seq)
 
     def turn(self) -> None:
@@ -269,8 +282,10 @@ class Link(RuleBasedStateMachine):
         self.replace_hub(backup)
 
     @precondition(lambda self: self.alive)
-    @rule(count=st.integers(1, 4), device=st.integers(0, 6))
-    def the_hub_is_put_back_while_the_agent_is_dead(self, count: int, device: int) -> None:
+    @rule(count=st.integers(1, 4), device=st.integers(0, 6), alone=st.booleans())
+    def the_hub_is_put_back_while_the_agent_is_dead(
+        self, count: int, device: int, alone: bool = False
+    ) -> None:
         self.settle()
         backup = copy.deepcopy(self.hub)
         self.publish(count, count)
@@ -278,7 +293,7 @@ class Link(RuleBasedStateMachine):
         if self.checkpoint is None or backup.last >= self.checkpoint.hub_seq:
             return
         self.alive = False
-        self.replace_hub(backup)
+        self.replace_hub(backup, alone=alone)
         self.publish(max(1, device), device)
 
     @rule()
@@ -337,11 +352,15 @@ class Link(RuleBasedStateMachine):
         self.hub = HubStore(self.name(), self.hub.stream)
         self.backups, self.hub_backups = [], []
 
-    def replace_hub(self, backup: HubStore) -> None:
-        """Restore the hub's store from a copy."""
+    def replace_hub(self, backup: HubStore, *, alone: bool = False) -> None:
+        """Restore the hub's store from a copy, or the aggregate `alone`, without the records."""
         self.restart_link()
+        leaf, noted = self.hub.leaf, self.hub.noted
         self.hub = copy.deepcopy(backup)
+        if alone:
+            self.hub.leaf, self.hub.noted = leaf, noted
         self.hub.restarts()
+        registrar.begin(self.hub)
 
     def restart_link(self) -> None:
         """The hub's server went: the agent has paused the link before it is back."""

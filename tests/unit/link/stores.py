@@ -3,7 +3,9 @@ as its source says."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from agent.registrar.fleet import Leaf
 
@@ -47,25 +49,36 @@ class LeafStore:
         self.payloads.append(payload)
 
 
+class Row(NamedTuple):
+    """A message of the hub's store: which one of the leaf it is, and the epoch through which it came. Those
+    of other leaves have no sequence."""
+
+    leaf_seq: int
+    message: str
+    payload: int
+    epoch: str
+
+
 @dataclass
 class HubStore:
-    """The hub's store: an aggregate of this number, (leaf sequence, id, payload) in its order, what it knows
-    of its source, and the registrar's record of the leaf, which is in the same store.
+    """The hub's store: an aggregate of this number, of whose rows those below `first` are purged, its source,
+    and the registrar's record of the leaf, which is in the same store.
 
-    `taken` is in the memory of its server: up to where it takes nothing from the source any more. A server
-    that starts or subscribes again has the consumer begin after its ack floor, and takes nothing up to
-    there.
+    `cursor` is what its server knows of the source: the newest row, as long as it is there. `taken` is in the
+    server's memory: up to where it takes nothing from the source any more. A server that starts or subscribes
+    again has the consumer begin after its ack floor, and takes nothing up to there.
     """
 
     created: str
     stream: int = 0
-    held: list[tuple[int, str, int]] = field(default_factory=list)
+    first: int = 1
+    rows: list[Row] = field(default_factory=list)
     epoch: str = ""
     cursor: int = 0
-    cursor_id: str = ""
     taken: int = 0
     subscribed: bool = False
     leaf: Leaf | None = None
+    noted: int = 0
 
     @property
     def name(self) -> str:
@@ -75,16 +88,28 @@ class HubStore:
     @property
     def last(self) -> int:
         """The last sequence."""
-        return len(self.held)
+        return len(self.rows)
+
+    @property
+    def payloads(self) -> set[int]:
+        """What it has taken of the leaf, purged or not."""
+        return {row.payload for row in self.rows if row.leaf_seq}
+
+    def newest(self, of: Callable[[Row], object]) -> tuple[int, Row] | None:
+        """The newest row of a kind that is not purged, with its sequence."""
+        rows = range(self.last, self.first - 1, -1)
+        return next(((seq, self.rows[seq - 1]) for seq in rows if of(self.rows[seq - 1])), None)
 
     def restarts(self) -> None:
         """Its server was away: what it knows is what it holds."""
-        self.taken, self.subscribed = self.cursor, False
+        found = self.newest(lambda row: row.leaf_seq and row.epoch == self.epoch)
+        self.cursor = self.taken = found[1].leaf_seq if found else 0
+        self.subscribed = False
 
     def follow(self, epoch: str) -> None:
         """Have the source sit on the consumer of this epoch."""
         if self.epoch != epoch:
-            self.epoch, self.cursor, self.cursor_id = epoch, 0, ""
+            self.epoch = epoch
             self.restarts()
 
     def take(self, leaf: LeafStore, wall: float, most: int, *, acknowledged: bool) -> None:
@@ -102,9 +127,8 @@ class HubStore:
             most -= 1
             consumer.place += 1
             if consumer.place > self.taken:
-                message = leaf.ids[consumer.place - 1]
-                self.held.append((consumer.place, message, leaf.payloads[consumer.place - 1]))
+                at = consumer.place - 1
+                self.rows.append(Row(consumer.place, leaf.ids[at], leaf.payloads[at], self.epoch))
                 self.taken = self.cursor = consumer.place
-                self.cursor_id = message
         if acknowledged:
             consumer.floor = max(consumer.floor, min(self.taken, consumer.place))

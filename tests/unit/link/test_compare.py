@@ -75,6 +75,26 @@ CASES = [
         NewEpoch(Why.HUB_LOST, 1),
     ),
     Case(
+        "hub restored, after data flowed, and it knows where it was",
+        {"cursor": 205, "floor": 205, "agreed": False, "fallback": 140},
+        NewEpoch(Why.HUB_LOST, 141),
+    ),
+    Case(
+        "hub restored, before data flowed, and it tells of a place before",
+        {"cursor": 145, "agreed": False, "fallback": 140},
+        NewEpoch(Why.HUB_LOST, 146),
+    ),
+    Case(
+        "hub restored to below the checkpoint, with an ack floor that trails: it may have taken more since",
+        {"cursor": 145, "floor": 100, "agreed": False},
+        NewEpoch(Why.HUB_LOST, 1),
+    ),
+    Case(
+        "both restored, the leaf to after the place of which the hub tells",
+        {"cursor": 205, "last": 150, "own": False, "agreed": False, "fallback": 140},
+        NewEpoch(Why.PUT_BACK, 141),
+    ),
+    Case(
         "the hub's stream was made anew",
         {"cursor": 0, "same": None, "agreed": False},
         NewEpoch(Why.HUB_LOST, 1),
@@ -160,6 +180,7 @@ sequences = st.integers(min_value=0, max_value=40)
     checkpoint=sequences,
     own=st.booleans(),
     agreed=st.sampled_from([True, False, None]),
+    fallback=sequences,
 )
 def test_an_epoch_never_begins_after_a_message_on_which_both_do_not_agree(
     floor: int,
@@ -170,6 +191,7 @@ def test_an_epoch_never_begins_after_a_message_on_which_both_do_not_agree(
     checkpoint: int,
     own: bool,
     agreed: bool | None,
+    fallback: int,
 ) -> None:
     seen = replace(
         WELL,
@@ -181,12 +203,13 @@ def test_an_epoch_never_begins_after_a_message_on_which_both_do_not_agree(
         checkpoint=checkpoint,
         own=own,
         agreed=agreed,
+        fallback=fallback,
     )
+    proven = {fallback + 1}
+    if same and own and cursor <= last:
+        proven.add(cursor + 1)
+    if agreed and own:
+        proven.add(checkpoint + 1)
     start = agreed_start(seen)
-    assert start in {1, cursor + 1, checkpoint + 1}
-    if start > 1 and start == cursor + 1 != checkpoint + 1:
-        assert same
-        assert cursor <= last
-    if start > 1 and start == checkpoint + 1 != cursor + 1:
-        assert agreed
-        assert own
+    assert fallback + 1 <= start
+    assert start in proven

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from tests.examples import machine
+from tests.unit.link import registrar
 from tests.unit.link.model import Link
-from tests.unit.link.stores import HubStore
+from tests.unit.link.stores import HubStore, Row
 
 several = st.integers(0, 9)
 
@@ -41,15 +42,31 @@ class HarderLink(Link):
     def the_leaf_is_trimmed(self) -> None:
         """Up to the confirmed message, which stays; what the hub holds by then goes into the table."""
         self.leaf.first = self.agreed_to
-        self.in_table |= {payload for _, _, payload in self.hub.held}
+        self.in_table |= self.hub.payloads
 
     @precondition(lambda self: self.alive and self.up and self.registrar)
     @rule()
     def the_leaf_goes_to_another_aggregate(self) -> None:
         """The record of it was lost; what the aggregate before holds is ingested from there."""
-        self.in_table |= {payload for _, _, payload in self.hub.held}
+        self.in_table |= self.hub.payloads
         self.hub = HubStore(self.name(), self.hub.stream + 1)
         self.hub_backups = []
+
+    @rule(count=st.integers(1, 9))
+    def others_fill_the_hub(self, count: int) -> None:
+        self.hub.rows += [Row(0, f"other-{number}", 0, "") for number in range(count)]
+
+    @rule()
+    def the_hub_is_purged(self) -> None:
+        self.in_table |= self.hub.payloads
+        registrar.purge(self.hub)
+
+    @precondition(lambda self: self.alive and self.up)
+    @rule()
+    def the_server_of_the_hub_restarts(self) -> None:
+        self.restart_link()
+        self.hub.restarts()
+        registrar.begin(self.hub)
 
     @rule(count=st.integers(0, 3))
     def answers_take_their_time(self, count: int) -> None:
@@ -61,6 +78,16 @@ class HarderLink(Link):
     def the_hub_is_put_back_at_once(self, which: int) -> None:
         """The agent lives, so the link is paused until both were compared."""
         self.put_hub_back(which)
+
+    @precondition(lambda self: not self.alive and self.hub_backups)
+    @rule(which=several, device=st.integers(0, 6), acknowledged=st.booleans(), alone=st.booleans())
+    def the_hub_is_put_back_while_nobody_looks(
+        self, which: int, device: int, acknowledged: bool, alone: bool
+    ) -> None:
+        backup, known = self.hub_backups[which % len(self.hub_backups)], self.checkpoint
+        if known is not None and backup.last < known.hub_seq and backup.created == self.hub.created:
+            self.replace_hub(backup, alone=alone)
+            self.publish(device, device, acknowledged=acknowledged)
 
     @precondition(lambda self: self.alive and self.registrar and self.hub_backups and self.backups)
     @rule(which=several, other=several, device=st.integers(0, 4))

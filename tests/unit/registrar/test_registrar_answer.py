@@ -13,10 +13,13 @@ from agent.registrar.aggregate import SourceState
 from agent.registrar.answer import (
     Stored,
     agreed,
+    agreeing,
     class_answer,
     class_state,
     held_at_start,
     held_now,
+    known_at_start,
+    lacking,
     proposal,
     stored,
 )
@@ -139,6 +142,93 @@ def test_a_checkpoint_is_compared_with_the_message_and_only_then_with_what_is_re
     known: ClassRecord, last: int, at: RawMessage | None, expected: bool | None
 ) -> None:
     assert agreed(ANNOUNCED, STREAM, known, info(last), at) is expected
+
+
+NEWER, OLDER = Checkpoint(12, "id", "TELEMETRY_0", 60), Checkpoint(8, "id", "TELEMETRY_0", 40)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "proposed", "cut", "expected"),
+    [
+        (None, ANNOUNCED, None, True),
+        (None, NEWER, None, True),
+        (NEWER, None, None, True),
+        (NEWER, NEWER, 20, True),
+        (OLDER, None, None, None),
+        (OLDER, OLDER, None, False),
+        (None, Checkpoint(8, "id", "TELEMETRY_0", 60), None, False),
+        (None, Checkpoint(12, "id", "TELEMETRY_0", 40), None, False),
+        (None, Checkpoint(12, "id", "TELEMETRY_7", 60), None, False),
+        (None, None, 49, False),
+        (None, None, 0, False),
+        (None, None, 50, None),
+    ],
+    ids=[
+        "proposed",
+        "a newer one was proposed",
+        "a newer one was agreed on",
+        "newer than where the aggregate was cut",
+        "a record of an earlier release",
+        "the record was restored from before it",
+        "a newer one at the hub, of an older message",
+        "an older one at the hub, of a newer message",
+        "of another aggregate",
+        "the aggregate was restored to before it",
+        "the record is new to it",
+        "the aggregate was restored to after it",
+    ],
+)
+def test_a_purged_checkpoint_holds_as_far_as_the_record_knows(
+    checkpoint: Checkpoint | None, proposed: Checkpoint | None, cut: int | None, expected: bool | None
+) -> None:
+    known = msgspec.structs.replace(record(checkpoint=checkpoint), proposed=proposed, cut=cut)
+    assert agreed(ANNOUNCED, STREAM, known, info(first=90), None) is expected
+
+
+def test_a_checkpoint_is_remembered_once_nothing_speaks_against_it() -> None:
+    known = record(checkpoint=OLDER)
+    answer = class_answer(record(held=Held(12, "id", 60, 60)), "flowing", True)
+    assert answer.checkpoint == NEWER
+    both = agreeing(known, ANNOUNCED, True, answer)
+    assert (both.checkpoint, both.proposed) == (ANNOUNCED, NEWER)
+    first = agreeing(known, None, None, answer)
+    assert (first.checkpoint, first.proposed) == (OLDER, NEWER)
+    assert agreeing(both, ANNOUNCED, True, class_answer(known, "linking", True)) == both
+    assert agreeing(known, ANNOUNCED, False, answer) == known
+    lost = msgspec.structs.replace(known, lost="TELEMETRY_0 was recreated")
+    assert agreeing(lost, ANNOUNCED, True, answer) == lost
+
+
+def test_what_a_hub_lacks_of_what_it_acknowledged_is_remembered_with_the_place_up_to_which_it_holds_all() -> (
+    None
+):
+    known = record(held=Held(12, "id", 60, 60))
+    assert lacking(known, 12, OLDER, certain=True) == known
+    assert lacking(known, 13, OLDER, certain=False) == known, "its server lost count"
+    lost = lacking(known, 13, OLDER, certain=True)
+    assert (lost.lost, lost.proposed) == ("the hub holds up to 12 of 13 that it has acknowledged", NEWER)
+    assert lacking(lost, 20, None, certain=True) == lost
+    nothing = lacking(record(), 1, OLDER, certain=True)
+    assert nothing.proposed == OLDER, "both still hold the checkpoint"
+    device = lacking(
+        msgspec.structs.replace(record(held=Held(12, "", 0, 60)), proposed=OLDER), 13, None, certain=True
+    )
+    assert device.proposed == OLDER, "a message without an id is no place"
+
+
+def test_a_record_that_knows_more_than_its_aggregate_holds_was_not_restored_with_it() -> None:
+    known = msgspec.structs.replace(record(checkpoint=ANNOUNCED), proposed=NEWER)
+    assert known_at_start(known, info(60)) == known
+    cut = known_at_start(known, info(55))
+    assert (cut.checkpoint, cut.proposed, cut.cut) == (ANNOUNCED, None, 55)
+    cut = known_at_start(known, info(45))
+    assert (cut.checkpoint, cut.proposed, cut.cut) == (None, None, 45)
+
+
+def test_a_lost_epoch_is_told_with_the_place_to_fall_back_to() -> None:
+    lost = msgspec.structs.replace(record(held=Held(12, "id", 60, 60)), lost="TELEMETRY_0 was recreated")
+    answer = class_answer(lost, "flowing", True, fallback=OLDER)
+    assert (answer.cursor, answer.agreed, answer.fallback) == (0, False, OLDER)
 
 
 def test_a_checkpoint_in_another_aggregate_does_not_hold_so_that_the_epoch_begins_anew() -> None:

@@ -104,6 +104,48 @@ def test_what_the_hub_held_is_remembered_only_of_the_same_link(
     assert record.known_to == (60 if held else 70)
 
 
+def acked(seq: int, checkpoint: Checkpoint | None = None) -> Announce:
+    """An epoch of which the hub has acknowledged so much."""
+    states = {"normal": ClassState("1111111111111", CREATED, 1, 9, 0, 100, acked=seq)}
+    return Announce("a", "m1", RUN, {}, states, {} if checkpoint is None else {"normal": checkpoint})
+
+
+@pytest.mark.parametrize(
+    ("said", "known", "lost"),
+    [
+        (acked(0), None, False),
+        (acked(9), None, True),
+        (acked(9), leaf(), True),
+        (acked(9, CHECKPOINT), None, False),
+        (acked(9), leaf(epoch="1111111111111"), False),
+    ],
+    ids=["begins", "no record", "a record of an epoch before", "with a checkpoint to check", "known"],
+)
+def test_an_epoch_is_lost_whose_acknowledged_messages_the_records_do_not_know(
+    said: Announce, known: Leaf | None, lost: bool
+) -> None:
+    places = {"normal": Place(*AGGREGATE, last=70)}
+    record = admitted(said, known, places, CREATED).classes["normal"]
+    assert bool(record.lost) is lost
+
+
+def test_what_both_agreed_on_is_carried_into_a_new_epoch_in_the_same_aggregate_only() -> None:
+    known = leaf(proposed=CHECKPOINT, cut=3)
+    said, anew = announce(epoch="1111111111111"), "2026-02-02T00:00:00Z"
+    same = admitted(said, known, {"normal": Place(*AGGREGATE, last=70)}, CREATED).classes["normal"]
+    assert (same.checkpoint, same.proposed, same.cut) == (CHECKPOINT, CHECKPOINT, 3)
+    other = admitted(said, known, {"normal": Place("TELEMETRY_0", anew, last=70)}, CREATED)
+    assert other.classes["normal"].proposed is None
+    assert other.classes["normal"].cut == 0, "of what was agreed on before nothing is known to be there"
+
+
+def test_what_a_copied_machine_may_have_mixed_in_is_no_place_to_fall_back_to() -> None:
+    book = book_of(observation(60, 9), proposed=CHECKPOINT)
+    book.lose("a", "a copy of its machine sent through it too")
+    record = book.leaves["a"].classes["normal"]
+    assert (bool(record.lost), record.proposed) == (True, None)
+
+
 def test_a_class_has_a_new_epoch_when_it_is_new_or_another_one() -> None:
     assert new_epochs(leaf(), None) == ["normal"]
     assert new_epochs(leaf(epoch="1111111111111"), leaf()) == ["normal"]
