@@ -29,6 +29,7 @@ from agent.contract.batch import (
     parse_clock,
     parse_message_id,
 )
+from agent.contract.checkpoint import Checkpoint, parse_checkpoint
 from agent.contract.checks import (
     MAX_INT,
     ContractError,
@@ -76,7 +77,6 @@ from agent.contract.link import (
     COMMANDS_CHECKED,
     Announce,
     Answer,
-    Checkpoint,
     ClassAnswer,
     ClassState,
     CommandKey,
@@ -85,7 +85,6 @@ from agent.contract.link import (
     Committed,
     parse_announce,
     parse_answer,
-    parse_checkpoint,
     parse_committed,
     seconds_to_loss,
 )

@@ -8,9 +8,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from agent.contract.checkpoint import Checkpoint, checkpoint_row, parse_checkpoint
 from agent.contract.checks import ContractError, check_class, check_epoch, check_machine, check_run
 from agent.contract.fields import field_of, open_record, optional
-from agent.contract.link import Checkpoint, checkpoint_row, parse_checkpoint
 from agent.contract.names import VERSION
 
 
