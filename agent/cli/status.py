@@ -32,6 +32,9 @@ _LISTED: Final = 12
 AsJson = Annotated[bool, typer.Option("--json", help="Print what /status answers; with --links also theirs.")]
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Show it again and again, until Ctrl-C.")]
 Links = Annotated[bool, typer.Option("--links", "-l", help="Every mirror and source with its true lag.")]
+Consumers = Annotated[
+    bool, typer.Option("--consumers", help="Every consumer of the agent's streams and how far it is.")
+]
 Interval = Annotated[float, typer.Option("--interval", min=0.5, max=3600, help="Seconds, with --watch.")]
 
 
@@ -40,6 +43,7 @@ def command(
     as_json: AsJson = False,
     watch: Watch = False,
     links: Links = False,
+    consumers: Consumers = False,
     interval: Interval = 2.0,
 ) -> None:
     """Say how the link is, class by class, and how long until something would be lost."""
@@ -47,7 +51,9 @@ def command(
 
     settings = configuration(config)
     quiet(settings)
-    if links:
+    if consumers and (links or watch):
+        end(["--consumers stands alone: leave out --links and --watch"])
+    if links or consumers:
         account_key(settings)
     if watch:
         _watch(settings, as_json, links, interval)
@@ -55,6 +61,11 @@ def command(
         status = _look(settings, links)
     except AskError as error:
         end([str(error)], Exit.UNREACHABLE)
+    if consumers:
+        from agent.looking.consumers import gather
+
+        rows, problem = gather(settings, status, account_key(settings))
+        status["consumers"] = {"rows": [row.as_json() for row in rows], "problem": problem}
     from agent.looking.refusal import refusal
 
     status["refusal"] = refusal(settings, status)
@@ -96,6 +107,12 @@ def _drawn(status: Mapping[str, Any]) -> list[Line]:
     if said:
         calm = status["role"] == "hub" or status["link"]["state"] == "flowing"
         found[0] = Line(said[0], GOOD if calm and _is_well(status) else WAITS if _is_well(status) else BAD)
+    if (consumers := status.get("consumers")) is not None:
+        from agent.looking.consumers import Row as Consumer
+        from agent.looking.consumers import lines as consumer_lines
+
+        each = [Consumer(**row) for row in consumers["rows"]]
+        return [found[0], *consumer_lines(each, consumers["problem"], rows_that_fit(6), terminal_width())]
     if (lags := status.get("lags")) is None:
         return found
     rows = [Row(**one) for one in lags["rows"]]

@@ -29,7 +29,9 @@ class StreamInfo:
 class ConsumerInfo:
     """A consumer as its server reports it; `delivered` and `ack_floor` are sequences of the stream, `start`
     is the one it begins at, `pause_remaining` is in seconds, 0 when it is not paused. `deliveries` is how
-    often it has delivered since it was last reset, `waiting` how many requests for messages wait at it."""
+    often it has delivered since it was last reset, `waiting` how many requests for messages wait at it,
+    `redelivered` how many of its messages were delivered more than once and are not acknowledged, and
+    `delivered_at` when it last delivered (RFC 3339, empty where it never did)."""
 
     name: str
     created: str
@@ -43,6 +45,8 @@ class ConsumerInfo:
     push_bound: bool
     config: dict[str, Any]
     waiting: int = 0
+    redelivered: int = 0
+    delivered_at: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,8 @@ def consumer_info(answer: Mapping[str, Any]) -> ConsumerInfo:
         push_bound=bool(answer.get("push_bound")),
         config=answer["config"],
         waiting=answer.get("num_waiting", 0),
+        redelivered=answer.get("num_redelivered", 0),
+        delivered_at=answer["delivered"].get("last_active", ""),
     )
 
 

@@ -171,6 +171,7 @@ def registrar(
 ) -> Permissions:
     """The hub's agent: owns the streams of the hub, answers leaves, asks their JetStream for state only.
     `leaves` are pairs of domain and classes. With `users` it keeps their consumers of the aggregates."""
+    aggregates = tuple(aggregates)
     asked = tuple(
         f"{api_prefix(domain)}.{question}"
         for domain, classes in leaves
@@ -185,6 +186,7 @@ def registrar(
             f"{_API}.INFO",
             *(subject for stream in aggregates for subject in (*_stream_api(stream), *_reader_api(stream))),
             *(f"{_API}.CONSUMER.NAMES.{stream}" for stream in (aggregates if users else ())),
+            *(f"{_API}.CONSUMER.LIST.{stream}" for stream in aggregates),
             *_stream_api(COMMANDS),
             *_consumer_api(COMMANDS),
             *_stream_api(_FLEET_STREAM),
@@ -354,5 +356,6 @@ def _consumer_api(stream: str) -> tuple[str, ...]:
     return (
         f"{_API}.CONSUMER.CREATE.{stream}.>",
         f"{_API}.CONSUMER.NAMES.{stream}",
+        f"{_API}.CONSUMER.LIST.{stream}",
         *(f"{_API}.CONSUMER.{verb}.{stream}.*" for verb in _CONSUMER_VERBS),
     )
