@@ -23,13 +23,14 @@ def parse_checkpoint(value: Any) -> Checkpoint:
     """Read a checkpoint, a list of four; raises `ContractError`."""
     match value:
         case [int() as leaf_seq, str() as message_id, str() as stream, int() as hub_seq] if (
-            _is_sequence(leaf_seq) and _is_sequence(hub_seq) and message_id
+            is_sequence(leaf_seq) and is_sequence(hub_seq) and message_id
         ):
             return Checkpoint(leaf_seq, message_id, stream, hub_seq)
     raise ContractError(f"checkpoint {value!r:.160} is not [leaf seq, message id, hub stream, hub seq]")
 
 
-def _is_sequence(value: int) -> bool:
+def is_sequence(value: int) -> bool:
+    """Whether a number may be a sequence of a stream, whose first is 1."""
     return not isinstance(value, bool) and 1 <= value <= MAX_INT
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from agent.contract.checkpoint import Checkpoint, checkpoint_row, parse_checkpoint
+from agent.contract.checkpoint import Checkpoint, checkpoint_row, is_sequence, parse_checkpoint
 from agent.contract.checks import (
     MAX_INT,
     ContractError,
@@ -71,7 +71,7 @@ def _commands_wanted(value: Any) -> CommandsWanted:
 
 def _command_key(value: Any) -> CommandKey:
     match value:
-        case [int() as seq, int() as time] if _is_sequence(seq) and _is_sequence(time):
+        case [int() as seq, int() as time] if is_sequence(seq) and is_sequence(time):
             return seq, time
     raise ContractError(f"announce: commands: {value!r:.80} is not a sequence and a time")
 
