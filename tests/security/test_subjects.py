@@ -83,7 +83,7 @@ def test_nobody_at_a_leaf_reaches_what_is_of_another_leaf(name: str) -> None:
 
 
 OWN_MIRROR = ("$JS.API.STREAM.DELETE.COMMANDS", "$JS.API.STREAM.MSG.DELETE.COMMANDS")
-"""A leaf's agent recreates its mirror of the commands, and takes out of it what programs have acknowledged."""
+"""A leaf's agent recreates its mirror of the commands, and takes out what programs have acknowledged."""
 
 
 @pytest.mark.parametrize("name", [one.name for one in IDENTITIES])
