@@ -113,7 +113,7 @@ async def test_without_any_position_a_file_does_not_begin_unless_the_configurati
 
             def is_refused() -> bool:
                 nonlocal said
-                said += capsys.readouterr().out
+                said += "".join(capsys.readouterr())
                 return "is lost with the state file" in said
 
             await until(is_refused, "the input does not begin")

@@ -102,5 +102,6 @@ def test_a_path_is_shown_and_what_may_be_the_secret_is_not(shown: str, tmp_path:
     config = tmp_path / "petiole.toml"
     text = LEAF.format(state=tmp_path) + f'[nats]\nhub_urls = ["nats-leaf://h:1"]\nseed_file = "{shown}"\n'
     config.write_text(text.format("name"))
-    said = CliRunner().invoke(app, ["run", "-c", str(config)]).output
-    assert (shown.format("name") + " cannot be read" in " ".join(said.split())) is (shown != "{}")
+    said = CliRunner().invoke(app, ["check", "--offline", "--json", "-c", str(config)]).output
+    assert (f"{shown.format('name')} cannot be read" in said) is (shown != "{}")
+    assert "cannot be read" in said
