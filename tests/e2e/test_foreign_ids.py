@@ -84,7 +84,7 @@ async def test_readings_whose_ids_are_taken_are_stored_under_other_numbers(
         stored, readings = await closed(one, one_shelf)
     assert stored == ((1, 1), (6, 8))
     assert readings == Readings(accepted=4, stored=3, dead=1)
-    said = capsys.readouterr().out
+    said = "".join(capsys.readouterr())
     assert f"id={one.run}-{CLASS}-2" in said
     assert f"subject={forger.subject}" in said
 
