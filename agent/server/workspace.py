@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,8 +13,7 @@ from agent.server.keys import seed_line
 from agent.server.named_files import named_files
 from agent.server.passwords import password_line
 from agent.server.render import LINK_INCLUDE, render
-from agent.server.users import link_include
-from agent.server.values import LeafConfig, ServerConfig
+from agent.server.values import AccountUser, LeafConfig, ServerConfig
 
 _READ_AT_MOST = 256 * 1024
 
@@ -95,10 +94,7 @@ class Workspace:
         files = {self.configuration: render(config).encode()}
         if isinstance(config, LeafConfig):
             files[self.directory / LINK_INCLUDE] = seed_line("nkey", config.link_key_file).encode()
-            for linked in config.users:
-                if linked.link_key_file is not None:
-                    line = seed_line("nkey", linked.link_key_file)
-                    files[self.directory / link_include(linked.name)] = line.encode()
+            files |= _user_links(self.directory, config.users)
             for name, user in () if config.mqtt is None else config.mqtt.includes():
                 files[self.directory / name] = password_line(user.password_file).encode()
         return files
@@ -120,3 +116,13 @@ def _holds(path: Path, data: bytes) -> bool:
         return path.read_bytes() == data
     except OSError:
         return False
+
+
+def _user_links(directory: Path, users: Sequence[AccountUser]) -> dict[Path, bytes]:
+    """What the links of users' accounts include, by path. Raises `SeedError`."""
+    linked = [(user.name, user.link_key_file) for user in users if user.link_key_file is not None]
+    if not linked:
+        return {}
+    from agent.server.users import link_include  # not held in memory where no account is linked
+
+    return {directory / link_include(name): seed_line("nkey", key).encode() for name, key in linked}
