@@ -133,7 +133,7 @@ class State(Struct):
         """The stream of this last PubAck is no more, or holds only what it had `kept` of it: what devices
         published there themselves, and the hub does not have, can be named by its sequences only."""
         known = self.lost.setdefault(cls, [])
-        known.append(LostStream(acked.created, acked.last, kept))
+        known.append(LostStream(acked.created, acked.last, kept, acked.at))
         del known[:-LOST_STREAMS]
 
 

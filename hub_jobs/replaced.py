@@ -25,13 +25,9 @@ from hub_jobs.transforms.ranges import Range, union, without
 def missing(bronze: Table, source: Source, lost: Lost) -> Iterator[tuple[Tail, list[Range]]]:
     """Of each end that records of a source know to be gone, by the order of these records, the sequences of
     which an old message never came."""
-    told: dict[Place, list[Tail]] = {}
-    for tail, places in sorted(lost.tails.items()):
-        if source in places:
-            told.setdefault(places[source], []).append(tail)
     before: Place = (0, 0)
-    for place, tails in sorted(told.items()):
-        ends = [(kept + 1, last) for _, kept, last in tails]
+    for place, tails in sorted(lost.ends(source).items()):
+        ends = [(tail.kept + 1, tail.last) for tail in tails]
         came = _came(ends, _messages(bronze, source, ends, before, place), before, place)
         for tail, end in zip(tails, ends, strict=True):
             yield tail, without([end], came)

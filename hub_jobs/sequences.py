@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 from agent.contract import leaf_stream
@@ -159,8 +160,8 @@ def _of_replaced(bronze: Table, seen: Seen, lost: Lost) -> Iterator[Gap]:
         came = seen.ranges(source_space(*source))
         for tail, missing in replaced.missing(bronze, source, lost):
             if missing:
-                origin, kept, _ = tail
-                yield _store_gap(origin, missing, lost=bool(came) and came[0][0] <= max(kept, 1))
+                known = bool(came) and came[0][0] <= max(tail.kept, 1)
+                yield _store_gap(tail.origin, missing, lost=known, at=tail.at)
 
 
 def _highest(seen: Seen, origins: Mapping[Source, set[discards.Origin]], origin: discards.Origin) -> int:
@@ -175,9 +176,15 @@ def _highest(seen: Seen, origins: Mapping[Source, set[discards.Origin]], origin:
     return high
 
 
-def _store_gap(origin: discards.Origin, gone: Sequence[Range], *, lost: bool) -> Gap:
+def _moment(ns: int) -> str:
+    return f"{datetime.fromtimestamp(ns // 1_000_000_000, UTC):%Y-%m-%dT%H:%M:%S}.{ns % 1_000_000_000:09d}Z"
+
+
+def _store_gap(origin: discards.Origin, gone: Sequence[Range], *, lost: bool, at: int = 0) -> Gap:
     domain, cls, created = origin
-    detail = (
+    # Of two restores of one copy each is a finding of its own: the same sequences are gone twice.
+    when = f"the store that held them was seen last at {_moment(at)}; " if at else ""
+    detail = when + (
         "readings of the agent's batches among them are counted by their runs; what devices published there "
         "after the agent's last look, a second before at most, nobody can name"
     )

@@ -50,13 +50,15 @@ class StreamState:
 @dataclass(frozen=True, slots=True)
 class LostStream:
     """A leaf stream that is no more, for its store was lost, or what is no more of one of which an older
-    store was put back, which held all up to the sequence `kept`. `created` says which stream, `last` is the
-    last sequence that the agent knows it to have held. What devices published there themselves is counted
-    nowhere else."""
+    store was restored, which held all up to the sequence `kept`. `created` says which stream, `last` is the
+    last sequence that the agent knows it to have held, and `at` when the agent saw that, in nanoseconds since
+    1970, 0 where that is not known: by it two restores of one copy are told apart, for both may agree in all
+    else. What devices published there themselves is counted nowhere else."""
 
     created: str
     last: int
     kept: int | None = None
+    at: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,8 @@ def _lost_streams(row: dict[str, Any], what: str) -> tuple[LostStream, ...]:
         if not isinstance(one, dict):
             raise ContractError(f"{what}: lost holds {one!r:.80}, an object was expected")
         kept = None if one.get("kept") is None else count_of(one, "kept", what)
-        found.append(LostStream(field_of(one, "created", str, what), count_of(one, "last", what), kept))
+        at = count_of(one, "at", what) if "at" in one else 0  # absent in the records of an earlier release
+        found.append(LostStream(field_of(one, "created", str, what), count_of(one, "last", what), kept, at))
     return tuple(found)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from agent.contract import ContractError, Ledger, Previous, parse_ledger
 from hub_jobs.transforms import discards
@@ -60,9 +60,16 @@ class Unusable:
         )
 
 
-Tail = tuple[discards.Origin, int, int]
-"""What is gone of a stream of which an older store was put back: the stream, the last sequence that the older
-store held, and the last that had been there."""
+class Tail(NamedTuple):
+    """What is gone of a stream of which an older store was restored: the stream, the last sequence that the
+    older store held, the last that had been there, and when its agent saw that, in nanoseconds since 1970, 0
+    where an agent of an earlier release told of it. One copy may be restored twice, with as many messages
+    stored in between as before."""
+
+    origin: discards.Origin
+    kept: int
+    last: int
+    at: int = 0
 
 
 @dataclass(slots=True)
@@ -81,9 +88,25 @@ class Lost:
             if one.kept is None:
                 self.streams[origin] = max(one.last, self.streams.get(origin, 0))
             else:
-                told = self.tails.setdefault((origin, one.kept, one.last), {})
+                told = self.tails.setdefault(Tail(origin, one.kept, one.last, one.at), {})
                 if source is not None:
                     told[source] = min(place, told.get(source, place))
+
+    def ends(self, source: Source) -> dict[Place, list[Tail]]:
+        """The ends that records of a source know to be gone, by the place of the first that knows of them.
+
+        One without its time that is told of later than the same with its time is no other: the agent was
+        exchanged for one of an earlier release meanwhile, which leaves the time out."""
+        timed: dict[Tail, Place] = {}
+        for tail, places in self.tails.items():
+            if tail.at and source in places:
+                same = tail._replace(at=0)
+                timed[same] = min(places[source], timed.get(same, places[source]))
+        found: dict[Place, list[Tail]] = {}
+        for tail, places in sorted(self.tails.items()):
+            if source in places and places[source] <= timed.get(tail, places[source]):
+                found.setdefault(places[source], []).append(tail)
+        return found
 
     def join(self, other: Lost) -> None:
         """Take in what other records say."""

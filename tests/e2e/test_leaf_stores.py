@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from agent.link.guard import Why
 from agent.link.local import make_ready
 from agent.sender import Sender
 from agent.state import StateFile
+from hub_jobs.transforms.ledgers import Lost
 from tests.agents import CLASS, Agent, Shelf, agent, chunk, insist, leaf_config, shelf
 from tests.servers import Leaf as LeafServer
 from tests.servers import World, until
@@ -120,7 +122,8 @@ async def test_a_store_that_is_wiped_while_the_agent_is_down_gets_a_new_epoch_fi
         await one.submit(chunk("after"))
         await new_epoch_first(await shelf(world.leaf), one, old)
         record = (await (await shelf(world.leaf)).ledgers())[0]
-        assert record.lost == (LostStream(known.created, known.seq),), "what is of no run is named by this"
+        lost = LostStream(known.created, known.seq, at=known.at)
+        assert record.lost == (lost,), "what is of no run is named by this"
         assert (await one.leaf.intake.position("tail")).position == "7", "the lost batch is not read in twice"
 
 
@@ -205,7 +208,32 @@ async def _publish(world: World, count: int) -> int:
 async def _names(world: World, kept: int, last: int) -> None:
     """The newest ledger record names what stood behind the one sequence up to the other."""
     record = (await (await shelf(world.leaf)).ledgers())[-1]
-    assert record.lost == (LostStream(record.stream.created, last, kept),)
+    (lost,) = record.lost
+    assert lost.at
+    assert replace(lost, at=0) == LostStream(record.stream.created, last, kept)
+
+
+async def test_a_copy_that_is_restored_twice_is_told_of_as_two_losses_though_as_much_was_lost_each_time(
+    world: World, config: Config, tmp_path: Path
+) -> None:
+    copy, source = tmp_path / "copy", ("TEL_edge-1_normal", "abc")
+    async with agent(config) as one:
+        kept, last = await _copied_and_filled(world, one, copy)
+        await asyncio.to_thread(shutil.copytree, copy, tmp_path / "again")
+        await put_back(world.leaf, copy)
+        await until(lambda: _epochs(one, "stream_put_back") == 1, "there is a new epoch")
+        await one.ready()
+        assert await _publish(world, last - kept) == last
+        await until(lambda: one.state().acked[CLASS].last == last, "the agent has seen them")
+        await put_back(world.leaf, tmp_path / "again")
+        await until(lambda: _epochs(one, "stream_put_back") == 2, "there is another epoch")
+        await one.stop()
+    record = (await (await shelf(world.leaf)).ledgers())[-1]
+    told = Lost()
+    told.hear(record, source, (1, record.stream.last))
+    (ends,) = told.ends(source).values()
+    assert [(end.kept, end.last) for end in ends] == [(kept, last)] * 2
+    assert ends[0].at < ends[1].at
 
 
 class Unanswered(JetStream):
@@ -231,7 +259,8 @@ async def test_a_store_put_back_is_told_of_again_where_its_old_link_consumer_cou
     _, verdict = await make_ready(JetStream(nc), config.domain, klass, state)
     assert verdict is not None
     assert verdict.why is Why.PUT_BACK
-    assert state.current.lost == {CLASS: [LostStream(known.created, known.last + 10, known.last)]}
+    lost = LostStream(known.created, known.last + 10, known.last, known.at)
+    assert state.current.lost == {CLASS: [lost]}, "a restore that is found twice is one"
     assert state.current.epochs[CLASS] != old
     assert await one_shelf.link_consumers() == [link_consumer(state.current.epochs[CLASS])]
 

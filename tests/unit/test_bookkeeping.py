@@ -207,7 +207,8 @@ async def test_a_stream_that_devices_fill_is_remembered_up_to_where_it_was_seen(
     books.acked(batch(1), 31)
     assert (state.acked["normal"].last, state.acked["normal"].top_time) == (31, "2026-11-21T06:00:30Z")
     state.lose("normal", state.acked["normal"], kept=25)
-    assert state.lost["normal"] == [LostStream(CREATED, 31, 25)]
+    assert state.lost["normal"] == [LostStream(CREATED, 31, 25, state.acked["normal"].at)]
+    assert state.acked["normal"].at
 
 
 def _info(created: str, last: int) -> StreamInfo:

@@ -43,7 +43,10 @@ def test_the_record_is_read_back_as_it_was() -> None:
     one = ledger()
     one.store(one.number(3), 3)
     one.previous = Previous(new_run(), 7, Readings(70, 70), closed=True)
-    one.lost = (LostStream("2026-11-20T06:00:00Z", 40), LostStream("2026-11-21T06:00:00Z", 9, kept=0))
+    one.lost = (
+        LostStream("2026-11-20T06:00:00Z", 40),
+        LostStream("2026-11-21T06:00:00Z", 9, 0, 1_795_000_000_000_000_001),
+    )
     record = one.record(STREAM, final=True)
     assert parse_ledger(record.encode()) == record
     assert (record.previous, record.lost, record.final) == (one.previous, one.lost, True)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agent.contract import Ledger, LostStream, Previous, Readings, StreamState
 from hub_jobs.transforms import ledgers
-from hub_jobs.transforms.ledgers import Spoken, remembered
+from hub_jobs.transforms.ledgers import Spoken, Tail, remembered
 from tests.unit.hub_jobs.rows import OTHER_RUN, RUN
 
 KEY = ("edge-1", "normal", RUN)
@@ -157,8 +157,26 @@ def test_the_first_record_that_knows_of_a_replaced_store_is_found(seqs: list[int
 
     place = int((NOON + timedelta(seconds=3)).timestamp()) * 1_000_000, 3
     source = ("TEL_edge-1_normal", "made made")
-    assert parts[0].lost.tails == {(("edge-1", "normal", "made"), 4, 9): {source: place}}
+    assert parts[0].lost.tails == {Tail(("edge-1", "normal", "made"), 4, 9): {source: place}}
     assert parts[0].lost.streams == {}
+
+
+@given(st.permutations(range(1, 8)), st.integers(0, 7), st.sampled_from([(0, 700), (500, 700)]))
+def test_two_restores_that_agree_in_all_but_their_time_stay_two_in_any_order(
+    seqs: list[int], cut: int, times: tuple[int, int]
+) -> None:
+    """The first is known from record 3 on, the second from record 5 on."""
+    known = [LostStream("made", 9, 4, at) for at in times]
+    parts = [Spoken(), Spoken()]
+    for at, seq in enumerate(seqs):
+        parts[at >= cut].hear(row(replace(BEGUN, lost=tuple(known[: (seq > 2) + (seq > 4)])), seq))
+    parts[0].join(parts[1])
+
+    moments = [int((NOON + timedelta(seconds=seq)).timestamp()) * 1_000_000 for seq in (3, 5)]
+    assert parts[0].lost.ends(("TEL_edge-1_normal", "made made")) == {
+        (moments[0], 3): [Tail(("edge-1", "normal", "made"), 4, 9, times[0])],
+        (moments[1], 5): [Tail(("edge-1", "normal", "made"), 4, 9, times[1])],
+    }
 
 
 def test_a_record_that_speaks_for_another_domain_or_class_is_not_heard() -> None:

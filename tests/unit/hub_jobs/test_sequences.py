@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from agent.contract import Ledger, LostStream, Readings, StreamState
 from hub_jobs import incarnations, sequences
 from hub_jobs.auditing.held import Held
 from hub_jobs.incarnations import Incarnation
 from hub_jobs.source.wire import Limits, StreamInfo
 from hub_jobs.tables import ensure_table, seen
 from hub_jobs.transforms.discards import Named, Origin
-from hub_jobs.transforms.ledgers import Lost, Source
+from hub_jobs.transforms.ledgers import Lost, Source, Spoken, Tail
 from hub_jobs.transforms.sequences import Gap, Neighbours, Why, limits_say, of_source
 from tests.spark.lakes import add_bronze
-from tests.unit.hub_jobs.rows import direct_row
+from tests.unit.hub_jobs.rows import RUN, direct_row
 
 MADE = "2026-11-21T00:00:00Z"
 SOURCE = ("TEL_edge-1_normal", "abc")
@@ -234,7 +236,7 @@ def _arrivals(where: Path, *rows: tuple[int, bytes, int]) -> None:
 def _ends(*ends: tuple[int, int, int, int]) -> Lost:
     """Stores that were replaced: what the older one held, what the newer had held, and where the first record
     stands that knows of it: when it arrived, and its sequence."""
-    return Lost(tails={(ORIGIN, kept, last): {SOURCE: (at, seq)} for kept, last, at, seq in ends})
+    return Lost(tails={Tail(ORIGIN, kept, last): {SOURCE: (at, seq)} for kept, last, at, seq in ends})
 
 
 @pytest.mark.parametrize(
@@ -297,6 +299,88 @@ def test_of_two_stores_of_which_one_record_tells_the_first_may_have_held_the_rec
 
     lost = _ends((3, 7, 106, 6), (4, 8, 207, 7), (5, 6, 207, 7))
     assert _gaps(tmp_path, lost=lost) == [("source", [(6, 6), (8, 8)], Why.STORE_LOST, True)]
+
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+FIRST, SECOND = 1_763_000_000_123_456_789, 1_763_000_600_000_000_000
+"""When the stores that two copies replaced were seen last, in nanoseconds since 1970."""
+
+
+def _heard(*records: tuple[int, int, list[LostStream]]) -> Lost:
+    """What ledger records say of lost stores: of each, when it arrived, its sequence, and what it says."""
+    spoken = Spoken()
+    for at, seq, said in records:
+        record = Ledger(*ORIGIN[:2], RUN, 0, (), Readings(), StreamState("made", 1, seq), lost=tuple(said))
+        place = {"stream": "TELEMETRY_0", "seq": seq, "arrived": EPOCH + timedelta(microseconds=at)}
+        source = {"source_stream": SOURCE[0], "source_identity": SOURCE[1], "source_seq": seq}
+        named = {"payload": record.encode(), "domain": record.domain, "class": record.cls}
+        spoken.hear({**named, **place, **source})
+    assert not spoken.unusable
+    return spoken.lost
+
+
+def test_a_copy_that_was_restored_twice_has_two_ends_though_both_look_alike(tmp_path: Path) -> None:
+    """Of the first store up to 7 came and of the second up to 5."""
+    first = [(seq, b"first %d" % seq, seq) for seq in range(1, 8)]
+    second = [(seq, b"second %d" % seq, 100 + seq) for seq in range(4, 6)]
+    third = [(seq, b"third %d" % seq, 200 + seq) for seq in range(4, 13)]
+    _arrivals(tmp_path, *first, *second, *third)
+    ends = [LostStream("made", 9, 3, FIRST), LostStream("made", 9, 3, SECOND)]
+
+    for told in (_heard((104, 4, ends[:1]), (204, 4, ends)), _heard((204, 4, ends), (104, 4, ends[:1]))):
+        assert _gaps(tmp_path, lost=told) == [
+            ("source", [(8, 9)], Why.STORE_LOST, True),
+            ("source", [(6, 9)], Why.STORE_LOST, True),
+        ]
+
+
+def test_a_copy_that_was_restored_twice_before_any_record_told_is_named_for_each_store(
+    tmp_path: Path,
+) -> None:
+    first = [(seq, b"first %d" % seq, seq) for seq in range(1, 8)]
+    third = [(seq, b"third %d" % seq, 200 + seq) for seq in range(4, 13)]
+    _arrivals(tmp_path, *first, *third)
+    told = _heard((204, 4, [LostStream("made", 9, 3, FIRST), LostStream("made", 9, 3, SECOND)]))
+
+    assert _gaps(tmp_path, lost=told) == [("source", [(4, 9)], Why.STORE_LOST, True)] * 2
+
+
+def test_an_end_of_which_an_earlier_release_tells_without_its_time_is_not_another_one(
+    tmp_path: Path,
+) -> None:
+    first = [(seq, b"first %d" % seq, seq) for seq in range(1, 8)]
+    second = [(seq, b"second %d" % seq, 100 + seq) for seq in range(4, 13)]
+    _arrivals(tmp_path, *first, *second)
+    with_time, without = LostStream("made", 9, 3, FIRST), LostStream("made", 9, 3)
+    expected = [("source", [(8, 9)], Why.STORE_LOST, True)]
+
+    assert _gaps(tmp_path, lost=_heard((104, 4, [with_time]), (112, 12, [without]))) == expected
+    assert _gaps(tmp_path, lost=_heard((104, 4, [without]), (112, 12, [without]))) == expected
+
+
+def test_an_end_that_an_earlier_release_found_is_another_one_than_that_found_since(tmp_path: Path) -> None:
+    first = [(seq, b"first %d" % seq, seq) for seq in range(1, 8)]
+    second = [(seq, b"second %d" % seq, 100 + seq) for seq in range(4, 6)]
+    third = [(seq, b"third %d" % seq, 200 + seq) for seq in range(4, 13)]
+    _arrivals(tmp_path, *first, *second, *third)
+    without, with_time = LostStream("made", 9, 3), LostStream("made", 9, 3, SECOND)
+
+    assert _gaps(tmp_path, lost=_heard((104, 4, [without]), (204, 4, [without, with_time]))) == [
+        ("source", [(8, 9)], Why.STORE_LOST, True),
+        ("source", [(6, 9)], Why.STORE_LOST, True),
+    ]
+
+
+def test_the_time_at_which_a_replaced_store_was_seen_last_is_told(tmp_path: Path) -> None:
+    _arrivals(tmp_path, (1, b"old", 1), (2, b"new", 9), (3, b"new", 9))
+    bronze = ensure_table(tmp_path, "bronze")
+    held = Held(seen.load(tmp_path, bronze, incarnations.all_of(bronze)))
+    told = _heard((9, 2, [LostStream("made", 2, 1, FIRST)]))
+
+    found = sequences.gaps(bronze, held, {}, {SOURCE: {ORIGIN}}, told, {})
+    assert [gap.detail.partition(";")[0] for gap in found] == [
+        "the store that held them was seen last at 2025-11-13T02:13:20.123456789Z"
+    ]
 
 
 def test_an_end_that_is_older_than_the_lake_is_no_loss_of_its_own(tmp_path: Path) -> None:
