@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -30,6 +30,15 @@ def ended(name: str, job: Callable[[], Exit]) -> Exit:
         if (reason := _spark_says(error)) is None:
             raise
         return _failed(name, Exit.FAILED, reason)
+
+
+def gravest(codes: Iterable[Exit]) -> Exit:
+    """The code of several runs: a loss, which is said once, before what the next run meets again, and there
+    what a person has to mend before what may pass by itself."""
+    return min(codes, key=_GRAVITY.index, default=Exit.WELL)
+
+
+_GRAVITY: Final = (Exit.USAGE, Exit.LOSS, Exit.FAILED, Exit.UNREACHABLE, Exit.CONFLICT, Exit.WELL)
 
 
 def say(name: str, text: str) -> None:

@@ -15,15 +15,18 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from agent.contract import Committed, Exit, aggregate, committed_subject
 from hub_jobs import hub, incarnations, repeat, sequences, tasks
-from hub_jobs.exits import say
+from hub_jobs.exits import ended, gravest, say
 from hub_jobs.incarnations import Incarnation
-from hub_jobs.repeat import repeated
+from hub_jobs.repeat import Stop, never, repeated
 from hub_jobs.source.plan import Range, split
 from hub_jobs.source.wire import (
+    ApiError,
     Connection,
     Denied,
     Server,
@@ -46,9 +49,10 @@ _NOTICE_SECONDS: Final = 2.0
 _MIN_RECORDS: Final = 2_000
 """Fewer than this are not worth a task of their own."""
 _MAX_RECORDS: Final = 500_000
-_PARTS: Final = 256
-"""Partitions of one commit; a longer backlog takes several commits, so that less is lost with a killed
-run."""
+_PARTS_A_CORE: Final = 4
+"""Partitions of one commit for each core; a longer backlog takes several commits, so that less is done again
+after a run that is killed or one part that fails, and a run that is to stop ends within a minute."""
+_NO_STREAM: Final = 10059
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +67,19 @@ class Options:
 def main(argv: Sequence[str] | None = None) -> Exit:
     """Run the job and return its exit code."""
     streams, every = _options(argv)
-    return repeated(_NAME, lambda: max(run(one) for one in streams), every)
+    return repeated(_NAME, lambda stop: _run_each(streams, stop), every)
 
 
-def run(options: Options) -> Exit:
-    """Ingest all that the stream held when the run began."""
+def _run_each(streams: Sequence[Options], stop: Stop) -> Exit:
+    """Ingest one stream after the other; what is wrong with one of them is said and stops no other."""
+    if len(streams) == 1:
+        return run(streams[0], stop)
+    left = takewhile(lambda _: not stop(), streams)
+    return gravest([ended(f"{_NAME} {options.stream}", partial(run, options, stop)) for options in left])
+
+
+def run(options: Options, stop: Stop = never) -> Exit:
+    """Ingest all that the stream held when the run began, a commit at a time until it is to stop."""
     end = _end(options)
     spark: SparkSession | None = None
     gaps: list[ranges.Range] = []
@@ -79,7 +91,7 @@ def run(options: Options) -> Exit:
             known = incarnations.current(bronze, info, conn)
         first = max(info.first_seq, 1) if known.done is None else known.done + 1
         last = min(end, info.last_seq)
-        if first > last:
+        if first > last or stop():
             break
         if spark is None:
             from hub_jobs.session import session
@@ -104,7 +116,9 @@ def _end(options: Options) -> int:
     with conn:
         try:
             return stream_info(conn, options.stream).last_seq
-        except Denied as error:
+        except (Denied, ApiError) as error:
+            if isinstance(error, ApiError) and error.err_code != _NO_STREAM:
+                raise
             raise Denied(
                 f"stream {options.stream} is not there, or this key may not read it; "
                 f"the hub's aggregates are named {aggregate(0)}, {aggregate(1)}, …"
@@ -142,7 +156,7 @@ def _parts(info: StreamInfo, wanted: ranges.Range, cores: int) -> list[Range]:
     first, last = wanted
     average = info.bytes // max(info.messages, 1) + 1
     most = max(1, min(_MAX_RECORDS, MAX_FILE_BYTES // average))
-    last = min(last, first + most * _PARTS - 1)
+    last = min(last, first + most * _PARTS_A_CORE * cores - 1)
     wanted_parts = max(1, min(cores, (last - first + 1) // _MIN_RECORDS))
     return split([Range(info.name, info.created, first, last)], wanted_parts, most)
 

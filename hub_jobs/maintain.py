@@ -14,6 +14,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import takewhile
 from typing import Final
 
 import pyarrow as pa
@@ -21,8 +23,9 @@ import pyarrow.compute as pc
 
 from agent.contract import Exit
 from hub_jobs import incarnations
-from hub_jobs.exits import ended, say
+from hub_jobs.exits import say
 from hub_jobs.incarnations import Incarnation
+from hub_jobs.repeat import Stop, never, repeated
 from hub_jobs.tables import Table, ensure_table, open_table
 from hub_jobs.tables.compaction import groups, rewrite, small_files
 from hub_jobs.tables.healing import ailing, healed
@@ -49,39 +52,44 @@ class Options:
 def main(argv: Sequence[str] | None = None) -> Exit:
     """Run the job and return its exit code."""
     options = _options(argv)
-    return ended(_NAME, lambda: run(options))
+    return repeated(_NAME, partial(run, options), None)
 
 
-def run(options: Options) -> Exit:
-    """Maintain all tables of a lake. Raises `ConflictError` when another maintenance was faster."""
+def run(options: Options, stop: Stop = never) -> Exit:
+    """Maintain all tables of a lake, a commit at a time until it is to stop. Raises `ConflictError` when
+    another maintenance was faster."""
     tables = [table for name in SCHEMAS if (table := open_table(options.lake, name)) is not None]
     if not tables:
         say(_NAME, f"there is no table in {options.lake}: give --lake the directory that ingest writes to")
         return Exit.USAGE
     for table in tables:
-        _heal(options, ensure_table(options.lake, table.name))
-    if options.thin_after is not None:
+        _heal(options, ensure_table(options.lake, table.name), stop)
+    if options.thin_after is not None and not stop():
         _thin(options, datetime.now(UTC) - timedelta(days=options.thin_after))
     for table in tables:
-        _compact(options, ensure_table(options.lake, table.name))
+        _compact(options, ensure_table(options.lake, table.name), stop)
+        if stop():
+            break
         _vacuum(options, ensure_table(options.lake, table.name))
     return Exit.WELL
 
 
-def _heal(options: Options, table: Table) -> None:
+def _heal(options: Options, table: Table, stop: Stop) -> None:
     paths = ailing(table)
     if not paths:
         return
     if options.dry_run:
         say(_NAME, f"{table.name}: {len(paths)} files of another program would be written again")
         return
-    for path in paths:
+    done = 0
+    for path in takewhile(lambda _: not stop(), paths):
         now = ensure_table(options.lake, table.name)
         now.rewrite(healed(options.lake, now, path), [path])
-    say(_NAME, f"{table.name}: {len(paths)} files of another program are written again")
+        done += 1
+    say(_NAME, f"{table.name}: {done} files of another program are written again")
 
 
-def _compact(options: Options, table: Table) -> None:
+def _compact(options: Options, table: Table, stop: Stop) -> None:
     found = groups(small_files(table))
     count = sum(map(len, found))
     if not found:
@@ -89,13 +97,14 @@ def _compact(options: Options, table: Table) -> None:
     if options.dry_run:
         say(_NAME, f"{table.name}: {count} small files would become {len(found)}")
         return
-    made = 0
-    for group in found:
+    count = made = 0
+    for group in takewhile(lambda _: not stop(), found):
         # A commit for each group: what another writer overtakes costs the work on one of them.
         paths = [one.path for one in group]
         now = ensure_table(options.lake, table.name)
         written = rewrite(options.lake, now, paths)
         now.rewrite(written, paths)
+        count += len(paths)
         made += len(written)
     say(_NAME, f"{table.name}: {count} small files became {made}")
 

@@ -24,7 +24,8 @@ from hub_jobs.transforms.spaces import ID_COLUMNS, Seen
 
 MAX_ROWS: Final = 1_000_000
 """Rows of bronze in a pass: the driver holds their identities, about 300 bytes each."""
-MAX_BYTES: Final = 4 * 1024**3
+MAX_BYTES_A_CORE: Final = 128 * 1024**2
+"""Bytes of bronze in a pass for each core: about half a minute of work, after which a run may be stopped."""
 _PART_BYTES: Final = 64 * 1024**2
 
 Line = tuple[int, int | None]
@@ -86,7 +87,8 @@ class Pass:
 
 
 def plan(tables: Tables) -> Pass | None:
-    """The next pass, None when there is nothing to refine."""
+    """All that is to be refined, or what a run that ended between its two commits had begun; None when there
+    is nothing."""
     known = incarnations.all_of(tables.bronze)
     before = incarnations.refined(known, tables.readings)
     begun = [tables.quarantine.offset(one.refined) or 0 for one in known]
@@ -100,7 +102,14 @@ def plan(tables: Tables) -> Pass | None:
     ]
     if not increments:
         return None
-    return Pass(increments if resumed else list(_bounded(increments)), before, resumed)
+    return Pass(increments, before, resumed)
+
+
+def bounded(planned: Pass, cores: int) -> Pass:
+    """What of a plan one pass on so many cores takes; one that was begun is finished as it was."""
+    if planned.resumed:
+        return planned
+    return replace(planned, increments=list(_first(planned.increments, cores * MAX_BYTES_A_CORE)))
 
 
 def decide(bronze: Table, planned: Pass, seen: Seen) -> Decision:
@@ -176,7 +185,7 @@ def _overlapping(files: dict[History, list[File]], one: Incarnation, after: int,
     return [file for file in files[one.history] if file.last > after and file.first <= to]
 
 
-def _bounded(increments: Sequence[Increment]) -> Iterator[Increment]:
+def _first(increments: Sequence[Increment], most_bytes: int) -> Iterator[Increment]:
     """What of the increments one pass takes: at least a file, then no more than its bounds."""
     taken_rows = taken_bytes = 0
     for one in increments:
@@ -184,7 +193,7 @@ def _bounded(increments: Sequence[Increment]) -> Iterator[Increment]:
         for file in sorted(one.files, key=lambda file: file.last):
             taken_rows += file.rows
             taken_bytes += file.size
-            if taken_rows > file.rows and (taken_rows > MAX_ROWS or taken_bytes > MAX_BYTES):
+            if taken_rows > file.rows and (taken_rows > MAX_ROWS or taken_bytes > most_bytes):
                 if to > one.after:
                     yield replace(one, to=to, files=[each for each in one.files if each.first <= to])
                 return

@@ -11,12 +11,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent.contract import Exit
 from hub_jobs import corrections, incarnations, passes, repeat, tasks
 from hub_jobs.exits import say
-from hub_jobs.repeat import repeated
+from hub_jobs.repeat import Stop, never, repeated
 from hub_jobs.tables import ConflictError, clocks, ensure_table, seen
 from hub_jobs.tables.clocks import Clocks
 from hub_jobs.tables.places import Place, parse_place
@@ -43,18 +44,18 @@ def main(argv: Sequence[str] | None = None) -> Exit:
     repeat.add_options(parser)
     given = parser.parse_args(argv)
     lake = given.lake
-    return repeated(_NAME, lambda: run(lake), given.every)
+    return repeated(_NAME, partial(run, lake), given.every)
 
 
-def run(lake: Place) -> Exit:
-    """Refine all that bronze holds."""
+def run(lake: Place, stop: Stop = never) -> Exit:
+    """Refine all that bronze holds, a pass at a time until it is to stop."""
     if not lake.is_dir():
         say(_NAME, f"there is no directory {lake}: give --lake the directory that ingest writes to")
         return Exit.USAGE
     spark: SparkSession | None = None
     known: Known | None = None
     done: passes.Pass | None = None
-    while True:
+    while not stop():
         bronze = incarnations.opened(lake)
         if bronze is None:
             say(_NAME, f"there is no table {lake / 'bronze'} yet: nothing to do")
@@ -69,6 +70,7 @@ def run(lake: Place) -> Exit:
             from hub_jobs.session import session
 
             spark = session(_NAME)
+        planned = passes.bounded(planned, spark.sparkContext.defaultParallelism)
         _refine(spark, lake, tables, planned, known)
         done = planned
     if done is not None and known is not None:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ import pyarrow.compute as pc
 from agent.contract import Exit
 from hub_jobs import repeat
 from hub_jobs.exits import say
-from hub_jobs.repeat import repeated
+from hub_jobs.repeat import Stop, never, repeated
 from hub_jobs.tables import Table, ensure_table, frame, open_table
 from hub_jobs.tables.changes import changed_files
 from hub_jobs.tables.compaction import without
@@ -67,12 +68,12 @@ def main(argv: Sequence[str] | None = None) -> Exit:
     repeat.add_options(parser)
     given = parser.parse_args(argv)
     options = Options(given.lake, given.quantiles, given.counter or _COUNTERS)
-    return repeated(_NAME, lambda: run(options), given.every)
+    return repeated(_NAME, partial(run, options), given.every)
 
 
-def run(options: Options) -> Exit:
-    """Make all windows that are not what `readings` says. Raises `ConflictError` when another rollup was
-    faster."""
+def run(options: Options, stop: Stop = never) -> Exit:
+    """Make all windows that are not what `readings` says. A run that is to stop ends between two months and
+    leaves all of it to the next. Raises `ConflictError` when another rollup was faster."""
     readings = open_table(options.lake, "readings")
     if readings is None:
         say(_NAME, f"there is no table {options.lake / 'readings'} yet: nothing to do")
@@ -87,6 +88,8 @@ def run(options: Options) -> Exit:
 
         spark = session(_NAME)
         for chunk in chunks(hours):
+            if stop():
+                return Exit.WELL
             _roll(spark, options, readings, chunk)
     ensure_table(options.lake, _LAST).commit([], {_STATES: version})
     say(_NAME, f"{len(hours)} hours are made of version {version} of readings")

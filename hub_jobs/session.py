@@ -4,7 +4,9 @@ traps met while measuring stay shut."""
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -47,6 +49,12 @@ def session(name: str) -> SparkSession:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for key, value in (_ALWAYS | (_LOCAL if is_local else {})).items():
         conf.setIfMissing(key, value)
+    interrupted = signal.getsignal(signal.SIGINT)
     spark = SparkSession.builder.config(conf=conf).getOrCreate()
+    if (
+        interrupted is not signal.default_int_handler
+        and threading.current_thread() is threading.main_thread()
+    ):
+        signal.signal(signal.SIGINT, interrupted)  # PySpark has put its own in the place of the job's
     spark.sparkContext.setLogLevel("WARN")
     return spark

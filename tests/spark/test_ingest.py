@@ -150,6 +150,54 @@ async def test_one_run_ingests_every_stream_that_it_is_given(tmp_path: Path) -> 
         ]
 
 
+async def test_a_stream_that_is_missing_or_refused_is_named_and_stops_no_other(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    missing, there = aggregate(0), aggregate(1)
+    async with open_world(tmp_path, "edge-1", aggregates=(missing, there)) as world:
+        agent, registrar = await world.leaf.connect("agent"), await world.hub.connect("registrar")
+        fleet = Fleet(world, registrar, {"edge-1": agent}, tmp_path / "lake")
+        await make_leaf_stream(agent, "edge-1", EPOCHS["edge-1"])
+        await make_aggregate(registrar, {"edge-1": EPOCHS["edge-1"]}, there)
+        await fleet.store("edge-1", 1, 2)
+        await held(registrar, there, 2)
+        named = [option for name in (missing, "NOPE", there) for option in ("--stream", name)]
+
+        assert ingest.main([*fleet.options, *named]) == Exit.UNREACHABLE
+
+        assert fleet.bronze("stream", "seq") == [(there, 1), (there, 2)]
+        said = capfd.readouterr().err
+        for name in (missing, "NOPE"):
+            assert f"ingest {name}: stream {name} is not there, or this key may not read it" in said
+
+        await fleet.store("edge-1", 3, 4)
+        await held(registrar, there, 4)
+        await api(registrar, f"STREAM.PURGE.{there}", {"seq": 4})
+        assert ingest.main([*fleet.options, *named]) == Exit.LOSS, "a gap is said by one run only"
+        assert fleet.bronze("seq") == [1, 2, 4]
+
+
+async def test_a_signal_ends_a_run_after_its_commit_and_the_next_one_goes_on(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ingest, "_MAX_RECORDS", 1)
+    monkeypatch.setattr(ingest, "_PARTS_A_CORE", 1)
+    first: Any = tasks.run
+
+    def interrupted(*rest: object) -> object:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return first(*rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tasks, "run", interrupted)
+        assert ingest.main(fleet.options) == Exit.WELL
+
+    assert fleet.bronze("seq") == [1, 2]
+    assert capfd.readouterr().err.rstrip().endswith("ingest: stopped")
+    assert ingest.main(fleet.options) == Exit.WELL
+    assert fleet.bronze("seq") == [1, 2, 3, 4, 5]
+
+
 async def test_a_run_with_nothing_to_do_starts_no_jvm_and_tells_the_registrar_again(fleet: Fleet) -> None:
     told: list[Msg] = []
 

@@ -12,7 +12,7 @@ from agent.contract import Exit
 from hub_jobs import passes, refine, tasks
 from hub_jobs.tables import open_table
 from hub_jobs.tables.schemas import VERSION
-from tests.spark.lakes import add_bronze, contents, killed, orphans
+from tests.spark.lakes import add_bronze, contents, killed, orphans, run_program
 from tests.unit.hub_jobs.rows import OTHER_RUN, batch_row, direct_row
 
 if TYPE_CHECKING:
@@ -149,6 +149,40 @@ def die(table, *args, **options):
 Table.commit = die
 refine.main(["--lake", {lake!r}])
 """
+
+
+_STOPPED_AT = """
+import os, signal, sys
+from hub_jobs import passes, refine
+from hub_jobs.tables import Table
+passes.MAX_BYTES_A_CORE = 1
+commit, commits = Table.commit, []
+def interrupted(table, *args, **options):
+    commits.append(table.name)
+    if commits.count("readings") == 1 and table.name == "quarantine":
+        os.kill(os.getpid(), signal.SIGTERM)
+    commit(table, *args, **options)
+Table.commit = interrupted
+sys.exit(refine.main(["--lake", {lake!r}]))
+"""
+
+
+def test_a_signal_between_the_commits_of_a_pass_lets_it_end_and_the_next_run_goes_on(
+    lake: Path, tmp_path: Path
+) -> None:
+    for n in (5, 6, 7):
+        add_bronze(lake, [batch_row(LINE * 2 + b"worse\n", n=n, source_seq=n + 1)])
+
+    code, said = run_program(tmp_path / "driver.py", _STOPPED_AT.format(lake=str(lake)))
+
+    assert (code, said.splitlines()[-1]) == (Exit.WELL, "refine: stopped"), said
+    assert said.count(" readings, ") == 2, "a pass of each of the first two files of five"
+    assert _readings(lake) == EXPECTED
+    assert _named(lake) == BAD_LINE
+    assert _run(lake) == Exit.WELL
+    later = [(n, index) for n in (5, 6, 7) for index in (0, 1)]
+    assert _readings(lake) == sorted([*EXPECTED, *later], key=str)
+    assert _named(lake) == [*BAD_LINE, *((seq, 2, "bad line") for seq in (6, 7, 8))]
 
 
 @pytest.mark.parametrize("name", ["quarantine", "readings"])

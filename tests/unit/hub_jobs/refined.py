@@ -20,6 +20,7 @@ def refine_all(lake: Path) -> None:
         planned = passes.plan(tables)
         if planned is None:
             return
+        planned = passes.bounded(planned, cores=1)
         known = seen.load(lake, bronze, planned.before)
         decision = passes.decide(bronze, planned, known)
         named = passes.named(tables.quarantine, planned)

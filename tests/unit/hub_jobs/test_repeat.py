@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from agent.contract import Exit
-from hub_jobs.repeat import add_options, repeated
+from hub_jobs.exits import gravest
+from hub_jobs.repeat import Stop, add_options, repeated
 from hub_jobs.tables import ConflictError
 
 
@@ -45,7 +46,7 @@ def test_a_run_that_fails_is_tried_again_until_a_signal_and_a_loss_is_remembered
 ) -> None:
     runs = 0
 
-    def job() -> Exit:
+    def job(stop: Stop) -> Exit:
         nonlocal runs
         runs += 1
         if runs == 2:
@@ -58,5 +59,45 @@ def test_a_run_that_fails_is_tried_again_until_a_signal_and_a_loss_is_remembered
     assert runs == 3
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("found", [Exit.WELL, Exit.LOSS])
+def test_a_single_run_sees_a_signal_and_a_second_one_is_no_longer_held_back(
+    number: signal.Signals, found: Exit, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def first(*_: object) -> None:
+        others.append("handled")
+
+    others: list[str] = []
+    signal.signal(number, first)
+
+    def job(stop: Stop) -> Exit:
+        assert not stop()
+        os.kill(os.getpid(), number)
+        assert stop()
+        assert others == []
+        os.kill(os.getpid(), number)
+        return found
+
+    assert repeated("job", job, None) is found
+    assert others == ["handled"]
+    assert capsys.readouterr().err == "job: stopped\n"
+    assert signal.getsignal(number) is first
+
+
+def test_signals_are_as_before_after_a_run_that_nothing_stopped() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
+    assert repeated("job", lambda stop: Exit.WELL, None) is Exit.WELL
+
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_of_several_runs_a_loss_is_told_before_what_the_next_run_meets_again() -> None:
+    assert gravest([]) is Exit.WELL
+    assert gravest([Exit.WELL, Exit.CONFLICT, Exit.UNREACHABLE]) is Exit.UNREACHABLE
+    assert gravest([Exit.FAILED, Exit.UNREACHABLE]) is Exit.FAILED
+    assert gravest([Exit.LOSS, Exit.FAILED, Exit.UNREACHABLE]) is Exit.LOSS
+
+
 def test_wrong_usage_is_not_tried_again() -> None:
-    assert repeated("job", lambda: Exit.USAGE, 0.001) is Exit.USAGE
+    assert repeated("job", lambda stop: Exit.USAGE, 0.001) is Exit.USAGE
