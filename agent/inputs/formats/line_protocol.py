@@ -25,6 +25,7 @@ from agent.inputs.formats.line_values import (
     check_name,
     is_whole,
     name_of,
+    plain_string,
     scalar,
     shown,
     string,
@@ -43,8 +44,12 @@ PRECISIONS: Final = {
     "h": 3600 * 10**9,
 }
 """Nanoseconds by the names that `/write` and `/api/v2/write` have for them."""
-_STEP: Final = 64 * 1024
-"""Bytes that are taken apart at a time, a few milliseconds."""
+_STEP: Final = 16 * 1024
+"""Bytes that are taken apart at a time, a millisecond or two."""
+_LINES: Final = 500
+"""Lines that are taken apart at a time: short ones cost more for each byte, and bad ones most."""
+_IDLE: Final = 64 * 1024
+"""Bytes of lines that say nothing that are passed over at a time."""
 _SHORT: Final = 256
 """Bytes that are looked at first for lines that say nothing: mostly there are few."""
 _MAX_LINE: Final = 256 * 1024
@@ -55,7 +60,10 @@ _plain = re.compile(rb"-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,40})?\Z").match
 """Numbers that are JSON as they stand; without an exponent they are finite."""
 _idle = re.compile(rb"(?:[ \r]*+(?:#[^\n]*+)?+\n)*+").match
 """Lines that say nothing: blank ones, and comments."""
+_blanks = re.compile(rb" *+").match
 _key_end = re.compile(rb"(?<!\\)[ \n]").search
+_simple = re.compile(rb'([^,= \n\\]++)=(?:"([^"\\]*+)"|([^", \r\n][^, \r\n]*+))').match
+"""Most fields: name, and text or a value without quotes."""
 _field = re.compile(rb"((?:[^,= \n\\]++|\\[,= ]?+)++)=").match
 _quoted = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)"', re.DOTALL).match
 _bare = re.compile(rb"[^, \r\n]++").match
@@ -97,11 +105,13 @@ class LineProtocol:
         """Measurement and tags, as they stand in a line; raises `LineError`."""
         if key.startswith(b"#"):
             raise LineError("a line of comment")
-        first, *pairs = _split_tags(key)
+        first, *pairs = _split_tags(key, contract.MAX_TAGS + 2)
         measurement = name_of(first, "the measurement")
         tags: dict[str, str] = {}
         for pair in pairs:
-            parts = _split_tag(pair)
+            if len(tags) > contract.MAX_TAGS:
+                raise _too_many_tags()
+            parts = _split_tag(pair, 2)
             if len(parts) != 2:
                 raise LineError(f"tag {shown(pair)} is not name=text", "tags")
             name = name_of(parts[0], "a tag's name")
@@ -113,7 +123,7 @@ class LineProtocol:
         device = tags.pop(self._device_tag, self._domain)
         check_name(device, "the device")
         if len(tags) > contract.MAX_TAGS:
-            raise LineError(f"there are {len(tags)} tags, at most {contract.MAX_TAGS} can be taken", "tags")
+            raise _too_many_tags()
         tail = b',"tags":' + to_json(tags) + b"}\n" if tags else b"}\n"
         head = _Head(measurement, b'"device":' + to_json(device) + b',"metric":', tail)
         self._remember(len(key) + len(tail) + len(head.before))
@@ -143,13 +153,19 @@ class Parsing:
     """One body under way: call `step` until it is False, then `payload` is NDJSON of `count` readings, and
     `bad` are the lines that were not taken, as (line from 1, reason), `more` beyond those listed; `left_out`
     counts all of them by kind. `limit` bounds the payload in bytes. With `hopeless` set, so many lines were
-    bad that the rest was not looked at."""
+    bad that the rest was not looked at.
 
-    def __init__(self, body: bytes, to: LineProtocol, unit: int, now_ns: int, limit: int) -> None:
+    With `apart` each newline ends a line, also inside text; `limit` bounds the readings of one line, and each
+    bad line is listed."""
+
+    def __init__(
+        self, body: bytes, to: LineProtocol, unit: int, now_ns: int, limit: int, *, apart: bool = False
+    ) -> None:
         self._body = body
         self._to = to
         self._unit = unit
-        self._room = limit
+        self._room = self._limit = limit
+        self._apart = apart
         self._place = self._seen = 0
         self._line = 0
         self._stamps = to.stamps
@@ -180,9 +196,9 @@ class Parsing:
         piece = body[begin:stop]
         out: list[bytes] = []
         if len(piece) > _STEP or _may_be_odd(piece) or _may_be_idle(piece):
-            while self._place < stop and not self.hopeless:
+            for _ in range(_LINES):
                 self._skip_idle(stop)
-                if self._place >= stop:
+                if self._place >= stop or self.hopeless:
                     break
                 end = body.find(b"\n", self._place) + 1 or len(body)
                 line = body[self._place : end]
@@ -191,7 +207,7 @@ class Parsing:
                 else:
                     self._take_plain([line.removesuffix(b"\n")], out)
         elif self._unit != 1 or not (rows := alike(piece)) or not self._take_alike(piece, rows):
-            self._take_plain(piece.removesuffix(b"\n").split(b"\n"), out)
+            self._take_plain(piece.removesuffix(b"\n").split(b"\n", _LINES)[:_LINES], out)
         self.count += len(out)
         self._parts.append(b"".join(out))
         return self._place < len(body) and not self.hopeless
@@ -199,7 +215,7 @@ class Parsing:
     def _skip_idle(self, stop: int) -> None:
         """Go on behind the lines that say nothing, at most a step of them and not beyond `stop`."""
         body, begin = self._body, self._place
-        for size in (_SHORT, _STEP):
+        for size in (_SHORT, _IDLE):
             if body[self._place : self._place + 1] not in _MAY_BEGIN_IDLE:
                 return
             piece = body[begin : min(stop, begin + size)]
@@ -222,9 +238,9 @@ class Parsing:
         except LineError:
             return False
         part = b"".join(parts)
-        self._room -= len(part)
-        if self._room < 0:
-            raise TooLargeError
+        if self._apart and len(part) > self._limit:
+            return False
+        self._claim(len(part))
         self._parts.append(part)
         self.count += len(rows)
         self._place += len(piece)
@@ -248,9 +264,7 @@ class Parsing:
                     ts = self._time(last)
                 head = heads.get(key) or self._to.head(key)
                 pairs = fields.split(b",")
-                self._room -= len(pairs) * head.cost + len(fields)
-                if self._room < 0:
-                    raise TooLargeError
+                self._claim(len(pairs) * head.cost + len(fields))
                 known, tail = head.fields.get, head.tail
                 for pair in pairs:
                     raw, _, text = pair.partition(b"=")
@@ -276,37 +290,35 @@ class Parsing:
             self._seen = begin
             if end - begin > _MAX_LINE:
                 raise LineError(f"longer than {_MAX_LINE} bytes", "size")
-            self._take_slowly(begin, out)
+            self._take_slowly(begin, end, out)
         except LineError as error:
             del out[mark:]
             self._refuse(error)
             if self._seen > end:
                 self._go_on(end, body.find(b"\n", self._seen) + 1 or len(body))
 
-    def _take_slowly(self, begin: int, out: list[bytes]) -> None:
-        """A line that may hold escapes and text; it may go on over a newline inside text."""
-        body = self._body
-        limit = begin + _MAX_LINE
-        while body[begin : begin + 1] == b" ":
-            begin += 1
-        found = _key_end(body, begin, limit)
-        if found is None or found[0] == b"\n":
-            raise LineError("there is no field")
-        key = body[begin : found.start()]
+    def _take_slowly(self, begin: int, end: int, out: list[bytes]) -> None:
+        """A line that may hold escapes and text; it may go on over a newline inside text, unless lines stand
+        apart."""
+        body, passed, limit = self._body, end, begin + _MAX_LINE
+        if self._apart:
+            body, begin, end = body[begin:end].removesuffix(b"\n"), 0, end - begin
+        begin = _blanks(body, begin).end()  # type: ignore[union-attr]
+        stop = _end_of_key(body, begin, end, limit)
+        key = body[begin:stop]
         head = self._to.heads.get(key) or self._to.head(key)
-        place, values = found.end(), list[bytes]()
-        while body[place : place + 1] == b" ":
-            place += 1
+        place, values = _blanks(body, stop + 1).end(), list[bytes]()  # type: ignore[union-attr]
+        field = self._to.field
         while True:
-            name = _field(body, place, limit)
-            if name is None:
-                raise LineError(f"{shown(body[place : place + 40])} is not field=value")
-            text = _quoted(body, name.end(), limit) or _bare(body, name.end(), limit)
-            if text is None:
-                raise LineError(f"field {shown(name[1])} has no value", "value")
-            place = self._seen = text.end()
-            value = string(text[1]) if text.re.groups else scalar(text[0])
-            values.append(self._to.field(head, name[1]) + value)
+            if (pair := _simple(body, place, limit)) is not None:
+                place = self._seen = pair.end()
+                name, text, bare = pair.groups()
+                value = scalar(bare) if text is None else plain_string(text)
+            else:
+                name, raw, place = self._next_field(body, place, limit)
+                self._seen = place
+                value = string(raw[1]) if raw.re.groups else scalar(raw[0])
+            values.append(field(head, name) + value)
             if body[place : place + 1] != b",":
                 break
             place += 1
@@ -314,12 +326,29 @@ class Parsing:
         if stamp is None and not _end(body, place):
             raise LineError(f"{shown(body[place : place + 40].strip())} is no time", "time")
         ts = self._now if stamp is None else self._time(stamp[1])
-        self._room -= len(values) * head.cost + place - begin
-        if self._room < 0:
-            raise TooLargeError
+        self._claim(len(values) * head.cost + place - begin)
         out += [ts + value + head.tail for value in values]
-        end = self._place
-        self._go_on(end, max(end, body.find(b"\n", place) + 1 or len(body)))
+        if not self._apart:
+            self._go_on(passed, max(passed, body.find(b"\n", place) + 1 or len(body)))
+
+    def _next_field(self, body: bytes, place: int, limit: int) -> tuple[bytes, re.Match[bytes], int]:
+        """A field of any form: its name, its value as `_quoted` or `_bare` finds it, and where it ends."""
+        name = _field(body, place, limit)
+        if name is None:
+            raise LineError(f"{shown(body[place : place + 40])} is not field=value")
+        text = _quoted(body, name.end(), limit) or _bare(body, name.end(), limit)
+        if text is None:
+            raise LineError(f"field {shown(name[1])} has no value", "value")
+        return name[1], text, text.end()
+
+    def _claim(self, size: int) -> None:
+        """Make room for readings of so many bytes: in a line by itself, or in all."""
+        self._room = (self._limit if self._apart else self._room) - size
+        if self._room >= 0:
+            return
+        if self._apart:
+            raise LineError(f"the readings of this line are above {self._limit} bytes", "size")
+        raise TooLargeError
 
     def _go_on(self, passed: int, place: int) -> None:
         """The next line begins at `place`; its number counts the newlines in text that were passed over."""
@@ -328,7 +357,7 @@ class Parsing:
 
     def _refuse(self, error: LineError) -> None:
         self.left_out[error.kind] += 1
-        if len(self.bad) < MAX_LISTED:
+        if self._apart or len(self.bad) < MAX_LISTED:
             self.bad.append((self._line, str(error)))
         else:
             self.more += 1
@@ -341,6 +370,25 @@ class Parsing:
         if not is_whole(stamp):
             raise LineError(f"time {shown(stamp)} is not a whole number", "time")
         return self._stamps.reading(int(stamp) * self._unit)
+
+
+def _too_many_tags() -> LineError:
+    return LineError(f"there are more than {contract.MAX_TAGS} tags; leave some out", "tags")
+
+
+def _end_of_key(body: bytes, begin: int, end: int, limit: int) -> int:
+    """Where the measurement and its tags end that begin in the line which ends at `end`; raises `LineError`.
+    A newline behind a backslash may belong to the text of a tag, and to nothing else."""
+    found, tags = _key_end(body, begin, min(end, limit)), 0
+    while found is None and end < limit and end < len(body):
+        tags += len(_split_tags(body[begin:end])) - 1
+        if not 0 < tags <= contract.MAX_TAGS + 1:
+            break
+        begin, end = end, body.find(b"\n", end, limit) + 1 or limit
+        found = _key_end(body, begin, end)
+    if found is None or found[0] == b"\n":
+        raise LineError("there is no field")
+    return found.start()
 
 
 def _may_be_idle(lines: bytes) -> bool:

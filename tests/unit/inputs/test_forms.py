@@ -60,6 +60,33 @@ def test_whatever_comes_is_a_reading_or_a_bad_line(kind: Format, lines: bytes) -
         assert place == 0 or lines[place - 1 : place] == b"\n"
 
 
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.sampled_from(
+            (
+                b'm f="a',
+                b'"',
+                b'm f="a" 7',
+                b"m,t=a\\",
+                b"b f=1",
+                b"m f=1",
+                b"#",
+                b"",
+                b"m f=1\r",
+                b"\xff f=1",
+            )
+        ),
+        max_size=40,
+    )
+)
+def test_a_line_of_line_protocol_stands_by_itself_whatever_is_beside_it(lines: list[bytes]) -> None:
+    together = sift("influx", b"".join(line + b"\n" for line in lines))
+    singly = [sift("influx", line + b"\n") for line in lines]
+    assert together.payload == b"".join(one.payload for one in singly)
+    assert [why for _, why in together.bad] == [why for one in singly for _, why in one.bad]
+
+
 def test_a_line_whose_readings_would_be_too_large_is_bad_and_the_others_are_kept() -> None:
     tags = b",".join(b"t%d=%s" % (number, b"x" * 1000) for number in range(60))
     long = b"m," + tags + b" " + b",".join(b"f%d=1" % number for number in range(3000))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import time
 import tracemalloc
 from collections.abc import Callable
 
@@ -170,6 +171,30 @@ def test_lines_that_say_nothing_are_passed_over_by_the_stretch(idle: bytes) -> N
     assert (parsing.count, [number for number, _ in parsing.bad]) == (1, [first + 1, first + 7])
     assert parsing.steps <= size // (64 * 1024) + 4
     assert parsing.lines <= 8
+
+
+@pytest.mark.parametrize(
+    "line", [b'm v="x"\n', b'm v="\n', b"m v=1\n", b"x\n", b"m\\\n", b"m,t=\\\n", b'm v="\n"\n']
+)
+def test_short_lines_are_taken_a_few_hundred_at_a_time(line: bytes) -> None:
+    parsing = Parsing(line * 30_000, LineProtocol("edge-1", "host"), 1, NOW, 2**26)
+    more, before = True, (0, 0)
+    while more:
+        more = parsing.step()
+        after = parsing.count, parsing.left_out.total()
+        assert sum(after) - sum(before) <= 1_000
+        before = after
+
+
+@pytest.mark.parametrize("line", [b"m\\\n", b"m,t=\\\n", b"m,t=a,\\\n"])
+def test_newlines_behind_backslashes_cost_no_more_the_more_there_are(line: bytes) -> None:
+    def seconds(count: int) -> float:
+        began = time.process_time()
+        by_line_protocol(line * count)
+        return time.process_time() - began
+
+    few = min(seconds(1_000) for _ in range(3))
+    assert seconds(8_000) < 8 * 4 * few
 
 
 @given(
