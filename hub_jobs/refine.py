@@ -65,7 +65,8 @@ def run(lake: Place, stop: Stop = never) -> Exit:
         if planned is None:
             break
         if known is None:
-            known = Known(seen.load(lake, bronze, planned.before), clocks.load(lake, bronze, planned.before))
+            before, note = planned.before, partial(say, _NAME)
+            known = Known(seen.load(lake, bronze, before, note), clocks.load(lake, bronze, before, note))
         if spark is None:
             from hub_jobs.session import session
 

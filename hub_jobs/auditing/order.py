@@ -42,7 +42,7 @@ def _twice(bronze: Table, one: Incarnation) -> list[tuple[int, int]]:
 def untrue(held: Held, cache: Cached, readings: Table | None, known: Sequence[Incarnation]) -> Iterator[str]:
     """Sentences about what is not as it was and no loss: the next refine makes it good, or could."""
     for file in cache.unreadable:
-        yield f"{file}. Delete the table `seen`: the next refine makes it again from bronze"
+        yield f"{file}. The next refine that finds new messages makes the table `seen` again from bronze"
     for space, ranges in sorted(held.forgotten.spaces.items()):
         yield (
             f"the cache `seen` does not know {text(ranges)} of {space}, which bronze holds: "

@@ -1,24 +1,41 @@
 """Tables that are a pure function of `bronze` up to the sequences they carry as transactions: rolled forward
-when they are behind, made again when they are ahead or lost, replaced as a whole."""
+when they are behind, made again when they are ahead, lost or damaged, replaced as a whole."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
 from hub_jobs.incarnations import Incarnation
 from hub_jobs.tables.delta import ConflictError, Table, ensure_table, open_table
 from hub_jobs.tables.parquet import PartWriter
-from hub_jobs.tables.places import Place
+from hub_jobs.tables.places import Place, UnreadableError
+from hub_jobs.tables.scan import rows
+from hub_jobs.tables.schemas import SCHEMAS
+
+Note = Callable[[str], None]
 
 
-def usable(lake: Place, name: str, upto: Sequence[Incarnation]) -> Table | None:
-    """The table, unless it holds more of an incarnation than its `done`."""
+def unsaid(_: str) -> None:
+    """For a caller that only looks: the job that makes the table again says so."""
+
+
+def load(lake: Place, name: str, upto: Sequence[Incarnation], note: Note) -> tuple[Table | None, pa.Table]:
+    """The table and its rows. No table and no rows when it holds more of an incarnation than its `done`, or
+    when a file of it is damaged, which is noted. Raises `TableError`, and `UnreadableError` where a file is
+    there and was not given out."""
+    nothing = SCHEMAS[name].empty_table()
     table = open_table(lake, name)
     if table is None or any(_held(table, one) > (one.done or 0) for one in upto):
-        return None
-    return table
+        return None, nothing
+    try:
+        return table, rows(table, SCHEMAS[name].names)
+    except UnreadableError as error:
+        if not error.damaged:
+            raise
+        note(f"{error}; the table {name} is made again from bronze")
+        return None, nothing
 
 
 def behind(table: Table | None, upto: Sequence[Incarnation]) -> Iterator[tuple[Incarnation, int]]:

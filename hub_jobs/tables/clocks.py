@@ -61,13 +61,12 @@ def said(bronze: Table, one: Incarnation, after: int) -> Iterator[Correction]:
             continue
 
 
-def load(lake: Place, bronze: Table, upto: Sequence[Incarnation]) -> Clocks:
-    """What was said in all that bronze holds of each incarnation up to its `done`."""
+def load(lake: Place, bronze: Table, upto: Sequence[Incarnation], note: cache.Note = cache.unsaid) -> Clocks:
+    """What was said in all that bronze holds of each incarnation up to its `done`. Raises as `cache.load`."""
     known = Clocks()
-    table = cache.usable(lake, "clocks", upto)
-    if table is not None:
-        for row in rows(table, CLOCKS.names).to_pylist():
-            known.add(Correction(**row))
+    table, held = cache.load(lake, "clocks", upto, note)
+    for row in held.to_pylist():
+        known.add(Correction(**row))
     for one, after in cache.behind(table, upto):
         for correction in said(bronze, one, after):
             known.add(correction)

@@ -15,10 +15,10 @@ from hub_jobs.tables.schemas import SEEN
 from hub_jobs.transforms.spaces import ID_COLUMNS, Seen
 
 
-def load(lake: Place, bronze: Table, upto: Sequence[Incarnation]) -> Seen:
-    """What bronze holds of each incarnation up to its `done`."""
-    table = cache.usable(lake, "seen", upto)
-    seen = Seen() if table is None else read(table)
+def load(lake: Place, bronze: Table, upto: Sequence[Incarnation], note: cache.Note = cache.unsaid) -> Seen:
+    """What bronze holds of each incarnation up to its `done`. Raises as `cache.load`."""
+    table, known = cache.load(lake, "seen", upto, note)
+    seen = _of(known)
     for one, after in cache.behind(table, upto):
         for ids in identities(bronze, one, after):
             seen.add(ids)
@@ -44,7 +44,11 @@ def identities(bronze: Table, one: Incarnation, after: int) -> Iterator[pa.Table
 
 def read(table: Table) -> Seen:
     """What the table says, whatever bronze holds."""
+    return _of(rows(table, SEEN.names))
+
+
+def _of(known: pa.Table) -> Seen:
     spaces: dict[str, list[tuple[int, int]]] = {}
-    for row in rows(table, SEEN.names).to_pylist():
+    for row in known.to_pylist():
         spaces.setdefault(row["space"], []).append((row["first"], row["last"]))
     return Seen(spaces)

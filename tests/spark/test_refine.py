@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from agent.contract import Exit
-from hub_jobs import passes, refine, tasks
-from hub_jobs.tables import open_table
+from hub_jobs import audit, passes, refine, tasks
+from hub_jobs.tables import cache, open_table
+from hub_jobs.tables.places import UnreadableError
 from hub_jobs.tables.schemas import VERSION
 from tests.spark.lakes import add_bronze, contents, killed, orphans, run_program
+from tests.unit.hub_jobs.damage import cut, flip
 from tests.unit.hub_jobs.rows import OTHER_RUN, batch_row, direct_row
 
 if TYPE_CHECKING:
@@ -121,6 +125,42 @@ def test_what_was_seen_is_made_again_when_it_is_lost_or_not_of_this_bronze(lake:
     assert _readings(lake) == sorted(expected, key=str)
     seen = contents(lake, "seen", "space", "first", "last")
     assert (f"batch/edge-1/normal/{batch_row(LINE)['run']}", 1, 5 if lost == "behind" else 4) in seen
+
+
+@pytest.mark.parametrize("harm", [cut, Path.unlink, partial(flip, column="first")])
+def test_what_was_seen_is_made_again_when_a_file_of_it_is_damaged(
+    lake: Path, harm: Callable[[Path], None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert _run(lake) == Exit.WELL
+    (file,) = (lake / "seen").glob("*.parquet")
+    harm(file)
+    add_bronze(lake, [batch_row(LINE * 2, n=1, source_seq=1), batch_row(LINE, n=5, source_seq=6)])
+
+    assert _run(lake) == Exit.WELL
+
+    said = capfd.readouterr().err
+    assert f"refine: file {file} can't be read: " in said
+    assert "; the table seen is made again from bronze\n" in said
+    assert _readings(lake) == sorted([*EXPECTED, (5, 0)], key=str)
+    seen = contents(lake, "seen", "space", "first", "last")
+    assert (f"batch/edge-1/normal/{batch_row(LINE)['run']}", 1, 5) in seen
+    assert audit.main(["--lake", str(lake)]) == Exit.WELL
+
+
+def test_what_was_seen_is_not_made_again_when_it_is_only_not_given_out(
+    lake: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*_: object) -> None:
+        raise UnreadableError(lake, "Access denied", damaged=False)
+
+    assert _run(lake) == Exit.WELL
+    add_bronze(lake, [batch_row(LINE, n=5, source_seq=6)])
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "rows", refused)
+        assert _run(lake) == Exit.FAILED
+
+    assert "Access denied" in capfd.readouterr().err
+    assert _readings(lake) == EXPECTED
 
 
 def test_a_backlog_is_refined_in_passes_of_bounded_size(

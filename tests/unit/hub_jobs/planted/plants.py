@@ -580,7 +580,7 @@ CACHE: Final = [
         TOOL,
         "a file is deleted",
         _file("seen", Path.unlink),
-        (Exit.FAILED, "can't be read: it is gone. Delete the table `seen`"),
+        (Exit.FAILED, "can't be read: it is gone. The next refine"),
     ),
     Plant(
         "seen",
