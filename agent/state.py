@@ -14,6 +14,7 @@ import structlog
 from msgspec import Struct
 
 from agent import position_file
+from agent.commands.recent import RecentCommands
 from agent.contract import (
     LOST_STREAMS,
     Checkpoint,
@@ -99,7 +100,8 @@ class Setting(Struct, frozen=True):
 class State(Struct):
     """The whole file. `epochs`, `acked`, `previous` and `checkpoint` are by class, `positions` by class and
     input; `unplaced` are the inputs whose position may have been lost, with the state file before this one;
-    `command` is the place of the last command begun (`agent.commands.place`), `command_epoch` the epoch of
+    `command` is the place of the last command begun (`agent.commands.place`), `commands_run` are the last
+    ones run, `command_epoch` the epoch of
     the commands' mirror and `command_agreed` the newest command in it that the hub was found to hold,
     `settings` what commands have set for a time, by name; `clock` what the machine's clock has been through,
     `corrections` what of it the streams do not hold yet; `lost` by class the streams whose store was lost or
@@ -115,6 +117,7 @@ class State(Struct):
     positions: dict[str, dict[str, Position]] = {}
     unplaced: list[str] = []
     command: str | None = None
+    commands_run: RecentCommands = msgspec.field(default_factory=RecentCommands)
     command_epoch: str | None = None
     command_agreed: CommandKey | None = None
     settings: dict[str, Setting] = {}

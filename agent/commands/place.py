@@ -3,8 +3,11 @@
 A mirror keeps the sequences and times of its origin, so as long as the local stream is the same one the
 sequence decides. A mirror that was deleted and made anew holds commands that were run already, and its origin
 may be another stream by now, which counts from 1 again, or the same one put back to an older copy, which
-gives sequences a second time. There is new what stands above the last command run in the same origin, what
-the hub stored later than all that was run, and what follows the last command run, should that be met.
+gives sequences a second time. No command is new that is among the recent ones (`agent.commands.recent`). Of
+the others those are new that stand above the last command run in the same origin, that the hub stored later
+than all that was run before the recent ones, or that follow a new one or the last command run. Where the
+recent ones do not hold the last command run, as after a loss of the state file, all counts as run that the
+hub stored before it or any earlier one: it is left out rather than run twice.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Final
 
+from agent.commands.recent import RecentCommands
 from agent.contract import ContractError
 
 _TYPES: Final = {"created": str, "origin": str, "seq": int, "time": int, "id": str, "verb": str}
@@ -50,21 +54,27 @@ def parse_place(text: str) -> Place:
     return place
 
 
-def unanswered(begun: Place | None, answered: Place | None) -> bool:
+def unanswered(begun: Place | None, answered: Place | None, recent: RecentCommands) -> bool:
     """Whether `begun`, the last command begun, comes after `answered`, the last one whose answer is stored.
-    It does not where it was answered, nor where what remembers it was put back."""
+    It does not where it was answered, nor where what remembers it was restored from a backup."""
     if begun is None or answered is None:
         return begun is not None
     if begun.created == answered.created:
         return begun.seq > answered.seq
+    first, second = (recent.order(one.seq, one.time, one.id) for one in (answered, begun))
+    if first is not None and second is not None:
+        return second > first
     return begun.time > answered.time
 
 
 class Course:
-    """The way through the stream after the command `last`; None where none was ever run."""
+    """The way through the stream after the command `last`, None where none was ever run. `recent` are the
+    last commands run; the caller adds each command that it runs."""
 
-    def __init__(self, last: Place | None) -> None:
-        self._last = last
+    def __init__(self, last: Place | None, recent: RecentCommands) -> None:
+        self._last, self._recent = last, recent
+        if last is not None:
+            recent.reach(last.seq, last.time, last.id)
         self._created: str | None = None
         self._origin = ""
         self._past_last = False
@@ -77,7 +87,7 @@ class Course:
             return
         same = self._last is not None and self._last.created == created
         self._created, self._origin = created, origin
-        self._past_last = same or self._last is None
+        self._past_last = (same and self._knows_last()) or self._last is None
         self.next = self._last.seq + 1 if same and self._last is not None else 1
 
     def skip(self, up_to: int) -> None:
@@ -90,14 +100,20 @@ class Course:
         last = self._last
         assert self._created is not None
         self.next = seq + 1
+        if (seq, time, ident) in self._recent.commands:
+            is_last = last is not None and (last.seq, last.id) == (seq, ident)
+            self._past_last = self._past_last or is_last
+            return None
         if last is not None and not self._past_last:
-            if (last.seq, last.id) == (seq, ident):
-                self._past_last = True
-                return None
-            above = self._origin != "" and last.origin == self._origin and seq > last.seq
-            if not above and time <= last.time:
+            same = self._origin != "" and last.origin == self._origin
+            above = same and seq > last.seq and self._knows_last()
+            if not above and time <= self._recent.before:
                 return None
         self._past_last = True
         latest = max(time, 0 if last is None else last.time)
         self._last = Place(self._created, self._origin, seq, latest, ident, verb)
         return self._last
+
+    def _knows_last(self) -> bool:
+        last = self._last
+        return last is not None and self._recent.order(last.seq, last.time, last.id) is not None

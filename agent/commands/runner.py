@@ -22,6 +22,7 @@ import structlog
 from agent.clock import ClockReader, wall_ns
 from agent.commands.expiry import Now, Verdict, judge
 from agent.commands.place import Course, Place, parse_place, unanswered
+from agent.commands.recent import RunCommand
 from agent.commands.verb import ArgumentError, Reply, Verb, VerbError
 from agent.contract import (
     APP,
@@ -75,6 +76,7 @@ class CommandRunner:
         clock: Callable[[], Now],
     ) -> None:
         self._cls, self._state, self._verbs, self._metrics, self._clock = cls, state, verbs, metrics, clock
+        self._recent = state.current.commands_run
         self._js: JetStream | None = None
         self._unsure_since: float | None = None
         self._reading = Fault(log, "commands can be read again")
@@ -99,7 +101,7 @@ class CommandRunner:
         answered = await unless(stopping, intake.position(COMMANDS_INPUT))
         if answered is None or stopping.is_set():
             return
-        course = Course(await self._last(answered.position, intake, stopping))
+        course = Course(await self._last(answered.position, intake, stopping), self._recent)
         while not stopping.is_set():
             moved = await self._step(course, intake, stopping)
             await unless(stopping, asyncio.sleep(SPACING if moved else POLL_SECONDS))
@@ -109,7 +111,7 @@ class CommandRunner:
         answered = None if text is None else parse_place(text)
         remembered = self._state.current.command
         begun = None if remembered is None else parse_place(remembered)
-        if begun is None or not unanswered(begun, answered):
+        if begun is None or not unanswered(begun, answered, self._recent):
             return answered
         ended = "the agent ended after it had begun this command; it is not run again"
         await self._answer(begun, Outcome.INTERRUPTED, ended, intake, stopping)
@@ -133,7 +135,10 @@ class CommandRunner:
         ident, stored = "" if command is None else command.id, nanoseconds(message.time)
         place = course.take(message.seq, stored, ident, verb_of(message.subject))
         if place is not None:
-            await self._handle(place, command, malformed, stored / 1e9, intake, stopping)
+            run = (place.seq, stored, place.id)
+            if await self._handle(place, command, malformed, run, intake, stopping):
+                self._recent.add(run)
+                self._state.mark()
         return True
 
     async def _handle(
@@ -141,28 +146,28 @@ class CommandRunner:
         place: Place,
         command: Command | None,
         malformed: str,
-        stored: float,
+        run: RunCommand,
         intake: Intake,
         stopping: asyncio.Event,
-    ) -> None:
+    ) -> bool:
+        """Run a command where it may be; False when the agent stops before its answer is stored."""
         if command is None:
-            await self._answer(place, Outcome.MALFORMED, malformed, intake, stopping)
-            return
+            return await self._answer(place, Outcome.MALFORMED, malformed, intake, stopping)
         verb = self._verbs.get(place.verb)
         if verb is None:
             unknown = f"there is no verb {place.verb!r} here; there are {', '.join(sorted(self._verbs))}"
-            await self._answer(place, Outcome.UNKNOWN, unknown, intake, stopping)
-            return
-        too_late = await self._too_late(command.expires, stored, verb, stopping)
+            return await self._answer(place, Outcome.UNKNOWN, unknown, intake, stopping)
+        too_late = await self._too_late(command.expires, run[1] / 1e9, verb, stopping)
         if stopping.is_set():
-            return
+            return False
         if too_late is not None:
-            await self._answer(place, Outcome.EXPIRED, too_late, intake, stopping)
-            return
+            return await self._answer(place, Outcome.EXPIRED, too_late, intake, stopping)
+        self._recent.add(run)
         outcome, reply = await self._carry_out(place, verb, command)
-        stored_answer = await self._answer(place, outcome, reply.text, intake, stopping)
-        if stored_answer and reply.then is not None:
+        is_stored = await self._answer(place, outcome, reply.text, intake, stopping)
+        if is_stored and reply.then is not None:
             reply.then()
+        return is_stored
 
     async def _too_late(
         self, expires: float | None, stored: float, verb: Verb, stopping: asyncio.Event

@@ -1,17 +1,22 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.commands import recent as recent_module
 from agent.commands.place import Course, Place, parse_place, unanswered
+from agent.commands.recent import RecentCommands
 from agent.contract import ContractError
 
 LAST = Place("first", "o", 5, 50, "e", "set")
 
 
-def _course(last: Place | None, created: str, origin: str = "p") -> Course:
-    course = Course(last)
+def _course(last: Place | None, created: str, origin: str = "p", known: bool = True) -> Course:
+    """A runner after `last`, which is among the recent commands where it is `known`."""
+    recent = RecentCommands(40 if known else 0, [(5, 50, "e")] if known else [])
+    course = Course(last, recent)
     course.enter(created, origin)
     return course
 
@@ -51,9 +56,11 @@ def test_what_stands_above_the_last_command_of_the_same_origin_is_new_whatever_t
 
 
 def test_another_command_at_the_sequence_of_the_last_one_is_not_taken_for_it() -> None:
-    course = _course(LAST, "second")
+    course = _course(LAST, "second", known=False)
     assert course.take(5, 45, "other", "set") is None
     assert course.take(6, 46, "f", "ping") is None
+    course = _course(LAST, "second")
+    assert course.take(5, 45, "other", "set") is not None
 
 
 def test_a_stream_made_anew_while_the_agent_runs_is_entered_from_its_beginning() -> None:
@@ -72,45 +79,134 @@ def test_what_holds_nothing_of_ours_is_not_looked_through_again() -> None:
     assert course.next == 91
 
 
-@given(
-    st.lists(
-        st.tuples(
-            st.integers(0, 9), st.sampled_from(["run", "recreated", "restarted", "origin", "put back"])
-        ),
-        max_size=40,
-    )
+EVENTS = (
+    "run",
+    "recreated",
+    "restarted",
+    "state lost",
+    "origin",
+    "put back",
+    "mixed origin",
+    "mixed put back",
 )
-def test_no_command_is_run_twice_and_none_is_left_out_while_the_origin_stands(
-    events: list[tuple[int, str]],
+
+
+@pytest.mark.parametrize("known", [256, 4])
+@given(
+    events=st.lists(st.tuples(st.integers(-9, 9), st.integers(1, 4), st.sampled_from(EVENTS)), max_size=40)
+)
+def test_no_command_is_run_twice_and_none_is_left_out_that_is_known_to_be_new(
+    known: int, events: list[tuple[int, int, str]]
 ) -> None:
-    """The hub's clock goes on by so much before each command; between them the mirror is made anew, the agent
-    restarted, or the hub's stream made anew or put
-    back to an older copy."""
-    clock, seq, incarnation, origin = 0, 0, 0, 0
-    held: list[tuple[int, int, str]] = []
-    course = Course(None)
-    last: Place | None = None
-    sent: list[str] = []
-    run: list[str] = []
-    for number, (step, event) in enumerate(events):
-        if event == "recreated":
-            incarnation += 1
-        elif event == "restarted":
-            course = Course(None if last is None else parse_place(last.encode()))
-        elif event == "origin":
-            incarnation, origin, seq, held = incarnation + 1, origin + 1, 0, []
-        elif event == "put back":
-            incarnation, held = incarnation + 1, held[: len(held) // 2]
-            seq = len(held)
-        clock, seq = clock + step + 1, seq + 1
-        held.append((seq, clock, f"c{number}"))
-        sent.append(f"c{number}")
-        course.enter(str(incarnation), str(origin))
-        for at, when, ident in held:
-            if at >= course.next and (place := course.take(at, when, ident, "ping")) is not None:
-                run.append(ident)
-                last = place
-    assert run == sent
+    """The hub's clock goes on, or back, before each command; between them the mirror is recreated, the agent
+    restarted, or the hub's stream recreated or restored from an older copy. Where that is `mixed`, the mirror
+    takes the end of the new history over that which it holds, before it is recreated."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recent_module, "KNOWN", known)
+        one = Runs()
+        for seconds, count, event in events:
+            one.happens(event)
+            one.send(seconds, count)
+    assert len(set(one.run)) == len(one.run), "no command is run twice"
+    if known > len(one.run) and not one.forgot:
+        assert sorted(one.run, key=one.sent.index) == one.sent, "none is left out"
+
+
+class Runs:
+    """A hub, a mirror and a runner, of which the state may be lost."""
+
+    def __init__(self) -> None:
+        self.clock = 10**6
+        self.local = self.origin = 0
+        self.hub: list[tuple[int, int, str]] = []
+        self.mirror: list[tuple[int, int, str]] = []
+        self.recent = RecentCommands()
+        self.last: Place | None = None
+        self.course = Course(None, self.recent)
+        self.sent: list[str] = []
+        self.run: list[str] = []
+        self.forgot = False
+        self.mixed = False
+
+    def happens(self, event: str) -> None:
+        self.mixed = event.startswith("mixed")
+        match event.removeprefix("mixed "):
+            case "recreated":
+                self.local += 1
+            case "restarted":
+                self._restart()
+            case "state lost":
+                self.recent, self.forgot = RecentCommands(), True
+                self._restart()
+            case "origin":
+                self.hub, self.origin = [], self.origin + 1
+            case "put back":
+                self.hub = self.hub[: len(self.hub) // 2]
+
+    def send(self, seconds: int, count: int) -> None:
+        for _ in range(count):
+            self.clock += seconds or 1
+            self.sent.append(f"c{len(self.sent)}")
+            self.hub.append((len(self.hub) + 1, self.clock, self.sent[-1]))
+        if self.mixed:
+            top = self.mirror[-1][0] if self.mirror else 0
+            self.mirror += self.hub[top:]
+            self._read()
+        if self.mixed or self.mirror != self.hub[: len(self.mirror)]:
+            self.local += 1
+        self.mirror = list(self.hub)
+        self._read()
+
+    def _restart(self) -> None:
+        last = None if self.last is None else parse_place(self.last.encode())
+        self.recent = msgspec.json.decode(msgspec.json.encode(self.recent), type=RecentCommands)
+        self.course = Course(last, self.recent)
+
+    def _read(self) -> None:
+        self.course.enter(str(self.local), str(self.origin))
+        for seq, time, ident in self.mirror:
+            if seq < self.course.next:
+                continue
+            if (place := self.course.take(seq, time, ident, "ping")) is not None:
+                self.run.append(ident)
+                self.last = place
+                self.recent.add((seq, time, ident))
+
+
+def test_what_a_mirror_of_two_histories_had_dropped_is_run_and_nothing_else() -> None:
+    recent = RecentCommands()
+    course = Course(None, recent)
+    course.enter("first", "o")
+    for command in ((1, 10, "a"), (2, 20, "b"), (3, 30, "c"), (5, 50, "y")):  # 5 is of the restored hub
+        assert course.take(*command, "set") is not None
+        recent.add(command)
+    course.enter("second", "o")
+    there = [(1, 10, "a"), (2, 35, "v"), (3, 40, "w"), (4, 45, "x"), (5, 50, "y"), (6, 60, "z")]
+    assert [one[2] for one in there if course.take(*one, "set") is not None] == ["v", "w", "x", "z"]
+
+
+def test_without_the_recent_commands_what_is_older_than_the_last_one_run_is_left_out() -> None:
+    for created in ("first", "second"):
+        course = _course(LAST, created, origin="o", known=False)
+        assert course.take(6, 45, "v", "set") is None
+        assert course.take(7, 60, "z", "set") is not None
+
+
+def test_a_malformed_command_is_not_taken_for_another_malformed_one() -> None:
+    recent = RecentCommands()
+    recent.add((5, 50, ""))
+    course = Course(Place("first", "o", 5, 50, "", "set"), recent)
+    course.enter("second", "p")
+    assert course.take(5, 60, "", "set") is not None
+
+
+def test_which_of_two_histories_came_later_is_told_by_the_order_of_running() -> None:
+    recent = RecentCommands()
+    for command in ((15, 150, "old"), (6, 100, "new")):
+        recent.add(command)
+    answered, begun = Place("a", "o", 15, 150, "old", "set"), Place("b", "o", 6, 150, "new", "set")
+    assert unanswered(begun, answered, recent)
+    assert not unanswered(answered, begun, recent)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +225,7 @@ def test_no_command_is_run_twice_and_none_is_left_out_while_the_origin_stands(
 def test_a_command_is_unanswered_when_it_comes_after_the_last_answer(
     begun: Place | None, answered: Place | None, open_: bool
 ) -> None:
-    assert unanswered(begun, answered) is open_
+    assert unanswered(begun, answered, RecentCommands()) is open_
 
 
 @given(st.builds(Place, st.text(), st.text(), st.integers(), st.integers(), st.text(), st.text()))
