@@ -21,14 +21,20 @@ from agent.doctor.permissions import PROBE, sample, violated
 from agent.doctor.streams import Streams
 from agent.doctor.trace import Trace, headers, parse
 from agent.jetstream import request
+from agent.server.health import Kind, diagnose
 from agent.server.permissions import Permissions
 
-QUESTIONS: Final = ("VARZ", "LEAFZ", "HEALTHZ")
+HEALTH: Final = "HEALTHZ"
+QUESTIONS: Final = ("VARZ", "LEAFZ", HEALTH)
 SILENCE: Final = "it does not answer"
 _SECONDS: Final = 2.0
 _TRACES: Final = 1.0
 _CONNECT: Final = 2.0
 _MOST_SUBJECTS: Final = 500
+HEALTH_SECONDS: Final = 2.0
+"""For so long a server says of itself that it is unhealthy before that counts, unless it says that it does
+not write: one such answer also comes while it starts, and when it is short of processor time."""
+_HEALTH_PAUSE: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +91,14 @@ async def system(url: str, seed: Path, identity: str, server: str) -> System:
     """Ask a server of this name about itself, as the user of its system account."""
     refusals: list[str] = []
     try:
-        async with asyncio.timeout(_CONNECT + _SECONDS), _open(url, seed, identity, refusals) as link:
-            asked = await asyncio.gather(*(_ask(link.nc, question, server) for question in QUESTIONS))
+        longest = _CONNECT + HEALTH_SECONDS + _SECONDS
+        async with asyncio.timeout(longest), _open(url, seed, identity, refusals) as link:
+            asked = await asyncio.gather(
+                *(
+                    _health(link.nc, server) if question == HEALTH else _ask(link.nc, question, server)
+                    for question in QUESTIONS
+                )
+            )
             pairs = zip(QUESTIONS, asked, strict=True)
             return System(answers={question: one for question, one in pairs if one is not None})
     except EXPECTED as error:
@@ -118,6 +130,23 @@ async def _ask(nc: Client, question: str, server: str) -> Mapping[str, Any] | No
     except (*EXPECTED, ValueError, AttributeError):
         return None
     return found if isinstance(found, dict) else None
+
+
+async def _health(nc: Client, server: str) -> Mapping[str, Any] | None:
+    """What a server says of its health: the first answer that is well or names what only a restart mends,
+    else the last one of `HEALTH_SECONDS`."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + HEALTH_SECONDS
+    found = await _ask(nc, HEALTH, server)
+    while found is not None and _is_doubtful(found) and loop.time() < until:
+        await asyncio.sleep(_HEALTH_PAUSE)
+        found = await _ask(nc, HEALTH, server) or found
+    return found
+
+
+def _is_doubtful(healthz: Mapping[str, Any]) -> bool:
+    trouble = diagnose(healthz)
+    return trouble is not None and trouble.kind is Kind.OTHER
 
 
 async def _info(nc: Client) -> Mapping[str, Any] | None:
