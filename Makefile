@@ -1,6 +1,6 @@
 # `make demo` and `make test` do all of their own set-up.
 .PHONY: help demo test lint types models fuzz faults bench bench-report dist deb reference dashboards
-.PHONY: soak test-package test-deploy test-browser test-security security-table recording faults-page clean
+.PHONY: soak test-package test-deploy test-browser test-delta test-security security-table recording faults-page clean
 
 BIN := .venv/bin
 # Tests wait more than they work, so there are more processes than cores; those of Spark share one (tests/beside.py).
@@ -28,6 +28,7 @@ help:
 	@echo "make test-package  that package in a clean Debian, under systemd (root; a few minutes)"
 	@echo "make test-deploy   what Prometheus says of the metrics and rules (promtool)"
 	@echo "make test-browser  the fleet page in a headless Chromium"
+	@echo "make test-delta    Spark with Delta's own jar reads and rewrites the tables (two minutes)"
 	@echo "make recording     the recorded terminal of README.md (two minutes)"
 	@echo "make clean   remove what was built, keep .venv"
 
@@ -102,6 +103,10 @@ soak: .venv/ready
 # With PICTURES=docs/images it also saves what the documents show.
 test-browser: .venv/ready
 	@$(BIN)/python -m pytest tests/browser
+
+# The jars come from Maven Central once, and stay in build/ivy.
+test-delta: .venv/ready
+	@$(BIN)/python -m pytest tests/delta
 
 # The picture of the terminal in README.md, from a run of the demonstration.
 recording: .venv/ready

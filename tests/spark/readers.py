@@ -56,6 +56,21 @@ def readers(spark: SparkSession) -> list[Reader]:
     ]
 
 
+def delta_spark(spark: SparkSession) -> Reader:
+    """Spark with Delta's own jar, in a session that has it."""
+
+    def counted(path: Path, one: Predicate) -> int:
+        asked = f"SELECT count(*) AS rows FROM delta.`{path}` WHERE {_sql_of(one)}"
+        return int(spark.sql(asked).collect()[0].rows)
+
+    return Reader(
+        "spark with delta",
+        lambda path: spark.read.format("delta").load(str(path)).toArrow(),
+        lambda path, since: _answer(spark.sql(_sql(f"delta.`{path}`", since)).toArrow()),
+        counted,
+    )
+
+
 def _read_by_delta_rs(path: Path) -> pa.Table:
     return DeltaTable(path).to_pyarrow_table()
 

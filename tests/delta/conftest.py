@@ -1,0 +1,63 @@
+"""A Spark session with Delta's own jars, as an operator starts it by `--packages`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyspark
+import pytest
+from pyspark.errors import PySparkRuntimeError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
+SPARK: Final = "4.2."
+_JARS: Final = Path(__file__).parents[2] / "build" / "ivy"
+_CENTRAL: Final = """<ivysettings>
+  <settings defaultResolver="central"/>
+  <resolvers><ibiblio name="central" m2compatible="true"/></resolvers>
+</ivysettings>
+"""
+"""Maven's own cache may hold a description without its jar, over which Ivy fails."""
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session with two cores; its jars stay in `build/ivy`."""
+    from pyspark.sql import SparkSession
+
+    if not pyspark.__version__.startswith(SPARK):
+        pytest.skip(f"{PACKAGE} is for Spark {SPARK}x, and this is PySpark {pyspark.__version__}")
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    settings = tmp_path_factory.mktemp("ivy") / "settings.xml"
+    settings.write_text(_CENTRAL)
+    builder = (
+        SparkSession.builder.master("local[2,4]")
+        .appName("tests with Delta")
+        .config("spark.jars.packages", PACKAGE)
+        .config("spark.jars.ivy", str(_JARS))
+        .config("spark.jars.ivySettings", str(settings))
+        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+        .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+        .config("spark.databricks.delta.snapshotPartitions", "2")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+    )
+    try:
+        session = builder.getOrCreate()
+    except PySparkRuntimeError:
+        if any(_JARS.glob("jars/io.delta_delta-spark*.jar")):
+            raise
+        pytest.skip(f"the jars of {PACKAGE} can't be fetched from Maven Central; Ivy says why above")
+    yield session
+    session.stop()

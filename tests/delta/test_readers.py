@@ -1,0 +1,41 @@
+"""Spark with the Delta jar reads our tables through the log, as the other readers do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent.contract import Exit
+from hub_jobs import maintain
+from hub_jobs.tables.schemas import SCHEMAS
+from tests.spark.readers import delta_spark, plain
+from tests.spark.test_other_readers import PREDICATES, SINCE, expected, filled, fulfilling
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.mark.parametrize("name", ["bronze", "readings", "audit"])
+def test_spark_reads_every_row_as_it_was_written_also_after_maintenance(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    reader = delta_spark(spark)
+    written = filled(tmp_path, name)
+
+    for _ in range(2):
+        found = reader.rows(tmp_path / name)
+        assert plain(found, SCHEMAS[name]) == plain(written, SCHEMAS[name])
+        assert maintain.main(["--lake", str(tmp_path)]) is Exit.WELL
+
+
+def test_spark_answers_as_the_other_readers_do(spark: SparkSession, tmp_path: Path) -> None:
+    reader = delta_spark(spark)
+    written = filled(tmp_path, "readings")
+
+    for one in PREDICATES:
+        assert reader.count(tmp_path / "readings", one) == fulfilling(written, one), one
+    assert reader.answer(tmp_path / "readings", SINCE) == expected(written)
+    described = spark.sql(f"DESCRIBE DETAIL delta.`{tmp_path / 'readings'}`").collect()[0]
+    assert (described.minReaderVersion, described.format) == (1, "delta")
