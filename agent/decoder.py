@@ -26,8 +26,12 @@ MAX_COUNTED: Final = 10_000
 """Bad lines after which counting ends, so that a body of nothing else costs milliseconds."""
 MAX_ARRAY_BYTES: Final = 2**20
 """A JSON array is taken apart at once, and a hostile one is then many times its size. NDJSON is not."""
-_SLICE: Final = 256 * 1024
+_SLICE: Final = 64 * 1024
 """Bytes decoded at a time: the objects of one slice are gone before the next."""
+_BAD_SLICE: Final = 8 * 1024
+"""Bytes that are looked at line by line at a time."""
+_WORDED: Final = 4 * 1024
+"""Bytes of a bad line that the reference looks at: it needs many times as long, and 40 times the memory."""
 _ALIKE: Final = 10
 _BLANK: Final = b" \t\r"
 _blanks: Final = re.compile(rb"[ \t\r\n]*+").match
@@ -89,6 +93,9 @@ class Decoded:
     count: int
 
 
+_NOTHING: Final = Decoded(b"", 0)
+
+
 class BadLinesError(ValueError):
     """Lines that are not readings, as (line from 1, reason); nothing was taken. `more` bad lines were found
     beyond those listed; `counted` is False where counting stopped before the end."""
@@ -116,7 +123,8 @@ def decode_slices(body: bytes, domain: str, now_ns: int, room: int | None = None
     for begin, piece in _slices(body):
         decoded = _decode(piece, domain, now_ns)
         if decoded is None:
-            raise _bad_lines(body, begin)
+            yield from _find_bad_lines(body, begin)
+            return
         if room is not None and (room := room - len(decoded.payload)) < 0:
             raise TooLargeError
         yield decoded
@@ -129,24 +137,56 @@ def join_decoded(parts: list[Decoded]) -> Decoded:
     return Decoded(b"".join(one.payload for one in parts), sum(one.count for one in parts))
 
 
+def split_slices(body: bytes, domain: str, now_ns: int) -> Iterator[tuple[Decoded, list[tuple[int, str]]]]:
+    """Part NDJSON into readings and bad lines, each of these by its offset in `body` with a reason; in parts
+    of a few milliseconds."""
+    named = 0
+    for begin, piece in _slices(body):
+        decoded = _decode(piece, domain, now_ns)
+        if decoded is not None:
+            yield decoded, []
+            continue
+        for further, few in _slices(piece, size=_BAD_SLICE):
+            good, bad = [], []
+            for offset, line in _lines(few):
+                if (error := _fault(line)) is None:
+                    good.append(line)
+                else:
+                    reason = _reason(line, error) if named < MAX_LISTED else _words(error)
+                    bad.append((begin + further + offset, reason))
+                    named += 1
+            decoded = _decode(b"\n".join(good) + b"\n", domain, now_ns)
+            assert decoded is not None
+            yield decoded, bad
+
+
 def decode_array(body: bytes, domain: str, now_ns: int) -> Decoded:
     """Validate a JSON array of readings, or a single one; `body` has at most `MAX_ARRAY_BYTES`. Raises
     `BadLinesError`, with the elements of the array counted from 1 (1 also for a body that is not JSON)."""
+    return join_decoded(list(decode_array_slices(body, domain, now_ns)))
+
+
+def decode_array_slices(body: bytes, domain: str, now_ns: int) -> Iterator[Decoded]:
+    """The same in parts, as `decode_slices` has them."""
     # A carriage return is a blank like the newline, and as forbidden inside text: this makes nothing valid.
     flat = body.replace(b"\n", b"\r").strip(_BLANK)
     if flat.startswith(b"{"):
-        return decode_ndjson(flat, domain, now_ns)
+        yield from decode_slices(flat, domain, now_ns)
+        return
     try:
         elements = _ARRAY.decode(flat)
     except _REFUSED as error:
         raise BadLinesError([(1, f"not an array of readings: {_words(error)}")]) from None
-    return decode_ndjson(b"\n".join(elements), domain, now_ns)
+    lines = b"\n".join(elements)
+    del elements  # many times the size of the body
+    yield _NOTHING
+    yield from decode_slices(lines, domain, now_ns)
 
 
-def _slices(body: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
+def _slices(body: bytes, start: int = 0, size: int = _SLICE) -> Iterator[tuple[int, bytes]]:
     """The body from a place on, in pieces of whole lines with their places, each ended by a newline."""
-    while len(body) - start > _SLICE:
-        end = body.rfind(b"\n", start, start + _SLICE) + 1 or body.find(b"\n", start + _SLICE) + 1
+    while len(body) - start > size:
+        end = body.rfind(b"\n", start, start + size) + 1 or body.find(b"\n", start + size) + 1
         if not end:
             break
         yield start, body[start:end]
@@ -218,24 +258,28 @@ def _filled(text: bytes, rows: list[Any], heads: tuple[bytes, ...]) -> bytes:
     return b"\n".join(out)
 
 
-def _bad_lines(body: bytes, begin: int) -> BadLinesError:
-    """The slow second pass, from the first slice on that holds a bad line: which lines are bad, and why."""
+def _find_bad_lines(body: bytes, begin: int) -> Iterator[Decoded]:
+    """The slow second pass, from the first slice on that holds a bad line: raises `BadLinesError`, which says
+    which lines are bad, and why. Returns nothing after each few milliseconds."""
     listed: list[tuple[int, str]] = []
     more = 0
     number = body.count(b"\n", 0, begin) + 1
-    for place, piece in _slices(body, begin):
-        if place > begin and _is_good(piece):
-            number += piece.count(b"\n")
+    for place, whole in _slices(body, begin):
+        if place > begin and _is_good(whole):
+            number += whole.count(b"\n")
+            yield _NOTHING
             continue
-        for offset, line in _lines(piece):
-            if (error := _fault(line)) is None:
-                continue
-            if len(listed) < MAX_LISTED:
-                listed.append((number + piece.count(b"\n", 0, offset), _reason(line, error)))
-            elif (more := more + 1) >= MAX_COUNTED:
-                return BadLinesError(listed, more, counted=False)
-        number += piece.count(b"\n")
-    return BadLinesError(listed, more)
+        for _, piece in _slices(whole, size=_BAD_SLICE):
+            for offset, line in _lines(piece):
+                if (error := _fault(line)) is None:
+                    continue
+                if len(listed) < MAX_LISTED:
+                    listed.append((number + piece.count(b"\n", 0, offset), _reason(line, error)))
+                elif (more := more + 1) >= MAX_COUNTED:
+                    raise BadLinesError(listed, more, counted=False)
+            number += piece.count(b"\n")
+            yield _NOTHING
+    raise BadLinesError(listed, more)
 
 
 def _is_good(piece: bytes) -> bool:
@@ -263,7 +307,9 @@ def _fault(line: bytes) -> Exception | None:
 
 
 def _reason(line: bytes, error: Exception) -> str:
-    """Why a line is refused, in the reference's words."""
+    """Why a line is refused, in the reference's words where it is not long."""
+    if len(line) > _WORDED:
+        return _words(error)
     try:
         contract.parse_reading(line)
     except contract.ContractError as refusal:

@@ -53,12 +53,12 @@ from agent.config import Seconds
 from agent.files import UnseenError, mode_at
 from agent.inputs.follow import Piece
 from agent.inputs.following import Following, Gathered
-from agent.inputs.formats.forms import Form, Format, Precision, join_sifted, make_form
+from agent.inputs.formats.forms import Form, Format, Precision, make_form
 from agent.inputs.matching import is_wild
 from agent.inputs.options import InputOptions
 from agent.inputs.positions import MAX_FILES, parse_positions
 from agent.inputs.report import Fault, Sparse
-from agent.inputs.sift import Sifted
+from agent.inputs.sift import Sifted, join_sifted
 from agent.inputs.stopping import unless
 from agent.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 from agent.metrics import Metrics

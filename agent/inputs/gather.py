@@ -13,10 +13,9 @@ from typing import Final
 
 from agent import contract
 from agent.clock import wall_ns
-from agent.contract import Letter
 from agent.inputs.formats.forms import Form, sift_lines
 from agent.inputs.keeping import Keeper, letter
-from agent.inputs.sift import Sifted
+from agent.inputs.pacing import Pacer
 
 GATHER: Final = 0.005
 """Seconds for which lines wait for more of the same source: a chunk costs much more than a line."""
@@ -24,6 +23,8 @@ BLOCK: Final = 128 * 1024
 """Bytes of lines that are not kept waiting."""
 MAX_SHARE: Final = 2**20
 """Bytes that one source holds at most; more would not fill batches faster."""
+_LETTERS: Final = 100
+"""Dead letters that are handed in at a time."""
 _MAX_BAD: Final = 1_000
 """Bad lines in a row after which a sender is taken for one that speaks something else."""
 
@@ -152,18 +153,22 @@ class Gatherer(Source):
             for payload, count in _batches(sifted.payload, sifted.count):
                 await self._keeper.store(payload, count)
             if sifted.bad:
-                where = [origins[bisect_right(begins, offset) - 1] for offset, _ in sifted.bad]
-                await self._keeper.bury("bad_line", bad_lines(block, sifted, where))
+                await self._keep_bad(block, sifted.bad, begins, origins)
         finally:
             self.hold(-held)
 
-
-def bad_lines(block: bytes, sifted: Sifted, where: Sequence[str]) -> list[Letter]:
-    """The bad lines of a block, each with where it came from."""
-    return [
-        letter(_line(block, offset), origin, reason)
-        for (offset, reason), origin in zip(sifted.bad, where, strict=True)
-    ]
+    async def _keep_bad(
+        self, block: bytes, bad: Sequence[tuple[int, str]], begins: list[int], origins: list[str]
+    ) -> None:
+        """Keep the bad lines of a block, some at a time: there may be one for each two bytes."""
+        pacer = Pacer()
+        for first in range(0, len(bad), _LETTERS):
+            letters = [
+                letter(_line(block, offset), origins[bisect_right(begins, offset) - 1], reason)
+                for offset, reason in bad[first : first + _LETTERS]
+            ]
+            await self._keeper.bury("bad_line", letters)
+            await pacer.give_way()
 
 
 def _line(block: bytes, offset: int) -> bytes:

@@ -3,9 +3,10 @@ I/O."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from agent.decoder import BadLinesError, decode_ndjson
+from agent.decoder import split_slices
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,18 +21,21 @@ class Sifted:
 
 def sift(lines: bytes, domain: str, now_ns: int) -> Sifted:
     """Part good lines from bad ones. `now_ns` (ns since 1970) and `domain` fill in what a line leaves out."""
-    try:
-        decoded = decode_ndjson(lines, domain, now_ns)
-    except BadLinesError:
-        pass
-    else:
-        return Sifted(decoded.payload, decoded.count)
-    good, bad = [], []
-    offset = 0
-    for line in lines.split(b"\n"):
-        try:
-            good.append(decode_ndjson(line, domain, now_ns))
-        except BadLinesError as error:
-            bad.append((offset, error.lines[0][1]))
-        offset += len(line) + 1
-    return Sifted(b"".join(one.payload for one in good), sum(one.count for one in good), tuple(bad))
+    return join_sifted(list(sift_parts(lines, domain, now_ns)))
+
+
+def sift_parts(lines: bytes, domain: str, now_ns: int) -> Iterator[Sifted]:
+    """The same in parts of a few milliseconds."""
+    for good, bad in split_slices(lines, domain, now_ns):
+        yield Sifted(good.payload, good.count, tuple(bad))
+
+
+def join_sifted(parts: list[Sifted]) -> Sifted:
+    """Parts as one."""
+    if len(parts) == 1:
+        return parts[0]
+    return Sifted(
+        b"".join(part.payload for part in parts),
+        sum(part.count for part in parts),
+        tuple(bad for part in parts for bad in part.bad),
+    )

@@ -20,12 +20,12 @@ from typing import Final
 import zstandard
 
 from agent.decoder import BadLinesError, TooLargeError, decode_array, decode_slices, join_decoded
-from agent.inputs.formats.forms import join_sifted, make_form
+from agent.inputs.formats.forms import make_form
 from agent.inputs.formats.line_protocol import LineProtocol, Parsing
 from agent.inputs.formats.message import MessageError, Place
 from agent.inputs.http.unpack import UnpackedTooLargeError, allowance, unpack
 from agent.inputs.nats.hearing import lines_of
-from agent.inputs.sift import sift
+from agent.inputs.sift import join_sifted, sift
 
 CAME: Final = 64_000
 LIMIT: Final = 16 * 2**20

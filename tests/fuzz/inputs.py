@@ -10,7 +10,7 @@ import zstandard
 from agent import contract
 from agent.decoder import BadLinesError, TooLargeError, decode_array, decode_ndjson
 from agent.inputs.formats.cutter import Cutter
-from agent.inputs.formats.forms import join_sifted, make_form
+from agent.inputs.formats.forms import make_form
 from agent.inputs.formats.line_protocol import LineProtocol, Parsing
 from agent.inputs.formats.message import MessageError, Place, message_lines, reading_line
 from agent.inputs.http import otlp
@@ -21,6 +21,7 @@ from agent.inputs.mqtt.topics import Topic
 from agent.inputs.names import Names
 from agent.inputs.nats.subjects import Subject
 from agent.inputs.prometheus.exposition import Device, ExpositionError, Reading
+from agent.inputs.sift import join_sifted
 from tests.fuzz.target import only, target
 
 DOMAIN, NOW = "edge-1", 1_790_000_000_000_000_000

@@ -3,12 +3,11 @@ parted from bad ones, for senders to whom nobody can send a whole piece back. No
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
-from agent.decoder import MAX_LISTED, BadLinesError, decode_ndjson
-from agent.inputs.sift import Sifted
+from agent.inputs.pacing import Pacer
+from agent.inputs.sift import Sifted, join_sifted, sift_parts
 
 if TYPE_CHECKING:
     from agent.inputs.formats.line_protocol import LineProtocol
@@ -36,10 +35,10 @@ class Form(Protocol):
 async def sift_lines(form: Form, lines: bytes, now_ns: int) -> Sifted:
     """All parts in one, with a breath between them for whatever else the agent does."""
     parts: list[Sifted] = []
+    pacer = Pacer()
     for part in form.parts(lines, now_ns):
-        if parts:
-            await asyncio.sleep(0)
         parts.append(part)
+        await pacer.give_way()
     return join_sifted(parts)
 
 
@@ -55,26 +54,7 @@ class _Ndjson:
         self._domain = domain
 
     def parts(self, lines: bytes, now_ns: int) -> Iterator[Sifted]:
-        try:
-            decoded = decode_ndjson(lines, self._domain, now_ns)
-        except BadLinesError:
-            # As many lines at a time as an error lists.
-            for offset, some in _groups(lines, MAX_LISTED):
-                yield self._sift(some, offset, now_ns)
-        else:
-            yield Sifted(decoded.payload, decoded.count)
-
-    def _sift(self, lines: bytes, offset: int, now_ns: int) -> Sifted:
-        bad: dict[int, str] = {}
-        rows = lines.split(b"\n")
-        while True:
-            good = b"\n".join(b"" if number in bad else row for number, row in enumerate(rows))
-            try:
-                decoded = decode_ndjson(good, self._domain, now_ns)
-            except BadLinesError as error:
-                bad |= {number - 1: reason for number, reason in error.lines}
-            else:
-                return Sifted(decoded.payload, decoded.count, _placed(rows, bad, offset))
+        return sift_parts(lines, self._domain, now_ns)
 
 
 class _Influx:
@@ -104,17 +84,6 @@ class _Influx:
         return Sifted(parsing.payload, parsing.count, _placed(lines.split(b"\n"), bad, offset) if bad else ())
 
 
-def join_sifted(parts: list[Sifted]) -> Sifted:
-    """Parts as one."""
-    if len(parts) == 1:
-        return parts[0]
-    return Sifted(
-        b"".join(one.payload for one in parts),
-        sum(one.count for one in parts),
-        tuple(bad for one in parts for bad in one.bad),
-    )
-
-
 def _placed(rows: list[bytes], bad: dict[int, str], offset: int) -> tuple[tuple[int, str], ...]:
     """The bad ones of some lines by where they begin."""
     placed = []
@@ -132,13 +101,3 @@ def _pieces(lines: bytes, size: int) -> Iterator[tuple[int, bytes]]:
         end = lines.rfind(b"\n", place, place + size) + 1 or lines.find(b"\n", place) + 1 or len(lines)
         yield place, lines[place:end]
         place = end
-
-
-def _groups(lines: bytes, count: int) -> Iterator[tuple[int, bytes]]:
-    """`count` lines at a time, with their offset."""
-    rows = lines.split(b"\n")
-    offset = 0
-    for first in range(0, len(rows), count):
-        some = b"\n".join(rows[first : first + count])
-        yield offset, some
-        offset += len(some) + 1

@@ -11,7 +11,8 @@ from aiohttp.web import BaseRequest, RequestPayloadError
 
 from agent.inputs.http.answers import Answer, at_fault, refused, stopped
 from agent.inputs.http.asked import Asked
-from agent.inputs.http.unpack import LEAST, MAX_RATIO, UnpackedTooLargeError, allowance, unpack
+from agent.inputs.http.unpack import LEAST, MAX_RATIO, UnpackedTooLargeError, allowance, unpack_parts
+from agent.inputs.pacing import Pacer
 from agent.intake import Reason, RefusedError
 
 _BROKEN: Final = (RequestPayloadError, ClientPayloadError, ConnectionError)
@@ -72,16 +73,19 @@ class Bodies:
         if asked.encoding is None:
             return Body(body, room)
         limit = allowance(len(body), asked.limit)
+        parts, pacer = [], Pacer()
         try:
-            unpacked = unpack(body, asked.encoding, limit)
+            for part in unpack_parts(body, asked.encoding, limit):
+                hold.add(len(part), unread=False)
+                parts.append(part)
+                await pacer.give_way()
         except UnpackedTooLargeError:
             if limit == asked.limit:
                 raise asked.too_large(unread=False) from None
             raise dense("the body unpacks to") from None
         except ValueError as error:
             raise at_fault(400, "encoding", str(error), unread=False) from None
-        hold.add(len(unpacked), unread=False)
-        return Body(unpacked, room)
+        return Body(b"".join(parts), room)
 
     async def _read(self, request: BaseRequest, asked: Asked, hold: Hold) -> bytes:
         try:

@@ -3,7 +3,6 @@ it."""
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
 from aiohttp.web import BaseRequest, Response
@@ -13,6 +12,7 @@ from agent.inputs.http.asked import Asked
 from agent.inputs.http.bodies import Body, Hold
 from agent.inputs.http.otlp import Export, TooLargeError, status_message
 from agent.inputs.http.otlp_source import Sources
+from agent.inputs.pacing import Pacer
 
 _PROTOBUF: Final = "application/x-protobuf"
 _JSON: Final = "application/json"
@@ -24,10 +24,11 @@ async def parse(body: Body, asked: Asked, sources: Sources, now_ns: int, hold: H
     """An export taken apart, with a breath now and then for whatever else the agent does. Raises `Answer`."""
     apart = _APART * len(body.data)
     hold.add(apart, unread=False)
+    pacer = Pacer()
     try:
         export = Export(body.data, asked.is_json, sources, now_ns, body.room)
-        while export.step():  # noqa: ASYNC110 - nothing is waited for
-            await asyncio.sleep(0)
+        while export.step():
+            await pacer.give_way()
     except ValueError as error:
         raise at_fault(400, "otlp", str(error), unread=False) from None
     except TooLargeError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -13,7 +13,14 @@ from aiohttp.web import BaseRequest, Response, StreamResponse
 from agent import contract
 from agent.clock import wall_ns
 from agent.config import Size
-from agent.decoder import BadLinesError, Decoded, TooLargeError, decode_array, decode_slices, join_decoded
+from agent.decoder import (
+    BadLinesError,
+    Decoded,
+    TooLargeError,
+    decode_array_slices,
+    decode_slices,
+    join_decoded,
+)
 from agent.inputs.http.answers import (
     ACCEPTED,
     STORED,
@@ -27,9 +34,10 @@ from agent.inputs.http.answers import (
     unknown_outcome,
 )
 from agent.inputs.http.asked import Asked, Kind, kind_of, read_header
-from agent.inputs.http.bodies import Bodies, Body, Hold, dense
+from agent.inputs.http.bodies import Bodies, Hold, dense
 from agent.inputs.http.guard import Guard
 from agent.inputs.http.listener import Connection
+from agent.inputs.pacing import Pacer
 from agent.inputs.report import Sparse
 from agent.intake import Chunk, Intake, Level, NotAtHubError, RefusedError, UnknownOutcomeError
 from agent.metrics import Metrics
@@ -192,9 +200,10 @@ class Handler:
         keyed = self._request(asked, body.data)
         try:
             if asked.is_json:
-                decoded = decode_array(body.data, self._intake.domain, wall_ns())
+                parts = decode_array_slices(body.data, self._intake.domain, wall_ns())
             else:
-                decoded = await _decoded(body, self._intake.domain)
+                parts = decode_slices(body.data, self._intake.domain, wall_ns(), body.room)
+            decoded = await _joined(parts)
         except BadLinesError as error:
             raise bad_lines(error) from None
         except TooLargeError:
@@ -222,11 +231,12 @@ class Handler:
         return contract.make_request(asked.key, self._scope, body, asked.target, kind)
 
 
-async def _decoded(body: Body, domain: str) -> Decoded:
-    """NDJSON taken apart, with a breath now and then for whatever else the agent does."""
-    parts: list[Decoded] = []
-    for part in decode_slices(body.data, domain, wall_ns(), body.room):
-        if parts:
-            await asyncio.sleep(0)
-        parts.append(part)
-    return join_decoded(parts)
+async def _joined(parts: Iterator[Decoded]) -> Decoded:
+    """All readings of a body, with a breath now and then for whatever else the agent does."""
+    found: list[Decoded] = []
+    pacer = Pacer()
+    for part in parts:
+        if part.count:
+            found.append(part)
+        await pacer.give_way()
+    return join_decoded(found)

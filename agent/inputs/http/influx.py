@@ -5,7 +5,6 @@ at 413."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from agent.decoder import TooLargeError
 from agent.inputs.formats.line_protocol import PRECISIONS, LineProtocol, Parsing
 from agent.inputs.http.answers import NOTHING, SERVER, Answer, at_fault
 from agent.inputs.http.bodies import Body, Hold
+from agent.inputs.pacing import Pacer
 
 V1_WRITE: Final = "/write"
 _PING: Final = "/ping"
@@ -61,9 +61,10 @@ async def parse(to: LineProtocol, body: Body, unit: int, now_ns: int, hold: Hold
     """A body taken apart, with a breath now and then for whatever else the agent does. Raises `Answer` when
     none of it can be stored."""
     parsing = Parsing(body.data, to, unit, now_ns, body.room)
+    pacer = Pacer()
     try:
-        while parsing.step():  # noqa: ASYNC110 - nothing is waited for
-            await asyncio.sleep(0)
+        while parsing.step():
+            await pacer.give_way()
     except TooLargeError:
         raise at_fault(
             413,

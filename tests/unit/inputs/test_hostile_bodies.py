@@ -18,7 +18,7 @@ from agent.decoder import BadLinesError, decode_ndjson
 from agent.inputs.formats.line_protocol import LineProtocol, Parsing
 from agent.inputs.http.otlp import Export
 from agent.inputs.http.otlp_source import Sources
-from agent.inputs.http.unpack import UnpackedTooLargeError, allowance, unpack
+from agent.inputs.http.unpack import UnpackedTooLargeError, allowance, unpack, unpack_parts
 
 NOW = 1_790_000_000_000_000_000
 LIMIT = 4096
@@ -249,6 +249,43 @@ def test_each_bad_line_is_named_by_its_number(lines: list[bytes]) -> None:
     except BadLinesError as refused:
         named = [number for number, _ in refused.lines]
     assert named == bad
+
+
+@pytest.mark.parametrize("line", [b"x\n", b"1\n", b"{}\n", b'{"metric":"\\u0061","value":1}\n'])
+def test_bad_lines_are_looked_for_some_at_a_time(line: bytes) -> None:
+    body = PLAIN * 400 + b"x\n" + line * 20_000
+    slices = decoder.decode_slices(body, "edge-1", NOW)
+    pieces: list[decoder.Decoded] = []
+    with pytest.raises(BadLinesError) as refused:
+        pieces.extend(slices)
+    looked_at = min(len(body), len(PLAIN) * 400 + len(line) * decoder.MAX_COUNTED)
+    assert len(pieces) >= looked_at // (64 * 1024)
+    assert refused.value.lines[0][0] == PLAIN.count(b"\n") * 400 + 1
+    lines = b"".join([line, PLAIN] * 20) + line * 50_000
+    parts = list(decoder.split_slices(lines, "edge-1", NOW))
+    assert max(len(bad) for _, bad in parts) <= 8 * 1024
+    assert sum(good.count + len(bad) for good, bad in parts) == lines.count(b"\n")
+    assert all(lines[offset : offset + len(line)] == line for _, bad in parts for offset, _ in bad)
+
+
+def test_a_long_line_that_is_no_reading_is_not_built_to_say_so() -> None:
+    line = b'{"metric":"m","value":[' + b"{}," * (2**20) + b"1]}"
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadLinesError) as refused:
+            decode_ndjson(line, "edge-1", NOW)
+        assert tracemalloc.get_traced_memory()[1] < 5 * len(line)
+    finally:
+        tracemalloc.stop()
+    assert "value" in refused.value.lines[0][1]
+
+
+@pytest.mark.parametrize("encoding", PACK)
+def test_a_body_is_unpacked_some_at_a_time(encoding: str) -> None:
+    for plain in (bytes(2**24), PLAIN * 4_000, b""):
+        parts = list(unpack_parts(PACK[encoding](plain), encoding, 2**24))
+        assert b"".join(parts) == plain
+        assert max(map(len, parts)) <= 2**23
 
 
 def test_a_body_of_many_empty_frames_is_refused_before_they_are_all_looked_at() -> None:
