@@ -17,6 +17,8 @@ _COLUMNS = (
     *("case", "result", "sent", "acknowledged", "lost", "named", "doubled"),
     *("detected", "recovered", "seed", "commit"),
 )
+_SENT_AGAIN = "sent again"
+"""A column of themes in which it was counted."""
 PAGE = Path("docs/faults.md")
 PICTURE = Path("docs/images/faults.svg")
 _SCRATCH = re.compile(r"(?:/[^\s/]+)*/test_\w*\d\b")
@@ -38,9 +40,11 @@ was acknowledged with what is there. A case passes when
 
 `lost` are readings that were acknowledged, are in no table, and that nobody names; what a device itself had
 published to a store that was lost before the agent's next look is told among what was seen. `doubled` are in
-the table more than once. *Detected* is the time from the fault until an agent said so, *recovered* that from
-its mending (or from the fault where Petiole mends it) until the link flowed and the hub held all. The
-machine has two cores and was busy with other work, so times are upper bounds.
+the table more than once. *Sent again* are messages that came to a stream of the hub which held them; the jobs
+drop them. After a store was restored they are at most as many as are sent in 15 s. *Detected* is the time
+from the fault until an agent said so, *recovered* that from its mending (or from the fault where Petiole
+mends it) until the link flowed and the hub held all. The machine has two cores and was busy with other work,
+so times are upper bounds.
 
 To run one: `make faults CASE="the agent of a leaf is killed"`; with `SEED=7` where chance orders the
 faults. As root, for cases that need a network or a disk of their own. All of them take well over an hour:
@@ -61,7 +65,10 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
     ]
     for theme, some in themes.items():
         parts += [f"\n## {theme.rstrip('.')}\n\n"]
-        parts += [f"| {' | '.join(_COLUMNS)} |\n", f"|{'---|' * len(_COLUMNS)}\n", *map(_row, some)]
+        counted = any(row.get("sent_again") is not None for row in some)
+        columns = (*_COLUMNS, _SENT_AGAIN) if counted else _COLUMNS
+        parts += [f"| {' | '.join(columns)} |\n", f"|{'---|' * len(columns)}\n"]
+        parts += [_row(row, counted) for row in some]
     parts.append("\n## What was expected, and seen\n")
     parts += [_told(row) for some in themes.values() for row in some]
     return "".join(parts)
@@ -75,7 +82,7 @@ def by_theme(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, A
     return themes
 
 
-def _row(row: Mapping[str, Any]) -> str:
+def _row(row: Mapping[str, Any], counted: bool) -> str:
     cells = [
         row["case"],
         _result(row),
@@ -83,6 +90,7 @@ def _row(row: Mapping[str, Any]) -> str:
         *(_seconds(row.get(name)) for name in ("detect_seconds", "recover_seconds")),
         _number(row.get("seed")),
         row.get("commit") or "–",
+        *([_number(row.get("sent_again"))] if counted else []),
     ]
     return f"| {' | '.join(map(str, cells))} |\n"
 

@@ -42,6 +42,8 @@ class Case:
     """What decided the order of faults, where chance did."""
     commit: str = ""
     """What was tested, as `git describe` names it."""
+    sent_again: int | None = None
+    """Messages that came to a stream of the hub which held them."""
     began: float = 0.0
     """When the fault, or its mending, began, in monotonic seconds; not in the report."""
 

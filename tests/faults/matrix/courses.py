@@ -14,6 +14,14 @@ def in_table(w: World) -> None:
     w.load.flows()
 
 
+def little_came_again(w: World) -> None:
+    """After a verdict: of what the hub held it was sent little again."""
+    again = w.tables.sent_again()
+    w.case.sent_again = again.messages
+    w.case.saw(str(again))
+    assert again.messages <= again.bound, str(again)
+
+
 def judged(w: World, terms: Terms | None = None) -> None:
     """All goes on, and every promise was kept."""
     w.load.flows()

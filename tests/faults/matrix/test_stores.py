@@ -11,7 +11,8 @@ from pathlib import Path
 
 from agent.contract import aggregate
 from tests.faults.matrix.conftest import Worlds
-from tests.faults.matrix.courses import in_table, judged
+from tests.faults.matrix.courses import in_table, judged, little_came_again
+from tests.faults.oracle.again import SECONDS
 from tests.faults.oracle.judge import Terms
 from tests.faults.report import Case
 from tests.faults.world.machine import Machine, wait_for
@@ -46,7 +47,8 @@ def put_back(w: World, machine: Machine, copy: Path) -> None:
 
 
 def copied(w: World, machine: Machine, copy: Path) -> None:
-    """The store as it is, and on goes the machine."""
+    """The store as it is when much more has come than may come again, and on goes the machine."""
+    w.lasts(3 * SECONDS)
     with machine.without_server():
         shutil.copytree(machine.store, copy)
     w.mended()
@@ -143,6 +145,7 @@ def test_the_store_of_a_leaf_is_put_back(world_of: Worlds, case: Case, tmp_path:
     with world_of() as w:
         put_back(w, w.leaf, tmp_path / "copy")
         judged(w, Terms(gone=True))
+        little_came_again(w)
 
 
 def test_the_store_of_a_leaf_is_put_back_when_the_link_is_down(
@@ -159,6 +162,27 @@ def test_the_store_of_a_leaf_is_put_back_when_the_link_is_down(
         w.link.restore()
         judged(w, Terms(gone=True))
         assert case.named
+        little_came_again(w)
+
+
+def test_one_copy_of_the_store_of_a_leaf_is_put_back_twice(
+    world_of: Worlds, case: Case, tmp_path: Path
+) -> None:
+    case.expected = f"a new epoch each time; {NAMED}, for each of both{UNSEEN}"
+    with world_of(devices=1) as w:
+        in_table(w)
+        copied(w, w.leaf, tmp_path / "copy")
+        shutil.copytree(tmp_path / "copy", tmp_path / "again")
+        w.link.cut()
+        for copy in ("copy", "again"):
+            w.load.flows(20)
+            replaced(w, w.leaf, tmp_path / copy)
+            w.noticed()
+        w.load.flows()
+        w.link.restore()
+        judged(w, Terms(gone=True))
+        little_came_again(w)
+        assert sum("the store that held them was seen last at" in one for one in case.seen) == 2
 
 
 def test_a_block_of_a_leaf_is_cut_off_when_the_link_is_down(world_of: Worlds, case: Case) -> None:
@@ -208,6 +232,7 @@ def test_the_store_of_the_hub_is_put_back(world_of: Worlds, case: Case, tmp_path
     with world_of() as w:
         put_back(w, w.hub, tmp_path / "copy")
         judged(w)
+        little_came_again(w)
 
 
 def test_a_block_of_the_hub_is_cut_off(world_of: Worlds, case: Case) -> None:

@@ -13,6 +13,7 @@ from hub_jobs import audit, ingest, refine
 from hub_jobs.tables import Condition, open_table
 from hub_jobs.tables.scan import batches
 from hub_jobs.transforms.sequences import Why
+from tests.faults.oracle.again import COLUMNS, SentAgain, sent_again
 from tests.faults.oracle.evidence import Account, Audit, Gap, Named, Row, Run
 from tests.faults.oracle.numbered import LIFE, NUMBER, short
 from tests.faults.world.machine import wait_for
@@ -90,6 +91,10 @@ class Tables:
             if known is None or (one.final, one.readings.accepted) >= (known.final, known.readings.accepted):
                 newest[one.domain, one.cls, one.run] = one
         return newest
+
+    def sent_again(self) -> SentAgain:
+        """What came to the hub though it had it."""
+        return sent_again(self._rows("bronze", *COLUMNS))
 
     def _rows(self, name: str, *columns: str, where: Sequence[Condition] = ()) -> Iterator[dict[str, Any]]:
         table = open_table(self.lake, name)

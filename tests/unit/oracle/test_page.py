@@ -22,6 +22,20 @@ def test_a_case_is_a_row_and_what_was_seen_of_it() -> None:
     assert "### the agent is killed\n\nExpected: nothing is lost.\n\n* 0.0 s: killed\n" in told
 
 
+def test_what_was_sent_again_is_a_column_of_the_theme_in_which_it_was_counted() -> None:
+    cases = [
+        Case("a", theme="Stores.", sent_again=1234),
+        Case("b", theme="Stores."),
+        Case("c", theme="Links."),
+    ]
+    told = page([asdict(one) for one in cases])
+    assert told.count("| sent again |") == 1
+    assert [line for line in told.splitlines() if line.startswith(("| a |", "| b |", "| c |"))] == [
+        f"| {name} | **failed** |{' – |' * 9}{more}"
+        for name, more in (("a", " 1,234 |"), ("b", " – |"), ("c", ""))
+    ]
+
+
 def test_a_case_that_was_not_run_or_failed_is_not_called_passed() -> None:
     skipped = Case("a", not_proven=["not run: no root"])
     told = page([asdict(skipped), asdict(Case("b"))])
