@@ -7,6 +7,7 @@ import asyncio
 import hashlib
 import threading
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -138,6 +139,11 @@ class State(Struct):
         known = self.lost.setdefault(cls, [])
         known.append(LostStream(acked.created, acked.last, kept, acked.at))
         del known[:-LOST_STREAMS]
+
+    def learn(self, cls: str, told: Sequence[LostStream]) -> None:
+        """Take in what a ledger record says of lost streams."""
+        known = self.lost.get(cls, [])
+        self.lost[cls] = [*(one for one in known if one not in told), *told][-LOST_STREAMS:]
 
 
 def machine_id(known: str | None = None) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import structlog
 
 from agent import contract, streams
 from agent.config import StreamClass
+from agent.contract import LostStream
 from agent.jetstream import CONSUMER_NOT_FOUND, ApiError, JetStream, StreamInfo
 from agent.link import checkpoints
 from agent.link.guard import NewEpoch, Why
@@ -50,16 +52,21 @@ async def remember_epoch(
     info: StreamInfo,
     known: Acked | None,
     kept: int | None,
+    told: Sequence[LostStream] = (),
 ) -> None:
     """Enter a new epoch into the state. `known` is the last PubAck as it was before the stream was looked at,
     for readings may have been stored since; `kept` the last sequence that the stream still holds of what it
-    held then, None where it lacks nothing."""
+    held then, None where it lacks nothing; `told` is what the stream itself says of lost stores where it
+    knows of this one already."""
     current = state.current
     current.epochs[cls] = epoch
     checkpoints.forget(current, cls, verdict.start)
     made_anew = known is not None and known.created != info.created
     if known is not None and (made_anew or kept is not None):
-        current.lose(cls, known, None if made_anew else kept)
+        if told:
+            current.learn(cls, told)
+        else:
+            current.lose(cls, known, None if made_anew else kept)
         current.acked[cls] = Acked(known.run, known.n, info.last, info.created, known.readings, known.closed)
     for name, position in current.positions.get(cls, {}).items():
         # What this stream stores of an input from now on is newer than what is remembered of it.

@@ -10,7 +10,7 @@ from typing import Final
 
 from agent import contract, streams
 from agent.config import StreamClass
-from agent.contract import H_MESSAGE_ID, Checkpoint
+from agent.contract import H_MESSAGE_ID, Checkpoint, ContractError, LostStream
 from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, StreamInfo, nanoseconds
 from agent.link import checkpoints
 from agent.link.act import drop_other_epochs, make_epoch, remember_epoch
@@ -50,8 +50,24 @@ async def make_ready(
             # would go to the hub over it, ahead of what stands before it in the new epoch. It goes before the
             # epoch is remembered: should that fail, the next look finds the same as this one.
             await drop_other_epochs(js, domain, cls.name, epoch)
-        await remember_epoch(state, cls.name, epoch, verdict, info, remembered.acked, seen.kept)
+        told = () if seen.kept is None else await told_since(js, domain, cls.name, info.created, seen.kept)
+        await remember_epoch(state, cls.name, epoch, verdict, info, remembered.acked, seen.kept, told)
     return info, verdict
+
+
+async def told_since(js: JetStream, domain: str, cls: str, created: str, kept: int) -> tuple[LostStream, ...]:
+    """What the newest ledger record says of lost stores where it was stored in a restored store and tells of
+    that restore: an agent had found it and could not write its state file. The file knows less of what was
+    lost than that agent, so it would tell of another loss. Raises `ApiError` or `UnavailableError`."""
+    subject = contract.ledger_subject(domain, cls)
+    message = await js.get_message(contract.leaf_stream(domain, cls), last_by_subject=subject)
+    if message is None or message.seq <= kept:
+        return ()
+    try:
+        lost = contract.parse_ledger(message.data).lost
+    except ContractError:
+        return ()
+    return lost if any((one.created, one.kept) == (created, kept) for one in lost) else ()
 
 
 async def note_lost_positions(

@@ -236,6 +236,35 @@ async def test_a_copy_that_is_restored_twice_is_told_of_as_two_losses_though_as_
     assert ends[0].at < ends[1].at
 
 
+async def test_a_restore_is_told_of_once_where_no_state_was_written_since_and_the_agent_was_killed(
+    world: World, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, told = ("TEL_edge-1_normal", "abc"), Lost()
+    async with agent(config) as one:
+        kept, seen = await _copied_and_filled(world, one, tmp_path / "copy")
+        with monkeypatch.context() as full:
+            full.setattr("agent.state.write_private", _no_space)
+            last = await _publish(world, 10)
+            await until(lambda: one.leaf._state.current.acked[CLASS].last == last, "the agent has seen them")
+            await put_back(world.leaf, tmp_path / "copy")
+            await until(lambda: _epochs(one, "stream_put_back") == 1, "there is a new epoch")
+            await one.ready()
+            await insist(one, chunk("after", key="after"))
+            await one.leaf._books._publish(one.leaf._books._js, CLASS, final=False)
+            await one.crash()
+    assert one.state().acked[CLASS].last == seen
+    async with agent(config) as one:
+        assert _epochs(one, "stream_put_back") == 1, "the file knows nothing of the first epoch"
+        await one.stop()
+    for record in await (await shelf(world.leaf)).ledgers():
+        told.hear(record, source, (record.stream.last, record.stream.last))
+    assert [(end.kept, end.last) for ends in told.ends(source).values() for end in ends] == [(kept, last)]
+
+
+def _no_space(_path: Path, _data: bytes, _mode: int = 0o600) -> None:
+    raise OSError(28, "No space left on device")
+
+
 class Unanswered(JetStream):
     """Whose server does not answer when a consumer is to be deleted."""
 
