@@ -3,6 +3,7 @@ it."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from aiohttp.web import BaseRequest, Response
@@ -26,7 +27,7 @@ async def parse(body: Body, asked: Asked, sources: Sources, now_ns: int, hold: H
     hold.add(apart, unread=False)
     pacer = Pacer()
     try:
-        export = Export(body.data, asked.is_json, sources, now_ns, body.room)
+        export = await _read(body, asked, sources, now_ns)
         while export.step():
             await pacer.give_way()
     except ValueError as error:
@@ -42,6 +43,14 @@ async def parse(body: Body, asked: Asked, sources: Sources, now_ns: int, hold: H
     hold.give_back(apart)
     hold.add(export.size, unread=False)
     return export
+
+
+async def _read(body: Body, asked: Asked, sources: Sources, now_ns: int) -> Export:
+    if not asked.is_json:
+        return Export(body.data, False, sources, now_ns, body.room)
+    # JSON takes up to a second for a megabyte. In a thread, and one at a time, for others need threads too.
+    async with sources.reading:
+        return await asyncio.to_thread(Export, body.data, True, sources, now_ns, body.room)
 
 
 def response(export: Export, asked: Asked) -> Response:

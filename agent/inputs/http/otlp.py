@@ -28,7 +28,7 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2
 
 from agent.inputs.formats.line_values import LineError
 from agent.inputs.http.otlp_packed import apart, quick
-from agent.inputs.http.otlp_source import Source, Sources, tail_of
+from agent.inputs.http.otlp_source import Resource, Source, Sources, tail_of
 from agent.inputs.http.otlp_values import number, values_of
 
 _STEP: Final = 500
@@ -100,25 +100,34 @@ class Export:
         nothing but empty parts."""
         for of_resource in self._request.resource_metrics:
             yield 1
+            resource = Resource(of_resource.resource)
             for of_scope in of_resource.scope_metrics:
                 yield 1
+                sources: dict[bool, Source] = {}
                 for metric in of_scope.metrics:
                     yield 1
-                    yield from self._of_metric(metric, of_resource.resource, of_scope.scope)
+                    yield from self._of_metric(metric, resource, of_scope.scope, sources)
 
-    def _of_metric(self, metric: Any, resource: Any, scope: Any) -> Iterator[int]:
+    def _of_metric(
+        self, metric: Any, resource: Resource, scope: Any, sources: dict[bool, Source]
+    ) -> Iterator[int]:
+        """The points of a metric. `sources` are those of its scope by whether values are a delta: to look one
+        up costs as much as its attributes are long."""
         kind = metric.WhichOneof("data")
         if kind is None:
             return
         data = getattr(metric, kind)
         delta = getattr(data, "aggregation_temporality", None) == _DELTA
-        source = self._sources.source(resource, scope, delta=delta)
+        source = sources.get(delta)
+        if source is None:
+            source = sources[delta] = self._sources.source(resource, scope, delta=delta)
         if kind in ("gauge", "sum"):
             yield from self._numbers(metric.name, kind, data, source)
             return
         for point in data.data_points:
+            before = self.count
             self._take(metric.name, kind, point, source)
-            yield 1
+            yield 1 + self.count - before
 
     def _numbers(self, name: str, kind: str, data: Any, source: Source) -> Iterator[int]:
         """Points of one number, which are most: looked at one by one only where they are not as expected."""

@@ -7,6 +7,7 @@ not look as expected is left to it (https://protobuf.dev/programming-guides/enco
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from struct import Struct
 from typing import Any, Final
 
@@ -19,11 +20,14 @@ _double: Final = Struct("<xQxd").unpack_from
 _int: Final = Struct("<xQxq").unpack_from
 
 
-def apart(data: Any) -> list[bytes]:
+def apart(data: Any) -> Iterator[bytes]:
     """The points of a `Gauge` or `Sum`, each as it is serialised, or empty where that is not known."""
     packed: bytes = data.SerializeToString()
-    points, at, end = [], 0, len(packed)
-    while at < end and packed[at] == _POINT:
+    at, end = 0, len(packed)
+    for _ in range(len(data.data_points)):
+        if at >= end or packed[at] != _POINT:
+            yield b""
+            continue
         size, at = packed[at + 1], at + 2
         if size & 0x80:
             size, shift = size & 0x7F, 7
@@ -33,10 +37,8 @@ def apart(data: Any) -> list[bytes]:
                 if not more & 0x80:
                     break
                 shift += 7
-        points.append(packed[at : at + size])
+        yield packed[at : at + size]
         at += size
-    count = len(data.data_points)
-    return points if len(points) == count else [b""] * count
 
 
 def quick(point: bytes, tails: dict[bytes, bytes]) -> tuple[int, int | float, bytes] | None:

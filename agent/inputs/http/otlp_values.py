@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, Final
 
 from agent import contract
@@ -13,6 +13,7 @@ from agent.inputs.formats.line_values import LineError, check_name
 
 _MAX_PARTS: Final = 1000
 """Buckets or quantiles of one point."""
+_TOO_LONG: Final = f"an attribute longer than {contract.MAX_TEXT} characters"
 
 Tags = dict[str, str]
 Values = list[tuple[str, int | float, tuple[str, str] | None]]
@@ -80,13 +81,18 @@ def tags_of_scope(scope: Any) -> Tags:
     return {**{name: text for name, text in named.items() if text}, **texts(scope.attributes)}
 
 
-def texts(attributes: Iterable[Any]) -> Tags:
-    """Attributes by name."""
+def texts(attributes: Sequence[Any]) -> Tags:
+    """Attributes by name; raises `LineError` for so many that no reading can have them as tags."""
+    if len(attributes) > contract.MAX_TAGS:  # one may be the device
+        raise LineError(f"more than {contract.MAX_TAGS - 1} attributes", "tags")
     return {one.key: one.value.string_value or _text(one.value) for one in attributes}
 
 
 def _text(value: Any) -> str:
-    """An attribute as text: what is not a single value as JSON."""
+    """An attribute as text: what is not a single value as JSON. Raises `LineError` for what is too long as it
+    is packed, where a character takes at most four bytes."""
+    if value.ByteSize() > 4 * contract.MAX_TEXT:
+        raise LineError(_TOO_LONG, "size")
     plain = _plain(value)
     return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
 
@@ -113,4 +119,4 @@ def check_tags(tags: Tags) -> None:
     for name, text in tags.items():
         check_name(name, "an attribute's name")
         if len(text) > contract.MAX_TEXT:
-            raise LineError(f"an attribute longer than {contract.MAX_TEXT} characters", "size")
+            raise LineError(_TOO_LONG, "size")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import time
 import tracemalloc
@@ -16,6 +17,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from agent import contract, decoder
 from agent.decoder import BadLinesError, decode_ndjson
 from agent.inputs.formats.line_protocol import LineProtocol, Parsing
+from agent.inputs.http import export
+from agent.inputs.http.asked import Asked, Kind
+from agent.inputs.http.bodies import Bodies, Body, Hold
 from agent.inputs.http.otlp import Export
 from agent.inputs.http.otlp_source import Sources
 from agent.inputs.http.unpack import UnpackedTooLargeError, allowance, unpack, unpack_parts
@@ -38,10 +42,10 @@ def by_line_protocol(body: bytes, to: LineProtocol | None = None) -> Parsing:
 
 
 def by_otlp(body: bytes, sources: Sources | None = None) -> Export:
-    export = Export(body, False, sources if sources is not None else Sources("edge-1"), NOW, 2**26)
-    while export.step():
+    found = Export(body, False, sources if sources is not None else Sources("edge-1"), NOW, 2**26)
+    while found.step():
         pass
-    return export
+    return found
 
 
 def export_of(count: int, first: int = 0, width: int = 1) -> bytes:
@@ -94,10 +98,10 @@ def test_a_damaged_export_is_refused_or_can_be_stored(data: st.DataObject) -> No
     for _ in range(data.draw(st.integers(1, 4))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     try:
-        export = by_otlp(bytes(body))
+        found = by_otlp(bytes(body))
     except ValueError:
         return
-    for line in export.payload.splitlines():
+    for line in found.payload.splitlines():
         contract.parse_reading(line)
 
 
@@ -130,9 +134,9 @@ def test_terminal_codes_in_names_are_refused_in_words_that_hold_none() -> None:
     request = ExportMetricsServiceRequest()
     metric = request.resource_metrics.add().scope_metrics.add().metrics.add(name=ESCAPE)
     metric.gauge.data_points.add(as_int=1)
-    export = by_otlp(request.SerializeToString())
-    assert (parsing.count, len(parsing.bad), export.count, export.rejected) == (0, 3, 0, 1)
-    told = [*refused.value.lines, *parsing.bad, (0, export.response(False).decode(errors="replace"))]
+    found = by_otlp(request.SerializeToString())
+    assert (parsing.count, len(parsing.bad), found.count, found.rejected) == (0, 3, 0, 1)
+    told = [*refused.value.lines, *parsing.bad, (0, found.response(False).decode(errors="replace"))]
     assert not any("\x1b" in reason for _, reason in told)
 
 
@@ -298,3 +302,44 @@ def test_a_body_of_many_empty_frames_is_refused_before_they_are_all_looked_at() 
 @pytest.mark.parametrize(("came", "may"), [(0, 2**20), (1_000, 2**20), (64_000, 12_800_000), (2**20, 2**24)])
 def test_what_may_be_made_of_a_body_grows_with_it(came: int, may: int) -> None:
     assert allowance(came, 2**24) == may
+
+
+@pytest.mark.parametrize("shared", ["resource", "scope"])
+def test_attributes_that_many_share_are_looked_at_once(shared: str) -> None:
+    def seconds(count: int) -> float:
+        request = ExportMetricsServiceRequest()
+        of_resource = request.resource_metrics.add()
+        for number in range(count if shared == "resource" else 0):
+            of_resource.resource.attributes.add(key=str(number))
+        for number in range(1 if shared == "scope" else count):
+            of_scope = of_resource.scope_metrics.add()
+            of_scope.scope.attributes.add(key=str(number))
+            for other in range(count if shared == "scope" else 1):
+                of_scope.scope.attributes.add(key=f"other {other}")
+                of_scope.metrics.add(name="m").gauge.data_points.add(as_int=1)
+        body = request.SerializeToString()
+        began = time.process_time()
+        by_otlp(body)
+        return time.process_time() - began
+
+    few = min(seconds(500) for _ in range(3))
+    assert seconds(8_000) < 16 * 4 * few
+
+
+async def test_an_export_in_json_is_read_beside_the_loop() -> None:
+    body = b'{"resourceMetrics":[' + b"{}," * 300_000 + b"{}]}"
+    asked = Asked(Kind.METRICS, "/v1/metrics", True, None, None, 2**20, False)
+    bodies = Bodies(2**28, asyncio.Event())
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0.001)
+            turns += 1
+
+    async with asyncio.TaskGroup() as group:
+        turning = group.create_task(turn())
+        await export.parse(Body(body, 2**20), asked, Sources("edge-1"), NOW, Hold(bodies))
+        turning.cancel()
+    assert turns > 20
