@@ -147,7 +147,7 @@ class Leaf:
             system_seed=mine.system,
             health=health,
             waits=self._waits,
-            store_lost=self._publisher.store_lost,
+            store_lost=self._store_lost,
         )
         self._sender = Sender(
             self._publisher,
@@ -287,6 +287,10 @@ class Leaf:
     def _acked(self, batch: Batch, seq: int) -> None:
         self._books.acked(batch, seq)
         self._waits.stored(batch.id.cls, seq, str(batch.id))
+
+    def _store_lost(self, cls: str) -> None:
+        self._publisher.store_lost(cls)
+        self._sender.store_lost(cls)
 
     def _looked(self, cls: str, info: StreamInfo, confirmed: int) -> None:
         self._books.seen(cls, info)

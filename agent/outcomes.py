@@ -74,13 +74,17 @@ class Outcomes:
         cls = batch.id.cls
         self.delayed(cls, text)
         if reason is Reason.FULL:
-            self._publisher.without_room.add(cls)
             self._full_until[cls] = _now() + FULL_PAUSE
-            self._on_full()
+            self.awaits_room(cls)
             refusal = no_room(text)
         else:
             refusal = RefusedError(reason, f"the local stream refuses: {text}")
         self._refusals.batch(batch, refusal)
+
+    def awaits_room(self, cls: str) -> None:
+        """The stream of a class has no room for a batch now."""
+        self._publisher.without_room.add(cls)
+        self._on_full()
 
     def delayed(self, cls: str, text: str) -> None:
         """The stream of a class does not store now."""

@@ -81,8 +81,9 @@ class Batch:
     """A batch with a number; `serial` names it in reply subjects. `floor` is a sequence of the stream up to
     which this batch is not stored. `unanswered` counts the attempts over this connection whose answer is
     still to come, `refused_at` is when one was answered by an error that may pass, `claimed` is where an
-    answer said that the stream holds it already; `carried` says that an earlier connection had sent it. Times
-    are monotonic seconds."""
+    answer said that the stream holds it already; `carried` says that an earlier connection had sent it,
+    `store_lost` that the store to which it was sent was lost since, so that the hub may have it. Times are
+    monotonic seconds."""
 
     serial: int
     id: MessageId
@@ -102,6 +103,7 @@ class Batch:
     refused_at: float | None = None
     claimed: int | None = None
     carried: bool = False
+    store_lost: bool = False
 
     @property
     def position(self) -> str | None:

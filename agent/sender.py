@@ -110,6 +110,12 @@ class Sender:
             self._nc = self._look = None
             self._publisher.server_away()
 
+    def store_lost(self, cls: str) -> None:
+        """The store of a class was lost or restored from a backup: what was sent to it and not answered may
+        have been stored there, and the hub may have it."""
+        for batch in self._in_flight.values():
+            batch.store_lost = batch.store_lost or batch.id.cls == cls
+
     def has_room(self, cls: str) -> None:
         """The stream of a class was trimmed: what comes now is tried at once."""
         self._outcomes.has_room(cls)
@@ -122,7 +128,7 @@ class Sender:
         """Send drafts as they come, within the window."""
         queued = self._publisher.queued
         while True:
-            while self._nc is None or not self._publisher.queue or len(self._in_flight) >= self._window:
+            while self._nc is None or not self._publisher.queue or self._window_used() >= self._window:
                 queued.clear()
                 self._progress.set()
                 await queued.wait()
@@ -200,6 +206,10 @@ class Sender:
                     UnknownOutcomeError("the agent stopped before the local NATS server answered"),
                 )
 
+    def _window_used(self) -> int:
+        """The batches in flight but those that wait for room: other classes need not wait with them."""
+        return sum(not one.store_lost for one in self._in_flight.values())
+
     def _queue_again(self) -> None:
         """What waited for a server that could not store is sent once it can."""
         waiting, self._waiting = self._waiting, []
@@ -274,6 +284,10 @@ class Sender:
                 self._claims.set()
             case acks.NotStored(text, None):
                 self._retry_later(batch, text)
+            case acks.NotStored(text, Reason.FULL) if batch.store_lost:
+                # Refused, its readings would come again in another batch, which the hub can't tell from them.
+                self._retry_later(batch, text)
+                self._outcomes.awaits_room(batch.id.cls)
             case acks.NotStored(text, reason) if reason is not None and batch.unanswered <= 0:
                 # While another attempt is under way that one may still be stored: its answer decides.
                 self._forget(batch)
@@ -301,6 +315,8 @@ class Sender:
 
     def _retry_later(self, batch: Batch, text: str) -> None:
         batch.refused_at = asyncio.get_running_loop().time()
+        if batch.store_lost and batch.unanswered <= 0:
+            batch.first_sent = batch.refused_at  # no attempt before this one can be stored any more
         self._outcomes.delayed(batch.id.cls, text)
         if text == acks.NO_STREAM:
             self._on_stuck(f"{text}: {batch.subject}")

@@ -12,8 +12,8 @@ from msgspec import structs
 from nats.aio.msg import Msg
 
 from agent import streams
-from agent.config import Config, Publish, Seconds
-from agent.contract import LostStream, link_consumer
+from agent.config import Config, Publish, Seconds, Size, StreamClass
+from agent.contract import LostStream, MessageId, direct_subject, link_consumer
 from agent.jetstream import JetStream, JetStreamError, UnavailableError
 from agent.link.guard import Why
 from agent.link.local import make_ready
@@ -24,6 +24,7 @@ from tests.agents import CLASS, Agent, Shelf, agent, chunk, insist, leaf_config,
 from tests.servers import Leaf as LeafServer
 from tests.servers import World, until
 
+FILLING = direct_subject("edge-1", CLASS, "press", "noise")
 QUICK = Publish(linger=Seconds(0.005), drain=Seconds(1.0))
 
 
@@ -363,3 +364,54 @@ async def test_an_epoch_that_could_not_be_saved_is_saved_when_the_disk_takes_it(
         full = False
         await until(lambda: one.state().epochs != {}, "the epoch is saved")
         assert await (await shelf(world.leaf)).link_consumers() == [link_consumer(one.state().epochs[CLASS])]
+
+
+async def test_a_batch_that_a_lost_store_may_have_passed_on_waits_for_room_under_its_id(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deaf, refused, hear = False, asyncio.Event(), Sender._on_reply
+
+    async def heard(sender: Sender, message: Msg) -> None:
+        if not deaf:
+            await hear(sender, message)
+            if b"maximum bytes" in message.data:
+                refused.set()
+
+    monkeypatch.setattr(Sender, "_on_reply", heard)
+    stream = StreamClass(max_bytes=Size(64 * 1024))
+    one_shelf = await shelf(world.leaf)
+    purge = (f"STREAM.PURGE.{one_shelf.stream}", {"filter": FILLING})
+    async with agent(leaf_config(world.leaf, tmp_path / "state", QUICK, stream)) as one:
+        await one.submit(chunk("before"))
+        await _fill(world)
+        await copy_store(world.leaf, tmp_path / "copy")
+        await one.ready()
+        await one_shelf.js.api(*purge)
+        await insist(one, chunk("lost", key="lost"))
+        deaf = True
+        waiting = asyncio.create_task(insist(one, chunk("passed on", key="passed on")))
+        await until(lambda: _holds(one_shelf, "passed on/0"), "it is stored")
+        first = await _id_of(one_shelf, "passed on/0")
+        refused.clear()
+        deaf = False
+        await put_back(world.leaf, tmp_path / "copy")
+        async with asyncio.timeout(60):
+            await refused.wait()
+        assert _epochs(one, "stream_put_back") == 1
+        await until(lambda: one.leaf.ready()[0], "the agent takes readings")
+        await one_shelf.js.api(*purge)
+        async with asyncio.timeout(60):
+            await waiting
+        assert await _id_of(one_shelf, "passed on/0") == first, "the hub drops the second of them"
+
+
+async def _fill(world: World) -> None:
+    """Let a device publish until the leaf's stream has no room."""
+    device, answer = await world.leaf.connect("device"), b""
+    while b"maximum bytes" not in answer:
+        answer = (await device.request(FILLING, b'"' + b"x" * 100 + b'"')).data
+
+
+async def _id_of(one_shelf: Shelf, text: str) -> MessageId:
+    (found,) = [batch.id for batch in await one_shelf.batches() if text in batch.texts]
+    return found

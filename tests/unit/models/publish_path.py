@@ -246,6 +246,7 @@ class Course:
                 self._seen_as[cls] = (stream.created, self.losses)
                 self.waits.reached(cls, 0)
                 self.publisher.store_lost(cls)
+                self.sender.store_lost(cls)
             if (floor := self.sender.floor(cls)) is not None:
                 stored |= stream.ids_above(floor)
             self.waits.began(cls, last[cls])

@@ -15,7 +15,7 @@ from tests.examples import machine
 from tests.unit.models import promises
 from tests.unit.models.promises import CLASSES
 from tests.unit.models.publish_path import Course
-from tests.unit.models.stream import Mood
+from tests.unit.models.stream import Mood, own_id
 
 classes = st.sampled_from(CLASSES)
 few = st.integers(1, 3)
@@ -108,6 +108,13 @@ class PublishPath(RuleBasedStateMachine):
     def a_store_is_wiped_or_put_back(self, cls: str, left: float) -> None:
         self.course.lose_store(cls, left)
 
+    @rule(cls=classes, left=st.sampled_from([0.0, 0.5]), mood=st.sampled_from([Mood.WELL, Mood.FULL]))
+    def a_store_is_lost_with_what_it_had_not_answered(self, cls: str, left: float, mood: Mood) -> None:
+        self.course.reads(99, answer=False)
+        self.course.cut()
+        self.course.lose_store(cls, left)
+        self.course.streams[cls].mood = mood
+
     @rule(cls=classes, count=few, what=st.sampled_from(["device", "trim", "full disk", "room", "leave"]))
     def something_happens_beside(self, cls: str, count: int, what: str) -> None:
         match what:
@@ -171,6 +178,41 @@ def test_a_repeat_is_told_accepted_once_the_first_of_its_key_was() -> None:
             course.hand_in("accepted", CLASSES[0], 1, key=("key", 0))
         assert [one.told for one in course.handed] == ["accepted", "accepted"]
         course.ends_well()
+    finally:
+        course.time.close()
+
+
+@pytest.mark.parametrize("key", [None, ("key", 0)], ids=["without a key", "under a key"])
+@pytest.mark.parametrize("left", [0.0, 0.5], ids=["wiped", "restored"])
+def test_a_batch_that_a_lost_store_may_have_passed_on_is_not_refused_and_keeps_its_id(
+    key: tuple[str, int] | None, left: float
+) -> None:
+    course, cls = Course(), CLASSES[0]
+    stream = course.streams[cls]
+    try:
+        course.connect()
+        course.hand_in("stored", cls, 1, key=key)
+        course.time.passes(0.2)
+        course.reads(99, answer=False)
+        course.hub_takes(cls, 1.0)
+        course.cut()
+        course.lose_store(cls, left)
+        course.connect()
+        stream.mood = Mood.FULL
+        for _ in range(60):
+            course.time.passes(3.0)
+            course.flows()
+        assert course.handed[0].told != "refused", "the hub may have it"
+        course.hand_in("stored", CLASSES[1], 1)
+        course.time.passes(0.2)
+        course.flows()
+        assert course.handed[1].told == "stored", "another class does not wait for it"
+        if key is not None:
+            course.hand_in("stored", cls, 1, key=key)
+        stream.mood = Mood.WELL
+        course.ends_well()
+        assert len(stream.ever) == 2
+        assert len({own_id(one) for one in stream.ever}) == 1, "the hub tells that they are one"
     finally:
         course.time.close()
 
