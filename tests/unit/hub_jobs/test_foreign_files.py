@@ -13,7 +13,7 @@ from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
 from agent.contract import Exit
-from hub_jobs import incarnations, maintain
+from hub_jobs import audit, gaps, incarnations, maintain, refine, replay, rollup
 from hub_jobs.tables import TableError, ensure_table, open_table
 from hub_jobs.tables.changes import changed_files
 from hub_jobs.tables.compaction import without
@@ -22,6 +22,7 @@ from hub_jobs.tables.parquet import Statistics
 from hub_jobs.tables.scan import file_paths, files, latest, rows
 from hub_jobs.tables.schemas import STATISTICS, TIME
 from hub_jobs.tables.types import usual
+from hub_jobs.where import open_lake
 from tests.foreign import by_duckdb, compact, rewritten, with_types
 from tests.spark.lakes import add_bronze, contents
 from tests.unit.hub_jobs.rows import ARRIVED_US, batch_row
@@ -153,6 +154,42 @@ def test_a_table_that_would_be_read_wrongly_is_refused_in_words(tmp_path: Path) 
     )
     with pytest.raises(TableError, match="it forgets its offsets"):
         open_table(tmp_path, "readings")
+
+
+def test_a_table_whose_columns_are_mapped_is_refused_by_every_job_with_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ingest(tmp_path, 1)
+    ensure_table(tmp_path, "readings").commit([], {"refine": 1})
+    for name in ("bronze", "readings"):
+        mapped(tmp_path / name)
+    lake = ["--lake", str(tmp_path)]
+
+    for job in (refine, audit, maintain, rollup, gaps):
+        assert job.main(lake) is Exit.FAILED
+        said = capsys.readouterr().err
+        name = "readings" if job in (rollup, gaps) else "bronze"
+        assert f"table {tmp_path / name} can't be used: its columns are mapped" in said
+    assert replay.main([*lake, "--stream", "TELEMETRY_0", "--from-seq", "1"]) is Exit.FAILED
+    with pytest.raises(TableError, match="its columns are mapped"):
+        open_lake(tmp_path)
+
+
+def mapped(path: Path) -> None:
+    """Another program maps the columns by their names: what Delta's protocol says of it is in the log."""
+    log = path / "_delta_log"
+    made = [json.loads(line) for line in (log / f"{0:020d}.json").read_text().splitlines()]
+    (metadata,) = (entry["metaData"] for entry in made if "metaData" in entry)
+    schema = json.loads(metadata["schemaString"])
+    for number, field in enumerate(schema["fields"], 1):
+        numbered = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": field["name"]}
+        field["metadata"] |= numbered
+    metadata["schemaString"] = json.dumps(schema)
+    top = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": str(len(schema["fields"]))}
+    metadata["configuration"] |= top
+    entries = [{"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}, {"metaData": metadata}]
+    newest = max(int(file.stem) for file in log.glob("*.json"))
+    (log / f"{newest + 1:020d}.json").write_text("\n".join(map(json.dumps, entries)))
 
 
 def test_what_was_too_young_is_thinned_later(tmp_path: Path) -> None:
