@@ -13,6 +13,7 @@ from hub_jobs.tables.compaction import rewrite
 from hub_jobs.tables.scan import files
 from tests.foreign import Act, before_commit, compact, delete, widen
 from tests.spark.lakes import add_bronze, contents
+from tests.spark.readers import duckdb_with_delta
 from tests.unit.hub_jobs.rows import ARRIVED_US, batch_row
 
 LINE = b'{"ts":1,"device":"d","metric":"m","value":1}\n'
@@ -119,3 +120,33 @@ def test_a_cache_that_another_program_rewrites_is_replaced_as_a_whole(
     assert happened
     assert seen.load(lake, bronze, known).spaces == held.spaces
     assert len(contents(lake, "seen")) == sum(map(len, held.spaces.values()))
+
+
+def test_duckdb_reads_what_is_committed_while_maintain_writes_and_what_it_opened_stays_readable(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = lake / "bronze"
+    before: list[list[int]] = []
+
+    def read(at: Path) -> None:
+        assert len(list(at.glob("*.parquet"))) > FILES, "the files of the commit are there, the commit is not"
+        before.append(by_duckdb(f"delta_scan('{at}')"))
+
+    conn = duckdb_with_delta()
+    conn.execute(f"ATTACH '{path}' AS opened (TYPE delta, PIN_SNAPSHOT)")
+    try:
+        assert by_duckdb("opened") == [*range(1, FILES + 1)]
+        happened = before_commit(monkeypatch, "bronze", read)
+        assert maintain.main(["--lake", str(lake)]) is Exit.WELL
+        ingest(lake, FILES + 1)
+
+        assert happened
+        assert before == [[*range(1, FILES + 1)]]
+        assert by_duckdb("opened") == [*range(1, FILES + 1)]
+        assert by_duckdb(f"delta_scan('{path}')") == [*range(1, FILES + 2)]
+    finally:
+        conn.execute("DETACH opened")
+
+
+def by_duckdb(table: str) -> list[int]:
+    return [n for (n,) in duckdb_with_delta().execute(f"SELECT n FROM {table} ORDER BY n").fetchall()]
