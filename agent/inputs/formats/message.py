@@ -6,6 +6,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from agent import contract
+
 _MOST_LEVELS: Final = 8
 _MOST_MEMBERS: Final = 2_000
 _SCALAR: Final = msgspec.json.Decoder(float | int | str | bool)
@@ -90,6 +92,9 @@ def _flat(members: dict[str, Any], before: str | None, level: int = 1) -> list[t
     for member, raw in members.items():
         name = member if before is None else f"{before}_{member}"
         text = bytes(raw)
+        # Each value within would repeat it.
+        if len(name) > contract.MAX_NAME and text != b"null":
+            raise MessageError(f"member {name!r:.80} makes a name longer than {contract.MAX_NAME} characters")
         if text.startswith(b"{"):
             found += _flat(_members(text), name, level + 1)
         elif text.startswith(b"["):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from typing import Any, Final
 
 import structlog
@@ -19,6 +20,7 @@ from agent.inputs.keeping import Keeper, letter
 from agent.inputs.local_server import LocalServer
 from agent.inputs.nats.input import NatsOptions
 from agent.inputs.nats.subjects import Subject
+from agent.inputs.pacing import Pacer
 from agent.inputs.report import Fault
 from agent.inputs.stopping import unless
 from agent.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
@@ -93,7 +95,7 @@ class Hearing:
 
     async def _subscribe(self, link: Link, subject: Subject) -> None:
         async def take(message: Msg) -> None:
-            self._take(message, subject)
+            await self._take(message, subject)
 
         await link.nc.subscribe(
             subject.filter,
@@ -115,7 +117,7 @@ class Hearing:
                 "allow_responses"
             )
 
-    def _take(self, message: Msg, subject: Subject) -> None:
+    async def _take(self, message: Msg, subject: Subject) -> None:
         if self._source.room <= 0:
             self._dropped.inc()
             if message.reply:
@@ -126,7 +128,7 @@ class Hearing:
             self._start(self._settle(message, place))
             return
         try:
-            lines = lines_of(message.data, place)
+            lines = await _lines(message.data, place)
         except MessageError as error:
             dead = letter(message.data, message.subject, str(error))
             self._group.create_task(self._keeper.bury("bad_message", [dead]))
@@ -150,7 +152,8 @@ class Hearing:
     async def _store(self, message: Msg, place: Place) -> dict[str, Any]:
         try:
             request = self._request(message)
-            sifted = await sift_lines(self._form, lines_of(message.data, place), wall_ns())
+            lines = await _lines(message.data, place)
+            sifted = await sift_lines(self._form, lines, wall_ns())
             if sifted.bad:
                 raise MessageError(sifted.bad[0][1])
             if not sifted.count:
@@ -181,16 +184,30 @@ class Hearing:
             self._connecting.begin(f"a request cannot be answered: {error}")
 
 
-def lines_of(payload: bytes, place: Place) -> bytes:
-    """The lines of readings that a payload holds; raises `MessageError`."""
+def lines_of(payload: bytes, place: Place) -> Iterator[bytes]:
+    """The lines of readings that a payload holds, some at a time; raises `MessageError`."""
     try:
         lines = message_lines(payload, place)
     except MessageError:
         rows = [row for row in payload.split(b"\n") if row.strip()]
         if len(rows) < 2:
             raise
-        lines = [line for row in rows for line in message_lines(row, place)]
-    return b"".join(line + b"\n" for line in lines)
+        for row in rows:
+            yield _ended(message_lines(row, place))
+    else:
+        yield _ended(lines)
+
+
+def _ended(lines: list[bytes]) -> bytes:
+    return b"".join([line + b"\n" for line in lines])
+
+
+async def _lines(payload: bytes, place: Place) -> bytes:
+    pacer, parts = Pacer(), []
+    for part in lines_of(payload, place):
+        parts.append(part)
+        await pacer.give_way()
+    return b"".join(parts)
 
 
 def _refusal(why: str, retry: float | None = None) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -75,3 +76,14 @@ def test_any_message_is_refused_or_becomes_lines_that_are_one_reading_or_bad(pay
         assert b"\n" not in line
         sifted = sift(line, "edge-1", 0)
         assert sifted.count + len(sifted.bad) == 1
+
+
+def test_a_long_name_is_not_repeated_for_each_value_within() -> None:
+    payload = b'{"' + b"x" * 100_000 + b'":{' + b",".join(b'"%d":1' % n for n in range(1_900)) + b"}}"
+    tracemalloc.start()
+    try:
+        with pytest.raises(MessageError, match="a name longer than 255 characters"):
+            message_lines(payload, Place("d", None))
+        assert tracemalloc.get_traced_memory()[1] < 20 * len(payload)
+    finally:
+        tracemalloc.stop()
