@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.all import TARGETS
-from tests.fuzz.cost import CAME, LINES, PARSERS, cost, request
+from tests.fuzz.cost import CAME, LINES, PARSERS, cost, request, yardstick
 
 FOUND = Path(__file__).parents[1] / "fuzz" / "found"
 cuts = st.tuples(st.floats(0, 1), st.integers(0, 8), st.binary(max_size=8))
@@ -41,7 +41,7 @@ def test_a_parser_keeps_its_promise_near_its_seeds(name: str, data: st.DataObjec
 @pytest.mark.parametrize("line", LINES, ids=range(len(LINES)))
 def test_a_small_request_of_one_line_over_and_over_is_cheap(line: bytes) -> None:
     body = line * (100 * CAME // len(line))
-    came, encoding = request(body)
+    came, encoding = request(body, 0)
     for name in PARSERS:
         found = cost(name, came, encoding)
-        assert found.is_fair(patience=10), (name, found)
+        assert found.is_fair(10 * yardstick()), (name, found)

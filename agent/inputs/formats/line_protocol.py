@@ -166,7 +166,7 @@ class Parsing:
         self._unit = unit
         self._room = self._limit = limit
         self._apart = apart
-        self._place = self._seen = 0
+        self._place = self._seen = self._unended = 0
         self._line = 0
         self._stamps = to.stamps
         self._now = self._stamps.machine(now_ns)
@@ -304,7 +304,7 @@ class Parsing:
         if self._apart:
             body, begin, end = body[begin:end].removesuffix(b"\n"), 0, end - begin
         begin = _blanks(body, begin).end()  # type: ignore[union-attr]
-        stop = _end_of_key(body, begin, end, limit)
+        stop = self._end_of_key(body, begin, end, limit)
         key = body[begin:stop]
         head = self._to.heads.get(key) or self._to.head(key)
         place, values = _blanks(body, stop + 1).end(), list[bytes]()  # type: ignore[union-attr]
@@ -330,6 +330,18 @@ class Parsing:
         out += [ts + value + head.tail for value in values]
         if not self._apart:
             self._go_on(passed, max(passed, body.find(b"\n", place) + 1 or len(body)))
+
+    def _end_of_key(self, body: bytes, begin: int, end: int, limit: int) -> int:
+        """Where the measurement and its tags end that begin in the line which ends at `end`; raises
+        `LineError`. A newline behind a backslash may belong to the text of a tag, and to nothing else."""
+        found = _key_end(body, begin, min(end, limit))
+        if found is None and end < min(limit, len(body)) and b"," in body[begin:end]:
+            # Not from each such line to the same end, for there may be a line for each two bytes.
+            found = _key_end(body, max(end, self._unended), limit)
+            self._unended = limit if found is None else found.start()
+        if found is None or found[0] == b"\n":
+            raise LineError("there is no field")
+        return found.start()
 
     def _next_field(self, body: bytes, place: int, limit: int) -> tuple[bytes, re.Match[bytes], int]:
         """A field of any form: its name, its value as `_quoted` or `_bare` finds it, and where it ends."""
@@ -374,21 +386,6 @@ class Parsing:
 
 def _too_many_tags() -> LineError:
     return LineError(f"there are more than {contract.MAX_TAGS} tags; leave some out", "tags")
-
-
-def _end_of_key(body: bytes, begin: int, end: int, limit: int) -> int:
-    """Where the measurement and its tags end that begin in the line which ends at `end`; raises `LineError`.
-    A newline behind a backslash may belong to the text of a tag, and to nothing else."""
-    found, tags = _key_end(body, begin, min(end, limit)), 0
-    while found is None and end < limit and end < len(body):
-        tags += len(_split_tags(body[begin:end])) - 1
-        if not 0 < tags <= contract.MAX_TAGS + 1:
-            break
-        begin, end = end, body.find(b"\n", end, limit) + 1 or limit
-        found = _key_end(body, begin, end)
-    if found is None or found[0] == b"\n":
-        raise LineError("there is no field")
-    return found.start()
 
 
 def _may_be_idle(lines: bytes) -> bool:
