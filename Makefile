@@ -3,7 +3,7 @@
 .PHONY: soak test-package test-deploy test-browser test-delta test-security security-table recording faults-page clean
 
 BIN := .venv/bin
-# Tests wait more than they work, so there are more processes than cores; those of Spark share one (tests/beside.py).
+# Tests wait more than they work, so there are more processes than cores; those of Spark share one (tests/harness/xdist_groups.py).
 PROCESSES ?= 4
 SPACE := $() $()
 # Words of one name, or names with "or" between them.
@@ -49,7 +49,7 @@ types: .venv/ready
 	@$(BIN)/mypy
 
 # The machines against which links, publishing, reading and counting are played, beside each other.
-MODELS := tests/unit/models tests/unit/link/test_model.py tests/unit/discards/test_model.py
+MODELS := tests/unit/models tests/unit/leaf/link/test_model.py tests/unit/leaf/ledger/evictions/test_model.py
 models: .venv/ready
 	@EXAMPLES=$(or $(EXAMPLES),1000) $(BIN)/python -m pytest --timeout 0 --numprocesses $(PROCESSES) $(MODELS)
 

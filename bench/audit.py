@@ -16,7 +16,7 @@ from statistics import median
 
 from bench import lake as lakes
 from bench.result import Result, Row
-from hub_jobs import audit
+from hub_jobs.audit import run as audit
 
 READINGS = 10_000_000
 _GOAL_SECONDS = 5.0

@@ -28,8 +28,8 @@ import nats.errors
 from nats.aio.client import Client
 
 from agent.contract import H_SOURCE, aggregate, direct_subject, leaf_stream
+from agent.hub.registrar.aggregate import parse_source_header
 from agent.jetstream import JetStream, JetStreamError
-from agent.registrar.aggregate import parse_source_header
 from bench.relink_raw import RawStream, make_at_hub, make_at_leaf
 from bench.relink_world import LinkWorld, link_world
 from bench.result import Against, Result, Row, measuring

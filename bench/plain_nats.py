@@ -14,7 +14,7 @@ import nats
 import uvloop
 
 from agent import contract
-from agent.decoder import decode_ndjson
+from agent.leaf.inputs.formats.ndjson import decode_ndjson
 from bench.load import body
 
 _CHECK_EVERY = 500

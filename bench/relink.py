@@ -37,8 +37,8 @@ from bench.relink_rows import Fault, Measured, rows
 from bench.relink_watch import Trace, watch_held, watch_state
 from bench.relink_world import OURS, RAW, LinkWorld, link_world
 from bench.result import Result
-from tests.faults.rigs.wire import missing, wire
-from tests.servers import Cable
+from tests.faults.tools.wire import missing, wire
+from tests.harness.servers import Cable
 
 DOMAIN: Final = "edge-1"
 FAULTS: Final = (

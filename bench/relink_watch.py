@@ -15,8 +15,8 @@ import nats.errors
 from nats.aio.client import Client
 
 from agent.contract import H_SOURCE
+from agent.hub.registrar.aggregate import parse_source_header
 from agent.jetstream import JetStream, JetStreamError
-from agent.registrar.aggregate import parse_source_header
 from bench.relink_world import AgentProcess
 
 V = TypeVar("V")

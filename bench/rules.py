@@ -11,10 +11,10 @@ from statistics import median
 import zstandard
 
 from agent.config import Rule, Seconds
-from agent.decoder import decode_ndjson
-from agent.rules.deadbands import Deadbands
-from agent.rules.rulebook import Rulebook
-from agent.rules.split import Splitter
+from agent.leaf.inputs.formats.ndjson import decode_ndjson
+from agent.leaf.rules.deadbands import Deadbands
+from agent.leaf.rules.rulebook import Rulebook
+from agent.leaf.rules.split import Splitter
 from bench.result import Against, Result, Row
 
 LINES = 500

@@ -21,8 +21,8 @@ import aiohttp
 from nats.aio.client import Client
 
 from agent.contract import DEFAULT_CLASS, aggregate, leaf_stream
-from agent.inputs.sampling import GROUPS, Sampler
 from agent.jetstream import JetStream
+from agent.leaf.inputs.host.psutil_metrics import GROUPS, Sampler
 from bench.metered import Meter, metered
 from bench.relink_raw import RawStream, make_at_hub, make_at_leaf
 from bench.relink_world import OURS, RAW, RAW_PLAIN, LinkWorld, link_world

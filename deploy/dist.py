@@ -76,8 +76,8 @@ def scripts(to: Path) -> list[Path]:
     jobs = to / "jobs"
     shutil.rmtree(jobs, ignore_errors=True)
     jobs.mkdir(parents=True)
-    found = [path for path in sorted((ROOT / "hub_jobs").glob("*.py")) if "__main__" in path.read_text()]
-    return [Path(shutil.copy(path, jobs)) for path in found]
+    found = sorted((ROOT / "hub_jobs").glob("*/__main__.py"))
+    return [Path(shutil.copy(path, jobs / f"{path.parent.name}.py")) for path in found]
 
 
 def environment(to: Path) -> Path:

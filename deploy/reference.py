@@ -19,7 +19,7 @@ from msgspec import NODEFAULT, Meta, Struct
 from msgspec.structs import FieldInfo, fields
 
 from agent.config.schema import Config, Seconds, Size
-from agent.inputs import OPTIONS
+from agent.leaf.inputs import OPTIONS
 
 ROOT: Final = Path(__file__).parents[1]
 PAGE: Final = ROOT / "docs" / "configuration.md"

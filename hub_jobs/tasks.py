@@ -11,17 +11,17 @@ import numpy as np
 import pyarrow as pa
 
 from agent.contract import Correction
+from hub_jobs.ingest.bronze import Origin, bronze_rows
+from hub_jobs.refine.clocks import PLACED, Batch, Corrections, Sealed, errors_in, with_errors
+from hub_jobs.refine.dedup import History
+from hub_jobs.refine.messages import Reason
+from hub_jobs.refine.readings import Refiner, quarantine_table
 from hub_jobs.source.plan import Range
 from hub_jobs.source.wire import Connection, Server, WireError, read_columns
 from hub_jobs.tables.parquet import PartFile, PartWriter
 from hub_jobs.tables.places import Place, parquet_file
-from hub_jobs.transforms.bronze import Origin, bronze_rows
-from hub_jobs.transforms.clocks import PLACED, Batch, Corrections, Sealed, errors_in, with_errors
-from hub_jobs.transforms.messages import Reason
-from hub_jobs.transforms.ranges import Range as Numbers
-from hub_jobs.transforms.ranges import union, without
-from hub_jobs.transforms.readings import Refiner, quarantine_table
-from hub_jobs.transforms.repeats import History
+from hub_jobs.tables.ranges import Range as Numbers
+from hub_jobs.tables.ranges import union, without
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

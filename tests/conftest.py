@@ -10,9 +10,9 @@ import pytest
 import pytest_asyncio
 from hypothesis import HealthCheck, settings
 
-from tests.beside import Dealer
-from tests.faults.rigs import old_servers
-from tests.servers import World, open_world
+from tests.faults.tools import old_servers
+from tests.harness.servers import World, open_world
+from tests.harness.xdist_groups import Dealer
 
 # The same examples in every run: what a change broke is told apart from what chance finds.
 # How long an example takes says how busy the machine is; a hang is ended by the timeout of every test.

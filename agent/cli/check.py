@@ -15,10 +15,10 @@ from typing import Annotated, Final
 
 import typer
 
+from agent.cli.checks.finding import Finding, Level, outcome
 from agent.cli.configuration import ConfigFile, local_server, read
 from agent.config import Config, ConfigError, Log
-from agent.doctor.finding import Finding, Level, outcome
-from agent.inputs.preflight import mistakes, obstacles
+from agent.process.preflight import mistakes, obstacles
 from agent.server.setup import taken_ports
 
 _COLOURS: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.FAILURE: "red"}
@@ -31,8 +31,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 def command(config: ConfigFile, offline: Offline = False, as_json: AsJson = False) -> None:
     """Look whether all is well, and say what to do where it is not. Changes nothing."""
-    from agent.doctor.report import as_json as report_json
-    from agent.doctor.report import lines
+    from agent.cli.checks.report import as_json as report_json
+    from agent.cli.checks.report import lines
 
     findings = _examined(config, offline)
     if as_json:
@@ -44,15 +44,15 @@ def command(config: ConfigFile, offline: Offline = False, as_json: AsJson = Fals
 
 
 def _examined(path: Path, offline: bool) -> list[Finding]:
-    from agent.doctor.configuration import unusable
+    from agent.cli.checks.configuration import unusable
 
     try:
         settings = read(path)
     except ConfigError as error:
         return unusable(error.found)
-    from agent import logs
-    from agent.doctor.examine import offline as look_offline
-    from agent.doctor.examine import online
+    from agent.base import logs
+    from agent.cli.checks.run import offline as look_offline
+    from agent.cli.checks.run import online
 
     logs.set_up(Log("error", "console"))
     if offline:
@@ -63,8 +63,8 @@ def _examined(path: Path, offline: bool) -> list[Finding]:
 def _in_the_way(settings: Config, runs: bool) -> tuple[list[str], list[str]]:
     """What is wrong with the options of the inputs; and what they lack on this machine now, as everything
     does that listens, unless the agent runs."""
-    from agent.inputs import make_inputs
-    from agent.metrics import Metrics
+    from agent.base.metrics import Metrics
+    from agent.leaf.inputs import make_inputs
 
     inputs = make_inputs(settings.input, Metrics(), local_server(settings))
     listens = [hasattr(options, "listen") for options in settings.input]

@@ -16,7 +16,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from agent import contract, logs
+from agent import contract
+from agent.base import logs
 from agent.cli.configuration import ConfigFile, account_key, configuration, end
 from agent.config import Config, Seconds, aggregates
 from agent.contract import Command, CommandAnswer, ContractError, Exit, Outcome
@@ -145,8 +146,8 @@ async def _send(
     settings: Config, domain: str, app: str, verb: str, one: Command, patience: float, *, quiet: bool
 ) -> Sent:
     # Imported here, so that the agent does not hold the other end of its commands in memory.
-    from agent.commands.sending import AnswerWatch, store
-    from agent.connection import EXPECTED, connected
+    from agent.cli.query.command_client import AnswerWatch, store
+    from agent.jetstream.connection import EXPECTED, connected
 
     seed = account_key(settings)
     try:
@@ -190,7 +191,7 @@ async def _answer(watch: Any, ident: str, patience: float) -> CommandAnswer | No
 
 def is_linked(settings: Config, domain: str) -> bool | None:
     """What the hub's agent says of the leaf's link, None when it does not answer."""
-    from agent.looking.asking import AskError, status_of
+    from agent.cli.query.admin_status import AskError, status_of
 
     try:
         return bool(status_of(settings.admin)["fleet"]["leaves"][domain]["linked"])

@@ -8,13 +8,13 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from agent import logs
+from agent.base import logs
 from agent.config import Config, ConfigError, Log, Problem, load
+from agent.config.keys import SeedError, public_key
 from agent.contract import Exit
-from agent.inputs import OPTIONS
-from agent.inputs.local_server import LocalServer
-from agent.inputs.preflight import mistakes
-from agent.server.keys import SeedError, public_key
+from agent.leaf.inputs import OPTIONS
+from agent.leaf.inputs.shared.local_server import LocalServer
+from agent.process.preflight import mistakes
 from agent.server.setup import identities
 
 ConfigFile = Annotated[
@@ -42,8 +42,8 @@ def read(path: Path) -> Config:
 def _of_inputs(options: Sequence[Any]) -> list[Problem]:
     if not options:
         return []
-    from agent.inputs import make_inputs  # not held in memory by a process that a good file starts
-    from agent.metrics import Metrics
+    from agent.base.metrics import Metrics
+    from agent.leaf.inputs import make_inputs  # not held in memory by a process that a good file starts
 
     nowhere = LocalServer("nats://127.0.0.1:4222", Path())
     found = []

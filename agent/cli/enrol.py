@@ -14,8 +14,8 @@ import typer
 
 from agent.cli.configuration import ConfigFile, end
 from agent.config import Config, ConfigError, load
-from agent.inputs import OPTIONS
-from agent.server.keys import SeedError
+from agent.config.keys import SeedError
+from agent.leaf.inputs import OPTIONS
 
 ServerDirectory = Annotated[
     Path | None,

@@ -20,7 +20,7 @@ _RESERVED: Final = 4
 
 
 class State(StrEnum):
-    """How a leaf is, in one word; as in `agent.looking.fleet.STATES`, which is not held in memory here."""
+    """How a leaf is, in one word; as in `agent.hub.fleet_rows.STATES`, which is not held in memory here."""
 
     TROUBLE = "trouble"
     SILENT = "silent"
@@ -48,9 +48,9 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """List the leaves: how each is, when it was last heard and how many messages the hub lacks."""
-    from agent.looking import fleet
-    from agent.looking.asking import AskError, status_of
-    from agent.looking.screen import draw, rows_that_fit, terminal_width
+    from agent.base.terminal import draw, rows_that_fit, terminal_width
+    from agent.cli.query.admin_status import AskError, status_of
+    from agent.hub import fleet_rows
 
     settings = configuration(config)
     if settings.role != "hub":
@@ -59,12 +59,12 @@ def command(
         known = status_of(settings.admin)["fleet"]
     except AskError as error:
         end([str(error)], Exit.UNREACHABLE)
-    rows = fleet.rows_of(known, fleet.now())
-    shown = fleet.chosen(rows, patterns or (), only or ())
+    rows = fleet_rows.rows_of(known, fleet_rows.now())
+    shown = fleet_rows.chosen(rows, patterns or (), only or ())
     if as_json:
         body = {"hub": known.get("state", ""), "leaves": [one.as_json() for one in shown]}
         typer.echo(json.dumps(body, indent=2))
     else:
         most = None if everything else rows_that_fit(_RESERVED)
-        draw(fleet.lines(known, rows, shown, most, terminal_width()))
-    raise typer.Exit(Exit.LOSS if any(one.state in fleet.GRAVE for one in shown) else Exit.WELL)
+        draw(fleet_rows.lines(known, rows, shown, most, terminal_width()))
+    raise typer.Exit(Exit.LOSS if any(one.state in fleet_rows.GRAVE for one in shown) else Exit.WELL)

@@ -21,11 +21,11 @@ _COMMANDS: Final = {
     "enrol": "agent.cli.enrol:command",
     "command": "agent.cli.command:command",
     "resend": "agent.cli.resend:command",
-    "test": "agent.cli.trial:command",
+    "test": "agent.cli.test:command",
     "tap": "agent.cli.tap:command",
     "demo": "agent.cli.demo:command",
     "server": "agent.cli.server:app",
-    "fleet": "agent.cli.fleet_keys:app",
+    "fleet": "agent.cli.fleet_edit:app",
     "user": "agent.cli.user:app",
     "version": "agent.cli.main:version",
 }

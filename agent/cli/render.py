@@ -9,11 +9,11 @@ import typer
 
 from agent.cli.configuration import end
 from agent.config import ConfigError
-from agent.inputs import OPTIONS
+from agent.leaf.inputs import OPTIONS
 
 if TYPE_CHECKING:
-    from agent.topology.schema import Topology
-    from agent.topology.site import Written
+    from agent.cli.site.schema import Topology
+    from agent.cli.site.site import Written
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="The directory to write to.", show_default=False)]
 TopologyFile = Annotated[Path, typer.Argument(help="The topology file (TOML).", show_default=False)]
@@ -22,7 +22,7 @@ TopologyFile = Annotated[Path, typer.Argument(help="The topology file (TOML).", 
 def command(topology: TopologyFile, out: Out) -> None:
     """Write the configurations of all servers and agents, and a README that says what goes where. Files that
     have not changed stay as they are."""
-    from agent.topology import site
+    from agent.cli.site import site
 
     try:
         known, done = site.write(topology, out, OPTIONS)

@@ -35,9 +35,9 @@ def command(
 ) -> None:
     """Publish stored batches again under their own ids, so that they travel the link once more; the table
     drops what it has. The agent may run meanwhile, or not."""
-    from agent import logs
-    from agent.connection import EXPECTED
-    from agent.resend.job import Asked, resend
+    from agent.base import logs
+    from agent.cli.resend_batches.job import Asked, resend
+    from agent.jetstream.connection import EXPECTED
 
     settings = configuration(config)
     if problems := _problems(settings, cls, run, (first, last), missing):

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import typer
 
-from agent import daemon, logs
-from agent.admin.server import AdminServer
+from agent.base import logs
+from agent.base.listen_sockets import DOORS
+from agent.base.metrics import Metrics
 from agent.cli.configuration import ConfigFile, configuration, end, local_server, read
 from agent.config import Config
 from agent.config.file_checks import check_files
-from agent.doors import DOORS
-from agent.inputs import make_inputs
-from agent.inputs.preflight import mistakes, problems
-from agent.intake import Input
-from agent.metrics import Metrics
+from agent.leaf.inputs import make_inputs
+from agent.leaf.intake import Input
+from agent.process import daemon
+from agent.process.admin_server import AdminServer
+from agent.process.preflight import mistakes, problems
 from agent.server.setup import identities
 
 
@@ -42,7 +43,7 @@ def _inputs(settings: Config, metrics: Metrics) -> list[Input]:
 def _qos0(settings: Config, metrics: Metrics) -> list[Input]:
     if not settings.nats.mqtt.on:
         return []
-    from agent.inputs.qos0 import Qos0Input  # not held in memory where no device speaks MQTT
+    from agent.leaf.inputs.mqtt.local_qos0 import Qos0Input  # not held in memory where no device speaks MQTT
 
     classes = [one.name for one in settings.class_]
     return [Qos0Input(settings.nats.listen, identities(settings).account, classes, metrics)]

@@ -6,14 +6,14 @@ import asyncio
 
 import typer
 
+from agent.base.nats_conf_quoting import RenderError
+from agent.base.nats_server_version import ServerError
 from agent.cli.configuration import ConfigFile, configuration, end
+from agent.config.keys import SeedError
 from agent.contract import Exit
-from agent.server.binary import ServerError
-from agent.server.keys import SeedError
+from agent.leaf.state import machine_id
 from agent.server.process import EmbeddedServer
-from agent.server.quoting import RenderError
 from agent.server.setup import server_config, server_directory
-from agent.state import machine_id
 
 app = typer.Typer(help="The embedded NATS server.", no_args_is_help=True)
 

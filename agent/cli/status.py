@@ -23,7 +23,7 @@ from agent.config import Config
 from agent.contract import Exit
 
 if TYPE_CHECKING:
-    from agent.looking.screen import Line
+    from agent.base.terminal import Line
 
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
 _LISTED: Final = 12
@@ -47,7 +47,7 @@ def command(
     interval: Interval = 2.0,
 ) -> None:
     """Say how the link is, class by class, and how long until something would be lost."""
-    from agent.looking.asking import AskError
+    from agent.cli.query.admin_status import AskError
 
     settings = configuration(config)
     quiet(settings)
@@ -62,11 +62,11 @@ def command(
     except AskError as error:
         end([str(error)], Exit.UNREACHABLE)
     if consumers:
-        from agent.looking.consumers import gather
+        from agent.cli.query.consumers import gather
 
         rows, problem = gather(settings, status, account_key(settings))
         status["consumers"] = {"rows": [row.as_json() for row in rows], "problem": problem}
-    from agent.looking.refusal import refusal
+    from agent.cli.query.key_refusal import refusal
 
     status["refusal"] = refusal(settings, status)
     _show(status, as_json)
@@ -75,11 +75,11 @@ def command(
 
 def _look(settings: Config, links: bool) -> dict[str, Any]:
     """The status; with `links`, the rows of all mirrors and sources under `lags`. Raises `AskError`."""
-    from agent.looking.asking import status_of
+    from agent.cli.query.admin_status import status_of
 
     status = status_of(settings.admin)
     if links:
-        from agent.looking.links import gather
+        from agent.cli.query.links import gather
 
         rows, problem = gather(settings, status, account_key(settings))
         status["lags"] = {"rows": [one.as_json() for one in rows], "problem": problem}
@@ -87,7 +87,7 @@ def _look(settings: Config, links: bool) -> dict[str, Any]:
 
 
 def _show(status: Mapping[str, Any], as_json: bool) -> None:
-    from agent.looking.screen import draw
+    from agent.base.terminal import draw
 
     if as_json:
         typer.echo(json.dumps(status, indent=2))
@@ -96,9 +96,9 @@ def _show(status: Mapping[str, Any], as_json: bool) -> None:
 
 
 def _drawn(status: Mapping[str, Any]) -> list[Line]:
-    from agent.looking.links import Row
-    from agent.looking.links import lines as link_lines
-    from agent.looking.screen import BAD, GOOD, WAITS, Line, rows_that_fit, terminal_width
+    from agent.base.terminal import BAD, GOOD, WAITS, Line, rows_that_fit, terminal_width
+    from agent.cli.query.links import Row
+    from agent.cli.query.links import lines as link_lines
 
     said = list(lines(status))
     if (refusal := status.get("refusal")) is not None:
@@ -108,8 +108,8 @@ def _drawn(status: Mapping[str, Any]) -> list[Line]:
         calm = status["role"] == "hub" or status["link"]["state"] == "flowing"
         found[0] = Line(said[0], GOOD if calm and _is_well(status) else WAITS if _is_well(status) else BAD)
     if (consumers := status.get("consumers")) is not None:
-        from agent.looking.consumers import Row as Consumer
-        from agent.looking.consumers import lines as consumer_lines
+        from agent.cli.query.consumers import Row as Consumer
+        from agent.cli.query.consumers import lines as consumer_lines
 
         each = [Consumer(**row) for row in consumers["rows"]]
         return [found[0], *consumer_lines(each, consumers["problem"], rows_that_fit(6), terminal_width())]
@@ -129,7 +129,7 @@ def _watch(settings: Config, as_json: bool, links: bool, interval: float) -> NoR
     from rich.console import Group
     from rich.live import Live
 
-    from agent.looking.screen import console, text
+    from agent.base.terminal import console, text
 
     with Live(console=console(), auto_refresh=False, screen=True, vertical_overflow="ellipsis") as live:
         while True:
@@ -138,8 +138,8 @@ def _watch(settings: Config, as_json: bool, links: bool, interval: float) -> NoR
 
 
 def _repeat(settings: Config, as_json: bool, links: bool, interval: float) -> NoReturn:
-    from agent.looking.asking import AskError
-    from agent.looking.screen import Line, closed_pipe, draw
+    from agent.base.terminal import Line, closed_pipe, draw
+    from agent.cli.query.admin_status import AskError
 
     while True:
         try:
@@ -159,8 +159,8 @@ def _repeat(settings: Config, as_json: bool, links: bool, interval: float) -> No
 
 
 def _once(settings: Config, links: bool) -> list[Line]:
-    from agent.looking.asking import AskError
-    from agent.looking.screen import BAD, DIM, Line
+    from agent.base.terminal import BAD, DIM, Line
+    from agent.cli.query.admin_status import AskError
 
     at = Line(time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime()), DIM)
     try:

@@ -22,7 +22,7 @@ from agent.config import Config
 from agent.contract import Exit
 
 if TYPE_CHECKING:
-    from agent.tap import Filter, Passed, Tap
+    from agent.cli.query.tap import Filter, Passed, Tap
 
 _MAX_LAST: Final = 1_000
 
@@ -46,8 +46,8 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Show the last batches that this leaf has stored, and with --follow those that come."""
-    from agent.connection import EXPECTED
-    from agent.tap import Filter
+    from agent.cli.query.tap import Filter
+    from agent.jetstream.connection import EXPECTED
 
     settings = configuration(config)
     known = [one.name for one in settings.class_]
@@ -85,9 +85,9 @@ async def _run(
     follow: bool,
     show: Callable[[Passed], None],
 ) -> None:
-    from agent.connection import connected
+    from agent.cli.query.tap import POLL_SECONDS, Tap
     from agent.jetstream import JetStream
-    from agent.tap import POLL_SECONDS, Tap
+    from agent.jetstream.connection import connected
 
     work = asyncio.current_task()
     assert work is not None

@@ -20,7 +20,7 @@ from agent.config import Config, Seconds, aggregates
 from agent.contract import DEFAULT_CLASS, MAX_NAME, ContractError, check_domain
 
 if TYPE_CHECKING:
-    from agent.looking.whereabouts import Leaf, Seen
+    from agent.cli.query.where_report import Leaf, Seen
     from hub_jobs.where import Lake, Part
 
 Domain = Annotated[str, typer.Argument(help="The leaf.", show_default=False)]
@@ -45,8 +45,8 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Say where the readings of a domain are, and why they are not further."""
-    from agent.looking.screen import draw, rows_that_fit, terminal_width
-    from agent.looking.whereabouts import Seen, report
+    from agent.base.terminal import draw, rows_that_fit, terminal_width
+    from agent.cli.query.where_report import Seen, report
 
     settings = configuration(config)
     quiet(settings)
@@ -130,8 +130,8 @@ def _check(settings: Config, domain: str, lake: str | None, device: str | None, 
 def _leaf(settings: Config, domain: str, unseen: list[str]) -> Leaf | None:
     """The leaf as the agent that is asked knows it, None where that knows none; what that has not heard of it
     is named in `unseen`. Raises `LookupError` when it does not answer."""
-    from agent.looking.asking import AskError, status_of
-    from agent.looking.whereabouts import Leaf
+    from agent.cli.query.admin_status import AskError, status_of
+    from agent.cli.query.where_report import Leaf
 
     try:
         status = status_of(settings.admin)
@@ -182,7 +182,7 @@ def _lake(name: str | None, unseen: list[str]) -> Lake | None:
 
 def _hub(settings: Config, domain: str, seen: Seen, tables: Lake | None, unseen: list[str]) -> bool:
     """Look at the hub's streams; whether they could not be looked at."""
-    from agent.looking import hub_side
+    from agent.cli.query import hub_streams as hub_side
 
     classes = next((leaf.classes for leaf in settings.leaf if leaf.domain == domain), [DEFAULT_CLASS])
     try:

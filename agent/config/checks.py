@@ -8,8 +8,12 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from agent import contract
-from agent.access import is_loopback
+from agent.base.credentials import without_password
+from agent.base.http_access import is_loopback
+from agent.base.listening import EVERYWHERE
+from agent.config import link_windows
 from agent.config.aggregates import aggregates
+from agent.config.keys import is_public_key, is_seed
 from agent.config.link_checks import check_links
 from agent.config.mqtt_checks import check_mqtt
 from agent.config.problem import Problem
@@ -17,16 +21,12 @@ from agent.config.rule_checks import check_rules
 from agent.config.schema import Config, LeafMember, Nats, listen_address
 from agent.config.user_checks import check_users
 from agent.contract import COMMANDS_BYTES, MQTT_RETAINED_BYTES
-from agent.credentials import without_password
-from agent.link import windows
-from agent.listening import EVERYWHERE
-from agent.server.keys import is_public_key, is_seed
 
 _SCHEMES: Final = ("nats-leaf", "nats", "tls", "ws", "wss")
 _OTHER_HUB_STREAMS: Final = 128 * 2**20
-"""The commands and the fleet, see `agent.registrar.aggregate`."""
+"""The commands and the fleet, see `agent.hub.registrar.aggregate`."""
 _MAX_LINGER: Final = 5.0
-"""Half of what `agent.publisher` waits before it refuses a chunk that was not sent."""
+"""Half of what `agent.leaf.publish.publisher` waits before it refuses a chunk that was not sent."""
 
 
 def check(config: Config) -> Iterator[Problem]:
@@ -136,7 +136,7 @@ def _link(config: Config) -> Iterator[Problem]:
         )
     for text in config.link.windows:
         try:
-            windows.parse(text)
+            link_windows.parse(text)
         except ValueError as error:
             yield Problem("link.windows", str(error), 'write it as "22:00-06:00", by local time')
     if config.link.windows and config.role == "hub":
@@ -313,7 +313,7 @@ def _extra(config: Config) -> Iterator[Problem]:
     nats, hub = config.nats, config.role == "hub"
     if not (nats.extra or nats.remote):
         return
-    from agent.server.extra import TAKEN, extra_problems  # not held in memory where nothing is added
+    from agent.config.server_overlay import TAKEN, extra_problems  # not held in memory where nothing is added
 
     added = [("extra", nats.extra, TAKEN[config.role]), ("remote", nats.remote, TAKEN["remote"])]
     for name, table, taken in added:

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from agent.base.credentials import named, others_may
+from agent.base.files import open_regular
+from agent.config.passwords import check_password
 from agent.config.problem import Problem
 from agent.config.schema import Config, Mqtt
-from agent.credentials import named, others_may
-from agent.files import open_regular
-from agent.server.passwords import check_password
 
 _SEEDS: Final = ("seed_file", "system_seed_file", "link_seed_file", "jobs_seed_file", "device_seed_file")
 

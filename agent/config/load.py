@@ -19,10 +19,10 @@ import msgspec
 from msgspec import NODEFAULT, Meta, Struct
 from msgspec.structs import FieldInfo, fields
 
+from agent.base.credentials import place, without_password
 from agent.config.checks import check
 from agent.config.problem import Problem
 from agent.config.schema import Config, ConfigError, Seconds, Size
-from agent.credentials import place, without_password
 
 _LONGEST: Final = 60
 _NUMBERS: Final = re.compile(r"\[[0-9]+\]")

@@ -7,9 +7,9 @@ from typing import Final
 
 from agent import contract
 from agent.config.aggregates import aggregates
+from agent.config.keys import is_public_key, is_seed
 from agent.config.problem import Problem
 from agent.config.schema import Config, User
-from agent.server.keys import is_public_key, is_seed
 
 _GIVE: Final = "copy the line that begins with U from what made the key"
 

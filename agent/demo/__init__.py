@@ -1,0 +1,1 @@
+"""What `petiole demo` plays: a hub, two leaves, faults, the jobs and the proof."""

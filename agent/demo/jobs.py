@@ -76,4 +76,4 @@ class Jobs:
 
 
 def _job(name: str) -> str:
-    return str(Path(hub_jobs.__path__[0]) / f"{name}.py")
+    return str(Path(hub_jobs.__path__[0]) / name / "__main__.py")

@@ -10,7 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
-from agent.demo import guardian
+from agent.demo import reaper as guardian
 
 _STOP_SECONDS = 30.0
 
@@ -54,7 +54,7 @@ class Processes:
             self._guardian = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                "agent.demo.guardian",
+                "agent.demo.reaper",
                 program("petiole"),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=log,

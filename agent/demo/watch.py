@@ -15,9 +15,9 @@ from nats.errors import Error as NatsError
 from agent import contract
 from agent.demo.plan import Member
 from agent.demo.processes import DemoError
-from agent.inputs.positions import parse_positions
 from agent.jetstream import JetStream, JetStreamError
-from agent.pieces import parse_progress
+from agent.leaf.inputs.file.positions import parse_positions
+from agent.leaf.publish.pieces import parse_progress
 
 _POLL_SECONDS = 0.05
 _CONNECT_SECONDS = 2

@@ -1,0 +1,1 @@
+"""The nats-server beside the agent: its configuration, its process, its health."""

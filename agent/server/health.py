@@ -17,9 +17,9 @@ from typing import Any, Final
 
 import structlog
 
-from agent.metrics import Metrics
-from agent.server.binary import ServerError, check_version
-from agent.server.disk import Room
+from agent.base.disk import Room
+from agent.base.metrics import Metrics
+from agent.base.nats_server_version import ServerError, check_version
 
 _WRITE_ERROR: Final = "write error: "
 _NOT_ENABLED: Final = "JetStream not enabled"

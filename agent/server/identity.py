@@ -7,16 +7,16 @@ import os
 from pathlib import Path
 from typing import Final
 
+from agent.base.files import write_private
+from agent.base.nats_conf_quoting import quoted
 from agent.config import Config
+from agent.config.keys import SeedError, ensure_key, public_key, renew_key, seed_line
 from agent.contract import server_name
-from agent.files import write_private
-from agent.server.keys import SeedError, ensure_key, public_key, renew_key, seed_line
-from agent.server.quoting import quoted
+from agent.leaf.state import machine_id
 from agent.server.setup import identities, key_file, link_key_file, user_link_key_file
-from agent.state import machine_id
 
 IDENTITY: Final = "identity.conf"
-"""What a rendered configuration includes, see `agent.topology.rendering`."""
+"""What a rendered configuration includes, see `agent.cli.site.rendering`."""
 
 
 def key_files(config: Config) -> dict[str, Path]:

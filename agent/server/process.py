@@ -20,13 +20,13 @@ from typing import Literal
 
 import structlog
 
-from agent.files import private_directory
-from agent.listening import is_free
-from agent.server.binary import ServerError, find_binary, version_of
+from agent.base.files import private_directory
+from agent.base.listening import is_free
+from agent.base.nats_conf_quoting import RenderError
+from agent.base.nats_server_version import ServerError, find_binary, version_of
+from agent.config.keys import SeedError
 from agent.server.child import reap, spawn
-from agent.server.keys import SeedError
 from agent.server.probe import Greeting, Watched, greeting, process_of
-from agent.server.quoting import RenderError
 from agent.server.values import HubConfig, LeafConfig, ServerConfig, address_of
 from agent.server.workspace import Workspace
 

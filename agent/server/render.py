@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from agent.base.nats_conf_quoting import INCLUDE, Variable, block, merged
 from agent.contract import ACCOUNT, HUB_DOMAIN, user_account
 from agent.server import permissions
-from agent.server.kept import kept_from_hub
+from agent.server.hub_deny_list import kept_from_hub
 from agent.server.mqtt import MqttListener
 from agent.server.permissions import Permissions
-from agent.server.quoting import INCLUDE, Variable, block, merged
 from agent.server.values import (
     PING_SECONDS,
     AccountUser,

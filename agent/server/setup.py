@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent import contract
+from agent.base.files import is_there
+from agent.base.listening import obstacle
 from agent.config import Config, LeafMember, aggregates, listen_address
-from agent.files import is_there
-from agent.link.windows import Windows, local_time
-from agent.listening import obstacle
-from agent.server.keys import ensure_key, public_key
+from agent.config.keys import ensure_key, public_key
+from agent.config.link_windows import Windows, local_time
 from agent.server.mqtt import MqttListener, MqttUser
 from agent.server.permissions import LinkRights
 from agent.server.probe import process_of
@@ -179,7 +179,7 @@ def link_rights(config: Config) -> tuple[LinkRights, ...]:
     """What the agent's own user needs for the links that the configuration declares."""
     if not config.mirror and not config.source:
         return ()
-    from agent.link.declared.plan import declared  # not held in memory where no link is declared
+    from agent.config.mirrors import declared  # not held in memory where no link is declared
 
     return tuple(
         LinkRights(

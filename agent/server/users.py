@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+from agent.base.nats_conf_quoting import Variable
 from agent.contract import ACCOUNT, USER_API, user_account, user_consumer
 from agent.server.permissions import Permissions
-from agent.server.quoting import Variable
 from agent.server.values import AccountUser
 
 _MEMORY_BYTES: Final = 16 * 2**20

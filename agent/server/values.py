@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from agent.base.nats_conf_quoting import RenderError, Variable
 from agent.config import listen_address
+from agent.config.keys import is_public_key
 from agent.contract import (
     DEFAULT_CLASS,
     HUB_DOMAIN,
@@ -21,10 +23,8 @@ from agent.contract import (
     check_tenant,
     check_user,
 )
-from agent.server.keys import is_public_key
 from agent.server.mqtt import MqttListener
 from agent.server.permissions import LinkRights
-from agent.server.quoting import RenderError, Variable
 
 MAX_PAYLOAD = 8 * 1024 * 1024
 PING_SECONDS = 5
@@ -85,8 +85,8 @@ class ClusterConfig:
 class HubConfig:
     """The hub's server, or one of its `cluster`. Keys are public; sizes are bytes. `max_file_store` must hold
     the `max_bytes` of all streams together, which JetStream reserves when it makes them. `extra` is added to
-    the configuration (`agent.server.extra`). With an `identity` the keys are variables that this file holds:
-    REGISTRAR_KEY, REGISTRAR_SYSTEM_KEY and JOBS_KEY, all public."""
+    the configuration (`agent.config.server_overlay`). With an `identity` the keys are variables that this
+    file holds: REGISTRAR_KEY, REGISTRAR_SYSTEM_KEY and JOBS_KEY, all public."""
 
     server_name: str
     store_dir: Path
@@ -198,7 +198,7 @@ def _check_leaf(domain: str, classes: Sequence[str]) -> None:
 def _check_extra(extra: Mapping[str, Any], of: Literal["hub", "leaf", "remote"]) -> None:
     if not extra:
         return
-    from agent.server.extra import TAKEN, extra_problems  # not held in memory where nothing is added
+    from agent.config.server_overlay import TAKEN, extra_problems  # not held in memory where nothing is added
 
     for key, stood, remedy in extra_problems(extra, TAKEN[of]):
         raise RenderError(f"{key} {stood}; {remedy}")

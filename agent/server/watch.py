@@ -17,9 +17,9 @@ from typing import Any, Final
 import structlog
 from nats.aio.client import Client
 
-from agent.connection import EXPECTED, Link, connected
-from agent.server.binary import ServerError
-from agent.server.disk import Room, room
+from agent.base.disk import Room, room
+from agent.base.nats_server_version import ServerError
+from agent.jetstream.connection import EXPECTED, Link, connected
 from agent.server.health import Kind, ServerHealth, Trouble, diagnose, unsynced
 
 LOOK_SECONDS: Final = 2.0

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from agent.files import open_regular, write_private
-from agent.server.binary import ServerError, ask
-from agent.server.keys import seed_line
-from agent.server.named_files import named_files
-from agent.server.passwords import password_line
+from agent.base.files import open_regular, write_private
+from agent.base.nats_server_version import ServerError, ask
+from agent.config.keys import seed_line
+from agent.config.named_files import named_files
+from agent.config.passwords import password_line
 from agent.server.render import LINK_INCLUDE, render
 from agent.server.values import AccountUser, LeafConfig, ServerConfig
 

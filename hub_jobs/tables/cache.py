@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
-from hub_jobs.incarnations import Incarnation
 from hub_jobs.tables.delta import ConflictError, Table, ensure_table, open_table
 from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.places import Place, UnreadableError
 from hub_jobs.tables.scan import rows
 from hub_jobs.tables.schemas import SCHEMAS
+from hub_jobs.tables.stream_history import Incarnation
 
 Note = Callable[[str], None]
 

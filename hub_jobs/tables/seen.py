@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from hub_jobs.incarnations import Incarnation
 from hub_jobs.tables import cache
+from hub_jobs.tables.dedup_keys import ID_COLUMNS, Seen
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import batches, rows
 from hub_jobs.tables.schemas import SEEN
-from hub_jobs.transforms.spaces import ID_COLUMNS, Seen
+from hub_jobs.tables.stream_history import Incarnation
 
 
 def load(lake: Place, bronze: Table, upto: Sequence[Incarnation], note: cache.Note = cache.unsaid) -> Seen:

@@ -2,9 +2,9 @@
 audit's own parts, restricted to a domain, and takes in what waits at the hub and is not in bronze yet. It
 reads and never writes."""
 
-from hub_jobs.counting import Part
+from hub_jobs.audit.scan import Part
 from hub_jobs.where.device import DeviceCounts
-from hub_jobs.where.look import Found, Lake, Sums, look, open_lake
+from hub_jobs.where.query import Found, Lake, Sums, look, open_lake
 from hub_jobs.where.wanted import Message, Record, Waiting
 
 __all__ = [

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hub_jobs.auditing.held import Held
-from hub_jobs.transforms.spaces import Seen, lacking
+from hub_jobs.audit.held import Held
+from hub_jobs.tables.dedup_keys import Seen, lacking
 
 
 def held_of(domain: str, here: Seen, cached: Seen, everything: Seen) -> Held:

@@ -11,17 +11,17 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hub_jobs.counting import Tables
+from hub_jobs.audit import count_rows
+from hub_jobs.audit.scan import Tables
+from hub_jobs.refine.messages import Reason
+from hub_jobs.refine.readings import Refiner
 from hub_jobs.tables.scan import batches
-from hub_jobs.transforms import counted
-from hub_jobs.transforms.messages import Reason
-from hub_jobs.transforms.readings import Refiner
 
 MOST: Final = 2_000_000
 """Readings that are decoded at most, some ten seconds of work."""
 
 _AT_ONCE: Final = 4_096
-_PLACE: Final = (*counted.SOURCE, "source_seq")
+_PLACE: Final = (*count_rows.SOURCE, "source_seq")
 _COLUMNS: Final = (
     "stream",
     "created",
@@ -127,7 +127,7 @@ def _messages(tables: Tables) -> Iterator[tuple[dict[str, Any], bool]]:
     """The messages of bronze that may hold readings, and whether each is refined."""
     for piece in batches(tables.bronze, _COLUMNS, tables.part.where, _AT_ONCE):
         table = pa.Table.from_batches([piece])
-        moments, _ = counted.moments(table)
+        moments, _ = count_rows.moments(table)
         at = table.column_names.index("arrived")
         rows = table.set_column(at, "arrived", table["arrived"].cast(pa.int64())).to_pylist()
         for row, moment in zip(rows, moments.tolist(), strict=True):

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from agent.admin.fleet import FleetPages
-from agent.admin.server import AdminServer
+from agent.base.metrics import Metrics
 from agent.config import Admin
-from agent.metrics import Metrics
+from agent.hub.web.fleet import FleetPages
+from agent.process.admin_server import AdminServer
 from tests.browser.chromium import NAMES, Page, browsing, chromium
-from tests.servers import until
+from tests.harness.servers import until
 
 HOSTILE = "</title></span><script>document.title='taken'</script><img src=//127.0.0.1:9/x onerror=alert(1)>"
 DOMAINS = "[...document.querySelectorAll('tbody .name')].map(one => one.innerText)"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.contract import Exit
-from hub_jobs import maintain
+from hub_jobs.maintain import run as maintain
 from hub_jobs.tables.schemas import SCHEMAS
 from tests.spark.readers import delta_spark, plain
 from tests.spark.test_other_readers import PREDICATES, SINCE, expected, filled, fulfilling

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.contract import Exit
-from hub_jobs import audit, maintain, replay
-from tests.foreign import before_commit
+from hub_jobs.audit import run as audit
+from hub_jobs.maintain import run as maintain
+from hub_jobs.replay import run as replay
+from tests.harness.foreign import before_commit
 from tests.spark.lakes import add_bronze, contents
 from tests.spark.test_clocks import batch, correction, right, stamped
 from tests.spark.test_foreign_writers import every, ingest, places, refined

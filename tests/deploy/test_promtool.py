@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 
-from agent.metrics import Metrics
+from agent.base.metrics import Metrics
 from deploy.dashboards.__main__ import DASHBOARDS
 from deploy.dashboards.model import Dashboard
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.e2e.places import IDS, PLACES, PREFIXES, Place
-from tests.e2e.seed_servers import ACCOUNTS, Seed, open_seed
+from tests.harness.places import IDS, PLACES, PREFIXES, Place
+from tests.harness.seed_servers import ACCOUNTS, Seed, open_seed
 
 _OWN = ", ".join(f'"{mine}.>": "{theirs}.>"' for mine, theirs in PREFIXES.items())
 MAPPED = ACCOUNTS.replace("jetstream: enabled", f"jetstream: enabled, mappings: {{ {_OWN} }}")

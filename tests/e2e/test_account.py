@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from agent import publisher, sender
 from agent.contract import Letter
-from agent.inputs.http import HttpOptions
-from agent.intake import RefusedError, UnknownOutcomeError
-from agent.link.states import LinkState
-from tests.agents import CLASS, Agent, Shelf, chunk
-from tests.roads import Road, open_road
-from tests.servers import World, until
+from agent.leaf.inputs.http import HttpOptions
+from agent.leaf.intake import RefusedError, UnknownOutcomeError
+from agent.leaf.link.states import LinkState
+from agent.leaf.publish import publisher, sender
+from tests.harness.agents import CLASS, Agent, Shelf, chunk
+from tests.harness.linked_pair import Road, open_road
+from tests.harness.servers import World, until
 
 LEVELS = [HttpOptions(name=ack, ack=ack) for ack in ("accepted", "stored", "hub")]
 NAME = "petiole_unaccounted_readings"

@@ -9,16 +9,17 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from agent import contract, publisher
+from agent import contract
 from agent.config import Config, Publish, Seconds, Size, StreamClass
-from agent.inputs.http import HttpOptions
-from agent.intake import Level, NotAtHubError, Reason, RefusedError
+from agent.leaf.inputs.http import HttpOptions
+from agent.leaf.intake import Level, NotAtHubError, Reason, RefusedError
+from agent.leaf.publish import publisher
 from agent.server.health import Kind, Trouble
-from tests.agents import CLASS, Agent, agent, chunk, insist, leaf_config, shelf
 from tests.e2e.test_leaf_agent import SMALL, noise, refusal_of
 from tests.e2e.test_link_repair import wiped
-from tests.roads import Road, open_road
-from tests.servers import World, until
+from tests.harness.agents import CLASS, Agent, agent, chunk, insist, leaf_config, shelf
+from tests.harness.linked_pair import Road, open_road
+from tests.harness.servers import World, until
 
 QUICK = Publish(linger=Seconds(0.005), drain=Seconds(1.0))
 LATE = "petiole_refused_after_acceptance_readings_total"

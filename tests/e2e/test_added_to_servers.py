@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from agent.config.keys import ensure_key
 from agent.contract import new_epoch
 from agent.demo.ports import free_port
 from agent.demo.proxy import Proxy
-from agent.server.keys import ensure_key
 from agent.server.values import LeafUser
-from tests.servers import Hub, Leaf, ask, make_hub, make_leaf
-from tests.streams import AGGREGATE, held, make_aggregate, make_leaf_stream
+from tests.harness.servers import Hub, Leaf, ask, make_hub, make_leaf
+from tests.harness.streams import AGGREGATE, held, make_aggregate, make_leaf_stream
 
 
 def certificate(directory: Path) -> tuple[Path, Path]:

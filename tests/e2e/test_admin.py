@@ -19,15 +19,15 @@ import pytest_asyncio
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from agent.admin import server as admin
-from agent.admin.fleet import FleetPages
-from agent.admin.server import AdminServer
+from agent.base.metrics import Metrics
+from agent.cli.checks import agent_status
+from agent.cli.query.admin_status import AskError, status_of
 from agent.config import Admin
-from agent.doctor import agent_status
-from agent.looking.asking import AskError, status_of
-from agent.metrics import Metrics
-from tests.certificates import self_signed
-from tests.servers import until
+from agent.hub.web.fleet import FleetPages
+from agent.process import admin_server as admin
+from agent.process.admin_server import AdminServer
+from tests.harness.certificates import self_signed
+from tests.harness.servers import until
 
 
 class Agent:

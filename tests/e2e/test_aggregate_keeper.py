@@ -10,13 +10,13 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from agent.contract import new_epoch
+from agent.hub.registrar.active_problems import Problems
+from agent.hub.registrar.aggregate import Settings, Source, source
+from agent.hub.registrar.aggregate_controller import AggregateKeeper
+from agent.hub.registrar.metrics import RegistrarMetrics
 from agent.jetstream import JetStream, StreamInfo
-from agent.registrar.aggregate import Settings, Source, source
-from agent.registrar.aggregate_keeper import AggregateKeeper
-from agent.registrar.metrics import RegistrarMetrics
-from agent.registrar.problems import Problems
-from tests.servers import WAIT_SECONDS, World, until
-from tests.streams import AGGREGATE
+from tests.harness.servers import WAIT_SECONDS, World, until
+from tests.harness.streams import AGGREGATE
 
 
 class Interrupted(JetStream):

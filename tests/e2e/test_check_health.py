@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from nats.aio.client import Client
 
-from agent.doctor import local
-from tests.doctor import bad, check, config_of
-from tests.servers import Leaf, World
-from tests.streams import make_leaf_stream
+from agent.cli.checks import local_probe
+from tests.harness.check_cases import bad, check, config_of
+from tests.harness.servers import Leaf, World
+from tests.harness.streams import make_leaf_stream
 
 STALL_SECONDS = 0.5
 UNHEALTHY = "the server says of itself"
@@ -25,12 +25,12 @@ class Answers:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, after: Callable[[], None]) -> None:
         self.seen: list[int] = []
-        self._after, self._ask = after, local._ask
-        monkeypatch.setattr(local, "_ask", self.ask)
+        self._after, self._ask = after, local_probe._ask
+        monkeypatch.setattr(local_probe, "_ask", self.ask)
 
     async def ask(self, nc: Client, question: str, server: str) -> Mapping[str, Any] | None:
         answer = await self._ask(nc, question, server)
-        if question == local.HEALTH:
+        if question == local_probe.HEALTH:
             self.seen.append(int((answer or {}).get("status_code", 200)))
             if len(self.seen) == 1:
                 self._after()

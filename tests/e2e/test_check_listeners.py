@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from agent.base.nats_server_version import find_binary
+from agent.cli.checks import machine, mqtt
+from agent.cli.checks.finding import Level
 from agent.config import Config
 from agent.config.schema import Mqtt, MqttUser
 from agent.demo.ports import free_port
-from agent.doctor import machine, mqtt
-from agent.doctor.finding import Level
-from agent.server.binary import find_binary
 from agent.server.child import reap, spawn
 from agent.server.probe import Watched, greeting
-from tests.doctor import check, of
-from tests.e2e.check_pair import pair
-from tests.servers import until
+from tests.harness.check_cases import check, of
+from tests.harness.check_pair import pair
+from tests.harness.servers import until
 
 
 def certificate(directory: Path) -> tuple[Path, Path]:

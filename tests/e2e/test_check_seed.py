@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from agent.cli.checks.finding import Finding, outcome
+from agent.cli.checks.link import GROUP as LINK
 from agent.contract import Exit
-from agent.doctor.finding import Finding, outcome
-from agent.doctor.link import GROUP as LINK
-from tests.doctor import bad, check, of
-from tests.e2e.check_pair import pair
-from tests.servers import until
+from tests.harness.check_cases import bad, check, of
+from tests.harness.check_pair import pair
+from tests.harness.servers import until
 
 _ASIDE = ("registrar does not run", "no link to the hub")
 

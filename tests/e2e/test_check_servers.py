@@ -17,17 +17,17 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from agent.cli.checks.finding import Level, outcome
 from agent.config import Config, Nats
+from agent.config.keys import ensure_key
 from agent.contract import Exit, announce_subject, new_epoch
 from agent.demo.ports import free_port
-from agent.doctor.finding import Level, outcome
 from agent.server import permissions
-from agent.server.keys import ensure_key
 from agent.server.permissions import Permissions
-from tests.doctor import bad, check, config_of, hub_config_of, of
-from tests.e2e.check_pair import pair
-from tests.servers import Leaf, World, api, open_world, until
-from tests.streams import AGGREGATE, held, make_aggregate, make_commands, make_leaf_stream
+from tests.harness.check_cases import bad, check, config_of, hub_config_of, of
+from tests.harness.check_pair import pair
+from tests.harness.servers import Leaf, World, api, open_world, until
+from tests.harness.streams import AGGREGATE, held, make_aggregate, make_commands, make_leaf_stream
 
 
 @contextlib.asynccontextmanager
@@ -91,7 +91,7 @@ async def test_permissions_that_the_hub_lacks_are_named_and_gone_once_they_are_a
 ) -> None:
     missing = ("petiole.deliver.edge-1.normal.*", "$JS.FC.TEL_edge-1_normal.>", "petiole.v1.cursor.edge-1")
     # The doctor knows what is needed; only what is rendered lacks some.
-    monkeypatch.setattr("agent.doctor.examine.rights.leaf_link", permissions.leaf_link)
+    monkeypatch.setattr("agent.cli.checks.run.rights.leaf_link", permissions.leaf_link)
     with monkeypatch.context() as patch:
         patch.setattr("agent.server.render.permissions", _Rendered(without(*missing)))
         async with open_world(tmp_path, "edge-1") as world, registrar_of(world):

@@ -15,8 +15,8 @@ from agent.jetstream import ApiError, JetStream, UnavailableError
 from agent.jetstream.errors import MaxAckPendingError
 from agent.jetstream.info import PubAck
 from agent.jetstream.window import AckWindow
-from tests.e2e.places import Place, new_name
-from tests.servers import until
+from tests.harness.places import Place, new_name
+from tests.harness.servers import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -10,8 +10,8 @@ from nats.aio.msg import Msg
 from nats.js import api
 from nats.js.errors import Error
 
-from tests.e2e.places import Place, new_name
-from tests.servers import until
+from tests.harness.places import Place, new_name
+from tests.harness.servers import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

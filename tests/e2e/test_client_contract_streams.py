@@ -11,8 +11,8 @@ from nats.js import api
 from nats.js.errors import APIError, NotFoundError
 
 from agent.jetstream import MESSAGE_NOT_FOUND, STREAM_NOT_FOUND, ApiError
-from tests.e2e.places import Place, new_name
-from tests.servers import until
+from tests.harness.places import Place, new_name
+from tests.harness.servers import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent import clock
+from agent.base import clock
 from agent.contract import (
     H_CLOCK,
     H_SEALED_AT,
@@ -17,9 +17,9 @@ from agent.contract import (
     parse_clock,
     parse_correction,
 )
-from tests.agents import Shelf, agent, chunk, leaf_config, shelf
-from tests.clocks import SECOND, SYNCHRONISED, FakeMachine
-from tests.servers import World, until
+from tests.harness.agents import Shelf, agent, chunk, leaf_config, shelf
+from tests.harness.clocks import SECOND, SYNCHRONISED, FakeMachine
+from tests.harness.servers import World, until
 
 YEARS = 50 * 365 * 24 * 3600 * SECOND
 

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from agent import leaf as leaf_module
-from agent.commands.verb import Reply, Verb
-from agent.commands.verbs import Controls, make_verbs
 from agent.config import Config, Size, StreamClass
 from agent.contract import COMMANDS
 from agent.jetstream import JetStreamError
-from agent.link.declared.commands import CommandMirror
-from tests.agents import agent, leaf_config
-from tests.commands import Desk, open_desk
-from tests.servers import World, until
+from agent.leaf.commands.handlers import Controls, make_verbs
+from agent.leaf.commands.verb import Reply, Verb
+from agent.leaf.link.command_mirror.controller import CommandMirror
+from agent.process import leaf as leaf_module
+from tests.harness.agents import agent, leaf_config
+from tests.harness.commands import Desk, open_desk
+from tests.harness.servers import World, until
 
 OLD, NEW = 5, 9
 

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from agent.base.metrics import Metrics
 from agent.contract import CommandsHeld, CommandsWanted, command_consumer, hub_api, new_epoch
 from agent.jetstream import JetStream, JetStreamError
-from agent.link.declared.command_mirror import MISSED_ANSWERS
-from agent.link.declared.command_programs import ProgramPlaces
-from agent.link.declared.commands import CommandMirror
-from agent.metrics import Metrics
-from agent.state import StateFile, load
-from tests.agents import Agent, agent, leaf_config
-from tests.e2e.registrar import HubHand, LeafHand, hub_of
-from tests.servers import World, open_world, until
-from tests.streams import make_mirror
+from agent.leaf.link.command_mirror.controller import CommandMirror
+from agent.leaf.link.command_mirror.decide import MISSED_ANSWERS
+from agent.leaf.link.command_mirror.local_consumers import ProgramPlaces
+from agent.leaf.state import StateFile, load
+from tests.harness.agents import Agent, agent, leaf_config
+from tests.harness.registrar import HubHand, LeafHand, hub_of
+from tests.harness.servers import World, open_world, until
+from tests.harness.streams import make_mirror
 
 DOMAIN = "edge-1"
 

@@ -16,19 +16,19 @@ import pytest_asyncio
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
+from agent.base.metrics import Metrics
 from agent.contract import COMMANDS, Command, command_consumer, command_subject, hub_api, new_epoch
 from agent.jetstream import ConsumerInfo, JetStream
-from agent.link.declared import mirror_consumers
-from agent.link.declared.command_places import is_held, is_leaving, kept_config
-from agent.link.declared.command_programs import ProgramPlaces
-from agent.link.declared.commands import CommandMirror
-from agent.metrics import Metrics
+from agent.leaf.link.command_mirror import consumer_requests
+from agent.leaf.link.command_mirror.controller import CommandMirror
+from agent.leaf.link.command_mirror.local_consumers import ProgramPlaces
+from agent.leaf.link.command_mirror.positions import is_held, is_leaving, kept_config
+from agent.leaf.state import StateFile, load
 from agent.server.process import EmbeddedServer
-from agent.state import StateFile, load
-from tests.e2e.registrar import HubHand, LeafHand, hub_of
-from tests.patient import PatientJetStream
-from tests.programs import APP, Program, working
-from tests.servers import World, open_world, until
+from tests.harness.registrar import HubHand, LeafHand, hub_of
+from tests.harness.retrying_jetstream import PatientJetStream
+from tests.harness.servers import World, open_world, until
+from tests.harness.tools import APP, Program, working
 
 DOMAIN = "edge-1"
 
@@ -225,7 +225,7 @@ async def test_nothing_is_delivered_into_a_new_mirror_before_its_consumers_are_h
 async def test_a_command_in_work_while_the_mirror_is_recreated_comes_once_more(
     leaf: Leaf, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mirror_consumers, "SETTLE_SECONDS", 0.3)
+    monkeypatch.setattr(consumer_requests, "SETTLE_SECONDS", 0.3)
     done = asyncio.Event()
     program.work = lambda command: done.wait()
     await leaf.send(1)

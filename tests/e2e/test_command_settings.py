@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from agent.base.metrics import Metrics
 from agent.config import Seconds, Size, StreamClass
 from agent.contract import link_consumer
 from agent.demo.ports import free_port
-from agent.inputs.host import HostInput, HostOptions
-from agent.intake import RefusedError
 from agent.jetstream import JetStreamError
-from agent.metrics import Metrics
-from tests.agents import Agent, agent, chunk, leaf_config
-from tests.commands import Desk, open_desk
-from tests.servers import World, until
-from tests.streams import AGGREGATE
+from agent.leaf.inputs.host.input import HostInput, HostOptions
+from agent.leaf.intake import RefusedError
+from tests.harness.agents import Agent, agent, chunk, leaf_config
+from tests.harness.commands import Desk, open_desk
+from tests.harness.servers import World, until
+from tests.harness.streams import AGGREGATE
 
 HOLD: dict[str, Any] = {"for": "10m"}
 SLOW: dict[str, Any] = {"rate_limit": 10, "for": "3s"}

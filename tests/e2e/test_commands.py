@@ -14,17 +14,17 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from agent import leaf as leaf_module
-from agent.commands import runner
-from agent.commands.expiry import Now
-from agent.commands.verb import Reply, Verb
-from agent.commands.verbs import Controls, make_verbs
 from agent.config import Config, Size, StreamClass
 from agent.contract import COMMANDS, MAX_COMMAND_BYTES
 from agent.jetstream import JetStream, JetStreamError
-from tests.agents import agent, leaf_config
-from tests.commands import Desk, open_desk, soon
-from tests.servers import Leaf, World, api, open_world, until
+from agent.leaf.commands import runner
+from agent.leaf.commands.expiry import Now
+from agent.leaf.commands.handlers import Controls, make_verbs
+from agent.leaf.commands.verb import Reply, Verb
+from agent.process import leaf as leaf_module
+from tests.harness.agents import agent, leaf_config
+from tests.harness.commands import Desk, open_desk, soon
+from tests.harness.servers import Leaf, World, api, open_world, until
 
 
 @pytest_asyncio.fixture

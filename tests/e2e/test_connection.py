@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from nats.errors import Error as NatsError
 
-from agent.connection import connected
+from agent.config.keys import ensure_key
 from agent.demo.ports import free_port
-from agent.server.keys import ensure_key
+from agent.jetstream.connection import connected
 
 
 async def test_a_server_that_is_away_is_known_to_be_away_without_a_minute_of_tries(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ from agent.contract import (
     new_run,
     parse_cursor_answer,
 )
-from agent.registrar.announcements import Announcements
-from agent.registrar.cursors import LOOK_SECONDS
-from tests.e2e.registrar import MACHINE, LeafHand, hub_of
-from tests.servers import World, until
+from agent.hub.registrar.announcements import Announcements
+from agent.hub.registrar.cursors import LOOK_SECONDS
+from tests.harness.registrar import MACHINE, LeafHand, hub_of
+from tests.harness.servers import World, until
 
 
 async def asked(leaf: LeafHand, data: bytes) -> CursorAnswer:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from agent.burial import BURST_BYTES
 from agent.config import Config, Publish, Seconds, Size, StreamClass
 from agent.contract import (
     H_ENCODING,
@@ -20,9 +19,10 @@ from agent.contract import (
     parse_batch_headers,
     parse_letter,
 )
-from agent.intake import Reason, RefusedError
-from tests.agents import CLASS, Shelf, agent, chunk, leaf_config, shelf
-from tests.servers import World
+from agent.leaf.intake import Reason, RefusedError
+from agent.leaf.publish.dead_letters import BURST_BYTES
+from tests.harness.agents import CLASS, Shelf, agent, chunk, leaf_config, shelf
+from tests.harness.servers import World
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from typing import Any
 
 from agent import config as settings
 from agent.config import Config, Transform
-from tests.e2e.declared import hub_source, kept, leaf_mirror
-from tests.e2e.open_servers import OpenServer, OpenWorld, open_servers
+from tests.harness.declared import hub_source, kept, leaf_mirror
+from tests.harness.open_servers import OpenServer, OpenWorld, open_servers
 
 MIRROR, GATHERED = "PLANS", "ALL from LOCAL@edge-1"
 

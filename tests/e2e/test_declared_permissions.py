@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from agent.contract import link_deliver
-from tests.e2e.declared import End, at, hub_source, leaf_mirror, rights
 from tests.e2e.test_rogue_leaf import run_open_server
-from tests.servers import World, is_answered, open_world, until
+from tests.harness.declared import End, at, hub_source, leaf_mirror, rights
+from tests.harness.servers import World, is_answered, open_world, until
 
 LEAF, HUB = leaf_mirror(), hub_source("edge-1")
 FORBIDDEN = (

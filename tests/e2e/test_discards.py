@@ -12,17 +12,17 @@ import pytest
 import pytest_asyncio
 
 from agent.jetstream import UnavailableError
-from agent.link.states import LinkState
-from agent.tail import StoredHeaders, read_headers
-from tests.agents import CLASS
-from tests.lossy import LossyRoad, open_lossy_road
-from tests.servers import World, until
+from agent.jetstream.read_headers import StoredHeaders, read_headers
+from agent.leaf.link.states import LinkState
+from tests.harness.agents import CLASS
+from tests.harness.lossy_proxy import LossyRoad, open_lossy_road
+from tests.harness.servers import World, until
 
 
 @pytest_asyncio.fixture
 async def road(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LossyRoad]:
     """A road over which some batches have come to the hub. Records come each second, not each minute."""
-    monkeypatch.setattr("agent.bookkeeping.LEDGER_SECONDS", 1.0)
+    monkeypatch.setattr("agent.leaf.ledger.publisher.LEDGER_SECONDS", 1.0)
     async with open_lossy_road(world, tmp_path) as one:
         yield one
 
@@ -117,7 +117,7 @@ async def test_an_agent_takes_readings_while_it_reads_what_was_stored_without_it
     await road.fill(6)
     await road.agent.crash()
     await road.push(3)
-    monkeypatch.setattr("agent.discards.service.read_headers", read_slowly)
+    monkeypatch.setattr("agent.leaf.ledger.evictions.service.read_headers", read_slowly)
     await road.start_agent()
     await reading.wait()
     await road.fill(6)  # and these push out what is not read yet
@@ -146,9 +146,9 @@ async def test_a_reading_that_is_broken_off_goes_on_where_it_was(
             return True
         raise UnavailableError("the server stopped answering midway")
 
-    monkeypatch.setattr("agent.tail._PULL", 1)
-    monkeypatch.setattr("agent.discards.service.read_headers", read_two)
-    monkeypatch.setattr("agent.discards.service._SAVE_SECONDS", 0.05)
+    monkeypatch.setattr("agent.jetstream.read_headers._PULL", 1)
+    monkeypatch.setattr("agent.leaf.ledger.evictions.service.read_headers", read_two)
+    monkeypatch.setattr("agent.leaf.ledger.evictions.service._SAVE_SECONDS", 0.05)
     road.world.leaf.proxy.cut()
     await road.reaches(LinkState.DOWN)
     await road.fill(5)

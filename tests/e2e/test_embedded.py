@@ -19,13 +19,13 @@ import psutil
 import pytest
 import pytest_asyncio
 
+from agent.base.nats_server_version import ServerError
+from agent.config.keys import ensure_key
 from agent.demo.ports import free_port
-from agent.server.binary import ServerError
-from agent.server.keys import ensure_key
 from agent.server.probe import process_of
 from agent.server.process import EmbeddedServer
 from agent.server.values import HubConfig, LeafUser, address_of
-from tests.servers import make_hub, until
+from tests.harness.servers import make_hub, until
 
 AGENT = """
 import asyncio, pathlib, pickle, socket, sys, uvloop

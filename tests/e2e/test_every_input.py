@@ -21,9 +21,9 @@ from agent.cli.configuration import read
 from agent.config import ConfigError
 from agent.demo import plan
 from agent.demo.ports import free_port
-from tests.agent_process import Agent, wait_for
-from tests.agents import CLASS, Shelf
-from tests.inputs import INPUTS, Entry, lines
+from tests.harness.agent_process import Agent, wait_for
+from tests.harness.agents import CLASS, Shelf
+from tests.harness.input_contract import INPUTS, Entry, lines
 
 WHOLE_STREAM = 'max_bytes = "512MiB"'
 SMALL_STREAM = 'max_bytes = "16KiB"'

@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from agent.base.metrics import Metrics
 from agent.config import Seconds, Size
-from agent.inputs.exec import ExecInput, ExecOptions
-from agent.inputs.exec.program import shown
-from agent.inputs.preflight import problems
-from agent.intake import Reason, RefusedError
-from agent.metrics import Metrics
-from tests.served import Burying, on_uvloop
-from tests.servers import until
+from agent.leaf.inputs.exec import ExecInput, ExecOptions
+from agent.leaf.inputs.exec.program import shown
+from agent.leaf.intake import Reason, RefusedError
+from agent.process.preflight import problems
+from tests.harness.http_harness import Burying, on_uvloop
+from tests.harness.servers import until
 
 LINE = '{"metric": "n", "value": %s}'
 ORPHANS = """
@@ -222,9 +222,9 @@ def test_what_stands_in_the_way_is_told_with_a_remedy(options: dict[str, Any], t
 
 KILLED = """
 import asyncio, json, sys
-from agent.inputs.exec import ExecInput, ExecOptions
-from agent.metrics import Metrics
-from tests.served import Burying
+from agent.leaf.inputs.exec import ExecInput, ExecOptions
+from agent.base.metrics import Metrics
+from tests.harness.http_harness import Burying
 
 async def main():
     options = ExecOptions(command=json.loads(sys.argv[1]))

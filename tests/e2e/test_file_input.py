@@ -12,14 +12,14 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from tests.servers import until
+from tests.harness.servers import until
 
 TAILER = """
 import asyncio, json, os, pathlib, sys
 from agent.config import Seconds
-from agent.inputs.file import FileInput, FileOptions
-from agent.intake import Place
-from agent.metrics import Metrics
+from agent.leaf.inputs.file.input import FileInput, FileOptions
+from agent.leaf.intake import Place
+from agent.base.metrics import Metrics
 
 class Store:
     "Keeps payload and position of each chunk in a file of its own, there whole or not at all."

@@ -9,7 +9,6 @@ import pytest
 import pytest_asyncio
 from nats.aio.client import Client
 
-from agent import acks, duplicates
 from agent.config import Config, Publish, Seconds
 from agent.contract import (
     H_MESSAGE_ID,
@@ -20,12 +19,13 @@ from agent.contract import (
     clock_subject,
     direct_subject,
 )
-from agent.inputs.http import HttpOptions
 from agent.jetstream import RawMessage, UnavailableError
-from agent.recall import Recall
-from tests.agents import CLASS, Agent, Shelf, agent, chunk, insist, leaf_config, shelf
-from tests.roads import open_road
-from tests.servers import World, until
+from agent.leaf.inputs.http import HttpOptions
+from agent.leaf.publish import acks, duplicates
+from agent.leaf.publish.stream_recovery import Recall
+from tests.harness.agents import CLASS, Agent, Shelf, agent, chunk, insist, leaf_config, shelf
+from tests.harness.linked_pair import open_road
+from tests.harness.servers import World, until
 
 QUICK = Publish(linger=Seconds(0.005), drain=Seconds(1.0))
 TAKEN = "petiole_taken_message_ids_total"

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from nats.errors import Error as NatsError
 
-from agent.intake import Reason, RefusedError
+from agent.leaf.intake import Reason, RefusedError
 from agent.server.process import EmbeddedServer
 from agent.server.watch import ServerWatch
-from tests.agents import Agent, chunk, leaf_config, shelf
-from tests.faults.rigs.disk import SmallDisk, missing, small_disk
-from tests.servers import Leaf, World, until
+from tests.faults.tools.disk import SmallDisk, missing, small_disk
+from tests.harness.agents import Agent, chunk, leaf_config, shelf
+from tests.harness.servers import Leaf, World, until
 
 _WHY_NOT = missing()
 pytestmark = pytest.mark.skipif(_WHY_NOT is not None, reason=f"no disk can be filled: {_WHY_NOT}")

@@ -15,13 +15,13 @@ from influxdb_client.client.influxdb_client import InfluxDBClient
 from influxdb_client.client.write_api import SYNCHRONOUS
 from structlog.testing import capture_logs
 
-from agent.access import is_loopback, shows
+from agent.base.http_access import is_loopback, shows
+from agent.base.metrics import Metrics
 from agent.config import Seconds
-from agent.inputs.http import HttpInput, HttpOptions
-from agent.inputs.preflight import problems
-from agent.metrics import Metrics
-from tests.certificates import self_signed
-from tests.served import NDJSON, Core, Served, serving
+from agent.leaf.inputs.http import HttpInput, HttpOptions
+from agent.process.preflight import problems
+from tests.harness.certificates import self_signed
+from tests.harness.http_harness import NDJSON, Core, Served, serving
 
 READING = b'{"ts":1,"device":"d","metric":"m","value":1}\n'
 TOKEN = "s3cret-token"

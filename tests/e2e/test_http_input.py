@@ -16,11 +16,11 @@ import zstandard
 from structlog.testing import capture_logs
 
 from agent import contract
+from agent.base.metrics import Metrics
 from agent.config import ConfigError, Seconds, Size
-from agent.inputs.http import HttpInput, HttpOptions
-from agent.intake import Chunk, NotAtHubError, Reason, RefusedError, UnknownOutcomeError
-from agent.metrics import Metrics
-from tests.served import JSON, NDJSON, Core, Served, serving, until
+from agent.leaf.inputs.http import HttpInput, HttpOptions
+from agent.leaf.intake import Chunk, NotAtHubError, Reason, RefusedError, UnknownOutcomeError
+from tests.harness.http_harness import JSON, NDJSON, Core, Served, serving, until
 
 Post = tuple[str, bytes, dict[str, str]]
 """The path of a request, its body and headers."""

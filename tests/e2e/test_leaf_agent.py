@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from nats.aio.msg import Msg
 
-from agent import clock, publisher, recall
+from agent.base import clock
+from agent.base.metrics import Metrics
 from agent.config import Config, LeafMember, Nats, Publish, Registrar, Seconds, Size, StreamClass
 from agent.contract import (
     H_ENCODING,
@@ -31,15 +32,15 @@ from agent.contract import (
     link_consumer,
     parse_announce,
 )
-from agent.hub import Hub
-from agent.intake import Chunk, Intake, Reason, RefusedError
 from agent.jetstream import ApiError, TooLargeError
-from agent.metrics import Metrics
+from agent.leaf.intake import Chunk, Intake, Reason, RefusedError
+from agent.leaf.publish import publisher, stream_recovery
+from agent.process.hub import Hub
 from agent.server.health import ServerHealth
-from hub_jobs.transforms.lines import unpack
-from tests.agents import CLASS, Agent, Shelf, agent, chunk, insist, leaf_config, shelf
-from tests.clocks import SECOND, FakeMachine
-from tests.servers import World, until
+from hub_jobs.refine.lines import unpack
+from tests.harness.agents import CLASS, Agent, Shelf, agent, chunk, insist, leaf_config, shelf
+from tests.harness.clocks import SECOND, FakeMachine
+from tests.harness.servers import World, until
 
 QUICK = Publish(linger=Seconds(0.01))
 SMALL = StreamClass(max_bytes=Size(256 * 1024))
@@ -147,7 +148,7 @@ async def test_requests_of_ten_minutes_are_known_after_a_restart_whatever_became
 ) -> None:
     machine = FakeMachine(behind=50 * 365 * 86_400 * SECOND)
     monkeypatch.setattr(clock, "machine", machine)
-    monkeypatch.setattr(recall, "_SPAN", 2)
+    monkeypatch.setattr(stream_recovery, "_SPAN", 2)
     async with agent(config) as one:
         for number in range(9):
             await one.submit(chunk(str(number), key=str(number)))

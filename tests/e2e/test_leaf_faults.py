@@ -15,14 +15,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent import connection, publisher, sender
 from agent.config import Config, Publish, Seconds, Size
 from agent.contract import H_SEALED_AT, direct_subject, parse_batch_headers
-from agent.intake import Reason, RefusedError, UnknownOutcomeError
-from agent.jetstream import JetStream
-from tests.agents import CLASS, Agent, Shelf, agent, chunk, insist, leaf_config, shelf
-from tests.servers import Leaf as LeafServer
-from tests.servers import World, until
+from agent.jetstream import JetStream, connection
+from agent.leaf.intake import Reason, RefusedError, UnknownOutcomeError
+from agent.leaf.publish import publisher, sender
+from tests.harness.agents import CLASS, Agent, Shelf, agent, chunk, insist, leaf_config, shelf
+from tests.harness.servers import Leaf as LeafServer
+from tests.harness.servers import World, until
 
 QUICK = Publish(linger=Seconds(0.005), drain=Seconds(1.0))
 
@@ -255,7 +255,7 @@ class Process:
         }
         one = cls(
             await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "tests.leaf_process", json.dumps(given)),
+                *(sys.executable, "-m", "tests.harness.leaf_process", json.dumps(given)),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
             )

@@ -11,18 +11,18 @@ import pytest
 from msgspec import structs
 from nats.aio.msg import Msg
 
-from agent import streams
 from agent.config import Config, Publish, Seconds, Size, StreamClass
 from agent.contract import LostStream, MessageId, direct_subject, link_consumer
 from agent.jetstream import JetStream, JetStreamError, UnavailableError
-from agent.link.guard import Why
-from agent.link.local import make_ready
-from agent.sender import Sender
-from agent.state import StateFile
-from hub_jobs.transforms.ledgers import Lost
-from tests.agents import CLASS, Agent, Shelf, agent, chunk, insist, leaf_config, shelf
-from tests.servers import Leaf as LeafServer
-from tests.servers import World, until
+from agent.leaf import stream_configs
+from agent.leaf.link.guard import Why
+from agent.leaf.link.prepare import make_ready
+from agent.leaf.publish.sender import Sender
+from agent.leaf.state import StateFile
+from hub_jobs.audit.ledgers import Lost
+from tests.harness.agents import CLASS, Agent, Shelf, agent, chunk, insist, leaf_config, shelf
+from tests.harness.servers import Leaf as LeafServer
+from tests.harness.servers import World, until
 
 FILLING = direct_subject("edge-1", CLASS, "press", "noise")
 QUICK = Publish(linger=Seconds(0.005), drain=Seconds(1.0))
@@ -38,7 +38,7 @@ def config(world: World, tmp_path: Path) -> Config:
 async def test_a_batch_whose_ack_was_lost_is_not_sent_again_when_the_server_has_forgotten_it(
     world: World, config: Config, monkeypatch: pytest.MonkeyPatch, wiped: bool
 ) -> None:
-    monkeypatch.setattr(streams, "DUPLICATE_WINDOW_NS", 100_000_000)
+    monkeypatch.setattr(stream_configs, "DUPLICATE_WINDOW_NS", 100_000_000)
     one_shelf = await shelf(world.leaf)
     async with agent(config) as one:
         for number in range(5):
@@ -244,7 +244,7 @@ async def test_a_restore_is_told_of_once_where_no_state_was_written_since_and_th
     async with agent(config) as one:
         kept, seen = await _copied_and_filled(world, one, tmp_path / "copy")
         with monkeypatch.context() as full:
-            full.setattr("agent.state.write_private", _no_space)
+            full.setattr("agent.leaf.state.write_private", _no_space)
             last = await _publish(world, 10)
             await until(lambda: one.leaf._state.current.acked[CLASS].last == last, "the agent has seen them")
             await put_back(world.leaf, tmp_path / "copy")

@@ -15,8 +15,8 @@ from influxdb_client.client.write_api import SYNCHRONOUS
 from influxdb_client.rest import ApiException
 
 from agent.config import Size
-from agent.intake import Reason, RefusedError
-from tests.served import Served, serving
+from agent.leaf.intake import Reason, RefusedError
+from tests.harness.http_harness import Served, serving
 
 LINE = b"cpu,host=pump-7,cpu=cpu0 usage=2.5,idle=3i 1790000000000000000\n"
 TEXT = {"Content-Type": "text/plain; charset=utf-8"}

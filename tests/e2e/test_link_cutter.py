@@ -14,14 +14,14 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from agent.hub.registrar import link_cutter
+from agent.hub.registrar.active_problems import Problems
+from agent.hub.registrar.fleet_events import LinkEvent
+from agent.hub.registrar.fleet_store import FleetStore
+from agent.hub.registrar.link_cutter import LinkCutter
 from agent.jetstream import JetStream
-from agent.registrar import link_cutter
-from agent.registrar.fleet_events import LinkEvent
-from agent.registrar.fleet_store import FleetStore
-from agent.registrar.link_cutter import LinkCutter
-from agent.registrar.problems import Problems
 from agent.server.permissions import KICK
-from tests.e2e.seed_servers import open_seed
+from tests.harness.seed_servers import open_seed
 
 OLD, NEW = frozenset({"gone", "kept"}), frozenset({"kept"})
 LINK, OTHER = ("hub-1", 7), ("hub-1", 8)

@@ -7,14 +7,14 @@ import math
 from datetime import datetime
 from pathlib import Path
 
-from agent.link.states import LinkState
-from agent.link.windows import Windows
-from agent.metrics import Metrics
-from agent.server.gate import LinkGate
+from agent.base.metrics import Metrics
+from agent.config.link_windows import Windows
+from agent.leaf.link.states import LinkState
 from agent.server.health import ServerHealth
-from tests.agents import CLASS
-from tests.roads import Road, open_road
-from tests.servers import World, until
+from agent.server.link_schedule import LinkGate
+from tests.harness.agents import CLASS
+from tests.harness.linked_pair import Road, open_road
+from tests.harness.servers import World, until
 
 NIGHT, NOON = datetime(2026, 11, 21, 23, 0), datetime(2026, 11, 21, 12, 0)
 

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from agent import streams
 from agent.config import Size
 from agent.contract import Committed, announce_subject
-from agent.link import decide, keeper
-from agent.link.states import LinkState
-from tests.e2e.registrar import LeafHand
+from agent.leaf import stream_configs
+from agent.leaf.link import controller, decide
+from agent.leaf.link.states import LinkState
 from tests.e2e.test_registrar_refusals import world_without
-from tests.roads import Road, open_road
-from tests.servers import World
-from tests.streams import AGGREGATE
+from tests.harness.linked_pair import Road, open_road
+from tests.harness.registrar import LeafHand
+from tests.harness.servers import World
+from tests.harness.streams import AGGREGATE
 
 WINDOW = 50
 
@@ -50,8 +50,8 @@ async def test_without_flow_control_the_link_is_stuck_after_a_window_and_flows_o
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(decide, "STUCK_AFTER", 1.0)
-    monkeypatch.setattr(keeper, "_LOOK_SECONDS", 0.5)
-    monkeypatch.setattr(streams, "MAX_ACK_PENDING", WINDOW)
+    monkeypatch.setattr(controller, "_LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(stream_configs, "MAX_ACK_PENDING", WINDOW)
     with pytest.MonkeyPatch.context() as wrong:
         async with (
             world_without(tmp_path, wrong, lambda one: one.startswith("$JS.FC.TEL")) as world,

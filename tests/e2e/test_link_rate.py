@@ -6,8 +6,8 @@ from pathlib import Path
 
 from agent.config import Size, StreamClass
 from agent.contract import link_consumer
-from tests.agents import CLASS, agent, leaf_config, shelf
-from tests.servers import World
+from tests.harness.agents import CLASS, agent, leaf_config, shelf
+from tests.harness.servers import World
 
 
 async def test_a_class_gets_its_rate_and_another_one_later_within_one_epoch(

@@ -12,12 +12,12 @@ import pytest
 import pytest_asyncio
 
 from agent.jetstream import JetStreamError
-from agent.link import decide
-from agent.link.states import LinkState
-from tests.e2e.registrar import LeafHand
-from tests.roads import Road, open_road
-from tests.servers import Node, World, until
-from tests.streams import AGGREGATE
+from agent.leaf.link import decide
+from agent.leaf.link.states import LinkState
+from tests.harness.linked_pair import Road, open_road
+from tests.harness.registrar import LeafHand
+from tests.harness.servers import Node, World, until
+from tests.harness.streams import AGGREGATE
 
 
 @pytest_asyncio.fixture

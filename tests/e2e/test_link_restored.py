@@ -11,12 +11,12 @@ import pytest
 import pytest_asyncio
 
 from agent.contract import link_consumer
-from agent.link import checkpoints, decide, keeper
+from agent.leaf.link import checkpoints, controller, decide
 from agent.server import permissions
-from tests.agents import CLASS
 from tests.e2e.test_link_repair import all_of_the_device, copied, older_by_ten, put_back
-from tests.roads import Road, open_road
-from tests.servers import open_world, until
+from tests.harness.agents import CLASS
+from tests.harness.linked_pair import Road, open_road
+from tests.harness.servers import open_world, until
 
 
 @pytest_asyncio.fixture
@@ -24,7 +24,7 @@ async def road(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     """A leaf and a hub between which data flows, once both were compared. Each checkpoint is noted, and one
     repair may follow the other at once. The agent's user may reset consumers, which it otherwise may not."""
     monkeypatch.setattr(decide, "ANSWER_WITHIN", 60.0)
-    monkeypatch.setattr(keeper, "REPAIR_EVERY", 0.5)
+    monkeypatch.setattr(controller, "REPAIR_EVERY", 0.5)
     monkeypatch.setattr(checkpoints, "APART", 0.0)
     monkeypatch.setattr(permissions, "_CONSUMER_VERBS", (*permissions._CONSUMER_VERBS, "RESET"))
     async with open_world(tmp_path, "edge-1") as world, open_road(world, tmp_path / "state") as one:

@@ -11,11 +11,11 @@ import pytest
 import pytest_asyncio
 
 from agent.contract import link_consumer
-from agent.link import decide
-from agent.link.states import LinkState
+from agent.leaf.link import decide
+from agent.leaf.link.states import LinkState
 from agent.server import permissions
-from tests.servers import open_world, until
-from tests.watched import WatchedRoad, open_watched_road
+from tests.harness.servers import open_world, until
+from tests.harness.watched_link import WatchedRoad, open_watched_road
 
 
 @pytest_asyncio.fixture

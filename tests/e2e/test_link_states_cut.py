@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from agent.link.states import LinkState
-from tests.servers import World, until
-from tests.watched import WatchedRoad, open_watched_road
+from agent.leaf.link.states import LinkState
+from tests.harness.servers import World, until
+from tests.harness.watched_link import WatchedRoad, open_watched_road
 
 
 @pytest_asyncio.fixture

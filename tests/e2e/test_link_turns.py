@@ -6,12 +6,12 @@ import asyncio
 from pathlib import Path
 
 from agent.config import Publish, Seconds, StreamClass
-from agent.link.states import LinkState
-from agent.link.turns import CAUGHT_UP
-from tests.agents import Agent, chunk, leaf_config
-from tests.e2e.registrar import HubHand, hub_of
-from tests.servers import open_world, until
-from tests.streams import AGGREGATE
+from agent.leaf.link.priority import CAUGHT_UP
+from agent.leaf.link.states import LinkState
+from tests.harness.agents import Agent, chunk, leaf_config
+from tests.harness.registrar import HubHand, hub_of
+from tests.harness.servers import open_world, until
+from tests.harness.streams import AGGREGATE
 
 BATCHES = 3 * CAUGHT_UP
 

@@ -16,9 +16,9 @@ from agent.config import Size, StreamClass
 from agent.contract import COMMANDS, Command, parse_command
 from agent.jetstream import JetStreamError
 from agent.server.process import EmbeddedServer
-from tests.agents import agent, leaf_config
-from tests.commands import Desk, open_desk
-from tests.servers import World, ask, until
+from tests.harness.agents import agent, leaf_config
+from tests.harness.commands import Desk, open_desk
+from tests.harness.servers import World, ask, until
 
 APP = "plc"
 FILTER = "cmd.edge-1.plc.>"

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from agent.base.metrics import Metrics
 from agent.config import Config, Publish, Seconds, StreamClass
-from agent.inputs.file import FileInput, FileOptions
-from agent.link.trim import Trimmer
-from agent.metrics import Metrics
-from agent.state import StateError, load
-from tests.agents import CLASS, Agent, Shelf, agent, leaf_config, shelf
-from tests.servers import World, until
+from agent.leaf.inputs.file.input import FileInput, FileOptions
+from agent.leaf.link.trim import Trimmer
+from agent.leaf.state import StateError, load
+from tests.harness.agents import CLASS, Agent, Shelf, agent, leaf_config, shelf
+from tests.harness.servers import World, until
 
 QUICK = Publish(linger=Seconds(0.005), drain=Seconds(1.0))
 

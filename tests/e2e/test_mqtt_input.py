@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from agent.base.metrics import Metrics
 from agent.contract import Letter
 from agent.demo.ports import free_port
 from agent.demo.proxy import Proxy
-from agent.inputs.mqtt import MqttInput, MqttOptions, session
-from agent.inputs.mqtt.topics import Topic
-from agent.inputs.preflight import problems
-from agent.intake import Chunk, Place, Reason, RefusedError
-from agent.metrics import Metrics
-from tests.broker import Mosquitto, keep_session, publish
-from tests.servers import until
+from agent.leaf.inputs.mqtt import MqttInput, MqttOptions, session
+from agent.leaf.inputs.mqtt.topics import Topic
+from agent.leaf.intake import Chunk, Place, Reason, RefusedError
+from agent.process.preflight import problems
+from tests.harness.mqtt_broker import Mosquitto, keep_session, publish
+from tests.harness.servers import until
 
 CLIENT = "petiole-edge-1-mqtt"
 TOPICS = [Topic(filter="plant/+/#", device="{2}", metric="{3+}"), Topic(filter="zigbee/+", metric="")]

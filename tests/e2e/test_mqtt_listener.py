@@ -18,9 +18,9 @@ import zstandard
 
 from agent import contract
 from agent.jetstream import RawMessage
-from tests.agent_process import Agent, wait_for
-from tests.agents import Shelf
-from tests.mqtt import PASSWORD, USER, Listening, device, listening
+from tests.harness.agent_process import Agent, wait_for
+from tests.harness.agents import Shelf
+from tests.harness.mqtt_client import PASSWORD, USER, Listening, device, listening
 
 T = TypeVar("T")
 

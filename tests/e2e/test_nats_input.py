@@ -14,16 +14,16 @@ import pytest
 from nats.aio.client import Client
 from structlog.testing import capture_logs
 
+from agent.base.metrics import Metrics
 from agent.config import Size
+from agent.config.keys import ensure_key
 from agent.demo.proxy import Proxy
-from agent.inputs.local_server import LocalServer
-from agent.inputs.nats import NatsInput, NatsOptions
-from agent.inputs.nats.subjects import Subject
-from agent.intake import Reason, RefusedError, UnknownOutcomeError
-from agent.metrics import Metrics
-from agent.server.keys import ensure_key
-from tests.served import Burying
-from tests.servers import Leaf, make_leaf, until
+from agent.leaf.inputs.nats import NatsInput, NatsOptions
+from agent.leaf.inputs.nats.subjects import Subject
+from agent.leaf.inputs.shared.local_server import LocalServer
+from agent.leaf.intake import Reason, RefusedError, UnknownOutcomeError
+from tests.harness.http_harness import Burying
+from tests.harness.servers import Leaf, make_leaf, until
 
 PLANT = Subject(filter="plant.*.>", device="{2}", metric="{3+}")
 

@@ -15,14 +15,14 @@ import pyarrow as pa
 import pytest
 
 from agent.contract import Exit
-from hub_jobs import maintain
+from hub_jobs.maintain import run as maintain
 from hub_jobs.tables import ConflictError, Table, ensure_table, open_table
 from hub_jobs.tables.changes import changed_files
 from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.places import ObjectPath
 from hub_jobs.tables.schemas import BRONZE
+from tests.harness.object_store import SECRET, imitation, names
 from tests.spark.lakes import add_bronze, contents
-from tests.stores import SECRET, imitation, names
 from tests.unit.hub_jobs.rows import batch_row
 
 LINE = b'{"ts":1,"device":"d","metric":"m","value":1}\n'

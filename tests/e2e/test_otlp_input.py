@@ -18,8 +18,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricExportR
 from opentelemetry.sdk.resources import Resource
 
 from agent.config import Size
-from agent.intake import Reason, RefusedError
-from tests.served import JSON, Served, serving
+from agent.leaf.intake import Reason, RefusedError
+from tests.harness.http_harness import JSON, Served, serving
 
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
 PATH = "/v1/metrics"

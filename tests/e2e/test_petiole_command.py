@@ -15,15 +15,15 @@ import pytest_asyncio
 
 from agent.cli.command import is_linked
 from agent.cli.configuration import configuration
-from agent.commands import sending
+from agent.cli.query import command_client
 from agent.config import Size, StreamClass
 from agent.contract import COMMANDS, Command, parse_command
 from agent.demo.ports import free_port
+from agent.hub.registrar.aggregate import commands_config
 from agent.jetstream import JetStream
-from agent.registrar.aggregate import commands_config
-from tests.agents import agent, leaf_config, shelf
-from tests.commands import Desk, soon
-from tests.servers import World, api, until
+from tests.harness.agents import agent, leaf_config, shelf
+from tests.harness.commands import Desk, soon
+from tests.harness.servers import World, api, until
 
 PETIOLE = str(Path(sys.executable).parent / "petiole")
 
@@ -187,9 +187,9 @@ async def test_the_hub_forgets_a_command_some_time_after_it_has_expired(
     operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     js = operator.desk.hub
-    await sending.store(js, "edge-1", "agent", "ping", Command("long", {}, soon()))
-    monkeypatch.setattr(sending, "KEPT", 0.0)
-    await sending.store(js, "edge-1", "agent", "ping", Command("short", {}, soon(1.0)))
+    await command_client.store(js, "edge-1", "agent", "ping", Command("long", {}, soon()))
+    monkeypatch.setattr(command_client, "KEPT", 0.0)
+    await command_client.store(js, "edge-1", "agent", "ping", Command("short", {}, soon(1.0)))
     await until(lambda: _holds(js, 1), "the hub has forgotten it")
     kept = await js.get_message(COMMANDS, seq=1)
     assert kept is not None

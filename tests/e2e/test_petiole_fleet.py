@@ -24,7 +24,7 @@ from typer.testing import CliRunner, Result
 from agent.cli.main import app
 from agent.demo import plan
 from agent.demo.ports import free_port
-from tests.agent_process import PETIOLE, WAIT_SECONDS, Agent, wait_for
+from tests.harness.agent_process import PETIOLE, WAIT_SECONDS, Agent, wait_for
 
 READING = b'{"device":"pump-7","metric":"pressure","value":2.4}'
 ROWS, COLUMNS = 24, 80

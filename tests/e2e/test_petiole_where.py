@@ -18,9 +18,9 @@ from agent.cli.main import app
 from agent.demo import plan
 from agent.demo.ports import free_port
 from hub_jobs.source.wire import Server
-from tests.agent_process import Agent, wait_for
+from tests.harness.agent_process import Agent, wait_for
 from tests.unit.hub_jobs.refined import ingest_all, refine_all
-from tests.unit.hub_jobs.test_where import replace_readings
+from tests.unit.hub_jobs.where.test_where import replace_readings
 
 GOOD = b'{"device":"pump-7","metric":"pressure","value":2.4}\n'
 EVIL = '{"device":"pump\x9b2J","metric":"rpm","value":3}\n'.encode()

@@ -14,17 +14,17 @@ import pytest
 
 from agent.config import Size, StreamClass
 from agent.contract import COMMANDS_BYTES, batch_subject, leaf_stream
-from agent.intake import Reason, RefusedError
 from agent.jetstream import JetStream
-from agent.link.states import LinkState
+from agent.leaf.intake import Reason, RefusedError
+from agent.leaf.link.states import LinkState
 from agent.server.process import EmbeddedServer
 from agent.server.watch import ServerWatch
-from tests.agents import Agent, chunk, leaf_config
-from tests.e2e.registrar import hub_of
-from tests.faults.rigs.disk import missing, small_disk
-from tests.roads import QUICK
-from tests.servers import Leaf, World, open_world, until
-from tests.streams import AGGREGATE
+from tests.faults.tools.disk import missing, small_disk
+from tests.harness.agents import Agent, chunk, leaf_config
+from tests.harness.linked_pair import QUICK
+from tests.harness.registrar import hub_of
+from tests.harness.servers import Leaf, World, open_world, until
+from tests.harness.streams import AGGREGATE
 
 _WHY_NOT = missing()
 MIB = 2**20

@@ -17,10 +17,10 @@ from agent.contract import (
     batch_subject,
     link_consumer,
 )
-from agent.registrar.reception import MAX_ANNOUNCE
-from tests.e2e.registrar import LeafHand, hub_of
-from tests.servers import World
-from tests.streams import AGGREGATE
+from agent.hub.registrar.announce_service import MAX_ANNOUNCE
+from tests.harness.registrar import LeafHand, hub_of
+from tests.harness.servers import World
+from tests.harness.streams import AGGREGATE
 
 
 async def test_a_leaf_that_announces_itself_is_sourced_under_its_own_domain(world: World) -> None:

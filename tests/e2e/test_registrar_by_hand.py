@@ -11,12 +11,12 @@ import pytest_asyncio
 import structlog
 
 from agent.contract import leaf_stream
-from agent.registrar.aggregate import source
-from agent.registrar.announcements import Announcements
+from agent.hub.registrar.aggregate import source
+from agent.hub.registrar.announcements import Announcements
 from agent.server import permissions
-from tests.e2e.registrar import HubHand, LeafHand, hub_of
-from tests.servers import World, api, open_world, until
-from tests.streams import AGGREGATE
+from tests.harness.registrar import HubHand, LeafHand, hub_of
+from tests.harness.servers import World, api, open_world, until
+from tests.harness.streams import AGGREGATE
 
 
 @pytest_asyncio.fixture

@@ -14,10 +14,10 @@ import pytest_asyncio
 from agent.contract import aggregate
 from agent.demo.proxy import Proxy
 from agent.jetstream import JetStreamError
-from tests.e2e.cluster import Cluster, open_cluster
-from tests.e2e.fleet import Member, ids_in
-from tests.e2e.registrar import HubHand
-from tests.servers import until
+from tests.harness.cluster import Cluster, open_cluster
+from tests.harness.fleet import Member, ids_in
+from tests.harness.registrar import HubHand
+from tests.harness.servers import until
 
 
 @pytest_asyncio.fixture

@@ -10,9 +10,9 @@ from agent.contract import (
     COMMANDS,
     Committed,
 )
-from tests.e2e.registrar import KEEP, MACHINE, HubHand, LeafHand, heard_again, heartbeat, hub_of, silent
-from tests.servers import World, until
-from tests.streams import AGGREGATE
+from tests.harness.registrar import KEEP, MACHINE, HubHand, LeafHand, heard_again, heartbeat, hub_of, silent
+from tests.harness.servers import World, until
+from tests.harness.streams import AGGREGATE
 
 
 async def test_an_aggregate_that_would_drop_messages_is_set_right(world: World) -> None:

@@ -11,11 +11,11 @@ import structlog
 
 from agent.config import Size
 from agent.contract import Answer, Committed, aggregate
-from agent.registrar import fleet_watch, service
-from agent.registrar.quota import Quota
-from tests.e2e.fleet import Member, ids_in
-from tests.e2e.registrar import LeafHand, hub_of
-from tests.servers import World, open_world, until
+from agent.hub.registrar import fleet_watch, service
+from agent.hub.registrar.quota import Quota
+from tests.harness.fleet import Member, ids_in
+from tests.harness.registrar import LeafHand, hub_of
+from tests.harness.servers import World, open_world, until
 
 CLASSES = ("normal", "bulk")
 BOTH = (aggregate(0), aggregate(1))

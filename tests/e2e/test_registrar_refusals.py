@@ -13,8 +13,8 @@ import pytest
 from agent.contract import deliver_subject, link_consumer, new_epoch
 from agent.server import permissions
 from agent.server.permissions import Permissions
-from tests.e2e.registrar import LeafHand, hub_of
-from tests.servers import World, open_world, until
+from tests.harness.registrar import LeafHand, hub_of
+from tests.harness.servers import World, open_world, until
 
 WINDOW = 50
 

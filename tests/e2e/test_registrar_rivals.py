@@ -13,9 +13,9 @@ from nats.errors import Error as NatsError
 from agent.contract import H_MESSAGE_ID, Answer, announce_subject, parse_answer
 from agent.demo.proxy import Proxy
 from agent.jetstream import JetStreamError
-from tests.e2e.registrar import MACHINE, HubHand, LeafHand, hub_of
-from tests.servers import Leaf, World, make_leaf, until
-from tests.streams import AGGREGATE, make_leaf_stream
+from tests.harness.registrar import MACHINE, HubHand, LeafHand, hub_of
+from tests.harness.servers import Leaf, World, make_leaf, until
+from tests.harness.streams import AGGREGATE, make_leaf_stream
 
 
 @asynccontextmanager

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from agent.cli.main import app
 from agent.contract import inbox_prefix
 from agent.demo.ports import free_port
-from tests.e2e.configured import ConfiguredServer, closed
-from tests.servers import until
+from tests.harness.configured import ConfiguredServer, closed
+from tests.harness.servers import until
 
 SITE = """
 [hub]

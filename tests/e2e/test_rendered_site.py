@@ -13,11 +13,11 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
+from agent.base.nats_server_version import find_binary
 from agent.cli.main import app
 from agent.demo import plan
 from agent.demo.ports import free_port
-from agent.server.binary import find_binary
-from tests.agent_process import Agent, wait_for
+from tests.harness.agent_process import Agent, wait_for
 
 READING = b'{"device":"pump-7","metric":"pressure","value":2.4}'
 SITE = """

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from agent import streams
+from agent.base.range_set import Ranges
+from agent.cli.resend_batches import stream as resend_stream
+from agent.cli.resend_batches.job import Asked, Report, resend
 from agent.config import Config, Publish, Seconds, Size, StreamClass
 from agent.contract import (
     H_MESSAGE_ID,
@@ -23,16 +25,14 @@ from agent.contract import (
     MessageId,
     direct_subject,
 )
-from agent.intake import RefusedError
+from agent.hub.registrar import verify as registrar_verify
 from agent.jetstream import JetStream
-from agent.ranges import Ranges
-from agent.registrar import verify as registrar_verify
-from agent.resend import stream as resend_stream
-from agent.resend.job import Asked, Report, resend
-from tests.agents import CLASS, Agent, Shelf, agent, chunk, leaf_config, shelf
-from tests.e2e.losses import held_ids, lose, losing_world
-from tests.e2e.registrar import HubHand, hub_of
-from tests.servers import World, until
+from agent.leaf import stream_configs
+from agent.leaf.intake import RefusedError
+from tests.harness.agents import CLASS, Agent, Shelf, agent, chunk, leaf_config, shelf
+from tests.harness.losses import held_ids, lose, losing_world
+from tests.harness.registrar import HubHand, hub_of
+from tests.harness.servers import World, until
 
 QUICK = Publish(linger=Seconds(0.001), drain=Seconds(1.0))
 MISSING = Asked(CLASS, missing=True)
@@ -41,7 +41,7 @@ MISSING = Asked(CLASS, missing=True)
 @pytest_asyncio.fixture
 async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     """A leaf and a hub that can lose messages."""
-    monkeypatch.setattr(streams, "DUPLICATE_WINDOW_NS", 100_000_000)
+    monkeypatch.setattr(stream_configs, "DUPLICATE_WINDOW_NS", 100_000_000)
     monkeypatch.setattr(resend_stream, "_AGAIN_SECONDS", 0.05)
     async with losing_world(tmp_path, monkeypatch, "edge-1") as one:
         yield one
@@ -174,7 +174,7 @@ async def test_a_resent_batch_moves_no_input_back_and_is_not_counted_twice_by_th
 async def test_what_the_stream_still_drops_as_a_repeat_is_waited_for(
     world: World, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "DUPLICATE_WINDOW_NS", 5_000_000_000)
+    monkeypatch.setattr(stream_configs, "DUPLICATE_WINDOW_NS", 5_000_000_000)
     one_shelf, told = await shelf(world.leaf), Told()
     async with agent(config) as one:
         await store(one, 1, 2)
@@ -195,7 +195,7 @@ async def test_what_the_stream_still_drops_as_a_repeat_is_waited_for(
 async def test_what_a_device_published_under_the_id_of_a_batch_is_not_its_repeat(
     world: World, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "DUPLICATE_WINDOW_NS", 1_000_000_000)
+    monkeypatch.setattr(stream_configs, "DUPLICATE_WINDOW_NS", 1_000_000_000)
     hub, one_shelf, told = await hub_of(world), await shelf(world.leaf), Told()
     device = JetStream(await world.leaf.connect("device"))
     subject = direct_subject(one_shelf.domain, CLASS, "pump", "bar")

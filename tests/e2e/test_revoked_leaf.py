@@ -8,13 +8,13 @@ from pathlib import Path
 from structlog.testing import capture_logs
 
 from agent.config import LeafMember
+from agent.config.keys import ensure_key
 from agent.contract import announce_subject, leaf_stream
-from agent.server.keys import ensure_key
 from agent.server.setup import leaf_users
 from agent.server.values import HubConfig, LeafConfig
-from tests.e2e.registrar import HubHand, LeafHand, hub_of
 from tests.e2e.test_rogue_leaf import run_open_server
-from tests.servers import Hub, Leaf, World, is_answered, until
+from tests.harness.registrar import HubHand, LeafHand, hub_of
+from tests.harness.servers import Hub, Leaf, World, is_answered, until
 
 
 async def configure(hub: Hub, members: list[LeafMember]) -> None:

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import nats
 
+from agent.base.files import private_directory, write_private
+from agent.base.nats_server_version import find_binary
+from agent.config.keys import ensure_key
 from agent.contract import api_prefix, deliver_subject, new_epoch
 from agent.demo.ports import free_port
 from agent.demo.proxy import Proxy
-from agent.files import private_directory, write_private
-from agent.server.binary import find_binary
 from agent.server.child import reap, spawn
-from agent.server.keys import ensure_key
 from agent.server.probe import Watched
-from tests.servers import api, ask, is_answered, make_leaf, until
-from tests.streams import make_leaf_stream
+from tests.harness.servers import api, ask, is_answered, make_leaf, until
+from tests.harness.streams import make_leaf_stream
 
 OPEN = """
 server_name: rogue

@@ -16,16 +16,23 @@ import pytest_asyncio
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from agent.base.files import private_directory, write_private
+from agent.base.nats_server_version import find_binary
+from agent.config.keys import seed_line
 from agent.contract import announce_subject, inbox_prefix, new_epoch
 from agent.demo.ports import free_port
-from agent.files import private_directory, write_private
-from agent.server.binary import find_binary
 from agent.server.child import reap, spawn
-from agent.server.keys import seed_line
 from agent.server.probe import Watched, greeting
 from agent.server.render import LINK_INCLUDE
-from tests.servers import Leaf, World, api, is_answered, open_world, until
-from tests.streams import AGGREGATE, held, make_aggregate, make_commands, make_leaf_stream, make_mirror
+from tests.harness.servers import Leaf, World, api, is_answered, open_world, until
+from tests.harness.streams import (
+    AGGREGATE,
+    held,
+    make_aggregate,
+    make_commands,
+    make_leaf_stream,
+    make_mirror,
+)
 
 OPEN = """
 server_name: rogue

@@ -16,15 +16,15 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from agent.base.metrics import Metrics
 from agent.config import Config, Publish, Rule, Seconds, Size, StreamClass
 from agent.contract import leaf_stream, make_request, request_scope
 from agent.demo.ports import free_port
-from agent.inputs.http import HttpInput, HttpOptions
-from agent.inputs.socket import SocketInput, SocketOptions
-from agent.intake import Chunk, Input, Level, Place, RefusedError, UnknownOutcomeError
-from agent.metrics import Metrics
-from tests.agents import Agent, Shelf, agent, leaf_config
-from tests.servers import World, open_world, until
+from agent.leaf.inputs.http import HttpInput, HttpOptions
+from agent.leaf.inputs.socket import SocketInput, SocketOptions
+from agent.leaf.intake import Chunk, Input, Level, Place, RefusedError, UnknownOutcomeError
+from tests.harness.agents import Agent, Shelf, agent, leaf_config
+from tests.harness.servers import World, open_world, until
 
 CLASSES = ("critical", "normal")
 RULES = [

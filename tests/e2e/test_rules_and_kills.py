@@ -21,9 +21,9 @@ import zstandard
 from agent import contract
 from agent.demo import plan
 from agent.demo.ports import free_port
-from tests.agent_process import WAIT_SECONDS, Agent, wait_for
-from tests.agents import Shelf
-from tests.inputs import post
+from tests.harness.agent_process import WAIT_SECONDS, Agent, wait_for
+from tests.harness.agents import Shelf
+from tests.harness.input_contract import post
 
 RULES = """
 [[class]]

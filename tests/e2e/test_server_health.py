@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 from nats.aio.client import Client
 
+from agent.base.metrics import Metrics
+from agent.base.nats_server_version import find_binary
 from agent.config import Config, Nats
+from agent.config.keys import ensure_key
 from agent.demo.ports import free_port
-from agent.hub import Hub
-from agent.metrics import Metrics
+from agent.process.hub import Hub
 from agent.server import watch
-from agent.server.binary import find_binary
 from agent.server.health import ServerHealth
-from agent.server.keys import ensure_key
 from agent.server.watch import ServerWatch
-from tests.agents import Agent, chunk
-from tests.servers import until
+from tests.harness.agents import Agent, chunk
+from tests.harness.servers import until
 
 CONFIGURATION = """
 server_name: own

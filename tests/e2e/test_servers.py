@@ -15,8 +15,15 @@ from agent.contract import ACCOUNT, FLEET_BUCKET, new_epoch
 from agent.server.permissions import leaf_inbox
 from agent.server.probe import Greeting, Stranger, greeting
 from agent.server.values import address_of
-from tests.servers import World, api, ask, is_answered, until
-from tests.streams import AGGREGATE, held, make_aggregate, make_commands, make_leaf_stream, make_mirror
+from tests.harness.servers import World, api, ask, is_answered, until
+from tests.harness.streams import (
+    AGGREGATE,
+    held,
+    make_aggregate,
+    make_commands,
+    make_leaf_stream,
+    make_mirror,
+)
 
 MESSAGES = 1500
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.e2e.registrar import LeafHand, hub_of
-from tests.servers import World, until
+from tests.harness.registrar import LeafHand, hub_of
+from tests.harness.servers import World, until
 
 
 async def test_a_leaf_whose_agent_missed_three_announcements_is_silent_until_it_is_heard(

@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
+from agent.base.metrics import Metrics
 from agent.config import Seconds, Size
 from agent.contract import request_scope
 from agent.demo.ports import free_port
-from agent.inputs.preflight import problems
-from agent.inputs.socket import SocketInput, SocketOptions
-from agent.intake import Reason, RefusedError, UnknownOutcomeError
-from agent.metrics import Metrics
-from tests.inputs import lines
-from tests.served import Burying, on_uvloop
-from tests.servers import until
+from agent.leaf.inputs.socket import SocketInput, SocketOptions
+from agent.leaf.intake import Reason, RefusedError, UnknownOutcomeError
+from agent.process.preflight import problems
+from tests.harness.http_harness import Burying, on_uvloop
+from tests.harness.input_contract import lines
+from tests.harness.servers import until
 
 FULL = RefusedError(Reason.FULL, "the stream is full", 0.05)
 

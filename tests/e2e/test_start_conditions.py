@@ -16,11 +16,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from agent.config.keys import make_key
 from agent.demo import plan
 from agent.demo.ports import free_port
-from agent.server.keys import make_key
-from tests.agent_process import PETIOLE, Agent, wait_for
-from tests.faults.rigs.disk import SmallDisk, missing, small_disk
+from tests.faults.tools.disk import SmallDisk, missing, small_disk
+from tests.harness.agent_process import PETIOLE, Agent, wait_for
 
 READING = b'{"device":"pump-7","metric":"pressure","value":2.4}'
 ADDRESS = "198.51.100.77"

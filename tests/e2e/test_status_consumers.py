@@ -12,8 +12,8 @@ import nats
 import pytest
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
-from tests.agent_process import Agent, wait_for
 from tests.e2e.test_petiole_fleet import READING, Pair
+from tests.harness.agent_process import Agent, wait_for
 
 STREAM = "TEL_edge-1_normal"
 

@@ -12,15 +12,16 @@ import pytest
 from deltalake import DeltaTable
 
 from agent.contract import Exit
-from hub_jobs import incarnations, maintain, report
-from hub_jobs.tables import ConflictError, TableError, delta, ensure_table, open_table, seen
+from hub_jobs.audit import report
+from hub_jobs.audit.accounts import Arrived, of_direct
+from hub_jobs.maintain import run as maintain
+from hub_jobs.tables import ConflictError, TableError, delta, ensure_table, open_table, seen, stream_history
 from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.places import ObjectPath, Place, delta_options
 from hub_jobs.tables.schemas import BRONZE, SCHEMAS
-from hub_jobs.transforms.accounts import Arrived, of_direct
+from tests.harness.object_store import imitation, names
+from tests.harness.store_faults import COMMITS, DATA, Fault, StoreFaults, store_faults
 from tests.spark.lakes import add_bronze, contents
-from tests.store_faults import COMMITS, DATA, Fault, StoreFaults, store_faults
-from tests.stores import imitation, names
 from tests.unit.hub_jobs.rows import batch_row
 
 LINE = b'{"ts":1,"device":"d","metric":"m","value":1}\n'
@@ -102,7 +103,7 @@ def test_a_commit_that_was_applied_and_not_confirmed_is_known_as_ones_own(
     bronze = ensure_table(lake, "bronze")
     assert bronze.offset("offset") == 7
 
-    known = incarnations.all_of(bronze)
+    known = stream_history.all_of(bronze)
     held = seen.load(lake, bronze, known)
     for _ in range(2):
         ensure_table(lake, "seen")
@@ -178,14 +179,14 @@ def test_of_a_late_commit_and_the_run_after_it_one_is_in_the_table(
     with pytest.raises(TableError):
         ingest(lake, 9)
     bronze = ensure_table(lake, "bronze")
-    assert incarnations.all_of(bronze)[0].done == 8
+    assert stream_history.all_of(bronze)[0].done == 8
     with PartWriter(lake, "bronze") as writer:
         writer.write(pa.Table.from_pylist([batch_row(LINE, 9, seq=9, source_seq=9)], BRONZE))
 
     faults.release()
 
     with pytest.raises(ConflictError):
-        bronze.commit(writer.files, {incarnations.all_of(bronze)[0].ingested: 9})
+        bronze.commit(writer.files, {stream_history.all_of(bronze)[0].ingested: 9})
     assert contents(lake, "bronze", "n") == upto(9)
     assert len(names(lake, "bronze")) == 9, "of the loser no file is left"
 

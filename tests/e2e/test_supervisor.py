@@ -10,8 +10,8 @@ import pytest
 
 from agent.demo import plan
 from agent.demo.ports import free_port
-from tests.agent_process import Agent
-from tests.supervisor import Supervisor
+from tests.harness.agent_process import Agent
+from tests.harness.supervisor import Supervisor
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import nats
 
 from agent.contract import inbox_prefix, leaf_stream
 from agent.jetstream import ConsumerInfo, JetStream
-from agent.tail import StoredHeaders, read_headers
-from tests.servers import Leaf, open_world
-from tests.streams import make_leaf_stream
+from agent.jetstream.read_headers import StoredHeaders, read_headers
+from tests.harness.servers import Leaf, open_world
+from tests.harness.streams import make_leaf_stream
 
 _MESSAGES = 2_500
 """More than two pulls."""

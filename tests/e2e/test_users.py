@@ -23,13 +23,13 @@ from nats.js.api import ConsumerConfig, ExternalStream, StreamConfig, StreamSour
 from typer.testing import CliRunner
 
 from agent.cli.main import app
-from agent.connection import EXPECTED, connected
+from agent.config.keys import make_key
 from agent.contract import USER_API, leaf_stream, user_consumer
 from agent.demo import plan
 from agent.demo.ports import free_port
-from agent.server.keys import make_key
-from tests.agent_process import Agent
-from tests.servers import until
+from agent.jetstream.connection import EXPECTED, connected
+from tests.harness.agent_process import Agent
+from tests.harness.servers import until
 
 USER = "app"
 TELEMETRY = leaf_stream("edge-1", "normal")

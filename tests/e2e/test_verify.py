@@ -19,11 +19,11 @@ from agent.contract import (
     parse_verify_answer,
     verify_subject,
 )
-from agent.registrar import verify
-from tests.e2e.losses import lose, losing_world
-from tests.e2e.registrar import KEEP, LeafHand, hub_of
-from tests.servers import World
-from tests.streams import AGGREGATE
+from agent.hub.registrar import verify
+from tests.harness.losses import lose, losing_world
+from tests.harness.registrar import KEEP, LeafHand, hub_of
+from tests.harness.servers import World
+from tests.harness.streams import AGGREGATE
 
 
 @pytest_asyncio.fixture
@@ -89,7 +89,7 @@ async def test_a_look_that_takes_too_long_says_how_far_it_came_and_goes_on_from_
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
-    monkeypatch.setattr("agent.tail._PULL", 4)
+    monkeypatch.setattr("agent.jetstream.read_headers._PULL", 4)
     async with hub.registrar():
         await leaf.announce()
         await hub.holds(leaf.domain, await leaf.store(10))

@@ -21,10 +21,10 @@ from agent import contract
 from agent.contract import inbox_prefix
 from agent.demo import plan
 from agent.demo.ports import free_port
-from tests.agent_process import Agent, wait_for
 from tests.faults.report import Case
-from tests.faults.rigs.disk import SmallDisk, small_disk
-from tests.faults.rigs.wire import missing
+from tests.faults.tools.disk import SmallDisk, small_disk
+from tests.faults.tools.wire import missing
+from tests.harness.agent_process import Agent, wait_for
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=f"no disk can be mounted: {missing()}")
 

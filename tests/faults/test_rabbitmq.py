@@ -12,15 +12,15 @@ import pytest
 from agent.demo import plan
 from agent.demo.ports import free_port
 from agent.demo.proxy import Proxy
-from agent.inputs.mqtt.topics import Topic
-from agent.intake import Reason, RefusedError
-from tests.agent_process import Agent, wait_for
-from tests.broker import keep_session, publish
+from agent.leaf.inputs.mqtt.topics import Topic
+from agent.leaf.intake import Reason, RefusedError
 from tests.e2e.test_every_input import SMALL_STREAM, WHOLE_STREAM, numbers_in
 from tests.e2e.test_mqtt_input import Core, running
 from tests.faults.report import Case
-from tests.rabbit import RabbitMQ
-from tests.servers import until
+from tests.harness.agent_process import Agent, wait_for
+from tests.harness.mqtt_broker import keep_session, publish
+from tests.harness.rabbitmq import RabbitMQ
+from tests.harness.servers import until
 
 pytestmark = pytest.mark.timeout(600)
 STORED, UNDER_WAY = 20, 5

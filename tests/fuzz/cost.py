@@ -23,17 +23,23 @@ from typing import Any, Final
 import zstandard
 from google.protobuf import json_format
 
-from agent.decoder import BadLinesError, Decoded, TooLargeError, decode_array_slices, decode_slices
-from agent.inputs.formats.forms import make_form
-from agent.inputs.formats.line_protocol import LineProtocol, Parsing
-from agent.inputs.formats.message import MessageError, Place, message_lines
-from agent.inputs.http import otlp
-from agent.inputs.http.otlp_source import Sources
-from agent.inputs.http.unpack import UnpackedTooLargeError, allowance, unpack_parts
-from agent.inputs.names import Names
-from agent.inputs.nats.hearing import lines_of
-from agent.inputs.prometheus.exposition import Device, ExpositionError, Reading
-from agent.inputs.sift import Sifted, sift_parts
+from agent.leaf.inputs.formats.line_formats import make_form
+from agent.leaf.inputs.formats.line_protocol import LineProtocol, Parsing
+from agent.leaf.inputs.formats.message import MessageError, Place, message_lines
+from agent.leaf.inputs.formats.ndjson import (
+    BadLinesError,
+    Decoded,
+    TooLargeError,
+    decode_array_slices,
+    decode_slices,
+)
+from agent.leaf.inputs.formats.sift import Sifted, sift_parts
+from agent.leaf.inputs.http.otlp import parse as otlp
+from agent.leaf.inputs.http.otlp.source import Sources
+from agent.leaf.inputs.http.unpack import UnpackedTooLargeError, allowance, unpack_parts
+from agent.leaf.inputs.nats.subscriber import lines_of
+from agent.leaf.inputs.prometheus.exposition import Device, ExpositionError, Reading
+from agent.leaf.inputs.shared.names import Names
 
 CAME: Final = 64_000
 LIMIT: Final = 16 * 2**20

@@ -7,16 +7,17 @@ from pathlib import Path
 
 import msgspec
 
-from agent import position_file, request_file, state
-from agent.clock import Instant
+from agent.base.clock import Instant
+from agent.base.files import write_private
+from agent.cli.site.edit import Enrolled, MemberError, added, enrolled, forgotten, replaced, revoked
+from agent.cli.site.site import write
 from agent.config import ConfigError, load
 from agent.contract import Checkpoint, Clock, Readings, new_run
-from agent.files import write_private
-from agent.inputs import OPTIONS
-from agent.topology.members import Enrolled, MemberError, added, enrolled, forgotten, replaced, revoked
-from agent.topology.site import write
+from agent.leaf import position_file, state
+from agent.leaf.inputs import OPTIONS
+from agent.leaf.publish import request_file
 from tests.fuzz.target import only, target
-from tests.unit.test_topology import CLUSTER, SITE
+from tests.unit.cli.site.test_site import CLUSTER, SITE
 
 ROOT = Path(__file__).parents[2]
 PLACE = Path(tempfile.mkdtemp(prefix="petiole-fuzz-"))

@@ -8,20 +8,20 @@ import json
 import zstandard
 
 from agent import contract
-from agent.decoder import BadLinesError, TooLargeError, decode_array, decode_ndjson
-from agent.inputs.formats.cutter import Cutter
-from agent.inputs.formats.forms import make_form
-from agent.inputs.formats.line_protocol import LineProtocol, Parsing
-from agent.inputs.formats.message import MessageError, Place, message_lines, reading_line
-from agent.inputs.http import otlp
-from agent.inputs.http.otlp_source import Sources
-from agent.inputs.http.unpack import unpack
-from agent.inputs.lines import Limits, cut
-from agent.inputs.mqtt.topics import Topic
-from agent.inputs.names import Names
-from agent.inputs.nats.subjects import Subject
-from agent.inputs.prometheus.exposition import Device, ExpositionError, Reading
-from agent.inputs.sift import join_sifted
+from agent.leaf.inputs.formats.line_cutter import Cutter
+from agent.leaf.inputs.formats.line_formats import make_form
+from agent.leaf.inputs.formats.line_protocol import LineProtocol, Parsing
+from agent.leaf.inputs.formats.lines import Limits, cut
+from agent.leaf.inputs.formats.message import MessageError, Place, message_lines, reading_line
+from agent.leaf.inputs.formats.ndjson import BadLinesError, TooLargeError, decode_array, decode_ndjson
+from agent.leaf.inputs.formats.sift import join_sifted
+from agent.leaf.inputs.http.otlp import parse
+from agent.leaf.inputs.http.otlp.source import Sources
+from agent.leaf.inputs.http.unpack import unpack
+from agent.leaf.inputs.mqtt.topics import Topic
+from agent.leaf.inputs.nats.subjects import Subject
+from agent.leaf.inputs.prometheus.exposition import Device, ExpositionError, Reading
+from agent.leaf.inputs.shared.names import Names
 from tests.fuzz.target import only, target
 
 DOMAIN, NOW = "edge-1", 1_790_000_000_000_000_000
@@ -129,8 +129,8 @@ OTLP_JSON = json.dumps(
 
 
 def export(data: bytes, is_json: bool) -> None:
-    with only(ValueError, otlp.TooLargeError):
-        found = otlp.Export(data, is_json, Sources(DOMAIN), NOW, MOST)
+    with only(ValueError, parse.TooLargeError):
+        found = parse.Export(data, is_json, Sources(DOMAIN), NOW, MOST)
         while found.step():
             pass
         are_readings(found.payload, found.count)

@@ -10,13 +10,16 @@ from typing import Any
 import msgspec
 import zstandard
 
-from agent import acks, contract
+from agent import contract
 from agent.contract import ContractError
-from agent.inputs.positions import parse_positions
-from agent.pieces import parse_progress
-from agent.registrar.aggregate import parse_source_header
-from agent.registrar.fleet import decode_leaf, decode_noted
-from agent.tail import ack_place
+from agent.hub.registrar.aggregate import parse_source_header
+from agent.hub.registrar.records import decode_leaf, decode_noted
+from agent.jetstream.read_headers import ack_place
+from agent.leaf.inputs.file.positions import parse_positions
+from agent.leaf.publish import acks
+from agent.leaf.publish.pieces import parse_progress
+from hub_jobs.refine.lines import UnpackError, count_lines, unpack
+from hub_jobs.refine.messages import RefusedError, slices
 from hub_jobs.source.lineage import parse_source
 from hub_jobs.source.plan import PlanError, parse_moment, parse_offsets
 from hub_jobs.source.progress import decode as decode_places
@@ -29,8 +32,6 @@ from hub_jobs.source.protocol import (
     scan,
     status,
 )
-from hub_jobs.transforms.lines import UnpackError, count_lines, unpack
-from hub_jobs.transforms.messages import RefusedError, slices
 from tests.fuzz.target import only, target
 from tests.unit.contract.test_records import GOOD
 from tests.unit.hub_jobs.rows import batch_row, dead_row, direct_row

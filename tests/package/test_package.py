@@ -99,7 +99,7 @@ def test_a_package_is_installed_and_the_agent_runs_with_what_its_unit_forbids(ma
     own = machine.root / "etc" / "systemd" / "system" / "petiole.service.d"
     own.mkdir()
     (own / "own.conf").write_text("[Service]\nLoadCredential=link.nk:/etc/petiole/link.nk\n")
-    make = "from pathlib import Path; from agent.server.keys import make_key as make;"
+    make = "from pathlib import Path; from agent.config.keys import make_key as make;"
     make += " make(Path('/etc/petiole/link.nk'))"
     machine.run(f'{PYTHON} "{make}"')
     machine.run("systemctl daemon-reload; systemctl enable --now petiole")

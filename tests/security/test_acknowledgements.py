@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from agent.contract import ACCOUNT, COMMANDS, command_consumer, command_deliver, new_epoch
-from agent.registrar.aggregate import commands_config
-from agent.registrar.command_consumers import consumer_config
+from agent.hub.registrar.aggregate import commands_config
+from agent.hub.registrar.command_consumers import consumer_config
+from tests.harness.servers import api, until
 from tests.security.plant import Place, open_plant
 from tests.security.raw_link import raw_link
-from tests.servers import api, until
 
 
 async def test_a_forged_acknowledgement_acknowledges_nothing(tmp_path: Path) -> None:

@@ -14,12 +14,12 @@ from typing import Literal
 import aiohttp
 import pytest
 
-from agent.admin.fleet import FleetPages
-from agent.inputs.http import asked
-from tests.certificates import self_signed
+from agent.hub.web.fleet import FleetPages
+from agent.leaf.inputs.http import request
 from tests.e2e.test_admin import Agent
 from tests.e2e.test_admin import serving as admin_serving
-from tests.served import NDJSON, serving
+from tests.harness.certificates import self_signed
+from tests.harness.http_harness import NDJSON, serving
 
 TOKENS = {"admin": "t0ken-of-admin", "input": "t0ken-of-the-input"}
 Kind = Literal["admin", "input"]
@@ -87,7 +87,7 @@ async def listening(kind: Kind, directory: Path, *, tls: bool) -> AsyncIterator[
             yield Listening(kind, server.address[1], paths, [])
     else:
         async with serving(**access) as served:
-            yield Listening(kind, served.port, [*asked._KINDS, "/none"], served.core.stored)
+            yield Listening(kind, served.port, [*request._KINDS, "/none"], served.core.stored)
 
 
 async def answer(

@@ -17,8 +17,8 @@ from nats.errors import Error as NatsError
 
 from agent.contract import DEFAULT_CLASS, aggregate, batch_subject, direct_subject, inbox_prefix
 from agent.demo.plan import Member
+from hub_jobs.ingest.bronze import Origin, bronze_rows
 from hub_jobs.source.wire import Connection, Server, read_columns, stream_info
-from hub_jobs.transforms.bronze import Origin, bronze_rows
 from tests.faults.report import Case
 from tests.faults.world.machine import wait_for
 from tests.faults.world.world import World, open_world

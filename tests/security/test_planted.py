@@ -18,13 +18,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from agent.config.keys import ensure_key
 from agent.demo import plan
 from agent.demo.plan import Member
 from agent.demo.ports import free_port
-from agent.server.keys import ensure_key
 from agent.server.probe import process_of
-from tests.agent_process import PETIOLE, wait_for
-from tests.certificates import self_signed
+from tests.harness.agent_process import PETIOLE, wait_for
+from tests.harness.certificates import self_signed
 from tests.security.hidden import leaked
 
 WAIT_SECONDS = 90.0

@@ -17,15 +17,18 @@ import pytest
 from pyarrow import fs
 
 from agent.contract import Exit
-from hub_jobs import audit, ingest, maintain, refine
+from hub_jobs.audit import run as audit
+from hub_jobs.ingest import run as ingest
+from hub_jobs.maintain import run as maintain
+from hub_jobs.refine import run as refine
 from hub_jobs.source.wire import Connection, Server
+from tests.harness.object_store import BUCKET, imitation
 from tests.security.hidden import files_below, leaked
 from tests.security.test_planted import WHOLE
 from tests.spark.conftest import spark as spark
 from tests.spark.kept import events, plans
-from tests.stores import BUCKET, imitation
 from tests.unit.hub_jobs.rows import batch_headers
-from tests.unit.source.plain import PlainServer, fill, make_stream
+from tests.unit.hub_jobs.source.plain import PlainServer, fill, make_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,12 +14,12 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from agent.contract import ACCOUNT, inbox_prefix
-from tests.e2e.configured import closed
-from tests.mqtt import device
+from tests.harness.configured import closed
+from tests.harness.mqtt_client import device
+from tests.harness.servers import until
 from tests.security.catalogue import Subject
 from tests.security.plant import MQTT_PASSWORD, MQTT_USER, TENANT, Place, Plant, passed
 from tests.security.raw_link import raw_link
-from tests.servers import until
 
 ALL = (">", "*.>", "$SYS.>", "$JS.>", "$KV.>", "_INBOX.>", "tel.>", "cmd.>", "petiole.>", "readings.>")
 MQTT_ALL = ("#", "+/#", "readings/#", "tel/#", "cmd/#", "petiole/#", "_INBOX_device/#", "$JS/#", "$MQTT/#")

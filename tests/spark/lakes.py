@@ -12,12 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from hub_jobs.incarnations import Incarnation
 from hub_jobs.tables import ensure_table, open_table
 from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import rows
 from hub_jobs.tables.schemas import BRONZE, SCHEMAS
+from hub_jobs.tables.stream_history import Incarnation
 
 JOB_SECONDS = 300
 

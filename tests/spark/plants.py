@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agent.contract import Clock, Correction, Exit, batch_subject, machine_time
-from hub_jobs import refine
+from hub_jobs.refine import run as refine
 from tests.spark.lakes import add_bronze
 from tests.unit.hub_jobs.rows import RUN, batch_headers, batch_row, header_block
 

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 from agent.contract import Exit, Ledger, Readings, StreamState, clock_subject, ledger_subject
-from hub_jobs import audit, rollup
+from hub_jobs.audit import run as audit
+from hub_jobs.rollup import run as rollup
 from hub_jobs.tables import ensure_table
 from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.schemas import AUDIT_HOURS

@@ -14,7 +14,10 @@ import pyarrow.compute as pc
 import pytest
 
 from agent.contract import H_CLOCK, Clock, Exit, Ledger, Letter, Previous, Readings, StreamState
-from hub_jobs import audit, counting, refine, tasks
+from hub_jobs import tasks
+from hub_jobs.audit import run as audit
+from hub_jobs.audit import scan
+from hub_jobs.refine import run as refine
 from hub_jobs.tables import ensure_table
 from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.scan import rows
@@ -202,7 +205,7 @@ def test_tables_too_large_for_the_driver_are_counted_by_spark_with_the_same_resu
     lake: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, here, _ = _audit(lake)
-    monkeypatch.setattr(counting, "HERE_ROWS", 0)
+    monkeypatch.setattr(scan, "HERE_ROWS", 0)
     run, ran = tasks.run, []
 
     def spark_run(spark: Any, task: Callable[[Any], Any], work: Sequence[Any]) -> list[Any]:

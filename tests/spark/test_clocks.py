@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from agent.contract import Clock, Correction, Exit, machine_time
-from hub_jobs import incarnations, refine, tasks
-from hub_jobs.auditing import deep
-from hub_jobs.counting import Tables
-from hub_jobs.tables import ensure_table, open_table, schemas
-from tests.clocks import SECOND
+from hub_jobs import tasks
+from hub_jobs.audit import deep
+from hub_jobs.audit.scan import Tables
+from hub_jobs.refine import run as refine
+from hub_jobs.tables import ensure_table, open_table, schemas, stream_history
+from tests.harness.clocks import SECOND
 from tests.spark.lakes import add_bronze, contents, killed, orphans
 from tests.unit.hub_jobs.rows import (
     OTHER_RUN,
@@ -97,7 +98,7 @@ def test_a_correction_reaches_what_came_before_it_with_it_and_after_it(tmp_path:
 def tables_of(lake: Path) -> Tables:
     """What the audit compares."""
     bronze, readings, quarantine = (ensure_table(lake, one) for one in ("bronze", "readings", "quarantine"))
-    done = incarnations.offsets(incarnations.all_of(bronze), readings)
+    done = stream_history.offsets(stream_history.all_of(bronze), readings)
     return Tables(bronze, readings, quarantine, done)
 
 
@@ -158,8 +159,8 @@ def test_a_table_from_before_the_column_gets_it_and_keeps_its_rows(
         ensure_table(tmp_path, "readings")
     add_bronze(tmp_path, [batch(1)])
     with monkeypatch.context() as before:
-        before.setattr("hub_jobs.transforms.readings.READINGS", old)
-        before.setattr("hub_jobs.refine.ensure_table", _as_it_was)
+        before.setattr("hub_jobs.refine.readings.READINGS", old)
+        before.setattr("hub_jobs.refine.run.ensure_table", _as_it_was)
         assert run(tmp_path) == Exit.WELL
     table = open_table(tmp_path, "readings")
     assert table is not None

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from agent.contract import Exit
-from agent.link.states import LinkState
-from hub_jobs import audit, ingest, refine
-from tests.lossy import LossyRoad, open_lossy_road
-from tests.servers import World
-from tests.streams import AGGREGATE
+from agent.leaf.link.states import LinkState
+from hub_jobs.audit import run as audit
+from hub_jobs.ingest import run as ingest
+from hub_jobs.refine import run as refine
+from tests.harness.lossy_proxy import LossyRoad, open_lossy_road
+from tests.harness.servers import World
+from tests.harness.streams import AGGREGATE
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -39,7 +41,7 @@ async def _audited(road: LossyRoad, lake: Path) -> tuple[Exit, dict[str | None, 
 async def test_the_audit_names_what_was_discarded_of_each_run_and_of_devices_and_finds_no_loss(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.bookkeeping.LEDGER_SECONDS", 1.0)
+    monkeypatch.setattr("agent.leaf.ledger.publisher.LEDGER_SECONDS", 1.0)
     async with open_lossy_road(world, tmp_path) as road:
         first = road.agent.run
         road.world.leaf.proxy.cut()

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from agent.contract import Exit
-from hub_jobs import gaps, rollup
+from hub_jobs.gaps import run as gaps
+from hub_jobs.rollup import run as rollup
 from hub_jobs.tables import ensure_table
 from hub_jobs.tables.parquet import is_own
 from hub_jobs.tables.scan import files

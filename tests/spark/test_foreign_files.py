@@ -11,12 +11,15 @@ import pytest
 from deltalake import DeltaTable
 
 from agent.contract import Exit
-from hub_jobs import audit, incarnations, maintain, refine, replay
-from hub_jobs.tables import ensure_table
+from hub_jobs.audit import run as audit
+from hub_jobs.maintain import run as maintain
+from hub_jobs.refine import run as refine
+from hub_jobs.replay import run as replay
+from hub_jobs.tables import ensure_table, stream_history
 from hub_jobs.tables.healing import ailing
 from hub_jobs.tables.parquet import is_own
 from hub_jobs.tables.scan import files
-from tests.foreign import by_duckdb, compact, rewritten, with_types
+from tests.harness.foreign import by_duckdb, compact, rewritten, with_types
 from tests.spark.lakes import add_bronze, contents
 from tests.unit.hub_jobs.rows import OTHER_RUN, RUN, batch_row, direct_row
 
@@ -86,7 +89,7 @@ def test_every_job_reads_what_a_program_wrote_and_maintain_writes_it_as_before(
     for name in TABLES:
         act(there / name)
     assert everything(there) == everything(tmp_path / "here")
-    known = incarnations.all_of(ensure_table(there, "bronze"))
+    known = stream_history.all_of(ensure_table(there, "bronze"))
     assert [(one.stream, one.done) for one in known] == [("TELEMETRY_0", 8), ("TELEMETRY_1", 6)]
 
     for lake in (tmp_path / "here", there):

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from agent.contract import Exit
-from hub_jobs import refine, replay
-from tests.foreign import before_commit, compact
+from hub_jobs.refine import run as refine
+from hub_jobs.replay import run as replay
+from tests.harness.foreign import before_commit, compact
 from tests.spark.lakes import add_bronze, contents
 from tests.spark.test_clocks import batch, correction, right, stamped
 from tests.unit.hub_jobs.rows import batch_row

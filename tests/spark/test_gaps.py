@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent.contract import COMMAND_METRIC, Exit
-from hub_jobs import gaps
+from hub_jobs.gaps import run as gaps
 from tests.spark.lakes import contents
 from tests.spark.plants import Sent, bronze, every, fill, ns
 from tests.unit.hub_jobs.rows import direct_row

@@ -39,14 +39,16 @@ from agent.contract import (
     parse_committed,
 )
 from agent.demo.proxy import Proxy
-from hub_jobs import audit, ingest, tasks
+from hub_jobs import tasks
+from hub_jobs.audit import run as audit
+from hub_jobs.ingest import run as ingest
 from hub_jobs.tables import ensure_table, open_table
+from tests.harness.servers import World, api, open_world, until
+from tests.harness.standalone import busy_with
+from tests.harness.streams import AGGREGATE, held, make_aggregate, make_leaf_stream
 from tests.security.hidden import files_below, leaked
-from tests.servers import World, api, open_world, until
 from tests.spark.kept import events
 from tests.spark.lakes import contents, killed, orphans
-from tests.standalone import busy_with
-from tests.streams import AGGREGATE, held, make_aggregate, make_leaf_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

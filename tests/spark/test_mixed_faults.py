@@ -12,7 +12,7 @@ from tests.faults.mixed.covering import scenario
 from tests.faults.mixed.dimensions import Fault, Policy, Scenario
 from tests.faults.mixed.rounds import play
 from tests.faults.report import Case
-from tests.faults.rigs.disk import missing
+from tests.faults.tools.disk import missing
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 

@@ -9,9 +9,10 @@ import pytest
 from agent.contract import Exit
 from agent.demo import plan
 from agent.demo.ports import free_port
-from hub_jobs import ingest, refine
-from tests.agent_process import Agent, wait_for
-from tests.mqtt import PASSWORD, USER, device, listening
+from hub_jobs.ingest import run as ingest
+from hub_jobs.refine import run as refine
+from tests.harness.agent_process import Agent, wait_for
+from tests.harness.mqtt_client import PASSWORD, USER, device, listening
 from tests.spark.lakes import contents
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]

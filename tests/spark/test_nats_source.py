@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hub_jobs.source.wire import Connection, Server, stream_info
+from tests.harness.servers import World
+from tests.harness.streams import AGGREGATE, make_aggregate, make_leaf_stream
 from tests.security.hidden import leaked
-from tests.servers import World
 from tests.spark.kept import events, plans
-from tests.streams import AGGREGATE, make_aggregate, make_leaf_stream
-from tests.unit.source.plain import PlainServer, fill, make_stream
+from tests.unit.hub_jobs.source.plain import PlainServer, fill, make_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hub_jobs.source.wire import Connection, Server
-from tests.unit.source.plain import PlainServer, fill, make_stream
+from tests.unit.hub_jobs.source.plain import PlainServer, fill, make_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

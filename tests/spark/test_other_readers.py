@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from agent.contract import Exit
-from hub_jobs import maintain
+from hub_jobs.maintain import run as maintain
 from hub_jobs.tables import ensure_table, open_table
 from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.schemas import SCHEMAS

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent.contract import Exit
-from hub_jobs import audit, passes, refine, tasks
+from hub_jobs import tasks
+from hub_jobs.audit import run as audit
+from hub_jobs.refine import plan
+from hub_jobs.refine import run as refine
 from hub_jobs.tables import cache, open_table
 from hub_jobs.tables.places import UnreadableError
 from hub_jobs.tables.schemas import VERSION
@@ -166,7 +169,7 @@ def test_what_was_seen_is_not_made_again_when_it_is_only_not_given_out(
 def test_a_backlog_is_refined_in_passes_of_bounded_size(
     lake: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(passes, "MAX_ROWS", 2)
+    monkeypatch.setattr(plan, "MAX_ROWS", 2)
     add_bronze(lake, [batch_row(LINE * 2, n=n, source_seq=n) for n in (5, 6, 7)])
 
     assert _run(lake) == Exit.WELL

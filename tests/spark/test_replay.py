@@ -12,7 +12,9 @@ import pyarrow.compute as pc
 import pytest
 
 from agent.contract import Exit
-from hub_jobs import maintain, refine, replay
+from hub_jobs.maintain import run as maintain
+from hub_jobs.refine import run as refine
+from hub_jobs.replay import run as replay
 from hub_jobs.tables import Table, ensure_table
 from hub_jobs.tables.compaction import rewrite
 from hub_jobs.tables.scan import files

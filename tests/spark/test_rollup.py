@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 
 from agent.contract import Exit
-from hub_jobs import maintain, rollup
+from hub_jobs.maintain import run as maintain
+from hub_jobs.rollup import run as rollup
 from hub_jobs.tables import ensure_table
 from hub_jobs.tables.compaction import rewrite
 from hub_jobs.tables.parquet import PartWriter

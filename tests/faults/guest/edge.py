@@ -18,24 +18,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
+from agent.base.nats_server_version import find_binary
 from agent.config import load as load_config
 from agent.contract import Exit, batch_subject, ledger_subject, parse_ledger
 from agent.demo import plan
 from agent.demo.ports import free_port
-from agent.inputs import OPTIONS
-from agent.link.guard import Why
-from agent.server.binary import find_binary
+from agent.leaf.inputs import OPTIONS
+from agent.leaf.link.guard import Why
+from agent.leaf.state import machine_id
 from agent.server.setup import server_config
 from agent.server.values import LeafConfig
 from agent.server.workspace import Workspace
-from agent.state import machine_id
-from hub_jobs import audit, ingest, refine
+from hub_jobs.audit import run as audit
+from hub_jobs.ingest import run as ingest
+from hub_jobs.refine import run as refine
 from hub_jobs.source.wire import Record
-from tests.agent_process import PETIOLE, Agent
 from tests.faults.guest.arrived import Arrived, arrived, at_hub
 from tests.faults.guest.kernel import Kernel
 from tests.faults.guest.load import Load
 from tests.faults.guest.machine import HOST, GuestError, Machine, chrooted
+from tests.harness.agent_process import PETIOLE, Agent
 
 DOMAIN: Final = "edge-1"
 SECONDS: Final = 400.0

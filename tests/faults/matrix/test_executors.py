@@ -14,9 +14,9 @@ from tests.faults.report import Case
 from tests.faults.world.cable import Cord, cord
 from tests.faults.world.machine import wait_for
 from tests.faults.world.world import World
-from tests.servers import until
+from tests.harness.servers import until
+from tests.harness.standalone import Cluster, Node, busy_with, open_cluster
 from tests.spark.lakes import orphans
-from tests.standalone import Cluster, Node, busy_with, open_cluster
 
 _MESSAGES = 6_000
 """At the hub before the job begins: enough for a task each of two workers."""

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from agent.demo import plan
-from tests.certificates import Authority
 from tests.faults.matrix.conftest import Worlds
 from tests.faults.matrix.courses import judged
 from tests.faults.oracle.judge import Terms
@@ -20,6 +19,7 @@ from tests.faults.report import Case
 from tests.faults.world.configs import HubSettings, LeafSettings, leaf_toml
 from tests.faults.world.machine import Machine
 from tests.faults.world.world import World
+from tests.harness.certificates import Authority
 
 WHOLE = "nothing acknowledged is lost or doubled"
 FLEET = int(os.environ.get("FLEET") or 10)

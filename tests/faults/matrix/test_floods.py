@@ -10,7 +10,6 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.broker import broker_beside, broker_port
 from tests.faults.matrix.conftest import Worlds
 from tests.faults.matrix.test_processes import ended_and_back
 from tests.faults.oracle.judge import Terms
@@ -20,6 +19,7 @@ from tests.faults.world.machine import wait_for
 from tests.faults.world.senders import FileDevice, MqttDevice, RequestDevice, SocketDevice, stored_from
 from tests.faults.world.strikes import Trace
 from tests.faults.world.world import World
+from tests.harness.mqtt_broker import broker_beside, broker_port
 
 WHOLE = "what is not taken is refused in words, and nothing acknowledged is lost or doubled"
 LONG = Terms(seconds=180)

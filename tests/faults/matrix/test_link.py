@@ -10,9 +10,9 @@ from tests.faults.matrix.conftest import Worlds
 from tests.faults.matrix.courses import judged
 from tests.faults.oracle.judge import Terms
 from tests.faults.report import Case
-from tests.faults.rigs.wire import Wire, missing
-from tests.faults.rigs.wire import wire as open_wire
 from tests.faults.schedule import schedule, seed_of
+from tests.faults.tools.wire import Wire, missing
+from tests.faults.tools.wire import wire as open_wire
 from tests.faults.world.world import World
 
 WHOLE = "nothing acknowledged is lost or doubled; the leaf stores meanwhile"

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.link.states import LinkState
+from agent.leaf.link.states import LinkState
 from tests.faults.matrix.conftest import Worlds
 from tests.faults.matrix.courses import judged
 from tests.faults.oracle.judge import Terms
 from tests.faults.report import Case
-from tests.faults.rigs.disk import SmallDisk, missing, small_disk
+from tests.faults.tools.disk import SmallDisk, missing, small_disk
 from tests.faults.world.configs import HubSettings, LeafSettings
 from tests.faults.world.machine import Machine, wait_for
 from tests.faults.world.world import World

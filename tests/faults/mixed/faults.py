@@ -12,13 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from tests.agent_process import PETIOLE
 from tests.faults.mixed.dimensions import Fault
 from tests.faults.mixed.site import Site, is_stopped, kill, lives
 from tests.faults.mixed.units import Unit
 from tests.faults.oracle.numbered import HEAVY
 from tests.faults.world.devices import HttpDevice
 from tests.faults.world.machine import Machine, Program, wait_for
+from tests.harness.agent_process import PETIOLE
 
 _FILLERS: Final = 20
 _FULL_SECONDS: Final = 8.0

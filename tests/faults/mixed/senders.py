@@ -17,7 +17,7 @@ from tests.faults.oracle.journal import Sent
 from tests.faults.oracle.numbered import LIFE, NUMBER, Series, contents, reading
 from tests.faults.world.devices import RETRY_SECONDS, Device, HttpDevice, Notes
 from tests.faults.world.senders import FileDevice
-from tests.mqtt import PASSWORD, USER
+from tests.harness.mqtt_client import PASSWORD, USER
 
 _PUBACK_SECONDS = 5.0
 SUFFIX = "_value"

@@ -22,7 +22,7 @@ from tests.faults.mixed.forging import ForgingDevice
 from tests.faults.mixed.senders import PrintingDevice
 from tests.faults.mixed.units import Supervisor, Unit
 from tests.faults.oracle.numbered import NUMBER
-from tests.faults.rigs.disk import SmallDisk
+from tests.faults.tools.disk import SmallDisk
 from tests.faults.world.cable import Cord
 from tests.faults.world.devices import Device, HttpDevice
 from tests.faults.world.machine import Machine

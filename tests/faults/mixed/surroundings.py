@@ -9,17 +9,16 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from agent.base.nats_server_version import find_binary
 from agent.config import load as load_config
 from agent.contract import DEFAULT_CLASS
 from agent.demo import plan
 from agent.demo.plan import Member
 from agent.demo.ports import free_port
-from agent.inputs import OPTIONS
-from agent.server.binary import find_binary
+from agent.leaf.inputs import OPTIONS
+from agent.leaf.state import machine_id
 from agent.server.setup import server_config
 from agent.server.workspace import Workspace
-from agent.state import machine_id
-from tests.broker import broker_beside, broker_port
 from tests.faults.mixed.dimensions import Fault, Headers, Input, Policy, Rule, Scenario, Server
 from tests.faults.mixed.forging import ForgingDevice
 from tests.faults.mixed.senders import (
@@ -36,7 +35,7 @@ from tests.faults.mixed.units import OwnServer, Unit, agent_code, supervised
 from tests.faults.oracle.journal import Level, Made
 from tests.faults.oracle.numbered import VALVE
 from tests.faults.report import Case
-from tests.faults.rigs.disk import small_disk
+from tests.faults.tools.disk import small_disk
 from tests.faults.world.cable import Link, cord
 from tests.faults.world.configs import HubSettings, LeafSettings, hub_toml, leaf_toml
 from tests.faults.world.devices import DirectDevice, HttpDevice
@@ -47,7 +46,8 @@ from tests.faults.world.scrape import scrapes
 from tests.faults.world.senders import MqttDevice, RequestDevice, SocketDevice
 from tests.faults.world.strikes import Strikes
 from tests.faults.world.world import World, link_flows
-from tests.mqtt import PASSWORD, USER
+from tests.harness.mqtt_broker import broker_beside, broker_port
+from tests.harness.mqtt_client import PASSWORD, USER
 
 _OWN_KEYS = (("seed_file", "agent.nk"), ("system_seed_file", "agent_system.nk"))
 _ROUTED = "second"

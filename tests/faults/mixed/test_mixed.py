@@ -10,7 +10,7 @@ from tests.faults.mixed.covering import scenario
 from tests.faults.mixed.dimensions import Fault
 from tests.faults.mixed.rounds import may_be_gone, play
 from tests.faults.report import Case
-from tests.faults.rigs.disk import missing
+from tests.faults.tools.disk import missing
 
 
 def test_round(tmp_path: Path, case: Case, spark: object, seed: int) -> None:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from agent.base.nats_server_version import find_binary
 from agent.contract import Exit
-from agent.server.binary import find_binary
 from tests.faults.world.machine import Machine
-from tests.following import following
+from tests.harness.following import following
 
 _RESTART_SECONDS = 1.0
 _LOOK_SECONDS = 0.05

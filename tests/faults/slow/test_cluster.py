@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from agent.demo.proxy import Proxy
-from tests.e2e.cluster import Cluster, open_cluster
-from tests.e2e.fleet import Member
-from tests.e2e.registrar import HubHand
 from tests.e2e.test_registrar_cluster import arrived, hub_of_all, once, storing
 from tests.faults.report import Case
-from tests.servers import until
+from tests.harness.cluster import Cluster, open_cluster
+from tests.harness.fleet import Member
+from tests.harness.registrar import HubHand
+from tests.harness.servers import until
 
 _MORE = 50
 

@@ -8,9 +8,9 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.commands import open_desk
 from tests.faults.report import Case
-from tests.servers import open_world
+from tests.harness.commands import open_desk
+from tests.harness.servers import open_world
 
 _SENT = 60
 
@@ -33,7 +33,11 @@ async def test_an_agent_that_is_killed_over_and_over_answers_each_command_once(
             await desk.send("flush")
         for answered in (5, 20, 40, _SENT):
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "tests.leaf_process", json.dumps(given), stdin=asyncio.subprocess.PIPE
+                sys.executable,
+                "-m",
+                "tests.harness.leaf_process",
+                json.dumps(given),
+                stdin=asyncio.subprocess.PIPE,
             )
             await desk.answers(answered)
             process.send_signal(signal.SIGKILL)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.e2e.declared import kept, leaf_mirror
-from tests.e2e.open_servers import open_servers
 from tests.faults.report import Case
+from tests.harness.declared import kept, leaf_mirror
+from tests.harness.open_servers import open_servers
 
 RECOVER = 120.0
 

@@ -11,13 +11,15 @@ import pytest
 from agent.contract import Exit, batch_subject
 from agent.demo import plan
 from agent.demo.ports import free_port
-from hub_jobs import audit, ingest, refine
-from tests.agent_process import Agent, wait_for
+from hub_jobs.audit import run as audit
+from hub_jobs.ingest import run as ingest
+from hub_jobs.refine import run as refine
 from tests.faults.guest.arrived import arrived, at_hub
 from tests.faults.guest.edge import only_http
 from tests.faults.guest.load import METRIC, Load
 from tests.faults.report import Case
-from tests.faults.rigs.earlier import Earlier, EarlierAgent, NoHistoryError, kill
+from tests.faults.tools.earlier import Earlier, EarlierAgent, NoHistoryError, kill
+from tests.harness.agent_process import Agent, wait_for
 from tests.spark.conftest import spark  # noqa: F401
 from tests.spark.lakes import contents
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from agent.contract import Exit
-from tests.agent_process import wait_for
-from tests.e2e.keyed import Pair
 from tests.faults.report import Case
+from tests.harness.agent_process import wait_for
+from tests.harness.keyed import Pair
 
 
 @pytest.fixture

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from agent.contract import Exit
-from hub_jobs import refine, rollup
+from hub_jobs.refine import run as refine
+from hub_jobs.rollup import run as rollup
 from hub_jobs.tables import ensure_table
 from tests.faults.report import Case
-from tests.foreign import before_commit, compact
+from tests.harness.foreign import before_commit, compact
 from tests.spark.lakes import add_bronze, contents
 from tests.unit.hub_jobs.rows import batch_row
 

@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 
 from agent.contract import aggregate
-from tests.e2e.fleet import Member, ids_in
-from tests.e2e.registrar import HubHand, hub_of
 from tests.faults.report import Case
-from tests.servers import open_world, until
+from tests.harness.fleet import Member, ids_in
+from tests.harness.registrar import HubHand, hub_of
+from tests.harness.servers import open_world, until
 
 LEAVES = [f"edge-{number}" for number in range(1, 6)]
 CLASSES = [f"c{number}" for number in range(10)]

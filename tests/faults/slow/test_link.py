@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from agent.link.states import LinkState
+from agent.leaf.link.states import LinkState
 from tests.faults.report import Case
-from tests.faults.rigs.wire import Wire, missing, wire
-from tests.servers import open_world
-from tests.watched import WatchedRoad, open_watched_road
+from tests.faults.tools.wire import Wire, missing, wire
+from tests.harness.servers import open_world
+from tests.harness.watched_link import WatchedRoad, open_watched_road
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=f"{missing()}; a proxy cannot lose packets")
 

@@ -21,15 +21,15 @@ from pathlib import Path
 import pytest
 
 from agent.contract import Command, command_subject, command_subjects, new_epoch, parse_command
+from agent.leaf.state import StateFile, load
 from agent.server.process import EmbeddedServer
-from agent.state import StateFile, load
-from tests.e2e.registrar import HubHand, hub_of
 from tests.e2e.test_command_places import open_leaf
 from tests.faults.report import Case
 from tests.faults.schedule import seed_of
-from tests.patient import PatientJetStream
-from tests.programs import APP, Program, working
-from tests.servers import World, open_world, until
+from tests.harness.registrar import HubHand, hub_of
+from tests.harness.retrying_jetstream import PatientJetStream
+from tests.harness.servers import World, open_world, until
+from tests.harness.tools import APP, Program, working
 
 DOMAIN = "edge-1"
 WAIT_SECONDS = 120.0
@@ -56,7 +56,11 @@ class Site:
             "state_dir": str(self.state),
         }
         self.process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.leaf_process", json.dumps(given), stdin=asyncio.subprocess.PIPE
+            sys.executable,
+            "-m",
+            "tests.harness.leaf_process",
+            json.dumps(given),
+            stdin=asyncio.subprocess.PIPE,
         )
 
     async def kill_agent(self) -> None:

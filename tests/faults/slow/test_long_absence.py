@@ -12,10 +12,10 @@ from nats.aio.client import Client
 from agent.config import Size, StreamClass
 from agent.contract import direct_subject
 from agent.server.render import render
-from tests.agents import CLASS, Agent, agent, chunk, leaf_config
 from tests.faults.report import Case
-from tests.roads import QUICK
-from tests.servers import World, until
+from tests.harness.agents import CLASS, Agent, agent, chunk, leaf_config
+from tests.harness.linked_pair import QUICK
+from tests.harness.servers import World, until
 
 MESSAGES = 500_000
 SCALED_SECONDS = 1.0
@@ -50,7 +50,7 @@ async def test_an_agent_is_ready_after_a_long_absence(
     await publish(await leaf.connect("device"), config.domain)
     if index == "lost":
         (config.state_dir / f"discards-{CLASS}.index").unlink()
-    monkeypatch.setattr("agent.connection._PREPARE_SECONDS", SCALED_SECONDS)
+    monkeypatch.setattr("agent.jetstream.connection._PREPARE_SECONDS", SCALED_SECONDS)
     case.begins()
     one = Agent(config)
     try:

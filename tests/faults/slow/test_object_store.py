@@ -16,9 +16,9 @@ from hub_jobs.tables import open_table
 from hub_jobs.tables.places import ObjectPath
 from tests.faults.report import Case
 from tests.faults.slow.test_spark_cluster import BATCHES, READINGS, stored
-from tests.servers import open_world
+from tests.harness.object_store import GATEWAY, SECRET, gateway
+from tests.harness.servers import open_world
 from tests.spark.lakes import contents
-from tests.stores import GATEWAY, SECRET, gateway
 
 _JOBS = Path(hub_jobs.__file__).parent
 _SECONDS = 300.0
@@ -65,7 +65,7 @@ async def job(name: str, lake: ObjectPath, *arguments: str) -> tuple[int, str]:
     """Run a job as a process of its own; its exit code and what it said."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        _JOBS / f"{name}.py",
+        _JOBS / name / "__main__.py",
         "--lake",
         str(lake),
         *arguments,

@@ -13,10 +13,10 @@ from agent.contract import BatchHeaders, Clock, Exit, MessageId, new_run
 from agent.demo.proxy import Proxy
 from deploy import dist
 from tests.faults.report import Case
-from tests.servers import open_world, until
+from tests.harness.servers import open_world, until
+from tests.harness.standalone import Cluster, Node, busy_with, open_cluster
+from tests.harness.streams import AGGREGATE, held, make_aggregate, make_leaf_stream
 from tests.spark.lakes import contents
-from tests.standalone import Cluster, Node, busy_with, open_cluster
-from tests.streams import AGGREGATE, held, make_aggregate, make_leaf_stream
 
 BATCHES = 4_400
 """Enough for two tasks, which read them in several pieces."""

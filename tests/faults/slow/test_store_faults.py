@@ -12,10 +12,10 @@ from hub_jobs.tables.places import ObjectPath
 from tests.faults.report import Case
 from tests.faults.slow.test_object_store import contents_once, job
 from tests.faults.slow.test_spark_cluster import BATCHES, READINGS, stored
-from tests.servers import World, open_world
+from tests.harness.object_store import imitation
+from tests.harness.servers import World, open_world
+from tests.harness.store_faults import COMMITS, DATA, Fault, StoreFaults, store_faults
 from tests.spark.lakes import contents
-from tests.store_faults import COMMITS, DATA, Fault, StoreFaults, store_faults
-from tests.stores import imitation
 
 LAKE = ObjectPath("s3://fleet/lake")
 WELL = "nothing is missing, nothing is doubled"

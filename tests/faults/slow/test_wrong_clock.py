@@ -15,10 +15,11 @@ import pytest
 from agent.contract import Exit
 from agent.demo import plan
 from agent.demo.ports import free_port
-from hub_jobs import ingest, refine
-from tests.agent_process import Agent, wait_for
-from tests.clocks import SYNCHRONISED, UNSYNCHRONISED
+from hub_jobs.ingest import run as ingest
+from hub_jobs.refine import run as refine
 from tests.faults.report import Case
+from tests.harness.agent_process import Agent, wait_for
+from tests.harness.clocks import SYNCHRONISED, UNSYNCHRONISED
 from tests.spark.conftest import spark  # noqa: F401
 from tests.spark.lakes import contents
 
@@ -37,7 +38,7 @@ class Late(Agent):
     def start(self) -> None:
         """Run the agent on that machine."""
         self._move(YEARS // timedelta(microseconds=1) * 1000, UNSYNCHRONISED)
-        command = [sys.executable, "-m", "tests.moved_clock", str(self._clock), "run", "-c"]
+        command = [sys.executable, "-m", "tests.harness.moved_clock", str(self._clock), "run", "-c"]
         self.process = subprocess.Popen(
             [*command, str(self.member.config)], stderr=subprocess.DEVNULL, text=True
         )

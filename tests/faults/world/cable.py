@@ -8,12 +8,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from agent.link.states import LinkState
-from tests.faults.rigs.late import LateProxy
-from tests.faults.rigs.wire import Wire
+from agent.leaf.link.states import LinkState
+from tests.faults.tools.late import LateProxy
+from tests.faults.tools.wire import Wire
 from tests.faults.world.machine import Machine
 from tests.faults.world.strikes import Strikes
-from tests.servers import Cable
+from tests.harness.servers import Cable
 
 
 class Cord:

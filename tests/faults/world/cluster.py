@@ -12,12 +12,11 @@ from typing import Any
 
 from nats.errors import Error as NatsError
 
+from agent.base.nats_server_version import find_binary
 from agent.contract import aggregate
 from agent.demo import plan
 from agent.demo.plan import Member
 from agent.demo.ports import free_port
-from agent.server.binary import find_binary
-from tests.agent_process import PETIOLE
 from tests.faults.report import Case
 from tests.faults.world.ask import asked
 from tests.faults.world.cable import Link, cord
@@ -27,6 +26,7 @@ from tests.faults.world.machine import Machine, Program, wait_for
 from tests.faults.world.scrape import scrapes
 from tests.faults.world.strikes import Strikes
 from tests.faults.world.world import World, link_flows
+from tests.harness.agent_process import PETIOLE
 
 _STREAM = aggregate(0)
 _SITE = """

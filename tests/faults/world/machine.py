@@ -17,9 +17,9 @@ from typing import Any
 import psutil
 
 from agent.demo.plan import Member
-from agent.link.states import LinkState
-from tests.agent_process import PETIOLE, Agent
+from agent.leaf.link.states import LinkState
 from tests.faults.world.strikes import Strikes
+from tests.harness.agent_process import PETIOLE, Agent
 
 WAIT_SECONDS = 90.0
 _ANSWER_SECONDS = 5.0

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.faults.oracle.evidence import Metrics
 from tests.faults.world.machine import Machine, wait_for
-from tests.following import following
+from tests.harness.following import following
 
 _PERIOD_SECONDS = 1.0
 _WAITING = "petiole_in_flight_bytes"

@@ -18,13 +18,13 @@ from agent.demo.ports import free_port
 from agent.demo.processes import DemoError
 from agent.demo.watch import Observer
 from agent.jetstream import JetStreamError
-from agent.link.states import LinkState
+from agent.leaf.link.states import LinkState
 from tests.faults.oracle.evidence import Evidence
 from tests.faults.oracle.journal import Level
 from tests.faults.oracle.judge import Terms, judge
 from tests.faults.oracle.verdict import Promise, Verdict
 from tests.faults.report import Case
-from tests.faults.rigs.wire import Wire
+from tests.faults.tools.wire import Wire
 from tests.faults.world.cable import Link, cord
 from tests.faults.world.configs import HubSettings, LeafSettings, hub_toml, leaf_toml
 from tests.faults.world.load import Load, load

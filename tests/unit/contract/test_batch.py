@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent import contract
-from agent.accumulator import MAX_REQUESTS
 from agent.contract import BatchHeaders, Clock, ContractError, MessageId, Request
-from agent.intake import MAX_POSITION
+from agent.leaf.intake import MAX_POSITION
+from agent.leaf.publish.accumulator import MAX_REQUESTS
 from tests.unit.contract import values
 
 RUN = "00000000-0000-7916-811f-f78f37e98f06"

@@ -5,26 +5,27 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hub_jobs import incarnations, passes, tasks
+from hub_jobs import tasks
+from hub_jobs.ingest.bronze import Origin
+from hub_jobs.refine import plan
 from hub_jobs.source.plan import Range
 from hub_jobs.source.wire import Connection, Server, stream_info
-from hub_jobs.tables import ensure_table, seen
-from hub_jobs.transforms.bronze import Origin
+from hub_jobs.tables import ensure_table, seen, stream_history
 
 
 def refine_all(lake: Path) -> None:
     """Bring all of bronze into readings and quarantine, as `refine` does but for corrections of clocks."""
     while True:
         bronze = ensure_table(lake, "bronze")
-        tables = passes.Tables(bronze, ensure_table(lake, "readings"), ensure_table(lake, "quarantine"))
-        planned = passes.plan(tables)
+        tables = plan.Tables(bronze, ensure_table(lake, "readings"), ensure_table(lake, "quarantine"))
+        planned = plan.plan(tables)
         if planned is None:
             return
-        planned = passes.bounded(planned, cores=1)
+        planned = plan.bounded(planned, cores=1)
         known = seen.load(lake, bronze, planned.before)
-        decision = passes.decide(bronze, planned, known)
-        named = passes.named(tables.quarantine, planned)
-        done = [tasks.refine(part) for part in passes.parts(lake, planned, decision, named, {}, 1)]
+        decision = plan.decide(bronze, planned, known)
+        named = plan.named(tables.quarantine, planned)
+        done = [tasks.refine(part) for part in plan.parts(lake, planned, decision, named, {}, 1)]
         quarantine = [file for one in done for file in one.quarantine]
         if quarantine or not planned.resumed:
             tables.quarantine.commit(quarantine, planned.offsets)
@@ -37,7 +38,7 @@ def ingest_all(lake: Path, server: Server, stream: str) -> None:
     bronze = ensure_table(lake, "bronze")
     with Connection(server) as conn:
         info = stream_info(conn, stream)
-        known = incarnations.current(bronze, info, conn)
+        known = stream_history.current(bronze, info, conn)
     wanted = Range(info.name, info.created, (known.done or 0) + 1, info.last_seq)
     origin = Origin(known.stream, known.created, info.source_index)
     done = tasks.ingest(tasks.IngestPart(server, wanted, origin, lake))

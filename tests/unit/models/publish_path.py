@@ -18,21 +18,21 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent.accumulator import Limits
-from agent.clock import Instant
+from agent.base.clock import Instant
+from agent.base.metrics import Metrics
 from agent.contract import H_MESSAGE_ID, H_POSITION, Clock, make_request, request_scope
-from agent.hub_waits import HubWaits
-from agent.intake import Chunk, Level, RefusedError, UnknownOutcomeError
 from agent.jetstream import RawMessage, UnavailableError
-from agent.ledger import ClassLedger
-from agent.metrics import Metrics
-from agent.packing import Batch
-from agent.publisher import Publisher
-from agent.sender import Sender
+from agent.leaf.hub_acks import HubWaits
+from agent.leaf.intake import Chunk, Level, RefusedError, UnknownOutcomeError
+from agent.leaf.ledger.ledger import ClassLedger
+from agent.leaf.publish.accumulator import Limits
+from agent.leaf.publish.batch import Batch
+from agent.leaf.publish.publisher import Publisher
+from agent.leaf.publish.sender import Sender
 from tests.unit.models import promises
-from tests.unit.models.clockwork import Clockwork
 from tests.unit.models.promises import CLASSES, MOST_BATCHES, MOST_BYTES
 from tests.unit.models.stream import Mood, Stream, Wire, own_id
+from tests.unit.models.virtual_clock import Clockwork
 
 DOMAIN, RUN = "edge-1", "01a1fd89-9817-7b93-a754-e595539c3d06"
 SCOPE = request_scope("stored")

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from agent.contract import Ledger, Previous, StreamState
-from agent.duplicates import TAKEN
-from agent.ledger import ClassLedger
-from hub_jobs.transforms.accounts import Account, Arrived, never_came_of, of_run
-from hub_jobs.transforms.ledgers import Spoken, remembered
-from hub_jobs.transforms.ranges import union
-from tests.examples import machine
+from agent.leaf.ledger.ledger import ClassLedger
+from agent.leaf.publish.duplicates import TAKEN
+from hub_jobs.audit.accounts import Account, Arrived, never_came_of, of_run
+from hub_jobs.audit.ledgers import Spoken, remembered
+from hub_jobs.tables.ranges import union
+from tests.harness.examples import machine
 
 DOMAIN, CLS = "edge-1", "normal"
 STREAM = StreamState("made", 1, 1)

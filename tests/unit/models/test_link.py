@@ -12,10 +12,10 @@ import copy
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from tests.examples import machine
-from tests.unit.link import registrar
-from tests.unit.link.model import Link
-from tests.unit.link.stores import HubStore, Row
+from tests.harness.examples import machine
+from tests.unit.leaf.link import registrar
+from tests.unit.leaf.link.model import Link
+from tests.unit.leaf.link.stores import HubStore, Row
 
 several = st.integers(0, 9)
 

@@ -7,8 +7,8 @@ import os
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from tests import examples
-from tests.unit.link.model import Link
+from tests.harness import examples
+from tests.unit.leaf.link.model import Link
 from tests.unit.models.test_audit import Audit
 from tests.unit.models.test_link import HarderLink
 from tests.unit.models.test_publish_path import PublishPath

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from agent import publisher
 from agent.contract import H_ENCODING
-from hub_jobs.transforms.lines import unpack
-from tests.examples import machine
+from agent.leaf.publish import publisher
+from hub_jobs.refine.lines import unpack
+from tests.harness.examples import machine
 from tests.unit.models import promises
 from tests.unit.models.promises import CLASSES
 from tests.unit.models.publish_path import Course

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from hub_jobs.source.plan import OffsetLost, Range, parse_offsets, resolve, split
 from hub_jobs.source.progress import Places, advance, begun, check, decode, encode, ends, ranges, remaining
 from hub_jobs.source.streams import StreamInfo
-from tests.examples import machine
+from tests.harness.examples import machine
 
 NAMES = ("A", "B")
 Read = tuple[str, str, int]

@@ -12,14 +12,15 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
+from hub_jobs.audit import count_rows as counted
+from hub_jobs.audit import reconcile
+from hub_jobs.audit.count_rows import Counted, Share
+from hub_jobs.refine.dedup import Digests, Key, decide
+from hub_jobs.refine.messages import Reason
+from hub_jobs.tables.dedup_keys import ID_COLUMNS, Seen, lacking
+from hub_jobs.tables.ranges import holes, runs_of
 from hub_jobs.tables.schemas import BRONZE, QUARANTINE, READINGS
-from hub_jobs.transforms import balance, counted
-from hub_jobs.transforms.counted import Counted, Share
-from hub_jobs.transforms.messages import Reason
-from hub_jobs.transforms.ranges import holes, runs_of
-from hub_jobs.transforms.repeats import Digests, Key, decide
-from hub_jobs.transforms.spaces import ID_COLUMNS, Seen, lacking
-from tests.examples import machine
+from tests.harness.examples import machine
 from tests.unit.hub_jobs.rows import RUN, batch_row, direct_row
 
 SCHEMA = pa.schema([BRONZE.field(name) for name in ID_COLUMNS])
@@ -187,7 +188,7 @@ class Lake(RuleBasedStateMachine):
         there: set[Batch] = set()
         strays: Counter[Batch] = Counter()
         for share in (Share(which, of) for which in range(of)):
-            found = balance.batches(*self.counted(bronze, share, groups))
+            found = reconcile.batches(*self.counted(bronze, share, groups))
             for at, n in enumerate(found.strays.number.tolist()):
                 batch = (str(found.strays.owners[found.strays.owner[at]][2]), n)
                 strays[batch] += int(found.strays.readings[at] + found.strays.quarantined[at])
@@ -200,7 +201,7 @@ class Lake(RuleBasedStateMachine):
                 ]
                 whole = Counter(places) == Counter(range(counts[batch]))
                 assert bool(found.complete[at]) == whole
-                balance.look_again(found, at, np.array(sorted(places), dtype=np.int64))
+                reconcile.look_again(found, at, np.array(sorted(places), dtype=np.int64))
                 assert found.missing[at] == counts[batch] - len(set(places))
                 assert found.doubled[at] == len(places) - len(set(places))
         assert there == counts.keys()

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.metrics import Metrics
-from agent.server.binary import ServerError
-from agent.server.disk import Room
+from agent.base.disk import Room
+from agent.base.metrics import Metrics
+from agent.base.nats_server_version import ServerError
 from agent.server.health import Kind, ServerHealth, Trouble, diagnose, unsynced
 from agent.server.watch import CONFIRM_SECONDS, Doubts, Restarts
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent.base.files import write_private
+from agent.base.nats_conf_quoting import RenderError
+from agent.base.nats_server_version import find_binary
+from agent.config.keys import ensure_key, seed_line
+from agent.config.passwords import check_password, password_line
 from agent.contract import ContractError
-from agent.files import write_private
-from agent.server.binary import find_binary
-from agent.server.keys import ensure_key, seed_line
 from agent.server.mqtt import MqttListener, MqttUser
-from agent.server.passwords import check_password, password_line
-from agent.server.quoting import RenderError
 from agent.server.render import LINK_INCLUDE, render
 from agent.server.values import HubConfig, LeafConfig, LeafUser, address_of
 

@@ -1,0 +1,1 @@
+"""What knows nothing of the product: files, clocks, metrics, logs, sockets, tasks."""

@@ -1,0 +1,85 @@
+"""Who may speak to a listener: its token and its certificate, both from files. Neither is ever logged."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import ipaddress
+import os
+import re
+import ssl
+from pathlib import Path
+from typing import Final
+
+from agent.base.credentials import named, others_may
+from agent.base.files import open_regular
+
+_TOKEN: Final = re.compile(rb"[!-~]{1,512}\Z")
+_MOST: Final = 1024
+
+
+class AccessError(ValueError):
+    """A file cannot be used; the text says which, why, and what to do."""
+
+
+def read_token(path: Path) -> bytes:
+    """The token in a file that only its owner may read. Raises `AccessError`."""
+    try:
+        with open_regular(path) as file:
+            mode = os.fstat(file.fileno()).st_mode
+            token = file.read(_MOST).strip()
+    except OSError as error:
+        raise AccessError(
+            f"token_file {named(path)} cannot be read ({error.strerror}); put the token there"
+        ) from None
+    if others_may(path, mode):
+        raise AccessError(f"token_file {path} may be read by others than its owner; chmod 600 it")
+    if not _TOKEN.match(token):
+        raise AccessError(f"token_file {path} must hold 1 to 512 visible ASCII characters without a space")
+    return token
+
+
+def tls_context(cert: Path, key: Path) -> ssl.SSLContext:
+    """What a listener needs to speak TLS 1.2 or newer. Raises `AccessError`."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    for path in (cert, key):
+        try:
+            open_regular(path).close()
+        except OSError as error:
+            raise AccessError(
+                f"{named(path)} cannot be read ({error.strerror}); put it there in PEM"
+            ) from None
+    try:
+        # A key behind a password would ask for it on the terminal.
+        context.load_cert_chain(cert, key, password=lambda: b"")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or str(error)
+        raise AccessError(
+            f"{cert} and {key} are no certificate chain with its key in PEM ({reason})"
+        ) from None
+    return context
+
+
+def shows(header: str | None, token: bytes) -> bool:
+    """Whether an `Authorization` header shows the token: as `Bearer`, or as InfluxDB's clients do, as `Token`
+    or the password of `Basic`, whoever the user."""
+    scheme, _, shown = (header or "").strip().partition(" ")
+    data = shown.strip().encode(errors="replace")
+    if scheme.lower() == "basic":
+        try:
+            data = base64.b64decode(data, validate=True).partition(b":")[2]
+        except binascii.Error:
+            return False
+    elif scheme.lower() not in ("bearer", "token"):
+        return False
+    return hmac.compare_digest(data, token)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only programs of this machine reach a listener on this host."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,113 @@
+"""The terminal as the commands that only look use it: colour where there is one, plain text in a pipe, and no
+name from elsewhere reaches it as anything but text."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from agent.cli.query.dry_run import shown
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+_PIPE_WIDTH: Final = 10_000
+"""Nothing is cut where a program reads."""
+_GAP: Final = "  "
+
+GOOD: Final = "green"
+WAITS: Final = "yellow"
+BAD: Final = "bold red"
+DIM: Final = "dim"
+
+
+class Line(NamedTuple):
+    """One line; `style` colours it all on a terminal."""
+
+    text: str
+    style: str = ""
+
+
+def console() -> Console:
+    """Standard output. Colour is for terminals, and not for those that set NO_COLOR."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else _PIPE_WIDTH
+    return Console(highlight=False, markup=False, emoji=False, soft_wrap=False, width=width)
+
+
+def text(line: Line) -> Text:
+    """A line as rich draws it."""
+    from rich.text import Text
+
+    return Text(shown(line.text), style=line.style)
+
+
+def draw(lines: Iterable[Line]) -> None:
+    """Print lines; whoever reads may go away at any time."""
+    out = console()
+    try:
+        for line in lines:
+            out.print(text(line))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        closed_pipe()
+
+
+def closed_pipe() -> None:
+    """Whoever read has seen enough; what is left in the buffer must not fail at exit either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def rows_that_fit(reserved: int) -> int | None:
+    """How many lines fit on the terminal beside so many others; None in a pipe, which takes all."""
+    if not sys.stdout.isatty():
+        return None
+    return max(3, console().size.height - reserved)
+
+
+def table(
+    head: Sequence[str],
+    rows: Sequence[tuple[Sequence[str], str]],
+    numbers: Iterable[int] = (),
+    width: int | None = None,
+) -> list[Line]:
+    """Rows (cells and a style) under their headings; columns whose index is in `numbers` stand to the right.
+    Within `width` the last column is cut short, for the others are what a row is known by."""
+    right = frozenset(numbers)
+    cells = [[shown(cell) for cell in row] for row, _ in rows]
+    widths = [max(len(row[at]) for row in [list(head), *cells]) for at in range(len(head))]
+    lines = [Line(_joined(head, widths, right, width), DIM)]
+    return lines + [
+        Line(_joined(row, widths, right, width), style) for row, (_, style) in zip(cells, rows, strict=True)
+    ]
+
+
+def _joined(cells: Sequence[str], widths: Sequence[int], right: frozenset[int], width: int | None) -> str:
+    placed = [
+        cell.rjust(size) if at in right else cell.ljust(size)
+        for at, (cell, size) in enumerate(zip(cells, widths, strict=True))
+    ]
+    joined = _GAP.join(placed).rstrip()
+    if width is not None and len(joined) > width:
+        return joined[: max(0, width - 1)].rstrip() + "…"
+    return joined
+
+
+def wrapped(line: Line, width: int | None) -> list[Line]:
+    """A line as so many as it takes on a terminal; what follows the first is set in."""
+    text = shown(line.text)
+    if width is None or len(text) <= width:
+        return [Line(text, line.style)]
+    indent = " " * (len(text) - len(text.lstrip()))
+    rows = textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=f"{indent}  ")
+    return [Line(row, line.style) for row in rows]
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal, None in a pipe."""
+    return console().size.width if sys.stdout.isatty() else None

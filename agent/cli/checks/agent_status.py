@@ -1,0 +1,149 @@
+"""The running agent, as it says itself over its admin server: link, loss, server. Pure but for `ask`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import aiohttp
+import msgspec
+
+from agent.base.http_access import AccessError
+from agent.cli.checks.finding import Finding, failure, ok, warning
+from agent.cli.query.admin_client import dial
+from agent.config import Admin
+from agent.contract import Exit
+from agent.leaf.link.states import LinkState
+
+AGENT: Final = "agent"
+LINK: Final = "link"
+LOSS: Final = "loss"
+HUB: Final = "hub"
+_FLOWING: Final = "flowing"
+_SHOWN: Final = 20
+_SECONDS: Final = 3.0
+_LARGEST: Final = 64 * 2**20
+_HOUR: Final = 3600.0
+_DAY: Final = 86_400.0
+_REMEDIES: Final[Mapping[str, str]] = {
+    LinkState.DOWN: "restore the network to the hub; what is stored here flows by itself then",
+    LinkState.UNVERIFIED: "start `petiole run` on the hub, or see its log",
+    LinkState.FULL: "run ingest on the hub, or raise registrar.max_bytes there",
+    LinkState.DISCARDED: "raise max_bytes of the class; the audit names what went",
+    LinkState.UNHEARD: "give the hub's user of this leaf what is named, and restart its server",
+    LinkState.STUCK: "give the hub's user of this leaf what is named, and restart its server",
+    LinkState.CONTESTED: "stop the other machine, or give it a domain and a key of its own (petiole enrol)",
+    LinkState.REFUSED: "do on the hub what the sentence says",
+    LinkState.AWAY: "see what is said of the server",
+}
+_WAIT: Final = "wait; it ends by itself"
+
+
+async def ask(admin: Admin) -> Mapping[str, Any] | str:
+    """What `/status` answers, or why there is no answer."""
+    try:
+        how = dial(admin)
+    except AccessError as error:
+        return f"the agent's admin server cannot be asked: [admin] {error}"
+    url = how.url
+    limit = aiohttp.ClientTimeout(total=_SECONDS)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=limit, headers=how.headers) as session,
+            session.get(url, ssl=how.tls or True) as answer,
+        ):
+            found = msgspec.json.decode(await answer.content.read(_LARGEST), type=dict[str, Any])
+            return found if "role" in found else f"what answers at {url} is no agent"
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        return f"the agent does not answer at {url} ({type(error).__name__})"
+    except msgspec.MsgspecError:
+        return f"what answers at {url} is no agent"
+
+
+def judge(status: Mapping[str, Any] | str) -> Iterator[Finding]:
+    """The findings of the running agent."""
+    if isinstance(status, str):
+        yield failure(
+            AGENT,
+            status,
+            "start it (systemctl start petiole, or petiole run) and see its log",
+            Exit.UNREACHABLE,
+        )
+        return
+    yield ok(AGENT, f"the agent of {status.get('domain')} runs")
+    if status["role"] == "leaf":
+        yield from _link(status.get("link") or {})
+        for name, one in (status.get("classes") or {}).items():
+            yield _loss(name, one)
+        for one in status.get("links") or ():
+            yield from _declared(one)
+    else:
+        yield from _fleet(status.get("fleet") or {})
+
+
+def _link(link: Mapping[str, Any]) -> Iterator[Finding]:
+    state, sentence = str(link.get("state")), str(link.get("sentence"))
+    if link.get("attention"):
+        code = Exit.CONFLICT if state == LinkState.CONTESTED else Exit.FAILED
+        code = Exit.LOSS if state == LinkState.DISCARDED else code
+        yield failure(LINK, sentence, _REMEDIES.get(state, "see docs/link.md"), code)
+    elif state in _REMEDIES:
+        yield warning(LINK, sentence, _REMEDIES[state])
+    elif state in (LinkState.REPAIRING, LinkState.POSTPONED, LinkState.CAPPED):
+        yield warning(LINK, sentence, _WAIT)
+    else:
+        yield ok(LINK, sentence)
+
+
+def _loss(name: str, one: Mapping[str, Any]) -> Finding:
+    seconds = one.get("seconds_to_loss")
+    if seconds is None or seconds == float("inf"):
+        return ok(LOSS, f"class {name} loses nothing as things go")
+    remedy = f"bring the link back, or raise max_bytes of class {name}"
+    if seconds <= 0:
+        return failure(
+            LOSS, f"class {name} is full: readings are refused or discarded now", remedy, Exit.LOSS
+        )
+    sentence = f"class {name} loses its first reading in {_span(seconds)}, as things go"
+    if seconds < _HOUR:
+        return failure(LOSS, sentence, remedy)
+    return warning(LOSS, sentence, remedy) if seconds < _DAY else ok(LOSS, sentence)
+
+
+def _span(seconds: float) -> str:
+    if seconds >= 2 * _DAY:
+        return f"{seconds / _DAY:.0f} days"
+    return f"{seconds / _HOUR:.1f} hours" if seconds >= _HOUR else f"{seconds / 60:.0f} minutes"
+
+
+def _declared(one: Mapping[str, Any]) -> Iterator[Finding]:
+    """A mirror or source that is not well."""
+    if not one.get("up", True):
+        sentence = f"{one.get('kind')} {one.get('link')}: {one.get('state')}"
+        yield warning(
+            LINK,
+            sentence,
+            "look the sentence up in Petiole's docs/operators.md, section Mirrors and sources of your own",
+        )
+
+
+def _fleet(fleet: Mapping[str, Any]) -> Iterator[Finding]:
+    """What the registrar says of its streams and its leaves."""
+    if not fleet:
+        yield failure(HUB, "the registrar has not reached its server yet", "see what is said of the server")
+        return
+    if (state := fleet.get("state")) != "well":
+        yield failure(HUB, f"{state}", "see the log of the hub's agent")
+    for name, one in (fleet.get("aggregates") or {}).items():
+        if one.get("full"):
+            remedy = "run ingest, or raise registrar.max_bytes"
+            yield failure(LOSS, f"{name} is full: every leaf waits, and fills next", remedy)
+        else:
+            yield ok(LOSS, f"{name}: {one.get('state') or 'has room'}")
+    leaves = {domain: str(one.get("state")) for domain, one in (fleet.get("leaves") or {}).items()}
+    others = {domain: state for domain, state in leaves.items() if state != _FLOWING}
+    yield ok(HUB, f"{len(leaves) - len(others)} of {len(leaves)} leaves flow")
+    for domain, state in list(others.items())[:_SHOWN]:
+        yield warning(HUB, f"{domain}: {state}", f"run `petiole check` on {domain}")
+    if len(others) > _SHOWN:
+        yield warning(HUB, f"{len(others) - _SHOWN} leaves more do not flow", "see `petiole status`")

@@ -1,0 +1,124 @@
+"""The way to the hub: what its addresses answered when they were dialled. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from agent import contract
+from agent.cli.checks import permissions, versions
+from agent.cli.checks.finding import Finding, failure, ok, warning
+from agent.cli.checks.handshake import Greeted, Nowhere
+from agent.cli.checks.leafnode_probe import CLIENT_PORT, SILENCE, TOO_OLD, Dialled, Joined, Refused, shown
+from agent.contract import Exit
+from agent.server.permissions import Permissions
+
+GROUP: Final = "link"
+_UNKNOWN_KEY: Final = "Authorization Violation"
+
+
+def judge(
+    domain: str, classes: Sequence[str], needed: Permissions, dialled: Sequence[Dialled]
+) -> list[Finding]:
+    """What to say of the hub, address by address; its permissions once, for one user has them."""
+    found = [finding for one in dialled for finding in _address(domain, one)]
+    if (joined := first_joined(dialled)) is not None:
+        found += permissions.on_the_hub(domain, classes, needed, joined.told)
+        found += _tried(domain, needed, joined)
+    return found
+
+
+def first_joined(dialled: Sequence[Dialled]) -> Joined | None:
+    """What came of the first address that let this leaf in."""
+    return next((one.outcome for one in dialled if isinstance(one.outcome, Joined)), None)
+
+
+def first_greeting(dialled: Sequence[Dialled]) -> Mapping[str, Any] | None:
+    """How the first address greeted that did."""
+    return next((one.greeting.info for one in dialled if isinstance(one.greeting, Greeted)), None)
+
+
+def ahead(joined: Joined) -> tuple[float, float] | None:
+    """By how many seconds this machine's clock is ahead of the hub's, and how exact that is."""
+    if not joined.traces:
+        return None
+    theirs = min(one.time for one in joined.traces.values())
+    half = (joined.answered - joined.asked) / 2
+    return joined.asked + half - theirs, half
+
+
+def servers_of_domain(domain: str, joined: Joined) -> list[str]:
+    """The servers to which the hub would carry a question for this domain, as far as this leaf may ask."""
+    trace = joined.traces.get(question(domain))
+    return [] if trace is None else sorted(trace.links)
+
+
+def question(domain: str) -> str:
+    """A question for the JetStream of a domain."""
+    return f"{contract.api_prefix(domain)}.INFO"
+
+
+def _address(domain: str, one: Dialled) -> Iterator[Finding]:
+    where = shown(one.url)
+    if isinstance(one.greeting, Nowhere):
+        if one.greeting.unknown and where.startswith("ws"):
+            yield warning(
+                GROUP, f"{where} is not dialled: {one.greeting.why}", "see `petiole status` for the link"
+            )
+        else:
+            yield failure(
+                GROUP,
+                f"{where}: {one.greeting.why}",
+                "see the network, and whether the hub's server listens there for leaves (leaf_listen)",
+                Exit.UNREACHABLE,
+            )
+        return
+    yield versions.judge(f"the hub at {where}", str(one.greeting.info.get("version")))
+    if isinstance(one.outcome, Joined):
+        yield ok(GROUP, f"the hub at {where} knows this leaf's key")
+    elif isinstance(one.outcome, Refused) and one.outcome.why == CLIENT_PORT:
+        yield failure(
+            GROUP,
+            f"{where} is the port for clients of the hub's server, and leaves dial another",
+            "write the port of leaf_listen (7422 unless the hub says otherwise) into nats.hub_urls",
+        )
+    elif isinstance(one.outcome, Refused) and one.outcome.why == _UNKNOWN_KEY:
+        yield failure(
+            GROUP,
+            f"the hub at {where} does not know this leaf's key ({_UNKNOWN_KEY})",
+            f"put the [[leaf]] table of {domain} that `petiole enrol` prints into the hub's configuration, "
+            "and start its agent",
+        )
+    elif isinstance(one.outcome, Refused) and one.outcome.why == TOO_OLD:
+        return  # which its version has said
+    elif isinstance(one.outcome, Refused):
+        code = Exit.UNREACHABLE if one.outcome.why == SILENCE else Exit.FAILED
+        sentence = f"the hub at {where} does not let this leaf in: {one.outcome.why}"
+        yield failure(GROUP, sentence, "see the log of the hub's server", code)
+    else:
+        yield warning(
+            GROUP,
+            f"what the hub at {where} lets this leaf do is not known, for its key is not there",
+            "name the key in nats.link_seed_file, or start the agent once, which makes it",
+        )
+
+
+def _tried(domain: str, needed: Permissions, joined: Joined) -> Iterator[Finding]:
+    """What trying the permissions showed beside what the hub had told."""
+    for said in joined.refused:
+        yield failure(
+            permissions.GROUP,
+            f"the hub refused what it had said it allows: {said}",
+            "restart the hub's server",
+        )
+    trace = joined.traces.get(contract.announce_subject(domain))
+    if trace is None:
+        return
+    if trace.heard_by:
+        yield ok(GROUP, "the hub's registrar listens")
+    else:
+        yield failure(
+            GROUP,
+            "nobody at the hub listens to announcements: its registrar does not run",
+            "start `petiole run` on the hub",
+        )

@@ -1,0 +1,203 @@
+"""Asks the machine's own server what it is and does, over the agent's two connections to it.
+
+Each permission of the agent's user is tried: what is published is only traced (`trace`) and neither delivered
+nor stored, what is subscribed is a subject that nobody uses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from agent.cli.checks.permissions import PROBE, sample, violated
+from agent.cli.checks.streams import Streams
+from agent.cli.checks.trace import Trace, headers, parse
+from agent.jetstream import request
+from agent.jetstream.connection import EXPECTED, connected
+from agent.server.health import Kind, diagnose
+from agent.server.permissions import Permissions
+
+HEALTH: Final = "HEALTHZ"
+QUESTIONS: Final = ("VARZ", "LEAFZ", HEALTH)
+SILENCE: Final = "it does not answer"
+_SECONDS: Final = 2.0
+_TRACES: Final = 1.0
+_CONNECT: Final = 2.0
+_MOST_SUBJECTS: Final = 500
+HEALTH_SECONDS: Final = 2.0
+"""For so long a server says of itself that it is unhealthy before that counts, unless it says that it does
+not write: one such answer also comes while it starts, and when it is short of processor time."""
+_HEALTH_PAUSE: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What the agent's user saw: `closed` says why it was not let in; `info` is JetStream's answer, None
+    where there is none; `refusals` what was said against the subjects that were tried."""
+
+    closed: str = ""
+    info: Mapping[str, Any] | None = None
+    refusals: tuple[str, ...] = ()
+    streams: Streams | None = None
+    answered: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """What the user of the system account saw: the answer to each of `QUESTIONS`, if any."""
+
+    closed: str = ""
+    answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+async def account(
+    url: str,
+    seed: Path,
+    identity: str,
+    needed: Permissions,
+    destination: str,
+    own: Mapping[str, str],
+    questions: Mapping[str, tuple[str, str]],
+) -> Account:
+    """Look as the agent's user. `destination` is where servers tell what they would do with what is tried: a
+    subject that this user may use and nobody does; `own` are streams to look for and their subjects, where
+    this user may not list all; `questions` one for each domain, and where to answer it."""
+    refusals: list[str] = []
+    try:
+        async with asyncio.timeout(_CONNECT + 2 * _SECONDS), _open(url, seed, identity, refusals) as link:
+            nc = link.nc
+            info, streams, answered = await asyncio.gather(
+                _info(nc), _streams(nc, own, refusals), _answered(nc, questions)
+            )
+            refusals.clear()
+            for subject in needed.subscribe:
+                await nc.subscribe(sample(subject))
+            for subject in needed.publish:
+                await nc.publish(sample(subject), b"", headers=headers(destination))
+            await _settled(nc)
+            return Account("", info, tuple(refusals), streams, answered)
+    except EXPECTED as error:
+        return Account(closed=_why(error, refusals))
+
+
+async def system(url: str, seed: Path, identity: str, server: str) -> System:
+    """Ask a server of this name about itself, as the user of its system account."""
+    refusals: list[str] = []
+    try:
+        longest = _CONNECT + HEALTH_SECONDS + _SECONDS
+        async with asyncio.timeout(longest), _open(url, seed, identity, refusals) as link:
+            asked = await asyncio.gather(
+                *(
+                    _health(link.nc, server) if question == HEALTH else _ask(link.nc, question, server)
+                    for question in QUESTIONS
+                )
+            )
+            pairs = zip(QUESTIONS, asked, strict=True)
+            return System(answers={question: one for question, one in pairs if one is not None})
+    except EXPECTED as error:
+        return System(closed=_why(error, refusals))
+
+
+async def _settled(nc: Client) -> None:
+    """Return when all that was published has been let through or refused: what is refused is said before a
+    ping that comes behind it is answered. The library's own ping overtakes what it has not written yet
+    (nats-py 2.16, `Client._send_ping`)."""
+    await nc._flush_pending(force_flush=True)
+    await nc.flush(int(_SECONDS))
+
+
+def _open(url: str, seed: Path, identity: str, refusals: list[str]) -> Any:
+    return connected(url, seed, identity, refused=refusals.append)
+
+
+def _why(error: BaseException, refusals: Sequence[str]) -> str:
+    said = [one for one in (*refusals, str(error)) if one]
+    return said[0].removeprefix("nats: ").strip("'\"") if said else SILENCE
+
+
+async def _ask(nc: Client, question: str, server: str) -> Mapping[str, Any] | None:
+    wanted = json.dumps({"server_name": server, "exact_match": True, "details": True}).encode()
+    try:
+        answer = await request(nc, f"$SYS.REQ.SERVER.PING.{question}", wanted, _SECONDS)
+        found = json.loads(answer.data).get("data")
+    except (*EXPECTED, ValueError, AttributeError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+async def _health(nc: Client, server: str) -> Mapping[str, Any] | None:
+    """What a server says of its health: the first answer that is well or names what only a restart mends,
+    else the last one of `HEALTH_SECONDS`."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + HEALTH_SECONDS
+    found = await _ask(nc, HEALTH, server)
+    while found is not None and _is_doubtful(found) and loop.time() < until:
+        await asyncio.sleep(_HEALTH_PAUSE)
+        found = await _ask(nc, HEALTH, server) or found
+    return found
+
+
+def _is_doubtful(healthz: Mapping[str, Any]) -> bool:
+    trouble = diagnose(healthz)
+    return trouble is not None and trouble.kind is Kind.OTHER
+
+
+async def _info(nc: Client) -> Mapping[str, Any] | None:
+    found = await _api(nc, "INFO")
+    return None if found is None or "error" in found else found
+
+
+async def _answered(nc: Client, questions: Mapping[str, tuple[str, str]]) -> dict[str, int]:
+    """How many servers answer each question."""
+    counts = dict.fromkeys(questions, 0)
+    for domain, (subject, inbox) in questions.items():
+
+        async def count(_: Msg, domain: str = domain) -> None:
+            counts[domain] += 1
+
+        await nc.subscribe(inbox, cb=count)
+        await nc.publish(subject, b"", reply=inbox)
+    if questions:
+        await asyncio.sleep(_TRACES)  # who does not answer says nothing
+    return counts
+
+
+async def _api(nc: Client, verb: str) -> Mapping[str, Any] | None:
+    try:
+        found = json.loads((await request(nc, f"$JS.API.{verb}", b"", _SECONDS)).data)
+    except (*EXPECTED, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+async def _streams(nc: Client, own: Mapping[str, str], refusals: Collection[str]) -> Streams:
+    """Where messages of this server's streams would go, as far as this user may know."""
+    inbox = nc.new_inbox()
+    traces: dict[str, list[Trace]] = {}
+
+    async def take(msg: Msg) -> None:
+        if (one := parse(msg.data)) is not None:
+            traces.setdefault(msg.subject, []).append(one)
+
+    await nc.subscribe(f"{inbox}.*", cb=take)
+    await nc.publish(PROBE, b"", headers=headers(f"{inbox}.{PROBE}"))
+    await _settled(nc)
+    if violated(f"{inbox}.{PROBE}", refusals):
+        return Streams({name: (subject,) for name, subject in own.items()}, None)
+    listed = (await _api(nc, "STREAM.LIST") or {}).get("streams") or []
+    subjects = {one["config"]["name"]: tuple(one["config"].get("subjects") or ()) for one in listed}
+    subjects = subjects or {name: (subject,) for name, subject in own.items()}
+    literal = [sample(one) for many in subjects.values() for one in many if not one.startswith("$")]
+    for number, subject in enumerate(literal[:_MOST_SUBJECTS]):
+        await nc.publish(subject, b"", headers=headers(f"{inbox}.{number}"))
+    if literal:
+        await asyncio.sleep(_TRACES)  # how many servers will tell is not known, so all the time is waited
+    told = {subject: traces.get(f"{inbox}.{number}", []) for number, subject in enumerate(literal)}
+    return Streams(subjects, {subject: tuple(many) for subject, many in told.items()})

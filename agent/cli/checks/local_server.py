@@ -1,0 +1,236 @@
+"""The machine's own server: what to ask it, and what to say of what was seen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from agent import contract
+from agent.base.disk import room
+from agent.base.nats_server_version import MINIMUM
+from agent.cli.checks import local_probe, permissions, server, streams, versions
+from agent.cli.checks.finding import Finding, failure, ok, warning
+from agent.cli.checks.handshake import Nowhere, greet
+from agent.config import Config, aggregates, listen_address
+from agent.config.keys import SeedError, public_key
+from agent.contract import Exit
+from agent.server import permissions as rights
+from agent.server.permissions import AGENT_TRACES, REGISTRAR_TRACES, Permissions
+from agent.server.setup import identities, link_rights
+
+_REGISTRAR: Final = "registrar"
+_NO_KEY: Final = (
+    "the agent's own key {key} is not there yet, so what answers at {listen} is not the server of "
+    "this agent; end that server or change nats.listen, and start the agent, which makes the key"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """What was seen of the machine's own server."""
+
+    greeting: Mapping[str, Any] | Nowhere
+    account: local_probe.Account | None = None
+    system: local_probe.System | None = None
+    leaf_port: Mapping[str, Any] | Nowhere | None = None
+
+
+async def look(config: Config) -> Here:
+    """See the machine's own server."""
+    greeting, leaf_port = await asyncio.gather(
+        _greeting(config.nats.listen),
+        _greeting(config.nats.leaf_listen) if config.role == "hub" else _nothing(),
+    )
+    if isinstance(greeting, Nowhere):
+        return Here(greeting, leaf_port=leaf_port)
+    version = versions.parse(str(greeting.get("version")))
+    if version is None or version < MINIMUM:
+        return Here(greeting, leaf_port=leaf_port)  # an older one might deliver what is only to be traced
+    mine, url = identities(config), f"nats://{config.nats.listen}"
+    who = config.domain if config.role == "leaf" else _REGISTRAR
+    name = str(greeting.get("server_name"))
+    account, system = await asyncio.gather(
+        _as_account(config, url, mine.account, who), _as_system(url, mine.system, who, name)
+    )
+    return Here(greeting, account, system, leaf_port)
+
+
+async def _nothing() -> None:
+    return None
+
+
+async def _greeting(listen: str) -> Mapping[str, Any] | Nowhere:
+    host, port = listen_address(listen)
+    found = await greet((near(host), port))
+    if isinstance(found, Nowhere):
+        return found
+    found.close()
+    return found.info
+
+
+def near(host: str) -> str:
+    """Where what listens on `host` is reached from here."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - looked at, not listened on
+
+
+async def _as_account(config: Config, url: str, seed: Path, who: str) -> local_probe.Account:
+    if (why := _no_key(config, seed) or _unusable(seed)) is not None:
+        return local_probe.Account(closed=why)
+    own = {contract.leaf_stream(config.domain, one.name): one.name for one in config.class_}
+    subjects = {name: contract.leaf_subjects(config.domain, cls) for name, cls in own.items()}
+    return await local_probe.account(
+        url,
+        seed,
+        who,
+        _needed_here(config),
+        _destination(config),
+        subjects if config.role == "leaf" else {},
+        _questions(config),
+    )
+
+
+async def _as_system(url: str, seed: Path | None, who: str, name: str) -> local_probe.System | None:
+    if seed is None:
+        return None
+    if (why := _unusable(seed)) is not None:
+        return local_probe.System(closed=why)
+    return await local_probe.system(url, seed, who, name)
+
+
+def _no_key(config: Config, seed: Path) -> str | None:
+    """Why there is no key of the agent's own making, None where there is one or another is named."""
+    if config.nats.seed_file is not None or seed.exists():
+        return None
+    return _NO_KEY.format(key=seed, listen=config.nats.listen)
+
+
+def _unusable(seed: Path) -> str | None:
+    try:
+        public_key(seed)
+    except SeedError as error:
+        return str(error)
+    return None
+
+
+def _needed_here(config: Config) -> Permissions:
+    if config.role == "hub":
+        leaves = [(one.domain, one.classes) for one in config.leaf if one.key]
+        return rights.registrar(aggregates(config), leaves, link_rights(config), users=bool(config.user))
+    return rights.agent(
+        config.domain,
+        [one.name for one in config.class_],
+        link_rights(config),
+        config.nats.mqtt.on,
+        [subject for one in config.input for subject in getattr(one, "heard", ())],
+    )
+
+
+def _destination(config: Config) -> str:
+    """A subject that the agent may use, that no stream stores and that nobody listens to."""
+    return REGISTRAR_TRACES if config.role == "hub" else AGENT_TRACES
+
+
+def _questions(config: Config) -> dict[str, tuple[str, str]]:
+    """A question for each leaf of a hub, and where its server may answer it."""
+    if config.role != "hub":
+        return {}
+    return {
+        one.domain: (
+            f"{contract.api_prefix(one.domain)}.STREAM.INFO.{contract.leaf_stream(one.domain, cls)}",
+            f"{rights.leaf_inbox(one.domain)}.{permissions.PROBE}",
+        )
+        for one in config.leaf
+        if one.key
+        for cls in one.classes[:1]
+    }
+
+
+def judge(config: Config, seen: Here, hub: Mapping[str, Any] | None) -> list[Finding]:
+    """What to say of it; `hub` is how the hub's server greets a leaf."""
+    embedded = config.nats.server == "embedded"
+    at = config.nats.listen
+    if isinstance(seen.greeting, Nowhere):
+        start = "start the agent, which runs it" if embedded else "start it, or correct nats.listen"
+        if "hangs" in seen.greeting.why:
+            start = "end it with SIGKILL; the agent starts it anew" if embedded else "kill and start it again"
+        return [failure("server", f"the local server at {at}: {seen.greeting.why}", start, Exit.UNREACHABLE)]
+    found = [versions.judge(f"the local server at {at}", str(seen.greeting.get("version")))]
+    if seen.account is None:
+        return found
+    system = seen.system.answers if seen.system is not None else {}
+    found += _judged_account(config, seen.account, embedded)
+    found += _judged_system(seen.system, embedded)
+    if not (seen.account.info is None and permissions.violated("$JS.API.INFO", seen.account.refusals)):
+        shares = server.shares_system(system.get("VARZ", {}), system.get("LEAFZ", {}))
+        if not seen.account.closed:
+            found += server.jetstream(config.domain, seen.account.info, hub, shares)
+    if "LEAFZ" in system and config.role == "leaf" and not config.link.windows:
+        found.append(server.linked(system["LEAFZ"]))
+    if "HEALTHZ" in system:
+        found += server.health(system["HEALTHZ"])
+    if "VARZ" in system:
+        found.append(server.synced(system["VARZ"]))
+        found += [] if embedded else [_store(system["VARZ"])]
+    return found
+
+
+def _judged_account(config: Config, account: local_probe.Account, embedded: bool) -> list[Finding]:
+    if account.closed:
+        return [_closed("the agent's user", account.closed, embedded)]
+    needed = _needed_here(config)
+    found = list(permissions.at_home(needed, account.refusals, _destination(config), embedded=embedded))
+    for domain, count in account.answered.items():
+        found += streams.two_leaves(domain, count)
+    return found
+
+
+def _judged_system(system: local_probe.System | None, embedded: bool) -> list[Finding]:
+    if system is None:
+        return [
+            warning(
+                "server",
+                "without a user of the system account nobody tells the agent that the link is lost, whether "
+                "the server syncs, or that it has stopped writing",
+                "name its key in nats.system_seed_file",
+            )
+        ]
+    if system.closed:
+        return [_closed("the user of the system account", system.closed, embedded)]
+    unanswered = [one for one in local_probe.QUESTIONS if one not in system.answers]
+    return list(permissions.of_system(unanswered, embedded))
+
+
+def _closed(whose: str, why: str, embedded: bool) -> Finding:
+    what, _, remedy = why.partition("; ")
+    if why == local_probe.SILENCE:
+        remedy = "kill and start it again; the agent starts an embedded one anew"
+        return failure(
+            "server", f"the server lets {whose} connect and says nothing more", remedy, Exit.UNREACHABLE
+        )
+    if not remedy:
+        remedy = "add its public key to the users of the local server's configuration, and reload it"
+        if embedded:
+            remedy = "restart the agent, which renders the configuration of its server anew"
+    return failure("server", f"{whose} is not let in: {what}", remedy)
+
+
+def _store(varz: Mapping[str, Any]) -> Finding:
+    found = varz.get("jetstream") or {}
+    config, stats = found.get("config") or {}, found.get("stats") or {}
+    left = room(Path(config["store_dir"])) if config.get("store_dir") else None
+    limit, held = int(config.get("max_storage") or 0), int(stats.get("storage") or 0)
+    return server.room(limit, held, left, "max_file_store")
+
+
+def judge_leaf_port(config: Config, leaf_port: Mapping[str, Any] | Nowhere | None) -> list[Finding]:
+    """What to say of where leaves dial this hub."""
+    at = config.nats.leaf_listen
+    if leaf_port is None:
+        return []
+    if isinstance(leaf_port, Nowhere):
+        remedy = "start the agent, which runs the server, or correct nats.leaf_listen"
+        return [failure("link", f"no leaf can dial {at}: {leaf_port.why}", remedy, Exit.UNREACHABLE)]
+    return [ok("link", f"leaves can dial {at}"), server.hub_jetstream(leaf_port, contract.HUB_DOMAIN)]

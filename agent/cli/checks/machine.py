@@ -1,0 +1,194 @@
+"""Looks at this machine: files, certificates, disk and clock. Makes and changes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import ssl
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from agent.base.clock import ClockReader
+from agent.base.disk import room
+from agent.base.files import is_there, open_regular
+from agent.cli.checks import certificates, clock, files
+from agent.cli.checks.finding import Finding, failure
+from agent.cli.checks.handshake import Tls, reading
+from agent.cli.checks.server import room as judge_room
+from agent.config import Config
+from agent.config.keys import SeedError
+from agent.config.passwords import password_in
+from agent.server.setup import server_directory, store_directory
+
+_SECRET_OPTIONS: Final = {"token_file": "token", "password_file": "password", "tls_key": "key"}
+_CERTIFICATE_OPTIONS: Final = ("tls_cert", "tls_ca")
+_SERVER_CERTIFICATES: Final = ("cert_file", "ca_file")
+_MOST_FILES: Final = 50_000
+
+
+def look(config: Config, now: datetime) -> list[Finding]:
+    """All that needs no server. `now` is the time by this machine's clock."""
+    found = list(files.judge(_seen("directory", config.state_dir), _secrets(config)))
+    found += [one for name, path in _certificates(config) for one in _certificate(name, path, now)]
+    found += [one for name, pair in _pairs(config) for one in _pair(name, *pair)]
+    found += _passwords(config)
+    if config.nats.server == "embedded":
+        found.append(_disk(config))
+    return found
+
+
+def look_at_clock(now: datetime, ahead: tuple[float, float] | None) -> list[Finding]:
+    """This machine's clock, beside the hub's where that is known."""
+    return list(clock.judge(now.timestamp(), ClockReader().look().clock.synchronised, ahead))
+
+
+def certificate(name: str, der: bytes, now: datetime) -> Finding:
+    """A server's certificate, as it showed it."""
+    try:
+        return certificates.judge(name, certificates.validity(der), now)
+    except ValueError as error:
+        return failure(certificates.GROUP, f"{name} {error}", "give that server another certificate")
+
+
+def right_now() -> datetime:
+    """The time by this machine's clock."""
+    return datetime.now(UTC)
+
+
+def remote_tls(config: Config) -> Tls | None:
+    """How a leaf's server dials with TLS of its own, as `nats.remote` says; None where it does not."""
+    given = config.nats.remote.get("tls")
+    if not isinstance(given, dict):
+        return None
+    one = reading()
+    with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
+        # Files that can't be used are findings of their own.
+        one.load_cert_chain(given["cert_file"], given["key_file"], password=lambda: "")
+    return Tls(one, first=bool(given.get("handshake_first")))
+
+
+def _options(config: Config) -> Iterator[tuple[str, Any]]:
+    """All tables that may name files, with how they are called."""
+    yield "nats.mqtt", config.nats.mqtt
+    for user in config.nats.mqtt.users:
+        yield f"MQTT user {user.name}", user
+    for one in config.input:
+        yield f"input {one.name}", one
+
+
+def _named(config: Config, options: Any) -> Iterator[tuple[str, Path, str]]:
+    for whose, table in _options(config):
+        for name in options:
+            path = getattr(table, name, None)
+            if isinstance(path, Path):
+                yield whose, path, name
+
+
+def _secrets(config: Config) -> Iterator[files.Secret]:
+    for whose, path, name in _named(config, _SECRET_OPTIONS):
+        yield _seen(f"{_SECRET_OPTIONS[name]} of {whose}", path)
+    given = [
+        getattr(config.nats, one) for one in msgspec.structs.asdict(config.nats) if one.endswith("seed_file")
+    ]
+    made = sorted((config.state_dir / "keys").glob("*.nk"))
+    included = sorted(server_directory(config).glob("*.conf")) if config.nats.server == "embedded" else []
+    for path in [*(one for one in given if one is not None), *made]:
+        yield _seen("key", path)
+    for path in included:
+        yield _seen("server configuration", path)
+
+
+def _seen(what: str, path: Path) -> files.Secret:
+    try:
+        found = path.stat()
+        if not os.access(path, os.R_OK):
+            return files.Secret(what, path, error="permission denied")
+    except OSError as error:
+        return files.Secret(what, path, error=error.strerror or str(error))
+    return files.Secret(what, path, found.st_mode & 0o7777, found.st_uid)
+
+
+def _certificates(config: Config) -> Iterator[tuple[str, Path]]:
+    for whose, path, name in _named(config, _CERTIFICATE_OPTIONS):
+        yield f"{name} of {whose}", path
+    for whose, table in (("nats.extra", config.nats.extra), ("nats.remote", config.nats.remote)):
+        yield from _in_table(whose, table)
+
+
+def _in_table(whose: str, table: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
+    """The certificates that a part of the server's own configuration names, at any depth."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _in_table(f"{whose}.{key}", value)
+        elif key in _SERVER_CERTIFICATES and isinstance(value, str):
+            yield f"{whose}.{key}", Path(value)
+
+
+def _certificate(name: str, path: Path, now: datetime) -> Iterator[Finding]:
+    try:
+        with open_regular(path) as file:
+            found = certificates.validities(file.read().decode("ascii", "replace"))
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        yield failure(certificates.GROUP, f"{name}: {path} {why}", "name a file in PEM")
+        return
+    # Of a chain that one is told which ends first, or has not begun.
+    worst = max(found, key=lambda one: (one.begins > now, -one.ends.timestamp()))
+    yield certificates.judge(f"{name} ({path})", worst, now)
+
+
+def _pairs(config: Config) -> Iterator[tuple[str, tuple[Path, Path]]]:
+    for whose, table in _options(config):
+        cert, key = getattr(table, "tls_cert", None), getattr(table, "tls_key", None)
+        if isinstance(cert, Path) and isinstance(key, Path) and is_there(cert) and is_there(key):
+            yield whose, (cert, key)
+
+
+def _pair(whose: str, cert: Path, key: Path) -> Iterator[Finding]:
+    try:
+        # Without the function OpenSSL would ask at the terminal for the password of the key.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password=lambda: "")
+    except (OSError, ValueError) as error:
+        why = getattr(error, "reason", None) or str(error)
+        said = str(why).replace("_", " ").lower()
+        yield failure(
+            certificates.GROUP,
+            f"certificate and key of {whose} cannot be used together: {said}",
+            f"make both anew, or name the key of {cert}",
+        )
+
+
+def _passwords(config: Config) -> Iterator[Finding]:
+    """Files that hold no password. One that can't be read is said among the secrets."""
+    for user in config.nats.mqtt.users:
+        try:
+            with open_regular(user.password_file) as file:
+                password_in(file.read(), user.password_file)
+        except SeedError as error:
+            yield failure(files.GROUP, str(error), "write the password there, or its bcrypt hash")
+        except OSError:
+            continue
+
+
+def _disk(config: Config) -> Finding:
+    store = store_directory(config)
+    there = next((one for one in (store, *store.parents) if is_there(one)), Path("/"))
+    return judge_room(int(config.nats.max_file_store), _taken(store), room(there), "nats.max_file_store")
+
+
+def _taken(directory: Path) -> int:
+    """Bytes that a directory's files take, as far as they can be counted."""
+    total = 0
+    for number, path in enumerate(directory.rglob("*")):
+        if number >= _MOST_FILES:
+            break
+        try:
+            found = path.lstat()
+        except OSError:
+            continue  # gone meanwhile
+        total += found.st_blocks * 512
+    return total

@@ -1,0 +1,179 @@
+"""Permissions: what is needed, what was granted, and what comes of one that is missing. Pure.
+
+A permission that is missing on the link is silent: nothing flows and nothing is logged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal
+
+from agent.cli.checks.finding import Finding, failure, ok, warning
+from agent.contract import ACCOUNT, COMMANDS, announce_subject, deliver_subject, inbox_prefix, leaf_stream
+from agent.server.permissions import Permissions, leaf_inbox
+
+GROUP: Final = "permissions"
+PROBE: Final = "petiole-check"
+"""Stands in for every wildcard: no consumer, device, epoch or inbox is called so."""
+
+Side = Literal["publish", "subscribe"]
+_INFO_LIST: Final[Mapping[str, Side]] = {"export": "publish", "import": "subscribe"}
+"""Under which names a hub tells a leaf what it may do, seen on nats-server 2.15.1."""
+
+
+def sample(subject: str) -> str:
+    """A literal subject of a permission that nobody uses."""
+    return ".".join(PROBE if token in ("*", ">") else token for token in subject.split("."))
+
+
+def covers(granted: str, needed: str) -> bool:
+    """Whether all subjects that `needed` lets pass are ones that `granted` lets pass."""
+    have, want = granted.split("."), needed.split(".")
+    if have[-1] == ">":
+        have.pop()
+        if len(want) <= len(have):
+            return False
+        want = want[: len(have)]
+    return len(have) == len(want) and all(
+        left == right or (left == "*" and right != ">") for left, right in zip(have, want, strict=True)
+    )
+
+
+def overlaps(one: str, other: str) -> bool:
+    """Whether some subject matches both."""
+    mine, its = one.split("."), other.split(".")
+    for left, right in zip(mine, its, strict=False):
+        if ">" in (left, right):
+            return True
+        if "*" not in (left, right) and left != right:
+            return False
+    return len(mine) == len(its)
+
+
+def is_granted(info: Mapping[str, Any], side: Side, needed: str) -> bool:
+    """Whether a hub that told a leaf this lets it use a subject."""
+    name = next(name for name, one in _INFO_LIST.items() if one == side)
+    lists = info.get(name) or {}
+    allow, deny = lists.get("allow") or (), lists.get("deny") or ()
+    if any(overlaps(one, needed) for one in deny):
+        return False
+    return not allow or any(covers(one, needed) for one in allow)
+
+
+def on_the_hub(
+    domain: str, classes: Sequence[str], needed: Permissions, info: Mapping[str, Any]
+) -> list[Finding]:
+    """What the hub's user of this leaf lacks, by what its server told when we connected as that user."""
+    sides: tuple[tuple[Side, tuple[str, ...]], ...] = (
+        ("publish", needed.publish),
+        ("subscribe", needed.subscribe),
+    )
+    lacking = [(side, one) for side, subjects in sides for one in subjects if not is_granted(info, side, one)]
+    found: list[Finding] = []
+    if any(is_granted(info, "publish", deliver_subject(domain, cls, "*")) for cls in classes):
+        for cls in classes:
+            mine = [(side, one) for side, one in lacking if _is_of_class(one, domain, cls)]
+            if len(mine) == sum(_is_of_class(one, domain, cls) for _, many in sides for one in many):
+                found.append(_unknown_class(domain, cls))
+                lacking = [one for one in lacking if one not in mine]
+    found += [_lacking(domain, side, one) for side, one in lacking]
+    if not found:
+        count = sum(len(subjects) for _, subjects in sides)
+        found = [ok(GROUP, f"the hub's user of this leaf has all {count} permissions of the link")]
+    return found
+
+
+def _is_of_class(subject: str, domain: str, cls: str) -> bool:
+    tokens = subject.split(".")
+    return leaf_stream(domain, cls) in tokens or subject == deliver_subject(domain, cls, "*")
+
+
+def _unknown_class(domain: str, cls: str) -> Finding:
+    return failure(
+        GROUP,
+        f"the hub does not let class {cls} of this leaf in",
+        f'on the hub, add "{cls}" to classes of the [[leaf]] table of {domain} and start its agent; here, '
+        "stop the server once (petiole server stop) and start the agent",
+    )
+
+
+def _lacking(domain: str, side: Side, subject: str) -> Finding:
+    effect, serious = _effect(domain, side, subject)
+    sentence = f"the hub's user of this leaf may not {side} {subject}: {effect}"
+    remedy = (
+        f'on the hub, add "{subject}" to permissions.{side}.allow of that user (petiole renders it: upgrade '
+        "it there), and restart its server: a reload does not reach links"
+    )
+    return failure(GROUP, sentence, remedy) if serious else warning(GROUP, sentence, remedy)
+
+
+def _effect(domain: str, side: Side, subject: str) -> tuple[str, bool]:
+    """What comes of a permission of the link that is missing, and whether the link works without it."""
+    if subject == announce_subject(domain):
+        return "the hub is not told of this leaf and reads nothing of it", True
+    if subject.startswith("petiole.deliver."):
+        return "nothing that is stored here arrives", True
+    if subject in ("$JSC.R.*", "_R_.>"):
+        return "nothing flows, in either direction", True
+    if subject == f"{inbox_prefix(domain)}.>":
+        return "the hub's answers do not arrive", True
+    if COMMANDS in subject or subject.startswith("petiole.command."):
+        return "commands do not arrive", True
+    if subject.startswith("$JS.FC."):
+        return "the flow stops after some thousand messages", True
+    if ".CONSUMER.RESET." in subject:
+        return "the hub cannot begin to read what is stored here", True
+    if side == "subscribe" or subject == f"{leaf_inbox(domain)}.>":
+        return "the hub cannot look how far it is behind", False
+    return "acknowledgements at level hub and `petiole resend --missing` do not work", False
+
+
+def violated(subject: str, refusals: Collection[str]) -> bool:
+    """Whether a refusal names this subject; the client library lowers the case of what servers say."""
+    return any(f'"{subject.lower()}"' in one.lower() for one in refusals)
+
+
+def at_home(
+    needed: Permissions, refusals: Collection[str], destination: str, *, embedded: bool
+) -> Iterator[Finding]:
+    """What the agent's own user lacks on its own server, by what that refused when each was tried.
+    `destination` is where the server was to tell what it would do with each message; refused itself, it hides
+    what becomes of the messages."""
+    tried: list[tuple[Side, str]] = [("subscribe", one) for one in needed.subscribe]
+    tried += [("publish", one) for one in needed.publish]
+    lacking = [(side, one) for side, one in tried if violated(sample(one), refusals)]
+    if violated(destination, refusals):
+        lacking.append(("publish", next(one for one in needed.publish if covers(one, destination))))
+    for side, subject in dict.fromkeys(lacking):
+        yield failure(
+            GROUP,
+            f"the agent's user may not {side} {subject} on the local server",
+            _local_remedy(side, subject, embedded),
+        )
+    if not lacking:
+        yield ok(GROUP, f"the agent's user has all {len(tried)} permissions on the local server")
+
+
+def _local_remedy(side: Side, subject: str, embedded: bool) -> str:
+    if embedded:
+        return "restart the agent, which renders the configuration of its server anew"
+    return f'add "{subject}" to permissions.{side}.allow of that user and reload the local server'
+
+
+def of_system(unanswered: Iterable[str], embedded: bool) -> Iterator[Finding]:
+    """What the user of the system account may not ask."""
+    for question in unanswered:
+        subject = f"$SYS.REQ.SERVER.PING.{question}"
+        yield failure(
+            GROUP,
+            f"the user of the system account is not answered on {subject}, so the agent does not see "
+            f"{_SEEN_BY[question]}",
+            _local_remedy("publish", subject, embedded),
+        )
+
+
+_SEEN_BY: Final = {
+    "VARZ": "whether the server syncs",
+    "HEALTHZ": "whether the server has stopped writing",
+    "LEAFZ": f"whether the link of {ACCOUNT} is up",
+}

@@ -1,0 +1,122 @@
+"""The whole examination of one machine: everything is looked at side by side, and judged. Ends within ten
+seconds, whatever answers or does not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from agent import contract
+from agent.cli.checks import agent_status, link, local_probe, local_server, machine, mqtt, server, streams
+from agent.cli.checks.configuration import judged
+from agent.cli.checks.finding import Finding
+from agent.cli.checks.handshake import Greeted, Nowhere
+from agent.cli.checks.leafnode_probe import Dialled, dial, shown
+from agent.config import Config, listen_address
+from agent.config.mirrors import declared
+from agent.server import permissions as rights
+from agent.server.permissions import Permissions
+from agent.server.setup import link_key_file
+
+_MOST_HUBS: Final = 8
+
+InTheWay = Callable[[bool], tuple[list[str], list[str]]]
+"""What is wrong with the options of the agent's parts, and what they lack on this machine now, by whether it
+runs."""
+
+
+def offline(config: Config, path: Path, problems: InTheWay) -> list[Finding]:
+    """All that can be said without asking a server."""
+    now = machine.right_now()
+    found = judged(path, *problems(True))
+    return [*found, *machine.look(config, now), *machine.look_at_clock(now, None)]
+
+
+async def online(config: Config, path: Path, problems: InTheWay) -> list[Finding]:
+    """All that can be said."""
+    now = machine.right_now()
+    async with asyncio.TaskGroup() as group:
+        status = group.create_task(agent_status.ask(config.admin))
+        own = group.create_task(local_server.look(config))
+        there = group.create_task(_look_there(config))
+        devices = group.create_task(_look_at_devices(config))
+    runs = not isinstance(status.result(), str)
+    seen, dialled = own.result(), there.result()
+    if not dialled and config.role == "leaf":
+        dialled = await _look_where_it_dials(config, seen.system)
+    joined = link.first_joined(dialled)
+    found = [*judged(path, *problems(runs)), *machine.look(config, now)]
+    found += machine.look_at_clock(now, None if joined is None else link.ahead(joined))
+    found += [_certificate(one, now) for one in dialled if _shows_certificate(one)]
+    found += local_server.judge(config, seen, link.first_greeting(dialled))
+    found += _judged_there(config, seen, dialled)
+    return [*found, *devices.result(), *agent_status.judge(status.result())]
+
+
+def _needed_there(config: Config) -> Permissions:
+    classes = [one.name for one in config.class_]
+    takes = [
+        origin.stream
+        for one in declared(config)
+        for origin in one.origins
+        if origin.domain == contract.HUB_DOMAIN and origin.api
+    ]
+    return rights.leaf_link(config.domain, classes, dict.fromkeys(takes), tenant=config.link.tenant)
+
+
+async def _look_there(config: Config) -> list[Dialled]:
+    return await _dial(config, config.nats.hub_urls[:_MOST_HUBS]) if config.role == "leaf" else []
+
+
+async def _look_where_it_dials(config: Config, system: local_probe.System | None) -> list[Dialled]:
+    """Where a server of somebody else's dials, by its own word."""
+    varz = {} if system is None else system.answers.get("VARZ", {})
+    remotes = (varz.get("leaf") or {}).get("remotes") or []
+    found = dict.fromkeys(f"nats-leaf://{url}" for one in remotes for url in one.get("urls") or [])
+    return await _dial(config, list(found)[:_MOST_HUBS])
+
+
+async def _dial(config: Config, urls: Sequence[str]) -> list[Dialled]:
+    needed, seed = _needed_there(config), link_key_file(config)
+    asked = Permissions((*needed.publish, link.question(config.domain)), needed.subscribe)
+    tls = machine.remote_tls(config)
+    return list(await asyncio.gather(*(dial(url, seed, asked, tls) for url in urls)))
+
+
+async def _look_at_devices(config: Config) -> list[Finding]:
+    if not config.nats.mqtt.on:
+        return []
+    host, port = listen_address(config.nats.mqtt.listen)
+    return [await mqtt.look((local_server.near(host), port), config.nats.mqtt.tls_cert is not None)]
+
+
+def _shows_certificate(one: Dialled) -> bool:
+    return isinstance(one.greeting, Greeted) and one.greeting.certificate is not None
+
+
+def _certificate(one: Dialled, now: datetime) -> Finding:
+    assert isinstance(one.greeting, Greeted)
+    assert one.greeting.certificate is not None
+    return machine.certificate(f"the certificate of {shown(one.url)}", one.greeting.certificate, now)
+
+
+def _judged_there(config: Config, seen: local_server.Here, dialled: Sequence[Dialled]) -> list[Finding]:
+    if config.role == "hub":
+        return local_server.judge_leaf_port(config, seen.leaf_port)
+    classes = [one.name for one in config.class_]
+    needed = _needed_there(config)
+    found = link.judge(config.domain, classes, needed, dialled)
+    joined, hub = link.first_joined(dialled), link.first_greeting(dialled)
+    if hub is not None:
+        found.append(server.hub_jetstream(hub, contract.HUB_DOMAIN))
+    if joined is not None:
+        names = link.servers_of_domain(config.domain, joined)
+        found += streams.two_leaves(config.domain, len(names), names)
+    if seen.account is not None and seen.account.streams is not None:
+        assert not isinstance(seen.greeting, Nowhere)
+        told = None if joined is None else joined.told
+        found += streams.twice(seen.account.streams, str(seen.greeting.get("server_name")), told)
+    return found

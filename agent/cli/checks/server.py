@@ -1,0 +1,136 @@
+"""The machine's own server: what it says of itself, the room it may take, and its domain. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from agent.base.disk import Room
+from agent.cli.checks.finding import Finding, failure, ok, warning
+from agent.contract import ACCOUNT, Exit
+from agent.server.health import diagnose, unsynced
+
+SERVER: Final = "server"
+DISK: Final = "disk"
+DOMAIN: Final = "domain"
+LINK: Final = "link"
+_MIB: Final = 2**20
+_GIB: Final = 2**30
+
+
+def health(healthz: Mapping[str, Any]) -> Iterator[Finding]:
+    """What its own health check says, where that is not well."""
+    trouble = diagnose(healthz)
+    if trouble is None:
+        return
+    streams = f" of {', '.join(sorted(trouble.streams))}" if trouble.streams else ""
+    remedy = "free some room on its disk, then restart it" if trouble.wants_room else "restart it"
+    sentence = f"the server says of itself{streams}: {trouble.why}"
+    yield failure(SERVER, sentence, remedy, Exit.LOSS if trouble.needs_start else Exit.FAILED)
+
+
+def synced(varz: Mapping[str, Any]) -> Finding:
+    """Whether what is acknowledged is synced."""
+    if (why := unsynced(varz)) is None:
+        return ok(SERVER, "the server syncs its disk before it acknowledges")
+    sentence, _, remedy = why.partition("; ")
+    return warning(SERVER, sentence, f"{remedy}, and restart it")
+
+
+def room(limit: int, held: int, left: Room | None, key: str) -> Finding:
+    """Whether the disk holds what the store may take: `limit` bytes, of which it has taken `held`. `key` is
+    the setting of the limit."""
+    if left is None:
+        return warning(
+            DISK, "how much room the server's disk has is not known", "run this where the server runs"
+        )
+    if left.low:
+        return failure(
+            DISK,
+            f"the disk of the server's store has {_size(left.free)} left, and below "
+            f"{_size(left.reserve)} nothing is taken in",
+            f"free at least {_size(2 * left.reserve)} there",
+            Exit.LOSS,
+        )
+    missing = limit - held - left.free + left.reserve
+    if missing > 0:
+        return warning(
+            DISK,
+            f"the store may take {_size(limit - held)} more, and its disk has only {_size(left.free)} left",
+            f"set {key} to {max(0, limit - missing) // _MIB}MiB or less, or free {_size(missing)}",
+        )
+    return ok(DISK, f"the disk has {_size(left.free)} left, and the store may take {_size(limit - held)}")
+
+
+def _size(count: int) -> str:
+    return f"{count / _GIB:.1f} GiB" if count >= _GIB else f"{max(0, count) / _MIB:.0f} MiB"
+
+
+def jetstream(
+    configured: str, info: Mapping[str, Any] | None, hub: Mapping[str, Any] | None, shares_system: bool
+) -> Iterator[Finding]:
+    """The domains on both sides: `info` is what the local server's JetStream answers, None where it answers
+    as if there were none; `hub` how the hub's server greets a leaf, None where it does not. `shares_system`
+    says that the link joins their system accounts."""
+    block = f"jetstream {{ domain: {configured} }}"
+    restart = f"write {block} into its configuration and restart it"
+    if info is None:
+        yield failure(DOMAIN, "the local server has no JetStream for this account", restart)
+        return
+    here, there = str(info.get("domain") or ""), "" if hub is None else str(hub.get("domain") or "")
+    if hub is not None and hub.get("jetstream") and shares_system and here == there:
+        both = f"both are in the domain {here}" if here else "neither has a domain"
+        yield failure(
+            DOMAIN,
+            f"this server extends the hub's JetStream, for {both} and the link joins their system accounts: "
+            "a stream made on one side appears on the other",
+            f"{restart}, or take the remote of the system account out of leafnodes",
+        )
+    elif not here:
+        yield failure(DOMAIN, "the local server's JetStream has no domain", restart)
+    elif here != configured:
+        yield failure(
+            DOMAIN, f"the local server's domain is {here}, this configuration's {configured}", restart
+        )
+    else:
+        yield ok(DOMAIN, f"the local server's domain is {here}")
+
+
+def hub_jetstream(hub: Mapping[str, Any], expected: str) -> Finding:
+    """The domain of the hub's server, as it greets a leaf."""
+    restart = f"write jetstream {{ domain: {expected} }} into its configuration and restart it"
+    if not hub.get("jetstream"):
+        return failure(DOMAIN, "the hub's server has no JetStream", restart)
+    if not (domain := str(hub.get("domain") or "")):
+        return failure(DOMAIN, "the hub's JetStream has no domain, so no leaf can ask for it", restart)
+    if domain != expected:
+        return failure(DOMAIN, f"the hub's domain is {domain}; leaves look for {expected}", restart)
+    return ok(DOMAIN, f"the hub's domain is {domain}")
+
+
+def linked(leafz: Mapping[str, Any]) -> Finding:
+    """Whether the local server of a leaf has its link, in the account that the agent watches."""
+    links = leafz.get("leafs") or []
+    ours = [str(one.get("name")) for one in links if one.get("account") == ACCOUNT]
+    if ours:
+        return ok(LINK, f"the local server is linked to {', '.join(sorted(ours))}")
+    others = sorted({str(one.get("account")) for one in links})
+    if others:
+        return failure(
+            LINK,
+            f"the local server's link is of account {', '.join(others)}, and the agent watches {ACCOUNT}",
+            f"call the account {ACCOUNT} in the local server's configuration, or bind the remote to it",
+        )
+    return failure(
+        LINK,
+        "the local server has no link to the hub",
+        "put right what is said of the hub here; a server of your own needs a remote of account "
+        f"{ACCOUNT} in its leafnodes",
+        Exit.UNREACHABLE,
+    )
+
+
+def shares_system(varz: Mapping[str, Any], leafz: Mapping[str, Any]) -> bool:
+    """Whether a link of this server binds its system account."""
+    system = varz.get("system_account")
+    return any(one.get("account") == system for one in leafz.get("leafs") or [])

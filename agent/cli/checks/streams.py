@@ -1,0 +1,77 @@
+"""Whether what one stream stores is stored in other places too. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from agent.cli.checks.finding import Finding, failure, ok, warning
+from agent.cli.checks.permissions import is_granted, sample
+from agent.cli.checks.trace import Trace
+from agent.contract import Exit
+
+GROUP: Final = "streams"
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """The subjects that streams of this server store, by the name of the stream, and what servers told of a
+    message on each, by subject; `None` where this user may not be told."""
+
+    subjects: Mapping[str, tuple[str, ...]]
+    traces: Mapping[str, tuple[Trace, ...]] | None
+
+
+def twice(streams: Streams, server: str, told: Mapping[str, Any] | None) -> Iterator[Finding]:
+    """Streams of this server whose messages are stored a second time. `told` is what the hub told a leaf that
+    it let in, so what the link lets through; it decides where the local user may not be told."""
+    if streams.traces is None:
+        yield _by_the_link(streams, told)
+        return
+    found = []
+    for name, subjects in streams.subjects.items():
+        for subject in subjects:
+            for trace in streams.traces.get(sample(subject), ()):
+                others = trace.streams - {name} if trace.server == server else trace.streams
+                found += [(subject, name, other, trace.domain) for other in sorted(others)]
+    for subject, name, other, where in dict.fromkeys(found):
+        place = f"in domain {where}" if where else "on a server without a domain"
+        yield failure(
+            GROUP,
+            f"{subject}, which {name} stores here, is stored by {other} {place} too",
+            f"give {other} other subjects (a source of {name} instead), or keep them off the link: "
+            f'deny_exports: ["{subject}"] in the remote of this server',
+        )
+    if not found:
+        yield ok(GROUP, f"what the {len(streams.subjects)} streams here store is stored nowhere else")
+
+
+def _by_the_link(streams: Streams, told: Mapping[str, Any] | None) -> Finding:
+    subjects = [one for many in streams.subjects.values() for one in many]
+    if told is None:
+        return warning(
+            GROUP,
+            "whether another stream stores the same subjects is not known: neither the agent's user nor "
+            "the link tells",
+            "name hub_urls and link_seed_file, so that the hub can be asked",
+        )
+    if open_to := [one for one in subjects if is_granted(told, "publish", sample(one))]:
+        return warning(
+            GROUP,
+            f"the link lets {open_to[0]} through, so that a stream of the hub may store it a second time",
+            f'take "{open_to[0]}" out of what the hub\'s user of this leaf may publish',
+        )
+    return ok(GROUP, "the link lets no subject of a stream through, so nothing is stored twice")
+
+
+def two_leaves(domain: str, count: int, names: Sequence[str] = ()) -> Iterator[Finding]:
+    """Whether more servers than one answer for a domain."""
+    if count > 1:
+        which = f": {', '.join(sorted(names))}" if names else ""
+        yield failure(
+            "domain",
+            f"{count} servers answer for domain {domain}{which}",
+            "stop all but one; give each machine a domain and a key of its own (petiole enrol)",
+            Exit.CONFLICT,
+        )

@@ -1,0 +1,66 @@
+"""Versions of nats-server, and their faults that matter to a leaf and its hub. Pure.
+
+Each fault names where it is told: an issue or pull request of nats-io/nats-server, or `measured`, where this
+project saw it with the server itself.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from agent.base.nats_server_version import MINIMUM
+from agent.cli.checks.finding import Finding, failure, ok, warning
+
+GROUP: Final = "server"
+Version = tuple[int, int, int]
+_VERSION: Final = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
+_NEXT: Final = (2, 16, 0)
+_ADVICE: Final = f"install nats-server {'.'.join(map(str, MINIMUM))} and restart it"
+
+
+class Fault(NamedTuple):
+    """A fault of the versions from `first` on and before `fixed`; the gravest stands first in the table."""
+
+    first: Version
+    fixed: Version
+    what: str
+    source: str
+
+
+FAULTS: Final = (
+    Fault((0, 0, 0), (2, 14, 0), "it has no durable sources, over which the link runs", "#7613"),
+    Fault(
+        (2, 14, 0),
+        (2, 15, 0),
+        "the hub skips without a word what a leaf sends whose stream was made again",
+        "#8346",
+    ),
+    Fault((2, 14, 0), (2, 14, 1), "every leaf that connects starts the sources of all others anew", "#8111"),
+    Fault((2, 15, 0), (2, 15, 1), "a source that waits for flow control stops without an error", "#8633"),
+)
+"""Ranges of versions that this program refuses to work with, each with the fault that is worst there."""
+
+
+def parse(text: str) -> Version | None:
+    """The version in a text such as `2.15.1`."""
+    found = _VERSION.search(text)
+    return None if found is None else (int(found[1]), int(found[2]), int(found[3]))
+
+
+def judge(whose: str, text: str) -> Finding:
+    """What to say of the version of a server."""
+    version = parse(text)
+    if version is None:
+        return failure(GROUP, f"{whose} tells no version ({text:.40})", _ADVICE)
+    if version < MINIMUM:
+        fault = next(one for one in FAULTS if one.first <= version < one.fixed)
+        return failure(GROUP, f"{whose} is nats-server {text}: {fault.what} ({fault.source})", _ADVICE)
+    if version >= _NEXT:
+        return warning(
+            GROUP,
+            f"{whose} is nats-server {text}, newer than this release knows: from 2.16 on flow control uses "
+            "other subjects, which no permission here lets pass",
+            _ADVICE,
+        )
+    return ok(GROUP, f"{whose} is nats-server {text}")

@@ -1,0 +1,157 @@
+"""Asking an agent's admin server for its `/status`: within bounds, and nothing else is believed."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+import urllib.error
+import urllib.request
+from typing import Any, Final, Literal
+
+import msgspec
+
+from agent.base.http_access import AccessError
+from agent.cli.query.admin_client import Dial, dial
+from agent.config import Admin
+
+SECONDS: Final = 5.0
+_MAX_BYTES: Final = 64 * 1024**2
+"""A hub with 2,000 leaves answers about two."""
+_PIECE: Final = 65_536
+
+
+NONSENSE: Final = (KeyError, TypeError, ValueError, AttributeError)
+"""What an answer that is not JetStream's shows itself as where it is read."""
+
+
+class AskError(Exception):
+    """Nobody answers, or not what an agent answers; the text is for people."""
+
+
+class _Link(msgspec.Struct):
+    state: str
+    sentence: str
+    attention: bool
+
+
+class _Class(msgspec.Struct):
+    state: str
+    sentence: str
+    last: int
+    confirmed: int
+    seconds_to_loss: float | None
+
+
+class _Row(msgspec.Struct):
+    link: str
+    kind: str
+    state: str
+    lag: int | None
+
+
+class _Leaf(msgspec.Struct):
+    role: Literal["leaf"]
+    domain: str
+    link: _Link
+    classes: dict[str, _Class]
+    links: list[_Row]
+
+
+class _Held(msgspec.Struct):
+    epoch: str
+    stream: str
+    cursor: int
+    last: int | None
+
+
+class _Member(msgspec.Struct):
+    state: str
+    word: str
+    linked: bool
+    announced_at: str = ""
+    classes: dict[str, _Held] = {}
+
+
+class _Aggregate(msgspec.Struct):
+    state: str
+    sources: int
+    bytes: int
+    max_bytes: int | None
+
+
+class _Fleet(msgspec.Struct):
+    state: str = ""
+    aggregates: dict[str, _Aggregate] = {}
+    leaves: dict[str, _Member] = {}
+
+
+class _Hub(msgspec.Struct):
+    role: Literal["hub"]
+    fleet: _Fleet
+    links: list[_Row]
+
+
+_FORMS: Final = {"leaf": _Leaf, "hub": _Hub}
+
+
+def status_of(admin: Admin) -> dict[str, Any]:
+    """What the agent that listens there answers to `/status`, checked as far as the commands rely on it.
+    Raises `AskError`."""
+    try:
+        how = dial(admin)
+    except AccessError as error:
+        raise AskError(f"the agent's admin server cannot be asked: [admin] {error}") from None
+    url = how.url
+    try:
+        status = json.loads(_read(how))
+    except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()
+        raise AskError(
+            f"the agent does not answer at {url} ({error}); see whether `petiole run` runs"
+        ) from None
+    return checked(status, url)
+
+
+def checked(status: Any, url: str) -> dict[str, Any]:
+    """The answer, if it is an agent's. Raises `AskError`."""
+    role = status.get("role") if isinstance(status, dict) else None
+    form = _FORMS.get(role) if isinstance(role, str) else None
+    why = "it names neither the role leaf nor hub"
+    try:
+        if form is not None:
+            msgspec.convert(status, form)
+            return dict(status)
+    except msgspec.ValidationError as error:
+        why = str(error)
+    raise AskError(
+        f"what answers at {url} is no agent of this version: {why}; see who listens at [admin] listen"
+    )
+
+
+def _read(how: Dial) -> bytes:
+    # Only loopback and the configured address are ever asked: no proxy of the environment, no redirect.
+    tls = urllib.request.HTTPSHandler(context=how.tls)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Stay(), tls)
+    request = urllib.request.Request(how.url, headers=how.headers)  # noqa: S310 - http or https
+    deadline = time.monotonic() + SECONDS
+    parts: list[bytes] = []
+    size = 0
+    with opener.open(request, timeout=SECONDS) as answer:
+        while piece := answer.read1(_PIECE):
+            parts.append(piece)
+            size += len(piece)
+            if size > _MAX_BYTES:
+                raise OSError(f"its answer is longer than {_MAX_BYTES} bytes")
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"its answer is not complete within {SECONDS:.0f} s")
+    return b"".join(parts)
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect."""
+
+    def redirect_request(self, *_given: Any) -> None:
+        """None: the answer stands as it is, an error."""
+        return

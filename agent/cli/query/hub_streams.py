@@ -1,0 +1,178 @@
+"""What the hub's streams hold of one domain: over NATS, headers only, with a consumer that goes with the
+look. It changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from agent.cli.query.admin_status import NONSENSE
+from agent.config import Config
+from agent.contract import (
+    H_CLOCK,
+    H_COUNT,
+    H_MESSAGE_ID,
+    H_SEALED_AT,
+    MAX_UNPACKED_BYTES,
+    ContractError,
+    ledger_subject,
+    parse_message_id,
+    parse_subject,
+)
+from agent.jetstream import JetStream, StreamInfo
+from agent.jetstream.connection import EXPECTED, connected
+from agent.jetstream.read_headers import StoredHeaders, read_headers
+
+MOST: Final = 500_000
+"""Messages whose headers are looked at, some ten seconds of work."""
+_SECONDS: Final = 60.0
+_REGISTRAR: Final = "registrar"
+_AHEAD_SECONDS: Final = 3_600
+_DIGITS: Final = 19
+
+
+class HubError(Exception):
+    """The hub's streams can't be looked at; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A message of the domain at the hub: of a batch its `run` and number `n`, and how many readings; neither
+    for what a device published itself. `moment` is when it was sealed or, where that clock was not
+    synchronised, arrived, in microseconds since 1970."""
+
+    cls: str
+    run: str | None
+    n: int | None
+    readings: int
+    dead: bool
+    moment: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The newest ledger record of a class at the hub."""
+
+    cls: str
+    stream: str
+    seq: int
+    payload: bytes
+
+
+@dataclass(slots=True)
+class Place:
+    """One aggregate: up to which sequence the tables have it, where it begins and ends."""
+
+    stream: str
+    after: int
+    first: int
+    last: int
+
+
+@dataclass(slots=True)
+class HubSide:
+    """What the hub's streams hold of a domain behind what the tables have; `cut` says that not all of it was
+    looked at."""
+
+    messages: list[Held] = field(default_factory=list)
+    ledgers: list[Record] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
+    cut: bool = False
+
+
+def look(
+    config: Config,
+    account: Any,
+    domain: str,
+    streams: Sequence[str],
+    classes: Sequence[str],
+    ingested: Callable[[str, str], int],
+) -> HubSide:
+    """Look at the aggregates `streams`; `ingested` says up to which sequence the tables have one that was
+    made at a time. Raises `HubError`."""
+    try:
+        return asyncio.run(_look(config, account, domain, streams, classes, ingested))
+    except EXPECTED as error:
+        why = str(error) or f"no answer within {_SECONDS:.0f} s"
+    except NONSENSE as error:
+        why = f"it answers what no JetStream answers ({type(error).__name__}: {error})"
+    raise HubError(f"the hub's NATS server at {config.nats.listen} cannot be asked: {why}")
+
+
+async def _look(
+    config: Config,
+    account: Any,
+    domain: str,
+    streams: Sequence[str],
+    classes: Sequence[str],
+    ingested: Callable[[str, str], int],
+) -> HubSide:
+    found = HubSide()
+    async with (
+        asyncio.timeout(_SECONDS),
+        connected(f"nats://{config.nats.listen}", account, _REGISTRAR) as link,
+    ):
+        js = JetStream(link.nc)
+        for stream in streams:
+            info = await js.stream_info(stream)
+            place = Place(stream, _after(info, ingested), info.first, info.last)
+            found.places.append(place)
+            for cls in classes:
+                message = await js.get_message(stream, last_by_subject=ledger_subject(domain, cls))
+                if message is not None:
+                    found.ledgers.append(Record(cls, stream, message.seq, message.data))
+            if place.after >= info.last:
+                continue
+            start = {
+                "deliver_policy": "by_start_sequence",
+                "opt_start_seq": max(place.after + 1, info.first, 1),
+                "filter_subject": f"tel.{domain}.>",
+            }
+
+            def take(message: StoredHeaders) -> None:
+                if (held := _held(domain, message)) is not None:
+                    found.messages.append(held)
+
+            whole = await read_headers(link.nc, js, stream, start, take, lambda: len(found.messages) >= MOST)
+            found.cut = found.cut or not whole
+    return found
+
+
+def _after(info: StreamInfo, ingested: Callable[[str, str], int]) -> int:
+    """Up to where the tables have it; a stream that was put back ends before, and is read again."""
+    done = ingested(info.name, info.created)
+    return done if done <= info.last else 0
+
+
+def _held(domain: str, message: StoredHeaders) -> Held | None:
+    """A message as it counts, None for what holds no readings."""
+    try:
+        subject = parse_subject(message.subject)
+    except ContractError:
+        return None
+    if subject.domain != domain or subject.kind not in ("batch", "dead", "direct"):
+        return None
+    headers = message.headers
+    moment = _moment(headers, message.time)
+    if subject.kind == "direct":
+        return Held(subject.cls, None, None, 1, False, moment)
+    try:
+        ident = parse_message_id(headers.get(H_MESSAGE_ID, ""))
+    except ContractError:
+        return Held(subject.cls, None, None, 1, False, moment)
+    count = headers.get(H_COUNT, "")
+    readings = int(count) if count.isdecimal() and len(count) <= _DIGITS else 0
+    # A line has a byte at least; who has the agent's key may write any number there.
+    readings = readings if readings <= MAX_UNPACKED_BYTES else 0
+    return Held(subject.cls, ident.run, ident.n, readings, subject.kind == "dead", moment)
+
+
+def _moment(headers: Mapping[str, str], arrived: float) -> int:
+    sealed = headers.get(H_SEALED_AT, "")
+    if sealed.isdecimal() and len(sealed) <= _DIGITS:
+        seconds = int(sealed) / 1e9
+        if headers.get(H_CLOCK, "").startswith("synchronised=yes") and seconds <= arrived + _AHEAD_SECONDS:
+            return int(sealed) // 1000
+    return int(arrived * 1e6)

@@ -1,0 +1,170 @@
+"""Looking at the batches of this leaf as they pass: by sequence, without a consumer, so that nothing is
+acknowledged, held or slowed. Reads only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+import zstandard
+
+from agent.cli.query.dry_run import shown
+from agent.contract import (
+    MAX_UNPACKED_BYTES,
+    BatchHeaders,
+    ContractError,
+    batch_subject,
+    leaf_stream,
+    parse_batch_headers,
+    parse_subject,
+)
+from agent.jetstream import JetStream, RawMessage
+
+POLL_SECONDS: Final = 0.25
+_MOST_LOOKED_AT: Final = 2_000
+"""Messages that are looked at for the last few that pass the filter."""
+_AT_ONCE: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which readings are shown: of these inputs (none: all), and with a device and a metric that each fit
+    one of the patterns (shell globs; none: all)."""
+
+    inputs: frozenset[str] = frozenset()
+    devices: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
+
+    def passes(self, reading: Mapping[str, Any]) -> bool:
+        """Whether a reading is shown."""
+        return _fits(reading.get("device"), self.devices) and _fits(reading.get("metric"), self.metrics)
+
+
+def _fits(name: object, patterns: Sequence[str]) -> bool:
+    return not patterns or any(fnmatchcase(str(name), pattern) for pattern in patterns)
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A batch at sequence `seq`, and its readings that pass the filter; `problem` where it can't be read."""
+
+    seq: int
+    cls: str
+    input: str
+    headers: BatchHeaders | None
+    readings: tuple[Mapping[str, Any], ...] = ()
+    problem: str | None = None
+    domain: str = ""
+    """The device of a reading that names none."""
+
+    def as_json(self) -> str:
+        """One line of JSON."""
+        headers = self.headers
+        row: dict[str, Any] = {"class": self.cls, "input": self.input, "seq": self.seq}
+        if headers is not None:
+            row |= {
+                "run": headers.id.run,
+                "n": headers.id.n,
+                "count": headers.count,
+                "sealed_at": headers.sealed_at,
+                "readings": self.readings,
+            }
+        if self.problem is not None:
+            row["problem"] = self.problem
+        return json.dumps(row, separators=(",", ":"))
+
+    def as_text(self) -> str:
+        """A line for the batch and one for each reading, which a terminal can be given."""
+        head = f"{shown(self.cls)} {shown(self.input)} seq {self.seq}"
+        if self.headers is None:
+            return f"{head}: {shown(self.problem or '')}"
+        at = datetime.fromtimestamp(self.headers.sealed_at / 1e9, UTC)
+        count = self.headers.count
+        some = f"{len(self.readings)} of {count}" if len(self.readings) < count else str(count)
+        lines = [f"{at:%H:%M:%S.%f}"[:-3] + f" {head} batch {self.headers.id.n}: {some} readings"]
+        return "\n".join([*lines, *(_reading(one, self.domain) for one in self.readings)])
+
+
+def _reading(reading: Mapping[str, Any], domain: str) -> str:
+    tags = " ".join(f"{name}={text}" for name, text in (reading.get("tags") or {}).items())
+    value = reading.get("value")
+    said = f"{reading.get('ts')} {reading.get('device', domain)} {reading.get('metric')}"
+    return shown(f"  {said} = {json.dumps(value, ensure_ascii=False)}{' {' + tags + '}' if tags else ''}")
+
+
+def looked_into(message: RawMessage, wanted: Filter) -> Passed | None:
+    """A message as it is shown, None where nothing of it passes."""
+    try:
+        subject = parse_subject(message.subject)
+    except ContractError:
+        return None
+    if subject.kind != "batch" or (wanted.inputs and subject.name not in wanted.inputs):
+        return None
+    try:
+        headers = parse_batch_headers(message.headers)
+        rows = [json.loads(line) for line in _unpacked(message.data, headers).splitlines()]
+    except (ContractError, ValueError, zstandard.ZstdError) as error:
+        return Passed(message.seq, subject.cls, subject.name, None, problem=f"can't be read: {error}")
+    kept = tuple(row for row in rows if isinstance(row, dict) and wanted.passes(row))
+    if not kept:
+        return None
+    return Passed(message.seq, subject.cls, subject.name, headers, kept, domain=subject.domain)
+
+
+def _unpacked(data: bytes, headers: BatchHeaders) -> bytes:
+    if not headers.compressed:
+        return data
+    unpacker = zstandard.ZstdDecompressor()
+    return unpacker.stream_reader(data).read(MAX_UNPACKED_BYTES)
+
+
+class Tap:
+    """The stream of one class of a leaf. `cut` says that not all of it was looked at for its last batches.
+    Everything raises `ApiError` or `UnavailableError`."""
+
+    def __init__(self, js: JetStream, domain: str, cls: str, wanted: Filter) -> None:
+        self._js, self._wanted, self.stream = js, wanted, leaf_stream(domain, cls)
+        one = next(iter(wanted.inputs)) if len(wanted.inputs) == 1 else ">"
+        self._subject = batch_subject(domain, cls, one)
+        self._after = self.looked_at = 0
+        self.cut = False
+
+    async def last(self, most: int) -> list[Passed]:
+        """The last batches that pass, oldest first; `news` goes on behind them."""
+        info = await self._js.stream_info(self.stream)
+        self._after = info.last
+        found: list[Passed] = []
+        for seq in range(info.last, info.first - 1, -1):
+            if len(found) >= most:
+                break
+            if self.looked_at >= _MOST_LOOKED_AT:
+                self.cut = True
+                break
+            self.looked_at += 1
+            message = await self._js.get_message(self.stream, seq=seq)
+            passed = None if message is None else looked_into(message, self._wanted)
+            if passed is not None:
+                found.append(passed)
+        return found[::-1]
+
+    async def news(self) -> list[Passed]:
+        """The batches that have come since and pass, some at a time. A stream that was made anew goes on from
+        where it is."""
+        found: list[Passed] = []
+        for _ in range(_AT_ONCE):
+            message = await self._js.get_message(
+                self.stream, seq=self._after + 1, next_by_subject=self._subject
+            )
+            if message is None:
+                info = await self._js.stream_info(self.stream)
+                self._after = min(self._after, info.last)
+                break
+            self._after = message.seq
+            passed = looked_into(message, self._wanted)
+            if passed is not None:
+                found.append(passed)
+        return found

@@ -1,0 +1,323 @@
+"""The answer to "where is my data?": of each class what was accepted, stored, at the hub, in bronze, in
+readings and in quarantine, and the reason wherever two differ. Pure: it is given what was seen, and what
+could not be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from agent.base.terminal import BAD, DIM, GOOD, WAITS, Line, table, wrapped
+from agent.cli.query.hub_streams import HubSide
+from agent.contract import Exit
+
+if TYPE_CHECKING:
+    from hub_jobs.where import DeviceCounts, Found
+
+STAGES: Final = ("accepted", "stored", "at the hub", "in bronze", "in readings", "quarantined")
+_COLUMNS: Final = 4
+"""Classes that have a column of their own; more are shown together."""
+_NAMED: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A number of readings; `bound`: so many or more."""
+
+    readings: int
+    bound: bool = False
+
+    def text(self) -> str:
+        """As it stands in the table."""
+        return f"{'≥ ' if self.bound else ''}{self.readings:,}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why so many readings of a class are at one stage and not at the next; a `grave` one is a loss or a
+    double that nothing explains."""
+
+    between: tuple[str, str]
+    cls: str
+    readings: int
+    text: str
+    grave: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """The leaf as its hub's agent knows it, or itself: a sentence, and of each class what it announced last:
+    its ledger's `run` and readings, and how many messages of its stream the hub lacks."""
+
+    sentence: str
+    ledgers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    behind: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Seen:
+    """All that was seen; None where it was not."""
+
+    leaf: Leaf | None = None
+    hub: HubSide | None = None
+    tables: Found | None = None
+    device: DeviceCounts | None = None
+
+
+@dataclass(slots=True)
+class Report:
+    """What is shown. `classes` gives each class its stages; one that is not known is absent. `sentences` name
+    what is missing and what is explained; `unseen` is what could not be looked at, `failed` whether that was
+    asked for."""
+
+    domain: str
+    at: datetime
+    span: str = ""
+    device: str | None = None
+    sentence: str = ""
+    classes: dict[str, dict[str, Count]] = field(default_factory=dict)
+    reasons: list[Reason] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    explained: list[str] = field(default_factory=list)
+    unseen: list[str] = field(default_factory=list)
+    failed: bool = False
+
+    @property
+    def grave(self) -> bool:
+        """Whether something is gone without a reason, or doubled."""
+        return bool(self.lost) or any(one.grave for one in self.reasons)
+
+    @property
+    def exit(self) -> Exit:
+        """The exit code."""
+        if self.grave:
+            return Exit.LOSS
+        return Exit.UNREACHABLE if self.failed else Exit.WELL
+
+    def verdict(self) -> str:
+        """All of it in one sentence."""
+        if self.grave:
+            count = sum(one.readings for one in self.reasons if one.grave)
+            said = f"{count:,} readings or more are" if count else "something is"
+            return f"{said} missing or doubled without a reason"
+        waiting = sum(one.readings for one in self.reasons if one.between[0] != "accepted")
+        if not any("in bronze" in one for one in self.classes.values()):
+            return "the tables were not looked at, so whether something is missing is not known"
+        scope = "of what could be looked at, " if self.unseen else ""
+        well = f"{scope}nothing is missing, nothing is doubled"
+        return f"{well}; for {waiting:,} readings the reason follows" if waiting else well
+
+    def as_json(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        stages = {
+            cls: {stage: asdict(one) if one is not None else None for stage, one in _every(counts)}
+            for cls, counts in sorted(self.classes.items())
+        }
+        return {
+            "domain": self.domain,
+            "at": self.at.isoformat(),
+            "span": self.span,
+            "device": self.device,
+            "leaf": self.sentence,
+            "verdict": self.verdict(),
+            "exit": int(self.exit),
+            "classes": stages,
+            "reasons": [{**asdict(one), "between": list(one.between)} for one in self.reasons],
+            "lost": self.lost[:_NAMED],
+            "explained": self.explained[:_NAMED],
+            "not_looked_at": self.unseen,
+        }
+
+    def lines(self, most: int | None, width: int | None) -> list[Line]:
+        """What people are shown, within so many lines where `most` says so."""
+        style = BAD if self.grave else WAITS if self.failed or self.unseen else GOOD
+        head = [Line(f"{self.domain}: {self.verdict()}", style)]
+        about = [f"{self.at:%Y-%m-%d %H:%M:%SZ}", *([self.span] if self.span else [])]
+        head.append(Line("; ".join([*about, *([self.sentence] if self.sentence else [])]), DIM))
+        said = [*self._reasons(), *(Line(f"  {one}", BAD) for one in self.lost)]
+        said += [Line(f"  {one}") for one in self.explained]
+        missed = [Line(f"not looked at: {one}", WAITS) for one in self.unseen]
+        head, body, tail = (
+            [row for one in part for row in wrapped(one, width)] for part in (head, said, missed)
+        )
+        head += self._table(width)
+        room = None if most is None else most - len(head) - len(tail)
+        if room is not None and len(body) > room:
+            body = [*body[: max(0, room - 1)], Line("  and more: in a pipe or with --json", WAITS)]
+        return [*head, *body, *tail]
+
+    def _table(self, width: int | None) -> list[Line]:
+        columns = sorted(self.classes.items())
+        if len(columns) > _COLUMNS:
+            columns = [("all classes", _together([one for _, one in columns]))]
+        rows = []
+        for stage in STAGES:
+            counts = [one.get(stage) for _, one in columns]
+            rows.append(((stage, *(one.text() if one else "-" for one in counts)), ""))
+        return table(("READINGS", *(name for name, _ in columns)), rows, range(1, len(columns) + 1), width)
+
+    def _reasons(self) -> list[Line]:
+        found: list[Line] = []
+        for between in dict.fromkeys(one.between for one in self.reasons):
+            found.append(Line(f"{between[0]}, not {between[1]}:"))
+            for one in (one for one in self.reasons if one.between == between):
+                name = f"{one.cls}: " if len(self.classes) > 1 else ""
+                style = BAD if one.grave else ""
+                found.append(Line(f"  {name}{one.readings:,} {one.text}", style))
+        return found
+
+
+def _every(counts: Mapping[str, Count]) -> list[tuple[str, Count | None]]:
+    return [(stage, counts.get(stage)) for stage in STAGES]
+
+
+def _together(columns: Sequence[Mapping[str, Count]]) -> dict[str, Count]:
+    found = {}
+    for stage in STAGES:
+        counts = [one[stage] for one in columns if stage in one]
+        if counts:
+            bound = any(one.bound for one in counts) or len(counts) < len(columns)
+            found[stage] = Count(sum(one.readings for one in counts), bound)
+    return found
+
+
+def report(domain: str, at: datetime, seen: Seen, device: str | None = None, span: str = "") -> Report:
+    """Put together what was seen."""
+    found = Report(domain, at, span, device, "" if seen.leaf is None else seen.leaf.sentence)
+    if seen.tables is None:
+        _without_tables(found, seen)
+        return found
+    found.lost += seen.tables.lost
+    found.explained += seen.tables.explained
+    for cls, sums in seen.tables.classes.items():
+        _class(found, cls, sums, seen)
+    for cls in sorted((seen.leaf.ledgers if seen.leaf else {}).keys() - found.classes.keys()):
+        _without_tables(found, seen, cls)
+    if seen.tables.reasons and sum(one.quarantined + one.dead for one in seen.tables.classes.values()):
+        named = ", ".join(f"{count:,} {reason}" for reason, count in sorted(seen.tables.reasons.items()))
+        found.explained.append(f"in quarantine: {named}")
+    if device is not None and seen.device is not None:
+        _device(found, device, seen.device)
+    return found
+
+
+def _class(found: Report, cls: str, sums: Any, seen: Seen) -> None:
+    leaf = seen.leaf
+    newer = _newer(found, cls, seen)
+    accepted = None if sums.accepted is None else sums.accepted + newer["accepted"]
+    # What the leaf has beyond the records in bronze only itself and the hub's streams can tell.
+    more = leaf is None or cls not in leaf.ledgers or seen.hub is None
+    stages = {
+        "accepted": None if accepted is None else Count(accepted, more),
+        "stored": Count(sums.stored + newer["stored"], more or sums.never_came > 0),
+        "at the hub": Count(sums.at_hub, seen.hub is None or seen.hub.cut),
+        "in bronze": Count(sums.in_bronze),
+        "in readings": Count(sums.in_readings),
+        "quarantined": Count(sums.quarantined),
+    }
+    found.classes[cls] = {stage: one for stage, one in stages.items() if one is not None}
+    refused = (sums.refused or 0) + newer["refused"]
+    late = sums.refused_late
+    dead = sums.dead + newer["dead"]
+    settled = newer["stored"] + newer["refused"] + newer["dead"]
+    tail = max(0, (sums.open_tail or 0) + newer["accepted"] - settled)
+    of = leaf.sentence if leaf else ""
+    behind = leaf.behind.get(cls, 0) if leaf else 0
+    ahead = f" ({behind} messages)" if behind else ""
+    ends = "; ".join(
+        f"{one.stream} ends at {one.last}, bronze has it up to {one.after}"
+        for one in (seen.hub.places if seen.hub else [])
+    )
+    accept, store, hub, bronze = (
+        ("accepted", "stored"),
+        ("stored", "at the hub"),
+        ("at the hub", "in bronze"),
+        ("in bronze", "in readings or quarantine"),
+    )
+    given = [
+        (accept, refused - late, "were refused, and their senders were told so", False),
+        (accept, late, "were acknowledged as accepted only, and could not be stored in the end", False),
+        (accept, dead, "were no readings: dead letters, which quarantine has with their place", False),
+        (accept, tail, "were accepted only and not stored when their run was last heard of", False),
+        (store, sums.discarded, "were discarded at the edge, for their class gives way when full", False),
+        (store, sums.never_came, "or more were acknowledged as stored and never came", True),
+        (store, newer["stored"], f"are still on {found.domain}{ahead}: {of}", False),
+        (hub, sums.waiting, f"wait for ingest: {ends}", False),
+        (bronze, sums.pending, "wait for refine", False),
+        (bronze, sums.missing, "are in bronze and nowhere else", True),
+        (bronze, sums.doubled, "are in readings more than once", True),
+    ]
+    found.reasons += [Reason(between, cls, *rest) for between, *rest in given if rest[0] > 0]
+
+
+_SAID: Final = ("accepted", "stored", "refused", "dead")
+
+
+def _newer(found: Report, cls: str, seen: Seen) -> dict[str, int]:
+    """What the leaf announced of its run beyond what its ledger records at the hub say; nothing of a span of
+    time, which no ledger knows."""
+    ledger = (seen.leaf.ledgers if seen.leaf else {}).get(cls)
+    if ledger is None or seen.tables is None or found.span:
+        return dict.fromkeys(_SAID, 0)
+    account = seen.tables.accounts.get((cls, str(ledger["run"])))
+    known = {name: int(getattr(account, name)) if account else 0 for name in _SAID}
+    return {name: max(0, int(ledger["readings"][name]) - known[name]) for name in _SAID}
+
+
+def _without_tables(found: Report, seen: Seen, only: str | None = None) -> None:
+    """What is known of the leaf's present run and of what the hub's streams still hold."""
+    leaf = seen.leaf
+    names = set(leaf.ledgers if leaf else ()) | {one.cls for one in (seen.hub.messages if seen.hub else ())}
+    for cls in sorted(names if only is None else {only}):
+        stages: dict[str, Count] = {}
+        ledger = (leaf.ledgers if leaf else {}).get(cls)
+        if ledger is not None:
+            # Earlier runs are in the tables' ledgers only.
+            stages["accepted"] = Count(int(ledger["readings"]["accepted"]), bound=True)
+            stages["stored"] = Count(int(ledger["readings"]["stored"]), bound=True)
+        if seen.hub is not None:
+            mine = {
+                (one.run, one.n, None if one.run else at): one.readings
+                for at, one in enumerate(seen.hub.messages)
+                if one.cls == cls and not one.dead
+            }
+            stages["at the hub"] = Count(sum(mine.values()), bound=True)
+        found.classes[cls] = stages
+        if (behind := (leaf.behind if leaf else {}).get(cls, 0)) > 0:
+            found.explained.append(
+                f"class {cls}: {found.domain} was {behind} messages ahead of the hub when it last announced "
+                "itself"
+            )
+
+
+def _device(found: Report, device: str, counts: DeviceCounts) -> None:
+    """The device's own column, beside that of its domain."""
+    domain = _together(list(found.classes.values()))
+    known = counts.cut or counts.thinned > 0
+    held = counts.in_bronze + counts.quarantined
+    waiting = any(one.between[1] in ("at the hub", "in bronze") for one in found.reasons)
+    found.classes = {
+        f"device {device}": {
+            "at the hub": Count(held, waiting or known),
+            "in bronze": Count(held, known),
+            "in readings": Count(counts.in_readings, counts.cut),
+            "quarantined": Count(counts.quarantined, counts.unnamed > 0),
+        },
+        f"all of {found.domain}": domain,
+    }
+    between = ("in bronze", "in readings or quarantine")
+    own = [
+        (counts.pending, "wait for refine", False),
+        (counts.missing, "are in bronze and nowhere else", True),
+        (counts.doubled, "are in readings more than once", True),
+    ]
+    found.reasons += [Reason(between, device, *one) for one in own if one[0] > 0]
+    notes = [
+        (counts.unnamed, "readings of its domain in quarantine name no device that can be read"),
+        (counts.thinned, "messages of bronze have no payload any more, so they were not looked into"),
+    ]
+    found.explained += [f"{device}: {count:,} {said}" for count, said in notes if count]
+    if counts.cut:
+        found.unseen.append("all of the device's readings: there are too many; give --from and --to")

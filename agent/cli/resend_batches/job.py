@@ -1,0 +1,188 @@
+"""One `petiole resend`: over the local server with the agent's own key, run by run, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent.base.range_set import Ranges, RangeSet, size, text
+from agent.cli.resend_batches.plan import (
+    MAX_BATCHES,
+    Copies,
+    Plan,
+    copies_missing,
+    joined,
+    plan_missing,
+    plan_range,
+    ranges_of,
+)
+from agent.cli.resend_batches.stream import AskError, LeafStream, Sent
+from agent.config import Config
+from agent.contract import Exit, Ledger
+from agent.jetstream import JetStreamError, UnavailableError
+from agent.jetstream.connection import connected
+from agent.server.setup import identities
+
+_MEANINGS = {
+    "sent": "sent again",
+    "to_send": "would be sent again",
+    "under_way": "not at the hub yet, on their way",
+    "unknown": "purged from the hub's stream, or too near to what was: the audit tells whether they arrived",
+    "refused": "never stored: refused, and their senders know",
+    "gone": "in no message of this leaf any more",
+    "unrecorded": "in no message, and no record of this leaf says that they were stored",
+    "repeated": "not taken: the stream still knows their ids; try again in two minutes",
+    "not_sent": "not sent",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be sent again: of a class, a run (None: the newest, or all with `missing`) and a range of
+    numbers (None: all), or whatever is `missing` at the hub."""
+
+    cls: str
+    run: str | None = None
+    first: int | None = None
+    last: int | None = None
+    missing: bool = False
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """What became of the numbers of one run; `sent` is None where nothing was tried."""
+
+    plan: Plan
+    sent: Sent | None = None
+
+    def numbers(self) -> dict[str, Ranges]:
+        """The numbers by what became of them."""
+        plan, planned = self.plan, ranges_of(copy.n for copy in self.plan.send)
+        found = {
+            "under_way": plan.under_way,
+            "unknown": plan.unknown,
+            "refused": plan.refused,
+            "gone": plan.gone,
+            "unrecorded": plan.unrecorded,
+        }
+        if self.sent is None:
+            return {"to_send": planned, **found}
+        sent = self.sent
+        done = {*sent.again, *sent.repeated, *sent.gone}
+        found["gone"] = joined((*plan.gone, *ranges_of(sent.gone)))
+        return {
+            "sent": ranges_of(sent.again),
+            **found,
+            "repeated": ranges_of(sent.repeated),
+            "not_sent": ranges_of(copy.n for copy in plan.send if copy.n not in done),
+        }
+
+
+@dataclass(slots=True)
+class Report:
+    """What came of it all; `failure` says in words what ended it before it was done."""
+
+    domain: str
+    cls: str
+    dry_run: bool
+    runs: list[RunReport] = field(default_factory=list)
+    failure: str | None = None
+    failed_as: Exit = Exit.FAILED
+
+    @property
+    def exit(self) -> Exit:
+        """The exit code."""
+        if self.failure is not None:
+            return self.failed_as
+        found = [one.numbers() for one in self.runs]
+        if any(one.get("repeated") or one.get("not_sent") for one in found):
+            return Exit.FAILED
+        return Exit.LOSS if any(one["gone"] for one in found) else Exit.WELL
+
+    def as_json(self) -> dict[str, Any]:
+        """The report for programs."""
+        return {
+            "domain": self.domain,
+            "class": self.cls,
+            "dry_run": self.dry_run,
+            "runs": [{"run": one.plan.run, **one.numbers(), "more": one.plan.more} for one in self.runs],
+            "failure": self.failure,
+        }
+
+    def as_text(self) -> str:
+        """The report for people."""
+        lines = [line for one in self.runs for line in _lines(one)]
+        if not lines and self.failure is None:
+            lines = [
+                "nothing to send: the hub has all that it can tell of" if self.runs else "no batch is stored"
+            ]
+        return "\n".join(lines)
+
+
+def _lines(one: RunReport) -> list[str]:
+    lines = [
+        f"  {size(ranges)} {_MEANINGS[name]}: {text(ranges)}"
+        for name, ranges in one.numbers().items()
+        if ranges
+    ]
+    if one.sent is not None and one.sent.refused is not None:
+        lines.append(f"  the stream refuses: {one.sent.refused}")
+    if one.plan.more:
+        lines.append(f"  more than {MAX_BATCHES} at once: run it again for the rest")
+    return [f"run {one.plan.run}:", *lines] if lines else []
+
+
+async def resend(config: Config, asked: Asked, say: Callable[[str], None]) -> Report:
+    """Do what is asked; `say` is told what is waited for. Raises `NatsError`, `OSError` or `TimeoutError`
+    when the local server can't be reached at all."""
+    report = Report(config.domain, asked.cls, asked.dry_run)
+    url = f"nats://{config.nats.listen}"
+    async with connected(url, identities(config).account, config.domain) as link:
+        stream = LeafStream(link.nc, config.domain, asked.cls)
+        try:
+            await _resend(stream, asked, report, say)
+        except (AskError, JetStreamError) as error:
+            report.failure = str(error)
+            report.failed_as = Exit.UNREACHABLE if isinstance(error, UnavailableError) else Exit.FAILED
+    return report
+
+
+async def _resend(stream: LeafStream, asked: Asked, report: Report, say: Callable[[str], None]) -> None:
+    stored = (await stream.runs()).numbers
+    newest_first = sorted(stored, reverse=True)
+    runs = [asked.run] if asked.run is not None else newest_first if asked.missing else newest_first[:1]
+    for run in runs:
+        books = await stream.books(run)
+        last = _highest(stored.get(run), books)
+        if asked.missing:
+            plan = await _missing(stream, run, last, books, say)
+        else:
+            span = (asked.first or 1, asked.last or last)
+            wanted = (span,) if span[0] <= span[1] else ()
+            plan = plan_range(run, wanted, await stream.find(Copies(run, wanted)), last, books)
+        if asked.dry_run:
+            report.runs.append(RunReport(plan))
+            continue
+        sent = Sent()
+        report.runs.append(RunReport(plan, sent))
+        await stream.send(plan, sent, say)
+        if sent.refused is not None:
+            return
+
+
+async def _missing(
+    stream: LeafStream, run: str, last: int, books: Ledger | None, say: Callable[[str], None]
+) -> Plan:
+    if last == 0:
+        return Plan(run)
+    verified = await stream.verify(run, last, say)
+    copies = await stream.find(copies_missing(run, verified))
+    return plan_missing(run, verified, copies, last, books)
+
+
+def _highest(stored: RangeSet | None, books: Ledger | None) -> int:
+    """The highest number of a run that was stored, as far as this leaf knows."""
+    highest = stored.highest if stored is not None else 0
+    return max(highest, max((last for _, last in books.stored), default=0) if books is not None else 0)

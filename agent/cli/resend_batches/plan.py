@@ -1,0 +1,189 @@
+"""What is to be sent again: pure, from what the leaf's stream holds, what its books say and what the hub
+answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from agent.base.range_set import Ranges, RangeSet, without
+from agent.contract import (
+    H_MESSAGE_ID,
+    H_POSITION,
+    H_REQUEST_DIGESTS,
+    H_REQUESTS,
+    H_RESENT,
+    ContractError,
+    Edge,
+    Ledger,
+    MessageId,
+    parse_message_id,
+)
+from agent.jetstream.read_headers import StoredHeaders
+
+MAX_BATCHES: Final = 100_000
+"""Batches that are sent again at once; the rest is for another time."""
+MAX_RUNS: Final = 100
+_NOT_AGAIN: Final = frozenset((H_POSITION, H_REQUESTS, H_REQUEST_DIGESTS))
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A batch in the leaf's stream: `seq` is where it stands last, `first` where it stood first."""
+
+    n: int
+    first: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What the hub says of the numbers of one run that it was asked for. `cursor` is the highest leaf
+    sequence that came to it, `edge` where what was purged ended."""
+
+    lacking: Ranges = ()
+    unknown: Ranges = ()
+    edge: Edge | None = None
+    cursor: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What becomes of the numbers that were asked for. `under_way` has not come to the hub yet; of `unknown`
+    nobody can tell whether the hub lacks it; `refused` was never stored, and its sender knows; `gone` was
+    stored and is in no message any more; of `unrecorded` no record says that it was stored. `more` says that
+    not all fits into one plan."""
+
+    run: str
+    send: tuple[Copy, ...] = ()
+    under_way: Ranges = ()
+    unknown: Ranges = ()
+    refused: Ranges = ()
+    gone: Ranges = ()
+    unrecorded: Ranges = ()
+    more: bool = False
+
+
+class Runs:
+    """The numbers that a stream holds, by run; the newest `MAX_RUNS` are kept."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, RangeSet] = {}
+
+    def take(self, message: StoredHeaders) -> None:
+        """One batch of the stream."""
+        ident = batch_id(message)
+        if ident is None:
+            return
+        self.numbers.setdefault(ident.run, RangeSet()).add(ident.n)
+        if len(self.numbers) > MAX_RUNS:
+            del self.numbers[min(self.numbers)]
+
+
+class Copies:
+    """Where the numbers of one run stand in a stream: those that are `wanted`, and of those that are
+    `perhaps` only what was stored first behind the sequence `edge`."""
+
+    def __init__(self, run: str, wanted: Ranges, perhaps: Ranges = (), edge: int = 0) -> None:
+        self._run, self._edge = run, edge
+        self._wanted, self._perhaps = RangeSet(wanted), RangeSet(perhaps)
+        self.found: dict[int, Copy] = {}
+        self.more = False
+
+    def take(self, message: StoredHeaders) -> None:
+        """One batch of the stream, in order."""
+        ident = batch_id(message)
+        if ident is None or ident.run != self._run:
+            return
+        known = self.found.get(ident.n)
+        first = known.first if known else _first_place(message)
+        if ident.n not in self._wanted and not (ident.n in self._perhaps and first > self._edge):
+            return
+        if known is None and len(self.found) >= MAX_BATCHES:
+            self.more = True
+        else:
+            self.found[ident.n] = Copy(ident.n, first, message.seq)
+
+
+def batch_id(message: StoredHeaders) -> MessageId | None:
+    """The identity of a stored batch, None for a message that has none."""
+    try:
+        return parse_message_id(message.headers.get(H_MESSAGE_ID, ""))
+    except ContractError:
+        return None
+
+
+def _first_place(message: StoredHeaders) -> int:
+    text = message.headers.get(H_RESENT, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else message.seq
+
+
+def plan_range(run: str, wanted: Ranges, copies: Copies, highest: int, books: Ledger | None) -> Plan:
+    """All batches of a range, in the order in which they were stored first; `highest` is the highest number
+    that is known to have been stored."""
+    return _plan(run, copies.found.values(), wanted, copies, highest, books)
+
+
+def plan_missing(run: str, verified: Verified, copies: Copies, highest: int, books: Ledger | None) -> Plan:
+    """The batches that the hub lacks and that are not on their way. The leaf can tell more than the hub of
+    what was perhaps purged: what it stored behind the edge was not (see `copies_missing`)."""
+    found = copies.found.values()
+    came = [copy for copy in found if copy.seq <= verified.cursor]
+    plan = _plan(run, came, verified.lacking, copies, highest, books)
+    under_way = ranges_of(copy.n for copy in found if copy.seq > verified.cursor)
+    return replace(plan, under_way=under_way, unknown=_outside(verified.unknown, ranges_of(copies.found)))
+
+
+def copies_missing(run: str, verified: Verified) -> Copies:
+    """To look for what `plan_missing` needs."""
+    edge = verified.edge
+    if edge is None or edge.run != run:
+        return Copies(run, verified.lacking)
+    return Copies(run, verified.lacking, verified.unknown, edge.seq)
+
+
+def _plan(
+    run: str, send: Iterable[Copy], wanted: Ranges, copies: Copies, highest: int, books: Ledger | None
+) -> Plan:
+    # Of what did not fit into the plan nothing is known.
+    absent = () if copies.more else _outside(wanted, ranges_of(copies.found))
+    refused = () if books is None else _inside(absent, joined((low, high) for low, high, _ in books.refused))
+    rest = _outside(absent, refused)
+    gone = _inside(rest, ((1, highest),) if books is None else books.stored)
+    in_order = tuple(sorted(send, key=lambda copy: copy.first))
+    return Plan(run, in_order, refused=refused, gone=gone, unrecorded=_outside(rest, gone), more=copies.more)
+
+
+def ranges_of(numbers: Iterable[int]) -> Ranges:
+    """The ranges that cover exactly these numbers."""
+    found = RangeSet()
+    for number in sorted(numbers):
+        found.add(number)
+    return found.ranges()
+
+
+def joined(spans: Iterable[tuple[int, int]]) -> Ranges:
+    """Spans in any order, which may meet, as ranges."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(spans):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(found[-1][1], last))
+        else:
+            found.append((first, last))
+    return tuple(found)
+
+
+def _outside(wanted: Ranges, held: Ranges) -> Ranges:
+    return tuple(part for span in wanted for part in without(*span, held))
+
+
+def _inside(wanted: Ranges, held: Ranges) -> Ranges:
+    return _outside(wanted, _outside(wanted, held))
+
+
+def resent_headers(headers: Mapping[str, str], first: int) -> dict[str, str]:
+    """The headers under which a batch goes out again. Its position and requests stay behind: at the end of
+    the stream they would tell the leaf that its input is back there and that old requests are new."""
+    kept = {name: value for name, value in headers.items() if name not in _NOT_AGAIN}
+    return {**kept, H_RESENT: str(first)}

@@ -1,0 +1,201 @@
+"""Looking at a leaf's stream, asking the hub, and publishing again. Each wait ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+from nats.errors import MaxPayloadError, NoRespondersError
+
+from agent.cli.resend_batches.plan import Copies, Copy, Plan, Runs, Verified, resent_headers
+from agent.contract import (
+    H_MESSAGE_ID,
+    ContractError,
+    Ledger,
+    MessageId,
+    VerifyAnswer,
+    VerifyRequest,
+    leaf_stream,
+    ledger_subject,
+    numbered_subjects,
+    parse_ledger,
+    parse_verify_answer,
+    verify_subject,
+)
+from agent.jetstream import JetStream, RawMessage, UnavailableError, request
+from agent.jetstream.read_headers import StoredHeaders, read_headers
+from agent.leaf.intake import Reason
+from agent.leaf.publish import acks
+
+_ANSWER_SECONDS: Final = 10.0
+_PAGES: Final = 200
+_PUBLISH_SECONDS: Final = 5.0
+_TRIES: Final = 3
+_AGAIN_SECONDS: Final = 2.0
+_LONGEST_WINDOW: Final = 150.0
+"""The duplicate window is two minutes; a stream with a longer one is not waited for."""
+
+_ROOM: Final = "wait until the agent has trimmed what the hub confirmed, or raise max_bytes of the class"
+
+
+class AskError(Exception):
+    """The hub did not say what it lacks; the text says why."""
+
+
+@dataclass(slots=True)
+class Sent:
+    """What came of a plan: numbers sent again, those that the stream went on dropping as repeats, those that
+    were gone by the time they were read, and why the stream `refused` the rest."""
+
+    again: list[int] = field(default_factory=list)
+    repeated: list[int] = field(default_factory=list)
+    gone: list[int] = field(default_factory=list)
+    refused: str | None = None
+
+
+class LeafStream:
+    """The stream of one class, over a connection of the agent's identity. Everything raises `ApiError` or
+    `UnavailableError`."""
+
+    def __init__(self, nc: Client, domain: str, cls: str) -> None:
+        self._nc, self._domain, self._cls = nc, domain, cls
+        self._js = JetStream(nc)
+        self._name = leaf_stream(domain, cls)
+
+    async def runs(self) -> Runs:
+        """The numbers that the stream holds, by run."""
+        found = Runs()
+        await self._headers(numbered_subjects(self._domain, self._cls), found.take)
+        return found
+
+    async def find(self, copies: Copies) -> Copies:
+        """Look for copies in the whole stream."""
+        await self._headers(numbered_subjects(self._domain, self._cls), copies.take)
+        return copies
+
+    async def books(self, run: str) -> Ledger | None:
+        """The newest ledger record of a run that the stream holds."""
+        newest: StoredHeaders | None = None
+
+        def take(message: StoredHeaders) -> None:
+            nonlocal newest
+            if message.headers.get(H_MESSAGE_ID, "").startswith(f"{run}-"):
+                newest = message
+
+        await self._headers([ledger_subject(self._domain, self._cls)], take)
+        message = None if newest is None else await self._js.get_message(self._name, seq=newest.seq)
+        try:
+            return None if message is None else parse_ledger(message.data)
+        except ContractError:
+            return None
+
+    async def _headers(self, subjects: list[str], take: Callable[[StoredHeaders], None]) -> None:
+        start = {"deliver_policy": "all", "filter_subjects": subjects}
+        await read_headers(self._nc, self._js, self._name, start, take)
+
+    async def verify(self, run: str, last: int, say: Callable[[str], None]) -> Verified:
+        """What the hub lacks of the numbers 1 to `last` of a run; `say` is told how far it has looked. Raises
+        `AskError`."""
+        lacking: list[tuple[int, int]] = []
+        unknown: list[tuple[int, int]] = []
+        question = VerifyRequest(self._cls, run, 1, last)
+        cursor: int | None = None
+        for _ in range(_PAGES):
+            answer = await self._ask(question)
+            # The link moves on meanwhile: only what had come before the hub looked first is sure to be seen.
+            cursor = answer.cursor if cursor is None else cursor
+            question = replace(question, last=answer.last, found=answer.found)
+            if not answer.complete:
+                say(f"the hub has looked up to sequence {answer.found.next} of {answer.end}")
+                continue
+            if answer.last is None or not question.first <= answer.last <= last:
+                raise AskError("the hub's answer is not for the numbers that were asked for")
+            lacking += answer.lacking
+            unknown += answer.unknown
+            if answer.last == last:
+                return Verified(tuple(lacking), tuple(unknown), answer.found.edge, cursor)
+            question = VerifyRequest(self._cls, run, answer.last + 1, last)
+        raise AskError(
+            f"the hub has looked up to its sequence {answer.found.next} of {answer.end} and is not done; "
+            "try again later"
+        )
+
+    async def _ask(self, question: VerifyRequest) -> VerifyAnswer:
+        try:
+            reply = await request(self._nc, verify_subject(self._domain), question.encode(), _ANSWER_SECONDS)
+            answer = parse_verify_answer(reply.data)
+        except NatsError:
+            raise UnavailableError(
+                "the hub does not answer: the link is down or its registrar is away"
+            ) from None
+        except ContractError as error:
+            raise AskError(f"the hub's answer is not understood: {error}") from None
+        if answer.refused is not None:
+            raise AskError(f"the hub does not say what it lacks: {answer.refused}")
+        return answer
+
+    async def send(self, plan: Plan, sent: Sent, say: Callable[[str], None]) -> None:
+        """Publish the batches of a plan again, each under its own id, and note in `sent` what became of them.
+        While the stream still drops them as repeats (`duplicate_window`) they are tried again within a bound,
+        which `say` tells."""
+        waiting, told = list(plan.send), False
+        window = (await self._js.stream_info(self._name)).config.get("duplicate_window", 0) / 1e9
+        until = asyncio.get_running_loop().time() + min(window + _AGAIN_SECONDS, _LONGEST_WINDOW)
+        while waiting:
+            repeated = await self._send_each(plan.run, waiting, sent)
+            if not repeated or sent.refused is not None or asyncio.get_running_loop().time() >= until:
+                sent.repeated = [copy.n for copy in repeated]
+                break
+            if not told:
+                say(
+                    f"{len(repeated)} batches were stored less than {window:.0f} s ago, and until then the "
+                    "stream drops what comes under their ids: waiting"
+                )
+            told = True
+            await asyncio.sleep(_AGAIN_SECONDS)
+            waiting = repeated
+
+    async def _send_each(self, run: str, copies: Sequence[Copy], sent: Sent) -> list[Copy]:
+        """Publish each; those that the stream dropped as repeats. Ends where the stream refuses."""
+        repeated = []
+        for copy in copies:
+            message = await self._js.get_message(self._name, seq=copy.seq)
+            ident = str(MessageId(run, self._cls, copy.n))
+            if message is None or message.headers.get(H_MESSAGE_ID) != ident:
+                sent.gone.append(copy.n)
+                continue
+            match await self._publish(message, copy.first):
+                # A repeat of what came behind the copy that was read is itself what was to be sent.
+                case acks.Stored(seq, duplicate) if not duplicate or (
+                    seq > copy.seq and await self._holds(seq, message)
+                ):
+                    sent.again.append(copy.n)
+                case acks.Stored():
+                    repeated.append(copy)
+                case acks.NotStored(text, reason):
+                    sent.refused = f"{text}; {_ROOM}" if reason is Reason.FULL else text
+                    break
+        return repeated
+
+    async def _holds(self, seq: int, copy: RawMessage) -> bool:
+        """Whether the message at a sequence is the same batch: devices may publish under its id, too."""
+        message = await self._js.get_message(self._name, seq=seq)
+        return message is not None and (message.subject, message.data) == (copy.subject, copy.data)
+
+    async def _publish(self, message: RawMessage, first: int) -> acks.Answer:
+        headers = resent_headers(message.headers, first)
+        for _ in range(_TRIES):
+            try:
+                reply = await request(self._nc, message.subject, message.data, _PUBLISH_SECONDS, headers)
+            except MaxPayloadError:
+                return acks.NotStored(f"message {message.seq} is larger than the server takes now", None)
+            except NoRespondersError:
+                break
+            except NatsError:
+                continue  # under the same id, so that it is stored once
+            return acks.parse(reply.data)
+        raise UnavailableError(f"the local server did not answer a message on {message.subject}")

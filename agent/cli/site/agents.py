@@ -1,0 +1,106 @@
+"""The configurations of a site's agents, as tables of TOML. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from agent.cli.site.schema import Leaf, Topology
+from agent.config import Config, Problem
+from agent.contract import DEFAULT_CLASS, HUB_DOMAIN
+
+
+def hub_table(site: Topology, leaves: Mapping[str, Config]) -> dict[str, Any]:
+    """The configuration of the hub's agent, which runs beside the first server. `leaves` are the
+    configurations of those leaves that can be read; a leaf that was never enrolled is not let in."""
+    hub, servers = site.hub, [one for one in site.hub.server if one is not None]
+    nats: dict[str, Any] = {
+        "server": "embedded" if hub.embedded else "external",
+        "listen": servers[0].listen if servers else "",
+        "store_dir": str(hub.store_dir),
+        "max_file_store": int(hub.max_file_store),
+    }
+    if hub.embedded:
+        nats |= {"leaf_listen": servers[0].leaf_listen if servers else "", "extra": hub.extra}
+    else:
+        nats |= _seeds(hub.state_dir, "registrar")
+    table: dict[str, Any] = {
+        "role": "hub",
+        "domain": HUB_DOMAIN,
+        "state_dir": str(hub.state_dir),
+        "nats": nats,
+        "registrar": {"replicas": 3 if len(servers) > 1 else 1},
+    }
+    return joined(table, hub.config) | {
+        "leaf": [
+            _member(leaf, classes(leaf, leaves.get(leaf.domain)))
+            for leaf in site.leaf
+            if leaf is not None and (leaf.key or leaf.revoked)
+        ]
+    }
+
+
+def leaf_table(site: Topology, leaf: Leaf) -> dict[str, Any]:
+    """The configuration of a leaf's agent."""
+    common = site.leaves
+    nats: dict[str, Any] = {
+        "server": "embedded" if common.embedded else "external",
+        "listen": common.listen,
+        "store_dir": str(common.store_dir),
+        "max_file_store": int(common.max_file_store),
+    }
+    if common.embedded:
+        nats |= {"hub_urls": site.hub.urls, "extra": common.extra, "remote": common.remote}
+    else:
+        nats |= _seeds(common.state_dir, "agent")
+    table: dict[str, Any] = {
+        "role": "leaf",
+        "domain": leaf.domain,
+        "state_dir": str(common.state_dir),
+        "nats": nats,
+        "link": {"tenant": bool(leaf.tenant)},
+    }
+    return joined(joined(table, common.config), leaf.config)
+
+
+def classes(leaf: Leaf, config: Config | None) -> list[str]:
+    """The classes of a leaf: those of its agent's configuration."""
+    if config is None:
+        return list(leaf.classes) or [DEFAULT_CLASS]
+    return [one.name for one in config.class_]
+
+
+def conflicts(rendered: Mapping[str, Any], added: Mapping[str, Any], at: str) -> Iterator[Problem]:
+    """What of an added table is rendered already."""
+    for key, value in added.items():
+        there = rendered.get(key)
+        if isinstance(there, Mapping) and isinstance(value, Mapping):
+            yield from conflicts(there, value, f"{at}.{key}")
+        elif key in rendered or key == "leaf":
+            yield Problem(f"{at}.{key}", "follows from the rest of the topology", "remove it")
+
+
+def joined(table: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
+    """A table with another one over it, table by table."""
+    found = dict(table)
+    for key, value in added.items():
+        there = found.get(key)
+        both = isinstance(there, Mapping) and isinstance(value, Mapping)
+        found[key] = joined(there, value) if both else value  # type: ignore[arg-type]
+    return found
+
+
+def _member(leaf: Leaf, names: list[str]) -> dict[str, Any]:
+    row: dict[str, Any] = {"domain": leaf.domain, "key": leaf.key, "classes": names}
+    row |= {"takes": leaf.takes, "gives": leaf.gives, "revoked": leaf.revoked, "tenant": leaf.tenant}
+    row["users"] = leaf.users
+    return {key: value for key, value in row.items() if value}
+
+
+def _seeds(state_dir: Path, name: str) -> dict[str, Any]:
+    """Where the agent's own seeds stand once `petiole enrol` has made them."""
+    return {
+        "seed_file": str(state_dir / "keys" / f"{name}.nk"),
+        "system_seed_file": str(state_dir / "keys" / f"{name}_system.nk"),
+    }

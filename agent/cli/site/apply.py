@@ -1,0 +1,116 @@
+"""Has the hub's running agent take in what was changed in its configuration, and makes it forget a leaf."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+from agent.cli.query.admin_status import AskError, status_of
+from agent.config import Config, members_digest, users_digest
+from agent.contract import COMMANDS, FLEET_BUCKET, command_consumer
+from agent.jetstream import JetStream, JetStreamError
+from agent.jetstream.connection import EXPECTED, connected
+from agent.process import daemon
+
+SECONDS: Final = 30.0
+_POLL: Final = 0.1
+_CONNECT_SECONDS: Final = 5.0
+
+
+class NotTakenError(Exception):
+    """The agent has not taken the configuration in; the text says what to do."""
+
+
+async def take_in(config: Config) -> dict[str, Any] | None:
+    """Have the agent take its configuration in and return what it says of the fleet then; None where none
+    runs. Raises `NotTakenError` or `OSError`."""
+    pid = daemon.running(config.state_dir)
+    if pid is None:
+        return None
+    os.kill(pid, signal.SIGHUP)
+    wanted = members_digest(config.leaf)
+    said: dict[str, Any] = {}
+    try:
+        async with asyncio.timeout(SECONDS):
+            while not (said.get("configured") == wanted and said.get("links_settled")):
+                await asyncio.sleep(_POLL)
+                said = fleet_of(config)
+    except TimeoutError:
+        raise NotTakenError(
+            f"the hub's agent (process {pid}) has not taken the change in within {SECONDS:.0f} s; see its log"
+        ) from None
+    return said
+
+
+async def take_in_users(config: Config) -> bool:
+    """Have the agent take its users in; False where none runs. Raises `NotTakenError` or `OSError`."""
+    pid = daemon.running(config.state_dir)
+    if pid is None:
+        return False
+    os.kill(pid, signal.SIGHUP)
+    wanted = users_digest(config.user)
+    said = ""
+    try:
+        async with asyncio.timeout(SECONDS):
+            while said != wanted:
+                await asyncio.sleep(_POLL)
+                said = _users_of(config)
+    except TimeoutError:
+        raise NotTakenError(
+            f"the agent (process {pid}) has not taken the change in within {SECONDS:.0f} s; see its log"
+        ) from None
+    return True
+
+
+def _users_of(config: Config) -> str:
+    try:
+        return str(status_of(config.admin).get("users"))
+    except AskError:
+        return ""
+
+
+def fleet_of(config: Config) -> dict[str, Any]:
+    """What the hub's agent says of the fleet; empty where it does not answer."""
+    try:
+        return dict(status_of(config.admin).get("fleet", {}))
+    except AskError:
+        return {}
+
+
+async def forget(config: Config, seed: Path, domain: str) -> None:
+    """Remove what the hub remembers of a leaf: its record and the consumer of its commands. Its readings
+    stay. Raises `NotTakenError`."""
+
+    async def work(js: JetStream) -> None:
+        subject = f"$KV.{FLEET_BUCKET}.{domain}"
+        await js.api(f"STREAM.PURGE.KV_{FLEET_BUCKET}", {"filter": subject})
+        await js.delete_consumer(COMMANDS, command_consumer(domain))
+
+    await _at_hub(config, seed, work)
+
+
+async def _at_hub(config: Config, seed: Path, work: Callable[[JetStream], Awaitable[None]]) -> None:
+    url = f"nats://{config.nats.listen}"
+    try:
+        async with (
+            asyncio.timeout(_CONNECT_SECONDS) as connecting,
+            connected(url, seed, "registrar") as link,
+        ):
+            connecting.reschedule(None)
+            await work(JetStream(link.nc))
+    except (*EXPECTED, JetStreamError) as error:
+        raise NotTakenError(
+            f"the hub's server at {url} cannot be asked to forget it ({str(error) or type(error).__name__}); "
+            f"say the same again when it runs"
+        ) from None
+
+
+def unsent(fleet: dict[str, Any], domain: str) -> int | None:
+    """How many messages a leaf said it had which the hub does not hold, None where that is not known."""
+    classes = fleet.get("leaves", {}).get(domain, {}).get("classes", {}).values()
+    told = [one for one in classes if one.get("last") is not None]
+    return sum(max(0, one["last"] - one["cursor"]) for one in told) if told else None

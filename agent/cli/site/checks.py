@@ -1,0 +1,151 @@
+"""What no single key of a topology shows: names used twice, clusters that cannot vote, tenants unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from agent import contract
+from agent.cli.site.agents import conflicts, hub_table, leaf_table
+from agent.cli.site.schema import Hub, Leaf, Server, Topology
+from agent.config import Problem, listen_address
+from agent.config.keys import is_public_key, is_seed
+from agent.config.server_overlay import HUB_TAKEN, LEAF_TAKEN, REMOTE_TAKEN, extra_problems
+from agent.contract import ContractError
+
+_SCHEMES: Final = ("nats-leaf", "nats", "tls", "ws", "wss")
+
+
+def check(site: Topology) -> Iterator[Problem]:
+    """All problems of a topology whose values are of their types."""
+    yield from _hub(site.hub)
+    yield from _tenants(site)
+    yield from _leaves(site)
+    yield from _added(site)
+
+
+def _hub(hub: Hub) -> Iterator[Problem]:
+    if not hub.urls:
+        yield Problem("hub.urls", "is empty", 'write where leaves dial: ["nats-leaf://hub.example:7422"]')
+    for url in hub.urls:
+        if not _is_url(url):
+            yield Problem(
+                "hub.urls", f'"{url}" is not a server', 'write it as "nats-leaf://hub.example:7422"'
+            )
+    if not hub.server:
+        yield Problem("hub.server", "there is none", "leave it out for one server, or write [[hub.server]]")
+    servers = [(number, one) for number, one in enumerate(hub.server, 1) if one is not None]
+    if len(hub.server) % 2 == 0 and hub.server:
+        yield Problem(
+            "hub.server",
+            f"{len(hub.server)} servers cannot outvote each other when one is lost",
+            "have one, three or five",
+        )
+    if hub.embedded and len(hub.server) > 1:
+        yield Problem("hub.embedded", "an agent runs one server only", "remove it for a cluster")
+    names: set[str] = set()
+    for number, one in servers:
+        yield from _server(f"hub.server[{number}]", one, len(hub.server) > 1, names)
+
+
+def _server(key: str, one: Server, cluster: bool, names: set[str]) -> Iterator[Problem]:
+    yield from _named(f"{key}.name", contract.check_domain, one.name)
+    yield from _once(f"{key}.name", one.name, names)
+    addresses: dict[tuple[str, int], str] = {}
+    for name in ("listen", "leaf_listen", "cluster_listen"):
+        text = getattr(one, name)
+        if name == "cluster_listen" and not text:
+            if cluster:
+                yield Problem(f"{key}.{name}", "is missing", 'write it as "10.0.0.1:6222"')
+            continue
+        try:
+            address = listen_address(text)
+        except ValueError:
+            yield Problem(f"{key}.{name}", f'"{text}" is not an address', 'write it as "10.0.0.1:7422"')
+            continue
+        if address in addresses:
+            yield Problem(f"{key}.{name}", f"is also {addresses[address]}", "give it another port")
+        addresses[address] = name
+        if name == "cluster_listen" and address[0] in ("0.0.0.0", "::"):  # noqa: S104 - refused
+            yield Problem(
+                f"{key}.{name}", f'"{text}" is no address that others can dial', "write this server's own"
+            )
+
+
+def _tenants(site: Topology) -> Iterator[Problem]:
+    seen: set[str] = set()
+    for name in site.tenants:
+        yield from _named("tenants", contract.check_tenant, name)
+        yield from _once("tenants", name, seen)
+
+
+def _leaves(site: Topology) -> Iterator[Problem]:
+    domains: set[str] = set()
+    keys: set[str] = set()
+    for number, leaf in enumerate(site.leaf, 1):
+        if leaf is not None:
+            yield from _leaf(f"leaf[{number}]", site, leaf, domains, keys)
+
+
+def _leaf(key: str, site: Topology, leaf: Leaf, domains: set[str], keys: set[str]) -> Iterator[Problem]:
+    yield from _named(f"{key}.domain", contract.check_domain, leaf.domain)
+    yield from _once(f"{key}.domain", leaf.domain, domains)
+    if leaf.domain in contract.RESERVED_DOMAINS:
+        yield Problem(f"{key}.domain", f'"{leaf.domain}" is a name of petiole itself', "rename it")
+    places = [(f"{key}.key", leaf.key)] if leaf.key else []
+    for place, text in [*places, *((f"{key}.revoked", one) for one in leaf.revoked)]:
+        if not is_public_key(text):
+            what = "is the seed of a key, which never leaves its machine" if is_seed(text) else ""
+            yield Problem(
+                place, what or f'"{text:.60}" is not a public key', "copy what `petiole enrol` prints there"
+            )
+        elif text in keys:
+            yield Problem(place, f'"{text}" is there twice', "make a key for each leaf, never use one again")
+        keys.add(text)
+    if leaf.tenant and leaf.tenant not in site.tenants:
+        yield Problem(f"{key}.tenant", f'there is no tenant "{leaf.tenant}"', "add it to tenants")
+    if leaf.tenant and (leaf.takes or leaf.gives):
+        yield Problem(f"{key}.takes", "cannot cross accounts, and this leaf is a tenant's", "remove it")
+
+
+def _added(site: Topology) -> Iterator[Problem]:
+    bare_hub = Topology(hub=msgspec.structs.replace(site.hub, config={}))
+    yield from conflicts(hub_table(bare_hub, {}), site.hub.config, "hub.config")
+    bare = Topology(leaves=type(site.leaves)(embedded=site.leaves.embedded))
+    rendered = leaf_table(bare, Leaf("x"))
+    yield from conflicts(rendered, site.leaves.config, "leaves.config")
+    for number, leaf in enumerate(site.leaf, 1):
+        if leaf is not None:
+            yield from conflicts(rendered, leaf.config, f"leaf[{number}].config")
+    for place, extra, taken in (
+        ("hub.extra", site.hub.extra, HUB_TAKEN),
+        ("leaves.extra", site.leaves.extra, LEAF_TAKEN),
+        ("leaves.remote", site.leaves.remote, REMOTE_TAKEN),
+    ):
+        for key, stood, remedy in extra_problems(extra, taken):
+            yield Problem(f"{place}.{key}", stood, remedy)
+
+
+def _is_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in _SCHEMES and bool(parts.hostname) and parts.port is not None
+    except ValueError:
+        return False
+    return known and parts.password is None
+
+
+def _named(key: str, rule: Callable[[object], str], value: str) -> Iterator[Problem]:
+    try:
+        rule(value)
+    except ContractError as error:
+        yield Problem(key, str(error), "choose another name")
+
+
+def _once(key: str, name: str, seen: set[str]) -> Iterator[Problem]:
+    if name in seen:
+        yield Problem(key, f'"{name}" is there twice', "let each have a name of its own")
+    seen.add(name)

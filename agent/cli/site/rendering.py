@@ -1,0 +1,181 @@
+"""All files of a site from its topology. Pure but for the password of a cluster, which is handed in.
+
+The servers' configurations follow from the agents', so that both say the same of classes, programs and links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import tomlkit
+from msgspec import Struct
+
+from agent.base.nats_conf_quoting import RenderError, Variable, quoted
+from agent.cli.site.agents import hub_table, leaf_table
+from agent.cli.site.checks import check
+from agent.cli.site.readme import readme
+from agent.cli.site.schema import Server, Topology
+from agent.config import Config, ConfigError, Problem, aggregates, listen_address, parse
+from agent.contract import HUB_DOMAIN, server_name
+from agent.server.identity import IDENTITY
+from agent.server.render import render
+from agent.server.setup import account_users, leaf_users, link_rights
+from agent.server.values import ClusterConfig, HubConfig, LeafConfig
+
+CLUSTER: Final = "cluster.conf"
+MARK: Final = "# Written by `petiole render`; what is changed here by hand is lost.\n"
+README: Final = "README.md"
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A rendered file; one that is `private` has mode 0600."""
+
+    name: str
+    text: str
+    private: bool = False
+
+
+def rendered(
+    site: Topology, inputs: Mapping[str, type[Struct]], password: str, told: list[Problem] | None = None
+) -> list[File]:
+    """The files, by name. `inputs` maps each type of input to its options; `password` is what the servers of
+    a cluster show each other; `told` are problems that reading has found. Raises `ConfigError` with every
+    problem."""
+    known = {one.key for one in told or ()}
+    problems = [str(one) for one in [*(told or ()), *(one for one in check(site) if one.key not in known)]]
+    complaints: dict[str, list[str]] = {}
+    configs: dict[str, Config] = {}
+    files: list[File] = []
+    for leaf in site.leaf:
+        if leaf is None:
+            continue
+        name = f"leaf-{leaf.domain}"
+        table = leaf_table(site, leaf)
+        config = _config(name, table, inputs, complaints)
+        if config is None:
+            continue
+        configs[leaf.domain] = config
+        files.append(File(f"{name}.toml", _toml(table)))
+        names = [one.name for one in config.class_]
+        if leaf.classes and leaf.classes != names:
+            problems.append(f"leaf of {leaf.domain}: its classes are {leaf.classes}, its config says {names}")
+    table = hub_table(site, configs)
+    hub = None if problems else _config("hub", table, inputs, complaints)
+    problems += [_shared(text, names) for text, names in complaints.items()]
+    if problems or hub is None:
+        raise ConfigError(problems)
+    files.append(File("hub.toml", _toml(table)))
+    try:
+        files += _servers(site, hub, configs, password)
+    except RenderError as error:
+        raise ConfigError([str(error)]) from None
+    files.append(File(README, readme(site, sorted(one.name for one in files))))
+    return sorted(files, key=lambda one: one.name)
+
+
+def _servers(site: Topology, hub: Config, leaves: Mapping[str, Config], password: str) -> list[File]:
+    files = []
+    if not site.hub.embedded:
+        cluster = len(site.hub.server) > 1
+        for one in site.hub.server:
+            name = f"hub-{one.name}.conf" if cluster else "hub.conf"
+            files.append(File(name, render(_hub(site, one, hub))))
+        if cluster:
+            files.append(File(CLUSTER, _routes(site, password), private=True))
+    if not site.leaves.embedded:
+        files += [
+            File(f"leaf-{domain}.conf", render(_leaf(site, config))) for domain, config in leaves.items()
+        ]
+    return files
+
+
+def _hub(site: Topology, one: Server, config: Config) -> HubConfig:
+    return HubConfig(
+        server_name=server_name(HUB_DOMAIN, one.name),
+        identity=IDENTITY,
+        registrar=Variable("$REGISTRAR_KEY"),
+        registrar_system=Variable("$REGISTRAR_SYSTEM_KEY"),
+        jobs=Variable("$JOBS_KEY"),
+        store_dir=site.hub.store_dir,
+        max_file_store=int(site.hub.max_file_store),
+        leaves=leaf_users(config.leaf),
+        aggregates=aggregates(config),
+        links=link_rights(config),
+        users=account_users(config),
+        listen=one.listen,
+        leaf_listen=one.leaf_listen,
+        cluster=ClusterConfig(one.cluster_listen, CLUSTER) if one.cluster_listen else None,
+        extra=site.hub.extra,
+    )
+
+
+def _leaf(site: Topology, config: Config) -> LeafConfig:
+    return LeafConfig(
+        server_name="",
+        identity=IDENTITY,
+        domain=config.domain,
+        store_dir=site.leaves.store_dir,
+        max_file_store=int(site.leaves.max_file_store),
+        hub_urls=tuple(site.hub.urls),
+        link_key_file=Path(IDENTITY),
+        agent=Variable("$AGENT_KEY"),
+        agent_system=Variable("$AGENT_SYSTEM_KEY"),
+        device=Variable("$DEVICE_KEY"),
+        classes=tuple(cls.name for cls in config.class_),
+        apps=tuple(config.nats.apps),
+        heard=tuple(subject for one in config.input for subject in getattr(one, "heard", ())),
+        links=link_rights(config),
+        users=account_users(config, make_keys=False),
+        listen=config.nats.listen,
+        ping_seconds=config.link.ping_seconds,
+        extra=site.leaves.extra,
+        remote=site.leaves.remote,
+    )
+
+
+def _routes(site: Topology, password: str) -> str:
+    """What the servers of a cluster show each other, and where they find each other."""
+    urls = []
+    for one in site.hub.server:
+        host, port = listen_address(one.cluster_listen)
+        shown = f"[{host}]" if ":" in host else host
+        urls.append(f"  {quoted(f'nats-route://{HUB_DOMAIN}:{password}@{shown}:{port}')}\n")
+    return (
+        f"{MARK}authorization: {{ user: {HUB_DOMAIN}, password: {quoted(password)}, timeout: 10 }}\n"
+        f"routes: [\n{''.join(urls)}]\n"
+    )
+
+
+def _config(
+    name: str, table: dict[str, Any], inputs: Mapping[str, type[Struct]], complaints: dict[str, list[str]]
+) -> Config | None:
+    try:
+        return parse(table, inputs)
+    except ConfigError as error:
+        for text in error.problems:
+            complaints.setdefault(text, []).append(f"{name}.toml")
+        return None
+
+
+def _shared(text: str, names: list[str]) -> str:
+    """A problem that several agents have is told once."""
+    return f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {text}"
+
+
+def _toml(table: Mapping[str, Any]) -> str:
+    return MARK + tomlkit.dumps(_plain(table))
+
+
+def _plain(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Without empty tables; tables go last, since what follows one belongs to it."""
+    found = {key: _plain(value) if isinstance(value, Mapping) else value for key, value in table.items()}
+    kept = {key: value for key, value in found.items() if value not in ({}, [])}
+    return dict(sorted(kept.items(), key=lambda item: _is_table(item[1])))
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, Mapping) or (isinstance(value, list) and isinstance(value[0], Mapping))

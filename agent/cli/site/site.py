@@ -1,0 +1,76 @@
+"""The directory of a site's rendered files: reads the topology, writes what has changed."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+
+from agent.base.files import write_private
+from agent.cli.site.rendering import CLUSTER, MARK, rendered
+from agent.cli.site.schema import Topology
+from agent.config import read_struct, read_table
+
+_PASSWORD: Final = re.compile(r'password: "([A-Za-z0-9_-]{32,64})"')
+
+
+@dataclass(slots=True)
+class Written:
+    """What rendering did: files that are new or others than before, those that stay, and those that no
+    topology names any more."""
+
+    changed: list[str] = field(default_factory=list)
+    same: list[str] = field(default_factory=list)
+    stale: list[str] = field(default_factory=list)
+
+
+def write(topology: Path, out: Path, inputs: Mapping[str, type[Struct]]) -> tuple[Topology, Written]:
+    """Render a topology into a directory. Raises `ConfigError` with every problem, then nothing is written,
+    and `OSError`."""
+    return write_table(read_table(topology), out, inputs)
+
+
+def write_table(
+    table: dict[str, Any],
+    out: Path,
+    inputs: Mapping[str, type[Struct]],
+    first: Callable[[], None] = lambda: None,
+) -> tuple[Topology, Written]:
+    """The same for what stands in a topology; `first` is called before anything is written."""
+    site, problems = read_struct(Topology, table)
+    files = rendered(site, inputs, _password(out), problems)
+    first()
+    out.mkdir(parents=True, exist_ok=True)
+    done = Written()
+    for one in files:
+        path, data, mode = out / one.name, one.text.encode(), 0o600 if one.private else 0o644
+        if path.exists() and path.read_bytes() == data and path.stat().st_mode & 0o777 == mode:
+            done.same.append(one.name)
+        else:
+            write_private(path, data, mode)
+            done.changed.append(one.name)
+    names = {one.name for one in files}
+    done.stale = sorted(path.name for path in out.iterdir() if path.name not in names and _is_ours(path))
+    return site, done
+
+
+def _password(out: Path) -> str:
+    """What the servers of a cluster show each other: the one that was rendered before, or a new one."""
+    try:
+        found = _PASSWORD.search((out / CLUSTER).read_text())
+    except FileNotFoundError:
+        found = None
+    return found[1] if found else secrets.token_urlsafe(32)
+
+
+def _is_ours(path: Path) -> bool:
+    if path.suffix not in (".toml", ".conf") or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        start = file.read(256).decode(errors="replace")
+    return start.startswith((MARK, "# Written by petiole;"))

@@ -1,0 +1,168 @@
+"""`petiole test`: run inputs and print what they would send, as NDJSON on standard output; problems go to
+standard error. Nothing is stored, and the agent may run meanwhile.
+
+Exit codes: 0 all that came was taken; 1 an input failed, or a path matches no file; 2 wrong usage, or an
+input that can't run here; 3 something came that no reading could be made of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+import typer
+
+from agent.base import logs
+from agent.base.metrics import Metrics
+from agent.cli.configuration import ConfigFile, configuration, end, local_server
+from agent.config import Config, Log, Seconds
+from agent.contract import Exit
+from agent.leaf.inputs import make_inputs
+from agent.leaf.inputs.file.glob import matches
+from agent.leaf.inputs.shared.local_server import LocalServer
+from agent.leaf.intake import Input
+from agent.process.preflight import problems
+
+_SECONDS: Final = 10.0
+_NOT_RUN: Final = {
+    "mqtt": "its broker would take messages from the agent, or keep them for a client that does not come "
+    "back; look with a client of MQTT"
+}
+"""Types of inputs that cannot be run without changing something."""
+
+InputNames = Annotated[
+    list[str] | None,
+    typer.Option("--input", help="An input of the configuration; may be given several times. Default: all."),
+]
+For = Annotated[
+    str | None,
+    typer.Option(
+        "--for", help="How long, such as 5s. Default: until each input has sent something, 10s at most."
+    ),
+]
+FromStart = Annotated[
+    bool, typer.Option("--from-start", help="Read files from their beginning instead of from their end on.")
+]
+
+
+def command(
+    config: ConfigFile, inputs: InputNames = None, duration: For = None, from_start: FromStart = False
+) -> None:
+    """Run inputs without storing anything, and print what they would send."""
+    settings = configuration(config)
+    seconds = _seconds(duration)
+    # First of all: an input may take its logger as it is made.
+    logs.set_up(Log("error" if settings.log.level == "error" else "warning", settings.log.format))
+    metrics = Metrics()
+    chosen = _chosen(settings, inputs)
+    server = local_server(settings)
+    made = [_made(one, metrics, server, from_start) for one in chosen if _kind(one) not in _NOT_RUN]
+    able = [one for one in made if not _told(one)]
+    for one in chosen:
+        if (why := _NOT_RUN.get(_kind(one))) is not None:
+            _tell(f"input {one.name} is not run: {why}")
+    outcome = asyncio.run(_run(able, settings, metrics, seconds)) if able else Exit.WELL
+    for path in _unmatched(chosen):
+        _tell(f"no file matches {path}; correct the path, or wait until its program writes")
+        outcome = outcome if outcome is not Exit.WELL else Exit.FAILED
+    if (bad := _unusable(metrics)) and outcome is Exit.WELL:
+        outcome = Exit.LOSS
+    for sentence in bad:
+        _tell(sentence)
+    raise typer.Exit(Exit.USAGE if len(able) < len(chosen) else outcome)
+
+
+def _seconds(duration: str | None) -> float | None:
+    try:
+        return None if duration is None else Seconds.parse(duration)
+    except ValueError:
+        end([f"--for {duration}: not a duration; write it as 500ms, 5s or 2m"])
+
+
+def _chosen(settings: Config, names: Sequence[str] | None) -> list[Any]:
+    known = {one.name: one for one in settings.input}
+    if unknown := sorted(set(names or ()) - known.keys()):
+        there = ", ".join(known) or "none"
+        end([f"--input {name}: there is no such input; the configuration has {there}" for name in unknown])
+    if not known:
+        end(["the configuration has no input; add an [[input]]"])
+    return [one for one in settings.input if not names or one.name in names]
+
+
+def _made(options: Any, metrics: Metrics, server: LocalServer, from_start: bool) -> Input:
+    if "start" in options.__struct_fields__:
+        options = msgspec.structs.replace(options, start="beginning" if from_start else "end")
+    return make_inputs([options], metrics, server)[0]
+
+
+def _kind(options: Any) -> str:
+    return str(options.__struct_config__.tag)
+
+
+def _told(one: Input) -> bool:
+    """Whether it can't run here, which is told."""
+    found = problems([one])
+    for problem in found:
+        _tell(problem)
+    return bool(found)
+
+
+async def _run(inputs: Sequence[Input], settings: Config, metrics: Metrics, seconds: float | None) -> Exit:
+    from agent.cli.query.dry_run import Screen, run
+    from agent.leaf.rules.intake import RulesIntake
+
+    stopping = asyncio.Event()
+
+    def show(lines: bytes) -> None:
+        try:
+            sys.stdout.buffer.write(lines)
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            # Whoever read has seen enough; what is left in the buffer must not fail at exit either.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            stopping.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopping.set)
+    screen = Screen(settings.domain, show, _tell)
+    intake = RulesIntake(screen, settings.rule, metrics)
+    well = await run(
+        inputs,
+        screen,
+        stopping,
+        _tell,
+        seconds=_SECONDS if seconds is None else seconds,
+        once=seconds is None,
+        intake=intake,
+    )
+    if not well:
+        return Exit.FAILED
+    return Exit.LOSS if screen.letters else Exit.WELL
+
+
+def _unusable(metrics: Metrics) -> list[str]:
+    """What an input could not take and only counts."""
+    samples = [one for family in metrics.invalid.collect() for one in family.samples]
+    return [
+        f"input {one.labels['input']}: {one.value:.0f} × {one.labels['reason']}"
+        for one in samples
+        if one.name.endswith("_total") and one.value
+    ]
+
+
+def _unmatched(chosen: Sequence[Any]) -> list[str]:
+    """The paths of inputs at which there is no file."""
+    given = [one.path for one in chosen if "path" in one.__struct_fields__]
+    paths = [path for one in given for path in ([one] if isinstance(one, str) else one)]
+    return [path for path in paths if next(matches(str(Path(path).absolute()), {}), None) is None]
+
+
+def _tell(sentence: str) -> None:
+    typer.echo(f"petiole: {sentence}", err=True)

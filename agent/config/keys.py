@@ -1,0 +1,95 @@
+"""NKey pairs of users, kept as seed files of mode 0600. A seed never leaves its files: nothing here returns
+one but for the line of such a file, logs one or names one in an error."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+from pathlib import Path
+
+import nkeys
+
+from agent.base.credentials import named, others_may
+from agent.base.files import create_private, is_there, open_regular, private_directory
+
+_SEED = re.compile(r"(?<![A-Z2-7])S[A-Z2-7]{40}")
+_MOST = 1024
+_PUBLIC_KEY = re.compile(r"U[A-Z2-7]{55}\Z")
+
+
+class SeedError(Exception):
+    """A seed file cannot be used; the text says which one and what to do."""
+
+
+def make_key(path: Path) -> str:
+    """Make a key pair of a user, write its seed and return the public key.
+
+    Raises `FileExistsError` when the file is there: a key in use is never written over.
+    """
+    private_directory(path.parent)
+    seed = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
+    create_private(path, seed)
+    return public_key(path)
+
+
+def renew_key(path: Path) -> str:
+    """Make a key pair in place of the one that is there, whose seed is kept beside it as `….old`, and return
+    the public key. Raises `OSError`."""
+    old = path.with_name(f"{path.name}.old")
+    if path.exists():
+        path.replace(old)
+    return make_key(path)
+
+
+def ensure_key(path: Path) -> str:
+    """The public key of a seed file, which is made when it is not there. Raises `SeedError`."""
+    if not is_there(path):
+        try:
+            return make_key(path)
+        except FileExistsError:
+            pass  # made by another process since the look
+    return public_key(path)
+
+
+def public_key(path: Path) -> str:
+    """The public key of a seed file. Raises `SeedError`."""
+    return _read(path)[1]
+
+
+def is_public_key(text: str) -> bool:
+    """Whether this is the public key of a user, its checksum (the last two bytes) included."""
+    if _PUBLIC_KEY.match(text) is None:
+        return False
+    raw = base64.b32decode(text)
+    return bool(nkeys.crc16(raw[:-2]).to_bytes(2, "little") == raw[-2:])
+
+
+def is_seed(text: str) -> bool:
+    """Whether this looks like a seed, which is not to be shown."""
+    return _SEED.search(text) is not None
+
+
+def seed_line(name: str, key_file: Path) -> str:
+    """A line of a configuration that holds a seed, for a file of mode 0600: nats-server takes the seed itself
+    as the `nkey` of a remote, not the path of a file. Raises `SeedError`."""
+    return f'{name}: "{_read(key_file)[0]}"\n'
+
+
+def _read(path: Path) -> tuple[str, str]:
+    """The seed and the public key."""
+    try:
+        with open_regular(path) as file:
+            mode = os.fstat(file.fileno()).st_mode
+            seed = file.read(_MOST).strip()
+    except OSError as error:
+        raise SeedError(f"seed file {named(path)} cannot be read: {error.strerror}") from None
+    if others_may(path, mode):
+        raise SeedError(f"seed file {path} can be read by others; take that away with: chmod 600 {path}")
+    try:
+        public = bytes(nkeys.from_seed(seed).public_key).decode()
+    except (nkeys.NkeysError, ValueError):
+        public = ""
+    if not public.startswith("U"):
+        raise SeedError(f"seed file {path} does not hold the seed of a user's NKey (it begins with SU)")
+    return seed.decode(), public

@@ -1,0 +1,109 @@
+"""What a configuration adds to that of nats-server, word for word: TLS, websockets, compression, encryption
+at rest and whatever else needs no thought of ours. Pure.
+
+What is rendered here already is refused, and so is what would let others in. A secret does not stand in it:
+it is named by a variable of the server's environment, or stands in a file that is included.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import date, datetime, time
+from typing import Any, Final
+
+from agent.base.nats_conf_quoting import INCLUDE, VARIABLE
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]*\Z")
+_SECRETS: Final = frozenset({"password", "pass", "passphrase", "token", "key", "prev_key", "nkey", "seed"})
+_DOORS: Final = frozenset(
+    {
+        *("authorization", "users", "no_auth_user", "operator", "operators", "resolver", "resolver_preload"),
+        *("trusted", "trusted_keys", "system", "mappings", "maps", "default_sentinel", "allow_non_tls"),
+    }
+)
+"""They decide who is let in, or what a subject is, on which the permissions here rest."""
+_ALIASES: Final[Mapping[str, str]] = {
+    "leaf": "leafnodes",
+    "leafnode": "leafnodes",
+    **{f"{table}.{key}": f"{table}.listen" for table in ("leafnodes", "cluster") for key in ("port", "host")},
+    **{f"jetstream.{key}": "jetstream.store_dir" for key in ("store", "storedir")},
+    "jetstream.max_file": "jetstream.max_file_store",
+    "jetstream.max_mem": "jetstream.max_memory_store",
+    "jetstream.sync": "jetstream.sync_interval",
+}
+
+_COMMON_TAKEN: Final = dict.fromkeys(
+    (
+        *("server_name", "listen", "pid_file", "log_file", "logfile_size_limit", "logfile_max_num"),
+        *("max_payload", "ping_interval", "ping_max", "accounts", "system_account", "mqtt"),
+        # The agents' own connections speak no TLS; they stay on the loopback.
+        *("tls", "port", "host", "net", "addr", INCLUDE),
+    ),
+    True,
+) | {
+    "jetstream": dict.fromkeys(
+        ("domain", "store_dir", "max_file_store", "max_memory_store", "sync_interval"), True
+    )
+}
+HUB_TAKEN: Final[Mapping[str, Any]] = _COMMON_TAKEN | {
+    "leafnodes": dict.fromkeys(
+        ("listen", "no_advertise", "isolate_leafnode_interest", "authorization"), True
+    ),
+    "cluster": dict.fromkeys(("name", "listen", "no_advertise", "routes", INCLUDE), True),
+}
+LEAF_TAKEN: Final[Mapping[str, Any]] = _COMMON_TAKEN | {"leafnodes": {"remotes": True}, "cluster": True}
+REMOTE_TAKEN: Final[Mapping[str, Any]] = dict.fromkeys(
+    (
+        *("url", "urls", "account", "dial_timeout", "first_info_timeout", "disabled", INCLUDE),
+        *("nkey", "credentials", "creds", "deny_import", "deny_imports", "deny_export", "deny_exports"),
+    ),
+    True,
+)
+TAKEN: Final = {"hub": HUB_TAKEN, "leaf": LEAF_TAKEN, "remote": REMOTE_TAKEN}
+"""What is rendered of the hub's server, of a leaf's and of its remote."""
+
+
+def extra_problems(extra: Mapping[str, Any], taken: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """What is wrong with tables that are to be added to a rendered one that has `taken`: the key, what stood
+    there and what to do."""
+    yield from _problems(extra, taken, "")
+
+
+def _problems(extra: Mapping[str, Any], taken: Any, at: str) -> Iterator[tuple[str, str, str]]:
+    for key, value in extra.items():
+        place = f"{at}{key}"
+        there = taken.get(key) if isinstance(taken, Mapping) else None
+        if not _NAME.match(key):
+            yield place, "is no key of nats-server", "write it in small letters, as its documentation does"
+        elif key in _DOORS:
+            yield place, "decides who is let in, which is rendered here", "remove it"
+        elif place in _ALIASES:
+            yield place, f"is another name of {_ALIASES[place]}, which is rendered here", "remove it"
+        elif there is not None and not (isinstance(there, Mapping) and isinstance(value, Mapping)):
+            yield place, "is kept as it is rendered here", "remove it"
+        elif isinstance(value, Mapping):
+            yield from _problems(value, there or {}, f"{place}.")
+        else:
+            yield from _value_problems(place, key, value)
+
+
+def _value_problems(place: str, key: str, value: Any) -> Iterator[tuple[str, str, str]]:
+    if isinstance(value, date | datetime | time):
+        yield place, "is a time, which nats-server does not take", "write it as text"
+    elif isinstance(value, str) and not value.isprintable():
+        yield place, "holds a character that cannot stand there", "remove it"
+    elif key in _SECRETS and not (isinstance(value, str) and VARIABLE.match(value)):
+        yield (
+            place,
+            "would be a secret in this file",
+            'name a variable of the server\'s environment, such as "$STORE_KEY", or include a file',
+        )
+    elif key == INCLUDE and (not isinstance(value, str) or "/" in value or value.startswith(".")):
+        yield place, "is not the name of a file beside the server's configuration", 'write "store-key.conf"'
+    elif isinstance(value, list):
+        for number, one in enumerate(value, 1):
+            if isinstance(one, Mapping):
+                yield from _problems(one, {}, f"{place}[{number}].")
+            else:
+                yield from _value_problems(f"{place}[{number}]", key, one)

@@ -1,0 +1,185 @@
+"""The fleet as its hub knows it: a row a leaf, those in trouble first. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from agent.base.terminal import BAD, GOOD, WAITS, Line, table
+
+STATES: Final = ("trouble", "silent", "stopped", "away", "never", "flowing")
+"""In one word how a leaf is, in the order of gravity: somebody is needed; linked, and its agent does not
+announce itself; linked and nothing flows; not linked; never seen; well."""
+
+GRAVE: Final = frozenset({"trouble", "silent", "stopped"})
+_STYLES: Final = {
+    "trouble": BAD,
+    "silent": BAD,
+    "stopped": BAD,
+    "away": WAITS,
+    "never": WAITS,
+    "flowing": GOOD,
+}
+_AGO: Final = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A leaf: how it is in one of `STATES` and in a sentence; `heard` is the seconds since it announced
+    itself, `behind` how many messages the hub lacked then and `loss` the seconds until a class would have
+    lost something, as it said then, infinity where nothing threatened; None where that is not known."""
+
+    domain: str
+    state: str
+    sentence: str
+    linked: bool
+    heard: float | None
+    behind: int | None
+    loss: float | None
+    machine: str
+    run: str
+    versions: Mapping[str, str]
+    classes: Mapping[str, Any]
+
+    def as_json(self) -> dict[str, Any]:
+        """A row of `--json`; `loss` is null where nothing threatens, for JSON has no infinity."""
+        # Not asdict: it copies every class of every leaf, half a second for 2,000.
+        row = {one.name: getattr(self, one.name) for one in fields(self)}
+        return row | {"loss": None if self.loss == math.inf else self.loss}
+
+
+def rows_of(fleet: Mapping[str, Any], now: datetime) -> list[Row]:
+    """Every leaf, those in trouble first, and among equals who is furthest behind."""
+    rows = [_row(domain, one, now) for domain, one in fleet.get("leaves", {}).items()]
+    return sorted(rows, key=lambda one: (_rank(one), -(one.behind or 0), one.domain))
+
+
+def _rank(row: Row) -> int:
+    return STATES.index(row.state) if row.state in STATES else 0
+
+
+def chosen(rows: Iterable[Row], patterns: Sequence[str], states: Sequence[str]) -> list[Row]:
+    """The rows whose domain fits one of the patterns (none: all) and that are in one of the states (none:
+    all)."""
+    return [
+        one
+        for one in rows
+        if (not patterns or any(fnmatchcase(one.domain, pattern) for pattern in patterns))
+        and (not states or one.state in states)
+    ]
+
+
+SORTS: Final[Mapping[str, Callable[[Row], Any]]] = {
+    "domain": lambda row: row.domain,
+    "state": lambda row: None,
+    "heard": lambda row: row.heard,
+    "behind": lambda row: row.behind,
+    "loss": lambda row: row.loss,
+}
+"""By what rows can be sorted, and the value of a row; `state` is the order of `rows_of`."""
+
+
+def ordered(rows: Iterable[Row], sort: str, *, down: bool) -> list[Row]:
+    """Rows of `rows_of` by one of `SORTS`, those of which it is not known last; equal ones stay as they
+    are."""
+    if sort == "state":
+        return list(rows)[:: -1 if down else 1]
+    value = SORTS[sort]
+    known: list[Row] = []
+    unknown: list[Row] = []
+    for row in rows:
+        (unknown if value(row) is None else known).append(row)
+    return sorted(known, key=value, reverse=down) + unknown
+
+
+def _row(domain: str, one: Mapping[str, Any], now: datetime) -> Row:
+    classes = one.get("classes", {})
+    losses = [seconds for cls in classes.values() if (seconds := loss_of(cls)) is not None]
+    lags = [cls["last"] - cls["cursor"] for cls in classes.values() if cls["last"] is not None]
+    return Row(
+        domain=domain,
+        state=str(one.get("word", "trouble")),
+        sentence=str(one["state"]),
+        linked=bool(one["linked"]),
+        heard=_since(str(one.get("announced_at", "")), now),
+        behind=sum(max(0, lag) for lag in lags) if lags else None,
+        loss=min(losses, default=None),
+        machine=str(one.get("machine", "")),
+        run=str(one.get("run", "")),
+        versions=one.get("versions", {}),
+        classes=classes,
+    )
+
+
+def loss_of(cls: Mapping[str, Any]) -> float | None:
+    """The time to first loss of a class, infinity where nothing threatens, None where that is not known."""
+    said = cls.get("seconds_to_loss")
+    return None if said is None else float(said)
+
+
+def _since(moment: str, now: datetime) -> float | None:
+    try:
+        return max(0.0, (now - datetime.fromisoformat(moment)).total_seconds())
+    except (ValueError, TypeError):
+        return None
+
+
+def ago(seconds: float | None) -> str:
+    """Seconds as people say them, short."""
+    if seconds is None:
+        return "-"
+    for size, unit in _AGO:
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:.0f}s"
+
+
+def until(seconds: float | None) -> str:
+    """The time to first loss as people say it, short."""
+    return "none" if seconds == math.inf else ago(seconds)
+
+
+def lines(
+    fleet: Mapping[str, Any], all_: Sequence[Row], rows: Sequence[Row], most: int | None, width: int | None
+) -> list[Line]:
+    """How all leaves are, in a line, and then so many of the chosen rows."""
+    counts = {state: sum(one.state == state for one in all_) for state in STATES}
+    said = ", ".join(f"{count} {state}" for state, count in counts.items() if count) or "no leaves"
+    grave = any(counts[state] for state in GRAVE) or fleet.get("state", "well") != "well"
+    found = [Line(f"hub: {fleet.get('state') or 'not ready yet'}; {said}", BAD if grave else GOOD)]
+    shown = rows if most is None else rows[:most]
+    cells = [
+        (
+            (
+                one.domain,
+                one.state,
+                ago(one.heard),
+                "-" if one.behind is None else str(one.behind),
+                until(one.loss),
+                words(one),
+            ),
+            _STYLES.get(one.state, BAD),
+        )
+        for one in shown
+    ]
+    if cells:
+        found += table(("DOMAIN", "STATE", "HEARD", "BEHIND", "LOSS", ""), cells, (2, 3, 4), width)
+    if len(shown) < len(rows):
+        found.append(Line(f"and {len(rows) - len(shown)} more: --all, a pattern, or --only", WAITS))
+    if all_ and not rows:
+        found.append(Line("no leaf fits; without patterns and --only all are shown"))
+    return found
+
+
+def words(row: Row) -> str:
+    """What is to be said of a leaf beside its state."""
+    return "" if row.state == "flowing" else row.sentence
+
+
+def now() -> datetime:
+    """This moment."""
+    return datetime.now(UTC)

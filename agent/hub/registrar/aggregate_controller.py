@@ -1,0 +1,293 @@
+"""Keeps one aggregate as the fleet needs it: its one writer, with at most one change under way.
+
+It looks each second, so that what somebody changed by hand is put right within two. Changes that wait are
+made together, since each new source scans the aggregate under its lock, and changes rest for longer than they
+took. The keeper asks nothing of leaves; whom to suspect it is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
+
+from structlog.typing import FilteringBoundLogger
+from tenacity import AsyncRetrying, retry_if_exception_type, wait_exponential
+
+from agent.hub.registrar.active_problems import Problems
+from agent.hub.registrar.aggregate import (
+    Observation,
+    Settings,
+    Source,
+    aggregate_config,
+    changed_by_hand,
+    faults,
+    moved_by_hand,
+    observed,
+    planned,
+)
+from agent.hub.registrar.metrics import RegistrarMetrics
+from agent.hub.registrar.stalled_sources import Suspects, Verdicts, trouble
+from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, JetStreamError, StreamInfo, covers, merged
+
+_SETTLE: Final = 0.02
+_LOOK_SECONDS: Final = 1.0
+_UPDATE_SECONDS: Final = 30.0
+_REST: Final = 4.0
+"""A change may keep the aggregate from taking anything in, so changes take a fifth of the time at most."""
+_LONGEST_REST: Final = 5.0
+_NAMED: Final = 20
+
+
+class AggregateKeeper:
+    """One aggregate. `may_stay` says of a source that no leaf announced whether it may stay; `noted` is
+    called with the state of the sources before some are removed; `turns` are shared by all aggregates, so
+    that not all of them are scanned at once."""
+
+    def __init__(
+        self,
+        js: JetStream,
+        name: str,
+        settings: Settings,
+        may_stay: Callable[[str], bool],
+        noted: Callable[[Observation], None],
+        turns: asyncio.Semaphore,
+        problems: Problems,
+        metrics: RegistrarMetrics,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self.name = name
+        self._js = js
+        self._settings = settings
+        self._may_stay = may_stay
+        self._noted = noted
+        self._turns = turns
+        self._problems = problems
+        self._metrics = metrics
+        self._log = log
+        self._want: dict[str, Source] = {}
+        self._out: set[str] = set()
+        self._placed: dict[str, Source] = {}
+        self._checked: dict[str, Any] | None = None
+        self._heeded = 0
+        self._suspects = Suspects()
+        self.seen: Observation | None = None
+        self._looking = asyncio.Lock()
+        self._wake = asyncio.Event()
+        self._changed = asyncio.Condition()
+        self._rest_until = 0.0
+
+    async def begin(self, want: Mapping[str, Source]) -> Observation:
+        """Make the stream, or set right what is dangerous in it, and take over the fleet. Raises `ApiError`
+        or `UnavailableError`."""
+        self.seen = None
+        self._want = dict(want)
+        self._suspects = Suspects()
+        try:
+            seen = await self.observe()
+        except ApiError as error:
+            if error.err_code != STREAM_NOT_FOUND:
+                raise
+            seen = await self._make()
+        have = seen.info.config
+        for sentence in faults(have):
+            self._log.warning(f"{self.name}: {sentence}")
+        config = aggregate_config(self.name, self._settings, have.get("sources") or [])
+        if not covers(have, config):
+            seen = await self._update(seen, config["sources"])
+        self._place(seen)
+        self._wake.set()
+        return seen
+
+    async def observe(self, not_before: float | None = None) -> Observation:
+        """The aggregate as it was at or after a monotonic time, by default now. Those who ask together share
+        one question. Raises `ApiError` or `UnavailableError`."""
+        wanted = _now() if not_before is None else not_before
+        async with self._looking:
+            if self.seen is not None and self.seen.asked >= wanted:
+                return self.seen
+            asked = _now()
+            return self._see(await self._js.stream_info(self.name), asked)
+
+    def want(self, sources: Mapping[str, Source]) -> None:
+        """These sources shall be there in this form, besides those that are."""
+        for name, source in sources.items():
+            if self._want.get(name) != source:
+                self._suspects.changed(name, _now())
+        self._want |= sources
+        self._out -= sources.keys()
+        self._heed()
+
+    def without(self, names: Collection[str]) -> None:
+        """These sources shall not be there, until they are wanted again."""
+        for name in names:
+            self._want.pop(name, None)
+        self._out |= set(names)
+        self._heed()
+
+    async def settled(self, sources: Mapping[str, Source], seconds: float) -> bool:
+        """Whether these sources stand in the aggregate, as soon as they do or after so many seconds."""
+        try:
+            async with asyncio.timeout(seconds), self._changed:
+                await self._changed.wait_for(lambda: self._has(sources))
+        except TimeoutError:
+            return False
+        return True
+
+    def linked(self, name: str, since: float) -> None:
+        """The leaf of a source is linked, so the source has to show a sign of life after `since`."""
+        self._suspects.linked(name, since)
+        self._wake.set()
+
+    def silent(self, name: str) -> None:
+        """A source shows no sign of life though its leaf is linked."""
+        if self._suspects.silent(name, _now()):
+            self._wake.set()
+
+    def unlinked(self, name: str) -> None:
+        """The leaf of a source is not linked any more."""
+        self._suspects.unlinked(name)
+
+    def trouble(self, name: str) -> str | None:
+        """Why the source of a linked leaf does not flow as far as the hub can tell, None where it does."""
+        state = self.seen.states.get(name) if self.seen is not None else None
+        words = self._suspects.words(name)
+        return (trouble(state) if state is not None and (words or state.error) else None) or words
+
+    async def run(self) -> None:
+        """Make what waits true, until cancelled."""
+        while True:
+            await self._pause()
+            async for attempt in AsyncRetrying(
+                retry=retry_if_exception_type(JetStreamError),
+                wait=wait_exponential(multiplier=0.1, max=_LOOK_SECONDS),
+            ):
+                with attempt:
+                    await self._cycle()
+
+    def _heed(self) -> None:
+        self._heeded += 1
+        self._checked = None
+        self._wake.set()
+
+    async def _pause(self) -> None:
+        now = _now()
+        due = self._suspects.next_look(now)
+        wait = _LOOK_SECONDS if due is None else min(max(due - now, _SETTLE), _LOOK_SECONDS)
+        await asyncio.sleep(min(max(self._rest_until - now, 0.0), _LONGEST_REST))
+        try:
+            async with asyncio.timeout(wait):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    async def _cycle(self) -> None:
+        if self.seen is None or not self._js.connected:
+            self._wake.clear()
+            return  # `begin` comes first, and wakes this up
+        asked = _now() if self._wake.is_set() else _now() - _LOOK_SECONDS / 2
+        self._wake.clear()
+        try:
+            await self._make_true(await self._look(asked))
+        except JetStreamError as error:
+            self._problems.begin(self.name, f"{self.name} cannot be brought up to date: {error}", hub=True)
+            raise
+        self._problems.end(self.name, f"{self.name} is up to date")
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _look(self, not_before: float) -> Observation:
+        try:
+            return await self.observe(not_before)
+        except ApiError as error:
+            if error.err_code != STREAM_NOT_FOUND:
+                raise
+        self._log.warning(
+            f"{self.name} had been deleted by hand and is made anew; what the leaves still hold of it comes "
+            f"again, the audit names the rest"
+        )
+        seen = await self._make()
+        self._placed = {}
+        return seen
+
+    async def _make(self) -> Observation:
+        asked = _now()
+        config = aggregate_config(self.name, self._settings, [])
+        return self._see(await self._js.ensure_stream(config), asked)
+
+    async def _make_true(self, seen: Observation) -> None:
+        heeded, have = self._heeded, seen.info.config.get("sources") or []
+        verdicts = self._suspects.look(seen.states, seen.asked)
+        self._say(verdicts)
+        again = verdicts.again
+        target = None
+        if seen.info.config != self._checked:
+            target = self._planned(seen)
+        if again:
+            target = have if target is None else target
+            # Wanted from here on, so that a failure between the two changes does not lose them.
+            self._want |= {one["name"]: one for one in target if one["name"] in again}
+            self._noted(seen)
+            seen = await self._update(seen, [one for one in have if one["name"] not in again])
+            self._metrics.readds.inc(len(again))
+        if target is not None:
+            if {one["name"] for one in have} - {one["name"] for one in target}:
+                self._noted(seen)
+            seen = await self._update(seen, target)
+            self._log.info("sources changed", stream=self.name, sources=len(target), added_again=len(again))
+        self._suspects.tried(again, _now())
+        # What was wanted while the changes were made is not in them.
+        self._checked = seen.info.config if heeded == self._heeded else None
+
+    def _planned(self, seen: Observation) -> list[Source] | None:
+        """The sources the aggregate shall have, None where nothing is to be changed."""
+        config = seen.info.config
+        have = config.get("sources") or []
+        target = planned(have, self._want, lambda name: name not in self._out and self._may_stay(name))
+        should = aggregate_config(self.name, self._settings, have)
+        by_hand = [] if covers(config, should) else changed_by_hand(config, should)
+        for sentence in by_hand + moved_by_hand(have, self._placed):
+            self._log.warning(f"{self.name}: {sentence}")
+        self._placed = {one["name"]: one for one in have}
+        return have if target is None and by_hand else target
+
+    def _say(self, verdicts: Verdicts) -> None:
+        """Say which sources a person should look after and which are well again, each once."""
+        if verdicts.saved:
+            names = sorted(verdicts.saved)
+            self._log.info("sources flow again", sources=len(names), names=names[:_NAMED])
+        if verdicts.hopeless:
+            names = sorted(verdicts.hopeless)
+            self._log.warning(
+                f"sources do not flow: {self.trouble(names[0])}", sources=len(names), names=names[:_NAMED]
+            )
+
+    async def _update(self, seen: Observation, sources: list[Source]) -> Observation:
+        config: dict[str, Any] = merged(
+            seen.info.config, aggregate_config(self.name, self._settings, sources)
+        )
+        async with self._turns, self._looking:
+            asked = _now()
+            seen = self._see(await self._js.update_stream(config, timeout=_UPDATE_SECONDS), asked)
+            self._rest_until = _now() + min(_LONGEST_REST, _REST * (_now() - asked))
+        self._place(seen)
+        return seen
+
+    def _place(self, seen: Observation) -> None:
+        self._placed = {one["name"]: one for one in seen.info.config.get("sources") or []}
+
+    def _see(self, info: StreamInfo, asked: float) -> Observation:
+        self.seen = observed(info, asked)
+        self._metrics.aggregate_messages.labels(self.name).set(info.messages)
+        self._metrics.aggregate_bytes.labels(self.name).set(info.bytes)
+        return self.seen
+
+    def _has(self, sources: Mapping[str, Source]) -> bool:
+        if self.seen is None:
+            return False
+        have = {one["name"]: one for one in self.seen.info.config.get("sources") or []}
+        return all(name in have and covers(have[name], one) for name, one in sources.items())
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,149 @@
+"""Receives announcements: turns away what is too much or not well formed, and answers the rest, each in
+time."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable, Container
+from typing import Final
+
+import nats.errors
+from nats.aio.msg import Msg
+from structlog.typing import FilteringBoundLogger
+
+from agent.contract import Answer, ContractError, parse_announce
+from agent.hub.registrar.active_problems import Problems
+from agent.hub.registrar.announcements import Announcements
+from agent.hub.registrar.command_consumers import CommandConsumers
+from agent.hub.registrar.fleet_state import FleetBook
+from agent.hub.registrar.fleet_watch import FleetWatch
+from agent.hub.registrar.metrics import RegistrarMetrics
+from agent.jetstream import JetStreamError, UnavailableError
+
+MAX_ANNOUNCE: Final = 64 * 1024
+PENDING: Final = 4096
+_AT_ONCE: Final = 64
+_TOO_OFTEN: Final = "{domain!r} announces itself too often; one announcement in ten seconds is enough"
+_ANSWER_SECONDS: Final = 4.0
+"""A leaf waits five seconds for an answer."""
+
+
+class Reception:
+    """`ready` returns once the hub can take leaves in, with a number that is another one after each restart
+    of its server; `server_fault` says why the hub's server cannot be trusted with links."""
+
+    def __init__(
+        self,
+        announcements: Announcements,
+        commands: CommandConsumers,
+        book: FleetBook,
+        watch: FleetWatch,
+        domains: Container[str],
+        ready: Callable[[], Awaitable[int]],
+        reconnects: Callable[[], int],
+        server_fault: Callable[[], str | None],
+        problems: Problems,
+        metrics: RegistrarMetrics,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._announcements = announcements
+        self._commands = commands
+        self._book = book
+        self._watch = watch
+        self._domains = domains
+        self._ready = ready
+        self._reconnects = reconnects
+        self._server_fault = server_fault
+        self._problems = problems
+        self._metrics = metrics
+        self._log = log
+        self._busy: set[str] = set()
+        self._places = asyncio.Semaphore(_AT_ONCE)
+
+    async def receive(self, msg: Msg, group: asyncio.TaskGroup) -> None:
+        """Answer an announcement, in a task of `group` where that takes time."""
+        domain = msg.subject.rpartition(".")[2]
+        refused = self._turned_away(domain, msg.data)
+        if refused is None:
+            self._busy.add(domain)
+            group.create_task(self._answer(domain, msg))
+        else:
+            await self._respond(domain, msg, refused)
+
+    def _turned_away(self, domain: str, data: bytes) -> Answer | None:
+        """Why an announcement is not even read."""
+        if (fault := self._server_fault()) is not None:
+            return Answer(refused=fault)
+        if len(data) > MAX_ANNOUNCE:
+            return Answer(refused=f"announce: {len(data)} bytes are above the limit of {MAX_ANNOUNCE}")
+        if (why := self._not_now(domain)) is not None:
+            return Answer(refused=why, later=True)
+        return None
+
+    def _not_now(self, domain: str) -> str | None:
+        if domain in self._domains and not self._book.may_announce(domain, _now()):
+            return _TOO_OFTEN.format(domain=domain)
+        if domain in self._busy:
+            return f"an announcement of {domain!r} is being answered; announce again"
+        if len(self._busy) >= PENDING:
+            return f"{PENDING} announcements wait for an answer; announce again"
+        return None
+
+    async def _answer(self, domain: str, msg: Msg) -> None:
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS), self._places:
+                answer = await self._answered(domain, msg.data)
+        except ContractError as error:
+            answer = Answer(refused=str(error))
+        except JetStreamError as error:
+            answer = Answer(refused=f"the hub cannot take this in now: {error}", later=True)
+        except TimeoutError:
+            late = f"the hub's server did not answer within {_ANSWER_SECONDS:.0f} s"
+            answer = Answer(refused=late, later=True)
+        except Exception:  # one announcement must not end the service for all the others
+            self._log.exception("an announcement could not be answered", domain=domain)
+            answer = Answer(refused="the registrar failed on this announcement; its log says how")
+        finally:
+            self._busy.discard(domain)
+        await self._respond(domain, msg, answer)
+
+    async def _answered(self, domain: str, data: bytes) -> Answer:
+        announce = parse_announce(data, domain)
+        if domain in self._domains and not self._book.may_run_announce(domain, announce.run, _now()):
+            return Answer(refused=_TOO_OFTEN.format(domain=domain))
+        generation = await self._ready()
+        answer = await self._announcements.answer(announce, self._watch.linked_at(domain))
+        if generation != self._reconnects():
+            raise UnavailableError("its server was restarted meanwhile")
+        if answer.refused is None:
+            self._watch.announced(domain, announce.machine)
+            answer = dataclasses.replace(answer, commands=await self._commands.answer(announce))
+        return answer
+
+    async def _respond(self, domain: str, msg: Msg, answer: Answer) -> None:
+        self._metrics.announcements.labels("taken_in" if answer.refused is None else "refused").inc()
+        if answer.refused is not None:
+            self._problems.begin(about(domain), f"{domain} is refused: {answer.refused}")
+        elif not self._book.claims.contested(domain, _now()):
+            self._problems.end(about(domain), f"{domain} is taken in")
+        await respond(msg, answer.encode())
+
+
+def about(domain: str) -> str:
+    """The key of what is wrong with a domain's announcements."""
+    return f"announcement of {domain}"
+
+
+async def respond(msg: Msg, data: bytes) -> None:
+    """Answer a request, if an answer is wanted."""
+    if not msg.reply:
+        return
+    try:
+        await msg.respond(data)
+    except nats.errors.Error:
+        return  # the connection went meanwhile; whoever asked asks again
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

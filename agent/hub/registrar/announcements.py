@@ -1,0 +1,275 @@
+"""Answering one announcement: take the leaf in or say why not, make its sources, look, answer.
+
+A record is stored before the source is changed by it, so that a registrar which dies in between finishes the
+change when it is back; and before an answer proposes a checkpoint, so that the hub knows what it proposed
+even after the message was purged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from agent.contract import (
+    Announce,
+    Answer,
+    Checkpoint,
+    ClassAnswer,
+    batch_subject,
+    leaf_stream,
+    leaf_subjects,
+)
+from agent.hub.registrar.active_problems import Problems
+from agent.hub.registrar.aggregate import Observation, source_state
+from agent.hub.registrar.aggregates import Aggregates
+from agent.hub.registrar.answer import (
+    Stored,
+    agreed,
+    agreeing,
+    class_answer,
+    class_state,
+    held_now,
+    lacking,
+    proposal,
+    stored,
+)
+from agent.hub.registrar.fleet_state import EPOCH_EVERY, FleetBook
+from agent.hub.registrar.fleet_store import FleetStore
+from agent.hub.registrar.records import (
+    COPIED,
+    RECREATED,
+    REVOKED,
+    ClassRecord,
+    Place,
+    admitted,
+    new_epochs,
+    refusal,
+)
+from agent.jetstream import JetStream, StreamInfo
+
+_OBSERVED: Final = 1.0
+_SETTLE_SECONDS: Final = 2.0
+_STORE_EVERY: Final = 300.0
+_NO_AGGREGATE: Final = (
+    "{domain!r} is kept in {stream}, which the hub's configuration provides no more; raise [registrar] "
+    "aggregates there, so that it does, and start the hub's server with it"
+)
+_TOO_OFTEN: Final = (
+    "{domain!r} starts new epochs too often; "
+    f"one in {EPOCH_EVERY:.0f} s is taken, for each of them scans the hub's stream"
+)
+
+
+class Announcements:
+    """Answers announcements of the leaves in `classes`, which gives each domain its configured classes."""
+
+    def __init__(
+        self,
+        js: JetStream,
+        book: FleetBook,
+        store: FleetStore,
+        aggregates: Aggregates,
+        classes: Mapping[str, frozenset[str]],
+        problems: Problems,
+    ) -> None:
+        self._js = js
+        self._book = book
+        self._store = store
+        self._aggregates = aggregates
+        self._classes = classes
+        self._problems = problems
+        self._proven: dict[tuple[str, str], deque[tuple[str, Checkpoint]]] = {}
+
+    def begin(self) -> None:
+        """The hub's server was away: what was seen before has to be seen again."""
+        self._proven.clear()
+
+    async def answer(self, announce: Announce, linked_at: float) -> Answer:
+        """The answer to an announcement that is well formed; `linked_at` is when the leaf's link came up, for
+        what was seen before says nothing of it. Raises `ApiError` or `UnavailableError`."""
+        now = _now()
+        refused = self._refusal(announce, now)
+        if refused is not None:
+            return Answer(refused=refused)
+        if self._changes_too_often(announce, now):
+            return Answer(refused=_TOO_OFTEN.format(domain=announce.domain), later=True)
+        streams = self._aggregates.place(announce.domain, list(announce.classes))
+        if missing := sorted(set(streams.values()) - self._aggregates.keepers.keys()):
+            return Answer(refused=_NO_AGGREGATE.format(domain=announce.domain, stream=missing[0]))
+        changed = await self._take_in(announce, streams, now)
+        fresh = now if changed or announce.repairs else linked_at
+        seen = await self._observe(announce, streams, max(fresh, now - _OBSERVED))
+        answers = {cls: await self._class(announce, cls, seen[streams[cls]]) for cls in announce.classes}
+        await self._store.save_changed(self._book.leaves[announce.domain], _STORE_EVERY)
+        return Answer(answers)
+
+    def _refusal(self, announce: Announce, now: float) -> str | None:
+        domain, claims = announce.domain, self._book.claims
+        if domain in self._book.revoked:
+            return REVOKED.format(domain=domain)
+        known = self._book.leaves.get(domain)
+        refused = refusal(announce, self._classes.get(domain), known, claims.heard_ago(domain, now))
+        if refused is not None:
+            if known is not None and known.machine != announce.machine:
+                claims.claimed(domain, now)
+                self._problems.begin(f"rival of {domain}", refused)
+            return refused
+        if self._is_copy(announce, now):
+            return COPIED.format(domain=domain, machine=announce.machine)
+        return None
+
+    def _changes_too_often(self, announce: Announce, now: float) -> bool:
+        known = self._book.leaves.get(announce.domain)
+        changed = known is not None and any(
+            cls in known.classes and known.classes[cls].epoch != state.epoch
+            for cls, state in announce.classes.items()
+        )
+        return changed and not self._book.may_change(announce.domain, now)
+
+    def _is_copy(self, announce: Announce, now: float) -> bool:
+        domain, claims = announce.domain, self._book.claims
+        before = claims.is_copied(domain)
+        copy = claims.is_copy(domain, announce.run, now)
+        if not claims.is_copied(domain):
+            return False
+        if not before and domain in self._book.leaves:
+            # Both came through one link consumer, so what is here may be a mixture of both.
+            self._book.lose(domain, "a copy of its machine sent through it too")
+        if copy or not before:
+            claims.claimed(domain, now)
+            self._problems.begin(f"rival of {domain}", COPIED.format(domain=domain, machine=announce.machine))
+        return copy
+
+    async def _take_in(self, announce: Announce, streams: Mapping[str, str], now: float) -> bool:
+        """Bring the record up to date; where the link is another one, have the source changed. Returns
+        whether it was another one."""
+        domain = announce.domain
+        places = {}
+        for cls, stream in streams.items():
+            info = (await self._aggregates.keepers[stream].observe(now - _OBSERVED)).info
+            places[cls] = Place(info.name, info.created, info.last)
+        known = self._book.leaves.get(domain)
+        now_text = datetime.now(UTC).isoformat(timespec="seconds")
+        leaf = admitted(announce, known, places, now_text)
+        self._book.leaves[domain] = leaf
+        self._book.heard(announce, now)
+        if not new_epochs(leaf, known):
+            return False
+        await self._store.save(leaf)
+        for stream, sources in self._book.sources_of(domain).items():
+            self._aggregates.keepers[stream].want(sources)
+        for stream, sources in self._book.sources_of(domain).items():
+            await self._aggregates.keepers[stream].settled(sources, _SETTLE_SECONDS)
+        return True
+
+    async def _observe(
+        self, announce: Announce, streams: Mapping[str, str], not_before: float
+    ) -> dict[str, Observation]:
+        """Looks at the aggregates that may be a second old, but not where they would tell a leaf less than it
+        knows already."""
+        began = _now()
+        seen = {}
+        for stream in set(streams.values()):
+            seen[stream] = await self._aggregates.keepers[stream].observe(not_before)
+        for cls, state in announce.classes.items():
+            name, keeper = leaf_stream(announce.domain, cls), self._aggregates.keepers[streams[cls]]
+            source = seen[streams[cls]].states.get(name)
+            if source is None or not source.alive:
+                keeper.silent(name)
+            if source is None or source.seq < max(state.confirmed, state.acked):
+                seen[streams[cls]] = await keeper.observe(began)
+        return seen
+
+    async def _class(self, announce: Announce, cls: str, seen: Observation) -> ClassAnswer:
+        domain, info = announce.domain, seen.info
+        record = await self._with_held(domain, cls, seen)
+        state = source_state(seen, domain, cls, record.epoch)
+        checkpoint = announce.checkpoint.get(cls)
+        agrees = None
+        if checkpoint is not None:
+            agrees = await self._agreed(domain, cls, checkpoint, record, info)
+            about = f"checkpoint of {domain}/{cls}"
+            if agrees is False:
+                self._problems.begin(about, f"leaf {domain} and hub disagree on {checkpoint}")
+            else:
+                self._problems.end(about, f"leaf {domain} and hub agree on {checkpoint}")
+        certain = self._book.certain(record, state, info)
+        acked = announce.classes[cls].acked
+        record = lacking(record, acked, checkpoint if agrees else None, certain=certain)
+        fallback = None
+        if (agrees is False or record.lost) and record.proposed is not None:
+            held = await self._agreed(domain, cls, record.proposed, record, info)
+            fallback = record.proposed if held else None
+        batch = None
+        if record.held is not None and not record.held.message_id:
+            batch = await self._newest(domain, cls, batch_subject(domain, cls, ">"), info)
+        contested = self._book.claims.contested(domain, _now())
+        word = class_state(state, info, contested=contested, capped=domain in self._book.capped)
+        answer = class_answer(record, word, agrees, batch, certain=certain, fallback=fallback)
+        self._book.put(domain, cls, agreeing(record, checkpoint, agrees, answer))
+        return answer
+
+    async def newest(self, domain: str, cls: str, epoch: str, seen: Observation) -> Checkpoint | None:
+        """The newest message with an id that the hub holds of an epoch with all before it, None where that
+        is not known."""
+        record = await self._with_held(domain, cls, seen)
+        self._book.put(domain, cls, record)
+        if record.epoch != epoch or record.held is None or record.lost:
+            return None
+        batch = None
+        if not record.held.message_id:
+            batch = await self._newest(domain, cls, batch_subject(domain, cls, ">"), seen.info)
+        return class_answer(record, "", None, batch).checkpoint
+
+    async def with_message(self, domain: str, cls: str, seen: Observation) -> None:
+        """Look for the message at the cursor of a class, and remember it with what the hub holds."""
+        self._book.put(domain, cls, await self._with_held(domain, cls, seen))
+
+    async def _with_held(self, domain: str, cls: str, seen: Observation) -> ClassRecord:
+        newest, info = None, seen.info
+        record = self._book.leaves[domain].classes[cls]
+        if record.stream_created != info.created and not record.lost:
+            # It was deleted and created since the record was looked up a moment ago.
+            lost = RECREATED.format(info.name)
+            return msgspec.structs.replace(record, held=None, checkpoint=None, proposed=None, lost=lost)
+        held, state = record.held, source_state(seen, domain, cls, record.epoch)
+        if state is not None and state.seq and (held is None or held.seq < state.seq or not held.message_id):
+            newest = await self._newest(domain, cls, leaf_subjects(domain, cls), info)
+        if self._book.leaves[domain].classes[cls].epoch != record.epoch:
+            return self._book.leaves[domain].classes[cls]
+        record = self._book.leaves[domain].classes[cls]
+        held = held_now(record.held, state, newest, info)
+        if newest is not None and (found := proposal(held, info.name)) is not None:
+            self._prove(domain, cls, found, info)
+        return msgspec.structs.replace(record, held=held)
+
+    async def _newest(self, domain: str, cls: str, subject: str, info: StreamInfo) -> Stored | None:
+        message = await self._js.get_message(info.name, last_by_subject=subject)
+        return stored(message, leaf_stream(domain, cls))
+
+    async def _agreed(
+        self, domain: str, cls: str, checkpoint: Checkpoint, record: ClassRecord, info: StreamInfo
+    ) -> bool | None:
+        if (info.created, checkpoint) in self._proven.get((domain, cls), ()):
+            return True
+        message = None
+        if checkpoint.hub_stream == info.name:
+            message = await self._js.get_message(info.name, seq=checkpoint.hub_seq)
+        answer = agreed(checkpoint, leaf_stream(domain, cls), record, info, message)
+        if answer:
+            self._prove(domain, cls, checkpoint, info)
+        return answer
+
+    def _prove(self, domain: str, cls: str, checkpoint: Checkpoint, info: StreamInfo) -> None:
+        """This checkpoint was seen in the aggregate, which does not change while its server runs."""
+        proven = self._proven.setdefault((domain, cls), deque(maxlen=2))
+        proven.append((info.created, checkpoint))
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

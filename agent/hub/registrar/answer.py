@@ -1,0 +1,209 @@
+"""What the registrar tells a leaf of one class: the cursor, the message there, the state, the checkpoint.
+Pure.
+
+A cursor that is too low costs a leaf nothing but time; one that is too high would make it purge what the hub
+does not hold. So wherever two sources of truth differ, the lower one that can be true is told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from agent.contract import H_MESSAGE_ID, H_SOURCE, Checkpoint, ClassAnswer, ContractError
+from agent.hub.registrar.aggregate import SourceState, is_full, parse_source_header
+from agent.hub.registrar.records import ClassRecord, Held
+from agent.jetstream import RawMessage, StreamInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A message of a leaf as the aggregate holds it."""
+
+    leaf_seq: int
+    message_id: str
+    hub_seq: int
+
+
+def stored(message: RawMessage | None, leaf_stream: str) -> Stored | None:
+    """What a message of the aggregate says of its origin, None where it did not come from that leaf
+    stream."""
+    if message is None:
+        return None
+    try:
+        name, seq = parse_source_header(message.headers.get(H_SOURCE, ""))
+    except ContractError:
+        return None
+    if name != leaf_stream:
+        return None
+    return Stored(seq, message.headers.get(H_MESSAGE_ID, ""), message.seq)
+
+
+def is_certain(record: ClassRecord, state: SourceState | None, info: StreamInfo, noted: int = 0) -> bool:
+    """Whether what the hub is known to hold of an epoch cannot be too little: its source has a sequence, or
+    nothing was purged that was not looked at before. `noted` is the aggregate's last sequence when all
+    records were last brought up to date before a purge."""
+    if state is not None and state.seq:
+        return True
+    return not record.unsure and max(record.known_to, noted) >= info.first - 1
+
+
+def held_now(
+    held: Held | None, state: SourceState | None, newest: Stored | None, info: StreamInfo
+) -> Held | None:
+    """What the hub holds of an epoch, from what was known of it, its source and the newest message of the
+    leaf.
+
+    The newest message counts only where the source itself has a sequence: without one it may stem from an
+    epoch before. What was known stays where the source lost its sequence (added again after a purge).
+    """
+    seq = state.seq if state else 0
+    if seq == 0:
+        return held
+    if newest is not None and newest.leaf_seq >= seq:
+        found = Held(newest.leaf_seq, newest.message_id, newest.hub_seq, max(info.last, newest.hub_seq))
+    else:
+        found = Held(seq, "", 0, info.last)
+    if held is not None and (held.seq, held.message_id != "") >= (found.seq, found.message_id != ""):
+        return held
+    return found
+
+
+def held_at_start(held: Held | None, state: SourceState | None, info: StreamInfo) -> Held | None:
+    """What may still be believed of `held` after the hub's server was away: its store may have been put
+    back."""
+    if held is None or info.last < held.last:
+        return None
+    if state is not None and 0 < state.seq < held.seq:
+        return None
+    return held
+
+
+def proposal(held: Held | None, stream: str) -> Checkpoint | None:
+    """The place where leaf and hub may agree; only a message with an id can be told from another."""
+    if held is None or not held.message_id:
+        return None
+    return Checkpoint(held.seq, held.message_id, stream, held.hub_seq)
+
+
+def agreed(
+    announced: Checkpoint, leaf_stream: str, record: ClassRecord, info: StreamInfo, message: RawMessage | None
+) -> bool | None:
+    """Whether an announced checkpoint still holds: `message` is what the aggregate holds at its hub sequence.
+    One of another aggregate does not hold: the hub has forgotten where this leaf belongs, and what came
+    before this aggregate may not be there.
+
+    A purged one is compared with what the record remembers. It holds where that is as new. It does not where
+    all that is remembered is older, or nothing is that should be: what is proposed is stored first, so the
+    record or the aggregate was restored from before the checkpoint, and has been filled and purged beyond it
+    since. None where a record of an earlier release remembers nothing.
+    """
+    if announced.hub_stream != info.name:
+        return False
+    if announced.hub_seq > info.last:
+        return False
+    if message is not None:
+        return stored(message, leaf_stream) == Stored(
+            announced.leaf_seq, announced.message_id, announced.hub_seq
+        )
+    if announced in (record.checkpoint, record.proposed, proposal(record.held, record.stream)):
+        return True
+    if any(one is not None and _is_behind(announced, one) for one in (record.checkpoint, record.proposed)):
+        return True
+    unknown = record.cut is not None and announced.hub_seq > record.cut
+    return False if unknown or record.proposed is not None else None
+
+
+def known_at_start(record: ClassRecord, info: StreamInfo) -> ClassRecord:
+    """The record after the hub's server was away: what it knows of places that its aggregate has not reached
+    is of an aggregate that was restored without its record since."""
+    known = (record.checkpoint, record.proposed)
+    checkpoint, proposed = (one if one and one.hub_seq <= info.last else None for one in known)
+    if (checkpoint, proposed) == known:
+        return record
+    return msgspec.structs.replace(record, checkpoint=checkpoint, proposed=proposed, cut=info.last)
+
+
+def _is_behind(one: Checkpoint, other: Checkpoint) -> bool:
+    """Whether a checkpoint stands before another one of the same aggregate on both sides."""
+    same = one.hub_stream == other.hub_stream
+    return same and one.hub_seq < other.hub_seq and one.leaf_seq < other.leaf_seq
+
+
+def lacking(record: ClassRecord, acked: int, agreed: Checkpoint | None, *, certain: bool) -> ClassRecord:
+    """The record where the hub has acknowledged up to a sequence of the leaf; `agreed` is the checkpoint that
+    holds.
+
+    A cursor below that proves that the hub lacks something, and as long as nothing more flows that it holds
+    all before. Both are remembered, for once more has flowed the cursor looks well again.
+    """
+    held = record.held.seq if record.held else 0
+    if record.lost or not certain or acked <= held:
+        return record
+    known = [one for one in (agreed, record.proposed, proposal(record.held, record.stream)) if one]
+    newest = max(known, key=lambda one: one.leaf_seq, default=None)
+    lost = f"the hub holds up to {held} of {acked} that it has acknowledged"
+    return msgspec.structs.replace(record, lost=lost, proposed=newest)
+
+
+def agreeing(
+    record: ClassRecord, checkpoint: Checkpoint | None, agrees: bool | None, answer: ClassAnswer
+) -> ClassRecord:
+    """The record after this answer to an announced checkpoint."""
+    if agrees is False or record.lost:
+        return record
+    return msgspec.structs.replace(
+        record,
+        checkpoint=checkpoint if agrees else record.checkpoint,
+        proposed=answer.checkpoint or record.proposed,
+    )
+
+
+def class_state(state: SourceState | None, info: StreamInfo, *, contested: bool, capped: bool = False) -> str:
+    """One word: `contested` (another machine announces the domain too), `capped` (the domain has sent what it
+    may in an hour), `full` (the aggregate has no room, the leaf waits), `flowing`, or `linking` (the source
+    was not heard from lately, or its server says what is wrong with it)."""
+    if contested:
+        return "contested"
+    if capped:
+        return "capped"
+    if is_full(info):
+        return "full"
+    return "flowing" if state is not None and state.alive and not state.error else "linking"
+
+
+def class_answer(
+    record: ClassRecord,
+    state: str,
+    agreed: bool | None,
+    newest_batch: Stored | None = None,
+    *,
+    certain: bool = True,
+    fallback: Checkpoint | None = None,
+) -> ClassAnswer:
+    """The answer for one class. Where the message at the cursor has no id, as a device's own has none, the
+    newest batch is proposed as checkpoint instead, unless it stands behind the cursor: then it came through
+    an epoch before, and what lies between is still on its way. Of an epoch that is lost nothing is held or
+    agreed."""
+    if record.lost:
+        return ClassAnswer(record.stream, 0, "", state, agreed=False, fallback=fallback)
+    held = record.held
+    if held is None or (newest_batch is not None and newest_batch.leaf_seq > held.seq):
+        newest_batch = None
+    return ClassAnswer(
+        stream=record.stream,
+        cursor=held.seq if held else 0,
+        message_id=held.message_id if held else "",
+        state=state,
+        agreed=agreed,
+        checkpoint=proposal(held, record.stream) or _checkpoint(newest_batch, record.stream),
+        certain=certain,
+        fallback=fallback,
+    )
+
+
+def _checkpoint(message: Stored | None, stream: str) -> Checkpoint | None:
+    if message is None or not message.message_id:
+        return None
+    return Checkpoint(message.leaf_seq, message.message_id, stream, message.hub_seq)

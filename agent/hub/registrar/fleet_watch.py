@@ -1,0 +1,225 @@
+"""Watches which leaves are linked and has their sources looked at when they come; over the system account of
+the hub's server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from typing import Final
+
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from agent.contract import ContractError, server_name
+from agent.hub.registrar.active_problems import Problems
+from agent.hub.registrar.aggregate import ALIVE
+from agent.hub.registrar.aggregates import Aggregates
+from agent.hub.registrar.fleet_events import (
+    CONNECT,
+    DISCONNECT,
+    LEAFZ,
+    Link,
+    LinkEvent,
+    LinkId,
+    Links,
+    parse_event,
+    parse_links,
+)
+from agent.hub.registrar.fleet_state import FleetBook
+from agent.hub.registrar.link_cutter import LinkCutter
+from agent.hub.registrar.quota import Quota, sentence
+
+_LEAFZ_SECONDS: Final = 2.0
+_TRAFFIC_SECONDS: Final = 5.0
+_AGAIN_SECONDS: Final = 0.2
+_PENDING: Final = 65_536
+_ABOUT: Final = "system account"
+
+
+class FleetWatch:
+    """`keys` gives the domain of a link's public key; the links are in these `accounts`, and `cutter` ends
+    those that are let in no more, also those to `others`, the accounts of users. The hub has so many
+    `servers`. With a `quota` it counts what the leaves send."""
+
+    def __init__(
+        self,
+        nc: Client | None,
+        keys: Mapping[str, str],
+        book: FleetBook,
+        aggregates: Aggregates,
+        problems: Problems,
+        cutter: LinkCutter,
+        accounts: Collection[str],
+        servers: int = 1,
+        quota: Quota | None = None,
+        others: Collection[str] = (),
+    ) -> None:
+        self.links = Links()
+        self._nc = nc
+        self._keys = keys
+        self._book = book
+        self._aggregates = aggregates
+        self._problems = problems
+        self._cutter = cutter
+        self._accounts = accounts
+        self._servers = servers
+        self._quota = quota
+        self._others = others
+        self._linked_at: dict[str, float] = {}
+        self._look = asyncio.Event()
+
+    def linked_at(self, domain: str) -> float:
+        """When the leaf's newest link came up, in monotonic seconds; 0 where that is not known."""
+        return self._linked_at.get(domain, 0.0)
+
+    def announced(self, domain: str, machine: str) -> None:
+        """A leaf has said of which domain and machine it is."""
+        self.links.named(server_name(domain, machine), domain)
+
+    def look(self) -> None:
+        """Ask which leaves are linked: the fleet or the hub's server is another one than before."""
+        self._look.set()
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        if self._nc is None:
+            return
+        for account in self._accounts:
+            for subject in (CONNECT, DISCONNECT):
+                await self._nc.subscribe(
+                    subject.format(account), cb=self._on_event, pending_msgs_limit=_PENDING
+                )
+        while True:
+            asked = await self._due()
+            self._look.clear()
+            try:
+                await self._ask(self._nc, anew=asked)
+            except (nats.errors.Error, TimeoutError, ContractError) as error:
+                self._problems.begin(
+                    _ABOUT, f"the hub's server does not say which leaves are linked: {error}", hub=True
+                )
+                self._look.set()
+                await asyncio.sleep(_AGAIN_SECONDS)
+            else:
+                self._problems.end(_ABOUT, "the hub's server says which leaves are linked")
+                if not self._cutter.settled:
+                    self._look.set()
+                    await asyncio.sleep(_AGAIN_SECONDS)
+
+    async def _due(self) -> bool:
+        """Wait until somebody wants a look (True) or traffic is to be counted (False)."""
+        try:
+            async with asyncio.timeout(None if self._quota is None else _TRAFFIC_SECONDS):
+                await self._look.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _ask(self, nc: Client, *, anew: bool) -> None:
+        domains = {server_name(leaf.domain, leaf.machine): leaf.domain for leaf in self._book.leaves.values()}
+        links, complete = await self._links(nc)
+        if anew:
+            await self._cutter.settle(links, complete=complete)
+        links = {link: one for link, one in links.items() if one.account in self._accounts}
+        self.links.replace(links, domains)
+        if self._quota is not None:
+            self._count(self._quota, links)
+        if not anew:
+            return
+        # Nothing says that these links are new, so a source that was heard lately is well.
+        since = asyncio.get_running_loop().time() - ALIVE
+        linked = self.links.domains()
+        for domain in self._book.leaves:
+            if domain in linked:
+                self._aggregates.linked(domain, since)
+            else:
+                self._aggregates.unlinked(domain)
+
+    async def _links(self, nc: Client) -> tuple[dict[LinkId, Link], bool]:
+        """The links of the hub's servers that answer in time, and whether all have."""
+        inbox, answers = nc.new_inbox(), list[dict[LinkId, Link]]()
+        answered = asyncio.Event()
+
+        async def take(msg: Msg) -> None:
+            answers.append(parse_links(msg.data, [*self._accounts, *self._others]))
+            if len(answers) == self._servers:
+                answered.set()
+
+        subscription = await nc.subscribe(inbox, cb=take)
+        try:
+            await nc.publish(LEAFZ, b"", reply=inbox)
+            async with asyncio.timeout(_LEAFZ_SECONDS):
+                await answered.wait()
+        except TimeoutError:
+            if not answers:
+                raise
+        finally:
+            if not nc.is_closed:
+                await subscription.unsubscribe()
+        links = {link: one for answer in answers for link, one in answer.items()}
+        return links, len(answers) >= self._servers
+
+    def _count(self, quota: Quota, links: Mapping[LinkId, Link]) -> None:
+        now = asyncio.get_running_loop().time()
+        quota.count({link: one.received for link, one in links.items()}, self.links.by_link(), now)
+        self._judge(quota, now)
+
+    def _judge(self, quota: Quota, now: float) -> None:
+        begun, ended = quota.changed(now)
+        for domain in begun:
+            self._aggregates.capped(domain)
+        for domain in ended:
+            self._aggregates.allowed(domain)
+            self._problems.end(f"quota of {domain}", f"{domain} may send again")
+        for domain in begun:
+            words = sentence(domain, quota.sent(domain, now), quota.limit)
+            self._problems.begin(f"quota of {domain}", words)
+
+    async def _on_event(self, msg: Msg) -> None:
+        try:
+            event = parse_event(msg.data)
+        except ContractError as error:
+            self._problems.begin(_ABOUT, str(error), hub=True)
+            return
+        if event is None:
+            return
+        if msg.subject.endswith(".CONNECT"):
+            if await self._cutter.refuses(event):
+                if not self._cutter.settled:
+                    self._look.set()
+                return
+            self._connected(event)
+        else:
+            self._disconnected(event)
+        self._compare(self._keys.get(event.user))
+
+    def _connected(self, event: LinkEvent) -> None:
+        domain = self._keys.get(event.user)
+        if domain is None:
+            return
+        self.links.connected(event, domain)
+        self._linked_at[domain] = now = asyncio.get_running_loop().time()
+        self._aggregates.linked(domain, now)
+
+    def _disconnected(self, event: LinkEvent) -> None:
+        domain, quota = self._keys.get(event.user), self._quota
+        if quota is not None and domain is not None:
+            now = asyncio.get_running_loop().time()
+            quota.ended(event.link, domain, event.sent, now)
+            self._judge(quota, now)
+        if (gone := self.links.disconnected(event)) is not None:
+            self._aggregates.unlinked(gone)
+
+    def _compare(self, domain: str | None) -> None:
+        if domain is None:
+            return
+        servers, about = sorted(self.links.servers(domain)), f"links of {domain}"
+        if len(servers) > 1:
+            self._problems.begin(
+                about,
+                f"{' and '.join(servers)} are linked as {domain} at once: one is half open and goes within "
+                f"20 s, or two machines have one domain and one key",
+            )
+        else:
+            self._problems.end(about, f"one server is linked as {domain}")

@@ -1,0 +1,110 @@
+"""Ends the links of leaves that are let in no more. A server that reads its configuration again lets them in
+no more, but leaves the links that are up as they are (seen on nats-server 2.15.1).
+
+Nothing tells by which key a link came in that was there before this agent: its server's name is its owner's
+choice. So when a key has gone since the last time, all links are cut. A leaf redials within a second and
+loses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Collection, Mapping
+from typing import Final
+
+import nats.errors
+from nats.aio.client import Client
+from structlog.typing import FilteringBoundLogger
+
+from agent.hub.registrar.fleet_events import LinkEvent, LinkId
+from agent.hub.registrar.fleet_store import FleetStore
+from agent.jetstream import JetStreamError
+from agent.server.permissions import KICK
+
+_SECONDS: Final = 2.0
+_AT_ONCE: Final = 64
+
+
+class LinkCutter:
+    """`keys` are let in, `revoked` gives the domain of each that is not any more. Without a connection to the
+    system account (`nc`) it can cut nothing."""
+
+    def __init__(
+        self,
+        nc: Client | None,
+        store: FleetStore,
+        keys: frozenset[str],
+        revoked: Mapping[str, str],
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._nc, self._store, self._keys, self._revoked, self._log = nc, store, keys, revoked, log
+        self._compared = nc is None
+        self._cleared: set[str] = set()
+        self._unconfirmed: set[LinkId] = set()
+
+    @property
+    def settled(self) -> bool:
+        """Whether no link is up that has to go, as far as is known."""
+        return self._compared and not self._unconfirmed
+
+    async def settle(self, links: Collection[LinkId], *, complete: bool) -> None:
+        """Cut all of these links, which are up, if a key has gone since this was done last, and again those
+        that were cut and are still there. They are `complete` if every server of the hub has named its own:
+        else those of the others have yet to be cut."""
+        asked = frozenset(self._unconfirmed)
+        self._unconfirmed -= asked - await self._cut(asked.intersection(links))
+        try:
+            if not self._compared:
+                await self._compare(links, complete)
+        except (JetStreamError, nats.errors.Error) as error:
+            self._log.error("links cannot be cut yet", reason=str(error))
+
+    async def refuses(self, event: LinkEvent) -> bool:
+        """Whether a link that came up has a key that was revoked; then it is cut. Only a hub's server with an
+        older configuration lets it in."""
+        domain = self._revoked.get(event.user)
+        if domain is None:
+            return False
+        self._log.warning(
+            "a link with a revoked key was let in and is cut: give the hub's server the new configuration",
+            domain=domain,
+        )
+        self._unconfirmed |= await self._cut([event.link])
+        return True
+
+    async def _compare(self, links: Collection[LinkId], complete: bool) -> None:
+        before = await self._store.let_in()
+        gone = frozenset(self._revoked) if before is None else before - self._keys
+        # Once at each server: the leaves come back with their good keys.
+        doomed = {link for link in links if link[0] not in self._cleared} if gone else set()
+        if doomed:
+            self._cleared |= {server for server, _ in doomed}
+            self._log.warning("all links are cut, for a key is let in no more", keys=len(gone))
+            self._unconfirmed |= await self._cut(doomed)
+        if self._unconfirmed or (gone and not complete):
+            return
+        if before != self._keys:
+            await self._store.save_let_in(self._keys)
+        self._compared = True
+
+    async def _cut(self, links: Collection[LinkId]) -> set[LinkId]:
+        """Cut these links; returns those of which the server did not say that they are."""
+        places = asyncio.Semaphore(_AT_ONCE)
+
+        async def cut(nc: Client, link: LinkId) -> bool:
+            server, number = link
+            body = json.dumps({"cid": number}).encode()
+            try:
+                async with places:
+                    answer = await nc.request(KICK.format(server), body, timeout=_SECONDS)
+            except (nats.errors.Error, TimeoutError) as error:
+                self._log.error("a link cannot be cut yet", server=server, reason=str(error) or "no answer")
+                return False
+            return "error" not in json.loads(answer.data)
+
+        if self._nc is None:
+            return set()
+        asked = list(links)
+        done = await asyncio.gather(*(cut(self._nc, link) for link in asked))
+        return {link for link, confirmed in zip(asked, done, strict=True) if not confirmed}

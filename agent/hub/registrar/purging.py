@@ -1,0 +1,92 @@
+"""Purging from an aggregate what `ingest` has committed.
+
+A hub's server that is killed knows the place of a source only from its newest message. So before that goes,
+what the hub held of each leaf is stored; otherwise a leaf would be told that less is held than is.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from structlog.typing import FilteringBoundLogger
+
+from agent.base.bounded_gather import gathered
+from agent.contract import ContractError, parse_committed
+from agent.hub.registrar.aggregate import Observation, purge_up_to
+from agent.hub.registrar.aggregates import Aggregates
+from agent.hub.registrar.announcements import Announcements
+from agent.hub.registrar.fleet_state import FleetBook
+from agent.hub.registrar.fleet_store import FleetStore
+from agent.hub.registrar.metrics import RegistrarMetrics
+from agent.hub.registrar.records import ClassRecord, Leaf, Noted
+from agent.jetstream import JetStream
+
+_FOREVER: Final = float("inf")
+
+
+class Purging:
+    """Purges the aggregates; `keep` messages stay, so that checkpoints can still be checked."""
+
+    def __init__(
+        self,
+        js: JetStream,
+        keep: int,
+        book: FleetBook,
+        store: FleetStore,
+        aggregates: Aggregates,
+        announcements: Announcements,
+        metrics: RegistrarMetrics,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._js = js
+        self._keep = keep
+        self._book = book
+        self._store = store
+        self._aggregates = aggregates
+        self._announcements = announcements
+        self._metrics = metrics
+        self._log = log
+
+    async def committed(self, stream: str, data: bytes) -> int:
+        """Purge what was committed, as far as it may go; how many messages went. `stream` is that of the
+        subject. Raises `ContractError`, `ApiError` or `UnavailableError`."""
+        committed = parse_committed(data)
+        if committed.stream != stream:
+            raise ContractError(f"committed: {committed.stream!r} came on the subject of {stream!r}")
+        keeper = self._aggregates.keepers.get(stream)
+        if keeper is None:
+            raise ContractError(f"committed: there is no aggregate {stream!r} here")
+        seen = await keeper.observe()
+        up_to = purge_up_to(committed, seen.info, self._keep)
+        if up_to < seen.info.first:
+            return 0
+        await self._remember(seen, up_to)
+        purged = await self._js.purge(stream, up_to)
+        self._metrics.purged.labels(stream).inc(purged)
+        self._log.info("purged what is committed", stream=stream, messages=purged, up_to=up_to)
+        return purged
+
+    async def _remember(self, seen: Observation, up_to: int) -> None:
+        """Store what the hub holds of each leaf whose newest message goes."""
+        info = seen.info
+        self._book.note(seen)
+
+        async def look(one: tuple[Leaf, str, ClassRecord]) -> None:
+            leaf, cls, _ = one
+            await self._announcements.with_message(leaf.domain, cls, seen)
+
+        await gathered(look, [one for one in self._book.records(info.name) if _is_open(one[2])])
+        going = {
+            leaf.domain
+            for leaf, _, record in self._book.records(info.name)
+            if record.unsure or (record.held is not None and record.held.hub_seq <= up_to)
+        }
+        await gathered(lambda domain: self._store.save_changed(self._book.leaves[domain], _FOREVER), going)
+        noted = Noted(info.name, info.created, info.last)
+        await self._store.note(noted)
+        self._book.purging(noted)
+
+
+def _is_open(record: ClassRecord) -> bool:
+    """Whether it is not known which message is the newest of an epoch."""
+    return record.held is not None and not (record.held.message_id or record.held.hub_seq)

@@ -1,0 +1,79 @@
+"""How much each domain has sent in the last hour, and who has sent too much. Pure; its times are monotonic
+seconds that the caller gives."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Mapping
+from typing import Final
+
+from agent.hub.registrar.fleet_events import LinkId
+
+HOUR: Final = 3600.0
+_PARTS: Final = 60
+_ENDED: Final = 10_000
+_AGAIN: Final = 0.8
+"""Who was over may go on below this part of the limit, so that it does not come and go with every batch."""
+
+
+class Quota:
+    """Counts what came over each link against a limit in bytes an hour, to within a minute."""
+
+    def __init__(self, limit: int, hour: float = HOUR) -> None:
+        self.limit = limit
+        self.over: set[str] = set()
+        self._part = hour / _PARTS
+        self._hour = hour
+        self._links: dict[LinkId, int] = {}
+        self._ended: dict[LinkId, None] = {}
+        self._sent: defaultdict[str, deque[tuple[float, int]]] = defaultdict(deque)
+
+    def count(self, links: Mapping[LinkId, int], domains: Mapping[LinkId, str], now: float) -> None:
+        """Take in what every link that is up has carried from its leaf so far."""
+        counted = {one: total for one, total in links.items() if one in domains and one not in self._ended}
+        for link, total in counted.items():
+            self._add(domains[link], max(0, total - self._links.get(link, 0)), now)
+        self._links = counted
+
+    def ended(self, link: LinkId, domain: str, total: int, now: float) -> None:
+        """Take in what a link of a domain has carried in all, which is down now: else one that is dialled
+        again and again would be counted only where it lives long enough to be looked at."""
+        if link in self._ended:
+            return
+        self._add(domain, max(0, total - self._links.pop(link, 0)), now)
+        # A look that began before may still show it. Links are numbered and come once.
+        self._ended[link] = None
+        if len(self._ended) > _ENDED:
+            del self._ended[next(iter(self._ended))]
+
+    def changed(self, now: float) -> tuple[set[str], set[str]]:
+        """The domains that are over the limit since the last call, and those that are not any more."""
+        sent = {domain: self.sent(domain, now) for domain in list(self._sent)}
+        begun = {domain for domain, size in sent.items() if size > self.limit} - self.over
+        ended = {domain for domain in self.over if sent.get(domain, 0) <= _AGAIN * self.limit}
+        self.over = self.over - ended | begun
+        return begun, ended
+
+    def sent(self, domain: str, now: float) -> int:
+        """Bytes that came from a domain in the last hour."""
+        parts = self._sent[domain]
+        while parts and now - parts[0][0] >= self._hour:
+            parts.popleft()
+        if not parts:
+            del self._sent[domain]
+        return sum(size for _, size in parts)
+
+    def _add(self, domain: str, size: int, now: float) -> None:
+        parts = self._sent[domain]
+        if parts and now - parts[-1][0] < self._part:
+            parts[-1] = (parts[-1][0], parts[-1][1] + size)
+        elif size:
+            parts.append((now, size))
+
+
+def sentence(domain: str, sent: int, limit: int) -> str:
+    """What is said of a domain that is over its limit."""
+    return (
+        f"{domain} has sent {sent} bytes within an hour, and [registrar] bytes_per_hour allows {limit}: its "
+        f"sources are taken out until the hour has room again; its readings wait on the leaf"
+    )

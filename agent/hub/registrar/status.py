@@ -1,0 +1,139 @@
+"""The fleet as people see it: one sentence a domain. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+from agent.contract import Announce, ClassState, leaf_stream, seconds_to_loss
+from agent.hub.registrar.aggregate import Observation, SourceState, is_full
+from agent.hub.registrar.records import ClassRecord, Leaf
+from agent.jetstream import StreamInfo
+
+_MINUTES: Final = 120.0
+"""Seconds from which on they are said as minutes."""
+
+
+def fleet_status(
+    domains: Iterable[str],
+    leaves: dict[str, Leaf],
+    announced: dict[str, Announce],
+    linked: set[str],
+    troubles: dict[str, str],
+    seen: Mapping[str, Observation],
+    ahead: Mapping[str, str],
+    hub: str | None,
+    revoked: Container[str] = (),
+    silent: Mapping[str, float] | None = None,
+) -> dict[str, Any]:
+    """The aggregates and each configured leaf. `troubles` gives a domain the sentence of what is wrong with
+    it, `hub` is that of what is wrong with the hub itself. One that is `revoked` is away as it should be.
+    `silent` gives each leaf that has missed its announcements the seconds since the last one."""
+    states = {name: state for one in seen.values() for name, state in one.states.items()}
+    return {
+        "state": hub or "well",
+        "aggregates": {
+            name: {"state": ahead.get(name, ""), **_aggregate(one.info)} for name, one in seen.items()
+        },
+        "leaves": {
+            domain: _leaf(
+                domain,
+                leaves.get(domain),
+                announced.get(domain),
+                domain in linked,
+                troubles.get(domain),
+                states,
+                (silent or {}).get(domain),
+            )
+            | ({"word": "away"} if domain in revoked else {})
+            for domain in domains
+        },
+    }
+
+
+def _aggregate(info: StreamInfo) -> dict[str, Any]:
+    return {
+        "created": info.created,
+        "first": info.first,
+        "last": info.last,
+        "bytes": info.bytes,
+        "max_bytes": info.config.get("max_bytes"),
+        "full": is_full(info),
+        "sources": len(info.sources),
+    }
+
+
+def _leaf(
+    domain: str,
+    leaf: Leaf | None,
+    announced: Announce | None,
+    linked: bool,
+    trouble: str | None,
+    states: Mapping[str, SourceState],
+    unheard: float | None,
+) -> dict[str, Any]:
+    row: dict[str, Any] = {"linked": linked}
+    if leaf is not None:
+        row |= {
+            "machine": leaf.machine,
+            "run": leaf.run,
+            "versions": leaf.versions,
+            "announced_at": leaf.announced_at,
+            "classes": {
+                cls: _class(
+                    record,
+                    announced.classes.get(cls) if announced else None,
+                    states.get(leaf_stream(domain, cls)),
+                )
+                for cls, record in leaf.classes.items()
+            },
+        }
+    word, sentence = ("trouble", trouble) if trouble else _said(domain, leaf, linked, states, unheard)
+    return {"state": sentence, "word": word, **row}
+
+
+def _class(record: ClassRecord, said: ClassState | None, state: SourceState | None) -> dict[str, Any]:
+    """One class: the hub's side, and what its leaf `said` last, None where it has not since this agent
+    started. `active` is the seconds since its source gave a sign of life, `error` its server's."""
+    ledger = said.ledger if said is not None else None
+    return {
+        "epoch": record.epoch,
+        "stream": record.stream,
+        "cursor": record.held.seq if record.held else 0,
+        "last": None if said is None else said.last,
+        "active": None if state is None else state.active,
+        "error": "" if state is None else state.error,
+        "ledger": None if ledger is None else asdict(ledger),
+        "seconds_to_loss": None if said is None else seconds_to_loss(said.seconds_to_loss),
+    }
+
+
+def _said(
+    domain: str, leaf: Leaf | None, linked: bool, states: Mapping[str, SourceState], unheard: float | None
+) -> tuple[str, str]:
+    """How a leaf is, in one word and in a sentence. Sources flow on while an agent is dead, for they are
+    between the servers; but nothing is taken in by then."""
+    if leaf is None and linked:
+        return "stopped", "linked, but its agent has never announced itself"
+    if leaf is None:
+        return "never", "never seen"
+    stopped = [
+        cls
+        for cls in leaf.classes
+        if (state := states.get(leaf_stream(domain, cls))) is None or not state.alive
+    ]
+    if stopped and not linked:
+        return "away", f"not linked; last announced at {leaf.announced_at}"
+    if unheard is not None:
+        return (
+            "silent",
+            f"its server is linked, and its agent was last heard {_span(unheard)} ago; see its log",
+        )
+    if not stopped:
+        return "flowing", "flowing"
+    return "stopped", f"linked, but {', '.join(stopped)} does not flow yet"
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < _MINUTES else f"{seconds / 60:.0f} min"

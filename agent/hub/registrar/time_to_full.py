@@ -1,0 +1,103 @@
+"""How long until the hub is full: for each aggregate the seconds until it takes nothing more, were nothing
+more committed and purged. Pure: is told what the streams show, measures rates, asks nothing.
+
+A full aggregate loses nothing, for then the leaves wait; but their own streams fill next.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Final
+
+from agent.hub.registrar.aggregate import is_full
+from agent.jetstream import StreamInfo
+
+MEMORY_SECONDS: Final = 600.0
+"""Over how long a rate is measured: what is older counts for less, by e each such time."""
+COMMIT_SECONDS: Final = 3600.0
+"""Seconds without word from `ingest` after which that is said."""
+
+
+class _Stream:
+    """What was seen of one aggregate; the rate is in bytes a second."""
+
+    def __init__(self, began: float) -> None:
+        self.at = self.began = began
+        self.created = ""
+        self.last = 0
+        self.size = 0.0
+        self.room = math.inf
+        self.rate = 0.0
+        self.committed: float | None = None
+
+    def see(self, info: StreamInfo, now: float) -> None:
+        """What the stream shows now."""
+        if info.messages:
+            self.size = info.bytes / info.messages
+        if info.created != self.created or info.last < self.last:
+            self.rate = 0.0
+        elif now > self.at:
+            part = -math.expm1(-(now - self.at) / MEMORY_SECONDS)
+            self.rate += (self.size * (info.last - self.last) / (now - self.at) - self.rate) * part
+        self.created, self.last, self.at = info.created, info.last, now
+        limit = info.config.get("max_bytes", -1)
+        self.room = 0.0 if is_full(info) else math.inf if limit <= 0 else max(0.0, limit - info.bytes)
+
+
+class HubHorizon:
+    """The aggregates of one hub, as they fill; times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._streams: dict[str, _Stream] = {}
+
+    def see(self, infos: Iterable[StreamInfo], now: float) -> None:
+        """What all aggregates show now."""
+        for info in infos:
+            self._streams.setdefault(info.name, _Stream(now)).see(info, now)
+
+    def committed(self, name: str, now: float) -> None:
+        """`ingest` said how far it has committed an aggregate."""
+        self._streams.setdefault(name, _Stream(now)).committed = now
+
+    def names(self) -> list[str]:
+        """The aggregates that were seen."""
+        return list(self._streams)
+
+    def seconds(self, name: str, free: int | None) -> float:
+        """Seconds until an aggregate is full by its own limit, or by the disk on which all of them stand with
+        so many bytes `free` (None: not known); infinity where nothing comes in."""
+        one = self._streams[name]
+        if one.room == 0.0:
+            return 0.0
+        rates = sum(each.rate for each in self._streams.values())
+        ways = [(one.room, one.rate)] + ([] if free is None else [(free, rates)])
+        return min((room / rate for room, rate in ways if rate > 0.0), default=math.inf)
+
+    def since_commit(self, name: str, now: float) -> float:
+        """Seconds since `ingest` said that it had committed, or since the registrar began to wait for it."""
+        one = self._streams[name]
+        return now - (one.began if one.committed is None else one.committed)
+
+    def words(self, name: str, free: int | None, now: float) -> str:
+        """The same in a sentence."""
+        seconds, since = self.seconds(name, free), self.since_commit(name, now)
+        if seconds == 0.0:
+            full = "it is full, so the leaves wait: run ingest"
+        elif math.isinf(seconds):
+            full = "nothing comes in, so it does not fill"
+        else:
+            full = f"full in about {duration(seconds)} if nothing is committed"
+        if self._streams[name].committed is None:
+            return f"Spark has not committed since this agent started, {duration(since)} ago; {full}"
+        if since >= COMMIT_SECONDS:
+            return f"Spark has not committed for {duration(since)}; {full}"
+        return f"Spark committed {duration(since)} ago; {full}"
+
+
+def duration(seconds: float) -> str:
+    """A time in its largest fitting unit, for people."""
+    for size, unit in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} seconds"

@@ -1,0 +1,217 @@
+"""Verification at the hub: looks through an aggregate, headers only, for the batches of one run of a leaf.
+
+It reads and answers; it changes nothing. One look lasts a few seconds and then says how far it came, one
+domain has one look at a time, and a few are under way at all, so that a fleet which asks at once does not
+keep the registrar from its announcements.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from structlog.typing import FilteringBoundLogger
+
+from agent.base.range_set import RangeSet, without
+from agent.contract import (
+    H_MESSAGE_ID,
+    H_RESENT,
+    H_SOURCE,
+    MAX_HELD,
+    MAX_WINDOW,
+    ContractError,
+    Edge,
+    Found,
+    MessageId,
+    VerifyAnswer,
+    VerifyRequest,
+    leaf_stream,
+    numbered_subjects,
+    parse_message_id,
+    parse_verify_request,
+)
+from agent.hub.registrar.aggregate import parse_source_header
+from agent.jetstream import JetStream, JetStreamError, StreamInfo, UnavailableError
+from agent.jetstream.read_headers import StoredHeaders, read_headers
+
+MAX_REQUEST: Final = 128 * 1024
+_AT_ONCE: Final = 2
+_WAITING: Final = 64
+_LOOK_SECONDS: Final = 3.0
+_ANSWER_SECONDS: Final = 8.0
+"""Whoever asks waits ten seconds for an answer."""
+
+
+class Look:
+    """What the headers of an aggregate tell of one run, message by message. Pure."""
+
+    def __init__(self, request: VerifyRequest, stream: str, found: Found) -> None:
+        self._stream, self._request = stream, request
+        self._held = RangeSet(found.held)
+        self._cut, self._edge, self._next = found.cut, found.edge, found.next
+        self.last = request.last
+
+    def take(self, message: StoredHeaders) -> None:
+        """One message of the aggregate, in order. What did not come from the leaf's stream counts for
+        nothing, whatever its subject says."""
+        self._next = message.seq + 1
+        try:
+            name, leaf_seq = parse_source_header(message.headers.get(H_SOURCE, ""))
+            ident = parse_message_id(message.headers.get(H_MESSAGE_ID, ""))
+        except ContractError:
+            return
+        if name != self._stream or ident.cls != self._request.cls:
+            return
+        # A batch that was published again stands where its repeat came, and tells nothing of what was before.
+        if H_RESENT not in message.headers:
+            self._edge = _edge(self._edge, ident, leaf_seq)
+        wanted = self._request.first <= ident.n and (self.last is None or ident.n <= self.last)
+        if ident.run == self._request.run and wanted:
+            self._held.add(ident.n)
+            if len(self._held) > MAX_HELD:
+                self.last = self._held.drop_highest() - 1
+
+    def found(self) -> Found:
+        """What was found so far."""
+        return Found(self._held.ranges(), self._cut, self._edge, self._next)
+
+    def answered(self, info: StreamInfo, cursor: int, *, complete: bool) -> VerifyAnswer:
+        """The answer as it stands now."""
+        found = self.found()
+        answer = VerifyAnswer(info.name, info.created, info.last, cursor, self.last, found)
+        if not complete:
+            return answer
+        first, last = self._request.first, self._held.highest if self.last is None else self.last
+        purged = found.purged(self._request.run)
+        return replace(
+            answer,
+            last=last,
+            complete=True,
+            lacking=without(max(first, purged + 1), last, found.held),
+            unknown=without(first, min(last, purged), found.held),
+        )
+
+
+def _edge(edge: Edge | None, ident: MessageId, leaf_seq: int) -> Edge:
+    if edge is None:
+        return Edge(ident.run, leaf_seq, ident.n, 1)
+    if edge.run != ident.run or edge.batches >= MAX_WINDOW:
+        return edge
+    return replace(edge, n=max(edge.n, ident.n), batches=edge.batches + 1)
+
+
+def begun(found: Found, info: StreamInfo) -> Found:
+    """Where to go on in an aggregate, from its beginning where what was found is not of it as it is now: a
+    purge may have taken away what was not yet looked at."""
+    if found.next and info.first <= found.next <= info.last + 1:
+        return found
+    return Found(cut=info.first > 1, next=max(info.first, 1))
+
+
+class Verifier:
+    """Answers requests on `petiole.v1.verify.<domain>`. `classes` gives each domain its configured classes,
+    `aggregates` the hub's streams as they are now."""
+
+    def __init__(
+        self,
+        nc: Client,
+        js: JetStream,
+        classes: Mapping[str, frozenset[str]],
+        aggregates: Callable[[], Sequence[str]],
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._nc, self._js, self._log = nc, js, log
+        self._classes, self._aggregates = classes, aggregates
+        self._busy: set[str] = set()
+        self._places = asyncio.Semaphore(_AT_ONCE)
+
+    async def take(self, msg: Msg, group: asyncio.TaskGroup) -> None:
+        """Answer a request in a task of `group`, or refuse it at once."""
+        domain = msg.subject.rpartition(".")[2]
+        refused = self._turned_away(domain, msg.data)
+        if refused is not None:
+            await _send(msg, VerifyAnswer(refused=refused))
+            return
+        self._busy.add(domain)
+        group.create_task(self._answer(domain, msg))
+
+    def _turned_away(self, domain: str, data: bytes) -> str | None:
+        if domain not in self._classes:
+            return f"domain {domain!r:.80} is not among the leaves in the hub's configuration"
+        if len(data) > MAX_REQUEST:
+            return f"verify: {len(data)} bytes are above the limit of {MAX_REQUEST}"
+        if domain in self._busy:
+            return f"a verification of {domain!r} is under way; ask again when it has ended"
+        if len(self._busy) >= _WAITING:
+            return f"{_WAITING} verifications wait; ask again later"
+        return None
+
+    async def _answer(self, domain: str, msg: Msg) -> None:
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS), self._places:
+                answer = await self._look(domain, parse_verify_request(msg.data))
+        except ContractError as error:
+            answer = VerifyAnswer(refused=str(error))
+        except JetStreamError as error:
+            answer = VerifyAnswer(refused=f"the hub cannot look now: {error}")
+        except TimeoutError:
+            answer = VerifyAnswer(refused="the hub is busy with other verifications; ask again later")
+        except Exception:  # one request must not end the registrar
+            self._log.exception("a verification failed", domain=domain)
+            answer = VerifyAnswer(refused="the registrar failed on this verification; its log says how")
+        finally:
+            self._busy.discard(domain)
+        await _send(msg, answer)
+
+    async def _look(self, domain: str, request: VerifyRequest) -> VerifyAnswer:
+        if request.cls not in self._classes[domain]:
+            raise ContractError(f"class {request.cls!r} of {domain!r} is not in the hub's configuration")
+        stream = leaf_stream(domain, request.cls)
+        info, cursor = await self._aggregate_of(stream)
+        look = Look(request, stream, begun(request.found, info))
+        start = {
+            "deliver_policy": "by_start_sequence",
+            "opt_start_seq": look.found().next,
+            "filter_subjects": numbered_subjects(domain, request.cls),
+        }
+        until = _now() + _LOOK_SECONDS
+        ended = await read_headers(
+            self._nc, self._js, info.name, start, look.take, enough=lambda: _now() > until
+        )
+        after = await self._js.stream_info(info.name)
+        if (after.created, after.first) != (info.created, info.first):
+            # What was purged under our eyes was perhaps not seen: begin again with what is left.
+            return VerifyAnswer(info.name, after.created, after.last, cursor, request.last)
+        if ended:
+            self._log.info("verified", domain=domain, run=request.run, stream=info.name, up_to=info.last)
+        return look.answered(info, cursor, complete=ended)
+
+    async def _aggregate_of(self, stream: str) -> tuple[StreamInfo, int]:
+        """The aggregate that sources from a leaf's stream, which is never moved to another, and the highest
+        leaf sequence that came."""
+        for name in self._aggregates():
+            info = await self._js.stream_info(name)
+            for source in info.sources:
+                if source["name"] == stream:
+                    return info, source.get("seq", 0)
+        raise UnavailableError(
+            f"no stream of the hub has a source for {stream}: the leaf is not taken in yet"
+        )
+
+
+async def _send(msg: Msg, answer: VerifyAnswer) -> None:
+    if not msg.reply:
+        return
+    try:
+        await msg.respond(answer.encode())
+    except nats.errors.Error:
+        return  # the connection went meanwhile; whoever asked asks again
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,1 @@
+"""The fleet as pages: HTML made of what the registrar knows."""

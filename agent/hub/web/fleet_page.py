@@ -1,0 +1,136 @@
+"""The table of all leaves as a page. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+from urllib.parse import quote
+
+from agent.hub import fleet_rows
+from agent.hub.fleet_rows import STATES, Row
+from agent.hub.web.html import Markup, document, element, join
+from agent.hub.web.query import PATH, ROWS, Question
+from agent.hub.web.style import STYLE
+
+_COLUMNS: Final = (
+    ("domain", "Domain", ""),
+    ("state", "State", ""),
+    ("heard", "Heard", "number"),
+    ("behind", "Behind", "number"),
+    ("loss", "Time to first loss", "number"),
+)
+_DOWNWARDS: Final = frozenset({"heard", "behind"})
+"""Of which the largest is looked for first."""
+
+
+def fleet_page(known: Mapping[str, Any], rows: Sequence[Row], question: Question, now: datetime) -> Markup:
+    """All leaves (`rows`) as asked for, a page of them."""
+    fitting = question.rows(rows)
+    last = max(1, -(-len(fitting) // ROWS))
+    page = min(question.page, last)
+    shown = fitting[(page - 1) * ROWS : page * ROWS]
+    return document(
+        "Petiole fleet",
+        STYLE,
+        element("h1", "Fleet"),
+        said(str(known.get("state") or "not ready yet"), well=known.get("state") == "well", about="hub: "),
+        element("p", _counts(rows), f" As of {now:%Y-%m-%d %H:%M:%S} UTC.", class_="dim"),
+        _form(question),
+        _table(shown, question) if shown else element("p", _nothing(known, rows), class_="dim"),
+        _pages(question, page, last, len(fitting)),
+    )
+
+
+def said(sentence: str, *, well: bool, about: str = "") -> Markup:
+    """A sentence, coloured by whether all is well."""
+    return element("p", about, element("span", sentence, class_="flowing" if well else "trouble"))
+
+
+def leaf_path(domain: str) -> str:
+    """The address of a leaf's page."""
+    return f"{PATH}/{quote(domain, safe='')}"
+
+
+def state_class(state: str) -> str:
+    """By which name the style knows a state."""
+    return state if state in STATES else "trouble"
+
+
+def _counts(rows: Iterable[Row]) -> Markup:
+    states = [one.state for one in rows]
+    found = [f"{len(states)} leaves" if len(states) != 1 else "1 leaf"]
+    for state in STATES:
+        if count := states.count(state):
+            link = element("a", f"{count} {state}", href=Question(state=state).path())
+            found.append(join(": " if len(found) == 1 else ", ", link))
+    return join(*found, ".")
+
+
+def _form(question: Question) -> Markup:
+    states = [
+        element("option", state or "any", value=state, selected="" if state == question.state else None)
+        for state in ("", *STATES)
+    ]
+    sort = question.path(domain="", state="", page=1).partition("sort=")[2]
+    kept = [element("input", type="hidden", name="sort", value=sort)] if sort else []
+    return element(
+        "form",
+        *kept,
+        element("label", "Domain", element("input", name="domain", value=question.domain, maxlength="64")),
+        element("label", "State", element("select", *states, name="state")),
+        element("button", "Show"),
+        element("a", "All", href=PATH),
+        action=PATH,
+        method="get",
+    )
+
+
+def _table(rows: Iterable[Row], question: Question) -> Markup:
+    heads = [_head(question, *column) for column in _COLUMNS]
+    table = element(
+        "table",
+        element("thead", element("tr", *heads, element("th", "What", scope="col"))),
+        element("tbody", *map(_row, rows)),
+    )
+    return element("div", table, class_="wide")
+
+
+def _head(question: Question, sort: str, words: str, kind: str) -> Markup:
+    now = question.sort == sort
+    down = not question.down if now else sort in _DOWNWARDS
+    order = ("descending" if question.down else "ascending") if now else None
+    mark = (" ↓" if question.down else " ↑") if now else ""
+    link = element("a", words, href=question.path(sort=sort, down=down, page=1))
+    return element("th", link, mark, scope="col", class_=kind or None, aria_sort=order)
+
+
+def _row(row: Row) -> Markup:
+    return element(
+        "tr",
+        element("td", element("a", row.domain, href=leaf_path(row.domain)), class_="name"),
+        element("td", row.state, class_=state_class(row.state)),
+        element("td", fleet_rows.ago(row.heard), class_="number"),
+        element("td", "-" if row.behind is None else f"{row.behind:,}", class_="number"),
+        element("td", fleet_rows.until(row.loss), class_="number"),
+        element("td", fleet_rows.words(row)),
+    )
+
+
+def _nothing(known: Mapping[str, Any], rows: Sequence[Row]) -> str:
+    if not known:
+        return "The hub's NATS server has not answered yet."
+    return "No leaf fits." if rows else "The configuration of this hub has no leaf."
+
+
+def _pages(question: Question, page: int, last: int, count: int) -> Markup:
+    if last == 1:
+        return Markup()
+    found = [element("span", f"{count:,} leaves, page {page} of {last}", class_="dim")]
+    steps = ((1, "First", page > 1), (page - 1, "Back", page > 1), (page + 1, "Next", page < last))
+    found += [
+        element("a", words, href=question.path(page=number))
+        for number, words, there in (*steps, (last, "Last", page < last))
+        if there
+    ]
+    return element("nav", *found, aria_label="Pages")

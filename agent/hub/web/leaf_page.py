@@ -1,0 +1,110 @@
+"""One leaf as a page. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from agent.hub import fleet_rows as fleet
+from agent.hub.fleet_rows import Row
+from agent.hub.web.fleet_page import said, state_class
+from agent.hub.web.html import Markup, document, element
+from agent.hub.web.query import PATH
+from agent.hub.web.style import STYLE
+
+_COUNTS: Final = ("accepted", "stored", "refused", "refused_late", "discarded", "dead")
+
+
+def leaf_page(row: Row, announced_at: str, now: datetime) -> Markup:
+    """A leaf: how it is, what it said of itself and when, its classes and their ledgers."""
+    behind = "not known" if row.behind is None else f"{row.behind:,} messages"
+    facts = [
+        ("State", element("span", row.state, class_=state_class(row.state))),
+        ("Link", "up" if row.linked else "down"),
+        ("Last heard", f"{fleet.ago(row.heard)} ago, {announced_at}" if announced_at else "never"),
+        ("Behind", behind),
+        ("Time to first loss", "not known" if row.loss is None else fleet.until(row.loss)),
+        ("Versions", ", ".join(f"{name} {one}" for name, one in row.versions.items()) or "not known"),
+        ("Machine", row.machine or "not known"),
+        ("Run", row.run or "not known"),
+    ]
+    return document(
+        f"{row.domain} - Petiole fleet",
+        STYLE,
+        element("nav", element("a", "Fleet", href=PATH)),
+        element("h1", row.domain),
+        said(row.sentence, well=row.state == "flowing"),
+        element("p", f"As of {now:%Y-%m-%d %H:%M:%S} UTC.", class_="dim"),
+        _facts(facts),
+        *_classes(row.classes),
+    )
+
+
+def unknown_page(domain: str) -> Markup:
+    """What is shown for a domain that the hub does not let in."""
+    return document(
+        "Petiole fleet",
+        STYLE,
+        element("nav", element("a", "Fleet", href=PATH)),
+        element("h1", "No such leaf"),
+        element("p", f"{domain:.80} is not among the leaves of this hub's configuration."),
+    )
+
+
+def _facts(facts: Iterable[tuple[str, str]]) -> Markup:
+    return element(
+        "dl", *(one for name, value in facts for one in (element("dt", name), element("dd", value)))
+    )
+
+
+def _classes(classes: Mapping[str, Any]) -> list[Markup]:
+    if not classes:
+        return []
+    flow = ("Class", "At the hub in", "Hub has", "Leaf had", "Behind", "Time to first loss", "Sign of life")
+    ledger = ("Class", "Run", *(name.replace("_", " ").capitalize() for name in _COUNTS))
+    counted = {name: one["ledger"] for name, one in classes.items() if one.get("ledger")}
+    found = [
+        element("h2", "Way to the hub"),
+        _table(flow, 2, [_flow(name, one) for name, one in classes.items()]),
+        *(element("p", f"{name}: {one['error']}") for name, one in classes.items() if one.get("error")),
+        element("h2", "Ledger: readings of its run, as it said last"),
+    ]
+    if not counted:
+        return [*found, element("p", "Nothing since the hub's agent started.", class_="dim")]
+    return [*found, _table(ledger, 2, [_counts(name, one) for name, one in counted.items()])]
+
+
+def _flow(name: str, one: Mapping[str, Any]) -> list[str]:
+    last, active = one["last"], one.get("active")
+    return [
+        name,
+        str(one["stream"]),
+        f"{one['cursor']:,}",
+        "-" if last is None else f"{last:,}",
+        "-" if last is None else f"{max(0, last - one['cursor']):,}",
+        fleet.until(fleet.loss_of(one)),
+        "-" if active is None else f"{fleet.ago(active)} ago",
+    ]
+
+
+def _counts(name: str, ledger: Mapping[str, Any]) -> list[str]:
+    return [name, str(ledger["run"]), *(f"{ledger['readings'].get(one, 0):,}" for one in _COUNTS)]
+
+
+def _table(heads: Iterable[str], names: int, rows: Iterable[Iterable[str]]) -> Markup:
+    """Rows under their heads; all columns but the first `names` hold numbers."""
+
+    def cells(kind: str, values: Iterable[str]) -> list[Markup]:
+        scope = "col" if kind == "th" else None
+        return [
+            element(kind, value, class_="name" if at < names else "number", scope=scope)
+            for at, value in enumerate(values)
+        ]
+
+    table = element(
+        "table",
+        element("thead", element("tr", *cells("th", heads))),
+        element("tbody", *(element("tr", *cells("td", row)) for row in rows)),
+    )
+    return element("div", table, class_="wide")

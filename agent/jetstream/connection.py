@@ -1,0 +1,219 @@
+"""The agent's connections to its local server, made anew whenever they end.
+
+The client library's own reconnect is not used: it would send what it had buffered before anybody has looked
+at the stream, and gives up for good after some attempts. Nor is its word taken that a connection has ended or
+is closed: both wait until the server has read what was sent, and a server that hangs never does (nats-py
+2.16, `Client._close`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import structlog
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+
+from agent import contract
+from agent.base.metrics import Metrics
+from agent.base.nats_server_version import ServerError
+from agent.jetstream import JetStreamError, end_if_cancelled
+from agent.server.health import ServerHealth
+
+_FIRST_DELAY, _LONGEST_DELAY = 0.1, 1.0
+_CONNECT_SECONDS = 5
+_PREPARE_SECONDS = 60.0
+_PING_SECONDS = 5
+_LOOK_SECONDS = 1.0
+_CLOSE_SECONDS = 1.0
+_STEADY_SECONDS = 5.0
+_PENDING_BYTES = 2**30
+"""What the client may buffer before `publish` waits ten seconds for it to go out. That is not how we wait:
+the window and the budget of the publish path bound it, far below this."""
+
+EXPECTED = (NatsError, JetStreamError, OSError, TimeoutError)
+"""What a server that is away, hangs or refuses shows itself as."""
+
+log = structlog.get_logger("connection")
+
+
+class CancellableClient(Client):
+    """A client in which a task that is cancelled ends: the library's own catches the cancellation while it
+    flushes (nats-py 2.16, `Client._flush_pending`), and a task that had been told to end would go on."""
+
+    async def _flush_pending(self, force_flush: bool = False) -> Any:
+        try:
+            return await super()._flush_pending(force_flush)
+        finally:
+            end_if_cancelled()
+
+    async def connect(self, *args: Any, **options: Any) -> None:
+        """As the library's."""
+        try:
+            await super().connect(*args, **options)
+        finally:
+            end_if_cancelled()
+
+
+class Link:
+    """A connection and its end."""
+
+    def __init__(self, nc: Client) -> None:
+        self.nc = nc
+        self.over = asyncio.Event()
+
+    async def ended(self) -> None:
+        """Return once the connection has ended or `over` is set."""
+        while not self.over.is_set() and not self.nc.is_closed:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await self.over.wait()
+
+
+@contextlib.asynccontextmanager
+async def connected(
+    url: str, seed_file: Path, identity: str, refused: Callable[[str], None] | None = None
+) -> AsyncIterator[Link]:
+    """One connection of an identity (its inbox prefix and name), closed with the context whatever state the
+    server is in; `refused` hears what the server says when it refuses a subject. Raises `NatsError`,
+    `OSError` or `TimeoutError`."""
+    nc = CancellableClient()
+    link = Link(nc)
+
+    async def closed() -> None:
+        link.over.set()
+
+    async def problem(error: Exception) -> None:
+        if isinstance(error, EXPECTED):
+            if refused is not None:
+                refused(str(error))
+            log.debug("connection", identity=identity, error=str(error))
+        else:
+            log.error("a message could not be handled", identity=identity, exc_info=error)
+
+    try:
+        await nc.connect(
+            url,
+            name=f"petiole {identity}",
+            nkeys_seed=str(seed_file),
+            inbox_prefix=contract.inbox_prefix(identity).encode(),
+            allow_reconnect=False,
+            # The library tries a server that refuses again and again before it says so: here that is known
+            # after a second try at once.
+            max_reconnect_attempts=1,
+            reconnect_time_wait=0,
+            connect_timeout=_CONNECT_SECONDS,
+            ping_interval=_PING_SECONDS,
+            max_outstanding_pings=2,
+            pending_size=_PENDING_BYTES,
+            closed_cb=closed,
+            error_cb=problem,
+        )
+    except BaseException:
+        abort(nc)
+        raise
+    try:
+        yield link
+    finally:
+        await end(nc)
+
+
+async def end(nc: Client) -> None:
+    """Close a connection, whatever its server does meanwhile."""
+    try:
+        with contextlib.suppress(*EXPECTED):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await nc.close()
+    finally:
+        abort(nc)
+
+
+def abort(nc: Client) -> None:
+    """Drop a connection whatever state it is in."""
+    # The client has no public way to drop a connection without sending the rest first, and leaves the socket
+    # of a failed connect open. On a transport that is closed already this does nothing.
+    writer = getattr(nc._transport, "_io_writer", None)
+    if writer is not None:
+        writer.transport.abort()
+
+
+class Connection:
+    """Keeps one connection alive. After each connect `prepare` is awaited; when the connection ends, or
+    `renew` is called, `ended` is called and a new one is made."""
+
+    def __init__(
+        self,
+        url: str,
+        seed_file: Path,
+        identity: str,
+        *,
+        prepare: Callable[[Client], Awaitable[None]],
+        ended: Callable[[], None],
+        metrics: Metrics,
+        health: ServerHealth,
+    ) -> None:
+        self._url, self._seed_file, self._identity = url, seed_file, identity
+        self._prepare, self._ended, self._metrics, self._health = prepare, ended, metrics, health
+        self._link: Link | None = None
+        self._trouble: str | None = None
+        self._connected_before = False
+
+    def renew(self, reason: str) -> None:
+        """This connection leads nowhere: make a new one."""
+        if self._link is not None and not self._link.over.is_set():
+            log.warning("renewing the connection", reason=reason)
+            self._link.over.set()
+
+    async def run(self) -> None:
+        """Connect, prepare, wait for the end, again and again until cancelled."""
+        loop = asyncio.get_running_loop()
+        failures = 0
+        while True:
+            began = loop.time()
+            try:
+                await self._once()
+            except ServerError as error:
+                log.debug("refused", error=str(error))  # it is told as the state of the server
+            except EXPECTED as error:
+                self._complain(f"{type(error).__name__}: {error}")
+            except Exception as error:  # what a server answers must not end the agent
+                self._complain(f"{type(error).__name__}: {error}", error)
+            if loop.time() - began > _STEADY_SECONDS:
+                failures = 0
+            await asyncio.sleep(min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** min(failures, 10)))
+            failures += 1
+
+    async def _once(self) -> None:
+        try:
+            async with connected(self._url, self._seed_file, self._identity) as link:
+                self._link = link
+                try:
+                    self._health.admit(str(link.nc._server_info["version"]))
+                    async with asyncio.timeout(_PREPARE_SECONDS):
+                        await self._prepare(link.nc)
+                    self._well()
+                    await link.ended()
+                finally:
+                    self._link = None
+                    self._metrics.connected.set(0)
+                    self._ended()
+        finally:
+            self._metrics.connected.set(0)
+
+    def _well(self) -> None:
+        self._metrics.connected.set(1)
+        self._metrics.reconnects.inc(self._connected_before)
+        self._connected_before = True
+        self._trouble = None
+        log.info("connected to the local NATS server", server=self._url)
+
+    def _complain(self, trouble: str, error: Exception | None = None) -> None:
+        if trouble != self._trouble:
+            log.warning(
+                "the local NATS server cannot be used", server=self._url, error=trouble, exc_info=error
+            )
+        self._trouble = trouble

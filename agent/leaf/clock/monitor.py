@@ -1,0 +1,96 @@
+"""Watches the machine's clock for one run of the agent, and stores what it learns of times that were stamped
+wrongly. It sets no clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from agent.base.clock import ClockReader, Instant
+from agent.base.log_edges import Fault
+from agent.base.metrics import Metrics
+from agent.contract import Correction, clock_subject, leaf_stream
+from agent.jetstream import JetStream, JetStreamError
+from agent.leaf import timeline
+from agent.leaf.publish.duplicates import publish_own
+from agent.leaf.state import StateFile
+
+LOOK_SECONDS = 1.0
+MAX_WAITING = 64
+
+log = structlog.get_logger("clock")
+
+
+class ClockKeeper:
+    """The clock as the core reads it: each `look`, at every sealing and once a second, is compared with those
+    before. A correction stays in the state file until the stream of every class has it; `stored(cls, seq)` is
+    told where."""
+
+    def __init__(
+        self,
+        domain: str,
+        classes: Iterable[str],
+        state: StateFile,
+        metrics: Metrics,
+        stored: Callable[[str, int], None],
+    ) -> None:
+        self._domain, self._classes, self._state, self._metrics = domain, list(classes), state, metrics
+        self._stored = stored
+        self._reader = ClockReader()
+        self._js: JetStream | None = None
+        self._storing = Fault(log, "corrections of the clock are stored again")
+
+    def attach(self, js: JetStream) -> None:
+        """Store over this connection."""
+        self._js = js
+
+    def detach(self) -> None:
+        """There is no connection to store over."""
+        self._js = None
+
+    def look(self) -> Instant:
+        """The clocks now."""
+        instant = self._reader.look()
+        state = self._state.current
+        observed = timeline.observe(state.clock, instant, self._domain)
+        self._metrics.clock_synchronised.set(instant.clock.synchronised)
+        if observed.stepped:
+            self._metrics.clock_steps.inc()
+            log.warning("the clock of this machine was stepped", seconds=observed.stepped / 1e9)
+        if observed.timeline != state.clock:
+            state.clock = observed.timeline
+            self._state.mark()
+        if observed.corrections:
+            state.corrections = [*state.corrections, *observed.corrections][-MAX_WAITING:]
+            for one in observed.corrections:
+                log.warning("the clock was wrong; times stamped by it are corrected", seconds=one.by / 1e9)
+        return instant
+
+    async def run(self) -> None:
+        """Look once a second, until cancelled."""
+        while True:
+            self.look()
+            if self._state.current.corrections and self._js is not None:
+                await self._store(self._js)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _store(self, js: JetStream) -> None:
+        corrections = self._state.current.corrections
+        try:
+            for one in list(corrections):
+                for cls in self._classes:
+                    await self._publish(js, cls, one)
+                corrections.remove(one)
+                self._state.mark()
+        except JetStreamError as error:
+            self._storing.begin(f"a correction of the clock waits: {error}")
+        else:
+            self._storing.end()
+
+    async def _publish(self, js: JetStream, cls: str, one: Correction) -> None:
+        ident = f"{one.boot}-{cls}-clock-{one.since}"
+        stream, subject = leaf_stream(self._domain, cls), clock_subject(self._domain, cls)
+        seq = await publish_own(js, stream, subject, one.encode(), ident)
+        self._stored(cls, seq)

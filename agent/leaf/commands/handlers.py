@@ -1,0 +1,75 @@
+"""The verbs of a leaf's agent, each a small function. None starts a program, takes a path or shows a
+secret."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from agent.leaf.commands.overrides import Settings
+from agent.leaf.commands.setting_verbs import setting_verbs
+from agent.leaf.commands.verb import Reply, Verb, VerbError, no_arguments
+from agent.process.reload import Reloader, ReloadError
+
+_MAX_REPORT: Final = 24 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Controls:
+    """What the verbs may do to the agent. `status` is what `/status` shows; `flush` seals all open batches
+    and says how many there were; `reload` is None where the agent has no configuration file."""
+
+    status: Callable[[], Mapping[str, Any]]
+    flush: Callable[[], int]
+    settings: Settings
+    reload: Reloader | None = None
+
+
+def make_verbs(controls: Controls) -> dict[str, Verb]:
+    """The verbs by name."""
+
+    async def ping(args: Mapping[str, Any]) -> Reply:
+        no_arguments(args)
+        return Reply("here")
+
+    async def status(args: Mapping[str, Any]) -> Reply:
+        no_arguments(args)
+        return Reply(report(controls.status()))
+
+    async def flush(args: Mapping[str, Any]) -> Reply:
+        no_arguments(args)
+        return Reply(f"{controls.flush()} open batches sealed")
+
+    async def reload(args: Mapping[str, Any]) -> Reply:
+        no_arguments(args)
+        reloader = controls.reload
+        if reloader is None:
+            raise VerbError("this agent was not started by `petiole run`, so it has no configuration file")
+        try:
+            planned = await asyncio.to_thread(reloader.plan)
+        except ReloadError as error:
+            raise VerbError(f"the agent goes on as it is; correct its configuration: {error}") from None
+        return Reply(f"the configuration is valid; {planned[0].change}", partial(reloader.take, planned))
+
+    return {
+        "ping": Verb(ping, harmless=True),
+        "status": Verb(status, harmless=True),
+        "flush": Verb(flush, harmless=True),
+        "reload": Verb(reload),
+        **setting_verbs(controls.settings),
+    }
+
+
+def report(status: Mapping[str, Any]) -> str:
+    """The status as JSON that fits into a reading: a part that is too long for it says so."""
+    parts = {name: json.dumps(value, separators=(",", ":")) for name, value in status.items()}
+    room = _MAX_REPORT
+    for name, text in sorted(parts.items(), key=lambda part: len(part[1])):
+        if len(text) > room:
+            parts[name] = json.dumps(f"left out: {len(text)} characters; see /status on the machine")
+        room -= len(parts[name])
+    return "{" + ",".join(f"{json.dumps(name)}:{text}" for name, text in parts.items()) + "}"

@@ -1,0 +1,134 @@
+"""What commands have set for a time. Each value has an end, after which the configured one is back, also
+after a restart; none outlives the state file."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+from agent.base.clock import ClockReader
+from agent.leaf.commands.verb import VerbError
+from agent.leaf.state import Setting, StateFile
+
+Value = str | float | bool
+Lever = Callable[[Value | None, float], None]
+"""Makes a value hold for so many seconds; None makes the configured one hold."""
+_LOOK_SECONDS: Final = 60.0
+
+log = structlog.get_logger("commands")
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Now: epoch seconds, and seconds since the start of this boot, also of those asleep."""
+
+    wall: float
+    boot: str
+    since_boot: float
+
+
+def this_moment() -> Callable[[], Moment]:
+    """The clocks of this machine."""
+    boot = ClockReader().read().boot
+    return lambda: Moment(time.time(), boot, time.clock_gettime(time.CLOCK_BOOTTIME))
+
+
+def seconds_left(setting: Setting, now: Moment) -> float:
+    """How long a setting still holds; not above 0 when it does not. After a reboot only the wall clock tells,
+    and where that is behind the time at which the value was set, the value holds no more."""
+    if setting.boot == now.boot:
+        return setting.deadline - now.since_boot
+    return setting.until - now.wall if now.wall >= setting.since else 0.0
+
+
+class Settings:
+    """The values that hold instead of configured ones; `levers` make them hold, by name."""
+
+    def __init__(self, state: StateFile, levers: Mapping[str, Lever], now: Callable[[], Moment]) -> None:
+        self._state, self._levers, self._now = state, levers, now
+        self._changed = asyncio.Event()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What can be set."""
+        return frozenset(self._levers)
+
+    def restore(self) -> None:
+        """Make hold what was set before and has not ended."""
+        now = self._now()
+        for name, setting in list(self._state.current.settings.items()):
+            left = seconds_left(setting, now)
+            if left > 0 and name in self._levers:
+                self._levers[name](setting.value, left)
+                log.info("set by a command", setting=name, value=setting.value, seconds_left=round(left))
+            else:
+                del self._state.current.settings[name]
+                self._state.mark()
+
+    def take(self, levers: Mapping[str, Lever]) -> None:
+        """Go on with other levers: what holds goes on holding, what there is no lever for any more ends."""
+        self._levers = levers
+        self.restore()
+
+    async def put(self, values: Mapping[str, Value], seconds: float) -> None:
+        """Make these values hold for a time. Raises `VerbError`, and then nothing has changed."""
+        now = self._now()
+        until, deadline = now.wall + seconds, now.since_boot + seconds
+        added = {name: Setting(value, now.wall, until, now.boot, deadline) for name, value in values.items()}
+        await self._save(self._state.current.settings | added)
+        for name, value in values.items():
+            self._levers[name](value, seconds)
+
+    async def drop(self, name: str) -> bool:
+        """Make the configured value hold; False where it does already. Raises `VerbError`, and then nothing
+        has changed."""
+        settings = dict(self._state.current.settings)
+        held = settings.pop(name, None) is not None
+        if held:
+            await self._save(settings)
+        self._levers[name](None, 0.0)
+        return held
+
+    def shown(self) -> dict[str, Any]:
+        """What `/status` shows of them."""
+        now = self._now()
+        return {
+            name: {"value": one.value, "seconds_left": round(max(0.0, seconds_left(one, now)))}
+            for name, one in self._state.current.settings.items()
+        }
+
+    async def run(self) -> None:
+        """End each setting in its time, until cancelled."""
+        while True:
+            self._changed.clear()
+            nearest = self._expire()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if nearest is None else min(nearest, _LOOK_SECONDS)):
+                    await self._changed.wait()
+
+    def _expire(self) -> float | None:
+        """End what is over; returns the seconds until the next one is."""
+        now = self._now()
+        left = {name: seconds_left(one, now) for name, one in self._state.current.settings.items()}
+        for name in [name for name, seconds in left.items() if seconds <= 0]:
+            del self._state.current.settings[name]
+            self._state.mark()
+            self._levers[name](None, 0.0)
+            log.info("the configured value is back", setting=name)
+        return min((seconds for seconds in left.values() if seconds > 0), default=None)
+
+    async def _save(self, settings: dict[str, Setting]) -> None:
+        before = self._state.current.settings
+        self._state.current.settings = settings
+        try:
+            await self._state.save()
+        except OSError as error:
+            self._state.current.settings = before
+            raise VerbError(f"the state file cannot be written ({error}), so nothing was changed") from None
+        self._changed.set()

@@ -1,0 +1,273 @@
+"""Runs the commands for this leaf's agent: once each, in order, and answers each by one reading.
+
+To the core this is a pull input named `commands` whose source is the leaf's stream `COMMANDS`: the answer to
+a command and the place after it are stored in one act. Before a command is run its place is written to the
+state file, so that one which was begun and not answered when the agent ended is never run again: it is
+answered `interrupted`. So a command is run at most once, and is answered once.
+
+A message is asked for by sequence rather than delivered by a consumer: nothing of ours can be drained by
+others, and a subject that is not UTF-8, which the client library cannot receive, comes as JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+import structlog
+
+from agent.base.cancel import unless
+from agent.base.clock import ClockReader, wall_ns
+from agent.base.log_edges import Fault
+from agent.base.metrics import Metrics
+from agent.contract import (
+    APP,
+    COMMANDS,
+    COMMANDS_INPUT,
+    Command,
+    CommandAnswer,
+    ContractError,
+    Outcome,
+    command_subject,
+    machine_time,
+    parse_command,
+    verb_of,
+)
+from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, JetStreamError, RawMessage, nanoseconds
+from agent.leaf.commands.cursor import Course, Place, parse_place, unanswered
+from agent.leaf.commands.expiry import Now, Verdict, judge
+from agent.leaf.commands.recent import RunCommand
+from agent.leaf.commands.verb import ArgumentError, Reply, Verb, VerbError
+from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
+from agent.leaf.state import StateFile
+from agent.leaf.stream_configs import ORIGIN_METADATA
+
+POLL_SECONDS: Final = 1.0
+SPACING: Final = 0.02
+"""Seconds from one command to the next: however many come, they take no more than a part of the machine."""
+CLOCK_SECONDS: Final = 60.0
+"""How long commands that may have expired wait, all together, for the clock to be set."""
+VERB_SECONDS: Final = 30.0
+_RETRY: Final = 1.0
+_MAX_RETRY: Final = 10.0
+_CUT: Final = 200
+
+log = structlog.get_logger("commands")
+
+
+def system_clock() -> Callable[[], Now]:
+    """The machine's clock."""
+    reader = ClockReader()
+    return lambda: Now(time.time(), reader.read().synchronised)
+
+
+class CommandRunner:
+    """The commands of one run of the agent. `cls` is the class in which the answers are stored."""
+
+    def __init__(
+        self,
+        cls: str,
+        state: StateFile,
+        verbs: Mapping[str, Verb],
+        metrics: Metrics,
+        clock: Callable[[], Now],
+    ) -> None:
+        self._cls, self._state, self._verbs, self._metrics, self._clock = cls, state, verbs, metrics, clock
+        self._recent = state.current.commands_run
+        self._js: JetStream | None = None
+        self._unsure_since: float | None = None
+        self._reading = Fault(log, "commands can be read again")
+        self._storing = Fault(log, "answers to commands are stored again")
+
+    @property
+    def name(self) -> str:
+        """The name of the input in the batch subject."""
+        return COMMANDS_INPUT
+
+    def attach(self, js: JetStream) -> None:
+        """Read over this connection."""
+        self._js = js
+
+    def detach(self) -> None:
+        """There is no connection to read over."""
+        self._js = None
+
+    async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
+        """Run commands until `stopping` is set. Raises `ContractError` when it cannot be read which commands
+        were run already: to go on would run some of them again."""
+        answered = await unless(stopping, intake.position(COMMANDS_INPUT))
+        if answered is None or stopping.is_set():
+            return
+        course = Course(await self._last(answered.position, intake, stopping), self._recent)
+        while not stopping.is_set():
+            moved = await self._step(course, intake, stopping)
+            await unless(stopping, asyncio.sleep(SPACING if moved else POLL_SECONDS))
+
+    async def _last(self, text: str | None, intake: Intake, stopping: asyncio.Event) -> Place | None:
+        """The last command that was begun; it is answered here if it was not."""
+        answered = None if text is None else parse_place(text)
+        remembered = self._state.current.command
+        begun = None if remembered is None else parse_place(remembered)
+        if begun is None or not unanswered(begun, answered, self._recent):
+            return answered
+        ended = "the agent ended after it had begun this command; it is not run again"
+        await self._answer(begun, Outcome.INTERRUPTED, ended, intake, stopping)
+        return begun
+
+    async def _step(self, course: Course, intake: Intake, stopping: asyncio.Event) -> bool:
+        """Look once and run what was found; False when the next look may wait."""
+        if self._js is None:
+            return False
+        try:
+            message = await unless(stopping, _next(self._js, course, intake.domain))
+        except JetStreamError as error:
+            # Without a link there has not been a mirror yet: that is no fault of this leaf's.
+            if not (isinstance(error, ApiError) and error.err_code == STREAM_NOT_FOUND):
+                self._reading.begin(f"commands cannot be read: {error}")
+            return False
+        self._reading.end()
+        if message is None:
+            return False
+        command, malformed = _parsed(message)
+        ident, stored = "" if command is None else command.id, nanoseconds(message.time)
+        place = course.take(message.seq, stored, ident, verb_of(message.subject))
+        if place is not None:
+            run = (place.seq, stored, place.id)
+            if await self._handle(place, command, malformed, run, intake, stopping):
+                self._recent.add(run)
+                self._state.mark()
+        return True
+
+    async def _handle(
+        self,
+        place: Place,
+        command: Command | None,
+        malformed: str,
+        run: RunCommand,
+        intake: Intake,
+        stopping: asyncio.Event,
+    ) -> bool:
+        """Run a command where it may be; False when the agent stops before its answer is stored."""
+        if command is None:
+            return await self._answer(place, Outcome.MALFORMED, malformed, intake, stopping)
+        verb = self._verbs.get(place.verb)
+        if verb is None:
+            unknown = f"there is no verb {place.verb!r} here; there are {', '.join(sorted(self._verbs))}"
+            return await self._answer(place, Outcome.UNKNOWN, unknown, intake, stopping)
+        too_late = await self._too_late(command.expires, run[1] / 1e9, verb, stopping)
+        if stopping.is_set():
+            return False
+        if too_late is not None:
+            return await self._answer(place, Outcome.EXPIRED, too_late, intake, stopping)
+        self._recent.add(run)
+        outcome, reply = await self._carry_out(place, verb, command)
+        is_stored = await self._answer(place, outcome, reply.text, intake, stopping)
+        if is_stored and reply.then is not None:
+            reply.then()
+        return is_stored
+
+    async def _too_late(
+        self, expires: float | None, stored: float, verb: Verb, stopping: asyncio.Event
+    ) -> str | None:
+        """Why a command must not be run any more, None when it may be."""
+        loop = asyncio.get_running_loop()
+        while True:
+            now = self._clock()
+            verdict = judge(expires, stored, now)
+            if verdict is Verdict.RUN and expires is not None:
+                self._unsure_since = None
+            if verdict is Verdict.UNSURE and self._unsure_since is None:
+                self._unsure_since = loop.time()
+            if verdict is Verdict.RUN or (verdict is Verdict.UNSURE and verb.harmless):
+                return None
+            if verdict is Verdict.EXPIRED:
+                return f"expired at {_time(expires or 0.0)}; here it is {_time(now.wall)}; it was not run"
+            if stopping.is_set() or loop.time() - (self._unsure_since or 0.0) > CLOCK_SECONDS:
+                return (
+                    f"whether it has expired cannot be told: this machine's clock says {_time(now.wall)}, "
+                    f"but the hub had stored the command at {_time(stored)}. It was not run; set the clock "
+                    "and send it again"
+                )
+            await unless(stopping, asyncio.sleep(POLL_SECONDS))
+
+    async def _carry_out(self, place: Place, verb: Verb, command: Command) -> tuple[Outcome, Reply]:
+        self._state.current.command = place.encode()
+        try:
+            await self._state.save()
+        except OSError as error:
+            if not verb.harmless:
+                unsafe = f"not run, since the state file cannot be written ({error}): it might be run twice"
+                return Outcome.FAILED, Reply(unsafe)
+        try:
+            async with asyncio.timeout(VERB_SECONDS):
+                return Outcome.DONE, await verb.act(command.args)
+        except ArgumentError as error:
+            return Outcome.MALFORMED, Reply(str(error))
+        except VerbError as error:
+            return Outcome.FAILED, Reply(str(error))
+        except TimeoutError:
+            return Outcome.FAILED, Reply(f"not finished after {VERB_SECONDS:.0f} s and given up")
+        except Exception as error:  # whatever a verb fails with, the next command is run
+            log.error("a verb failed", verb=place.verb, exc_info=error)
+            return Outcome.FAILED, Reply(f"{type(error).__name__}: {error}")
+
+    async def _answer(
+        self, place: Place, outcome: Outcome, text: str, intake: Intake, stopping: asyncio.Event
+    ) -> bool:
+        """Store the answer; False when the agent stops before it is stored."""
+        log.info("command", verb=place.verb, id=place.id, outcome=outcome.value, answer=text[:_CUT])
+        self._metrics.commands.labels(outcome.value).inc()
+        answer = CommandAnswer(place.seq, place.verb, place.id or None, outcome, text)
+        line = answer.reading(machine_time(wall_ns()), intake.domain).encode() + b"\n"
+        chunk = Chunk(line, 1, position=place.encode())
+        while not stopping.is_set():
+            try:
+                await intake.submit(COMMANDS_INPUT, self._cls, chunk)
+                stored = True
+            except RefusedError as refusal:
+                self._storing.begin(f"an answer waits, and further commands with it: {refusal}")
+                delay = min(refusal.retry_after or _RETRY, _MAX_RETRY)
+                await unless(stopping, asyncio.sleep(delay))
+                stored = False
+            except UnknownOutcomeError as error:
+                self._storing.begin(str(error))
+                reached = await unless(stopping, intake.position(COMMANDS_INPUT))
+                stored = reached is not None and reached.position == chunk.position
+            if stored:
+                self._storing.end()
+                return True
+        return False
+
+
+async def _next(js: JetStream, course: Course, domain: str) -> RawMessage | None:
+    """The next command in the stream, new or not. Raises `JetStreamError`."""
+    info = await js.stream_info(COMMANDS)
+    metadata = info.config.get("metadata") or {}
+    course.enter(info.created, metadata.get(ORIGIN_METADATA, ""))
+    if info.last < course.next:
+        return None
+    message = await js.get_message(
+        COMMANDS, seq=course.next, next_by_subject=command_subject(domain, APP, ">")
+    )
+    if message is None:
+        course.skip(info.last)
+    return message
+
+
+def _parsed(message: RawMessage) -> tuple[Command | None, str]:
+    """The command, or why it is none."""
+    try:
+        return parse_command(message.data), ""
+    except ContractError as error:
+        return None, str(error)
+
+
+def _time(seconds: float) -> str:
+    """Epoch seconds as RFC 3339, to the millisecond; whatever no calendar holds as the year 9999."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError):
+        return "9999-12-31T23:59:59.000Z"

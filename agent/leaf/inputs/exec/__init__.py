@@ -1,0 +1,5 @@
+"""The input `exec`; how it behaves and its options are described in `agent.leaf.inputs.exec.input`."""
+
+from agent.leaf.inputs.exec.input import ExecInput, ExecOptions
+
+__all__ = ["ExecInput", "ExecOptions"]

@@ -1,0 +1,149 @@
+"""The input `exec`: runs a command, at intervals or for good, and takes the lines that it prints.
+
+The command is a list of arguments, never a line for a shell. It runs with the agent's user, without its
+input, in an environment of PATH, HOME, USER, LANG, LC_ALL and TZ as the agent has them. What it prints is
+read no faster than it can be stored: then its `write` waits. What it says on its standard error goes to the
+log, five lines a minute of at most 500 characters.
+
+With `interval` it is run that often, at most `timeout` long, and a run that prints more than `output` is
+ended; a run that is late is left out. Without, it runs for good and is started again when it ends, after 1 s
+first and 60 s at most. An exit code other than 0 is told once, and `petiole_input_up` is 0 until a run ends
+well, or it runs again.
+
+A command that is ended gets SIGTERM, and 3 s later SIGKILL, with all that it has started; so does what it
+leaves behind when it ends by itself, and what is there when the agent is killed. A small process of its own
+sees to that (`agent.leaf.inputs.exec.reaper`, about 10 MB while the command runs).
+
+What was read is handed in until it is stored. Lost is, when the agent is killed, what was read and not stored
+(at most 1 MiB) and what stands in the pipe. Lines that are no readings become dead letters. A last line
+without a newline is taken as NDJSON, and as line protocol if the command ended well.
+
+Options (`[[input]]` with `type = "exec"`):
+- `name` ("exec"): names the input in batch subjects and metrics.
+- `class` ("normal"): the class of its readings.
+- `command`: the program and its arguments; a name without a slash is looked for in PATH.
+- `interval` (none): seconds from run to run, 100ms to 1d.
+- `timeout` ("30s"): how long a run may last, with `interval`.
+- `output` ("16MiB"): how much a run may print, with `interval`.
+- `directory` (that of the agent): where it runs.
+- `environment` ({}): more variables. They can be seen by other programs of this user: no place for secrets.
+- `format` ("ndjson"), `precision` ("ns"), `device_tag` ("host"): as those of the input `socket`.
+- `line` ("64KiB"): the longest line, 256KiB at most; longer ones are passed over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import structlog
+from msgspec import field
+
+from agent import contract
+from agent.base.files import UnseenError, mode_at
+from agent.base.metrics import Metrics
+from agent.config import Seconds, Size
+from agent.leaf.inputs.formats.line_formats import Format, Precision
+from agent.leaf.inputs.shared.options import InputOptions
+from agent.leaf.intake import Intake
+
+MIN_INTERVAL: Final = 0.1
+MAX_INTERVAL: Final = 86_400.0
+_LEAST_LINE: Final = 256
+_INHERITED: Final = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ")
+
+
+class ExecOptions(InputOptions, tag="exec", kw_only=True):
+    """The options of one `exec` input; the module says what each means."""
+
+    name: str = "exec"
+    command: list[str]
+    interval: Seconds | None = None
+    timeout: Seconds = Seconds(30.0)
+    output: Size = Size(16 * 2**20)
+    directory: Path | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    format: Format = "ndjson"
+    precision: Precision = "ns"
+    device_tag: str = "host"
+    line: Size = Size(64 * 1024)
+
+    def variables(self) -> dict[str, str]:
+        """The environment of the command."""
+        own = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+        return {**own, **self.environment}
+
+
+class ExecInput:
+    """One `exec` input."""
+
+    def __init__(self, options: ExecOptions, metrics: Metrics) -> None:
+        self._options = options
+        self._metrics = metrics
+
+    @property
+    def name(self) -> str:
+        """The name in the configuration and in the batch subject."""
+        return self._options.name
+
+    def check(self) -> list[str]:
+        """What of its options can't be used, one sentence a problem."""
+        return [f"input {self.name!r}: {one}" for one in self._problems()]
+
+    def obstacles(self) -> list[str]:
+        """What stands in the way of running the command now, one sentence a problem."""
+        return [f"input {self.name!r}: {one}" for one in self._obstacles()]
+
+    def _obstacles(self) -> Iterator[str]:
+        options, directory = self._options, self._options.directory
+        try:
+            if directory is not None and not stat.S_ISDIR(mode_at(directory) or 0):
+                yield f"the directory {directory} is not there; make it, or leave directory out"
+        except UnseenError as why:
+            yield f"the directory {directory} cannot be entered ({why}); let the agent's user enter it"
+        if not _is_runnable(options.command):
+            return  # a problem of the options
+        if not _found(options.command[0], directory, options.variables().get("PATH")):
+            yield f"{options.command[0]!r:.200} is no program that can be run; give its path"
+
+    def _problems(self) -> Iterator[str]:
+        options = self._options
+        if not options.command or not options.command[0]:
+            yield 'command is empty; write it as a list, as ["/usr/bin/sensors", "-j"]'
+        elif not _is_runnable(options.command):
+            yield "an argument of command holds a NUL; leave it out"
+        if any(
+            not name or "=" in name or "\0" in name + value for name, value in options.environment.items()
+        ):
+            yield "a variable in environment has no name, or holds = or NUL"
+        if options.interval is not None and not MIN_INTERVAL <= options.interval <= MAX_INTERVAL:
+            yield f"interval is {options.interval} s; take 100ms to 1d"
+        if not _LEAST_LINE <= options.line <= contract.MAX_BATCH_BYTES:
+            yield f"line is {options.line} bytes; take {_LEAST_LINE} bytes to 256KiB"
+
+    async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
+        """Run the command until `stopping` is set, then end it and store what it has printed."""
+        # Imported here, so that an agent without such an input does not hold it in memory.
+        from agent.leaf.inputs.exec.schedule import Schedule
+
+        log = structlog.get_logger("exec").bind(input=self.name)
+        await Schedule(self._options, self._metrics, intake, stopping, log).run()
+
+
+def _is_runnable(command: Sequence[str]) -> bool:
+    return bool(command and command[0]) and not any("\0" in one for one in command)
+
+
+def _found(program: str, directory: Path | None, path: str | None) -> bool:
+    if "/" not in program:
+        return shutil.which(program, path=path) is not None
+    where = (directory or Path()) / program
+    try:
+        return stat.S_ISREG(mode_at(where) or 0) and os.access(where, os.X_OK)
+    except UnseenError:
+        return False

@@ -1,0 +1,282 @@
+"""The input `file`: tails files of NDJSON or Influx line protocol through rotations.
+
+Each batch carries the position behind its lines in all files, so lines and position are stored in one act: an
+agent that is killed goes on exactly there. One batch is in flight, with lines of several files, which take
+turns; what is refused is handed in again, for the files still have it. Lines that are not readings are
+counted, reported with their place and kept as dead letters.
+
+`path` may hold wildcards (`*`, `?`, `[…]` in any part). Files that appear are read from their beginning
+within about a second; those that are renamed from one matching name to another go on where they were. At most
+128 files can be followed, those included that are gone and not forgotten yet: a file is forgotten an hour
+after it went, once it was last changed a day ago, or when another one needs its place; should it come back
+after that, it is read again. Never followed are packed files (`.gz`, `.zst`, …) and, among those that
+wildcards find, second links to a file and what has the name of another one with a number or a time
+(`sensor-2.log` beside `sensor.log`): that is taken for its rotated file. One that is not must be named in
+`path` without wildcards.
+
+Rotation may rename a file or copy and truncate it, also several times while the agent is down: files beside
+it with its name and a number or a time are then read first. What can't be recovered: lines in a file that was
+compressed or deleted before they were read; lines written to a renamed file a second or more after its
+successor was begun; the bytes between copying and truncating, which the rotation itself loses. With `start =
+"end"` the end is that at the start of the agent for as long as nothing of this input has been stored; a file
+that appears later is read whole.
+
+Options (`[[input]]` with `type = "file"`):
+- `path`: a path, with or without wildcards, or a list of them; the files need not be there yet.
+- `name` ("file"): names the input in batch subjects and metrics; under another name it begins anew.
+- `class` ("normal"): the class of its readings.
+- `ack` ("stored"): or "hub", then one batch after the other waits until the hub holds it.
+- `start`: "beginning" or "end"; where to begin when nothing has been stored yet. Without it that is the
+  beginning, but an input whose position was lost with the state file does not begin: from there its files
+  might be stored twice. Given, it holds for such an input too.
+- `poll` ("250ms"): how often to look whether a file has grown. A batch carries about 45 bytes for each file:
+  with many files and a dear link make it longer.
+- `format` ("ndjson"), `precision` ("ns"), `device_tag` ("host"): as those of the input `socket`. A last line
+  without its newline is taken as NDJSON once its file is left; as line protocol it is a dead letter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import stat
+import time
+from pathlib import Path
+from typing import ClassVar, Final, Literal
+
+import structlog
+
+from agent import contract
+from agent.base.cancel import unless
+from agent.base.clock import wall_ns
+from agent.base.files import UnseenError, mode_at
+from agent.base.log_edges import Fault, Sparse
+from agent.base.metrics import Metrics
+from agent.config import Seconds
+from agent.leaf.inputs.file.glob import is_wild
+from agent.leaf.inputs.file.positions import MAX_FILES, parse_positions
+from agent.leaf.inputs.file.tail_group import Following, Gathered
+from agent.leaf.inputs.file.tailer import Piece
+from agent.leaf.inputs.formats.line_formats import Form, Format, Precision, make_form
+from agent.leaf.inputs.formats.sift import Sifted, join_sifted
+from agent.leaf.inputs.shared.options import InputOptions
+from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
+
+MIN_POLL: Final = 0.01
+MAX_POLL: Final = 3600.0
+_MAX_RETRY: Final = 30.0
+_RETRY: Final = 1.0
+_SHOWN: Final = 3
+
+
+class FileOptions(InputOptions, tag="file", kw_only=True):
+    """The options of one `file` input; the module says what each means."""
+
+    name: str = "file"
+    path: str | list[str]
+    pulls: ClassVar[bool] = True
+    start: Literal["beginning", "end"] | None = None
+    poll: Seconds = Seconds(0.25)
+    format: Format = "ndjson"
+    precision: Precision = "ns"
+    device_tag: str = "host"
+
+
+class FileInput:
+    """Tails files."""
+
+    def __init__(self, options: FileOptions, metrics: Metrics) -> None:
+        self._options = options
+        given = [options.path] if isinstance(options.path, str) else options.path
+        self._paths = list(dict.fromkeys(str(Path(one).absolute()) for one in given))
+        self._up = metrics.input_up.labels(options.name)
+        self._invalid = metrics.invalid
+        self._log = structlog.get_logger("file").bind(input=options.name)
+        self._reading = Fault(self._log, "all files can be read again")
+        self._storing = Fault(self._log, "lines are stored again")
+        self._sparse = Sparse()
+        self._absent: set[str] = set()
+
+    @property
+    def name(self) -> str:
+        """The name in the configuration and in the batch subject."""
+        return self._options.name
+
+    def check(self) -> list[str]:
+        """What of its options can't be used, one sentence a problem."""
+        named = [one for one in self._paths if not is_wild(one)]
+        problems = [f"{one!r:.200} holds a NUL; leave it out" for one in self._paths if "\0" in one]
+        if not MIN_POLL <= self._options.poll <= MAX_POLL:
+            problems.append(f"poll is {self._options.poll} s; take 10ms to 1h")
+        if not self._paths:
+            problems.append("path names no file; give one at least")
+        if len(named) > MAX_FILES:
+            problems.append(f"path names {len(named)} files; at most {MAX_FILES} fit into one input")
+        problems += [
+            f"{one} has the wildcard **, which is not known; name each folder, or use * for one level"
+            for one in self._paths
+            if "**" in one
+        ]
+        problems += _same([one for one in named if "\0" not in one])
+        return [f"input {self.name!r}: {one}" for one in problems]
+
+    def obstacles(self) -> list[str]:
+        """What stands in the way of reading now, one sentence a problem. A file that is not there yet does
+        not."""
+        problems = []
+        for one in (path for path in self._paths if not is_wild(path)):
+            try:
+                mode = mode_at(one)
+            except UnseenError as why:
+                problems.append(f"{one} cannot be looked at ({why}); let the agent's user read it")
+                continue
+            if mode is not None and not stat.S_ISREG(mode):
+                problems.append(f"{one} is not a regular file; name a file to read")
+        return [f"input {self.name!r}: {one}" for one in problems]
+
+    async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
+        """Tail the files until `stopping` is set. Raises `contract.ContractError` when the stored position
+        is lost or can't be read: going on without it would lose or repeat lines."""
+        place = await unless(stopping, intake.position(self.name))
+        if place is None:
+            return
+        options = self._options
+        if place.lost and options.start is None:
+            raise contract.ContractError(
+                f"where input {self.name!r} was is lost with the state file: from their beginning its files "
+                'might be stored twice; set start = "end" or start = "beginning" to say where it goes on'
+            )
+        following = Following(
+            self._paths,
+            {} if place.position is None else parse_positions(place.position),
+            until=place.until,
+            from_end=options.start == "end",
+            poll=options.poll,
+        )
+        form = make_form(
+            options.format, intake.domain, precision=options.precision, device_tag=options.device_tag
+        )
+        try:
+            while not stopping.is_set():
+                if not await self._step(following, form, intake, stopping):
+                    await unless(stopping, asyncio.sleep(options.poll))
+        finally:
+            following.close()
+
+    async def _step(self, following: Following, form: Form, intake: Intake, stopping: asyncio.Event) -> bool:
+        """Look once and store what was found; False when the next look may wait."""
+        gathered, sifted = await asyncio.to_thread(_look, following, form)
+        self._tell(gathered)
+        if not gathered.pieces:
+            return gathered.more
+        return await self._store(following, gathered, sifted, intake, stopping)
+
+    async def _store(
+        self,
+        following: Following,
+        gathered: Gathered,
+        sifted: list[Sifted],
+        intake: Intake,
+        stopping: asyncio.Event,
+    ) -> bool:
+        chunk = Chunk(
+            b"".join(one.payload for one in sifted),
+            sum(one.count for one in sifted),
+            position=gathered.position,
+            letters=tuple(itertools.chain.from_iterable(map(_letters, gathered.pieces, sifted))),
+        )
+        if not await self._submit(chunk, intake, stopping):
+            return False
+        for letter in chunk.letters:
+            self._skip(letter.at, "bad_line", letter.reason)
+        following.take()
+        return True
+
+    async def _submit(self, chunk: Chunk, intake: Intake, stopping: asyncio.Event) -> bool:
+        """Hand a chunk in until it is stored; False when the agent stops before."""
+        while not stopping.is_set():
+            try:
+                await intake.submit(self.name, self._options.class_, chunk)
+                stored = True
+            except RefusedError as refusal:
+                self._storing.begin(str(refusal))
+                delay = min(refusal.retry_after or _RETRY, _MAX_RETRY)
+                await unless(stopping, asyncio.sleep(delay))
+                stored = False
+            except UnknownOutcomeError as error:
+                self._storing.begin(str(error))
+                place = await unless(stopping, intake.position(self.name))
+                stored = place is not None and place.position == chunk.position
+            if stored:
+                self._storing.end()
+                return True
+        return False
+
+    def _tell(self, gathered: Gathered) -> None:
+        problems = gathered.problems
+        self._up.set(0 if problems else 1)
+        if problems:
+            more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+            self._reading.begin(
+                f"{'; '.join(problems[:_SHOWN])}{more}; nothing is read there until that is over"
+            )
+        else:
+            self._reading.end()
+        for path in gathered.absent:
+            if path not in self._absent:
+                self._log.info(f"{path} is not there yet; it is read as soon as it is")
+        self._absent.update(gathered.absent)
+        for text in (*gathered.lost, *gathered.warnings):
+            self._log.warning(text)
+        for place in gathered.too_long:
+            self._skip(place, "too_long", f"longer than {contract.MAX_BATCH_BYTES} bytes")
+
+    def _skip(self, place: str, reason: str, text: str) -> None:
+        self._invalid.labels(self.name, reason).inc()
+        held_back = self._sparse.held_back(time.monotonic())
+        if held_back is not None:
+            self._log.warning("line skipped", at=place, reason=text, not_reported_before=held_back)
+
+
+def _letters(piece: Piece, sifted: Sifted) -> tuple[contract.Letter, ...]:
+    return tuple(
+        contract.Letter(
+            piece.lines[offset:].partition(b"\n")[0], f"{piece.file}:{piece.offset + offset}", reason
+        )
+        for offset, reason in sifted.bad
+    )
+
+
+def _look(following: Following, form: Form) -> tuple[Gathered, list[Sifted]]:
+    while True:
+        gathered = following.gather(time.monotonic())
+        sifted = [_sifted(form, piece.lines) for piece in gathered.pieces]
+        if sum(one.count + len(one.bad) for one in sifted) <= contract.MAX_BATCH_READINGS:
+            return gathered, sifted
+        if not following.narrow():
+            return gathered, [_bounded(one) for one in sifted]
+
+
+def _sifted(form: Form, lines: bytes) -> Sifted:
+    if not form.self_ending and not lines.endswith(b"\n"):
+        return Sifted(b"", 0, ((0, "the last line of the file has no newline, so it may have been cut off"),))
+    return join_sifted(list(form.parts(lines, wall_ns())))
+
+
+def _bounded(one: Sifted) -> Sifted:
+    """A single line of more readings than a batch may have is none."""
+    if one.count <= contract.MAX_BATCH_READINGS:
+        return one
+    return Sifted(b"", 0, ((0, f"this line has {one.count} fields, above {contract.MAX_BATCH_READINGS}"),))
+
+
+def _same(named: list[str]) -> list[str]:
+    """Which of the paths that were named mean one file."""
+    seen: dict[str, str] = {}
+    problems = []
+    for one in named:
+        first = seen.setdefault(os.path.realpath(one), one)
+        if first != one:
+            problems.append(f"{one} and {first} are one file; name it once")
+    return problems

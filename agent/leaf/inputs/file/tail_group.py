@@ -1,0 +1,201 @@
+"""Reading all files that an input follows: the part that blocks, to be called in a thread.
+
+What is read at a time comes from several files, in turn, so that none waits for another that has more. Where
+all of them are goes along with it as one text. What was read stays unread until `Following.take`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from agent.leaf.inputs.file.file_set import Roster, Tail
+from agent.leaf.inputs.file.positions import encode, parse_positions
+from agent.leaf.inputs.file.rotation import Position
+from agent.leaf.inputs.file.tailer import Look, Piece, read_again
+from agent.leaf.inputs.formats.lines import Limits
+
+SCAN: Final = 1.0
+"""Seconds from one look at all paths to the next."""
+_TRIES: Final = 10
+_LEAST: Final = 1024
+"""Bytes of room for which no further file is looked at."""
+
+
+@dataclass(slots=True)
+class Gathered:
+    """What was read: pieces, and the position behind all of them. `lost` are sentences on what is, `warnings`
+    on what may be a mistake, `problems` on what cannot be read; `too_long` are places of lines that were
+    passed over, `absent` paths at which there is no file; `more` says that reading on at once is worth it."""
+
+    pieces: list[Piece] = field(default_factory=list)
+    position: str = ""
+    lost: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    too_long: list[str] = field(default_factory=list)
+    absent: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    more: bool = False
+
+
+class Following:
+    """Reads the files that `paths`, absolute ones, mean on from `positions`; `from_end` as for the `Roster`.
+    `poll` is how long a file that has no more is left alone, in seconds. `until` is a position at which what
+    is gathered first has to end, as it did before the agent was killed. Not for two threads at once."""
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        positions: Mapping[bytes, Position],
+        *,
+        from_end: bool = False,
+        poll: float = 0.0,
+        until: str | None = None,
+    ) -> None:
+        self._roster = Roster(paths, positions, from_end=from_end)
+        self._poll = poll
+        self._scanned = -math.inf
+        self._limits = Limits()
+        self._before = positions
+        self._until = until
+        self._tries = 0
+        self._turn = 0
+        self._round: list[tuple[Tail, Piece]] = []
+        self._unreadable: dict[Tail, str] = {}
+
+    def gather(self, now: float) -> Gathered:
+        """Read on, some pieces within the limits of a batch. `now` is monotonic, in seconds. What was
+        gathered before and not taken is read again."""
+        gathered = Gathered()
+        if now - self._scanned >= SCAN:
+            self._scanned = now
+            self._roster.scan(now)
+            gathered.warnings = self._roster.warnings
+        if self._until is not None:
+            self._read_again(self._until, now, gathered)
+        else:
+            self._read(now, gathered)
+            # By the same order the same lines are read again, should the agent be killed meanwhile.
+            self._round.sort(key=lambda one: one[0].key)
+            gathered.position = self._position() if self._round else ""
+        gathered.pieces = [piece for _, piece in self._round]
+        gathered.problems = [*self._roster.problems.values(), *self._unreadable.values()]
+        return gathered
+
+    def take(self) -> None:
+        """What was gathered last is done with."""
+        for tail, piece in self._round:
+            if self._until is None:
+                tail.follower.take(piece)
+            else:
+                self._roster.go_on(tail, piece.after)
+        self._round = []
+        self._until = None
+
+    def narrow(self) -> bool:
+        """From now on read half as much at a time; False where that cannot be: what was gathered last is a
+        single line, or has to be what it is."""
+        pieces = [piece.lines for _, piece in self._round]
+        if self._until is not None or (len(pieces) == 1 and b"\n" not in pieces[0][:-1]):
+            return False
+        self._limits = replace(self._limits, bytes=max(1, sum(map(len, pieces)) // 2))
+        return True
+
+    def close(self) -> None:
+        """Let all files go."""
+        self._roster.close()
+
+    def _read_again(self, until: str, now: float, gathered: Gathered) -> None:
+        """Read what was read before up to a position. Where that cannot be done, it is not insisted on: the
+        core finds another position, and says what that means."""
+        self._round = []
+        before = set(self._before.values())
+        for key, end in sorted(parse_positions(until).items()):
+            if end in before or not end.offset or _is_in_copy(end, self._before.get(key)):
+                continue
+            found = self._find(key, end, now)
+            if found is None:
+                self._round = []
+                self._tries += 1
+                if self._tries >= _TRIES:
+                    self._until = None
+                return
+            self._round.append(found)
+        gathered.position, gathered.more = until, True
+
+    def _find(self, key: bytes, end: Position, now: float) -> tuple[Tail, Piece] | None:
+        """The piece that ends at a position, and the file that goes on there."""
+        tails = sorted(self._roster.tails(), key=lambda one: one.key != key)
+        for tail in tails:
+            piece = read_again(tail.follower.path, end, self._before.values(), self._before.get(key), now)
+            if piece is not None:
+                # By now the file may be followed at another path than the one at which it was read; and the
+                # place of a file that was copied and truncated has the inode of one that is read anew.
+                there = [one for one in tails if one.follower.path == piece.file]
+                same = [one for one in tails if one.follower.inode == end.inode]
+                return next(iter([*there, *same]), tail), piece
+        return None
+
+    def _read(self, now: float, gathered: Gathered) -> None:
+        """Look at each file in turn until the limits are reached; the next time begins where this ends."""
+        self._round = []
+        tails = self._roster.tails()
+        self._unreadable = {tail: text for tail, text in self._unreadable.items() if tail in tails}
+        begin = self._turn % max(1, len(tails))
+        room = self._limits
+        for tail in itertools.chain(tails[begin:], tails[:begin]):
+            if tail.idle_until <= now:
+                piece = self._look(tail, now, room, gathered)
+                if piece is not None:
+                    gathered.more = True
+                    if self._round and len(piece.lines) > room.bytes:
+                        return  # a line that has no room here, and will have beside less
+                    self._round.append((tail, piece))
+                    room = replace(room, bytes=room.bytes - len(piece.lines))
+                    if room.bytes >= _LEAST:  # else there is no need to count lines, which takes time
+                        room = replace(room, lines=room.lines - piece.lines.count(b"\n"))
+            self._turn += 1
+            if room.bytes < _LEAST or room.lines <= 0:
+                return
+
+    def _look(self, tail: Tail, now: float, room: Limits, gathered: Gathered) -> Piece | None:
+        try:
+            look = tail.follower.look(now, room)
+        except OSError as error:
+            self._unreadable[tail] = f"{error.filename or tail.follower.path}: {error.strerror}"
+            tail.idle_until = now + self._poll
+            return None
+        self._unreadable.pop(tail, None)
+        _note(look, tail, gathered)
+        if look.ended:
+            self._roster.drop(tail)
+        if look.piece is None and not look.more:
+            tail.idle_until = now + self._poll
+        gathered.more |= look.more
+        return look.piece
+
+    def _position(self) -> str:
+        behind = {id(tail): piece.after for tail, piece in self._round}
+        records = []
+        for tail in self._roster.tails():
+            place = behind.get(id(tail)) or tail.follower.place
+            if place is not None:
+                records.append(tail.record(place))
+        return encode(itertools.chain(records, self._roster.unclaimed()))
+
+
+def _is_in_copy(end: Position, before: Position | None) -> bool:
+    """Whether nothing was read between two positions at one path, of which the later is in a copy."""
+    return before is not None and (end.offset, end.fingerprint) == (before.offset, before.fingerprint)
+
+
+def _note(look: Look, tail: Tail, gathered: Gathered) -> None:
+    if look.lost is not None:
+        gathered.lost.append(look.lost)
+    if look.too_long is not None:
+        gathered.too_long.append(look.too_long)
+    if look.absent and tail.named:
+        gathered.absent.append(tail.follower.path)

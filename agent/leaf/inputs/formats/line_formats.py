@@ -1,0 +1,103 @@
+"""The forms of lines that an input may be told to take: NDJSON, or Influx line protocol. Good lines are
+parted from bad ones, for senders to whom nobody can send a whole piece back. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, Literal, Protocol
+
+from agent.base.pacing import Pacer
+from agent.leaf.inputs.formats.sift import Sifted, join_sifted, sift_parts
+
+if TYPE_CHECKING:
+    from agent.leaf.inputs.formats.line_protocol import LineProtocol
+
+Format = Literal["ndjson", "influx"]
+Precision = Literal["ns", "us", "ms", "s", "m", "h"]
+_PIECE: Final = 8 * 1024
+"""Bytes of line protocol that are taken apart at a time: half a millisecond, and 15 ms where each two are a
+bad line."""
+_MOST: Final = 4 * 2**20
+"""Bytes that the readings of a line may have: one of many fields repeats its tags in each reading."""
+
+
+class Form(Protocol):
+    """A form of lines. `self_ending` says that one which was cut off can't be taken for another that is
+    whole."""
+
+    self_ending: bool
+
+    def parts(self, lines: bytes, now_ns: int) -> Iterator[Sifted]:
+        """What may be stored of some lines and what not, in parts of a few milliseconds; each bad line by its
+        offset in `lines`. `now_ns` (ns since 1970) is their arrival."""
+
+
+async def sift_lines(form: Form, lines: bytes, now_ns: int) -> Sifted:
+    """All parts in one, with a breath between them for whatever else the agent does."""
+    parts: list[Sifted] = []
+    pacer = Pacer()
+    for part in form.parts(lines, now_ns):
+        parts.append(part)
+        await pacer.give_way()
+    return join_sifted(parts)
+
+
+def make_form(kind: Format, domain: str, *, precision: Precision, device_tag: str) -> Form:
+    """The form of that name; `precision` and `device_tag` are for line protocol."""
+    return _Ndjson(domain) if kind == "ndjson" else _Influx(domain, precision, device_tag)
+
+
+class _Ndjson:
+    self_ending = True
+
+    def __init__(self, domain: str) -> None:
+        self._domain = domain
+
+    def parts(self, lines: bytes, now_ns: int) -> Iterator[Sifted]:
+        return sift_parts(lines, self._domain, now_ns)
+
+
+class _Influx:
+    self_ending = False
+
+    def __init__(self, domain: str, precision: Precision, device_tag: str) -> None:
+        self._domain, self._precision, self._device_tag = domain, precision, device_tag
+        self._lines: LineProtocol | None = None
+
+    def parts(self, lines: bytes, now_ns: int) -> Iterator[Sifted]:
+        # Imported here, so that an agent to which nobody speaks line protocol does not hold it in memory.
+        from agent.leaf.inputs.formats.line_protocol import LineProtocol
+
+        if self._lines is None:
+            self._lines = LineProtocol(self._domain, self._device_tag)
+        for offset, some in _pieces(lines, _PIECE):
+            yield self._sift(self._lines, some, offset, now_ns)
+
+    def _sift(self, to: LineProtocol, lines: bytes, offset: int, now_ns: int) -> Sifted:
+        from agent.leaf.inputs.formats.line_protocol import PRECISIONS, Parsing
+
+        # Text that is open at the end of its line must not take in the lines that follow.
+        parsing = Parsing(lines, to, PRECISIONS[self._precision], now_ns, _MOST, apart=True)
+        while parsing.step():
+            pass
+        bad = {number - 1: reason for number, reason in parsing.bad}
+        return Sifted(parsing.payload, parsing.count, _placed(lines.split(b"\n"), bad, offset) if bad else ())
+
+
+def _placed(rows: list[bytes], bad: dict[int, str], offset: int) -> tuple[tuple[int, str], ...]:
+    """The bad ones of some lines by where they begin."""
+    placed = []
+    for number, row in enumerate(rows):
+        if number in bad:
+            placed.append((offset, bad[number]))
+        offset += len(row) + 1
+    return tuple(placed)
+
+
+def _pieces(lines: bytes, size: int) -> Iterator[tuple[int, bytes]]:
+    """Whole lines of about `size` bytes at a time, with their offset."""
+    place = 0
+    while place < len(lines):
+        end = lines.rfind(b"\n", place, place + size) + 1 or lines.find(b"\n", place) + 1 or len(lines)
+        yield place, lines[place:end]
+        place = end

@@ -1,0 +1,396 @@
+"""Influx line protocol becomes NDJSON that may be stored. No I/O.
+
+    measurement,tag=text field=1.5,other="text" 1790000000000000000
+
+Each field is a reading: its metric is `<measurement>_<field>`, its `ts` the line's (arrival where there is
+none), its `device` the value of one tag, which is then no tag any more, or the domain. Numbers that end in
+`i` or `u` are whole ones (`u` above 2^63 - 1 becomes a float); `t`, `true`, `f`, `false` and their capital
+forms are bools. A delimiter after a backslash belongs to the name; in text in quotes a backslash keeps `"`
+and itself, and a newline belongs to the text. Lines are taken or refused one by one, each as a whole.
+
+The grammar is that of https://docs.influxdata.com/influxdb/v2/reference/syntax/line-protocol/.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Final
+
+from agent import contract
+from agent.leaf.inputs.formats.line_alike import Row, alike
+from agent.leaf.inputs.formats.line_values import (
+    LineError,
+    check_name,
+    is_whole,
+    name_of,
+    plain_string,
+    scalar,
+    shown,
+    string,
+    text_of,
+    to_json,
+    unescape,
+)
+from agent.leaf.inputs.formats.ndjson import MAX_COUNTED, MAX_LISTED, TooLargeError
+from agent.leaf.inputs.formats.stamps import Stamps
+
+PRECISIONS: Final = {
+    **dict.fromkeys(("", "ns", "n"), 1),
+    **dict.fromkeys(("us", "u", "µ", "µs"), 10**3),
+    "ms": 10**6,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "h": 3600 * 10**9,
+}
+"""Nanoseconds by the names that `/write` and `/api/v2/write` have for them."""
+_STEP: Final = 16 * 1024
+"""Bytes that are taken apart at a time, a millisecond or two."""
+_LINES: Final = 500
+"""Lines that are taken apart at a time: short ones cost more for each byte, and bad ones most."""
+_IDLE: Final = 64 * 1024
+"""Bytes of lines that say nothing that are passed over at a time."""
+_SHORT: Final = 256
+"""Bytes that are looked at first for lines that say nothing: mostly there are few."""
+_MAX_LINE: Final = 256 * 1024
+_CACHED: Final = 2**20
+"""Bytes of names that are remembered in the form in which they are stored."""
+
+_plain = re.compile(rb"-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,40})?\Z").match
+"""Numbers that are JSON as they stand; without an exponent they are finite."""
+_idle = re.compile(rb"(?:[ \r]*+(?:#[^\n]*+)?+\n)*+").match
+"""Lines that say nothing: blank ones, and comments."""
+_blanks = re.compile(rb" *+").match
+_key_end = re.compile(rb"(?<!\\)[ \n]").search
+_simple = re.compile(rb'([^,= \n\\]++)=(?:"([^"\\]*+)"|([^", \r\n][^, \r\n]*+))').match
+"""Most fields: name, and text or a value without quotes."""
+_field = re.compile(rb"((?:[^,= \n\\]++|\\[,= ]?+)++)=").match
+_quoted = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)"', re.DOTALL).match
+_bare = re.compile(rb"[^, \r\n]++").match
+_end = re.compile(rb" *+\r?+(?:\n|\Z)").match
+_stamp = re.compile(rb" ++([^ \r\n]++) *+\r?+(?:\n|\Z)").match
+_MAY_BEGIN_IDLE: Final = frozenset((b" ", b"\r", b"\n", b"#"))
+_split_tags = re.compile(rb"(?<!\\),").split
+_split_tag = re.compile(rb"(?<!\\)=").split
+
+
+class _Head:
+    """What the readings of one measurement and its tags share: all before the value, by field, and all after
+    it."""
+
+    __slots__ = ("before", "cost", "fields", "measurement", "tail")
+
+    def __init__(self, measurement: str, before: bytes, tail: bytes) -> None:
+        self.measurement = measurement
+        self.before = before
+        self.tail = tail
+        self.cost: Final = len(before) + len(measurement) + len(tail) + 60
+        """Bytes that each reading takes at most beside its field and value."""
+        self.fields: dict[bytes, bytes] = {}
+
+
+class LineProtocol:
+    """Reads bodies for one domain; remembers names from one body to the next. `device_tag` names the tag
+    whose value is the device."""
+
+    def __init__(self, domain: str, device_tag: str) -> None:
+        self._domain = domain
+        self._device_tag = device_tag
+        self.stamps = Stamps()
+        self.heads: dict[bytes, _Head] = {}
+        """By measurement and tags as they stand in a line; `head` makes what is not here."""
+        self._cached = 0
+
+    def head(self, key: bytes) -> _Head:
+        """Measurement and tags, as they stand in a line; raises `LineError`."""
+        if key.startswith(b"#"):
+            raise LineError("a line of comment")
+        first, *pairs = _split_tags(key, contract.MAX_TAGS + 2)
+        measurement = name_of(first, "the measurement")
+        tags: dict[str, str] = {}
+        for pair in pairs:
+            if len(tags) > contract.MAX_TAGS:
+                raise _too_many_tags()
+            parts = _split_tag(pair, 2)
+            if len(parts) != 2:
+                raise LineError(f"tag {shown(pair)} is not name=text", "tags")
+            name = name_of(parts[0], "a tag's name")
+            if name in tags:
+                raise LineError(f"tag {name!r:.80} is there twice", "tags")
+            tags[name] = text_of(unescape(parts[1]), f"tag {name!r:.80}")
+            if not tags[name]:
+                raise LineError(f"tag {name!r:.80} is empty", "tags")
+        device = tags.pop(self._device_tag, self._domain)
+        check_name(device, "the device")
+        if len(tags) > contract.MAX_TAGS:
+            raise _too_many_tags()
+        tail = b',"tags":' + to_json(tags) + b"}\n" if tags else b"}\n"
+        head = _Head(measurement, b'"device":' + to_json(device) + b',"metric":', tail)
+        self._remember(len(key) + len(tail) + len(head.before))
+        self.heads[key] = head
+        return head
+
+    def field(self, head: _Head, raw: bytes) -> bytes:
+        """What stands before the value of a field; raises `LineError`."""
+        known = head.fields.get(raw)
+        if known is not None:
+            return known
+        metric = f"{head.measurement}_{name_of(raw, 'a field')}"
+        check_name(metric, "the metric")
+        before = head.before + to_json(metric) + b',"value":'
+        self._remember(len(raw) + len(before))
+        head.fields[raw] = before
+        return before
+
+    def _remember(self, size: int) -> None:
+        self._cached += size
+        if self._cached > _CACHED:
+            self.heads.clear()
+            self._cached = size
+
+
+class Parsing:
+    """One body under way: call `step` until it is False, then `payload` is NDJSON of `count` readings, and
+    `bad` are the lines that were not taken, as (line from 1, reason), `more` beyond those listed; `left_out`
+    counts all of them by kind. `limit` bounds the payload in bytes. With `hopeless` set, so many lines were
+    bad that the rest was not looked at.
+
+    With `apart` each newline ends a line, also inside text; `limit` bounds the readings of one line, and each
+    bad line is listed."""
+
+    def __init__(
+        self, body: bytes, to: LineProtocol, unit: int, now_ns: int, limit: int, *, apart: bool = False
+    ) -> None:
+        self._body = body
+        self._to = to
+        self._unit = unit
+        self._room = self._limit = limit
+        self._apart = apart
+        self._place = self._seen = self._unended = 0
+        self._line = 0
+        self._stamps = to.stamps
+        self._now = self._stamps.machine(now_ns)
+        self._parts: list[bytes] = []
+        self.count = 0
+        self.bad: list[tuple[int, str]] = []
+        self.more = 0
+        self.left_out: Counter[str] = Counter()
+        self.hopeless = False
+
+    @property
+    def payload(self) -> bytes:
+        """What was taken."""
+        return b"".join(self._parts)
+
+    @property
+    def size(self) -> int:
+        """How many bytes that is."""
+        return sum(map(len, self._parts))
+
+    def step(self) -> bool:
+        """Take some lines; whether there are more. Raises `TooLargeError`."""
+        body = self._body
+        self._skip_idle(len(body))
+        begin = self._place
+        stop = body.rfind(b"\n", begin, begin + _STEP) + 1 or body.find(b"\n", begin + _STEP) + 1 or len(body)
+        piece = body[begin:stop]
+        out: list[bytes] = []
+        if len(piece) > _STEP or _may_be_odd(piece) or _may_be_idle(piece):
+            for _ in range(_LINES):
+                self._skip_idle(stop)
+                if self._place >= stop or self.hopeless:
+                    break
+                end = body.find(b"\n", self._place) + 1 or len(body)
+                line = body[self._place : end]
+                if len(line) > _MAX_LINE or _may_be_odd(line):
+                    self._take_line(self._place, out)
+                else:
+                    self._take_plain([line.removesuffix(b"\n")], out)
+        elif self._unit != 1 or not (rows := alike(piece)) or not self._take_alike(piece, rows):
+            self._take_plain(piece.removesuffix(b"\n").split(b"\n", _LINES)[:_LINES], out)
+        self.count += len(out)
+        self._parts.append(b"".join(out))
+        return self._place < len(body) and not self.hopeless
+
+    def _skip_idle(self, stop: int) -> None:
+        """Go on behind the lines that say nothing, at most a step of them and not beyond `stop`."""
+        body, begin = self._body, self._place
+        for size in (_SHORT, _IDLE):
+            if body[self._place : self._place + 1] not in _MAY_BEGIN_IDLE:
+                return
+            piece = body[begin : min(stop, begin + size)]
+            # Blanks by themselves are passed over much faster than by the expression.
+            blank = piece.rfind(b"\n", 0, len(piece) - len(piece.lstrip(b" \r\n"))) + 1
+            passed = blank if (found := _idle(piece, blank)) is None else found.end()
+            self._line += piece.count(b"\n", self._place - begin, passed)
+            self._place = begin + passed
+
+    def _take_alike(self, piece: bytes, rows: list[Row]) -> bool:
+        """The next lines, of which each is a row; nothing is taken and it is False where a name is bad."""
+        heads, begun, parts = self._to.heads, self._stamps.begun, list[bytes]()
+        try:
+            for key, field, value, second, rest in rows:
+                head = heads.get(key) or self._to.head(key)
+                before = head.fields.get(field) or self._to.field(head, field)
+                rest = rest.rstrip(b"0")
+                start = begun.get(second) or self._stamps.begin(second)
+                parts += (start, b"." + rest if rest else b"", b'Z",', before, value, head.tail)
+        except LineError:
+            return False
+        part = b"".join(parts)
+        if self._apart and len(part) > self._limit:
+            return False
+        self._claim(len(part))
+        self._parts.append(part)
+        self.count += len(rows)
+        self._place += len(piece)
+        self._line += len(rows)
+        return True
+
+    def _take_plain(self, lines: list[bytes], out: list[bytes]) -> None:
+        """The next lines, which hold no quote, backslash or carriage return: a quick look, and a thorough one
+        at those that are not just as expected."""
+        heads, last, ts = self._to.heads, b"", self._now
+        for line in lines:
+            if self.hopeless:
+                return
+            mark = len(out)
+            try:
+                key, fields, *stamp = line.split(b" ")
+                if not stamp:
+                    last, ts = b"", self._now
+                elif stamp != [last]:
+                    (last,) = stamp
+                    ts = self._time(last)
+                head = heads.get(key) or self._to.head(key)
+                pairs = fields.split(b",")
+                self._claim(len(pairs) * head.cost + len(fields))
+                known, tail = head.fields.get, head.tail
+                for pair in pairs:
+                    raw, _, text = pair.partition(b"=")
+                    before = known(raw) or self._to.field(head, raw)
+                    out.append(ts + before + (text if _plain(text) else scalar(text)) + tail)
+            except ValueError:  # LineError too
+                del out[mark:]
+                last = b""
+                self._take_line(self._place, out)
+            else:
+                self._place += len(line) + 1
+                self._line += 1
+
+    def _take_line(self, begin: int, out: list[bytes]) -> None:
+        """The line at `begin`, whatever it is."""
+        body, mark = self._body, len(out)
+        end = body.find(b"\n", begin) + 1 or len(body)
+        self._place, self._line = end, self._line + 1
+        line = body[begin:end].strip(b" \r\n")
+        if not line or line.startswith(b"#"):
+            return
+        try:
+            self._seen = begin
+            if end - begin > _MAX_LINE:
+                raise LineError(f"longer than {_MAX_LINE} bytes", "size")
+            self._take_slowly(begin, end, out)
+        except LineError as error:
+            del out[mark:]
+            self._refuse(error)
+            if self._seen > end:
+                self._go_on(end, body.find(b"\n", self._seen) + 1 or len(body))
+
+    def _take_slowly(self, begin: int, end: int, out: list[bytes]) -> None:
+        """A line that may hold escapes and text; it may go on over a newline inside text, unless lines stand
+        apart."""
+        body, passed, limit = self._body, end, begin + _MAX_LINE
+        if self._apart:
+            body, begin, end = body[begin:end].removesuffix(b"\n"), 0, end - begin
+        begin = _blanks(body, begin).end()  # type: ignore[union-attr]
+        stop = self._end_of_key(body, begin, end, limit)
+        key = body[begin:stop]
+        head = self._to.heads.get(key) or self._to.head(key)
+        place, values = _blanks(body, stop + 1).end(), list[bytes]()  # type: ignore[union-attr]
+        field = self._to.field
+        while True:
+            if (pair := _simple(body, place, limit)) is not None:
+                place = self._seen = pair.end()
+                name, text, bare = pair.groups()
+                value = scalar(bare) if text is None else plain_string(text)
+            else:
+                name, raw, place = self._next_field(body, place, limit)
+                self._seen = place
+                value = string(raw[1]) if raw.re.groups else scalar(raw[0])
+            values.append(field(head, name) + value)
+            if body[place : place + 1] != b",":
+                break
+            place += 1
+        stamp = None if _end(body, place) else _stamp(body, place, place + 64)
+        if stamp is None and not _end(body, place):
+            raise LineError(f"{shown(body[place : place + 40].strip())} is no time", "time")
+        ts = self._now if stamp is None else self._time(stamp[1])
+        self._claim(len(values) * head.cost + place - begin)
+        out += [ts + value + head.tail for value in values]
+        if not self._apart:
+            self._go_on(passed, max(passed, body.find(b"\n", place) + 1 or len(body)))
+
+    def _end_of_key(self, body: bytes, begin: int, end: int, limit: int) -> int:
+        """Where the measurement and its tags end that begin in the line which ends at `end`; raises
+        `LineError`. A newline behind a backslash may belong to the text of a tag, and to nothing else."""
+        found = _key_end(body, begin, min(end, limit))
+        if found is None and end < min(limit, len(body)) and b"," in body[begin:end]:
+            # Not from each such line to the same end, for there may be a line for each two bytes.
+            found = _key_end(body, max(end, self._unended), limit)
+            self._unended = limit if found is None else found.start()
+        if found is None or found[0] == b"\n":
+            raise LineError("there is no field")
+        return found.start()
+
+    def _next_field(self, body: bytes, place: int, limit: int) -> tuple[bytes, re.Match[bytes], int]:
+        """A field of any form: its name, its value as `_quoted` or `_bare` finds it, and where it ends."""
+        name = _field(body, place, limit)
+        if name is None:
+            raise LineError(f"{shown(body[place : place + 40])} is not field=value")
+        text = _quoted(body, name.end(), limit) or _bare(body, name.end(), limit)
+        if text is None:
+            raise LineError(f"field {shown(name[1])} has no value", "value")
+        return name[1], text, text.end()
+
+    def _claim(self, size: int) -> None:
+        """Make room for readings of so many bytes: in a line by itself, or in all."""
+        self._room = (self._limit if self._apart else self._room) - size
+        if self._room >= 0:
+            return
+        if self._apart:
+            raise LineError(f"the readings of this line are above {self._limit} bytes", "size")
+        raise TooLargeError
+
+    def _go_on(self, passed: int, place: int) -> None:
+        """The next line begins at `place`; its number counts the newlines in text that were passed over."""
+        self._line += self._body.count(b"\n", passed, place)
+        self._place = place
+
+    def _refuse(self, error: LineError) -> None:
+        self.left_out[error.kind] += 1
+        if self._apart or len(self.bad) < MAX_LISTED:
+            self.bad.append((self._line, str(error)))
+        else:
+            self.more += 1
+            self.hopeless = self.more >= MAX_COUNTED
+
+    def _time(self, stamp: bytes) -> bytes:
+        """How a reading of this time begins."""
+        if self._unit == 1 and len(stamp) == 19 and stamp.isdigit():
+            return self._stamps.digits(stamp)
+        if not is_whole(stamp):
+            raise LineError(f"time {shown(stamp)} is not a whole number", "time")
+        return self._stamps.reading(int(stamp) * self._unit)
+
+
+def _too_many_tags() -> LineError:
+    return LineError(f"there are more than {contract.MAX_TAGS} tags; leave some out", "tags")
+
+
+def _may_be_idle(lines: bytes) -> bool:
+    return b"\n\n" in lines or b"\n#" in lines or b"\n " in lines
+
+
+def _may_be_odd(lines: bytes) -> bool:
+    return b'"' in lines or b"\\" in lines or b"\r" in lines

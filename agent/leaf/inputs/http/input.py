@@ -1,0 +1,193 @@
+"""The input `http`: programs POST readings and are answered once these are stored. It keeps nothing: what is
+not answered with 204 is still its sender's.
+
+`POST /v1/readings`, `Content-Type: application/x-ndjson` (a reading a line) or `application/json` (an array
+of at most 1 MiB, or one reading); `Content-Encoding: gzip` or `zstd`; `Idempotency-Key` makes a repeat safe.
+
+204 stored (202 with `ack = "accepted"`, whose body says so); 400 lines that are no readings, each named; 401
+token; 403 `Origin`; 404, 405; 408 too slow; 411, 413 length; 415 type or encoding; 421 `Host`; 422 key used
+for another request; 429 the stream is full; 503 server away, busy or stopping. With a refusal nothing of the
+request is stored, or nothing of this attempt where the answer comes before its key is looked up, save one:
+504 says that it is not known yet, or that it is stored and not yet at the hub (`ack = "hub"`), or that rules
+gave it to several classes of which one refused; a repeat under the same `Idempotency-Key` finds out. 429 and
+503 carry `Retry-After`.
+
+`POST /write` and `POST /api/v2/write` take Influx line protocol; `precision` is ns (the default), us, ms, s,
+m or h; database, bucket and organisation are ignored. Each field is a reading with the metric
+`<measurement>_<field>` (`agent.leaf.inputs.formats.line_protocol`). 204 when all lines are stored; 400 with
+`error`, `code`, `message`, `line` and `lines` when some could not be taken: the others are stored. What is
+answered 429 elsewhere is 503 at `/write`. `GET /ping` (204) and `GET /health` (200) say that this input
+answers.
+
+With `otlp`, `POST /v1/metrics` takes exports of OpenTelemetry as protobuf or JSON of up to 1 MiB, as
+`agent.leaf.inputs.http.otlp.parse` describes. 200 when they are stored, with `partial_success` where points
+were rejected; otherwise the statuses above, with a `google.rpc.Status`. An export counts 32 times in `buffer`
+while it is taken apart, for that is what it may need.
+
+Options (`[[input]]` with `type = "http"`):
+- `name` ("http"): names the input in batch subjects and metrics.
+- `class` ("normal"): the class of its readings.
+- `ack` ("stored"): what success means, "accepted", "stored" or "hub" (docs/acknowledgement.md). Clients of
+  InfluxDB and exporters of OpenTelemetry see their own success with each.
+- `listen` ("127.0.0.1:8080"): address and port.
+- `body` ("16MiB"): the largest body, as it comes and unpacked; 64 MiB at most. Its readings, with the time
+  and the device that are filled in, may have 64 MiB together, whatever `body` says: 413 beyond.
+- `max_connections` (128): connections beyond are answered 503 and closed.
+- `buffer` ("64MiB"): bytes of bodies under way, over all requests; 503 beyond.
+- `device_tag` ("host"): the tag of line protocol that is the device; without it, it is the domain.
+- `otlp` (false): take OTLP metrics; needs the extra `otlp` and about 5 MB more memory once one came.
+- `timeout` ("30s"): for the header of a request, and again for its body.
+- `tls_cert`, `tls_key`: files in PEM, the chain and its key, both or none; with them the input speaks TLS.
+- `token_file`: a file of mode 0600 with a token that every request must show (`Authorization: Bearer`, for
+  InfluxDB's clients also `Token` or the password of `Basic`), save `/ping` and `/health`; 401 otherwise.
+- `allowed_hosts` ([]): names in `Host` besides the loopback's and the listen address. A page in a browser on
+  this machine must not reach the input under a name of its own (DNS rebinding).
+- `allowed_origins` ([]): values of `Origin` that may post; every other page in a browser is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import ssl
+from pathlib import Path
+from typing import Annotated, Final
+
+import structlog
+from msgspec import Meta, field
+
+from agent import contract
+from agent.base.http_access import AccessError, is_loopback, read_token, tls_context
+from agent.base.listening import obstacle
+from agent.base.metrics import Metrics
+from agent.config import Seconds, Size, listen_address
+from agent.leaf.inputs.http.guard import Guard
+from agent.leaf.inputs.http.handler import Handler
+from agent.leaf.inputs.http.listener import Listener
+from agent.leaf.inputs.shared.options import InputOptions
+from agent.leaf.intake import Intake
+
+_GRACE: Final = 1.0
+"""Seconds that a body which is still coming has left once the agent stops."""
+
+
+class HttpOptions(InputOptions, tag="http", kw_only=True):
+    """The options of one `http` input; the module says what each means."""
+
+    name: str = "http"
+    listen: str = "127.0.0.1:8080"
+    body: Size = Size(contract.MAX_BODY_BYTES)
+    max_connections: Annotated[int, Meta(ge=1)] = 128
+    buffer: Size = Size(64 * 2**20)
+    device_tag: str = "host"
+    otlp: bool = False
+    timeout: Seconds = Seconds(30.0)
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    token_file: Path | None = None
+    allowed_hosts: list[str] = field(default_factory=list)
+    allowed_origins: list[str] = field(default_factory=list)
+
+
+class HttpInput:
+    """One `http` input."""
+
+    def __init__(self, options: HttpOptions, metrics: Metrics) -> None:
+        self._options = options
+        self._metrics = metrics
+
+    @property
+    def name(self) -> str:
+        """The name in the configuration and in the batch subject."""
+        return self._options.name
+
+    def check(self) -> list[str]:
+        """What of its options can't be used, one sentence a problem."""
+        found = []
+        try:
+            listen_address(self._options.listen)
+        except ValueError as error:
+            found.append(f'listen: {error}; write it as "127.0.0.1:8080"')
+        if (self._options.tls_cert is None) != (self._options.tls_key is None):
+            found.append("tls_cert and tls_key go together; give both or none")
+        if self._options.body > contract.MAX_UNPACKED_BYTES:
+            most = contract.MAX_UNPACKED_BYTES
+            found.append(f"body is {self._options.body} bytes, a batch has {most} at most; make it smaller")
+        if self._options.otlp and not _can_read_otlp():
+            found.append("otlp is on, and opentelemetry-proto is missing; install petiole[otlp]")
+        return [f"input {self.name!r}: {one}" for one in found]
+
+    def obstacles(self) -> list[str]:
+        """What stands in the way of listening now, one sentence a problem."""
+        found = []
+        with contextlib.suppress(ValueError):  # a problem of the options
+            found.append(obstacle(listen_address(self._options.listen)))
+        for read in (self._token, self._tls):
+            try:
+                read()
+            except AccessError as error:
+                found.append(str(error))
+        return [f"input {self.name!r}: {one}" for one in found if one is not None]
+
+    def _token(self) -> bytes | None:
+        path = self._options.token_file
+        return None if path is None else read_token(path)
+
+    def _tls(self) -> ssl.SSLContext | None:
+        cert, key = self._options.tls_cert, self._options.tls_key
+        return None if cert is None or key is None else tls_context(cert, key)
+
+    def _warn(self, host: str) -> None:
+        if is_loopback(host):
+            return
+        log = structlog.get_logger("http").bind(input=self.name, listen=self._options.listen)
+        if self._options.token_file is None:
+            log.warning(
+                "whoever reaches this address may post readings; give token_file, or listen on loopback"
+            )
+        elif self._options.tls_cert is None:
+            log.warning("the token crosses the network as it is; give tls_cert and tls_key")
+
+    async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
+        """Serve until `stopping` is set, then answer what is under way. Raises `ConfigError` when the address
+        cannot be listened on, `AccessError` when a file cannot be used."""
+        options = self._options
+        host = listen_address(options.listen)[0]
+        self._warn(host)
+        handler = Handler(
+            options.name,
+            options.class_,
+            Guard(host, options.allowed_hosts, options.allowed_origins, self._token()),
+            body=options.body,
+            buffer=options.buffer,
+            device_tag=options.device_tag,
+            otlp=options.otlp,
+            ack=options.ack,
+            intake=intake,
+            metrics=self._metrics,
+            stopping=stopping,
+        )
+        listener = Listener(
+            options.listen,
+            handler.answer,
+            max_connections=options.max_connections,
+            timeout=options.timeout,
+            on_fault=handler.count_fault,
+            tls=self._tls(),
+        )
+        await listener.open()
+        try:
+            await stopping.wait()
+            listener.close_door()
+            listener.hurry(_GRACE)
+            await handler.finish()
+        finally:
+            await listener.close()
+
+
+def _can_read_otlp() -> bool:
+    try:
+        return importlib.util.find_spec("opentelemetry.proto") is not None
+    except ModuleNotFoundError:
+        return False

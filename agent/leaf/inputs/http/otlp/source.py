@@ -1,0 +1,131 @@
+"""What the points of one scope of an OTLP export share, and what is remembered of it from one export to the
+next: attributes in the form in which they are stored. No I/O."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from opentelemetry.proto.metrics.v1.metrics_pb2 import NumberDataPoint
+
+from agent import contract
+from agent.leaf.inputs.formats.line_values import LineError, check_name, to_json
+from agent.leaf.inputs.formats.stamps import Stamps
+from agent.leaf.inputs.http.otlp.values import Tags, check_tags, tags_of_scope, texts
+
+_DEVICES: Final = ("host.name", "service.instance.id")
+_CACHED: Final = 4 * 2**20
+"""Bytes of names and attributes that are remembered, as they came and as they are stored."""
+
+
+class Resource:
+    """What the scopes of one resource share, looked at once: there may be as many scopes as attributes."""
+
+    def __init__(self, resource: Any) -> None:
+        self._resource = resource
+        self.key: Final[bytes] = resource.SerializeToString()
+        self._found: tuple[str, Tags] | LineError | None = None
+
+    @property
+    def tags(self) -> tuple[str, Tags]:
+        """The device, empty where none is named, and the tags; raises `LineError`."""
+        if self._found is None:
+            try:
+                tags = texts(self._resource.attributes)
+                self._found = next((tags.pop(name) for name in _DEVICES if tags.get(name)), ""), tags
+            except LineError as error:
+                self._found = error
+        if isinstance(self._found, LineError):
+            raise LineError(str(self._found), self._found.kind)
+        return self._found
+
+
+class Sources:
+    """The sources that were seen, for one domain."""
+
+    def __init__(self, domain: str) -> None:
+        self.stamps = Stamps()
+        self.reading: Final = asyncio.Lock()
+        """Held while an export is read in a thread."""
+        self._domain = domain
+        self._known: dict[tuple[bytes, bytes, bool], Source] = {}
+        self._cached = 0
+
+    def source(self, resource: Resource, scope: Any, *, delta: bool) -> Source:
+        """What the points of this scope share; `delta` where they are not cumulative."""
+        key = resource.key, scope.SerializeToString(), delta
+        known = self._known.get(key)
+        if known is None:
+            known = self._make(resource, scope, delta)
+            self.remember(len(key[0]) + len(key[1]) + known.cost)
+            self._known[key] = known
+        return known
+
+    @property
+    def count(self) -> int:
+        """How many are remembered."""
+        return len(self._known)
+
+    def _make(self, resource: Resource, scope: Any, delta: bool) -> Source:
+        try:
+            named, tags = resource.tags
+            tags = {**tags, **tags_of_scope(scope)}
+        except LineError as error:
+            return Source(self._domain, {}, self, error)
+        device = named or self._domain
+        return Source(device, {**tags, "otel.temporality": "delta"} if delta else tags, self)
+
+    def remember(self, size: int) -> None:
+        """Make room for `size` bytes more: all is forgotten now and then."""
+        self._cached += size + 200
+        if self._cached > _CACHED:
+            self._known.clear()
+            self._cached = size
+
+
+class Source:
+    """The device, and tags to which each point adds its own; an `error` is that of each point."""
+
+    def __init__(self, device: str, tags: Tags, sources: Sources, error: LineError | None = None) -> None:
+        self._device = device
+        self._error = error
+        self._tags = tags
+        self._sources = sources
+        self._names: dict[str, bytes] = {}
+        self.tails: dict[bytes, bytes] = {}
+        """How readings end, by the attributes of a point as they came."""
+        self.cost: Final = 2 * len(device.encode()) + 160
+        """Bytes that a reading takes at most beside its name and its tags."""
+
+    def before(self, metric: str) -> bytes:
+        """What stands between time and value; raises `LineError`."""
+        known = self._names.get(metric)
+        if known is None:
+            if self._error is not None:
+                raise LineError(str(self._error), self._error.kind)
+            check_name(self._device, "the device")
+            check_name(metric, "the metric")
+            known = b'"device":' + to_json(self._device) + b',"metric":' + to_json(metric) + b',"value":'
+            self._sources.remember(2 * len(known))
+            self._names[metric] = known
+        return known
+
+    def tags(self, point: Any) -> Tags:
+        """The tags of a point; raises `LineError`."""
+        if point.attributes and len(self._tags) < contract.MAX_TAGS:
+            tags = {**self._tags, **texts(point.attributes)}
+        else:
+            tags = self._tags
+        check_tags(tags)
+        return tags
+
+    def learn(self, point: Any, tail: bytes) -> None:
+        """Remember how readings end that have the attributes of this point of a number."""
+        bare = NumberDataPoint(attributes=point.attributes).SerializeToString()
+        self._sources.remember(len(bare) + len(tail))
+        self.tails[bare] = tail
+
+
+def tail_of(tags: Tags) -> bytes:
+    """How a reading with these tags ends."""
+    return b',"tags":' + to_json(tags) + b"}\n" if tags else b"}\n"

@@ -1,0 +1,122 @@
+"""What single data points of OTLP and their attributes say. No I/O."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+from agent import contract
+from agent.leaf.inputs.formats.line_values import LineError, check_name
+
+_MAX_PARTS: Final = 1000
+"""Buckets or quantiles of one point."""
+_TOO_LONG: Final = f"an attribute longer than {contract.MAX_TEXT} characters"
+
+Tags = dict[str, str]
+Values = list[tuple[str, int | float, tuple[str, str] | None]]
+"""Of one point: what follows the name of the metric, the value, and a tag of its own."""
+
+
+def values_of(kind: str, point: Any) -> Values:
+    """What a point says; raises `LineError`."""
+    if kind in ("gauge", "sum"):
+        value = point.WhichOneof("value")
+        if value is None:
+            raise LineError("a point without a value", "value")
+        return [("", getattr(point, value), None)]
+    if kind == "summary":
+        _check_parts(len(point.quantile_values))
+        values: Values = [
+            ("", one.value, ("quantile", _bound(one.quantile))) for one in point.quantile_values
+        ]
+        return [*values, ("_sum", point.sum, None), ("_count", point.count, None)]
+    if kind == "histogram":
+        return _histogram(point)
+    raise LineError("exponential histograms are not taken: export explicit buckets", "histogram")
+
+
+def _histogram(point: Any) -> Values:
+    counts, bounds = point.bucket_counts, point.explicit_bounds
+    if counts and len(counts) != len(bounds) + 1:
+        raise LineError("a histogram whose buckets do not fit its bounds", "histogram")
+    _check_parts(len(counts))
+    values: Values = []
+    total = 0
+    for count, bound in zip(counts, [*bounds, math.inf], strict=False):
+        total += count
+        values.append(("_bucket", total, ("le", _bound(bound))))
+    if point.HasField("sum"):
+        values.append(("_sum", point.sum, None))
+    return [*values, ("_count", point.count, None)]
+
+
+def _check_parts(count: int) -> None:
+    if count > _MAX_PARTS:
+        raise LineError(f"more than {_MAX_PARTS} buckets or quantiles", "size")
+
+
+def _bound(value: float) -> str:
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)
+
+
+def number(value: int | float) -> bytes:
+    """A value as JSON; raises `LineError`."""
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return repr(value).encode()
+        raise LineError("a value that is not finite", "value")
+    if value > contract.MAX_INT:
+        raise LineError(f"value {value} does not fit into a signed whole number of 64 bits", "value")
+    return b"%d" % value
+
+
+def tags_of_scope(scope: Any) -> Tags:
+    """The tags that the points of a scope share."""
+    named = {"otel.scope.name": scope.name, "otel.scope.version": scope.version}
+    return {**{name: text for name, text in named.items() if text}, **texts(scope.attributes)}
+
+
+def texts(attributes: Sequence[Any]) -> Tags:
+    """Attributes by name; raises `LineError` for so many that no reading can have them as tags."""
+    if len(attributes) > contract.MAX_TAGS:  # one may be the device
+        raise LineError(f"more than {contract.MAX_TAGS - 1} attributes", "tags")
+    return {one.key: one.value.string_value or _text(one.value) for one in attributes}
+
+
+def _text(value: Any) -> str:
+    """An attribute as text: what is not a single value as JSON. Raises `LineError` for what is too long as it
+    is packed, where a character takes at most four bytes."""
+    if value.ByteSize() > 4 * contract.MAX_TEXT:
+        raise LineError(_TOO_LONG, "size")
+    plain = _plain(value)
+    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    match value.WhichOneof("value"):
+        case None:
+            return ""
+        case "array_value":
+            return [_plain(one) for one in value.array_value.values]
+        case "kvlist_value":
+            return {one.key: _plain(one.value) for one in value.kvlist_value.values}
+        case "bytes_value":
+            return base64.b64encode(value.bytes_value).decode()
+        case kind:
+            return getattr(value, kind)
+
+
+def check_tags(tags: Tags) -> None:
+    """Raises `LineError` for tags that the contract refuses."""
+    # One place is kept for `le` or `quantile`.
+    if len(tags) >= contract.MAX_TAGS:
+        raise LineError(f"more than {contract.MAX_TAGS - 1} attributes", "tags")
+    for name, text in tags.items():
+        check_name(name, "an attribute's name")
+        if len(text) > contract.MAX_TEXT:
+            raise LineError(_TOO_LONG, "size")

@@ -1,0 +1,6 @@
+"""The input `mqtt`."""
+
+from agent.leaf.inputs.mqtt.input import MqttInput
+from agent.leaf.inputs.mqtt.options import MqttOptions
+
+__all__ = ["MqttInput", "MqttOptions"]

@@ -1,0 +1,282 @@
+"""The input `mqtt`: subscribes to a broker of MQTT 3.1.1 with QoS 1. Its options are described in
+`agent.leaf.inputs.mqtt.options`.
+
+A message is acknowledged to the broker after the local stream has acknowledged it, in order; until then the
+broker has it, also while this agent is down, for its client id is stable and its session is kept. The payload
+is a bare value in JSON, a reading, or an object whose members are values. What is none of these becomes a
+dead letter and is then acknowledged, for the broker would send it for ever. What devices published with
+QoS 0 arrives with QoS 0: it is stored like the others, but lost while this agent is down or the stream is
+full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from agent import contract
+from agent.base.cancel import unless
+from agent.base.clock import wall_ns
+from agent.base.log_edges import Fault, Sparse
+from agent.base.metrics import Metrics
+from agent.config.keys import SeedError
+from agent.contract import Letter
+from agent.leaf.inputs.formats.message import MessageError, message_lines
+from agent.leaf.inputs.formats.sift import sift
+from agent.leaf.inputs.mqtt.options import MqttOptions, broker, file_problems, problems
+from agent.leaf.inputs.mqtt.repeats import Ident, Repeats, are_same, ident_of
+from agent.leaf.inputs.mqtt.topics import place_of
+from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
+
+if TYPE_CHECKING:
+    from agent.leaf.inputs.mqtt.session import Received, Session
+
+_FIRST_DELAY, _LONGEST_DELAY = 0.5, 30.0
+_STEADY_SECONDS: Final = 60.0
+_RETRY: Final = 1.0
+_BATCH_MESSAGES: Final = 200
+_BATCH_BYTES: Final = 64 * 2**10
+_AGAIN_SECONDS: Final = 5.0
+"""How long the broker is given to send again what was being stored when the agent ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Messages that are handed in together, as lines and letters."""
+
+    messages: list[Received]
+    payload: bytes
+    count: int
+    letters: tuple[Letter, ...]
+
+
+class _Begun(NamedTuple):
+    """A piece of which parts were stored when the agent ended: its position, and its messages."""
+
+    position: str
+    held: list[Ident]
+
+
+class MqttInput:
+    """Stores what one broker sends."""
+
+    def __init__(self, options: MqttOptions, metrics: Metrics) -> None:
+        self._options = options
+        self._up = metrics.input_up.labels(options.name)
+        self._invalid = metrics.invalid
+        self._log = structlog.get_logger("mqtt").bind(input=options.name, broker=options.url)
+        self._connecting = Fault(self._log, "the broker is connected")
+        self._storing = Fault(self._log, "messages are stored again")
+        self._sparse = Sparse()
+        self._repeats = Repeats()
+        self._begun: _Begun | None = None
+
+    @property
+    def name(self) -> str:
+        """The name in the configuration and in the batch subject."""
+        return self._options.name
+
+    def check(self) -> list[str]:
+        """What of its options can't be used, one sentence a problem."""
+        return [f"input {self.name!r}: {one}" for one in problems(self._options)]
+
+    def obstacles(self) -> list[str]:
+        """What stands in the way now, one sentence a problem. A broker that does not answer does not."""
+        return [f"input {self.name!r}: {one}" for one in file_problems(self._options)]
+
+    async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
+        """Take and store messages until `stopping` is set."""
+        from agent.leaf.inputs.mqtt.session import BrokerError, Session  # with paho, where it is needed
+
+        self._up.set(0)
+        await self._restore(intake, stopping)
+        failures = 0
+        while not stopping.is_set():
+            began = time.monotonic()
+            try:
+                session = Session(broker(self._options, intake.domain), self._subscribed)
+                async with session.connected([one.filter for one in self._options.topics]):
+                    self._repeats.connected(time.monotonic(), resumed=session.resumed)
+                    why = await self._pump(session, intake, stopping)
+            except (BrokerError, SeedError, OSError) as error:
+                why = str(error)
+            if stopping.is_set():
+                break
+            self._up.set(0)
+            self._connecting.begin(f"nothing comes from the broker: {why}")
+            if time.monotonic() - began > _STEADY_SECONDS:
+                failures = 0
+            delay = min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** min(failures, 10))
+            failures += 1
+            await unless(stopping, asyncio.sleep(delay))
+
+    def _subscribed(self) -> None:
+        self._connecting.end()
+        self._up.set(1)
+
+    async def _restore(self, intake: Intake, stopping: asyncio.Event) -> None:
+        place, now = await unless(stopping, intake.position(self.name)), time.monotonic()
+        if place is None:
+            return
+        try:
+            if place.position is not None:
+                self._repeats.restore(place.position, now)
+            if place.until is not None:
+                held = self._repeats.restore(place.until, now, begun=True)
+                self._begun = _Begun(place.until, held)
+        except ValueError as error:
+            self._log.warning("what the broker sends again may be stored twice", reason=str(error))
+
+    async def _pump(self, session: Session, intake: Intake, stopping: asyncio.Event) -> str:
+        """Store what comes until the connection is over, and say why it is."""
+        if self._begun is not None and session.resumed:
+            await self._go_on(self._begun, session, intake, stopping)
+        self._begun = None
+        while not stopping.is_set():
+            batch = await self._next(session, stopping, _BATCH_MESSAGES)
+            if batch:
+                await self._handle(batch, None, session, intake, stopping)
+            elif session.over is not None:
+                return session.over
+        return "stopping"
+
+    async def _next(self, session: Session, stopping: asyncio.Event, most: int) -> list[Received]:
+        """The messages that wait, at most so many; none when the connection is over or the agent stops."""
+        came = await unless(stopping, session.next(most, _BATCH_BYTES)) or []
+        for one in came:
+            if one.qos:
+                self._repeats.heard(_ident(one))
+        return came
+
+    async def _go_on(self, begun: _Begun, session: Session, intake: Intake, stopping: asyncio.Event) -> None:
+        """Hand in the piece again of which parts are stored, when the broker sends it as it was."""
+        batch: list[Received] = []
+        left = len(begun.held)
+        try:
+            async with asyncio.timeout(_AGAIN_SECONDS):
+                while left > 0 and session.over is None and not stopping.is_set():
+                    came = await self._next(session, stopping, left)
+                    batch += came
+                    left -= sum(1 for one in came if self._is_new(one))
+        except TimeoutError:
+            pass
+        same = are_same([_ident(one) for one in batch if self._is_new(one)], begun.held)
+        if batch and not stopping.is_set():
+            await self._handle(batch, begun.position if same else None, session, intake, stopping)
+
+    async def _handle(
+        self,
+        batch: list[Received],
+        position: str | None,
+        session: Session,
+        intake: Intake,
+        stopping: asyncio.Event,
+    ) -> None:
+        """Store messages and acknowledge them. What is left when the agent stops comes again."""
+        while batch:
+            taken, batch = self._fitting(batch)
+            lossy = self._sort([one for one in taken if not one.qos], intake.domain)
+            if lossy.messages:
+                await self._try(lossy, intake)
+            piece = self._sort([one for one in taken if one.qos and self._is_new(one)], intake.domain)
+            if piece.messages and not await self._store(piece, position, intake, stopping):
+                return
+            for one in taken:
+                if session.acknowledge(one):
+                    self._repeats.acknowledged()
+
+    def _fitting(self, batch: list[Received]) -> tuple[list[Received], list[Received]]:
+        """So many messages as certainly make no more lines than a piece may have, at least one."""
+        lines = 0
+        for at, one in enumerate(batch):
+            lines += 1 + one.payload.count(b",")
+            if at and lines > contract.MAX_BATCH_READINGS:
+                return batch[:at], batch[at:]
+        return batch, []
+
+    def _is_new(self, one: Received) -> bool:
+        return not (one.qos and one.repeat and self._repeats.is_stored(_ident(one)))
+
+    def _sort(self, messages: list[Received], domain: str) -> _Piece:
+        """Take messages apart into lines and letters."""
+        lines: list[bytes] = []
+        letters: list[Letter] = []
+        count, now = 0, wall_ns()
+        for one in messages:
+            if one.qos and not one.repeat:
+                self._repeats.note(_ident(one))
+            place = place_of(self._options.topics, one.topic)
+            if len(one.payload) > contract.MAX_BATCH_BYTES:
+                self._refuse(one, "too_large", f"longer than {contract.MAX_BATCH_BYTES} bytes", letters)
+            elif place is None:
+                # Of a subscription of an earlier configuration, which the broker still keeps.
+                self._refuse(one, "bad_topic", "no filter covers its topic any more", letters)
+            else:
+                try:
+                    sifted = sift(b"\n".join(message_lines(one.payload, place)), domain, now)
+                except MessageError as error:
+                    self._refuse(one, "bad_message", str(error), letters)
+                    continue
+                if sifted.bad:
+                    self._refuse(one, "bad_message", sifted.bad[0][1], letters)
+                lines.append(sifted.payload)
+                count += sifted.count
+        return _Piece(messages, b"".join(lines), count, tuple(letters))
+
+    async def _store(
+        self, piece: _Piece, position: str | None, intake: Intake, stopping: asyncio.Event
+    ) -> bool:
+        """Hand a piece in until it is stored; False when the agent stops before."""
+        held = [_ident(one) for one in piece.messages]
+        if position is None:
+            position = self._repeats.position(secrets.token_hex(4), held, time.monotonic())
+        chunk = Chunk(piece.payload, piece.count, position=position, letters=piece.letters)
+        while not stopping.is_set():
+            try:
+                await intake.submit(self.name, self._options.class_, chunk)
+                stored = True
+            except RefusedError as refusal:
+                self._storing.begin(f"the broker keeps what it has: {refusal}")
+                await unless(stopping, asyncio.sleep(min(refusal.retry_after or _RETRY, _LONGEST_DELAY)))
+                stored = False
+            except UnknownOutcomeError as error:
+                self._storing.begin(str(error))
+                place = await unless(stopping, intake.position(self.name))
+                stored = place is not None and place.position == position
+            if stored:
+                self._storing.end()
+                for one in held:
+                    self._repeats.store(one, time.monotonic())
+                return True
+        return False
+
+    async def _try(self, piece: _Piece, intake: Intake) -> None:
+        """Hand in what came with QoS 0, which nobody has any more, once."""
+        cls = self._options.class_
+        try:
+            if piece.count:
+                await intake.submit(self.name, cls, Chunk(piece.payload, piece.count))
+            if piece.letters:
+                await intake.bury(self.name, cls, piece.letters)
+        except RefusedError as refusal:
+            self._storing.begin(f"what came with QoS 0 is dropped: {refusal}")
+        except UnknownOutcomeError as error:
+            self._storing.begin(str(error))
+
+    def _refuse(self, message: Received, reason: str, text: str, letters: list[Letter]) -> None:
+        letters.append(Letter(message.payload, message.topic, text))
+        self._invalid.labels(self.name, reason).inc()
+        held_back = self._sparse.held_back(time.monotonic())
+        if held_back is not None:
+            self._log.warning(
+                "message not taken", topic=message.topic[:200], reason=text, not_reported_before=held_back
+            )
+
+
+def _ident(one: Received) -> Ident:
+    return ident_of(one.packet_id, one.topic, one.payload)

@@ -1,0 +1,174 @@
+"""The input `qos0`: what MQTT devices send with QoS 0 to the listener of this leaf's own server.
+
+It is there whenever `[nats.mqtt]` has users. With QoS 1 and 2 the server stores a reading by itself before it
+answers the device; with QoS 0 nobody is answered, so these are gathered here into batches like the readings
+of any other input. What comes while the agent or its connection is down is lost, as QoS 0 allows; what comes
+faster than it can be stored is dropped and counted, what is no reading becomes a dead letter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import structlog
+from nats.aio.msg import Msg
+
+from agent import contract
+from agent.base.cancel import unless
+from agent.base.clock import wall_ns
+from agent.base.log_edges import Fault, Sparse
+from agent.base.metrics import Metrics
+from agent.contract import Letter
+from agent.jetstream.connection import EXPECTED, Link, connected
+from agent.leaf.inputs.formats.message import MessageError, Place, reading_line
+from agent.leaf.inputs.formats.sift import sift
+from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
+
+MAX_WAITING_BYTES: Final = 4 * 2**20
+_OVERHEAD: Final = 256
+"""Bytes that a message is taken to cost beside its payload."""
+_CHUNK_BYTES: Final = 128 * 2**10
+_CHUNK_MESSAGES: Final = contract.MAX_BATCH_READINGS
+_AGAIN_SECONDS: Final = 1.0
+
+
+class Message(NamedTuple):
+    """What is kept of a message."""
+
+    subject: str
+    data: bytes
+
+
+@dataclass(slots=True)
+class Sorted:
+    """Messages of one class with the lines that were made of them, and letters for what is no reading."""
+
+    messages: list[Message] = field(default_factory=list)
+    lines: list[bytes] = field(default_factory=list)
+    letters: list[Letter] = field(default_factory=list)
+
+
+class Qos0Input:
+    """Stores what came with QoS 0 to the server at `listen`, asked with the seed of the agent itself."""
+
+    def __init__(self, listen: str, seed_file: Path, classes: Sequence[str], metrics: Metrics) -> None:
+        self._url, self._seed_file, self._classes = f"nats://{listen}", seed_file, tuple(classes)
+        self._invalid = metrics.invalid
+        self._waiting: deque[Message] = deque()
+        self._bytes = 0
+        self._arrived = asyncio.Event()
+        log = structlog.get_logger("qos0")
+        self._log = log
+        self._connecting = Fault(log, "what MQTT devices send with QoS 0 is heard again")
+        self._storing = Fault(log, "what MQTT devices send with QoS 0 is stored again")
+        self._sparse = Sparse()
+
+    @property
+    def name(self) -> str:
+        """The name in the batch subject and in metrics."""
+        return contract.QOS0_INPUT
+
+    async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
+        """Take and store messages until `stopping` is set."""
+        while not stopping.is_set():
+            try:
+                async with connected(self._url, self._seed_file, intake.domain) as link:
+                    await link.nc.subscribe("readings.>", cb=self._take)
+                    self._connecting.end()
+                    while not stopping.is_set() and not link.nc.is_closed:
+                        await self._next(link, stopping)
+                        await self._store(intake)
+            except EXPECTED as error:
+                self._connecting.begin(f"what MQTT devices send with QoS 0 is not heard: {error}")
+            await unless(stopping, asyncio.sleep(_AGAIN_SECONDS))
+
+    async def _take(self, message: Msg) -> None:
+        if (message.headers or {}).get(contract.H_MQTT) != "0":
+            return  # the server stores it
+        size = len(message.data) + _OVERHEAD
+        if self._bytes + size > MAX_WAITING_BYTES:
+            self._drop(message.subject, "overflow", "it came faster than it could be stored")
+            return
+        self._waiting.append(Message(message.subject, message.data))
+        self._bytes += size
+        self._arrived.set()
+
+    async def _next(self, link: Link, stopping: asyncio.Event) -> None:
+        """Return when a message is there, or none will come."""
+        waits = [asyncio.create_task(one) for one in (self._arrived.wait(), link.ended(), stopping.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waits:
+                one.cancel()
+
+    async def _store(self, intake: Intake) -> None:
+        """Store what has come so far, a chunk a class, and bury what is no reading."""
+        found: dict[str, Sorted] = {}
+        size = count = 0
+        while self._waiting and size < _CHUNK_BYTES and count < _CHUNK_MESSAGES:
+            message = self._waiting.popleft()
+            self._bytes -= len(message.data) + _OVERHEAD
+            size, count = size + len(message.data), count + 1
+            self._sort(message, found)
+        if not self._waiting:
+            self._arrived.clear()
+        for cls, one in found.items():
+            sifted = sift(b"\n".join(one.lines), intake.domain, wall_ns())
+            starts = list(accumulate((len(line) + 1 for line in one.lines), initial=0))
+            for offset, reason in sifted.bad:
+                self._refuse(one.messages[bisect_left(starts, offset)], "bad_message", reason, one.letters)
+            if sifted.count:
+                await self._hand_in(intake.submit(self.name, cls, Chunk(sifted.payload, sifted.count)))
+            if one.letters:
+                await self._hand_in(intake.bury(self.name, cls, one.letters))
+
+    def _sort(self, message: Message, found: dict[str, Sorted]) -> None:
+        match message.subject.split("."):
+            case [_, cls, device, _] if cls in self._classes and device.startswith("_"):
+                # With QoS 1 and 2, and over NATS, the hub finds the same.
+                one = found.setdefault(cls, Sorted())
+                self._refuse(
+                    message, "bad_topic", "a device that begins with _ is the agent's own", one.letters
+                )
+            case [_, cls, device, metric] if cls in self._classes:
+                one = found.setdefault(cls, Sorted())
+                place = Place(contract.mqtt_text(device), contract.mqtt_text(metric))
+                try:
+                    one.lines.append(reading_line(message.data, place, fixed=True))
+                    one.messages.append(message)
+                except MessageError as error:
+                    self._refuse(message, "bad_message", str(error), one.letters)
+            case _:
+                one = found.setdefault(self._classes[0], Sorted())
+                self._refuse(message, "bad_topic", "not readings/<class>/<device>/<metric>", one.letters)
+
+    def _refuse(self, message: Message, reason: str, text: str, letters: list[Letter]) -> None:
+        self._drop(message.subject, reason, text)
+        letters.append(Letter(message.data, message.subject, text))
+
+    async def _hand_in(self, handing: Coroutine[Any, Any, None]) -> None:
+        try:
+            await handing
+        except RefusedError as refusal:
+            self._storing.begin(f"what MQTT devices send with QoS 0 is dropped: {refusal}")
+        except UnknownOutcomeError as error:
+            self._storing.begin(str(error))
+        else:
+            self._storing.end()
+
+    def _drop(self, subject: str, reason: str, text: str) -> None:
+        self._invalid.labels(self.name, reason).inc()
+        held_back = self._sparse.held_back(time.monotonic())
+        if held_back is not None:
+            self._log.warning(
+                "MQTT message dropped", subject=subject, reason=text, not_reported_before=held_back
+            )

@@ -1,0 +1,124 @@
+"""How an input `mqtt` is configured, and what can be wrong with that.
+
+Options (`[[input]]` with `type = "mqtt"`):
+- `url`: the broker, "mqtt://host:1883" or, with TLS, "mqtts://host:8883".
+- `topics`: what to subscribe to, each a table with `filter`, and templates for `device` (the domain) and
+  `metric` ("{0}"): "{2}" is the second level of the topic, "{2+}" it and all after it with dots between,
+  "{0}" the whole topic. What a reading says of itself goes before what its topic says.
+- `name` ("mqtt"): names the input in batch subjects and metrics.
+- `class` ("normal"): the class of its readings.
+- `user`, `password_file` (none): as whom to connect; the file has mode 0600.
+- `client_id` ("petiole-<domain>-<name>"): what the broker keeps the session under; no two clients may have
+  the same.
+- `tls_ca` (those of the system): certificates to trust, in PEM; `tls_cert` and `tls_key` (none): our own.
+- `keepalive` ("30s"): from ping to ping; a broker that is gone is noticed after two.
+"""
+
+from __future__ import annotations
+
+import ssl
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+from urllib.parse import urlsplit
+
+from msgspec import Meta
+
+from agent.base.files import open_regular
+from agent.config import Seconds
+from agent.config.passwords import check_password, read_password
+from agent.leaf.inputs.mqtt.topics import Topic
+from agent.leaf.inputs.shared.options import InputOptions
+
+if TYPE_CHECKING:
+    from agent.leaf.inputs.mqtt.session import Broker
+
+_PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
+_MIN_KEEPALIVE, _MAX_KEEPALIVE = 1.0, 3600.0
+
+
+class MqttOptions(InputOptions, tag="mqtt", kw_only=True):
+    """The options of one `mqtt` input; the module says what each means."""
+
+    name: str = "mqtt"
+    url: Annotated[
+        str, Meta(examples=["mqtt://127.0.0.1:1883"], extra={"also": ("server", "broker", "host", "address")})
+    ]
+    topics: list[Topic]
+    user: str | None = None
+    password_file: Path | None = None
+    client_id: str | None = None
+    tls_ca: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    keepalive: Seconds = Seconds(30.0)
+
+
+def problems(options: MqttOptions) -> list[str]:
+    """What of the options can't be used."""
+    found = _values(options)
+    if find_spec("paho") is None:
+        found.append('needs the extra mqtt; install it with: pip install "petiole[mqtt]"')
+    return found
+
+
+def broker(options: MqttOptions, domain: str) -> Broker:
+    """Where and as whom to connect. Raises `SeedError`, or `OSError` for a file of TLS."""
+    from agent.leaf.inputs.mqtt.session import Broker  # with paho, where it is needed
+
+    parts = urlsplit(options.url)
+    secret = options.password_file
+    return Broker(
+        parts.hostname or "",
+        parts.port or _PORTS[parts.scheme],
+        options.client_id or f"petiole-{domain}-{options.name}",
+        options.user,
+        None if secret is None else read_password(secret),
+        _tls(options) if parts.scheme == "mqtts" else None,
+        round(options.keepalive),
+    )
+
+
+def _values(options: MqttOptions) -> list[str]:
+    found = []
+    try:
+        parts = urlsplit(options.url)
+        good = parts.scheme in _PORTS and parts.hostname and not parts.username and parts.port != 0
+    except ValueError:
+        good = False
+    if not good:
+        found.append("url is no broker without a user in it; write it as mqtt://<host>:1883")
+    if not options.topics:
+        found.append('topics is empty; write topics = [{ filter = "plant/+/#" }]')
+    found += [problem for topic in options.topics for problem in topic.problems()]
+    if not _MIN_KEEPALIVE <= options.keepalive <= _MAX_KEEPALIVE:
+        found.append(f"keepalive is {options.keepalive} s; take 1s to 1h")
+    if options.password_file is not None and options.user is None:
+        found.append("password_file stands without user; give both")
+    if (options.tls_cert is None) != (options.tls_key is None):
+        found.append("tls_cert and tls_key go together; give both, or none")
+    return found
+
+
+def file_problems(options: MqttOptions) -> list[str]:
+    """What of the files that are named can't be used now."""
+    found = []
+    if options.password_file is not None and (wrong := check_password(options.password_file)) is not None:
+        found.append(wrong)
+    if options.url.startswith("mqtts:") and (options.tls_cert is None) == (options.tls_key is None):
+        try:
+            _tls(options)
+        except (OSError, ValueError) as error:
+            found.append(f"the files of TLS cannot be used: {error}; put them there in PEM")
+    return found
+
+
+def _tls(options: MqttOptions) -> ssl.SSLContext:
+    for path in (options.tls_ca, options.tls_cert, options.tls_key):
+        if path is not None:
+            open_regular(path).close()
+    context = ssl.create_default_context(cafile=options.tls_ca)
+    if options.tls_cert is not None:
+        # A key behind a password would ask for it on the terminal.
+        context.load_cert_chain(options.tls_cert, options.tls_key, password=lambda: b"")
+    return context

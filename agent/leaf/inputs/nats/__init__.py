@@ -1,0 +1,5 @@
+"""The input `nats`; how it behaves and its options are described in `agent.leaf.inputs.nats.input`."""
+
+from agent.leaf.inputs.nats.input import NatsInput, NatsOptions
+
+__all__ = ["NatsInput", "NatsOptions"]

@@ -1,0 +1,112 @@
+"""What an exporter exposes becomes NDJSON that may be stored. No I/O; the official parser reads it."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from string import Formatter
+from typing import Any, Final
+
+from agent import contract
+from agent.leaf.inputs.formats.sift import sift
+from agent.leaf.inputs.shared.names import Names
+from agent.leaf.inputs.shared.samples import Line, encode
+
+ACCEPT: Final = "application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.5"
+_READINGS: Final = 1_000
+"""How many readings are made at a time."""
+_OPEN: Final = "application/openmetrics-text"
+
+
+class ExpositionError(ValueError):
+    """What came is no exposition; the text says why."""
+
+
+class Device:
+    """The device of a sample by a template such as `{instance}` or `{rack}-{slot}`; where a label that it
+    names is missing or empty, it is `fallback`. Raises `ValueError` for a template that cannot be used."""
+
+    def __init__(self, template: str | None, fallback: str) -> None:
+        parts = list(Formatter().parse(template)) if template else []
+        if any(spec or conversion or name == "" for _, name, spec, conversion in parts):
+            raise ValueError("a label stands in braces by its name alone, as in {instance}")
+        self._parts = [(text, name) for text, name, _, _ in parts]
+        self.labels: Final = frozenset(name for _, name in self._parts if name)
+        """What it takes from a sample; none of these is a tag."""
+        self._fallback = fallback
+
+    def of(self, labels: Mapping[str, str]) -> str:
+        """The device of a sample with these labels."""
+        if not self._parts or not all(map(labels.get, self.labels)):
+            return self._fallback
+        return "".join(text + (labels[name] if name else "") for text, name in self._parts)
+
+
+@dataclass(slots=True)
+class Part:
+    """Some readings of an exposition: NDJSON of `count`, and how many samples were left out, by reason."""
+
+    payload: bytes = b""
+    count: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How samples become readings: the names that are wanted, the device, `labels` for samples that have
+    none of that name themselves, and the instant of the scrape (ns since 1970)."""
+
+    names: Names
+    device: Device
+    labels: Mapping[str, str]
+    domain: str
+    now_ns: int
+
+    def parts(self, body: bytes, content_type: str) -> Iterator[Part]:
+        """Read an exposition bit by bit: each step takes some milliseconds. Raises `ExpositionError` where it
+        is none; what stands before that place has been returned by then."""
+        lines: list[Line] = []
+        part = Part()
+        ts = contract.machine_time(self.now_ns)
+        for sample in _samples(body, content_type):
+            if not self.names.wants(sample.name):
+                continue
+            if not math.isfinite(sample.value):
+                part.left_out["nan" if math.isnan(sample.value) else "infinite"] += 1
+                continue
+            labels = {**self.labels, **sample.labels}
+            tags = {name: text for name, text in labels.items() if name not in self.device.labels}
+            at = ts if sample.timestamp is None else float(sample.timestamp)
+            lines.append(Line(at, self.device.of(labels), sample.name, float(sample.value), tags))
+            if len(lines) >= _READINGS:
+                yield self._finished(part, lines)
+                part, lines = Part(), []
+        yield self._finished(part, lines)
+
+    def _finished(self, part: Part, lines: list[Line]) -> Part:
+        sifted = sift(encode(lines), self.domain, self.now_ns)
+        if sifted.bad:
+            part.left_out["bad_sample"] += len(sifted.bad)
+        part.payload, part.count = sifted.payload, sifted.count
+        return part
+
+
+def _samples(body: bytes, content_type: str) -> Iterator[Any]:
+    # Imported here, so that an agent that scrapes nothing does not hold the parsers in memory.
+    from prometheus_client import parser
+    from prometheus_client.openmetrics import parser as openmetrics
+
+    text = io.TextIOWrapper(io.BytesIO(body), "utf-8", newline="\n")
+    read = openmetrics if content_type.partition(";")[0].strip().lower() == _OPEN else parser
+    families = iter(read.text_fd_to_metric_families(text))
+    while True:
+        try:
+            family = next(families, None)
+        except Exception as error:  # whatever the parser stumbles over, what came is at fault
+            raise ExpositionError(f"{type(error).__name__}: {error!s:.200}") from None
+        if family is None:
+            return
+        yield from family.samples

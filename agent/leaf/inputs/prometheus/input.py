@@ -1,0 +1,218 @@
+"""The input `prometheus`: scrapes exporters, on this machine above all, and stores what they expose.
+
+A sample is a reading: its metric is the sample's name (`…_bucket` with the tag `le`, `…_sum`, `…_count`), its
+tags the labels and `instance` (host and port of the target, unless the sample has one itself), its `ts` the
+sample's own or else the instant of the scrape. Both the text format and OpenMetrics are read, by the official
+parser. Each scrape adds `up` (1 or 0), `scrape_duration_seconds` and `scrape_samples`; one that failed adds
+nothing else, and nothing is repeated: what is exposed no longer is stored no longer.
+
+A reading cannot be NaN or infinite: such samples are left out and counted (`nan`, `infinite`), as are those
+that break the contract (`bad_sample`). Of an exposition that is broken midway what stands before is stored. A
+sample that is refused is dropped with the rest of its scrape; the next one is taken when it is due.
+
+Options (`[[input]]` with `type = "prometheus"`):
+- `urls`: what to scrape, such as "http://127.0.0.1:9100/metrics"; each on its own.
+- `name` ("prometheus"): names the input in batch subjects and metrics.
+- `class` ("normal"): the class of its readings.
+- `ack` ("stored"): "accepted", "stored" or "hub": what is waited for before the next part is handed in.
+- `interval` ("15s"): seconds from scrape to scrape.
+- `timeout` ("10s"): how long a scrape may take; not above `interval`.
+- `body` ("4MiB"): the largest exposition; a larger one is not read.
+- `device` (the domain): a template of labels, such as "{instance}", that is the device; these labels are no
+  tags then. Where one is missing it is the domain.
+- `keep` ([]), `drop` ([]): globs for names of samples: those to store (none: all), and those not to.
+- `token_file`: a file of mode 0600 with a token that is shown as `Authorization: Bearer`.
+- `tls_ca`: certificates in PEM to trust instead of the system's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+import structlog
+from msgspec import field
+
+from agent import contract
+from agent.base.cancel import unless
+from agent.base.clock import wall_ns
+from agent.base.credentials import without_password
+from agent.base.http_access import AccessError, is_loopback, read_token
+from agent.base.log_edges import Fault
+from agent.base.metrics import Metrics
+from agent.config import Seconds, Size
+from agent.leaf.inputs.prometheus.exposition import Device, ExpositionError, Part, Reading
+from agent.leaf.inputs.prometheus.scrape import Limits, ScrapeError, scrape, trust
+from agent.leaf.inputs.shared.names import Names
+from agent.leaf.inputs.shared.options import InputOptions
+from agent.leaf.inputs.shared.samples import Line, SampleStore, check_interval, encode, next_due
+from agent.leaf.intake import Chunk, Intake
+
+if TYPE_CHECKING:
+    import aiohttp
+
+_MAX_URLS: Final = 64
+
+
+class PrometheusOptions(InputOptions, tag="prometheus", kw_only=True):
+    """The options of one `prometheus` input; the module says what each means."""
+
+    name: str = "prometheus"
+    urls: list[str]
+    interval: Seconds = Seconds(15.0)
+    timeout: Seconds = Seconds(10.0)
+    body: Size = Size(4 * 2**20)
+    device: str | None = None
+    keep: list[str] = field(default_factory=list)
+    drop: list[str] = field(default_factory=list)
+    token_file: Path | None = None
+    tls_ca: Path | None = None
+
+
+class PrometheusInput:
+    """Scrapes some targets."""
+
+    def __init__(self, options: PrometheusOptions, metrics: Metrics) -> None:
+        self._options = options
+        self._invalid = metrics.invalid
+        self._up = metrics.input_up.labels(options.name)
+        self._log = structlog.get_logger("prometheus").bind(input=options.name)
+        self._store = SampleStore(options.name, options.class_, self._log)
+        self._names = Names(options.keep, options.drop)
+        self._failing = {url: Fault(self._log, f"{url} can be scraped again") for url in options.urls}
+        self._down: set[str] = set()
+
+    @property
+    def name(self) -> str:
+        """The name in the configuration and in the batch subject."""
+        return self._options.name
+
+    def check(self) -> list[str]:
+        """What of its options can't be used, one sentence a problem."""
+        return [f"input {self.name!r}: {one}" for one in self._problems()]
+
+    def obstacles(self) -> list[str]:
+        """What stands in the way now, one sentence a problem. A target that does not answer yet does not."""
+        try:
+            trust(self._options.tls_ca)
+            if self._options.token_file is not None:
+                read_token(self._options.token_file)
+        except AccessError as error:
+            return [f"input {self.name!r}: {error}"]
+        return []
+
+    def _problems(self) -> Iterator[str]:
+        options = self._options
+        if not 1 <= len(options.urls) <= _MAX_URLS:
+            yield f"urls names {len(options.urls)} targets; give 1 to {_MAX_URLS}"
+        for url in options.urls:
+            yield from _url_problems(url)
+        if len(set(options.urls)) < len(options.urls):
+            yield "urls names a target twice; name each once"
+        if (problem := check_interval(options.interval)) is not None:
+            yield problem
+        if options.timeout > options.interval:
+            yield f"timeout is {options.timeout} s, longer than interval, which is {options.interval} s"
+        try:
+            Device(options.device, "")
+        except ValueError as error:
+            yield f"device {options.device!r} cannot be used: {error}"
+
+    async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
+        """Scrape until `stopping` is set. Raises `AccessError` when `tls_ca` cannot be used."""
+        import aiohttp  # a tenth of what an agent without it needs
+
+        self._warn()
+        context = await asyncio.to_thread(trust, self._options.tls_ca)
+        connector = aiohttp.TCPConnector(ssl=True if context is None else context, limit_per_host=1)
+        timeout = aiohttp.ClientTimeout(total=None)
+        async with (
+            aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
+            asyncio.TaskGroup() as group,
+        ):
+            for url in self._options.urls:
+                group.create_task(self._follow(url, session, intake, stopping))
+
+    def _warn(self) -> None:
+        if self._options.token_file is None:
+            return
+        for url in self._options.urls:
+            parts = urlsplit(url)
+            if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+                self._log.warning("the token crosses the network as it is; take https", url=url)
+
+    async def _follow(
+        self, url: str, session: aiohttp.ClientSession, intake: Intake, stopping: asyncio.Event
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while not stopping.is_set():
+            await self._sample(url, session, intake, stopping)
+            due = next_due(due, loop.time(), self._options.interval)
+            await unless(stopping, asyncio.sleep(due - loop.time()))
+
+    async def _sample(
+        self, url: str, session: aiohttp.ClientSession, intake: Intake, stopping: asyncio.Event
+    ) -> None:
+        """Scrape once, and store what came."""
+        options = self._options
+        instance = urlsplit(url).netloc
+        device = Device(options.device, intake.domain)
+        reading = Reading(self._names, device, {"instance": instance}, intake.domain, wall_ns())
+        began, count = time.monotonic(), 0
+        try:
+            limits = Limits(options.timeout, options.body)
+            came = await unless(stopping, scrape(session, url, options.token_file, limits))
+            if came is None:
+                return
+            took = time.monotonic() - began
+            count = await self._take(reading.parts(*came), intake)
+        except (ScrapeError, ExpositionError) as error:
+            took = time.monotonic() - began
+            reason = error.reason if isinstance(error, ScrapeError) else "exposition"
+            self._invalid.labels(self.name, reason).inc()
+            self._failing[url].begin(f"{url} cannot be scraped: {error}")
+            self._down.add(url)
+        else:
+            self._failing[url].end()
+            self._down.discard(url)
+        self._up.set(0 if self._down else 1)
+        about = {"up": float(url not in self._down), "scrape_duration_seconds": took, "scrape_samples": count}
+        await self._store.store(_about(reading, instance, about), intake)
+
+    async def _take(self, parts: Iterator[Part], intake: Intake) -> int:
+        """Store the parts of an exposition, one after the other; returns how many samples they were. What
+        follows one that was refused is dropped unread."""
+        count = 0
+        while (part := await asyncio.to_thread(next, parts, None)) is not None:
+            for reason, left_out in part.left_out.items():
+                self._invalid.labels(self.name, reason).inc(left_out)
+            count += part.count
+            if part.count and not await self._store.store(Chunk(part.payload, part.count), intake):
+                break
+        return count
+
+
+def _about(reading: Reading, instance: str, values: dict[str, float]) -> Chunk:
+    labels = {"instance": instance}
+    device = reading.device.of(labels)
+    tags = {name: text for name, text in labels.items() if name not in reading.device.labels}
+    ts = contract.machine_time(reading.now_ns)
+    lines = [Line(ts, device, metric, value, tags) for metric, value in values.items()]
+    return Chunk(encode(lines), len(lines))
+
+
+def _url_problems(url: str) -> Iterator[str]:
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        good = False
+    if not good:
+        yield f"{without_password(url)!r:.100} is no target; write it as http://127.0.0.1:9100/metrics"
+    elif parts.username is not None or parts.password is not None:
+        yield f"the target {parts.hostname} has a password in its url; take token_file"

@@ -1,0 +1,1 @@
+"""What several inputs need: options, templates of names, submitting until stored."""

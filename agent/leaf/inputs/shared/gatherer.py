@@ -1,0 +1,188 @@
+"""From pieces of lines to chunks that are stored: what connections, datagrams and programs share.
+
+What a source holds (lines that gather, and readings that are on their way) is bounded by its share of the
+input's buffer; it reads no more until some of it was stored. So a stream's sender is slowed by its kernel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from agent import contract
+from agent.base.clock import wall_ns
+from agent.base.pacing import Pacer
+from agent.leaf.inputs.formats.line_formats import Form, sift_lines
+from agent.leaf.inputs.shared.submitter import Keeper, letter
+
+GATHER: Final = 0.005
+"""Seconds for which lines wait for more of the same source: a chunk costs much more than a line."""
+BLOCK: Final = 128 * 1024
+"""Bytes of lines that are not kept waiting."""
+MAX_SHARE: Final = 2**20
+"""Bytes that one source holds at most; more would not fill batches faster."""
+_LETTERS: Final = 100
+"""Dead letters that are handed in at a time."""
+_MAX_BAD: Final = 1_000
+"""Bad lines in a row after which a sender is taken for one that speaks something else."""
+
+
+class Buffer:
+    """The bytes that all sources of an input may hold, in equal shares of at most `share`; `group` owns what
+    stores them."""
+
+    def __init__(self, limit: int, group: asyncio.TaskGroup, share: int = MAX_SHARE) -> None:
+        self._limit = limit
+        self._share = share
+        self._sources: set[Source] = set()
+        self.group = group
+        self.held = 0
+
+    def join(self, source: Source) -> None:
+        """One source more."""
+        self._sources.add(source)
+
+    def leave(self, source: Source) -> None:
+        """A source reads no more."""
+        self._sources.discard(source)
+        self.resume()
+
+    def room(self, held: int) -> int:
+        """Bytes that a source which holds some may still read. Those that came first may hold more than is
+        their share by now, so that all together are looked at too."""
+        share = min(self._share, self._limit // max(1, len(self._sources)))
+        return min(share - held, self._limit - self.held)
+
+    def resume(self) -> None:
+        """Let those read on that may."""
+        for one in self._sources:
+            if one.paused and one.room > 0:
+                one.go_on()
+
+
+class Source:
+    """A connection, or the socket of datagrams: what was read of it and is not settled, in bytes. `pause` and
+    `resume` stop and start its reading."""
+
+    def __init__(self, buffer: Buffer, pause: Callable[[], None], resume: Callable[[], None]) -> None:
+        self.buffer = buffer
+        self._pause, self._resume = pause, resume
+        self.held = 0
+        self.paused = False
+
+    @property
+    def room(self) -> int:
+        """Bytes that may still be read."""
+        return self.buffer.room(self.held)
+
+    def hold(self, size: int) -> None:
+        """Hold `size` bytes more, or less; reading pauses and goes on accordingly."""
+        self.held += size
+        self.buffer.held += size
+        if size < 0:
+            self.buffer.resume()
+        if not self.paused and self.room <= 0:
+            self.paused = True
+            self._pause()
+
+    def go_on(self) -> None:
+        """Read on."""
+        self.paused = False
+        self._resume()
+
+
+class Gatherer(Source):
+    """Lines of a source that nobody waits for: they gather for a moment, good ones are stored, bad ones
+    counted. `garbage` is called when there is nothing else for long."""
+
+    def __init__(
+        self,
+        buffer: Buffer,
+        form: Form,
+        keeper: Keeper,
+        pause: Callable[[], None],
+        resume: Callable[[], None],
+        garbage: Callable[[], None],
+    ) -> None:
+        super().__init__(buffer, pause, resume)
+        self._form, self._keeper, self._garbage = form, keeper, garbage
+        self._bad = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._empty()
+
+    def _empty(self) -> None:
+        self._lines: list[bytes] = []
+        self._size = 0
+        self._origins: list[str] = []
+        self._begins: list[int] = []
+
+    def add(self, lines: bytes, origin: str) -> None:
+        """Whole lines have come from there."""
+        if not self._origins or origin is not self._origins[-1]:
+            self._origins.append(origin)
+            self._begins.append(self._size)
+        self._lines.append(lines)
+        self._size += len(lines)
+        self.hold(len(lines))
+        if self._size >= BLOCK:
+            self.flush()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(GATHER, self.flush)
+
+    def flush(self) -> None:
+        """Store what has gathered."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._lines:
+            block = b"".join(self._lines)
+            self.buffer.group.create_task(self._store(block, self._begins, self._origins))
+            self._empty()
+
+    async def _store(self, block: bytes, begins: list[int], origins: list[str]) -> None:
+        held = len(block)
+        try:
+            sifted = await sift_lines(self._form, block, wall_ns())
+            self.hold(len(sifted.payload) - held)
+            held = len(sifted.payload)
+            self._bad = 0 if sifted.count else self._bad + len(sifted.bad)
+            if self._bad > _MAX_BAD:
+                self._garbage()
+            for payload, count in _batches(sifted.payload, sifted.count):
+                await self._keeper.store(payload, count)
+            if sifted.bad:
+                await self._keep_bad(block, sifted.bad, begins, origins)
+        finally:
+            self.hold(-held)
+
+    async def _keep_bad(
+        self, block: bytes, bad: Sequence[tuple[int, str]], begins: list[int], origins: list[str]
+    ) -> None:
+        """Keep the bad lines of a block, some at a time: there may be one for each two bytes."""
+        pacer = Pacer()
+        for first in range(0, len(bad), _LETTERS):
+            letters = [
+                letter(_line(block, offset), origins[bisect_right(begins, offset) - 1], reason)
+                for offset, reason in bad[first : first + _LETTERS]
+            ]
+            await self._keeper.bury("bad_line", letters)
+            await pacer.give_way()
+
+
+def _line(block: bytes, offset: int) -> bytes:
+    end = block.find(b"\n", offset)
+    return block[offset : len(block) if end < 0 else end]
+
+
+def _batches(payload: bytes, count: int) -> list[tuple[bytes, int]]:
+    """Readings in chunks that fit a batch."""
+    most = contract.MAX_BATCH_READINGS
+    if count <= most:
+        return [(payload, count)] if count else []
+    rows = payload.splitlines(keepends=True)
+    return [
+        (b"".join(rows[first : first + most]), len(rows[first : first + most]))
+        for first in range(0, count, most)
+    ]

@@ -1,0 +1,68 @@
+"""What inputs have in common that take samples at an interval: a sample that is refused is dropped (the core
+counts it as refused) and the next one is taken when it is due. Samples never queue up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+from structlog.typing import FilteringBoundLogger
+
+from agent.base.log_edges import Fault
+from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
+
+MIN_INTERVAL: Final = 0.1
+MAX_INTERVAL: Final = 86_400.0
+
+
+class Line(msgspec.Struct, omit_defaults=True):
+    """A reading as it is stored; `ts` is RFC 3339 or epoch seconds."""
+
+    ts: str | float
+    device: str
+    metric: str
+    value: float
+    tags: Mapping[str, str] = {}
+
+
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+def encode(lines: Iterable[Line]) -> bytes:
+    """Readings as NDJSON."""
+    return _ENCODER.encode_lines(lines)
+
+
+def next_due(due: float, now: float, interval: float) -> float:
+    """When the next sample is due: the first time after `now` that is whole intervals after `due`."""
+    return due + interval * max(1, math.floor((now - due) / interval) + 1)
+
+
+def check_interval(interval: float) -> str | None:
+    """What is wrong with an interval, None where nothing is."""
+    if MIN_INTERVAL <= interval <= MAX_INTERVAL:
+        return None
+    return f"interval is {interval} s; take 100ms to 1d"
+
+
+class SampleStore:
+    """Hands the samples of the input `name` in, for class `cls`."""
+
+    def __init__(self, name: str, cls: str, log: FilteringBoundLogger) -> None:
+        self._name, self._class = name, cls
+        self._storing = Fault(log, "samples are stored again")
+
+    async def store(self, chunk: Chunk, intake: Intake) -> bool:
+        """Store a sample or a part of it; False when it was dropped, or when nobody knows yet."""
+        try:
+            await intake.submit(self._name, self._class, chunk)
+        except RefusedError as refusal:
+            self._storing.begin(f"samples are dropped: {refusal}")
+            return False
+        except UnknownOutcomeError as error:
+            self._storing.begin(str(error))
+            return False
+        self._storing.end()
+        return True

@@ -1,0 +1,134 @@
+"""Storing what came from a sender that can't be told whether it was: hand it in until it is stored, keep as
+dead letters what can't be taken. Backpressure is the caller's: it waits for this before it takes in more.
+
+Several chunks may be under way at once. While one of them is refused, those that came later wait behind it,
+or a device's readings would be stored in another order than it sent them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from structlog.typing import FilteringBoundLogger
+
+from agent.base.cancel import unless
+from agent.base.log_edges import Fault, Sparse
+from agent.base.metrics import Metrics
+from agent.contract import MAX_RECEIVED, Letter
+from agent.leaf.inputs.shared.options import InputOptions
+from agent.leaf.intake import Chunk, Intake, Reason, RefusedError, UnknownOutcomeError
+
+_MAX_RETRY: Final = 30.0
+_RETRY: Final = 1.0
+_TOGETHER: Final = 100
+"""Letters that are handed in at a time."""
+
+
+class Keeper:
+    """Stores what one input received. `lost` counts readings that were read and could not be stored before
+    the agent stopped."""
+
+    def __init__(
+        self,
+        options: InputOptions,
+        metrics: Metrics,
+        intake: Intake,
+        stopping: asyncio.Event,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._name, self._class = options.name, options.class_
+        self._invalid = metrics.invalid
+        self._intake = intake
+        self._stopping = stopping
+        self._log = log
+        self._storing = Fault(log, "readings are stored again")
+        self._sparse = Sparse()
+        self._numbers = itertools.count()
+        self._refused: set[int] = set()
+        self._settled = asyncio.Event()
+        self.lost = 0
+
+    async def store(self, payload: bytes, count: int) -> None:
+        """Hand NDJSON of `count` readings in until it is stored, or until the agent stops while nothing can
+        be."""
+        chunk = Chunk(payload, count)
+        too_large = await self._insist(
+            lambda: self._intake.submit(self._name, self._class, chunk), readings=count
+        )
+        if too_large is None:
+            return
+        middle = payload.rfind(b"\n", 0, len(payload) // 2) + 1 or payload.find(b"\n") + 1
+        if middle == len(payload):
+            await self.bury("too_large", [letter(payload[:-1], "a reading", str(too_large))])
+            return
+        first = payload.count(b"\n", 0, middle)
+        await self.store(payload[:middle], first)
+        await self.store(payload[middle:], count - first)
+
+    async def bury(self, reason: str, letters: Sequence[Letter]) -> None:
+        """Count what can't be taken under `reason`, report it, and keep it."""
+        for begin in range(0, len(letters), _TOGETHER):
+            some = letters[begin : begin + _TOGETHER]
+            self.skip(reason, some[0].at, some[0].reason, len(some))
+            await self._insist(lambda some=some: self._intake.bury(self._name, self._class, some))  # type: ignore[misc]
+
+    def skip(self, reason: str, place: str, text: str, count: int = 1) -> None:
+        """Count what can't be taken under `reason`, and report it with its place now and then."""
+        self._invalid.labels(self._name, reason).inc(count)
+        held_back = self._sparse.held_back(time.monotonic())
+        if held_back is not None:
+            self._log.warning("not taken", at=place, reason=text, not_reported_before=held_back)
+
+    def end(self) -> None:
+        """Say what was lost."""
+        if self.lost:
+            self._log.error(
+                "readings that had been read are lost: the agent stopped, and nothing could be stored",
+                readings=self.lost,
+            )
+
+    async def _insist(self, hand_in: Callable[[], Awaitable[None]], readings: int = 0) -> RefusedError | None:
+        """Hand something in until it is taken, or the agent stops; returns the refusal of what is too
+        large."""
+        number = next(self._numbers)
+        try:
+            while True:
+                await self._turn(number)
+                try:
+                    await hand_in()
+                except RefusedError as refusal:
+                    if refusal.reason is Reason.TOO_LARGE:
+                        return refusal
+                    self._storing.begin(str(refusal))
+                    if self._stopping.is_set():
+                        self.lost += readings
+                        return None
+                    self._refused.add(number)
+                    delay = min(refusal.retry_after or _RETRY, _MAX_RETRY)
+                    await unless(self._stopping, asyncio.sleep(delay))
+                except UnknownOutcomeError as error:
+                    # The core goes on trying with what it has: handed in again, it could be stored twice.
+                    self._storing.begin(str(error))
+                    return None
+                else:
+                    self._storing.end()
+                    return None
+        finally:
+            self._refused.discard(number)
+            self._settled.set()
+            self._settled = asyncio.Event()
+
+    async def _turn(self, number: int) -> None:
+        """Wait until nothing that came earlier is refused."""
+        while min(self._refused, default=number) < number:
+            await self._settled.wait()
+
+
+def letter(received: bytes, at: str, reason: str) -> Letter:
+    """What is kept of something that can't be taken."""
+    size = len(received) if len(received) > MAX_RECEIVED else None
+    return Letter(received[:MAX_RECEIVED], at, reason, size)

@@ -1,0 +1,138 @@
+"""Connections whose sender is answered: it closes a group of lines by a line `#<key>`, and the group is
+stored as a whole, once whoever repeats it under its key, or not at all."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from agent import contract
+from agent.base.clock import wall_ns
+from agent.leaf.inputs.formats.line_formats import sift_lines
+from agent.leaf.inputs.shared.gatherer import Source
+from agent.leaf.inputs.shared.options import InputOptions
+from agent.leaf.inputs.socket.streams import Connection, Connections
+from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
+
+_GROUP: Final = 1024
+"""Bytes that a group counts beside its lines."""
+_MAX_UNREAD: Final = 64 * 1024
+"""Bytes of answers that a sender may leave unread."""
+_MAX_TEXT: Final = 300
+
+
+class GroupRefusedError(Exception):
+    """A group can't be taken; `reason` is the label under which that is counted."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class Groups(Connection):
+    """A connection in groups of at most `limit` bytes."""
+
+    def __init__(self, all_of_them: Connections, options: InputOptions, intake: Intake, limit: int) -> None:
+        super().__init__(all_of_them)
+        self.source = Source(all_of_them.buffer, self.pause, self.resume)
+        self._options, self._intake, self._limit = options, intake, limit
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._under_way = 0
+        self._last = False
+
+    def take(self, lines: bytes) -> None:
+        place = 0
+        while place < len(lines) and not self._transport.is_closing():
+            mark = place if lines.startswith(b"#", place) else lines.find(b"\n#", place) + 1
+            if not mark and not lines.startswith(b"#", place):
+                self._gather(lines[place:])
+                return
+            self._gather(lines[place:mark])
+            end = lines.index(b"\n", mark) + 1
+            self._close(lines[mark + 1 : end].strip())
+            place = end
+
+    def passed_over(self, count: int) -> None:
+        text = f"a line is longer than {self.terms.line} bytes (option line)"
+        self._refuse("-", GroupRefusedError("too_long", text))
+        self.close()
+
+    def ended(self) -> bool:
+        self._last = True
+        return self._under_way > 0
+
+    def _gather(self, lines: bytes) -> None:
+        self._parts.append(lines)
+        self._size += len(lines)
+        if self._size >= self._limit:
+            self._refuse("-", GroupRefusedError("too_large", f"a group has {self._limit} bytes at most"))
+            self.close()
+            return
+        self.source.hold(len(lines))
+
+    def _drop(self) -> bytes:
+        body = b"".join(self._parts)
+        self._parts, self._size = [], 0
+        return body
+
+    def _close(self, raw: bytes) -> None:
+        if self._transport.is_closing():
+            return
+        if self._transport.get_write_buffer_size() > _MAX_UNREAD:
+            self.give_up("unread", "its answers are not read; the connection is closed")
+            return
+        body = self._drop()
+        self.source.hold(_GROUP)
+        self._under_way += 1
+        self.all.buffer.group.create_task(self._settle(raw, body))
+
+    async def _settle(self, raw: bytes, body: bytes) -> None:
+        key = "-"
+        try:
+            key = contract.check_request_key(raw.decode("ascii", "backslashreplace"))
+            self.say(b"ok %s %d\n" % (key.encode(), await self._store(key, body)))
+        except contract.ContractError as error:
+            self._refuse(key, GroupRefusedError("key", str(error)))
+        except GroupRefusedError as refusal:
+            self._refuse(key, refusal)
+        except RefusedError as refusal:
+            if refusal.retry_after is None:
+                self._refuse(key, GroupRefusedError(str(refusal.reason), str(refusal)))
+            else:
+                self._later(key, refusal.retry_after, str(refusal))
+        except UnknownOutcomeError as error:
+            self._later(key, 1.0, f"{error}; the same group under its key is stored once")
+        finally:
+            self._under_way -= 1
+            self.source.hold(-_GROUP - len(body))
+            if self._last and not self._under_way:
+                self.close()
+
+    async def _store(self, key: str, body: bytes) -> int:
+        """How many readings were stored."""
+        sifted = await sift_lines(self.terms.form, body, wall_ns())
+        if sifted.bad:
+            offset, reason = sifted.bad[0]
+            number = body.count(b"\n", 0, offset) + 1
+            more = f" (and {len(sifted.bad) - 1} more)" if len(sifted.bad) > 1 else ""
+            raise GroupRefusedError("bad_lines", f"line {number}{more}: {reason}")
+        if not sifted.count:
+            raise GroupRefusedError("empty", "the group holds no reading")
+        scope = contract.request_scope(self._options.name, self.sender)
+        request = contract.make_request(key, scope, body)
+        chunk = Chunk(sifted.payload, sifted.count, request)
+        await self._intake.submit(self._options.name, self._options.class_, chunk)
+        return sifted.count
+
+    def _refuse(self, key: str, refusal: GroupRefusedError) -> None:
+        self.terms.keeper.skip(refusal.reason, self.peer, str(refusal))
+        self.say(b"refused %s %s\n" % (key.encode(), _one_line(str(refusal))))
+
+    def _later(self, key: str, seconds: float, text: str) -> None:
+        self.say(b"later %s %d %s\n" % (key.encode(), max(1, math.ceil(seconds)), _one_line(text)))
+
+
+def _one_line(text: str) -> bytes:
+    """A text that may hold anything a sender sent, for a terminal too."""
+    return text[:_MAX_TEXT].encode("unicode_escape")

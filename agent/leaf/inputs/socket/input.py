@@ -1,0 +1,160 @@
+"""The input `socket`: programs send lines, over TCP, UDP, or a Unix socket of streams or datagrams.
+
+Over a stream a sender is told nothing; it is slowed as soon as its readings can't be stored as fast as they
+come, for no more is read of a connection than its share of `buffer` until that was stored. What is promised:
+what was read is handed in until it is stored. Lost is, when the agent is killed, what was read and not stored
+(at most 1 MiB a connection), and at each end of the agent what stands unread in the kernel's buffers: a
+sender that must know takes `reply`. Datagrams are read as long as they can be stored; what the kernel drops
+meanwhile over UDP is counted as `petiole_dropped_messages_total`, the sender of a Unix datagram waits.
+
+With `reply` (streams only) a sender closes a group of its lines by a line `#<key>`; a group is stored as a
+whole or not at all, and answered by one line:
+
+    ok <key> <readings>             stored
+    later <key> <seconds> <reason>  not stored, or not known yet: send it again after that time
+    refused <key> <reason>          not stored; it would be refused again (the reason names the line)
+
+The same group under the same key is stored once, however often it is sent (within ten minutes, also over a
+restart): so a sender that repeats what was not answered loses and doubles nothing. A key is that of an
+`Idempotency-Key`, of one sender: the address of a machine, or the user of a Unix socket. A group has at most
+`buffer / max_connections` bytes; lines after the last `#<key>` are not stored. Answers may come in another
+order than their groups.
+
+Lines that are no readings are counted, reported and skipped; a connection that sends a thousand of them and
+nothing else is closed, as is one that speaks HTTP. A last line without a newline is taken as NDJSON only.
+
+Options (`[[input]]` with `type = "socket"`): - `name` ("socket"): names the input in batch subjects and
+metrics. - `class` ("normal"): the class of its readings. - `listen` ("tcp://127.0.0.1:8094"): or
+"udp://host:port", "unix:///path", "unixgram:///path". What a program that is gone has left at a path is
+replaced. - `format` ("ndjson"): a reading a line; or "influx": line protocol, as
+`agent.leaf.inputs.formats.line_protocol` describes, but without text that holds a newline. - `precision`
+("ns"): the unit of times in line protocol: "ns", "us", "ms", "s", "m" or "h". - `device_tag` ("host"): the
+tag of line protocol that is the device; without it, it is the domain. - `reply` (false): answer groups, as
+above. - `line` ("64KiB"): the longest line, 256KiB at most; longer ones are passed over. - `max_connections`
+(128): connections beyond are closed at once. - `idle` ("1h"): a connection that sends nothing for so long is
+closed. - `buffer` ("16MiB"): bytes that were read and are not stored, over all connections. -
+`receive_buffer` ("4MiB"): bytes of UDP datagrams that the kernel keeps until they are read; more than
+`net.core.rmem_max` needs CAP_NET_ADMIN. - `mode` ("0660"), `user`, `group` (those of the agent): who may open
+a Unix socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from typing import Annotated, Final
+
+import structlog
+from msgspec import Meta
+
+from agent import contract
+from agent.base.http_access import is_loopback
+from agent.base.metrics import Metrics
+from agent.config import Seconds, Size
+from agent.leaf.inputs.formats.line_formats import Format, Precision
+from agent.leaf.inputs.shared.options import InputOptions
+from agent.leaf.inputs.socket.address import Access, Address, obstacles, parse_listen
+from agent.leaf.intake import Intake
+
+_MODE: Final = re.compile(r"0?[0-7]{3}\Z").match
+_LEAST_LINE: Final = 256
+
+
+class SocketOptions(InputOptions, tag="socket", kw_only=True):
+    """The options of one `socket` input; the module says what each means."""
+
+    name: str = "socket"
+    listen: str = "tcp://127.0.0.1:8094"
+    format: Format = "ndjson"
+    precision: Precision = "ns"
+    device_tag: str = "host"
+    reply: bool = False
+    line: Size = Size(64 * 1024)
+    max_connections: Annotated[int, Meta(ge=1, le=10_000)] = 128
+    idle: Seconds = Seconds(3600.0)
+    buffer: Size = Size(16 * 2**20)
+    receive_buffer: Size = Size(4 * 2**20)
+    mode: str = "0660"
+    user: str | None = None
+    group: str | None = None
+
+
+class SocketInput:
+    """One `socket` input."""
+
+    def __init__(self, options: SocketOptions, metrics: Metrics) -> None:
+        self.options = options
+        self.metrics = metrics
+        self.log = structlog.get_logger("socket").bind(input=options.name, listen=options.listen)
+
+    @property
+    def name(self) -> str:
+        """The name in the configuration and in the batch subject."""
+        return self.options.name
+
+    def check(self) -> list[str]:
+        """What of its options can't be used, one sentence a problem."""
+        return [f"input {self.name!r}: {one}" for one in self._problems()]
+
+    def obstacles(self) -> list[str]:
+        """What stands in the way of listening now, one sentence a problem."""
+        return [f"input {self.name!r}: {one}" for one in self._obstacles()]
+
+    def _obstacles(self) -> Iterator[str]:
+        try:
+            address, who = parse_listen(self.options.listen), access(self.options)
+        except ValueError:
+            return  # a problem of the options
+        yield from obstacles(address)
+        if address.is_path:
+            try:
+                who.ids()
+            except ValueError as error:
+                yield str(error)
+
+    def _problems(self) -> Iterator[str]:
+        options = self.options
+        try:
+            address = parse_listen(options.listen)
+        except ValueError as error:
+            yield f'listen: {error}; write it as "tcp://127.0.0.1:8094" or "unix:///run/petiole/lines.sock"'
+            return
+        if address.is_path:
+            try:
+                access(options)
+            except ValueError as error:
+                yield str(error)
+        if options.reply and not address.is_stream:
+            yield f"reply is for streams, and {address.scheme} has no connections; leave it out"
+        if not _LEAST_LINE <= options.line <= contract.MAX_BATCH_BYTES:
+            yield f"line is {options.line} bytes; take {_LEAST_LINE} bytes to 256KiB"
+        elif address.is_stream and options.buffer // options.max_connections < options.line:
+            yield (
+                f"buffer does not hold a line of {options.line} bytes for each of {options.max_connections} "
+                "connections; make it larger, or the others smaller"
+            )
+
+    async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
+        """Read until `stopping` is set, then store what was read. Raises `ConfigError` when the address can't
+        be listened on."""
+        # Imported here, so that an agent without such an input does not hold it in memory.
+        from agent.leaf.inputs.socket import serving
+
+        address = parse_listen(self.options.listen)
+        self._warn(address)
+        await serving.serve(self, address, intake, stopping)
+
+    def _warn(self, address: Address) -> None:
+        if not address.is_path and not is_loopback(address.host):
+            self.log.warning(
+                "whoever reaches this address may send readings; listen on loopback, or take the input http "
+                "with a token"
+            )
+
+
+def access(options: SocketOptions) -> Access:
+    """Who may open a Unix socket; raises `ValueError`."""
+    if not _MODE(options.mode):
+        raise ValueError(f'mode is {options.mode!r:.20}; write it in octal, as "0660"')
+    return Access(int(options.mode, 8), options.user, options.group)

@@ -1,0 +1,97 @@
+"""One run of a `socket` input: open, serve, and end in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+
+from agent.base.listen_sockets import DOORS
+from agent.leaf.inputs.formats.line_formats import make_form
+from agent.leaf.inputs.shared.gatherer import MAX_SHARE, Buffer
+from agent.leaf.inputs.shared.submitter import Keeper
+from agent.leaf.inputs.socket.address import Address, open_socket, remove_socket
+from agent.leaf.inputs.socket.datagrams import Datagrams, widen
+from agent.leaf.inputs.socket.groups import Groups
+from agent.leaf.inputs.socket.input import SocketInput, SocketOptions, access
+from agent.leaf.inputs.socket.streams import Connection, Connections, Flow, Terms
+from agent.leaf.intake import Intake
+
+
+async def serve(one: SocketInput, address: Address, intake: Intake, stopping: asyncio.Event) -> None:
+    """Serve until `stopping` is set, then store what was read, and answer what is under way."""
+    options = one.options
+    keeper = Keeper(options, one.metrics, intake, stopping, one.log)
+    form = make_form(
+        options.format, intake.domain, precision=options.precision, device_tag=options.device_tag
+    )
+    with _opened(address, options) as listening:
+        if not address.is_stream:
+            if address.scheme == "udp":
+                widen(listening, options.receive_buffer, one.log)
+            async with asyncio.TaskGroup() as group:
+                dropped = one.metrics.dropped.labels(options.name)
+                datagrams = Datagrams(
+                    listening, Buffer(options.buffer, group), form, keeper, lambda count: dropped.inc(count)
+                )
+                datagrams.start()
+                try:
+                    await stopping.wait()
+                finally:
+                    datagrams.stop()
+        else:
+            connections_shown = one.metrics.input_connections.labels(options.name)
+            terms = Terms(
+                form, keeper, options.max_connections, options.line, options.idle, connections_shown.set
+            )
+            await _serve_streams(terms, options, address, listening, intake, stopping)
+    keeper.end()
+
+
+async def _serve_streams(
+    terms: Terms,
+    options: SocketOptions,
+    address: Address,
+    listening: socket.socket,
+    intake: Intake,
+    stopping: asyncio.Event,
+) -> None:
+    loop = asyncio.get_running_loop()
+    connections: Connections | None = None
+    try:
+        async with asyncio.TaskGroup() as group:
+            buffer = Buffer(options.buffer, group)
+            connections = all_of_them = Connections(terms, buffer)
+            limit = min(MAX_SHARE, options.buffer // options.max_connections)
+
+            def make() -> Connection:
+                if options.reply:
+                    return Groups(all_of_them, options, intake, limit)
+                return Flow(all_of_them)
+
+            if address.is_path:
+                server = await loop.create_unix_server(make, sock=listening)
+            else:
+                server = await loop.create_server(make, sock=listening)
+            try:
+                await stopping.wait()
+            finally:
+                server.close()
+                connections.stop()
+    finally:
+        if connections is not None:
+            connections.close()
+
+
+@contextlib.contextmanager
+def _opened(address: Address, options: SocketOptions) -> Iterator[socket.socket]:
+    listening = open_socket(address, access(options))
+    inode = address.path.lstat().st_ino if address.is_path else 0
+    try:
+        with DOORS.listening(address.text, [listening]):
+            yield listening
+    finally:
+        listening.close()
+        if address.is_path and not DOORS.is_kept(address.text):
+            remove_socket(address.path, inode)

@@ -1,0 +1,244 @@
+"""The connections of a `socket` input: their number, what they may send, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import struct
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from agent.contract import Letter
+from agent.leaf.inputs.formats.line_cutter import Cutter
+from agent.leaf.inputs.formats.line_formats import Form
+from agent.leaf.inputs.shared.gatherer import Buffer, Gatherer, Source
+from agent.leaf.inputs.shared.submitter import Keeper, letter
+
+_READ: Final = 256 * 1024
+"""Bytes read at a time, into one place that all connections share: what is read is taken out at once."""
+_LEAST: Final = 4096
+_HTTP: Final = re.compile(rb"[A-Z]{3,10} \S{0,4096} HTTP/1\.[01]\r?\n").match
+_KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
+"""After a minute of silence the kernel asks whether the other side is still there."""
+_CREDENTIALS: Final = struct.Struct("3i")
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What holds for all connections of an input: at most `most` of them, lines of at most `line` bytes, an
+    end after `idle` seconds of silence. `shown` is told how many there are."""
+
+    form: Form
+    keeper: Keeper
+    most: int
+    line: int
+    idle: float
+    shown: Callable[[int], None]
+
+
+class Connections:
+    """The connections that are open. Once stopped they read no more."""
+
+    def __init__(self, terms: Terms, buffer: Buffer) -> None:
+        self.terms = terms
+        self.buffer = buffer
+        self.scratch = memoryview(bytearray(_READ))
+        self.stopped = False
+        self._open: set[Connection] = set()
+        self._look: asyncio.TimerHandle | None = None
+
+    def admit(self, one: Connection) -> bool:
+        """Whether there is room for another one."""
+        if self.stopped or len(self._open) >= self.terms.most:
+            return False
+        self._open.add(one)
+        self.buffer.join(one.source)
+        self.terms.shown(len(self._open))
+        if self._look is None:
+            self._look_at_all()
+        return True
+
+    def gone(self, one: Connection) -> None:
+        """A connection has ended."""
+        if one in self._open:
+            self._open.remove(one)
+            self.buffer.leave(one.source)
+            self.terms.shown(len(self._open))
+
+    def stop(self) -> None:
+        """Read no more; what was read is under way."""
+        self.stopped = True
+        if self._look is not None:
+            self._look.cancel()
+        for one in self._open:
+            one.stop()
+
+    def close(self) -> None:
+        """End all connections, once they have sent what they still have to say."""
+        self.stop()
+        for one in list(self._open):
+            one.close()
+
+    def _look_at_all(self) -> None:
+        loop = asyncio.get_running_loop()
+        before = loop.time() - self.terms.idle
+        for one in list(self._open):
+            if one.heard < before and not one.source.held:
+                one.close()
+        self._look = loop.call_later(min(15.0, self.terms.idle / 4), self._look_at_all)
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One connection, of which whole lines are taken."""
+
+    source: Source
+    _transport: asyncio.Transport
+
+    def __init__(self, all_of_them: Connections) -> None:
+        self.all = all_of_them
+        self.terms = all_of_them.terms
+        self.peer = self.sender = ""
+        self.heard = asyncio.get_running_loop().time()
+        self._cutter = Cutter(self.terms.line)
+        self._greeted = False
+        self._time = asyncio.get_running_loop().time
+
+    @abstractmethod
+    def take(self, lines: bytes) -> None:
+        """Whole lines have come."""
+
+    @abstractmethod
+    def passed_over(self, count: int) -> None:
+        """So many lines were too long."""
+
+    @abstractmethod
+    def ended(self) -> bool:
+        """The sender will send no more; whether it is still to be told something."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
+        self.peer, self.sender = _peer(self._transport)
+        if not self.all.admit(self):
+            text = f"all {self.terms.most} connections are in use"
+            self.terms.keeper.skip("connections", self.peer, text)
+            self._transport.abort()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.all.scratch[: max(_LEAST, min(_READ, self.source.room))]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.heard = self._time()
+        if self._transport.is_closing():
+            return
+        before = self._cutter.too_long
+        lines = self._cutter.feed(bytes(self.all.scratch[:nbytes]))
+        if self._cutter.too_long > before:
+            self.passed_over(self._cutter.too_long - before)
+        if not lines:
+            return
+        if not self._greeted:
+            self._greeted = True
+            if _HTTP(lines):
+                # A page in a browser on this machine could otherwise post lines to this port.
+                self.give_up("http", "this is HTTP, for which there is the input http")
+                return
+        self.take(lines)
+
+    def eof_received(self) -> bool:
+        return self.ended()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.all.gone(self)
+
+    def give_up(self, reason: str, text: str) -> None:
+        """End a connection that makes no sense."""
+        self.terms.keeper.skip(reason, self.peer, text)
+        self._transport.abort()
+
+    def say(self, text: bytes) -> None:
+        """Send something back."""
+        if not self._transport.is_closing():
+            self._transport.write(text)
+
+    def pause(self) -> None:
+        """Read no more for now."""
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on."""
+        if not self._transport.is_closing() and not self.all.stopped:
+            self._transport.resume_reading()
+
+    def stop(self) -> None:
+        """Read no more for good."""
+        if not self.source.paused:
+            self.source.paused = True
+            self.pause()
+
+    def close(self) -> None:
+        """End, once what is to be said is sent."""
+        self._transport.close()
+
+
+class Flow(Connection):
+    """A connection whose sender is told nothing: it is slowed while readings can't be stored as fast as it
+    sends them."""
+
+    source: Gatherer
+
+    def __init__(self, all_of_them: Connections) -> None:
+        super().__init__(all_of_them)
+        self.source = Gatherer(
+            all_of_them.buffer, self.terms.form, self.terms.keeper, self.pause, self.resume, self._garbage
+        )
+
+    def take(self, lines: bytes) -> None:
+        self.source.add(lines, self.peer)
+
+    def passed_over(self, count: int) -> None:
+        reason = f"longer than {self.terms.line} bytes (option line); nothing of it was kept"
+        self._bury("too_long", [letter(b"", self.peer, reason)] * count)
+
+    def ended(self) -> bool:
+        last = self._cutter.end()
+        if last and self.terms.form.self_ending:
+            self.source.add(last, self.peer)
+        elif last:
+            reason = "the last line has no newline: it may be a part of one"
+            self._bury("cut_off", [letter(last[:-1], self.peer, reason)])
+        return False
+
+    def stop(self) -> None:
+        super().stop()
+        self.source.flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.source.flush()
+        super().connection_lost(exc)
+
+    def _bury(self, reason: str, letters: list[Letter]) -> None:
+        self.all.buffer.group.create_task(self.terms.keeper.bury(reason, letters))
+
+    def _garbage(self) -> None:
+        if not self._transport.is_closing():
+            self.give_up("garbage", "nothing but lines that are no readings; the connection is closed")
+
+
+def _peer(transport: asyncio.Transport) -> tuple[str, str]:
+    """The other end, and its sender: the user of a Unix socket, or the address of a machine, which stay the
+    same over connections. Has the kernel probe a TCP connection that is silent."""
+    one: Any = transport.get_extra_info("socket")
+    if one.family == socket.AF_UNIX:
+        pid, uid, _ = _CREDENTIALS.unpack(
+            one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        )
+        return f"pid {pid} uid {uid}", f"uid {uid}"
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEPALIVE:
+        one.setsockopt(socket.IPPROTO_TCP, option, value)
+    host, port = (transport.get_extra_info("peername") or ("?", 0))[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}", host

@@ -1,0 +1,2 @@
+"""What the agent accounts for: how many readings it acknowledged, under which batches, and what became of
+them."""

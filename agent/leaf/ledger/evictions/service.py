@@ -1,0 +1,229 @@
+"""Watches the streams that discard and says what they discarded, to the ledgers and the metrics. It holds
+nothing up: what it can't look at now it looks at later, and what was stored while no agent ran is read beside
+the publish path, with the progress kept."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+from nats.aio.client import Client
+
+from agent import contract
+from agent.base.metrics import Metrics
+from agent.config import StreamClass
+from agent.contract import Ledger, Readings, StreamState
+from agent.jetstream import JetStream, JetStreamError, StreamInfo
+from agent.jetstream.read_headers import StoredHeaders, read_headers
+from agent.leaf.ledger.evictions.index import Entry
+from agent.leaf.ledger.evictions.judge import Seen
+from agent.leaf.ledger.evictions.record import RunClaims
+from agent.leaf.ledger.evictions.tracker import Shelf
+from agent.leaf.ledger.ledger import ClassLedger
+
+_SAVE_SECONDS: Final = 1.0
+_LONGEST_SECONDS: Final = 30.0
+
+log = structlog.get_logger("ledger")
+
+
+class Discards:
+    """The classes of a leaf whose streams discard; all others pass by. `epochs` are the present ones of the
+    link, `ledgers` are those of this `run`, which are told."""
+
+    def __init__(
+        self,
+        domain: str,
+        run: str,
+        classes: Mapping[str, StreamClass],
+        directory: Path,
+        epochs: Mapping[str, str],
+        ledgers: Mapping[str, ClassLedger],
+        metrics: Metrics,
+    ) -> None:
+        self._domain, self._run, self._epochs, self._ledgers = domain, run, epochs, ledgers
+        self._metrics = metrics
+        self._classes = {name: cls for name, cls in classes.items() if cls.discard == "old"}
+        self._shelves = {name: Shelf(directory, domain, name, run) for name in self._classes}
+        self._confirmed = dict.fromkeys(self._classes, 0)
+        self._above: dict[str, int] = {}
+        self._behind: tuple[Client, JetStream] | None = None
+        self._due = {name: asyncio.Event() for name in self._classes}
+
+    def __bool__(self) -> bool:
+        return bool(self._shelves)
+
+    def attach(self, nc: Client, js: JetStream, streams: Mapping[str, StreamInfo]) -> None:
+        """Work over this connection; these are the streams behind it."""
+        for name in self._shelves:
+            try:
+                self._load(name, streams[name])
+            except OSError as error:
+                log.error("what is discarded cannot be remembered", **{"class": name}, error=str(error))
+        self._behind = nc, js
+        for due in self._due.values():
+            due.set()
+
+    def detach(self) -> None:
+        """There is no connection to work over."""
+        self._behind = None
+        for shelf in self._shelves.values():
+            with contextlib.suppress(OSError):  # what is not written is read from the stream
+                shelf.content()
+
+    def stored(self, cls: str, seq: int, run: str = "", n: int = 0, readings: int = 0) -> None:
+        """A message of the agent was stored; without a run it is not one that has a number."""
+        if cls in self._shelves:
+            self._shelves[cls].stored(Entry(seq, run, n, readings))
+
+    def trimmed(self, cls: str, first: int, last: int) -> None:
+        """The agent has purged a stream of what the hub has."""
+        if cls in self._shelves:
+            try:
+                self._shelves[cls].trimmed(first, last)
+            except OSError as error:
+                # At the next look it is known to be at the hub, and so is not claimed.
+                log.warning("what was trimmed is noted later", **{"class": cls}, error=str(error))
+
+    def seen(self, cls: str, confirmed: int) -> None:
+        """The stream of a class was looked at, and up to here the hub is known to hold all of this epoch."""
+        if cls in self._shelves:
+            self._confirmed[cls] = confirmed
+            self._due[cls].set()
+
+    async def run(self) -> None:
+        """Follow each class until cancelled, none of them waiting for another."""
+        async with asyncio.TaskGroup() as group:
+            for name in self._shelves:
+                group.create_task(self._follow(name))
+
+    async def _follow(self, name: str) -> None:
+        """Look whenever somebody has."""
+        due, pause = self._due[name], _SAVE_SECONDS
+        while True:
+            await due.wait()
+            due.clear()
+            try:
+                await self._take_up(name)
+                await self.look(name)
+                pause = _SAVE_SECONDS
+            except (JetStreamError, OSError) as error:
+                log.warning("what was discarded is told later", **{"class": name}, error=str(error))
+                pause = min(_LONGEST_SECONDS, 2 * pause)
+                due.set()
+            await asyncio.sleep(pause)
+
+    def _load(self, name: str, info: StreamInfo) -> None:
+        self._above.pop(name, None)
+        above = self._shelves[name].load(info)
+        if above is not None:
+            self._above[name] = above
+        self._tell(name)
+
+    async def _take_up(self, name: str) -> None:
+        """Read what a stream holds above what is known of it: the agent's own messages. What stands between
+        these is devices', who may have published millions while the agent was stopped. Raises
+        `JetStreamError` or `OSError`."""
+        shelf, behind = self._shelves[name], self._behind
+        if behind is None or shelf.loaded:
+            return
+        nc, js = behind
+        stream = contract.leaf_stream(self._domain, name)
+        if name not in self._above:  # the disk failed before
+            self._load(name, await js.stream_info(stream))
+        own = contract.own_subjects(self._domain, name)
+
+        def read(message: StoredHeaders) -> None:
+            if self._behind is behind:  # else the shelf has begun anew for another connection
+                shelf.read(message)
+
+        while self._behind is behind and not shelf.loaded:
+            start = {
+                "deliver_policy": "by_start_sequence",
+                "opt_start_seq": max(self._above[name], shelf.top) + 1,
+                "filter_subjects": own,
+            }
+            await read_headers(nc, js, stream, start, read)
+            if self._behind is behind:
+                try:
+                    shelf.taken_up()
+                except OSError:
+                    del self._above[name]  # what the disk has not taken is read again
+                    raise
+
+    async def look(self, name: str) -> None:
+        """Say what one class has discarded since the last look. Raises `JetStreamError` or `OSError`."""
+        if self._behind is None or not self._shelves[name].loaded:
+            return
+        _, js = self._behind
+        stream, epoch = contract.leaf_stream(self._domain, name), self._epochs[name]
+        confirmed = self._confirmed[name]
+        info = await js.stream_info(stream)
+        consumer = await js.find_consumer(stream, contract.link_consumer(epoch))
+        if consumer is None or info.created != self._shelves[name].claims.created:
+            return
+        seen = Seen(
+            info.first,
+            confirmed,
+            epoch,
+            consumer.start,
+            consumer.delivered,
+            consumer.deliveries,
+            consumer.ack_floor,
+        )
+        shelf = self._shelves[name]
+        claimed = shelf.look(info, seen, self._classes[name].max_bytes)
+        await asyncio.to_thread(shelf.save, shelf.content())
+        shelf.tidy()
+        for reason, readings in claimed.items():
+            self._metrics.discarded.labels(name, reason).inc(readings)
+        if claimed:
+            self._tell(name)
+            log.warning("discarded before the hub had it", **{"class": name}, readings=claimed)
+
+    def due(self, cls: str) -> list[str]:
+        """Earlier runs of which something was discarded that no record says which the stream holds or the hub
+        has."""
+        if cls not in self._shelves:
+            return []
+        known = self._shelves[cls].claims.runs
+        return [run for run, one in known.items() if run != self._run and not one.recorded]
+
+    def record(self, cls: str, run: str, stream: StreamState) -> Ledger:
+        """What was discarded of an earlier run, as a record of it."""
+        one = self._shelves[cls].claims.runs[run]
+        ranges = tuple(one.ranges)
+        return Ledger(
+            domain=self._domain,
+            cls=cls,
+            run=run,
+            n=max((last for _, last, _, _ in ranges), default=0),
+            stored=tuple((first, last) for first, last, _, _ in ranges),
+            readings=Readings(one.readings, one.readings, 0, one.readings),
+            stream=stream,
+            discarded=ranges,
+        )
+
+    def recorded(self, cls: str, run: str, seq: int) -> None:
+        """A record of an earlier run was stored."""
+        self._shelves[cls].claims.runs[run].recorded = seq
+
+    def status(self, cls: str) -> dict[str, Any] | None:
+        """What a class has discarded, as a row of `/status`; None for one that does not."""
+        if cls not in self._shelves:
+            return None
+        claims = self._shelves[cls].claims
+        return {
+            "readings": sum(one.readings for one in claims.runs.values()),
+            "direct": sum(direct for _, _, direct, _ in claims.gone),
+            "in_doubt": len(claims.doubtful),
+        }
+
+    def _tell(self, cls: str) -> None:
+        claims = self._shelves[cls].claims
+        own = claims.runs.get(self._run, RunClaims())
+        self._ledgers[cls].discard(tuple(own.ranges), own.readings, tuple(claims.gone))

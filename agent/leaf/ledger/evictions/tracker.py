@@ -1,0 +1,207 @@
+"""One class whose stream discards: its index and its claims on disk, kept together. No network."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import structlog
+
+from agent.base.files import write_private
+from agent.contract import (
+    H_COUNT,
+    H_MESSAGE_ID,
+    H_RESENT,
+    ContractError,
+    dead_subject,
+    leaf_subjects,
+    parse_message_id,
+)
+from agent.jetstream import StreamInfo
+from agent.jetstream.read_headers import StoredHeaders
+from agent.leaf.ledger.evictions.index import MAX_WAITING, Entry, Index
+from agent.leaf.ledger.evictions.judge import Seen, judge, remember
+from agent.leaf.ledger.evictions.record import FULL, MAX_DOUBTFUL, PURGED, VERSION, Claims
+
+_FLUSH_EVERY: Final = 10_000
+
+log = structlog.get_logger("ledger")
+
+
+class Shelf:
+    """The claims of one class in `directory`. Everything but `stored` raises `OSError`."""
+
+    def __init__(self, directory: Path, domain: str, cls: str, run: str) -> None:
+        self._path = directory / f"discards-{cls}.json"
+        self._own = leaf_subjects(domain, cls).removesuffix(">") + "_"
+        self._dead = dead_subject(domain, cls, "")
+        self._cls, self._run = cls, run
+        self._index = Index(directory / f"discards-{cls}.index")
+        self._saved = b""
+        self._read = 0
+        self._later: list[Entry] = []
+        self._overflowed = False
+        self.claims = Claims()
+        self.loaded = False
+
+    def load(self, info: StreamInfo) -> int | None:
+        """Take up what is on disk for the stream as it is now; returns the sequence above which the stream
+        must be read, None where it need not. `taken_up` is to be called when that is done. What is read until
+        then is kept, also when it ends before: the next load goes on behind it."""
+        began = self.loaded
+        self._later, self._overflowed = [], False
+        if not began:
+            self._load()
+        self.loaded = False
+        if self.claims.created != info.created or self._index.top > info.last:
+            self._index.clear()
+            self.claims.begin(info.created, max(0, info.first - 1))
+            self.save(self.content())
+        elif began:
+            self.loaded = True
+            return None
+        return max(self._index.top, info.first - 1)
+
+    def _load(self) -> None:
+        try:
+            self._saved = self._path.read_bytes()
+            claims = msgspec.json.decode(self._saved, type=Claims)
+            if claims.version == VERSION:
+                self.claims = claims
+        except FileNotFoundError:
+            self._saved = b""
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            log.error("what was discarded is not known any more", path=str(self._path), error=str(error))
+        self._index.load()
+        for _ in self._pieces(0, self.claims.judged):
+            pass
+
+    def read(self, message: StoredHeaders) -> None:
+        """Take up a message that the stream holds."""
+        if message.subject.startswith(self._own):
+            self._index.add(_entry(message, message.subject.startswith(self._dead)))
+            self._read += 1
+            if self._read % _FLUSH_EVERY == 0:
+                with contextlib.suppress(OSError):  # `taken_up` says so
+                    self._index.flush()
+
+    @property
+    def top(self) -> int:
+        """The highest sequence of which is known what stands there."""
+        return self._index.top
+
+    def taken_up(self) -> None:
+        """The stream has been read to its end. It is kept at once: of what goes before that, only the
+        sequence could be named. Now it is `loaded`, unless more was stored meanwhile than is remembered: then
+        what is above `top` has to be read too. Raises `OSError`."""
+        top = self.top
+        complete = not self._overflowed
+        for entry in self._later if complete else ():
+            if entry.seq > top:
+                self._index.add(entry)
+        self._later, self._overflowed = [], False
+        self._index.flush()
+        self.loaded = complete
+
+    def stored(self, entry: Entry) -> None:
+        """A message of the agent was stored. The index is in the order of the stream, so while that is read
+        this one waits."""
+        if self.loaded:
+            self._index.add(entry)
+        elif len(self._later) < MAX_WAITING:
+            self._later.append(entry)
+        else:
+            self._overflowed = True
+
+    def trimmed(self, first: int, last: int) -> None:
+        """The agent itself has purged this much, which is at the hub."""
+        if first - 1 <= self.claims.judged < last:
+            for _ in self._pieces(self.claims.judged, last):
+                self.claims.judged = last
+            self.claims.taken = max(self.claims.taken, last)
+
+    def look(self, info: StreamInfo, seen: Seen, max_bytes: int) -> dict[str, int]:
+        """Judge what has gone since the last look; returns how many readings are claimed, by reason."""
+        verdict = judge(self.claims, seen)
+        reason = FULL if info.bytes * 2 >= max_bytes else PURGED
+        counted = self._settle(verdict.taken, reason) if verdict.settled else self._taken(verdict.taken)
+        begin = self.claims.judged
+        for entries, first, last in self._pieces(begin, verdict.gone):
+            counted += self._piece(entries, first, last, verdict.taken, verdict.doubtful, reason)
+        remember(self.claims, seen, verdict)
+        self.claims.forget_runs(self._run)
+        return {reason: counted} if counted else {}
+
+    def content(self) -> bytes:
+        """The claims as `save` writes them; what was stored is written at once."""
+        self._index.flush()
+        return msgspec.json.encode(self.claims)
+
+    def save(self, data: bytes) -> None:
+        """Write the claims, in a thread."""
+        if data != self._saved:
+            write_private(self._path, data)
+            self._saved = data
+
+    def tidy(self) -> None:
+        """Once the claims are saved, the index need not keep what they tell."""
+        self._index.compact()
+
+    def _pieces(self, begin: int, last: int) -> Iterator[tuple[list[Entry], int, int]]:
+        while begin < last:
+            entries, end = self._index.front(last)
+            yield entries, begin + 1, end
+            self._index.drop()
+            begin = max(begin, end)
+
+    def _piece(
+        self, entries: list[Entry], first: int, last: int, taken: int, doubtful: int, reason: str
+    ) -> int:
+        """The messages of a piece of the stream that is gone."""
+        mine = {one.seq: one for one in entries}
+        for seq in range(max(first, taken + 1), min(last, doubtful) + 1):
+            one = mine.pop(seq, Entry(seq, readings=1))
+            self.claims.doubtful.append((one.seq, one.run, one.n, one.readings))
+        counted = 0
+        if len(self.claims.doubtful) > MAX_DOUBTFUL:
+            counted += self._settle(taken, reason)
+        lost = [one for one in mine.values() if one.seq > max(taken, doubtful)]
+        first = max(first, taken + 1, doubtful + 1)
+        counted += sum(self.claims.claim(one, reason) for one in lost)
+        if first <= last:
+            direct = last - first + 1 - sum(1 for one in lost if one.seq >= first)
+            self.claims.claim_sequences(first, last, direct, reason)
+            counted += direct
+        return counted
+
+    def _taken(self, taken: int) -> int:
+        self.claims.doubtful = [one for one in self.claims.doubtful if one[0] > taken]
+        return 0
+
+    def _settle(self, taken: int, reason: str) -> int:
+        """What was in doubt is not at the hub, but for what was taken."""
+        counted = 0
+        for one in map(Entry._make, self.claims.doubtful):
+            if one.seq <= taken:
+                continue
+            direct = 1 if not one.run and one.readings else 0
+            counted += direct + self.claims.claim(one, reason)
+            self.claims.claim_sequences(one.seq, one.seq, direct, reason)
+        self.claims.doubtful = []
+        return counted
+
+
+def _entry(message: StoredHeaders, dead: bool) -> Entry:
+    """A message as the index has it. One that was published again says nothing that the first did not, and
+    dead letters are numbered like batches, but are no readings."""
+    try:
+        ident = parse_message_id(message.headers.get(H_MESSAGE_ID, ""))
+        count = int(message.headers.get(H_COUNT, "0"))
+    except (ContractError, ValueError):
+        return Entry(message.seq)
+    if H_RESENT in message.headers:
+        return Entry(message.seq)
+    return Entry(message.seq, ident.run, ident.n, 0 if dead else count)

@@ -1,0 +1,111 @@
+"""The ledger of one class and run: which batch numbers became what. Pure; the publisher reports, others
+read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from agent.base.range_set import RangeSet
+from agent.contract import Ledger, LostStream, Previous, Readings, StreamState
+
+MAX_RANGES = 2_000
+"""Ranges that a class keeps, and so a record names: about 60 KB. A stream that is full by turns for days
+would make more of them than a message can hold."""
+
+Discarded = tuple[tuple[int, int, int, str], ...]
+
+
+class ClassLedger:
+    """Counts of one class in this run. A batch has a number from the moment it is first sent."""
+
+    def __init__(self, domain: str, cls: str, run: str) -> None:
+        self._domain, self._cls, self._run = domain, cls, run
+        self._stored = RangeSet()
+        self._refused: dict[str, RangeSet] = {}
+        self._readings = {"accepted": 0, "stored": 0, "refused": 0, "dead": 0, "refused_late": 0}
+        self._discarded: Discarded = ()
+        self.gone: Discarded = ()
+        self.n = 0
+        self.previous: Previous | None = None
+        self.lost: tuple[LostStream, ...] = ()
+
+    def accept(self, readings: int) -> None:
+        """Readings were acknowledged as accepted before they were given a number."""
+        self._readings["accepted"] += readings
+
+    def number(self, readings: int) -> int:
+        """Give the next batch its number; `readings` of it are accepted with that."""
+        self.n += 1
+        self._readings["accepted"] += readings
+        return self.n
+
+    def store(self, n: int, readings: int) -> None:
+        """Batch `n` was acknowledged."""
+        self._stored.add(n)
+        self._bound()
+        self._readings["stored"] += readings
+
+    def bury(self, n: int, letters: int) -> None:
+        """Message `n`, which holds dead letters, was acknowledged."""
+        self._stored.add(n)
+        self._bound()
+        self._readings["dead"] += letters
+
+    def omit(self, letters: int) -> None:
+        """Dead letters came that are in no message, for there were too many."""
+        self._readings["accepted"] += letters
+        self._readings["dead"] += letters
+
+    def refuse(self, n: int, readings: int, reason: str, late: int = 0) -> None:
+        """Batch `n` is not stored and will not be; `late` of its readings were acknowledged as accepted
+        before."""
+        self._refused.setdefault(reason, RangeSet()).add(n)
+        self._bound()
+        self._readings["refused"] += readings
+        self._readings["refused_late"] += late
+
+    def discard(self, batches: Discarded, readings: int, gone: Discarded) -> None:
+        """This is what has been discarded so far: batches of this run with the sum of their readings, and
+        sequences of the stream, as `contract.Ledger` says."""
+        self._discarded, self.gone = batches, gone
+        self._readings["discarded"] = readings
+
+    def _bound(self) -> None:
+        # What is left stays true: a number that is dropped is not said to be anything, and its readings
+        # stand in the counts. A refused one goes first, for its sender was told.
+        if len(self._stored) + sum(map(len, self._refused.values())) <= MAX_RANGES:
+            return
+        refused = [numbers for numbers in self._refused.values() if len(numbers)]
+        min(refused, key=lambda numbers: numbers.lowest, default=self._stored).drop_lowest()
+
+    @property
+    def readings(self) -> Readings:
+        """Cumulative counts."""
+        return Readings(**self._readings)
+
+    @property
+    def highest_stored(self) -> int:
+        """The highest batch number that was acknowledged, 0 before the first."""
+        return self._stored.highest
+
+    def record(self, stream: StreamState, *, final: bool = False) -> Ledger:
+        """The record as it is published now."""
+        return Ledger(
+            domain=self._domain,
+            cls=self._cls,
+            run=self._run,
+            n=self.n,
+            stored=self._stored.ranges(),
+            refused=tuple(_labelled(self._refused.items())),
+            discarded=self._discarded,
+            gone=self.gone,
+            readings=self.readings,
+            stream=stream,
+            previous=self.previous,
+            final=final,
+            lost=self.lost,
+        )
+
+
+def _labelled(sets: Iterable[tuple[str, RangeSet]]) -> Iterable[tuple[int, int, str]]:
+    return sorted((first, last, reason) for reason, numbers in sets for first, last in numbers.ranges())

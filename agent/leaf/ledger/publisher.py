@@ -1,0 +1,240 @@
+"""The books of one run: which ledger records are published when, and what the state file remembers of
+them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import structlog
+from msgspec import structs
+
+from agent import contract
+from agent.contract import (
+    H_COUNT,
+    H_MESSAGE_ID,
+    H_RESENT,
+    ContractError,
+    Ledger,
+    Previous,
+    Readings,
+    StreamState,
+)
+from agent.jetstream import (
+    ApiError,
+    JetStream,
+    JetStreamError,
+    StreamInfo,
+    UnavailableError,
+    nanoseconds,
+)
+from agent.jetstream.read_headers import StoredHeaders
+from agent.leaf.ledger.evictions.service import Discards
+from agent.leaf.ledger.ledger import ClassLedger, Discarded
+from agent.leaf.position_file import Position
+from agent.leaf.publish.batch import Batch
+from agent.leaf.publish.duplicates import publish_own
+from agent.leaf.state import Acked, StateFile
+
+LEDGER_SECONDS = 60.0
+
+log = structlog.get_logger("ledger")
+
+
+class Books:
+    """Ledgers by class with their place in the state file. A record goes out when a run opens, each minute in
+    which the stream moved, and when the run is closed."""
+
+    def __init__(
+        self,
+        domain: str,
+        run: str,
+        ledgers: Mapping[str, ClassLedger],
+        state: StateFile,
+        discards: Discards,
+    ) -> None:
+        self._domain, self._run, self._ledgers, self._state = domain, run, ledgers, state
+        self._discards = discards
+        self._js: JetStream | None = None
+        self._created: dict[str, str] = {}
+        self._records = 0
+        self._recorded_at: dict[str, int] = {}
+        self._told: dict[str, Discarded] = {}
+        self.remembered = dict(state.current.acked)
+
+    def attach(self, js: JetStream, streams: Mapping[str, StreamInfo]) -> None:
+        """Publish over this connection; these are the streams behind it."""
+        self._js = js
+        self._created = {cls: info.created for cls, info in streams.items()}
+        for cls, info in streams.items():
+            self.seen(cls, info)
+        for cls, ledger in self._ledgers.items():
+            ledger.lost = tuple(self._state.current.lost.get(cls, ()))
+
+    def detach(self) -> None:
+        """There is no connection to publish over."""
+        self._js = None
+
+    def acked(self, batch: Batch, seq: int) -> None:
+        """A batch was stored at `seq`."""
+        readings = 0 if batch.dead else batch.readings
+        self._discards.stored(batch.id.cls, seq, batch.id.run, batch.id.n, readings)
+        if batch.position is not None:
+            self._state.current.place(batch.input, batch.id.cls, Position(batch.position, seq))
+        self._stored(batch.id.cls, seq)
+
+    def remember_position(self, input_name: str, cls: str, text: str) -> None:
+        """Note how far an input is where no message can say so, for it holds nothing that is stored."""
+        known = self._state.current.positions.get(cls, {}).get(input_name)
+        self._state.current.place(input_name, cls, Position(text, 0 if known is None else known.seq))
+        self._state.mark()
+
+    def _stored(self, cls: str, seq: int) -> None:
+        ledger, known = self._ledgers[cls], self._state.current.acked.get(cls)
+        stream = self._created[cls]
+        if known is None or known.created != stream:
+            known = Acked(self._run, 0, 0, stream, Readings())
+        self._state.current.acked[cls] = Acked(
+            self._run,
+            ledger.highest_stored,
+            max(seq, known.seq),
+            stream,
+            ledger.readings,
+            top=known.top,
+            top_time=known.top_time,
+            at=max(known.at, time.time_ns()),
+        )
+        self._state.mark()
+
+    def seen(self, cls: str, info: StreamInfo) -> None:
+        """A stream was looked at: devices publish there too, which no PubAck tells."""
+        known = self._state.current.acked.get(cls)
+        here = self._js is not None and self._created.get(cls) == info.created
+        if here and known is not None and known.created == info.created and known.top < info.last:
+            at = max(known.at, time.time_ns(), nanoseconds(info.last_time))
+            self._state.current.acked[cls] = structs.replace(
+                known, top=info.last, top_time=info.last_time, at=at
+            )
+            self._state.mark()
+
+    def recall(self, cls: str, created: str, stored_since: Iterable[StoredHeaders]) -> None:
+        """Complete what the state file knew of the run before by what its stream holds above the last
+        sequence that the file names: the file may be a moment older than the last PubAck."""
+        known = self.remembered.get(cls)
+        if known is None:
+            return
+        if known.created == created:
+            letters = contract.dead_subject(self._domain, cls, "")
+            known = _completed(known, stored_since, letters)
+        self._state.current.previous[cls] = known
+        self._ledgers[cls].previous = known.previous()
+        self._state.mark()
+
+    def remember(self) -> None:
+        """Have the state file know the counts as they are now, for the next run to tell of."""
+        for cls, known in self._state.current.acked.items():
+            if known.run == self._run and cls in self._ledgers:
+                self._state.current.acked[cls] = structs.replace(known, readings=self._ledgers[cls].readings)
+        self._state.mark()
+
+    def last(self, cls: str) -> Previous:
+        """This run of a class, as an announcement tells it."""
+        ledger = self._ledgers[cls]
+        return Previous(self._run, ledger.highest_stored, ledger.readings, False)
+
+    async def open(self) -> None:
+        """Publish each class's first record of this run. A stream that refuses it (it may be full until the
+        hub confirms more) gets it later. Raises `UnavailableError`."""
+        for cls in self._ledgers:
+            try:
+                if cls not in self._recorded_at:
+                    await self._publish(self._js, cls, final=False)
+            except ApiError as error:
+                log.warning("the run's first ledger record comes later", **{"class": cls}, error=str(error))
+        # From here on the run is known even if its stream is lost; a disk that takes no state is told of by
+        # who writes the file.
+        with contextlib.suppress(OSError):
+            await self._state.save()
+
+    async def close(self) -> None:
+        """Publish each class's final record and remember that the run is closed. Raises `ApiError`,
+        `UnavailableError` or `OSError`."""
+        for cls in self._ledgers:
+            await self._publish(self._js, cls, final=True)
+            acked = self._state.current.acked[cls]
+            self._state.current.acked[cls] = structs.replace(acked, closed=True)
+        await self._state.save()
+
+    async def run(self) -> None:
+        """Publish a record each minute in which the stream moved or something was discarded."""
+        while True:
+            await asyncio.sleep(LEDGER_SECONDS)
+            for cls in self._ledgers:
+                try:
+                    await self._publish_if_moved(self._js, cls)
+                except JetStreamError as error:
+                    log.warning("no ledger record this minute", **{"class": cls}, error=str(error))
+
+    async def _publish_if_moved(self, js: JetStream | None, cls: str) -> None:
+        if js is None:
+            return
+        info = await js.stream_info(contract.leaf_stream(self._domain, cls))
+        if info.last != self._recorded_at.get(cls) or self._has_news(cls):
+            await self._publish(js, cls, final=False)
+
+    async def _publish(self, js: JetStream | None, cls: str, *, final: bool) -> None:
+        if js is None:
+            raise UnavailableError("the local NATS server does not answer")
+        info = await js.stream_info(contract.leaf_stream(self._domain, cls))
+        record = self._ledgers[cls].record(StreamState(info.created, info.first, info.last), final=final)
+        seq = await self._store(js, cls, record)
+        self._recorded_at[cls] = seq
+        self._stored(cls, seq)
+        self._discards.stored(cls, seq)
+        self._told[cls] = record.gone
+        for run in self._discards.due(cls):
+            await self._repeat(js, cls, self._discards.record(cls, run, record.stream))
+
+    def _has_news(self, cls: str) -> bool:
+        return self._ledgers[cls].gone != self._told.get(cls) or bool(self._discards.due(cls))
+
+    async def _repeat(self, js: JetStream, cls: str, earlier: Ledger) -> None:
+        """Say of an earlier run what was discarded of it after it had ended."""
+        seq = await self._store(js, cls, earlier)
+        self._discards.stored(cls, seq)
+        self._discards.recorded(cls, earlier.run, seq)
+
+    async def _store(self, js: JetStream, cls: str, record: Ledger) -> int:
+        """Publish a record; returns its sequence."""
+        self._records += 1
+        ident = f"{self._run}-{cls}-ledger-{self._records}"
+        stream, subject = contract.leaf_stream(self._domain, cls), contract.ledger_subject(self._domain, cls)
+        return await publish_own(js, stream, subject, record.encode(), ident)
+
+
+def _completed(known: Acked, stored_since: Iterable[StoredHeaders], letters: str) -> Acked:
+    # All that was counted is at or below the last known sequence, so whatever stands above it was not. A run
+    # that is killed as it begins may be in the stream alone (runs are UUIDv7: a later one is greater).
+    for message in stored_since:
+        if H_RESENT in message.headers:
+            continue  # it was counted when it was stored first
+        try:
+            ident = contract.parse_message_id(message.headers.get(H_MESSAGE_ID, ""))
+            count = int(message.headers.get(H_COUNT, "0"))
+        except (ContractError, ValueError):
+            continue
+        if ident.run > known.run:
+            known = Acked(ident.run, 0, known.seq, known.created, Readings())
+        if ident.run == known.run:
+            known = _with_batch(known, ident.n, count, dead=message.subject.startswith(letters))
+    return known
+
+
+def _with_batch(known: Acked, n: int, count: int, *, dead: bool) -> Acked:
+    was = known.readings
+    stored, buried = (was.stored, was.dead + count) if dead else (was.stored + count, was.dead)
+    readings = replace(was, accepted=max(was.accepted, stored + buried), stored=stored, dead=buried)
+    return Acked(known.run, max(known.n, n), known.seq, known.created, readings, known.closed)

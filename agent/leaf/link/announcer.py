@@ -1,0 +1,199 @@
+"""Announcing what the leaf holds and setting the hub's answer beside it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+
+from agent import contract
+from agent.contract import (
+    H_MESSAGE_ID,
+    Announce,
+    Answer,
+    ClassAnswer,
+    ClassState,
+    CommandsWanted,
+    ContractError,
+    Previous,
+)
+from agent.jetstream import ConsumerInfo, JetStream, StreamInfo, request
+from agent.leaf.link.command_mirror.controller import CommandMirror
+from agent.leaf.link.observation import Compared, LinkSeen
+from agent.leaf.state import StateFile
+
+ANSWER_SECONDS: Final = 5.0
+_KNOWN_IDS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What came of one announcement: the hub's `answer` with the `streams` as they were before it (after it
+    where that tells more) and each class `compared`; or the `silence` in words."""
+
+    answer: Answer | None = None
+    silence: str = ""
+    streams: Mapping[str, StreamInfo] = field(default_factory=dict)
+    compared: Mapping[str, Compared] = field(default_factory=dict)
+
+
+class Announcer:
+    """Asks the registrar over one connection to the local server."""
+
+    def __init__(
+        self,
+        nc: Client,
+        js: JetStream,
+        *,
+        domain: str,
+        run: str,
+        versions: Mapping[str, str],
+        every: float,
+        state: StateFile,
+        ledger: Callable[[str], Previous],
+        horizon: Callable[[str], float],
+        clock: Callable[[], str],
+        commands: CommandMirror,
+    ) -> None:
+        self._nc, self._js = nc, js
+        self._domain, self._run, self._versions, self._every = domain, run, versions, every
+        self._state, self._ledger, self._clock, self._commands = state, ledger, clock, commands
+        self._horizon = horizon
+        self._ids: dict[tuple[str, int], str] = {}
+
+    async def ask(self, confirmed: Mapping[str, int], link: LinkSeen, *, repairs: bool) -> Said:
+        """Announce; `confirmed` gives each class the sequence up to which the hub is known to hold all, and
+        `repairs` says whether a new epoch is due.
+        Raises `JetStreamError` when the local server does not answer."""
+        asked = asyncio.get_running_loop().time()
+        epochs = {cls: self._state.current.epochs[cls] for cls in confirmed}
+        names = {cls: contract.leaf_stream(self._domain, cls) for cls in confirmed}
+        consumers = {
+            cls: await self._js.find_consumer(name, contract.link_consumer(epochs[cls]))
+            for cls, name in names.items()
+        }
+        streams = {cls: await self._js.stream_info(name) for cls, name in names.items()}
+        acked = {cls: acknowledged(consumers[cls], info) for cls, info in streams.items()}
+        commands = await self._commands.wanted()
+        answer = await self._request(streams, epochs, confirmed, acked, commands, repairs)
+        self._commands.answered(commands, None if isinstance(answer, str) else answer.commands)
+        if isinstance(answer, str):
+            return Said(silence=answer, streams=streams)
+        compared = {}
+        for cls, one in answer.classes.items():
+            if cls not in streams:
+                continue
+            if one.cursor > streams[cls].last:
+                streams[cls] = await self._js.stream_info(streams[cls].name)
+            compared[cls] = await self._compare(
+                cls, one, asked, link.key, epochs[cls], consumers[cls], streams[cls]
+            )
+        return Said(answer, "", streams, compared)
+
+    async def same(self, cls: str, info: StreamInfo, seq: int, message_id: str) -> bool | None:
+        """Whether the leaf's message at a sequence has this id; None where that cannot be told, since there
+        is no message or the hub's has no id. Raises `JetStreamError`."""
+        if not message_id or not info.first <= seq <= info.last:
+            return None
+        key = (cls, seq)
+        if key not in self._ids:
+            message = await self._js.get_message(info.name, seq=seq)
+            if message is None:
+                return None
+            if len(self._ids) >= _KNOWN_IDS:
+                self._ids.clear()
+            # What a stream holds at a sequence does not change while its server runs.
+            self._ids[key] = message.headers.get(H_MESSAGE_ID, "")
+        return self._ids[key] == message_id
+
+    async def _request(
+        self,
+        streams: Mapping[str, StreamInfo],
+        epochs: Mapping[str, str],
+        confirmed: Mapping[str, int],
+        acked: Mapping[str, int],
+        commands: CommandsWanted | None,
+        repairs: bool,
+    ) -> Answer | str:
+        announce = Announce(
+            domain=self._domain,
+            machine=self._state.current.machine,
+            run=self._run,
+            versions=self._versions,
+            classes={
+                cls: ClassState(
+                    epoch=epochs[cls],
+                    created=info.created,
+                    first=info.first,
+                    last=info.last,
+                    confirmed=confirmed[cls],
+                    bytes=info.bytes,
+                    ledger=self._ledger(cls),
+                    seconds_to_loss=self._horizon(cls),
+                    acked=acked[cls],
+                )
+                for cls, info in streams.items()
+            },
+            checkpoint=self._state.current.checkpoint,
+            clock=self._clock(),
+            commands=commands,
+            repairs=repairs,
+            every=self._every,
+        )
+        try:
+            reply = await request(
+                self._nc, contract.announce_subject(self._domain), announce.encode(), ANSWER_SECONDS
+            )
+            answer = contract.parse_answer(reply.data)
+            return f"not now: {answer.refused}" if answer.later else answer
+        except (NatsError, OSError, TimeoutError):
+            return "the hub does not answer"
+        except ContractError as error:
+            return f"the hub's answer is not understood: {error}"
+
+    async def _compare(
+        self,
+        cls: str,
+        answer: ClassAnswer,
+        asked: float,
+        link_key: str,
+        epoch: str,
+        consumer: ConsumerInfo | None,
+        info: StreamInfo,
+    ) -> Compared:
+        checkpoint = self._state.current.checkpoint.get(cls)
+        own = None
+        if checkpoint is not None:
+            own = await self.same(cls, info, checkpoint.leaf_seq, checkpoint.message_id)
+        fallback = answer.fallback
+        if fallback and not await self.same(cls, info, fallback.leaf_seq, fallback.message_id):
+            fallback = None
+        return Compared(
+            asked=asked,
+            link_key=link_key,
+            epoch=epoch,
+            start=consumer.start if consumer else 1,
+            floor=consumer.ack_floor if consumer else 0,
+            first=info.first,
+            last=info.last,
+            cursor=answer.cursor,
+            same=await self.same(cls, info, answer.cursor, answer.message_id),
+            checkpoint=checkpoint.leaf_seq if checkpoint else 0,
+            own=own is not False,
+            agreed=answer.agreed,
+            certain=answer.certain,
+            word=answer.state,
+            fallback=fallback.leaf_seq if fallback else 0,
+        )
+
+
+def acknowledged(consumer: ConsumerInfo | None, info: StreamInfo) -> int:
+    """The last sequence that the hub has acknowledged through an epoch, 0 where it has acknowledged none: the
+    floor is where the epoch begins at first, and a purge lifts it."""
+    if consumer is None or consumer.ack_floor < max(consumer.start, info.first):
+        return 0
+    return consumer.ack_floor

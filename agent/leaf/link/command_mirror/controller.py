@@ -1,0 +1,285 @@
+"""The keeper of the leaf's mirror of its commands: looks at it, hears from the announcements what the hub
+holds, and recreates it where it would stay behind for good, with the consumers of local programs. It reads no
+command.
+
+The hub's consumer delivers from the first command on as soon as a mirror listens under its epoch. So where
+local programs have to be given their places first, the mirror is made under an epoch that was not announced
+yet; it stays empty until that is announced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+from nats.aio.client import Client
+
+from agent.base.metrics import Metrics
+from agent.contract import (
+    COMMANDS,
+    CommandsHeld,
+    CommandsWanted,
+    command_deliver,
+    command_subjects,
+    new_epoch,
+)
+from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, JetStreamError, nanoseconds
+from agent.leaf import stream_configs
+from agent.leaf.link.command_mirror.decide import Decision, Make, Mirror, NewEpoch, Release, Seen, Why, decide
+from agent.leaf.link.command_mirror.history import History
+from agent.leaf.link.command_mirror.local_consumers import ProgramPlaces
+from agent.leaf.link.command_mirror.positions import Stage
+from agent.leaf.state import StateFile
+
+LOOK_SECONDS: Final = 5.0
+LAGGING_SECONDS: Final = 0.5
+EPOCH_EVERY: Final = 5.0
+"""Seconds from one new epoch to the next, so that a fault which comes back at once does not cost more."""
+
+log = structlog.get_logger("link")
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What was announced and what the hub answered to that; `judged` once a look has set it beside the
+    mirror."""
+
+    wanted: CommandsWanted
+    held: CommandsHeld
+    judged: bool = False
+
+
+class CommandMirror:
+    """Keeps the mirror over the current connection; `api` is the prefix of the hub's JetStream, `attach` and
+    `detach` say which connection that is, `programs` are the places of local programs in it, `announce` asks
+    the uplink to announce at once."""
+
+    def __init__(
+        self,
+        domain: str,
+        api: str,
+        state: StateFile,
+        programs: ProgramPlaces,
+        metrics: Metrics,
+        announce: Callable[[], None],
+    ) -> None:
+        self._api, self._programs = api, programs
+        self._domain, self._state, self._metrics, self._announce = domain, state, metrics, announce
+        self._over: tuple[Client, JetStream] | None = None
+        self._due = asyncio.Event()
+        self._fresh = False
+        self._epoch_at: float | None = None
+        self._last = 0
+        self._history = History(state.current.command_agreed)
+        self._answer: _Answer | None = None
+        self._missed = 0
+        self._announced = programs.stage is not Stage.DUE
+        self._decision = Decision("the mirror of the commands was not looked at yet", up=False)
+
+    def attach(self, nc: Client, js: JetStream) -> None:
+        """Look at the mirror over this connection, at once."""
+        self._over = (nc, js)
+        self._due.set()
+
+    def detach(self) -> None:
+        """There is no connection to look over."""
+        self._over = None
+        self._answer = None
+        self._say(Decision("the local NATS server does not answer", up=False))
+
+    async def wanted(self) -> CommandsWanted | None:
+        """What to announce: the mirror as it is now, not as it was at the last look. None before the first
+        epoch was chosen, and while nothing must be delivered into it yet."""
+        epoch = self._state.current.command_epoch
+        if epoch is None or not self._announced:
+            return None
+        if self._over is not None:
+            # What cannot be read now is announced as it was seen last: readings must not wait for commands.
+            with contextlib.suppress(JetStreamError):
+                await self._read_on(self._over[1], epoch)
+        return CommandsWanted(epoch, self._last, self._history.question())
+
+    def answered(self, wanted: CommandsWanted | None, held: CommandsHeld | None) -> None:
+        """What the hub answered to `wanted`, None where it did not answer. A newer question that is still on
+        its way says nothing about this answer."""
+        epoch = self._state.current.command_epoch
+        if held is not None and (wanted is None or wanted.epoch != epoch or held.epoch != epoch):
+            return
+        self._answer = None
+        if wanted is not None and held is not None:
+            self._answer = _Answer(wanted, held)
+            self._history.answered(wanted.held, held.agreed)
+            if self._state.current.command_agreed != self._history.agreed:
+                self._state.current.command_agreed = self._history.agreed
+                self._state.mark()
+        self._due.set()
+
+    def status(self) -> dict[str, Any]:
+        """The mirror as a row of `/status`."""
+        one = self._decision
+        return {
+            "link": COMMANDS,
+            "kind": "mirror",
+            "of": COMMANDS,
+            "state": one.sentence,
+            "up": one.up,
+            "lag": one.lag,
+            "last": self._last,
+        }
+
+    async def run(self) -> None:
+        """Look every `LOOK_SECONDS`, more often while commands are missing, and whenever something is known
+        anew; until cancelled."""
+        while True:
+            self._due.clear()
+            await self.look()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._pause()):
+                    await self._due.wait()
+
+    def _pause(self) -> float:
+        return LAGGING_SECONDS if self._decision.lag or self._programs.top is not None else LOOK_SECONDS
+
+    async def look(self) -> None:
+        """Look at the mirror once, over the current connection, and do what is due."""
+        if self._over is None:
+            return
+        nc, js = self._over
+        try:
+            mirror = await self._noted(js)
+            decision = decide(self._seen(mirror))
+            match decision.action:
+                case NewEpoch(why):
+                    await self._new_epoch(why)
+                case Make() as make:
+                    await self._make(nc, js, mirror, make.origin)
+                case Release() if mirror is not None:
+                    await self._programs.place(nc, js, mirror.created)
+            self._say(decision)
+        except JetStreamError as error:
+            self._say(Decision(f"the mirror of the commands cannot be kept: {error}", up=False))
+
+    async def _noted(self, js: JetStream) -> Mirror | None:
+        """The mirror now, and where local programs are in it."""
+        mirror = await self._read(js, self._state.current.command_epoch)
+        if mirror is not None and mirror.deliver:
+            await self._programs.note(js, mirror.created, self._history.agreed)
+            if self._programs.stage is Stage.DUE:
+                # An agent was killed after it had made this mirror.
+                await self._programs.hold(js)
+        if not self._announced:
+            self._announced = True
+            self._announce()
+        return mirror
+
+    def _seen(self, mirror: Mirror | None) -> Seen:
+        answer = self._answer
+        if answer is not None and not answer.judged:
+            answer.judged = True
+            lacks = answer.held.last > self._last and not answer.held.behind
+            self._missed = self._missed + 1 if lacks and not self._fresh else 0
+        return Seen(
+            deliver=self._deliver(self._state.current.command_epoch),
+            fresh=self._fresh,
+            mirror=mirror,
+            held=None if answer is None else answer.held,
+            asked_last=0 if answer is None else answer.wanted.last,
+            missed=self._missed,
+            mirrored=self._programs.mirrored,
+            top=self._programs.top,
+        )
+
+    async def _read(self, js: JetStream, epoch: str | None) -> Mirror | None:
+        mirror = await _mirror(js, self._api, self._domain, self._programs.last_out)
+        ours = mirror is not None and mirror.deliver == self._deliver(epoch)
+        self._last = mirror.last if mirror is not None and ours else 0
+        return mirror
+
+    async def _read_on(self, js: JetStream, epoch: str) -> None:
+        """Read what has come into the mirror since the hub was asked about its commands."""
+        mirror = await self._read(js, epoch)
+        if mirror is None or mirror.deliver != self._deliver(epoch):
+            return
+        while (seq := self._history.reads_from(mirror.newest)) is not None:
+            subject = command_subjects(self._domain)
+            message = await js.get_message(COMMANDS, seq=seq, next_by_subject=subject)
+            if message is None:
+                return
+            self._history.add((message.seq, nanoseconds(message.time)))
+
+    def _deliver(self, epoch: str | None) -> str | None:
+        return None if epoch is None else command_deliver(self._domain, epoch)
+
+    async def _new_epoch(self, why: Why) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._epoch_at is not None and now - self._epoch_at < EPOCH_EVERY:
+            return
+        self._epoch_at = now
+        self._fresh = True
+        epoch = await self._choose_epoch()
+        (log.info if why is Why.FIRST else log.warning)(
+            "new epoch of the commands", epoch=epoch, why=why.value
+        )
+        self._announce()
+
+    async def _choose_epoch(self) -> str:
+        self._answer, self._missed, self._last = None, 0, 0
+        self._history, self._state.current.command_agreed = History(None), None
+        self._state.current.command_epoch = epoch = new_epoch()
+        # A disk that takes no state now costs another epoch after the next start, and nothing else.
+        with contextlib.suppress(OSError):
+            await self._state.save()
+        return epoch
+
+    async def _make(self, nc: Client, js: JetStream, mirror: Mirror | None, origin: str) -> None:
+        await self._programs.keep(nc, js, None if mirror is None else mirror.created)
+        if mirror is not None:
+            await js.api(f"STREAM.DELETE.{COMMANDS}")
+        epoch = self._state.current.command_epoch
+        if self._programs.stage is Stage.DUE:
+            self._announced = False
+            epoch = await self._choose_epoch()
+        assert epoch is not None, "a mirror is made under an epoch"
+        await js.api(
+            f"STREAM.CREATE.{COMMANDS}", stream_configs.command_mirror(self._domain, epoch, origin, self._api)
+        )
+        self._fresh = False
+        if self._programs.stage is Stage.DUE:
+            await self._programs.hold(js)
+        self._announced = True
+        self._due.set()
+        self._announce()
+
+    def _say(self, decision: Decision) -> None:
+        if decision.sentence != self._decision.sentence:
+            (log.info if decision.up or decision.usual else log.warning)(
+                "link", link=COMMANDS, state=decision.sentence
+            )
+        self._decision = decision
+        self._metrics.show_link(COMMANDS, up=decision.up, lag=decision.lag)
+
+
+async def _mirror(js: JetStream, api: str, domain: str, last_out: int) -> Mirror | None:
+    """The mirror as it is. What counts is its newest command, or the one at `last_out`, which was taken out,
+    if that came later: the stream's own last sequence may be ahead of both, where the server has skipped what
+    the hub's consumer had delivered before (seen on 2.15.1)."""
+    try:
+        info = await js.stream_info(COMMANDS)
+        newest = await js.get_message(COMMANDS, last_by_subject=command_subjects(domain))
+    except ApiError as error:
+        if error.err_code != STREAM_NOT_FOUND:
+            raise
+        return None
+    mirror = info.config.get("mirror") or {}
+    return Mirror(
+        last=max(last_out, 0 if newest is None else newest.seq),
+        newest=None if newest is None else (newest.seq, nanoseconds(newest.time)),
+        deliver=(mirror.get("consumer") or {}).get("deliver_subject", ""),
+        origin=(info.config.get("metadata") or {}).get(stream_configs.ORIGIN_METADATA, ""),
+        elsewhere=(mirror.get("external") or {}).get("api", api) != api,
+        created=info.created,
+    )

@@ -1,0 +1,66 @@
+"""What the level of each input means on the server that is there, as one sentence: at start, and whenever it
+changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+import structlog
+
+from agent.leaf.intake import Level
+from agent.server.health import ServerHealth
+
+_LOOK_SECONDS: Final = 2.0
+_FIRST_LOOKS: Final = 5
+"""After so many it is said that nobody knows yet."""
+
+log = structlog.get_logger("acknowledgement")
+
+
+def meaning(level: Level, synced: bool | None) -> str:
+    """What an acknowledgement means; `synced` says whether the server syncs before it acknowledges, None
+    where that is not known."""
+    if level == "accepted":
+        return "in this agent's memory: a crash or a stop without the server loses it"
+    if synced:
+        stored = "in the local stream, synced to disk: it survives a power cut"
+    elif synced is None:
+        stored = "in the local stream; whether that is synced to disk is not known"
+    else:
+        stored = "in the local stream, not synced to disk: a power cut may lose it"
+    return stored if level == "stored" else f"held by the hub, and {stored}"
+
+
+class Levels:
+    """The levels of all inputs, by name."""
+
+    def __init__(self, levels: Mapping[str, Level], health: ServerHealth) -> None:
+        self._levels, self._health = levels, health
+
+    def meanings(self) -> dict[str, str]:
+        """Each input's sentence, as `/status` shows it."""
+        return {name: self._sentence(level) for name, level in self._levels.items()}
+
+    async def run(self) -> None:
+        """Log each input's sentence once what the server does is known, and again when it does otherwise,
+        until cancelled."""
+        looks, told = 0, dict[str, str]()
+        while True:
+            if self._health.is_synced is not None or told or looks >= _FIRST_LOOKS:
+                told = self._tell(told)
+            looks += 1
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def _tell(self, told: dict[str, str]) -> dict[str, str]:
+        now = self.meanings()
+        for name, sentence in now.items():
+            if told.get(name) != sentence:
+                safe = self._health.is_synced is not False or self._levels[name] == "accepted"
+                say = log.info if safe else log.warning
+                say("an acknowledgement means", input=name, ack=self._levels[name], means=sentence)
+        return now
+
+    def _sentence(self, level: Level) -> str:
+        return meaning(level, self._health.is_synced)

@@ -1,0 +1,161 @@
+"""Making the message of a batch: joining, compressing, naming. No I/O."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import zstandard
+
+from agent import contract
+from agent.contract import H_MESSAGE_ID, H_POSITION, REQUEST_BYTES, BatchHeaders, Clock, MessageId
+from agent.leaf.ledger.ledger import ClassLedger
+from agent.leaf.publish.accumulator import Draft, Entry
+from agent.leaf.publish.idempotency import Settled
+
+_LEVEL = 3
+_HEADER_BYTES = 1024
+"""Room for the headers whose size does not depend on the chunks."""
+
+Entries = list[Entry[Settled]]
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A draft that takes no more chunks, and when it was sealed: `wall` in ns since 1970, `clock` as it was
+    then, `at` in the event loop's seconds."""
+
+    draft: Draft[Settled]
+    wall: int
+    clock: Clock
+    at: float
+
+
+def count_readings(entries: Entries) -> int:
+    """How many readings these chunks hold."""
+    return sum(entry.chunk.count for entry in entries)
+
+
+def promised_readings(entries: Entries) -> int:
+    """How many readings of these were acknowledged as accepted."""
+    return sum(entry.chunk.count for entry in entries if entry.promised)
+
+
+class Packer:
+    """Packs chunks into the payload and headers of one message."""
+
+    def __init__(self) -> None:
+        self._zstd = zstandard.ZstdCompressor(level=_LEVEL)
+
+    def pack(self, entries: Entries) -> tuple[bytes, bool]:
+        """The payload, and whether it is compressed: zstd at level 3, left out where it saves nothing."""
+        raw = b"".join(entry.chunk.payload for entry in entries)
+        packed = self._zstd.compress(raw)
+        return (packed, True) if len(packed) < len(raw) else (raw, False)
+
+    def headers(self, sealed: Sealed, entries: Entries, ident: MessageId, compressed: bool) -> dict[str, str]:
+        """The headers of the batch of these entries of a draft."""
+        return BatchHeaders(
+            id=ident,
+            count=count_readings(entries),
+            sealed_at=sealed.wall,
+            clock=sealed.clock,
+            compressed=compressed,
+            requests=tuple(entry.chunk.request for entry in entries if entry.chunk.request is not None),
+            position=entries[-1].chunk.position,
+        ).encode()
+
+
+def message_bytes(payload: bytes, entries: Entries) -> int:
+    """An upper bound on the size of the message in bytes, payload and headers, as the server's limit counts
+    it."""
+    keys = sum(
+        len(entry.chunk.request.key) + REQUEST_BYTES for entry in entries if entry.chunk.request is not None
+    )
+    return len(payload) + keys + len(entries[-1].chunk.position or "") + _HEADER_BYTES
+
+
+@dataclass(slots=True)
+class Batch:
+    """A batch with a number; `serial` names it in reply subjects. `floor` is a sequence of the stream up to
+    which this batch is not stored. `unanswered` counts the attempts over this connection whose answer is
+    still to come, `refused_at` is when one was answered by an error that may pass, `claimed` is where an
+    answer said that the stream holds it already; `carried` says that an earlier connection had sent it,
+    `store_lost` that the store to which it was sent was lost since, so that the hub may have it. Times are
+    monotonic seconds."""
+
+    serial: int
+    id: MessageId
+    subject: str
+    headers: dict[str, str]
+    payload: bytes
+    entries: Entries
+    input: str
+    dead: bool
+    readings: int
+    raw_bytes: int
+    floor: int
+    sealed: float
+    first_sent: float
+    last_sent: float
+    unanswered: int = 0
+    refused_at: float | None = None
+    claimed: int | None = None
+    carried: bool = False
+    store_lost: bool = False
+
+    @property
+    def position(self) -> str | None:
+        """Where a pull input goes on after this batch."""
+        return self.headers.get(H_POSITION)
+
+
+class Numbering:
+    """Gives batches of a run their numbers, which the ledgers count."""
+
+    def __init__(self, domain: str, run: str, ledgers: Mapping[str, ClassLedger], packer: Packer) -> None:
+        self._domain, self._run, self._ledgers, self._packer = domain, run, ledgers, packer
+        self._serial = itertools.count(1)
+
+    def batch(
+        self, sealed: Sealed, entries: Entries, packed: tuple[bytes, bool], *, floor: int, now: float
+    ) -> Batch:
+        """The batch of these entries of a draft, which `packed` holds."""
+        draft, (payload, compressed) = sealed.draft, packed
+        readings, early = count_readings(entries), promised_readings(entries)
+        ident = MessageId(self._run, draft.cls, self._ledgers[draft.cls].number(readings - early))
+        subject = contract.dead_subject if draft.dead else contract.batch_subject
+        return Batch(
+            serial=next(self._serial),
+            id=ident,
+            subject=subject(self._domain, draft.cls, draft.input),
+            headers=self._packer.headers(sealed, entries, ident, compressed),
+            payload=payload,
+            entries=entries,
+            input=draft.input,
+            dead=draft.dead,
+            readings=readings,
+            raw_bytes=sum(len(entry.chunk.payload) for entry in entries),
+            floor=floor,
+            sealed=sealed.at,
+            first_sent=now,
+            last_sent=now,
+        )
+
+    def again(self, batch: Batch, *, floor: int, now: float) -> Batch:
+        """The same batch under the next number; its readings count as accepted already."""
+        ident = MessageId(self._run, batch.id.cls, self._ledgers[batch.id.cls].number(0))
+        return replace(
+            batch,
+            serial=next(self._serial),
+            id=ident,
+            headers={**batch.headers, H_MESSAGE_ID: str(ident)},
+            floor=floor,
+            first_sent=now,
+            last_sent=now,
+            unanswered=0,
+            refused_at=None,
+            claimed=None,
+            carried=False,
+        )

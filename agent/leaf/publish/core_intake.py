@@ -1,0 +1,91 @@
+"""The core as inputs and rules see it: readings, pieces and dead letters on their way to the publish path."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agent.base.metrics import Metrics
+from agent.config import Config
+from agent.contract import Letter
+from agent.leaf.intake import Chunk, Intake, Place
+from agent.leaf.publish.dead_letters import Burial
+from agent.leaf.publish.pieces import Part, whole
+from agent.leaf.publish.publisher import Publisher
+from agent.leaf.publish.pull_chunks import PieceStore
+
+
+class Reception:
+    """The `Intake` of one agent."""
+
+    def __init__(self, domain: str, publisher: Publisher, pieces: PieceStore, burial: Burial) -> None:
+        self._domain, self._publisher = domain, publisher
+        self._pieces, self._burial = pieces, burial
+
+    @property
+    def domain(self) -> str:
+        """The domain of this machine."""
+        return self._domain
+
+    async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
+        """Store a chunk, as `Intake.submit` says."""
+        if chunk.position is None:
+            await self._publisher.submit(input_name, cls, chunk)
+            return
+        stored = await self.stored_of(input_name, chunk.position)
+        if stored is not None:
+            await self.submit_piece(input_name, cls, chunk, [whole(cls, chunk.payload, chunk.count, stored)])
+
+    async def bury(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
+        """Keep what could not be taken, as `Intake.bury` says."""
+        await self._burial.bury(input_name, cls, letters)
+
+    async def position(self, input_name: str) -> Place:
+        """Where an input goes on, as `Intake.position` says."""
+        return await self._pieces.place(input_name)
+
+    @property
+    def stores_lost(self) -> int:
+        """How often a local store was lost or put back."""
+        return self._publisher.stores_lost
+
+    async def stored_of(self, input_name: str, position: str) -> int | None:
+        """Which lines of the piece that ends at `position` are stored, as a bitmap; None for all of them."""
+        return await self._pieces.stored(input_name, position)
+
+    async def submit_piece(self, input_name: str, cls: str, chunk: Chunk, parts: Sequence[Part]) -> None:
+        """Store a piece whose readings are in these parts, or are not to be stored at all."""
+        await self._pieces.store(input_name, cls, chunk, parts)
+
+
+class Front:
+    """The `Intake` that inputs hold: what it hands on to, `behind`, may be another one from one moment to the
+    next."""
+
+    def __init__(self, behind: Intake) -> None:
+        self.behind = behind
+
+    @property
+    def domain(self) -> str:
+        """The domain of this machine."""
+        return self.behind.domain
+
+    async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
+        """Store a chunk, as `Intake.submit` says."""
+        await self.behind.submit(input_name, cls, chunk)
+
+    async def bury(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
+        """Keep what could not be taken, as `Intake.bury` says."""
+        await self.behind.bury(input_name, cls, letters)
+
+    async def position(self, input_name: str) -> Place:
+        """Where an input goes on, as `Intake.position` says."""
+        return await self.behind.position(input_name)
+
+
+def with_rules(core: Reception, config: Config, metrics: Metrics) -> Intake:
+    """What inputs hand their readings to: the core's intake, behind the rules where there are any."""
+    if not config.rule:
+        return core
+    from agent.leaf.rules.intake import RulesIntake  # not held in memory where there are no rules
+
+    return RulesIntake(core, config.rule, metrics)

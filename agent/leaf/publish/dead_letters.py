@@ -1,0 +1,148 @@
+"""Dead letters on their way to the publish path: how many are kept, and the count of those that are not.
+
+Garbage must not fill a stream that readings need: of each class `BURST_BYTES` of letters are kept at once and
+`RATE_BYTES` a second from then on. Letters beyond that are counted only, and the next one that is kept says
+how many they were.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import structlog
+
+from agent.base.metrics import Metrics
+from agent.contract import MAX_BATCH_BYTES, Letter
+from agent.leaf.intake import Chunk, RefusedError, UnknownOutcomeError
+from agent.leaf.ledger.ledger import ClassLedger
+
+BURST_BYTES: Final = 2**20
+RATE_BYTES: Final = 1024.0
+_MESSAGE_BYTES: Final = 512
+"""What the headers of a message cost beside its letters."""
+
+log = structlog.get_logger("letters")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is kept of the first letters of some, as many as go into a message: NDJSON of `count` of them,
+    `omitted` being those behind that are only counted, and `told` how many, from before, the first one kept
+    tells of. `cost` is what the limit was charged."""
+
+    payload: bytes
+    count: int
+    omitted: int
+    told: int
+    cost: int
+
+
+class LetterLimit:
+    """The limit of one class. Pure: times are monotonic seconds that the caller brings."""
+
+    def __init__(self) -> None:
+        self._room = float(BURST_BYTES)
+        self._at = float("-inf")
+        self._untold: dict[str, int] = {}
+
+    def keep(self, input_name: str, letters: Sequence[Letter], now: float) -> Kept:
+        """Charge for as many letters of an input as there is room for, and pass the others over; letters
+        beyond a message's worth are left for the next call."""
+        self._room = min(float(BURST_BYTES), self._room + (now - self._at) * RATE_BYTES)
+        self._at = now
+        lines: list[bytes] = []
+        told, cost, omitted = self._untold.pop(input_name, 0), _MESSAGE_BYTES, 0
+        for letter in letters:
+            line = (replace(letter, omitted=told) if not lines and told else letter).encode() + b"\n"
+            if cost + len(line) > self._room:
+                omitted = len(letters) - len(lines)
+                break
+            if lines and cost + len(line) > MAX_BATCH_BYTES:
+                break
+            lines.append(line)
+            cost += len(line)
+        if not lines:
+            self._note(input_name, told)
+            return Kept(b"", 0, omitted, 0, 0)
+        self._room -= cost
+        return Kept(b"".join(lines), len(lines), omitted, told, cost)
+
+    def give_back(self, input_name: str, kept: Kept) -> None:
+        """What was kept was refused: it is as if it had not been asked for."""
+        self._room += kept.cost
+        self._note(input_name, kept.told)
+
+    def pass_over(self, input_name: str, kept: Kept) -> None:
+        """What could not be kept is counted, for the next letter to tell of."""
+        self._note(input_name, kept.omitted)
+
+    def _note(self, input_name: str, count: int) -> None:
+        if count:
+            self._untold[input_name] = self._untold.get(input_name, 0) + count
+
+
+class Burial:
+    """Buries the letters of all inputs through `submit`."""
+
+    def __init__(
+        self,
+        submit: Callable[[str, str, Chunk], Awaitable[None]],
+        ledgers: Mapping[str, ClassLedger],
+        metrics: Metrics,
+    ) -> None:
+        self._submit, self._ledgers, self._metrics = submit, ledgers, metrics
+        self._limits = {cls: LetterLimit() for cls in ledgers}
+        self._over: set[tuple[str, str]] = set()
+
+    async def bury(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
+        """Store letters, as `Intake.bury` says."""
+        done = 0
+        while done < len(letters):
+            kept = self.keep(input_name, cls, letters[done:])
+            try:
+                if kept.count:
+                    await self._submit(input_name, cls, Chunk(kept.payload, kept.count, dead=True))
+            except UnknownOutcomeError:
+                self.done(input_name, cls, kept)
+                raise
+            except RefusedError:
+                self.give_back(input_name, cls, kept)
+                if not done:
+                    raise
+                # Some of them are stored: to be handed in again would store those twice.
+                kept = Kept(b"", 0, len(letters) - done, 0, 0)
+            except BaseException:
+                self.give_back(input_name, cls, kept)
+                raise
+            self.done(input_name, cls, kept)
+            done += kept.count + kept.omitted
+
+    def keep(self, input_name: str, cls: str, letters: Sequence[Letter]) -> Kept:
+        """What is to be stored of some letters; tell `done` or `give_back` what became of it."""
+        return self._limits[cls].keep(input_name, letters, asyncio.get_running_loop().time())
+
+    def give_back(self, input_name: str, cls: str, kept: Kept) -> None:
+        """It was refused and is not stored."""
+        self._limits[cls].give_back(input_name, kept)
+
+    def done(self, input_name: str, cls: str, kept: Kept) -> None:
+        """It is stored; what was passed over is counted, and said once until all is kept again."""
+        key = (input_name, cls)
+        if not kept.omitted:
+            self._over.discard(key)
+            return
+        self._limits[cls].pass_over(input_name, kept)
+        self._ledgers[cls].omit(kept.omitted)
+        self._metrics.accepted.labels(*key).inc(kept.omitted)
+        self._metrics.dead.labels(*key).inc(kept.omitted)
+        self._metrics.omitted.labels(*key).inc(kept.omitted)
+        if key not in self._over:
+            log.warning(
+                f"more dead letters come than {RATE_BYTES:.0f} bytes a second: they are counted only",
+                input=input_name,
+                **{"class": cls},
+            )
+        self._over.add(key)

@@ -1,0 +1,155 @@
+"""Which push requests are known by their idempotency key: pure but for the clock that the caller brings.
+
+A key is in flight until its batch is settled, then known for ten minutes. Each class knows its own: the
+readings of one request may go to several, and some of them may be stored when others are not. Within a class
+each scope has its own keys: an input, a subject, a peer. A key that comes with another content is refused,
+never taken for a repeat. The number of keys is bounded; at the bound a new key is refused rather than an old
+one forgotten, for forgetting would store a repeat twice.
+
+What an agent stored that knew no scopes is known by its key alone, and compared by the CRC-32 of the body.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from itertools import islice
+
+from agent.contract import Request
+from agent.leaf.intake import Reason, RefusedError
+
+KNOWN_SECONDS = 600.0
+MAX_KEYS = 500_000
+
+Settled = asyncio.Future[Exception | None]
+
+Key = tuple[str, str]
+"""Class, and scope and idempotency key with a colon between."""
+
+
+def name_of(request: Request) -> str:
+    """Scope and key of a request."""
+    return f"{request.scope}:{request.key}"
+
+
+def mark_of(request: Request) -> bytes:
+    """What tells its content from that of others: its digest, or the CRC-32 where it has none."""
+    return request.digest or request.crc.to_bytes(4, "big")
+
+
+class RequestLog:
+    """Keys in flight and keys stored. Times are monotonic seconds."""
+
+    def __init__(self, max_keys: int = MAX_KEYS) -> None:
+        self._max_keys = max_keys
+        self._in_flight: dict[Key, tuple[Request, Settled]] = {}
+        self._promised: set[Key] = set()
+        self._stored: dict[str, dict[str, bytes]] = {}
+        self._expiry: deque[tuple[float, str, str]] = deque()
+        self._doubtful: set[Key] = set()
+        self._fresh = 0
+
+    def find(self, cls: str, request: Request, settled: Settled, now: float) -> Settled | None:
+        """What is known of a key of a class, which comes for a chunk whose outcome is `settled`: None when it
+        is new; the outcome to wait for when it is in flight already; a finished one when it is stored. Raises
+        `RefusedError` when the key came with another content."""
+        self._expire(now)
+        key = (cls, name_of(request))
+        running = self._in_flight.get(key)
+        mark = self._stored_mark(cls, request) if running is None else mark_of(running[0])
+        if mark is not None and not _is_same(mark, request):
+            raise RefusedError(
+                Reason.KEY_REUSED,
+                f"the key {request.key} was used within ten minutes for another request; use a new key",
+            )
+        if running is not None:
+            return running[1]
+        if mark is not None:
+            settled.set_result(None)
+            return settled
+        return None
+
+    def claim(self, cls: str, request: Request, settled: Settled, now: float) -> Settled | None:
+        """Claim a key of a class for a chunk whose outcome is `settled`, unless it is known: then it is as
+        `find` says. Raises `RefusedError` also when too many keys are known."""
+        known = self.find(cls, request, settled, now)
+        if known is not None:
+            return known
+        if len(self._expiry) + len(self._in_flight) >= self._max_keys:
+            raise RefusedError(
+                Reason.BUSY, f"{self._max_keys} idempotency keys are known, no more can be remembered", 60.0
+            )
+        self._in_flight[cls, name_of(request)] = (request, settled)
+        return None
+
+    def promise(self, cls: str, request: Request) -> None:
+        """What was claimed under the key is acknowledged as accepted, and not refused any more."""
+        self._promised.add((cls, name_of(request)))
+
+    def is_promised(self, cls: str, request: Request) -> bool:
+        """Whether what is in flight under the key is acknowledged as accepted."""
+        return (cls, name_of(request)) in self._promised
+
+    def store(self, cls: str, request: Request, now: float) -> None:
+        """What of the request is of this class is stored."""
+        name = name_of(request)
+        self._in_flight.pop((cls, name), None)
+        self._promised.discard((cls, name))
+        stored = self._stored.setdefault(cls, {})
+        if name not in stored:
+            self._expiry.append((now + KNOWN_SECONDS, cls, name))
+            self._fresh += 1
+        stored[name] = mark_of(request)
+
+    def forget(self, cls: str, request: Request, settled: Settled) -> None:
+        """The request was refused: its key is free again, if it was `settled` that claimed it."""
+        key = (cls, name_of(request))
+        running = self._in_flight.get(key)
+        if running is not None and running[1] is settled:
+            del self._in_flight[key]
+            self._promised.discard(key)
+
+    def doubt(self, cls: str) -> None:
+        """What of a class is known as stored was so in a store that was lost or put back."""
+        self._doubtful.update((cls, name) for name in self._stored.get(cls, ()))
+
+    def is_doubtful(self, cls: str, request: Request) -> bool:
+        """Whether a stored request may be stored no more."""
+        return any((cls, name) in self._doubtful for name in _names(request))
+
+    def known(self, now: float) -> dict[Key, tuple[bytes, float]]:
+        """The keys stored, each with the mark of its content and the seconds for which it stays known."""
+        self._expire(now)
+        return {(cls, name): (self._stored[cls][name], expires - now) for expires, cls, name in self._expiry}
+
+    def fresh(self, now: float) -> dict[Key, tuple[bytes, float]]:
+        """Those of the known keys that came since the last call."""
+        self._expire(now)
+        newest, self._fresh = islice(reversed(self._expiry), self._fresh), 0
+        return {(cls, name): (self._stored[cls][name], expires - now) for expires, cls, name in newest}
+
+    def count(self, now: float) -> int:
+        """How many keys are known."""
+        self._expire(now)
+        return len(self._expiry) + len(self._in_flight)
+
+    def _stored_mark(self, cls: str, request: Request) -> bytes | None:
+        stored = self._stored.get(cls)
+        if not stored:
+            return None
+        return next((stored[name] for name in _names(request) if name in stored), None)
+
+    def _expire(self, now: float) -> None:
+        while self._expiry and self._expiry[0][0] <= now:
+            _, cls, name = self._expiry.popleft()
+            del self._stored[cls][name]
+            self._doubtful.discard((cls, name))
+
+
+def _names(request: Request) -> tuple[str, str]:
+    """How the key of a request is known: in its scope, or as an agent stored it that knew none."""
+    return name_of(request), f":{request.key}"
+
+
+def _is_same(mark: bytes, request: Request) -> bool:
+    return mark in (request.digest, request.crc.to_bytes(4, "big"))

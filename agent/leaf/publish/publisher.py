@@ -1,0 +1,293 @@
+"""The intake side of the publish path: from a chunk that an input hands in to a queue of sealed drafts.
+
+All that is accepted and not yet settled counts against one budget of bytes, for which `submit` waits: so
+backpressure reaches the input. Every wait ends after `PATIENCE` seconds: a chunk that was not sent by then is
+withdrawn and refused, one that was sent is of unknown outcome to its sender, and the sender of the batch goes
+on trying. A chunk that was acknowledged as accepted is not withdrawn: it waits, within the budget, for as
+long as the server is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from agent.base.clock import Look
+from agent.base.metrics import Metrics
+from agent.contract import AGENT_INPUT, COMMANDS_INPUT, MAX_UNPACKED_BYTES
+from agent.leaf.hub_acks import HubWaits, store_lost
+from agent.leaf.intake import Chunk, Level, Reason, RefusedError, UnknownOutcomeError
+from agent.leaf.ledger.accounting import Balance
+from agent.leaf.ledger.ledger import ClassLedger
+from agent.leaf.publish.accumulator import Accumulator, Draft, Entry, Limits
+from agent.leaf.publish.batch import Sealed, count_readings
+from agent.leaf.publish.idempotency import RequestLog, Settled
+from agent.leaf.publish.limits import ByteBudget
+from agent.leaf.publish.rate import RateLimit
+
+PATIENCE = 10.0
+_NOTHING = Chunk(b"", 0)
+_OWN = frozenset({AGENT_INPUT, COMMANDS_INPUT})
+_NOT_RECALLED = "what the agent stored under this key before it was started again is not known yet"
+AWAY_GRACE = 3.0
+"""How long a lost local server is waited for before chunks are refused at once."""
+
+
+class Publisher:
+    """Takes chunks in, lets them gather into drafts, and settles them when the sender says what became of
+    them. `levels` gives the level of an input where that is not `stored`; `sending(cls)` counts the readings
+    that the sender holds, `hub` knows what the hub holds."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        in_flight: int,
+        metrics: Metrics,
+        refusal: Callable[[str], str | None],
+        *,
+        ledgers: Mapping[str, ClassLedger],
+        levels: Mapping[str, Level],
+        sending: Callable[[str], int],
+        clock: Look,
+        hub: HubWaits,
+    ) -> None:
+        self._hub = hub
+        self._ledgers, self._levels, self._sending = ledgers, levels, sending
+        self.balance = Balance(metrics, ledgers, self._held)
+        self.without_room: set[str] = set()
+        """The classes whose stream refused the last batch for want of room: until one is stored nothing of
+        them is acknowledged earlier than that."""
+        self._accumulator: Accumulator[Settled] = Accumulator(limits)
+        self._budget = ByteBudget(in_flight)
+        self._metrics = metrics
+        self.refusal = refusal
+        """Why the stream of a class stores nothing now, None while it is not known not to."""
+        self._clock = clock
+        self._rate = RateLimit()
+        self._stopping = False
+        self._away_since: float | None = asyncio.get_running_loop().time()
+        self.queue: deque[Sealed] = deque()
+        self.queued = asyncio.Event()
+        self.stores_lost = 0
+        """How often that happened to one of the stores."""
+        self.requests = RequestLog()
+        metrics.known_requests.set_function(lambda: self.requests.count(time.monotonic()))
+        self.recalled = asyncio.Event()
+        """Set once the keys that the stream's tail holds are known again; requests with a key wait for it."""
+
+    async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
+        """Store a chunk, as `Intake.submit` says."""
+        loop = asyncio.get_running_loop()
+        entry: Entry[Settled] = Entry(chunk, loop.create_future())
+        key = (input_name, cls)
+        known: Settled | None = None
+        level = self._levels.get(input_name, "stored")
+        early = level == "accepted" and chunk.position is None
+        deadline = loop.time() + PATIENCE
+        try:
+            async with asyncio.timeout_at(deadline):
+                known = await self._claim(entry, cls, loop, early)
+                if known is None:
+                    await self._admit(key, entry)
+                if early and cls not in self.without_room and self._promise(cls, entry, known):
+                    return
+                outcome = await asyncio.shield(known or entry.waiter)
+        except TimeoutError:
+            outcome = self._give_up(key, entry, joined=known is not None)
+        except RefusedError as refusal:
+            self.balance.refuse(key, entry, refusal)
+            raise
+        finally:
+            if not entry.admitted and chunk.on_settled is not None:
+                chunk.on_settled(None)
+        if outcome is not None:
+            # One outcome may be told to many: it must not gather the frames of all of them.
+            raise outcome.with_traceback(None)
+        if level == "hub":
+            request = chunk.request
+            if known is not None and request is not None and self.requests.is_doubtful(cls, request):
+                raise store_lost()
+            await self._hub.wait(cls, deadline)
+
+    def store_lost(self, cls: str) -> None:
+        """The store of a class was lost or put back: of what is known as stored nobody knows where it is."""
+        self.requests.doubt(cls)
+        self._hub.lost(cls)
+        self.stores_lost += 1
+
+    def _promise(self, cls: str, entry: Entry[Settled], known: Settled | None) -> bool:
+        """Acknowledge a chunk that is in memory; False where its fate, or that of the request under its key,
+        is settled already, or where that request may still be refused."""
+        request = entry.chunk.request
+        if (known or entry.waiter).done():
+            return False
+        if known is not None:
+            return request is not None and self.requests.is_promised(cls, request)
+        entry.promised = True
+        self._ledgers[cls].accept(entry.chunk.count)
+        if request is not None:
+            self.requests.promise(cls, request)
+        return True
+
+    async def _claim(
+        self, entry: Entry[Settled], cls: str, loop: asyncio.AbstractEventLoop, early: bool
+    ) -> Settled | None:
+        """What became of the request under the key of a chunk, None where it is new. A refusal says that
+        nothing is stored, so the key is looked up before there can be one."""
+        request = entry.chunk.request
+        if request is None:
+            self._refuse_at_once(cls, loop.time(), early)
+            return None
+        known = self.requests.find(cls, request, entry.waiter, loop.time())
+        if known is None and not self.recalled.is_set():
+            try:
+                self._refuse_at_once(cls, loop.time(), early)
+            except RefusedError as refusal:
+                raise UnknownOutcomeError(f"{refusal}, and {_NOT_RECALLED}") from None
+            await self.recalled.wait()
+            known = self.requests.find(cls, request, entry.waiter, loop.time())
+        if known is not None:
+            return known
+        self._refuse_at_once(cls, loop.time(), early)
+        return self.requests.claim(cls, request, entry.waiter, loop.time())
+
+    def stored(self, key: tuple[str, str], entry: Entry[Settled], seq: int) -> None:
+        """A chunk was acknowledged by the stream, which holds it at a sequence."""
+        self.balance.store(key, entry)
+        self.settle(key[1], entry, None, seq)
+
+    def refuse(self, key: tuple[str, str], entry: Entry[Settled], refusal: RefusedError) -> None:
+        """A chunk is not stored and will not be."""
+        self.balance.refuse(key, entry, refusal)
+        self.settle(key[1], entry, refusal)
+
+    def settle(
+        self, cls: str, entry: Entry[Settled], outcome: Exception | None, seq: int | None = None
+    ) -> None:
+        """The fate of a chunk of a class is known: None is stored. Its room, key and waiter are let go."""
+        self._release(entry)
+        request = entry.chunk.request
+        if request is not None and outcome is None:
+            self.requests.store(cls, request, asyncio.get_running_loop().time())
+        elif request is not None and isinstance(outcome, RefusedError):
+            self.requests.forget(cls, request, entry.waiter)
+        if entry.chunk.on_settled is not None:
+            entry.chunk.on_settled(seq)
+        if not entry.waiter.done():
+            entry.waiter.set_result(outcome)
+
+    def server_back(self) -> None:
+        """The local server takes batches."""
+        self._away_since = None
+
+    def server_away(self) -> None:
+        """The local server takes none; whoever waits goes on waiting, who comes later than the grace is
+        refused."""
+        self._away_since = asyncio.get_running_loop().time()
+
+    def flush(self) -> int:
+        """Seal what has come, without waiting for more; returns how many drafts that are."""
+        drafts = self._accumulator.flush()
+        self._enqueue(drafts)
+        return len(drafts)
+
+    def stop(self) -> None:
+        """Refuse what comes from now on and seal what has come."""
+        self._stopping = True
+        self._hub.stop()
+        self.flush()
+
+    def _refuse_at_once(self, cls: str, now: float, early: bool) -> None:
+        if self._stopping:
+            raise RefusedError(Reason.STOPPING, "the agent is stopping", 5.0)
+        if not early and self._away_since is not None and now - self._away_since > AWAY_GRACE:
+            raise RefusedError(Reason.UNAVAILABLE, "the local NATS server does not answer", 5.0)
+        if (why := self.refusal(cls)) is not None:
+            raise RefusedError(Reason.UNAVAILABLE, why, 5.0)
+
+    def set_linger(self, seconds: float) -> None:
+        """How long a batch waits for more readings from now on."""
+        self._accumulator.linger(seconds)
+
+    def limit_rate(self, readings_per_second: float | None) -> None:
+        """Take in no more than this, None for no limit; what the agent itself says is exempt."""
+        self._rate.limit(readings_per_second)
+
+    async def _admit(self, key: tuple[str, str], entry: Entry[Settled]) -> None:
+        loop = asyncio.get_running_loop()
+        if (size := len(entry.chunk.payload)) > MAX_UNPACKED_BYTES:
+            most = f"a batch has {MAX_UNPACKED_BYTES} at most; send fewer readings"
+            text = f"the readings are {size} bytes with time and device, {most}"
+            self.refuse(key, entry, RefusedError(Reason.TOO_LARGE, text))
+            return
+        if key[0] not in _OWN and (wait := self._rate.take(entry.chunk.count, loop.time())) > 0:
+            limited = "more readings come in than a command allows for the time being"
+            self.refuse(key, entry, RefusedError(Reason.RATE, limited, wait))
+            return
+        try:
+            await self._budget.acquire(len(entry.chunk.payload))
+        except asyncio.CancelledError:
+            busy = "more is in flight than memory is set aside for"
+            entry.withdrawn = True
+            self.refuse(key, entry, RefusedError(Reason.BUSY, busy, 1.0))
+            raise
+        if self._stopping:
+            self._budget.release(len(entry.chunk.payload))
+            self.refuse(key, entry, RefusedError(Reason.STOPPING, "the agent is stopping", 5.0))
+            return
+        entry.held = len(entry.chunk.payload)
+        self.balance.accept(key, entry)
+        self._metrics.in_flight.set(self._budget.used)
+        opened = self._accumulator.due(key)
+        self._enqueue(self._accumulator.add(key, entry, loop.time()))
+        due = self._accumulator.due(key)
+        if due is not None and due != opened:
+            loop.call_at(due, self._linger_over, key, due)
+
+    def _linger_over(self, key: tuple[str, str], due: float) -> None:
+        draft = self._accumulator.seal(key, due)
+        if draft is not None:
+            self._enqueue([draft])
+
+    def _enqueue(self, drafts: list[Draft[Settled]]) -> None:
+        now = asyncio.get_running_loop().time()
+        for draft in drafts:
+            instant = self._clock()
+            self.queue.append(Sealed(draft, instant.wall, instant.clock, now))
+        if self.queue:
+            self.queued.set()
+
+    def _give_up(self, key: tuple[str, str], entry: Entry[Settled], *, joined: bool) -> Exception | None:
+        if entry.chunk.request is not None and not self.recalled.is_set():
+            return UnknownOutcomeError(_NOT_RECALLED)
+        if not joined and not entry.sent and not entry.waiter.done():
+            entry.withdrawn = True
+            away = "the local NATS server has not taken it in time"
+            self.refuse(key, entry, RefusedError(Reason.UNAVAILABLE, away, 5.0))
+            self._drop_withdrawn()
+            # Where it stands behind what waits for the server it may do so for long.
+            entry.chunk = _NOTHING
+        if entry.waiter.done() and not joined:
+            return entry.waiter.result()
+        return UnknownOutcomeError(
+            "the local NATS server has not answered; whether it is stored is not known yet"
+        )
+
+    def _drop_withdrawn(self) -> None:
+        while self.queue and not self.queue[0].draft.live():
+            self.queue.popleft()
+        self.queued.set()
+
+    def _release(self, entry: Entry[Settled]) -> None:
+        if entry.held:
+            self._budget.release(entry.held)
+            entry.held = 0
+            self._metrics.in_flight.set(self._budget.used)
+
+    def _held(self, cls: str) -> int:
+        """The readings of a class that are in memory, counted one by one."""
+        drafts = [one for one in self._accumulator.drafts() if one.cls == cls]
+        drafts += [one.draft for one in self.queue if one.draft.cls == cls]
+        return self._sending(cls) + sum(count_readings(draft.live()) for draft in drafts)

@@ -1,0 +1,170 @@
+"""Storing the pieces of pull inputs, part by part, so that each line is stored once;
+`agent.leaf.publish.pieces` says how.
+
+It keeps of each input how far it is, and reads that from the streams where it cannot know it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from agent.contract import Letter, Request
+from agent.leaf.intake import MAX_POSITION, Chunk, Place, Reason, RefusedError, UnknownOutcomeError
+from agent.leaf.publish.dead_letters import Burial
+from agent.leaf.publish.pieces import MAX_LINES, Part, Progress, bits
+
+log = structlog.get_logger("pieces")
+
+
+@dataclass(slots=True)
+class _Piece:
+    """A piece that is being stored: its number, the positions `before` and behind it, and the `lines` of it
+    that are stored, letters counted behind the readings; `settled` once nothing of it is left."""
+
+    input: str
+    number: int
+    before: str | None
+    position: str
+    lines: int
+    request: Request | None = None
+    settled: bool = False
+
+    def with_(self, numbers: Sequence[int], *, last: bool) -> Progress:
+        """How far the input is once these lines are stored too."""
+        if last:
+            return Progress(self.number, self.position)
+        return Progress(self.number, self.position, self.lines | bits(numbers), self.before)
+
+
+class PieceStore:
+    """Stores pieces through `submit`. `recall` reads how far an input is, once nothing of it is in flight;
+    `remember` notes that a piece is settled of which no message can say so; `is_lost` says whether that of an
+    input was known and is not any more."""
+
+    def __init__(
+        self,
+        submit: Callable[[str, str, Chunk], Awaitable[None]],
+        burial: Burial,
+        recall: Callable[[str], Awaitable[Progress | None]],
+        remember: Callable[[str, str, str], None],
+        is_lost: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        self._submit, self._burial = submit, burial
+        self._recall, self._remember, self._is_lost = recall, remember, is_lost
+        self._known: dict[str, Progress | None] = {}
+
+    async def place(self, input_name: str) -> Place:
+        """Where an input goes on."""
+        self._known.pop(input_name, None)
+        progress = self._known[input_name] = await self._recall(input_name)
+        return Place(lost=self._is_lost(input_name)) if progress is None else progress.place()
+
+    async def stored(self, input_name: str, position: str) -> int | None:
+        """Which lines of the piece that ends at `position` are stored, as a bitmap; None for all of them."""
+        if input_name not in self._known:
+            await self.place(input_name)
+        known = self._known[input_name]
+        if known is None or known.position != position:
+            return 0
+        return known.lines
+
+    async def store(self, input_name: str, cls: str, chunk: Chunk, parts: Sequence[Part]) -> None:
+        """Store what is left of a piece: its letters, for class `cls`, then the parts. Raises `RefusedError`
+        or `UnknownOutcomeError`; handed in again it is gone on with."""
+        position = chunk.position
+        assert position is not None
+        if len(position) > MAX_POSITION or chunk.count + len(chunk.letters) > MAX_LINES:
+            raise ValueError(f"a piece has a position of up to {MAX_POSITION} and up to {MAX_LINES} lines")
+        stored = await self.stored(input_name, position)
+        if stored is None:
+            return
+        piece = self._begin(input_name, position, stored)
+        piece.request = chunk.request
+        try:
+            await self._store(piece, cls, chunk, [part for part in parts if part.count])
+        except RefusedError:
+            raise
+        except BaseException:
+            # What was sent and not answered may be stored: the stream knows.
+            self._known.pop(input_name, None)
+            raise
+
+    def _begin(self, input_name: str, position: str, stored: int) -> _Piece:
+        known = self._known[input_name]
+        if known is None:
+            return _Piece(input_name, 1, None, position, 0)
+        if known.lines is None:
+            return _Piece(input_name, known.piece + 1, known.position, position, 0)
+        if known.position == position:
+            return _Piece(input_name, known.piece, known.before, position, stored)
+        log.warning(
+            "the lines that were being stored when the agent ended cannot be read again as they were: some "
+            "of them may be stored twice",
+            input=input_name,
+        )
+        return _Piece(input_name, known.piece + 1, known.before, position, 0)
+
+    async def _store(self, piece: _Piece, cls: str, chunk: Chunk, parts: Sequence[Part]) -> None:
+        numbered = enumerate(chunk.letters, chunk.count)
+        letters = [(number, one) for number, one in numbered if not piece.lines >> number & 1]
+        await self._bury(piece, cls, letters, last=not parts)
+        for part in parts:
+            await self._send(piece, part, last=part is parts[-1])
+        if not piece.settled:
+            settled = self._known[piece.input] = Progress(piece.number, piece.position)
+            self._remember(piece.input, cls, settled.encode())
+
+    async def _send(self, piece: _Piece, part: Part, *, last: bool) -> None:
+        progress = piece.with_(part.numbers, last=last)
+        chunk = Chunk(part.payload, part.count, piece.request, progress.encode(), on_settled=part.on_settled)
+        try:
+            await self._submit(piece.input, part.cls, chunk)
+        except RefusedError as refusal:
+            if refusal.reason is not Reason.TOO_LARGE:
+                raise
+            await self._send_less(piece, part, str(refusal), last=last)
+        else:
+            self._note(piece, progress)
+
+    async def _send_less(self, piece: _Piece, part: Part, why: str, *, last: bool) -> None:
+        """A part that the server does not take as one message."""
+        if part.count > 1:
+            first, second = part.halves()
+            await self._send(piece, first, last=False)
+            await self._send(piece, second, last=last)
+            return
+        (number,) = part.numbers
+        letter = Letter(part.payload, f"reading {number + 1} before {piece.position}", why)
+        await self._bury(piece, part.cls, [(number, letter)], last=last)
+
+    async def _bury(
+        self, piece: _Piece, cls: str, letters: Sequence[tuple[int, Letter]], *, last: bool
+    ) -> None:
+        """Store letters, or count them where too many come; `last` when nothing is stored after them."""
+        while letters:
+            kept = self._burial.keep(piece.input, cls, [letter for _, letter in letters])
+            taken, letters = letters[: kept.count + kept.omitted], letters[kept.count + kept.omitted :]
+            progress = piece.with_([number for number, _ in taken], last=last and not letters)
+            if not kept.count:
+                piece.lines |= bits([number for number, _ in taken])
+                self._burial.done(piece.input, cls, kept)
+                continue
+            chunk = Chunk(kept.payload, kept.count, position=progress.encode(), dead=True)
+            try:
+                await self._submit(piece.input, cls, chunk)
+            except UnknownOutcomeError:
+                self._burial.done(piece.input, cls, kept)
+                raise
+            except BaseException:
+                self._burial.give_back(piece.input, cls, kept)
+                raise
+            self._burial.done(piece.input, cls, kept)
+            self._note(piece, progress)
+
+    def _note(self, piece: _Piece, progress: Progress) -> None:
+        self._known[piece.input] = progress
+        piece.lines |= progress.lines or 0
+        piece.settled = progress.lines is None

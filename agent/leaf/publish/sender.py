@@ -1,0 +1,332 @@
+"""The sending side of the publish path: from a sealed draft to its PubAck.
+
+A window of batches is in flight. A batch gets its number when it is first sent and keeps it: every further
+attempt goes under the same id. Nothing is sent while detached, and `attach` is told what the stream holds
+already, so that a batch which was stored before its ack was lost is settled rather than sent again.
+
+An id is no proof that a batch is stored, for others may use it too. Where an answer says that the stream
+holds a batch already, the message there is looked at, and a batch whose id is taken gets another number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Mapping
+
+import structlog
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+
+from agent.base.metrics import Metrics
+from agent.jetstream import JetStreamError
+from agent.leaf.intake import Reason, RefusedError, UnknownOutcomeError
+from agent.leaf.ledger.ledger import ClassLedger
+from agent.leaf.publish import acks
+from agent.leaf.publish.batch import Batch, Numbering, Packer, Sealed, count_readings, message_bytes
+from agent.leaf.publish.duplicates import Look, is_own
+from agent.leaf.publish.outcomes import Outcomes
+from agent.leaf.publish.publisher import Publisher
+from agent.leaf.publish.rejections import Refusals, no_room
+
+ACK_WAIT = 5.0
+RETRY_PAUSE = 0.5
+UNSENT_LIMIT = 2**20
+"""Bytes that the connection has not got rid of above which a further attempt would only fill memory."""
+RETRY_WITHIN = 90.0
+"""Attempts end well inside the stream's duplicate window (2 minutes); after that a new connection looks
+first."""
+
+log = structlog.get_logger("sender")
+
+
+class Sender:
+    """Sends the publisher's drafts. `on_ack(batch, seq)` is told each stored batch, `on_full()` that a stream
+    refuses for want of room, `on_stuck(reason)` that this connection leads nowhere and a new one is needed.
+    """
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        ledgers: Mapping[str, ClassLedger],
+        *,
+        domain: str,
+        run: str,
+        window: int,
+        metrics: Metrics,
+        on_ack: Callable[[Batch, int], None],
+        on_full: Callable[[], None],
+        on_stuck: Callable[[str], None],
+    ) -> None:
+        self._publisher, self._ledgers, self._metrics = publisher, ledgers, metrics
+        self._window, self._on_stuck = window, on_stuck
+        self._packer = Packer()
+        self._numbering = Numbering(domain, run, ledgers, self._packer)
+        self._in_flight: dict[int, Batch] = {}
+        self._nc: Client | None = None
+        self._look: Look | None = None
+        self._inbox = ""
+        self._stream_seq: dict[str, int] = dict.fromkeys(ledgers, 0)
+        self._waiting: list[Sealed] = []
+        self._refusals = Refusals(publisher, ledgers)
+        self._outcomes = Outcomes(publisher, ledgers, metrics, self._refusals, on_ack, on_full)
+        self._progress = asyncio.Event()
+        self._claims = asyncio.Event()
+        self._moved = 0.0
+
+    async def attach(
+        self,
+        nc: Client,
+        inbox: str,
+        stream_seq: Mapping[str, int],
+        stored: Mapping[tuple[str, str], int],
+        look: Look,
+    ) -> None:
+        """Begin to send over `nc`, whose answers come below the subject `inbox`, and to `look` at messages.
+        `stream_seq` is each stream's last sequence at most as it was when the stream was looked at, `stored`
+        maps the subjects and ids of the messages then found above `floor` to their sequences. Raises
+        `NatsError` or `OSError`."""
+        await nc.subscribe(f"{inbox}.*", cb=self._on_reply)
+        for batch in list(self._in_flight.values()):
+            if (seq := stored.get((batch.subject, str(batch.id)))) is not None:
+                self._store(batch, seq)
+        self._stream_seq.update(stream_seq)
+        self._nc, self._inbox, self._look = nc, inbox, look
+        now = self._moved = asyncio.get_running_loop().time()
+        for batch in list(self._in_flight.values()):
+            # A floor of the stream that was, before its store was lost or put back, would hide what this one
+            # holds; and what was looked through needs no second look.
+            batch.floor = self._stream_seq[batch.id.cls]
+            batch.first_sent, batch.unanswered = now, 0
+            batch.carried, batch.claimed = True, None
+            await self._transmit(batch)
+        self._publisher.server_back()
+        self._publisher.queued.set()
+
+    def detach(self) -> None:
+        """The connection is gone; batches in flight wait for the next one."""
+        if self._nc is not None:
+            self._nc = self._look = None
+            self._publisher.server_away()
+
+    def store_lost(self, cls: str) -> None:
+        """The store of a class was lost or restored from a backup: what was sent to it and not answered may
+        have been stored there, and the hub may have it."""
+        for batch in self._in_flight.values():
+            batch.store_lost = batch.store_lost or batch.id.cls == cls
+
+    def has_room(self, cls: str) -> None:
+        """The stream of a class was trimmed: what comes now is tried at once."""
+        self._outcomes.has_room(cls)
+
+    def floor(self, cls: str) -> int | None:
+        """The sequence above which batches in flight may be stored, None when none is in flight."""
+        return min((batch.floor for batch in self._in_flight.values() if batch.id.cls == cls), default=None)
+
+    async def run(self) -> None:
+        """Send drafts as they come, within the window."""
+        queued = self._publisher.queued
+        while True:
+            while self._nc is None or not self._publisher.queue or self._window_used() >= self._window:
+                queued.clear()
+                self._progress.set()
+                await queued.wait()
+            await self._send(self._publisher.queue.popleft(), self._nc.max_payload)
+
+    async def run_retries(self) -> None:
+        """Send again what was not answered in time, under the same id."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(RETRY_PAUSE)
+            self._queue_again()
+            for batch in list(self._in_flight.values()):
+                now = loop.time()
+                if self._nc is None or self._nc.pending_data_size > UNSENT_LIMIT:
+                    break
+                if now - batch.first_sent > RETRY_WITHIN:
+                    self._on_stuck(f"batch {batch.id} is unanswered after {RETRY_WITHIN:.0f} s")
+                    break
+                due = batch.refused_at is not None or now - batch.last_sent > ACK_WAIT
+                if due and batch.claimed is None:
+                    self._metrics.retries.labels(batch.id.cls).inc()
+                    await self._transmit(batch)
+
+    async def run_checks(self) -> None:
+        """Look at what the stream holds under the ids of batches that it says it holds already."""
+        while True:
+            await self._claims.wait()
+            self._claims.clear()
+            for batch in list(self._in_flight.values()):
+                if batch.claimed is not None and batch.unanswered <= 0 and self._look is not None:
+                    await self._check(batch, batch.claimed, self._look)
+
+    async def drained(self) -> None:
+        """Return once nothing is queued or in flight."""
+        while self._publisher.queue or self._in_flight or self._waiting:
+            self._progress.clear()
+            await self._progress.wait()
+
+    async def idle(self, input_name: str) -> None:
+        """Return once no batch of this input is in flight, so that its last stored position stands."""
+        while any(one.input == input_name for one in self._in_flight.values()):
+            self._progress.clear()
+            await self._progress.wait()
+
+    def stalled(self) -> float:
+        """Seconds for which batches have waited over a connection that is there, and nothing was answered or
+        settled; 0 while nothing waits."""
+        began = [one.at for one in itertools.islice(self._publisher.queue, 1)]
+        began += [one.first_sent for one in self._in_flight.values()]
+        if self._nc is None or not began:
+            return 0.0
+        return asyncio.get_running_loop().time() - max(min(began), self._moved)
+
+    def held(self, cls: str) -> int:
+        """The readings of a class that are under way or wait here, counted one by one."""
+        batches = (one.entries for one in self._in_flight.values() if one.id.cls == cls)
+        waiting = (one.draft.live() for one in self._waiting if one.draft.cls == cls)
+        return sum(map(count_readings, itertools.chain(batches, waiting)))
+
+    def abandon(self) -> None:
+        """The agent ends: refuse what was never sent, and tell who waits for a batch in flight that its
+        outcome is not known."""
+        self._publisher.stop()
+        stopping = RefusedError(Reason.STOPPING, "the agent is stopping", 5.0)
+        unsent = [*self._waiting, *self._publisher.queue]
+        self._waiting.clear()
+        self._publisher.queue.clear()
+        for sealed in unsent:
+            self._refusals.unsent(sealed, stopping)
+        for batch in self._in_flight.values():
+            for entry in batch.entries:
+                self._publisher.settle(
+                    batch.id.cls,
+                    entry,
+                    UnknownOutcomeError("the agent stopped before the local NATS server answered"),
+                )
+
+    def _window_used(self) -> int:
+        """The batches in flight but those that wait for room: other classes need not wait with them."""
+        return sum(not one.store_lost for one in self._in_flight.values())
+
+    def _queue_again(self) -> None:
+        """What waited for a server that could not store is sent once it can."""
+        waiting, self._waiting = self._waiting, []
+        for sealed in reversed(waiting):
+            if self._publisher.refusal(sealed.draft.cls) is None:
+                self._publisher.queue.appendleft(sealed)
+            else:
+                self._waiting.insert(0, sealed)
+        if waiting:
+            self._publisher.queued.set()
+
+    async def _send(self, sealed: Sealed, max_payload: int) -> None:
+        self._moved = asyncio.get_running_loop().time()
+        draft = sealed.draft
+        entries = draft.live()
+        if not entries:
+            return
+        if self._outcomes.is_full(draft.cls):
+            self._refusals.unsent(sealed, no_room("no room"))
+            return
+        if (why := self._publisher.refusal(draft.cls)) is not None:
+            # What is sent to a server that can't store is of unknown outcome; what isn't is refused, or waits
+            # where its sender was told that it is accepted.
+            if self._refusals.unpromised(sealed, RefusedError(Reason.UNAVAILABLE, why, 5.0)):
+                self._waiting.append(sealed)
+            return
+        if any(waiting.draft.cls == draft.cls for waiting in self._waiting):
+            self._publisher.queue.appendleft(sealed)
+            self._queue_again()
+            return
+        packed = self._packer.pack(entries)
+        size = message_bytes(packed[0], entries)
+        if size > max_payload:
+            text = (
+                f"{size} bytes compressed, the server takes {max_payload} in a message; send fewer readings"
+            )
+            self._refusals.unsent(sealed, RefusedError(Reason.TOO_LARGE, text))
+            return
+        for entry in entries:
+            entry.sent = True
+        floor, now = self._stream_seq[draft.cls], asyncio.get_running_loop().time()
+        batch = self._numbering.batch(sealed, entries, packed, floor=floor, now=now)
+        self._in_flight[batch.serial] = batch
+        await self._transmit(batch)
+
+    async def _transmit(self, batch: Batch) -> None:
+        batch.last_sent = asyncio.get_running_loop().time()
+        batch.refused_at = None
+        if self._nc is None:
+            return
+        batch.unanswered += 1
+        try:
+            await self._nc.publish(
+                batch.subject, batch.payload, f"{self._inbox}.{batch.serial}", headers=batch.headers
+            )
+        except (NatsError, OSError) as error:
+            self._on_stuck(f"publishing failed: {error}")
+
+    async def _on_reply(self, msg: Msg) -> None:
+        inbox, _, serial = msg.subject.rpartition(".")
+        batch = self._in_flight.get(int(serial))
+        if batch is None or inbox != self._inbox:
+            # An answer over the connection before says nothing of the attempts over this one.
+            return
+        batch.unanswered -= 1
+        self._moved = asyncio.get_running_loop().time()
+        match acks.parse(msg.data):
+            case acks.Stored(seq, duplicate=False):
+                self._store(batch, seq)
+            case acks.Stored(seq):
+                batch.claimed = seq
+                self._claims.set()
+            case acks.NotStored(text, None):
+                self._retry_later(batch, text)
+            case acks.NotStored(text, Reason.FULL) if batch.store_lost:
+                # Refused, its readings would come again in another batch, which the hub can't tell from them.
+                self._retry_later(batch, text)
+                self._outcomes.awaits_room(batch.id.cls)
+            case acks.NotStored(text, reason) if reason is not None and batch.unanswered <= 0:
+                # While another attempt is under way that one may still be stored: its answer decides.
+                self._forget(batch)
+                self._outcomes.refused(batch, reason, text)
+
+    async def _check(self, batch: Batch, seq: int, look: Look) -> None:
+        try:
+            message = await look(batch.id.cls, seq)
+        except JetStreamError:
+            # Over another connection it is sent again, which claims it again.
+            asyncio.get_running_loop().call_later(RETRY_PAUSE, self._claims.set)
+            return
+        known = self._in_flight.get(batch.serial) is batch
+        if not known or batch.unanswered > 0 or look is not self._look:
+            return  # it was settled meanwhile, or another answer is to come
+        if is_own(batch, message):
+            self._store(batch, seq)
+            return
+        del self._in_flight[batch.serial]
+        self._outcomes.taken(batch, seq, message)
+        now = asyncio.get_running_loop().time()
+        again = self._numbering.again(batch, floor=self._stream_seq[batch.id.cls], now=now)
+        self._in_flight[again.serial] = again
+        await self._transmit(again)
+
+    def _retry_later(self, batch: Batch, text: str) -> None:
+        batch.refused_at = asyncio.get_running_loop().time()
+        if batch.store_lost and batch.unanswered <= 0:
+            batch.first_sent = batch.refused_at  # no attempt before this one can be stored any more
+        self._outcomes.delayed(batch.id.cls, text)
+        if text == acks.NO_STREAM:
+            self._on_stuck(f"{text}: {batch.subject}")
+
+    def _store(self, batch: Batch, seq: int) -> None:
+        self._forget(batch)
+        self._stream_seq[batch.id.cls] = max(self._stream_seq[batch.id.cls], seq)
+        self._outcomes.stored(batch, seq)
+
+    def _forget(self, batch: Batch) -> None:
+        del self._in_flight[batch.serial]
+        self._progress.set()
+        self._publisher.queued.set()

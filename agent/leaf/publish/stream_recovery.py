@@ -1,0 +1,171 @@
+"""What a leaf's stream tells of what was stored before: the end of the last run, batches whose ack was lost,
+requests of the last ten minutes, positions of pull inputs. Reads only."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import structlog
+from nats.aio.client import Client
+
+from agent import contract
+from agent.base.clock import ClockReader, Instant
+from agent.contract import (
+    H_CLOCK,
+    H_MESSAGE_ID,
+    H_POSITION,
+    H_REQUEST_DIGESTS,
+    H_REQUESTS,
+    H_RESENT,
+    H_SEALED_AT,
+    ContractError,
+    Request,
+)
+from agent.jetstream import JetStream, RawMessage
+from agent.jetstream.read_headers import StoredHeaders, read_headers
+from agent.leaf.position_file import Position
+from agent.leaf.publish.ages import Ages
+from agent.leaf.publish.idempotency import KNOWN_SECONDS, RequestLog
+from agent.leaf.publish.pieces import Progress, newest, parse_progress
+
+_SPAN = 1024
+"""Messages at the end of a stream that are looked at first."""
+_HELD_SECONDS = 120.0
+"""A batch is stored within so long of its sealing: its attempts end inside the duplicate window."""
+
+log = structlog.get_logger("leaf")
+
+
+class Recall:
+    """The past of a domain's streams as one connection shows it. Everything raises `ApiError` or
+    `UnavailableError`."""
+
+    def __init__(self, nc: Client, js: JetStream, domain: str) -> None:
+        self._nc, self._js, self._domain = nc, js, domain
+
+    async def batches_above(self, cls: str, seq: int) -> list[StoredHeaders]:
+        """The batches and dead letters of a class above a sequence, in order."""
+        found: list[StoredHeaders] = []
+        start = {"deliver_policy": "by_start_sequence", "opt_start_seq": seq + 1}
+        await self._read(cls, start, found.append)
+        return found
+
+    async def ids_above(self, cls: str, seq: int) -> dict[tuple[str, str], int]:
+        """The subjects and message ids of the batches above a sequence, with where they are."""
+        found = await self.batches_above(cls, seq)
+        return {
+            (one.subject, one.headers[H_MESSAGE_ID]): one.seq for one in found if H_MESSAGE_ID in one.headers
+        }
+
+    async def message(self, cls: str, seq: int) -> RawMessage | None:
+        """The message of a class at a sequence, None where none is."""
+        return await self._js.get_message(contract.leaf_stream(self._domain, cls), seq=seq)
+
+    async def requests(self, cls: str, known: RequestLog) -> None:
+        """Make the requests known that were stored in a class in the last ten minutes, by the time that the
+        machine ran: its wall clock, by which the server could find them, may have been set since."""
+        now, monotonic = ClockReader().look(), asyncio.get_running_loop().time()
+        found: list[tuple[tuple[Request, ...], Instant, float]] = []
+
+        def take(message: StoredHeaders) -> None:
+            try:
+                headers = message.headers
+                requests = contract.parse_requests(
+                    headers.get(H_REQUESTS, ""), headers.get(H_REQUEST_DIGESTS)
+                )
+                if requests:
+                    found.append((requests, _sealed(message), message.time))
+            except ContractError as error:
+                log.warning("a stored batch names its requests badly", seq=message.seq, error=str(error))
+
+        start = {"deliver_policy": "by_start_sequence", "opt_start_seq": await self._recent(cls, now)}
+        await self._read(cls, start, take)
+        ages = Ages(now)
+        aged = [
+            (requests, ages.of(sealed) - _held(sealed, time)) for requests, sealed, time in reversed(found)
+        ]
+        for requests, age in reversed(aged):
+            for request in requests if age < KNOWN_SECONDS else ():
+                known.store(cls, request, monotonic - max(0.0, age))
+
+    async def _recent(self, cls: str, now: Instant) -> int:
+        """A sequence of the stream before which no batch is whose requests are still known."""
+        info = await self._js.stream_info(contract.leaf_stream(self._domain, cls))
+        span = _SPAN
+        while (begin := info.last + 1 - span) > info.first:
+            found: list[StoredHeaders] = []
+            start = {"deliver_policy": "by_start_sequence", "opt_start_seq": begin}
+            await self._read(cls, start, found.append, partial(bool, found))
+            with contextlib.suppress(ContractError):
+                if found and Ages(now).of(_sealed(found[0])) >= KNOWN_SECONDS + _HELD_SECONDS:
+                    return begin
+            span *= 4
+        return max(info.first, 1)
+
+    async def progress(
+        self, input_name: str, classes: Iterable[str], remembered: Mapping[str, Position]
+    ) -> Progress | None:
+        """How far a pull input is, by what the streams of these classes and the state file know of it: the
+        messages that told of it last may be trimmed, or gone with a lost store. Raises `ContractError` for
+        what can't be read."""
+        texts = [one.text for one in remembered.values()]
+        for cls in classes:
+            seq = remembered[cls].seq if cls in remembered else 0
+            for subject in (contract.batch_subject, contract.dead_subject):
+                text = await self._position(cls, subject(self._domain, cls, input_name), seq)
+                texts += [] if text is None else [text]
+        return newest(map(parse_progress, texts))
+
+    async def _position(self, cls: str, subject: str, seq: int) -> str | None:
+        """The position in the newest message of a subject, None where it has none."""
+        stream = contract.leaf_stream(self._domain, cls)
+        message: RawMessage | StoredHeaders | None
+        message = await self._js.get_message(stream, last_by_subject=subject)
+        if message is not None and H_RESENT in message.headers:
+            message = await self._last_own(stream, subject, seq)
+        return None if message is None else message.headers.get(H_POSITION)
+
+    async def _last_own(self, stream: str, subject: str, seq: int) -> StoredHeaders | None:
+        """The last message of an input above a sequence that the input itself sent: one that was published
+        again says nothing of where the input is."""
+        found: list[StoredHeaders] = []
+
+        def take(message: StoredHeaders) -> None:
+            if H_RESENT not in message.headers:
+                found[:] = [message]
+
+        start = {
+            "deliver_policy": "by_start_sequence",
+            "opt_start_seq": seq + 1,
+            "filter_subject": subject,
+        }
+        await read_headers(self._nc, self._js, stream, start, take)
+        return found[0] if found else None
+
+    async def _read(
+        self,
+        cls: str,
+        start: dict[str, Any],
+        take: Callable[[StoredHeaders], None],
+        enough: Callable[[], bool] = lambda: False,
+    ) -> None:
+        only = {"filter_subjects": contract.numbered_subjects(self._domain, cls)}
+        stream = contract.leaf_stream(self._domain, cls)
+        await read_headers(self._nc, self._js, stream, start | only, take, enough)
+
+
+def _sealed(batch: StoredHeaders) -> Instant:
+    """When a batch was sealed. Raises `ContractError`."""
+    wall = batch.headers.get(H_SEALED_AT, "")
+    if not (wall.isascii() and wall.isdigit()):
+        raise ContractError(f"{H_SEALED_AT} {wall!r:.80} is no whole number")
+    return Instant(int(wall), contract.parse_clock(batch.headers.get(H_CLOCK, "")))
+
+
+def _held(sealed: Instant, stored: float) -> float:
+    """Seconds from the sealing of a batch to its storing, at which the clock may have been another."""
+    return min(max(0.0, stored - sealed.wall / 1e9), _HELD_SECONDS)

@@ -1,0 +1,175 @@
+"""What was sent last of each series under a deadband, and what is on its way. Pure: the caller brings the
+time.
+
+Batches are stored in another order than they are sent where one of them is tried again, and some are refused.
+So nobody knows which of the moves in flight will be the last that is stored: a reading is held back only if
+it is unmoved against the last stored value and against every move in flight. Whatever becomes of these, what
+is stored last is then within the deadband of the reading.
+
+What is held is bounded: of `MAX_SERIES` series at rest, about 6 MB, and of those with a move in flight, which
+is a part of `[publish] in_flight`. Beyond that the one that was sent longest ago is forgotten and its next
+reading is sent: a deadband then lets more through than it need, never less.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+from agent.leaf.rules.span import Sent, Span, moved
+
+MAX_SERIES: Final = 10_000
+_KEY_BYTES: Final = 16
+
+
+class Band(NamedTuple):
+    """A rule's deadband: a reading is sent when its value moved by more than `width`, or `after` seconds from
+    the one before (None: never for that)."""
+
+    rule: str
+    width: float
+    after: float | None
+
+
+Moves = dict[bytes, Sent]
+"""The last reading of each series that a chunk sends."""
+
+
+def key_of(metric: str, device: str, tags: bytes) -> bytes:
+    """What tells a series: metric, device, and its tags as they stand in the line."""
+    text = f"{len(metric)} {metric}{len(device)} {device}".encode()
+    return blake2b(text + tags, digest_size=_KEY_BYTES).digest()
+
+
+def comparable(value: float | str | bool) -> float | bool | bytes:
+    """A value as it is remembered."""
+    if isinstance(value, str):
+        return blake2b(value.encode(), digest_size=_KEY_BYTES).digest()
+    return value
+
+
+@dataclass(slots=True)
+class Flight:
+    """The moves of a chunk that is handed in; `number` is when it began, in steps."""
+
+    moves: Mapping[bytes, Sent]
+    number: int
+    over: bool = False
+
+
+@dataclass(slots=True)
+class _Series:
+    """One series: the value that is known as stored last, None where none is; at which sequence, by which
+    flight (several may share a batch), and when it was settled, in steps; `flying` are its moves in flight by
+    the number of their flight, `span` reaches over them. Where none is known, a flight that began before
+    `doubtful` cannot say what was stored last."""
+
+    last: Sent | None = None
+    seq: int = 0
+    number: int = 0
+    settled: int = 0
+    doubtful: int = 0
+    flying: dict[int, Sent] = field(default_factory=dict)
+    span: Span | None = None
+    gone: int = 0
+
+    def begin(self, number: int, one: Sent) -> None:
+        self.flying[number] = one
+        if self.span is not None:
+            self.span.add(one)
+
+    def end(self, number: int, seq: int | None, now: int) -> None:
+        one = self.flying.pop(number)
+        self.gone += 1
+        if 2 * self.gone >= len(self.flying):
+            # Until then it is wider than it need be, which sends more and costs less.
+            self.span = None
+        if seq is None:
+            self.last, self.doubtful = None, now
+            return
+        # A flight that began when the last one was settled is the later one, whatever its sequence: the
+        # stream may have been recreated.
+        if (seq, number) > (self.seq, self.number) or number > self.settled:
+            self.seq, self.number = seq, number
+            if self.last is not None and one.ts < self.last.ts:
+                # It was handed in again, and is stored behind one that is later to the table.
+                self.last, self.doubtful = None, now
+            elif self.last is not None or number > self.doubtful:
+                self.last = one
+        self.settled = now
+
+    def holds_back(self, one: Sent, band: Band) -> bool:
+        if self.last is None or moved(self.last, one, band.width, band.after):
+            return False
+        if not self.flying:
+            return True
+        if self.span is None:
+            self.span, self.gone = Span(self.flying.values()), 0
+        return not self.span.moved(one, band.width, band.after)
+
+
+class Deadbands:
+    """What is known of each series. A chunk gathers its moves apart; they are in flight from `begin` until
+    `settle` says what became of the chunk."""
+
+    def __init__(self, max_series: int = MAX_SERIES) -> None:
+        self._max_series = max_series
+        self._resting: OrderedDict[bytes, _Series] = OrderedDict()
+        self._busy: dict[bytes, _Series] = {}
+        self._steps = 0
+
+    def __len__(self) -> int:
+        """How many series are known."""
+        return len(self._resting) + len(self._busy)
+
+    def sends(self, key: bytes, one: Sent, band: Band, moves: Moves) -> bool:
+        """Whether a reading is to be sent; then it is among the moves of its chunk. The readings of a chunk
+        share its fate, so behind the first of a series that it sends only that one counts."""
+        own = moves.get(key)
+        if own is not None:
+            held_back = not moved(own, one, band.width, band.after)
+        else:
+            series = self._busy.get(key) or self._resting.get(key)
+            held_back = series is not None and series.holds_back(one, band)
+        if not held_back:
+            moves[key] = one
+        return not held_back
+
+    def begin(self, moves: Mapping[bytes, Sent]) -> Flight:
+        """A chunk with these moves is handed in."""
+        self._steps += 1
+        flight = Flight(moves, self._steps)
+        for key, one in moves.items():
+            series = self._busy.get(key)
+            if series is None:
+                series = self._resting.pop(key) if key in self._resting else _Series()
+                self._busy[key] = series
+            series.begin(flight.number, one)
+        return flight
+
+    def settle(self, flight: Flight, seq: int | None) -> None:
+        """A chunk is stored at a sequence of its stream, or (None) is not, as far as is known: its input may
+        hand it in again, so the next reading of each of its series is sent. Only the first call counts."""
+        if flight.over:
+            return
+        flight.over = True
+        self._steps += 1
+        for key in flight.moves:
+            series = self._busy[key]
+            series.end(flight.number, seq, self._steps)
+            if not series.flying:
+                del self._busy[key]
+                if series.last is not None:
+                    self._resting[key] = series
+        while len(self._resting) > self._max_series:
+            self._resting.popitem(last=False)
+
+    def forget(self) -> None:
+        """What was stored may be so no more: the next reading of every series is sent."""
+        self._resting.clear()
+        self._steps += 1
+        for series in self._busy.values():
+            series.last, series.doubtful = None, self._steps

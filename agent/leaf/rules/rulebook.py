@@ -1,0 +1,97 @@
+"""What the rules make of a reading, by its metric and device. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from agent.config import Rule
+from agent.leaf.rules.deadbands import Band
+from agent.leaf.rules.patterns import Match, compile_patterns
+
+MAX_KNOWN: Final = 4096
+"""Names whose verdict is remembered; beyond, it is found anew."""
+
+
+class Verdict(NamedTuple):
+    """What becomes of a reading: its class (None: that of its input), tags that it is given where it has none
+    of that name, its deadband, or the rule that drops it."""
+
+    cls: str | None = None
+    tags: tuple[tuple[str, str], ...] = ()
+    band: Band | None = None
+    dropped_by: str | None = None
+
+    @property
+    def keeps_line(self) -> bool:
+        """Whether it is sent as it came, whatever its value."""
+        return not self.tags and self.band is None and self.dropped_by is None
+
+
+class _Compiled(NamedTuple):
+    rule: Rule
+    name: str
+    metric: Match | None
+    device: Match | None
+
+
+def rule_name(rule: Rule, number: int) -> str:
+    """What a rule is called in metrics; `number` counts from 1."""
+    return rule.name or f"rule-{number}"
+
+
+def patterns_of(given: str | list[str]) -> list[str]:
+    """The patterns of a key that takes one or several."""
+    return [given] if isinstance(given, str) else given
+
+
+class Rulebook:
+    """The rules for one input."""
+
+    def __init__(self, rules: Sequence[Rule], input_name: str) -> None:
+        self._rules = [
+            _Compiled(
+                rule,
+                rule_name(rule, number),
+                compile_patterns(patterns_of(rule.metric)),
+                compile_patterns(patterns_of(rule.device)),
+            )
+            for number, rule in enumerate(rules, 1)
+            if (match := compile_patterns(patterns_of(rule.input))) is None or match(input_name)
+        ]
+        self._known: dict[tuple[str, str], Verdict] = {}
+
+    @property
+    def empty(self) -> bool:
+        """Whether no rule is for this input."""
+        return not self._rules
+
+    @property
+    def needs_device(self) -> bool:
+        """Whether a verdict depends on the device."""
+        return any(one.device is not None for one in self._rules)
+
+    def verdict(self, name: tuple[str, str]) -> Verdict:
+        """What becomes of readings with this metric and device (an empty one where it is not needed)."""
+        found = self._known.get(name)
+        if found is None:
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            found = self._known[name] = self._judge(*name)
+        return found
+
+    def _judge(self, metric: str, device: str) -> Verdict:
+        cls, band, tags = None, None, dict[str, str]()
+        for one in self._rules:
+            if (one.metric is not None and not one.metric(metric)) or (
+                one.device is not None and not one.device(device)
+            ):
+                continue
+            rule = one.rule
+            if rule.drop:
+                return Verdict(dropped_by=one.name)
+            cls = rule.class_ or cls
+            tags.update(rule.tags)
+            if rule.deadband is not None:
+                band = Band(one.name, rule.deadband, rule.after)
+        return Verdict(cls, tuple(tags.items()), band)

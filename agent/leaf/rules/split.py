@@ -1,0 +1,138 @@
+"""Taking a chunk apart by what the rules make of its lines. Pure: the caller brings the time.
+
+Only what is needed is decoded: metric and device of every line, the rest of a line only under a deadband or
+where it is given tags. A line that no rule changes is handed on as the bytes that came.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime
+from operator import attrgetter
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw, Struct
+
+from agent.leaf.rules.deadbands import Band, Deadbands, Moves, comparable, key_of
+from agent.leaf.rules.rulebook import Rulebook, Verdict
+from agent.leaf.rules.span import Sent
+from agent.leaf.rules.tagging import with_tags
+
+
+class _Metric(Struct, gc=False):
+    metric: str
+
+
+class _Name(Struct, gc=False):
+    metric: str
+    device: str
+
+
+class _Series(Struct, gc=False):
+    ts: datetime | float | int
+    value: float | int | str | bool
+    tags: Raw = Raw(b"")
+
+
+_METRICS: Final = msgspec.json.Decoder(_Metric)
+_NAMES: Final = msgspec.json.Decoder(_Name)
+_SERIES: Final = msgspec.json.Decoder(_Series)
+_Named = tuple[str, str] | str
+_metric: Final = attrgetter("metric")
+_name: Final = attrgetter("metric", "device")
+
+
+@dataclass(slots=True)
+class Routed:
+    """The lines of a chunk that go to one class: NDJSON, which of the chunk's lines they are, and what of the
+    series under a deadband they send."""
+
+    cls: str
+    rows: list[bytes] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    moves: Moves = field(default_factory=dict)
+
+    @property
+    def payload(self) -> bytes:
+        """The lines as NDJSON."""
+        return b"\n".join(self.rows) + b"\n"
+
+
+@dataclass(slots=True)
+class Split:
+    """A chunk taken apart. `as_it_is` is the class when all of it goes there unchanged; otherwise `routed`.
+    `dropped` counts readings by rule and reason (`drop` or `deadband`)."""
+
+    as_it_is: str | None = None
+    routed: list[Routed] = field(default_factory=list)
+    dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+
+class Splitter:
+    """Takes the chunks of one input apart, whose lines have `ts` and `device`."""
+
+    def __init__(self, book: Rulebook, deadbands: Deadbands) -> None:
+        self._book, self._deadbands = book, deadbands
+        self._decode: Any = (_NAMES if book.needs_device else _METRICS).decode_lines
+
+    def split(self, payload: bytes, cls: str, now: float, left_out: int = 0) -> Split:
+        """Take a payload of class `cls` apart, without the lines of the bitmap `left_out`; `now` is in
+        monotonic seconds."""
+        names = self._names(payload)
+        verdicts = {name: self._verdict(name) for name in set(names)}
+        keeps = {name: one.keeps_line for name, one in verdicts.items()}
+        classes = {one.cls or cls for one in verdicts.values()}
+        if not left_out and len(classes) == 1 and all(keeps.values()):
+            return Split(as_it_is=classes.pop())
+        found = Split()
+        routed = {one: Routed(one) for one in sorted(classes, key=lambda one: (one != cls, one))}
+        kept = {name: routed[verdicts[name].cls or cls] for name, keep in keeps.items() if keep}
+        for number, (name, row) in enumerate(zip(names, payload.split(b"\n"), strict=False)):
+            if left_out and left_out >> number & 1:
+                continue
+            to = kept.get(name)
+            if to is None:
+                verdict = verdicts[name]
+                to = routed[verdict.cls or cls]
+                given = self._given(row, name, verdict, now, to.moves, found)
+                if given is None:
+                    continue
+                row = given
+            to.rows.append(row)
+            to.numbers.append(number)
+        found.routed = [one for one in routed.values() if one.rows]
+        return found
+
+    def _verdict(self, name: _Named) -> Verdict:
+        return self._book.verdict((name, "") if isinstance(name, str) else name)
+
+    def _given(
+        self,
+        row: bytes,
+        name: _Named,
+        verdict: Verdict,
+        now: float,
+        moves: Moves,
+        found: Split,
+    ) -> bytes | None:
+        """A line as it is sent, None when it is not."""
+        if verdict.dropped_by is not None:
+            found.dropped[verdict.dropped_by, "drop"] += 1
+            return None
+        if verdict.band is not None and not self._sends(row, name, verdict.band, now, moves):
+            found.dropped[verdict.band.rule, "deadband"] += 1
+            return None
+        return with_tags(row, verdict.tags) if verdict.tags else row
+
+    def _names(self, payload: bytes) -> list[_Named]:
+        """Metric and device of each line, or the metric alone."""
+        return list(map(_name if self._book.needs_device else _metric, self._decode(payload)))
+
+    def _sends(self, row: bytes, name: _Named, band: Band, now: float, moves: Moves) -> bool:
+        one = _SERIES.decode(row)
+        metric, device = (name, _NAMES.decode(row).device) if isinstance(name, str) else name
+        ts = one.ts.timestamp() if isinstance(one.ts, datetime) else float(one.ts)
+        key = key_of(metric, device, bytes(one.tags))
+        return self._deadbands.sends(key, Sent(comparable(one.value), ts, now), band, moves)

@@ -1,0 +1,1 @@
+"""Mirrors and sources that the configuration declares: observe, decide, act."""

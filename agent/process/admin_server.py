@@ -1,0 +1,191 @@
+"""The admin server: what a monitoring system, a supervisor or a person asks the agent over HTTP. It only
+answers questions; nothing can be changed through it.
+
+- `/metrics`: all metrics, in the text or OpenMetrics format, as `Accept` asks. - `/healthz`: 200 as long as
+it answers. No part of the agent dies alone: when one does, the process ends. - `/readyz`: 200 when the agent
+can do its work, otherwise 503 with a sentence that says why it can't. - `/status`: what the agent knows of
+itself, as JSON. - `/fleet`, at the hub: its leaves as pages for people, see `agent.hub.web.fleet`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import structlog
+from aiohttp.web import BaseRequest, RequestHandler, Response, Server, StreamResponse
+from prometheus_client.exposition import choose_encoder
+
+from agent.base.hosts import Hosts
+from agent.base.http_access import AccessError, is_loopback, read_token, shows, tls_context
+from agent.base.listen_sockets import PortServer
+from agent.base.listening import obstacle
+from agent.base.metrics import Metrics
+from agent.config import Admin, listen_address
+
+if TYPE_CHECKING:
+    from agent.hub.web.fleet import FleetPages
+
+MAX_CONNECTIONS: Final = 32
+SECONDS: Final = 10.0
+"""How long a connection may last: it carries one request."""
+_CLOSING: Final = 1.0
+_OPEN: Final = "/healthz"
+"""What says nothing of anything, and so is answered without the token."""
+_HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+_BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+log = structlog.get_logger("admin")
+
+
+class AdminServer:
+    """Serves `metrics`, `status()` and `ready()` on `listen`, and the `fleet` where there is one; `ready`
+    gives a sentence along with its answer. With port 0, `address` is the port that was given once it
+    listens."""
+
+    def __init__(
+        self,
+        settings: Admin,
+        metrics: Metrics,
+        status: Callable[[], Mapping[str, Any]],
+        ready: Callable[[], tuple[bool, str]],
+        fleet: FleetPages | None = None,
+    ) -> None:
+        self.address = listen_address(settings.listen)
+        self._settings, self._fleet = settings, fleet
+        self._token: bytes | None = None
+        self._metrics, self._status, self._ready = metrics, status, ready
+        self._hosts = Hosts(self.address[0])
+        self._pages: dict[str, Callable[[BaseRequest], Response]] = {
+            "/metrics": self._show_metrics,
+            "/healthz": self._show_health,
+            "/readyz": self._show_readiness,
+            "/status": self._show_status,
+        }
+
+    def obstacles(self) -> list[str]:
+        """What stands in the way of listening now, one sentence a problem."""
+        found = obstacle(self.address)
+        problems = [] if found is None else [f"admin.listen: {found}"]
+        for read in (self._read_token, self._tls):
+            try:
+                read()
+            except AccessError as error:
+                problems.append(f"admin: {error}")
+        return problems
+
+    def _read_token(self) -> bytes | None:
+        path = self._settings.token_file
+        return None if path is None else read_token(path)
+
+    def _tls(self) -> ssl.SSLContext | None:
+        cert, key = self._settings.tls_cert, self._settings.tls_key
+        return None if cert is None or key is None else tls_context(cert, key)
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Serve until `stopping` is set. Raises `OSError` when the address can't be listened on,
+        `AccessError` when a file can't be used."""
+        self._token, tls = self._read_token(), self._tls()
+        if self._token is not None and tls is None and not is_loopback(self.address[0]):
+            log.warning("the token crosses the network as it is; give [admin] tls_cert and tls_key")
+        server = _BoundedServer(self._answer)
+        handshake = None if tls is None else SECONDS
+        listening = PortServer(*self.address, server, ssl=tls, ssl_handshake_timeout=handshake)
+        self.address = (self.address[0], await listening.open())
+        try:
+            await stopping.wait()
+        finally:
+            listening.close()
+            server.pre_shutdown()
+            await server.shutdown(_CLOSING)
+
+    async def _answer(self, request: BaseRequest) -> StreamResponse:
+        page = self._pages.get(request.path)
+        if not self._knows(request):
+            response = _sentence(401, "show the token, as Bearer or as the password of Basic")
+            # A browser asks a person for it.
+            response.headers["WWW-Authenticate"] = 'Basic realm="petiole", charset="UTF-8"'
+        elif self._token is None and not self._hosts.admit(request.headers.get("Host")):
+            response = _sentence(421, "this server does not go by the name in Host; use its address")
+        elif request.method != "GET":
+            response = _sentence(405, "only GET is answered")
+            response.headers["Allow"] = "GET"
+        elif page is not None:
+            response = page(request)
+        else:
+            response = self._show_fleet(request) or self._show_pages()
+        response.headers.update(_HEADERS)
+        response.force_close()
+        return response
+
+    def _knows(self, request: BaseRequest) -> bool:
+        """Whether a request shows the token, where it needs to. Who shows it may call this server by any
+        name: a page under a foreign one cannot."""
+        given = request.headers.get("Authorization")
+        return self._token is None or request.path == _OPEN or shows(given, self._token)
+
+    def _show_fleet(self, request: BaseRequest) -> Response | None:
+        return None if self._fleet is None else self._fleet.answer(request.path, request.query)
+
+    def _show_pages(self) -> Response:
+        there = [*self._pages, *(self._fleet.paths if self._fleet is not None else ())]
+        return _sentence(404, f"there is no such page; there are {', '.join(there)}")
+
+    def _show_metrics(self, request: BaseRequest) -> Response:
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        return Response(body=encode(self._metrics.registry), headers={"Content-Type": content_type})
+
+    def _show_health(self, _request: BaseRequest) -> Response:
+        return _sentence(200, "the agent runs")
+
+    def _show_readiness(self, _request: BaseRequest) -> Response:
+        ready, sentence = self._ready()
+        return _sentence(200 if ready else 503, sentence)
+
+    def _show_status(self, _request: BaseRequest) -> Response:
+        text = msgspec.json.format(msgspec.json.encode(dict(self._status())), indent=2)
+        return Response(body=text + b"\n", content_type="application/json")
+
+
+def _sentence(status: int, text: str) -> Response:
+    return Response(status=status, text=f"{text}\n")
+
+
+class _Connection(RequestHandler):
+    """One that was refused is lost before its task begins, which aiohttp does not expect."""
+
+    __slots__ = ()
+
+    async def start(self) -> None:
+        if self.transport is not None:
+            await super().start()
+
+
+class _BoundedServer(Server):
+    """Bounds how many connections there are and how long each lasts, however slowly its request comes."""
+
+    def __init__(self, handler: Callable[[BaseRequest], Awaitable[StreamResponse]]) -> None:
+        super().__init__(handler)
+        self._deadlines: dict[RequestHandler, asyncio.TimerHandle] = {}
+
+    def __call__(self) -> RequestHandler:
+        # None means no log of requests, which the annotation leaves out.
+        return _Connection(self, loop=asyncio.get_running_loop(), access_log=None)  # type: ignore[arg-type]
+
+    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        loop = asyncio.get_running_loop()
+        if len(self.connections) > MAX_CONNECTIONS:
+            transport.write(_BUSY)
+            handler.force_close()
+            return
+        self._deadlines[handler] = loop.call_later(SECONDS, handler.force_close)
+
+    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
+        super().connection_lost(handler, exc)
+        deadline = self._deadlines.pop(handler, None)
+        if deadline is not None:
+            deadline.cancel()

@@ -1,0 +1,324 @@
+"""One agent process: state, server, signals, and the role's parts in one TaskGroup."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import structlog
+import uvloop
+
+from agent.base.listen_sockets import DOORS
+from agent.base.metrics import Metrics
+from agent.base.nats_conf_quoting import RenderError
+from agent.base.nats_server_version import ServerError
+from agent.base.sd_notify import Notifier, notifier
+from agent.base.supervisor import keep_serving, until_made
+from agent.config import Config
+from agent.config.link_windows import Windows
+from agent.contract import Exit
+from agent.leaf import state as state_file
+from agent.leaf.intake import Input
+from agent.leaf.state import OtherDomainError, StateError, StateFile
+from agent.process.admin_server import AdminServer
+from agent.process.reload import KEPT_SECONDS, Applied, Files, Reloader
+from agent.process.watchdog import Signs, Silence, Vitals
+from agent.server import permissions
+from agent.server.health import ServerHealth
+from agent.server.link_schedule import LinkGate
+from agent.server.process import EmbeddedServer
+from agent.server.render import render
+from agent.server.setup import check_keys, identities, server_config, server_directory
+from agent.server.values import ServerConfig
+from agent.server.watch import ServerWatch
+
+if TYPE_CHECKING:
+    from agent.hub.web.fleet import FleetPages
+
+_LOOK_SECONDS = 0.1
+_LOCK = "agent.lock"
+_LOCK_BYTES = 16
+
+log = structlog.get_logger("agent")
+
+
+class Role(Protocol):
+    """What a process is for: the agent of a leaf or of the hub."""
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Run until `stopping` is set, then end in order."""
+
+    async def apply(self, new: Applied) -> None:
+        """Let a configuration hold of which only inputs, rules and logging are others."""
+
+    def status(self) -> Mapping[str, Any]:
+        """What `/status` shows."""
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether it does its work, and why not."""
+
+    def sentence(self) -> str:
+        """How it is, in one sentence."""
+
+    def stalled(self) -> float:
+        """Seconds for which something has waited in the publish path and nothing of it moved."""
+
+
+class InUseError(Exception):
+    """Another agent works with this state directory, or nobody can; the text says why."""
+
+
+def run(config: Config, inputs: Sequence[Input], metrics: Metrics, files: Files) -> Exit:
+    """Run the agent until SIGTERM or SIGINT; returns its exit code, `Exit.USAGE` only where a person has to
+    change the configuration. Startup errors are logged. On SIGHUP the configuration is taken anew from its
+    `files`; where the agent has to start again for it, it ends in order, and its process becomes the new
+    agent, with what it listened on."""
+    again = asyncio.Event()
+    try:
+        with _only_one(config.state_dir), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(config, inputs, metrics, Reloader(config, files), again))
+    except Exception as error:
+        return _outcome(_alone(error))
+    if again.is_set():
+        # The same process, whatever supervises it; what else it had open is closed with the exec.
+        DOORS.hand_on(os.environ)
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - its own arguments
+    return Exit.WELL
+
+
+def _alone(error: Exception) -> Exception:
+    """What a TaskGroup has wrapped, when it is a single exception."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def _outcome(error: Exception) -> Exit:
+    """The exit code for what ended the agent, which is logged. A supervisor tries again after all but
+    `Exit.USAGE`."""
+    if isinstance(error, RenderError | OtherDomainError):
+        log.error("configuration refused", reason=str(error))
+        return Exit.USAGE
+    if isinstance(error, StateError | InUseError):
+        log.error("cannot start", reason=str(error))
+        return Exit.FAILED
+    if isinstance(error, OSError):
+        log.error("agent failed", exc_info=error)
+        return Exit.FAILED
+    raise error
+
+
+def running(state_dir: Path) -> int | None:
+    """The process id of the agent that works with a state directory, None where there is none. Raises
+    `OSError`."""
+    try:
+        descriptor = os.open(state_dir / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        text = os.pread(descriptor, 32, 0).strip()
+        return int(text) if text.isdigit() else None
+    else:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _only_one(state_dir: Path) -> Iterator[None]:
+    try:
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(state_dir / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise InUseError(f"state_dir cannot be written: {error}") from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InUseError(_in_use(state_dir)) from None
+        # Over what stands there, not after it is cut: on a full disk that room might not be given again.
+        with contextlib.suppress(OSError):
+            os.pwrite(descriptor, f"{os.getpid()}\n".ljust(_LOCK_BYTES).encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _in_use(state_dir: Path) -> str:
+    pid = running(state_dir)
+    process = "" if pid is None else f", as process {pid}"
+    return f"petiole already runs here{process}, with {state_dir}; stop it, or set another state_dir"
+
+
+async def _serve(
+    config: Config,
+    inputs: Sequence[Input],
+    metrics: Metrics,
+    reloader: Reloader,
+    again: asyncio.Event,
+) -> None:
+    path = config.state_dir / "state.json"
+    state = StateFile(path, state_file.load(path, config.domain))
+    with contextlib.suppress(OSError):  # then it stays marked, and `StateFile.run` says so and writes it
+        await state.save()
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    loop.add_signal_handler(signal.SIGHUP, reloader.wanted)
+    loop.call_later(KEPT_SECONDS, DOORS.close)
+    health = ServerHealth(metrics)
+
+    def restart() -> None:
+        again.set()
+        stopping.set()
+
+    supervisor = notifier(os.environ)
+    role = _role(config, state, inputs, metrics, health, reloader)
+    admin = AdminServer(
+        config.admin,
+        metrics,
+        lambda: {**role.status(), "server": health.status()},
+        lambda: (False, health.sentence) if health.sentence is not None else role.ready(),
+        _fleet(config, role),
+    )
+    ended = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        admin_task = group.create_task(keep_serving("admin", partial(admin.run, ended), ended))
+        made = partial(until_made, stopping=stopping, waiting=partial(_missing, health, supervisor))
+        server = await _server(config, state.current.machine, health, group, made)
+        watch = _watch(config, server and server[0], health)
+        watching = None if watch is None else group.create_task(keep_serving("server watch", watch.run))
+        gate = None
+        if server is not None and config.link.windows:
+            gate = LinkGate(server[0], Windows(config.link.windows), health)
+        gating = None if gate is None else group.create_task(keep_serving("link gate", gate.run))
+        opening = None
+        if server is not None and config.nats.mqtt.on:
+            opening = group.create_task(keep_serving("mqtt", partial(_open_mqtt, server[0], role)))
+        saving = None if config.role == "leaf" else group.create_task(keep_serving("state", state.run))
+        log.info("started", domain=config.domain, role=config.role, pid=os.getpid())
+        reload = partial(reloader.run, role.apply, restart, supervisor, stopping.is_set)
+        reloading = group.create_task(keep_serving("reload", reload))
+        telling = None
+        if supervisor is not None:
+            telling = group.create_task(_vitals(supervisor, role, server and server[0], health).run())
+            group.create_task(_tell_end(supervisor, stopping, again))
+        await role.run(stopping)
+        for task in (watching, gating, opening, saving, reloading, telling):
+            if task is not None:
+                task.cancel()
+        if server is not None:
+            server[1].cancel()
+            server[0].release()
+        ended.set()
+        await admin_task
+    log.info("stopped", domain=config.domain)
+
+
+def _vitals(supervisor: Notifier, role: Role, server: EmbeddedServer | None, health: ServerHealth) -> Vitals:
+    quiet = None if server is None else Silence(server, health)
+    return Vitals(supervisor, role, lambda: Signs(role.stalled(), 0.0 if quiet is None else quiet.seconds()))
+
+
+async def _tell_end(supervisor: Notifier, stopping: asyncio.Event, again: asyncio.Event) -> None:
+    await stopping.wait()
+    if not again.is_set():
+        supervisor.stopping()
+
+
+def _role(
+    config: Config,
+    state: StateFile,
+    inputs: Sequence[Input],
+    metrics: Metrics,
+    health: ServerHealth,
+    reloader: Reloader,
+) -> Role:
+    # Imported here, so that an edge machine does not hold the hub's half in memory.
+    if config.role == "hub":
+        from agent.process.hub import Hub
+
+        return Hub(config, metrics, health)
+    from agent.process.leaf import Leaf
+
+    return Leaf(config, state, metrics, inputs, health, reloader)
+
+
+def _fleet(config: Config, role: Role) -> FleetPages | None:
+    if config.role != "hub":
+        return None
+    from agent.hub.web.fleet import FleetPages  # not held in memory on a leaf
+
+    return FleetPages(role.status)
+
+
+async def _open_mqtt(server: EmbeddedServer, role: Role) -> None:
+    """Let MQTT devices in once the streams are there that store what they send."""
+    while not role.ready()[0]:  # noqa: ASYNC110 - the role has no event for it
+        await asyncio.sleep(_LOOK_SECONDS)
+    await server.open_mqtt()
+
+
+def _watch(config: Config, server: EmbeddedServer | None, health: ServerHealth) -> ServerWatch | None:
+    system = identities(config).system
+    if system is None:
+        health.synced("whether acknowledged means synced is not known: name system_seed_file", known=False)
+        return None
+    own = config.domain if config.role == "leaf" else permissions.REGISTRAR
+    if server is None:
+        return ServerWatch(f"nats://{config.nats.listen}", system, own, health)
+    store = server.config.store_dir
+    return ServerWatch(server.url, system, own, health, restart=server.end, store=store)
+
+
+def _missing(health: ServerHealth, supervisor: Notifier | None, reason: str) -> None:
+    log.error("keys missing; retried", reason=reason)
+    health.unstarted = f"a key is missing: {reason}"
+    if supervisor is not None:
+        supervisor.says(health.unstarted)
+
+
+async def _server(
+    config: Config,
+    machine: str,
+    health: ServerHealth,
+    group: asyncio.TaskGroup,
+    made: Callable[[Callable[[], ServerConfig | None]], Awaitable[ServerConfig | None]],
+) -> tuple[EmbeddedServer, asyncio.Task[None]] | None:
+    """The embedded server, started if it can be, and what keeps it running; None where it is not ours. `made`
+    waits for keys that are not there yet, and returns None when the agent is to end before. Raises
+    `RenderError`."""
+    values = await made(partial(_values, config, machine))
+    health.unstarted = None
+    if values is None:
+        return None
+    server = EmbeddedServer(values, server_directory(config), told=health.started)
+    complaint = ""
+    try:
+        how = await server.start()
+    except ServerError as error:
+        complaint = str(error)
+        log.error("nats-server not started; retried", reason=complaint)
+    else:
+        log.info("nats-server answers", how=how, pid=server.pid, listen=config.nats.listen)
+    return server, group.create_task(server.supervise(complaint))
+
+
+def _values(config: Config, machine: str) -> ServerConfig | None:
+    if config.nats.server == "external":
+        check_keys(config)
+        return None
+    values = server_config(config, machine)
+    render(values)  # what cannot stand in a configuration is a mistake in ours: nothing is waited for then
+    return values

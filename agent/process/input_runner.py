@@ -1,0 +1,105 @@
+"""The inputs of a leaf's agent that run, each with a switch and exchangeable one by one, and what stands
+between them and the core."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from agent.base.metrics import Metrics
+from agent.base.supervisor import Switch, keep_running
+from agent.config import Config
+from agent.leaf.intake import Input, Level
+from agent.leaf.publish.core_intake import Front, Reception, with_rules
+from agent.process.reload import Applied
+
+
+@dataclass(slots=True)
+class _Entry:
+    input: Input
+    switch: Switch
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+
+
+def levels_of(config: Config) -> dict[str, Level]:
+    """What an acknowledgement of each input means, by its name."""
+    return {one.name: one.ack for one in config.input}
+
+
+class InputSet:
+    """Runs inputs, which hand in to `intake`; `levels` is what the core knows of theirs."""
+
+    def __init__(
+        self,
+        config: Config,
+        inputs: Iterable[Input],
+        core: Reception,
+        levels: dict[str, Level],
+        metrics: Metrics,
+    ) -> None:
+        self._core, self._levels, self._metrics = core, levels, metrics
+        self.intake = Front(with_rules(core, config, metrics))
+        self._entries = {one.name: _Entry(one, Switch()) for one in inputs}
+        self._group: asyncio.TaskGroup | None = None
+        self._stopped = False
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all inputs."""
+        return list(self._entries)
+
+    @property
+    def switches(self) -> Mapping[str, Switch]:
+        """What turns each on and off."""
+        return {name: entry.switch for name, entry in self._entries.items()}
+
+    @property
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """What runs."""
+        return [entry.task for entry in self._entries.values() if entry.task is not None]
+
+    def begin(self, group: asyncio.TaskGroup) -> None:
+        """Run them all in a group."""
+        self._group = group
+        for entry in self._entries.values():
+            self._start(entry)
+
+    def stop(self) -> None:
+        """Let all end in order, and none begin any more."""
+        self._stopped = True
+        for entry in self._entries.values():
+            entry.ended.set()
+
+    async def apply(self, new: Applied) -> None:
+        """Let a configuration hold: end what it has no more or otherwise, begin what is new."""
+        switches = await self._end(new.change.end)
+        self._levels.clear()
+        self._levels.update(levels_of(new.config))
+        if new.change.rules:
+            self.intake.behind = with_rules(self._core, new.config, self._metrics)
+        for one in new.inputs:
+            entry = self._entries[one.name] = _Entry(one, switches.get(one.name) or Switch())
+            self._start(entry)
+
+    async def _end(self, names: Iterable[str]) -> dict[str, Switch]:
+        """Let these end in order, and take them out. Returns their switches."""
+        leaving = [self._entries[name] for name in names]
+        for entry in leaving:
+            entry.ended.set()
+        if tasks := [entry.task for entry in leaving if entry.task is not None]:
+            await asyncio.wait(tasks)
+        for entry in leaving:
+            del self._entries[entry.input.name]
+        return {entry.input.name: entry.switch for entry in leaving}
+
+    def _start(self, entry: _Entry) -> None:
+        if self._group is None or self._stopped:
+            return
+        entry.task = self._group.create_task(
+            entry.switch.run(
+                lambda stopping: keep_running(entry.input, self.intake, stopping, self._metrics), entry.ended
+            ),
+            name=entry.input.name,
+        )

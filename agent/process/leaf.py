@@ -1,0 +1,354 @@
+"""The agent of a leaf: its parts put together, and the order in which they begin and end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import structlog
+from nats.aio.client import Client
+
+from agent import contract
+from agent.base import logs
+from agent.base.metrics import Metrics
+from agent.base.supervisor import keep_running, keep_serving
+from agent.config import Config, readers, users_digest
+from agent.jetstream import JetStream, JetStreamError, StreamInfo
+from agent.jetstream.connection import Connection
+from agent.jetstream.read_headers import StoredHeaders
+from agent.jetstream.readers import keep_readers
+from agent.leaf import stream_configs
+from agent.leaf.clock.monitor import ClockKeeper
+from agent.leaf.commands.handlers import Controls, make_verbs
+from agent.leaf.commands.levers import make_levers
+from agent.leaf.commands.overrides import Lever, Settings, this_moment
+from agent.leaf.commands.runner import CommandRunner, system_clock
+from agent.leaf.hub_acks import HubWaits
+from agent.leaf.intake import Input
+from agent.leaf.ledger.evictions.service import Discards
+from agent.leaf.ledger.ledger import ClassLedger
+from agent.leaf.ledger.publisher import Books
+from agent.leaf.link.link import LeafLink
+from agent.leaf.link.prepare import make_ready, note_lost_positions
+from agent.leaf.link.rate import ensure_rate
+from agent.leaf.link.time_to_loss_report import HorizonReport
+from agent.leaf.link.trim import Trimmer
+from agent.leaf.publish.accumulator import Limits
+from agent.leaf.publish.ack_levels import Levels
+from agent.leaf.publish.batch import Batch
+from agent.leaf.publish.core_intake import Reception
+from agent.leaf.publish.dead_letters import Burial
+from agent.leaf.publish.idempotency_recovery import KnownRequests
+from agent.leaf.publish.pieces import Progress
+from agent.leaf.publish.publisher import Publisher
+from agent.leaf.publish.pull_chunks import PieceStore
+from agent.leaf.publish.sender import Sender
+from agent.leaf.publish.stream_recovery import Recall
+from agent.leaf.state import StateFile
+from agent.mirrors.service import declared_links
+from agent.process.draining import drain
+from agent.process.input_runner import InputSet, levels_of
+from agent.process.reload import Applied, Reloader
+from agent.server.health import ServerHealth
+from agent.server.setup import identities
+
+_AGAIN_SECONDS = 1.0
+
+log = structlog.get_logger("leaf")
+
+
+class Leaf:
+    """One run of a leaf's agent; `intake` is that of its inputs."""
+
+    def __init__(
+        self,
+        config: Config,
+        state: StateFile,
+        metrics: Metrics,
+        inputs: Sequence[Input],
+        health: ServerHealth,
+        reload: Reloader | None = None,
+    ) -> None:
+        self._config, self._state, self._metrics, self._health = config, state, metrics, health
+        self._classes = {cls.name: cls for cls in config.class_}
+        run = contract.new_run()
+        ledgers = {name: ClassLedger(config.domain, name, run) for name in self._classes}
+        publish = config.publish
+        self._discards = Discards(
+            config.domain,
+            run,
+            self._classes,
+            config.state_dir,
+            state.current.epochs,
+            ledgers,
+            metrics,
+        )
+        self._books = Books(config.domain, run, ledgers, state, self._discards)
+        self._clock = ClockKeeper(config.domain, self._classes, state, metrics, self._discards.stored)
+        levels = levels_of(config)
+        self._levels = Levels(levels, health)
+        self._waits = HubWaits(lambda cls: self.link.board.classes[cls].sentence)
+        self._publisher = Publisher(
+            Limits(publish.batch_bytes, publish.batch_readings, publish.linger),
+            publish.in_flight,
+            metrics,
+            lambda cls: (
+                health.refusal(contract.leaf_stream(config.domain, cls)) or self.link.quotas.refusal(cls)
+            ),
+            ledgers=ledgers,
+            levels=levels,
+            sending=lambda cls: self._sender.held(cls),
+            clock=self._clock.look,
+            hub=self._waits,
+        )
+        burial = Burial(self._publisher.submit, ledgers, metrics)
+        pieces = PieceStore(
+            self._publisher.submit,
+            burial,
+            self._progress,
+            self._books.remember_position,
+            lambda input_name: input_name in state.current.unplaced,
+        )
+        self._reception = Reception(config.domain, self._publisher, pieces, burial)
+        self._inputs = InputSet(config, inputs, self._reception, levels, metrics)
+        self.intake = self._inputs.intake
+        self._known_requests = KnownRequests(
+            config.state_dir,
+            self._publisher,
+            self._classes,
+            [cls.name for cls in config.class_ if cls.discard == "old"],
+            self._attached_recall,
+        )
+        mine = identities(config)
+        self._connection = Connection(
+            f"nats://{config.nats.listen}",
+            mine.account,
+            config.domain,
+            prepare=self._prepare,
+            ended=self._detach,
+            metrics=metrics,
+            health=health,
+        )
+        self.link = LeafLink(
+            config,
+            run,
+            state,
+            metrics,
+            Trimmer(
+                state,
+                metrics,
+                allowed=self._publisher.recalled.is_set,
+                prepare=self._known_requests.save,
+                trimmed=self._trimmed,
+            ),
+            watch=self._looked,
+            ledger=self._books.last,
+            renew=self._connection.renew,
+            system_seed=mine.system,
+            health=health,
+            waits=self._waits,
+            store_lost=self._store_lost,
+        )
+        self._sender = Sender(
+            self._publisher,
+            ledgers,
+            domain=config.domain,
+            run=run,
+            window=publish.window,
+            metrics=metrics,
+            on_ack=self._acked,
+            on_full=self.link.keeper.announce_now,
+            on_stuck=self._connection.renew,
+        )
+        own = contract.DEFAULT_CLASS if contract.DEFAULT_CLASS in self._classes else next(iter(self._classes))
+        self._horizon_report = HorizonReport(self.link.horizon, own, metrics)
+        self._settings = Settings(state, self._levers(), this_moment())
+        self._commands = CommandRunner(
+            own,
+            state,
+            make_verbs(Controls(self.status, self._publisher.flush, self._settings, reload)),
+            metrics,
+            system_clock(),
+        )
+        self._declared = declared_links(config, config.domain, metrics)
+        self._recall: Recall
+        self._completed = self._ending = False
+        self._attached = asyncio.Event()
+        self._run = run
+
+    async def _progress(self, input_name: str) -> Progress | None:
+        """How far an input is, once none of its batches is in flight."""
+        while True:
+            await self._sender.idle(input_name)
+            await self._attached.wait()
+            by_class = self._state.current.positions
+            remembered = {cls: one[input_name] for cls, one in by_class.items() if input_name in one}
+            try:
+                return await self._recall.progress(input_name, self._classes, remembered)
+            except JetStreamError as error:
+                log.warning("the position of an input cannot be read yet", input=input_name, error=str(error))
+                await asyncio.sleep(_AGAIN_SECONDS)
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Run until `stopping` is set, then drain: inputs end, what is in flight is settled, the run is
+        closed. Whatever fails beside the publish path is started again; a fault in that path itself ends the
+        agent, for what it had acknowledged could no longer be answered for."""
+        taking = asyncio.Event()
+        self._settings.restore()
+        async with asyncio.TaskGroup() as group:
+            sending = (self._sender.run(), self._sender.run_retries(), self._sender.run_checks())
+            tasks = [group.create_task(part) for part in sending]
+            services = {
+                "connection": self._connection.run,
+                "ledger": self._books.run,
+                "clock": self._clock.run,
+                "acknowledgement": self._levels.run,
+                "state": self._state.run,
+                "requests": self._known_requests.run,
+                "stored requests": self._known_requests.keep,
+                **({"discards": self._discards.run} if self._discards else {}),
+                "settings": self._settings.run,
+                **self.link.services(),
+            }
+            if self._declared is not None:
+                services["declared links"] = self._declared.run
+            tasks += [group.create_task(keep_serving(*service)) for service in services.items()]
+            self._inputs.begin(group)
+            own = [
+                group.create_task(keep_running(one, self._reception, taking, self._metrics), name=one.name)
+                for one in (self._commands, self._horizon_report)
+            ]
+            await stopping.wait()
+            taking.set()
+            self._inputs.stop()
+            parts = (self._publisher, self._sender, self._books, self._state)
+            await drain([*self._inputs.tasks, *own], *parts, self._config.publish.drain)
+            self._ending = True
+            for task in tasks:
+                task.cancel()
+
+    async def apply(self, new: Applied) -> None:
+        """Let a configuration hold of which only inputs, rules and logging are others. Inputs that did not
+        change take no notice."""
+        self._config = new.config
+        if new.change.log:
+            logs.set_up(new.config.log)
+        await self._inputs.apply(new)
+        self._settings.take(self._levers())
+
+    def _levers(self) -> dict[str, Lever]:
+        return make_levers(self._config, self._publisher, self._inputs.switches, self.link.keeper)
+
+    def status(self) -> Mapping[str, Any]:
+        """What `/status` shows."""
+        return {
+            "domain": self._config.domain,
+            "role": "leaf",
+            "run": self._run,
+            "machine": self._state.current.machine,
+            "link": self.link.status(),
+            "classes": {
+                name: {
+                    **self.link.class_status(name),
+                    "readings": asdict(self._books.last(name).readings),
+                    "discarded": self._discards.status(name),
+                }
+                for name in self._classes
+            },
+            "links": [
+                *self.link.declared_status(),
+                *(self._declared.status() if self._declared is not None else ()),
+            ],
+            "inputs": self._inputs.names,
+            "acknowledgement": self._levels.meanings(),
+            "settings": self._settings.shown(),
+            "users": users_digest(self._config.user),
+        }
+
+    def _trimmed(self, cls: str, first: int, last: int) -> None:
+        self._discards.trimmed(cls, first, last)
+        self._sender.has_room(cls)
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether readings can be stored, and why not."""
+        if self._attached.is_set():
+            return True, "the local stream takes readings"
+        why = self._health.unstarted or "the local NATS server does not answer or its stream is not ready"
+        return False, why
+
+    def sentence(self) -> str:
+        """How the link is."""
+        return self.link.board.sentence
+
+    def stalled(self) -> float:
+        """Seconds for which readings have waited and nothing of the publish path has moved."""
+        return self._sender.stalled()
+
+    def _acked(self, batch: Batch, seq: int) -> None:
+        self._books.acked(batch, seq)
+        self._waits.stored(batch.id.cls, seq, str(batch.id))
+
+    def _store_lost(self, cls: str) -> None:
+        self._publisher.store_lost(cls)
+        self._sender.store_lost(cls)
+
+    def _looked(self, cls: str, info: StreamInfo, confirmed: int) -> None:
+        self._books.seen(cls, info)
+        self._discards.seen(cls, confirmed)
+
+    async def _prepare(self, nc: Client) -> None:
+        js = JetStream(nc)
+        recall = Recall(nc, js, self._config.domain)
+        infos: dict[str, StreamInfo] = {}
+        stored: dict[tuple[str, str], int] = {}
+        mqtt = self._config.nats.mqtt.on
+        for stream in stream_configs.mqtt_streams() if mqtt else ():
+            await js.ensure_stream(stream)
+        pulls = [one.name for one in self._config.input if one.pulls]
+        await note_lost_positions(js, self._config.domain, self._classes, pulls, self._state.current)
+        for name, cls in self._classes.items():
+            info, verdict = await make_ready(js, self._config.domain, cls, self._state, mqtt=mqtt)
+            await ensure_rate(js, self._config.domain, cls, self._state.current.epochs[name])
+            if verdict is not None:
+                self.link.epoch_begun(name, verdict)
+            if not self._completed:
+                await self._complete_run_before(recall, name, info)
+            if (floor := self._sender.floor(name)) is not None:
+                stored |= await recall.ids_above(name, floor)
+            infos[name] = info
+            await keep_readers(js, info.name, readers(self._config, name))
+            self._waits.began(name, info.last)
+        self._completed = True
+        self._discards.attach(nc, js, infos)
+        self._books.attach(js, infos)
+        await self._books.open()
+        last = {name: info.last for name, info in infos.items()}
+        await self._sender.attach(nc, nc.new_inbox(), last, stored, recall.message)
+        self.link.attach(nc, js)
+        self._commands.attach(js)
+        self._clock.attach(js)
+        self._recall = recall
+        self._attached.set()
+
+    def _detach(self) -> None:
+        self._attached.clear()
+        self._sender.detach()
+        self._books.detach()
+        self._discards.detach()
+        self._commands.detach()
+        self._clock.detach()
+        if not self._ending:  # else the end of our own connection would be said to be the server's
+            self.link.detach()
+
+    async def _attached_recall(self) -> Recall:
+        await self._attached.wait()
+        return self._recall
+
+    async def _complete_run_before(self, recall: Recall, cls: str, info: StreamInfo) -> None:
+        known = self._books.remembered.get(cls)
+        since: list[StoredHeaders] = []
+        if known is not None and known.created == info.created and info.last > known.seq:
+            since = await recall.batches_above(cls, known.seq)
+        self._books.recall(cls, info.created, since)

@@ -1,0 +1,132 @@
+"""Tells the supervisor how the agent is: ready, what it says of itself, and that it is alive. That is more
+than a timer: it is not told while the event loop stands, while readings wait in the publish path and nothing
+of it moves, or while an embedded server that runs has stopped answering. In each of these a new start of the
+agent helps; where only something else would (a server that is not ours, a disk that is full, a hub that is
+away) it goes on being told, and the sentence says what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import structlog
+
+from agent.base.sd_notify import Notifier
+
+READY_SECONDS: Final = 10.0
+"""After so long it is ready even though nothing can be stored yet: an agent whose server is away waits for
+it, and must not be ended for that."""
+STALLED_SECONDS: Final = 120.0
+"""How long batches may wait for an answer that does not come. Above `agent.leaf.publish.sender.RETRY_WITHIN`,
+after which the path helps itself by a new connection."""
+SILENT_SECONDS: Final = 60.0
+"""How long an embedded server that runs may leave the look at it unanswered."""
+_LOOK_SECONDS: Final = 1.0
+
+log = structlog.get_logger("agent")
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """What is looked at: for how many seconds something has waited in the publish path and nothing of it
+    moved, and how long the embedded server that runs has not answered; 0 where there is no such thing."""
+
+    stalled: float = 0.0
+    silent: float = 0.0
+
+
+def ailment(signs: Signs) -> str | None:
+    """Why the agent can't be called alive; None where it can. Pure."""
+    if signs.stalled > STALLED_SECONDS:
+        return f"readings wait and nothing of the publish path has moved for {signs.stalled:.0f} s"
+    if signs.silent > SILENT_SECONDS:
+        return f"the embedded NATS server runs and has not answered for {signs.silent:.0f} s"
+    return None
+
+
+class Server(Protocol):
+    """An embedded server."""
+
+    @property
+    def pid(self) -> int | None:
+        """Its process, None while there is none."""
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether it is being started, which has a bound of its own."""
+
+
+class Looks(Protocol):
+    """Who looks at the server."""
+
+    answers: int
+
+
+class Silence:
+    """For how long an embedded server that runs has not answered."""
+
+    def __init__(self, server: Server, looks: Looks) -> None:
+        self._server, self._looks = server, looks
+        self._since, self._answers = 0.0, -1
+
+    def seconds(self) -> float:
+        """So long; 0 where there is none, or it is only being started. To be asked each few seconds."""
+        now = asyncio.get_running_loop().time()
+        in_hand = self._server.pid is None or self._server.is_starting
+        if in_hand or self._looks.answers != self._answers:
+            self._since, self._answers = now, self._looks.answers
+        return now - self._since
+
+
+class Worker(Protocol):
+    """The role of the process, as far as it is told of."""
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether it does its work, and why not."""
+
+    def sentence(self) -> str:
+        """How it is."""
+
+
+class Vitals:
+    """What is told to `notifier` of a `worker`."""
+
+    def __init__(self, notifier: Notifier, worker: Worker, signs: Callable[[], Signs]) -> None:
+        self._notifier, self._worker, self._signs = notifier, worker, signs
+        self._said = self._ailment = ""
+        self._fed = float("-inf")
+
+    async def run(self) -> None:
+        """Tell until cancelled."""
+        loop = asyncio.get_running_loop()
+        began, ready = loop.time(), False
+        while True:
+            now = loop.time()
+            if not ready and (self._worker.ready()[0] or now - began > READY_SECONDS):
+                self._notifier.ready()
+                ready = True
+            found = ailment(self._signs()) or ""
+            self._tell(found or self._sentence())
+            if found and not self._ailment:
+                log.error("the supervisor is not told any more that the agent is alive", reason=found)
+            self._ailment = found
+            if not found:
+                self._feed(now)
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def _sentence(self) -> str:
+        well, words = self._worker.ready()
+        return self._worker.sentence() if well else words
+
+    def _tell(self, words: str) -> None:
+        if words != self._said:
+            self._notifier.says(words)
+            self._said = words
+
+    def _feed(self, now: float) -> None:
+        """Each quarter of the time within which it has to be."""
+        if self._notifier.watchdog is not None and now - self._fed >= self._notifier.watchdog / 4:
+            self._notifier.alive()
+            self._fed = now

@@ -1,0 +1,1 @@
+"""The job `audit`: what the agents acknowledged against what is in the tables."""

@@ -1,0 +1,214 @@
+"""The account of one run: what its agent said against what arrived. Pure.
+
+Its agent promised what it acknowledged as stored. A run that was killed never says how it ended; what it
+had only accepted in memory was not promised and is an open tail, with its size as far as it is known, but
+no loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from agent.contract import Ledger, Previous, Readings
+from hub_jobs.audit.findings import discarded_of, findings_of, promised_of, said_of, unbacked
+from hub_jobs.tables.ranges import Range, size, text, union, without
+
+
+@dataclass(frozen=True, slots=True)
+class Unbacked:
+    """Batches of which rows are in readings or quarantine and no message in bronze."""
+
+    batches: Sequence[Range] = ()
+    readings: int = 0
+    quarantined: int = 0
+
+    @property
+    def rows(self) -> int:
+        """All of them."""
+        return self.readings + self.quarantined
+
+
+NOTHING: Final = Unbacked()
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """What the tables hold of a run: the numbers of its batches in bronze, and readings by where they are.
+    `missing` and `doubled` are between bronze and readings; `findings` name them. `dead` letters are in
+    bronze and quarantine, and counted in none of the others. Batches that are `gone` had been in bronze. Of
+    those that bronze has not, some are known to have come or to have been stored (`kept_rows`), others are
+    `invented`. `partly`: not all of bronze can be read."""
+
+    batches: Sequence[Range] = ()
+    in_bronze: int = 0
+    pending: int = 0
+    in_readings: int = 0
+    quarantined: int = 0
+    missing: int = 0
+    doubled: int = 0
+    findings: tuple[str, ...] = ()
+    kept: int = 0
+    """Readings of batches that arrived although their leaf says that it discarded them."""
+    dead: int = 0
+    gone: Sequence[Range] = ()
+    kept_rows: Unbacked = NOTHING
+    invented: Unbacked = NOTHING
+    partly: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A row of the audit, in readings. `on_the_way` is null where it is not known. `unexplained` rows of
+    readings and quarantine have no message in bronze. `lost` says whether something is gone without a
+    reason, doubled, or not explained."""
+
+    domain: str | None
+    cls: str | None
+    run: str | None
+    accepted: int
+    stored: int
+    in_bronze: int
+    pending: int
+    in_readings: int
+    quarantined: int
+    missing: int
+    doubled: int
+    discarded: int
+    refused: int
+    open_tail: int | None
+    findings: list[str] = field(default_factory=list)
+    dead: int = 0
+    on_the_way: int | None = None
+    unexplained: int = 0
+
+    @property
+    def lost(self) -> bool:
+        """Whether the promise is broken."""
+        return self.missing > 0 or self.doubled > 0 or self.unexplained > 0
+
+
+def of_run(
+    domain: str, cls: str, run: str, ledger: Ledger | None, previous: Previous | None, arrived: Arrived
+) -> Account:
+    """The account of a run from its newest ledger record, what the next run remembered of it, and what
+    arrived."""
+    said = said_of(ledger, previous)
+    known = union(arrived.batches)
+    promised = union(never_came_of(ledger, previous, known), arrived.gone)
+    absent = without(promised, union(arrived.kept_rows.batches))
+    # Only what is named is explained.
+    discarded = max(sum(one[2] for one in ledger.discarded) - arrived.kept, 0) if ledger else 0
+    short = said.stored - arrived.in_bronze - arrived.kept_rows.rows - discarded
+    # Of a batch that never came only a bound is known: it held a reading at least.
+    never_came = max(short, size(absent), 0)
+    closed = (ledger is not None and ledger.final) or (previous is not None and previous.closed)
+    # The last record of a run knows each number that it gave out.
+    beyond = without(known, [(1, ledger.n)]) if ledger is not None and ledger.final else []
+    account = Account(
+        domain=domain,
+        cls=cls,
+        run=run,
+        accepted=max(said.accepted, arrived.in_bronze + arrived.dead),
+        stored=max(said.stored, arrived.in_bronze),
+        in_bronze=arrived.in_bronze,
+        pending=arrived.pending,
+        in_readings=arrived.in_readings + arrived.kept_rows.readings,
+        quarantined=arrived.quarantined + arrived.kept_rows.quarantined,
+        missing=arrived.missing + never_came,
+        doubled=arrived.doubled,
+        discarded=discarded,
+        refused=said.refused,
+        open_tail=None if closed else _tail(said, arrived),
+        findings=list(arrived.findings),
+        dead=max(said.dead, arrived.dead),
+        unexplained=arrived.kept_rows.rows + arrived.invented.rows + size(beyond),
+    )
+    name = f"{domain}, class {cls}, run {run}"
+    findings = list(unbacked(name, arrived))
+    if ledger is not None and beyond:
+        findings.append(
+            f"{name}: batches {text(beyond)} are in bronze, and its agent gave out no number above {ledger.n}"
+        )
+    findings += findings_of(account, ledger, previous, absent, never_came, arrived)
+    return replace(account, findings=account.findings + findings)
+
+
+def promised_or_gone(ledger: Ledger | None, previous: Previous | None, gone: Sequence[Range]) -> list[Range]:
+    """The numbers of batches that bronze should have: their agent had them acknowledged, or they were
+    there."""
+    return union(promised_of(ledger, previous), gone)
+
+
+def with_announced(account: Account, said: Readings | None, *, flows: bool, unheard: bool = False) -> Account:
+    """The account of a run of which its leaf announced these counts last, None for a run before that one,
+    while something of its stream still flows to bronze or nothing does. With `unheard` batches, which no link
+    will bring, it is not known how much of the rest is on its way."""
+    if said is None or not flows:
+        return replace(account, on_the_way=None if flows else 0)
+    settled = account.in_bronze + account.discarded + account.missing
+    stored = max(account.stored, said.stored)
+    accepted = max(account.accepted, said.accepted)
+    tail = account.open_tail
+    if tail is not None:
+        refused, dead = max(account.refused, said.refused), max(account.dead, said.dead)
+        tail = max(accepted - stored - refused - dead, 0)
+    return replace(
+        account,
+        accepted=accepted,
+        stored=stored,
+        open_tail=tail,
+        on_the_way=None if unheard else max(stored - settled, 0),
+    )
+
+
+def unheard(ledger: Ledger | None, arrived: Sequence[Range]) -> list[Range]:
+    """The numbers of batches below the highest that came which did not come, and of which no record of the
+    run tells yet."""
+    known = union(arrived)
+    told: list[Range] = []
+    if ledger is not None:
+        refused = ((first, last) for first, last, _ in ledger.refused)
+        told = union(ledger.stored, refused, ((first, last) for first, last, _, _ in ledger.discarded))
+    return without(without([(1, known[-1][1])], known), told) if known else []
+
+
+def never_came_of(ledger: Ledger | None, previous: Previous | None, arrived: Sequence[Range]) -> list[Range]:
+    """The numbers of batches that were acknowledged as stored, never came, and were not called discarded."""
+    explained = union((first, last) for first, last, _, _ in (ledger.discarded if ledger else ()))
+    return without(without(promised_of(ledger, previous), union(arrived)), explained)
+
+
+def of_direct(
+    domain: str | None,
+    cls: str | None,
+    arrived: Arrived,
+    discarded: Sequence[tuple[int, int, int, str]] = (),
+) -> Account:
+    """The account of messages that no run speaks for. `discarded` are sequences of the leaf's stream with the
+    direct messages that stood there; of these `arrived.kept` came all the same."""
+    lost = max(sum(messages for _, _, messages, _ in discarded) - arrived.kept, 0)
+    return Account(
+        domain=domain,
+        cls=cls,
+        run=None,
+        accepted=arrived.in_bronze + lost,
+        stored=arrived.in_bronze + lost,
+        in_bronze=arrived.in_bronze,
+        pending=arrived.pending,
+        in_readings=arrived.in_readings,
+        quarantined=arrived.quarantined,
+        missing=arrived.missing,
+        doubled=arrived.doubled,
+        discarded=lost,
+        refused=0,
+        open_tail=None,
+        findings=[*arrived.findings, *discarded_of(f"{domain}, class {cls}", arrived.kept, discarded)],
+    )
+
+
+def _tail(said: Readings, arrived: Arrived) -> int:
+    settled = max(said.stored, arrived.in_bronze) + said.refused
+    settled += max(said.dead, arrived.dead)
+    return max(said.accepted - settled, 0)

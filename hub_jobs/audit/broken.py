@@ -1,0 +1,132 @@
+"""Batches of which bronze and the other tables do not say the same: looked at one by one, and named."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import Final
+
+import numpy as np
+
+from hub_jobs.audit import lookups, reconcile
+from hub_jobs.audit.count_rows import Mask
+from hub_jobs.audit.lookups import Key
+from hub_jobs.audit.reconcile import Batches, Messages
+from hub_jobs.audit.scan import Tables
+from hub_jobs.audit.strays import run_of
+from hub_jobs.tables.ranges import Numbers, runs_of, text, without
+
+LISTED: Final = 1_000
+"""Batches that are named one by one; their sums count all."""
+
+Findings = MutableMapping[tuple[str | None, ...], list[str]]
+
+
+class Broken:
+    """Names batches in `findings`, by their runs. What may be in files that can't be read is counted only."""
+
+    def __init__(self, tables: Tables, findings: Findings) -> None:
+        self._tables, self._findings = tables, findings
+        self._left = self._aside = self._aside_readings = self._aside_messages = 0
+
+    def name(self, found: Batches) -> None:
+        """Look at those of a share that are not complete, or of which two copies do not say the same."""
+        aside = self._in_unreadable(found) & (found.missing > 0)
+        self._aside += int(np.count_nonzero(aside))
+        self._aside_readings += int(found.missing[aside].sum())
+        wrong = np.flatnonzero((found.broken & ~aside) | (found.least != found.count))
+        room = max(LISTED - sum(map(len, self._findings.values())), 0)
+        self._left += max(int(wrong.size) - room, 0)
+        keys: list[Key] = [
+            (run_of(found.runs[found.run[at]]), int(found.n[at])) for at in wrong[:room].tolist()
+        ]
+        if not keys:
+            return
+        places, lines = lookups.places(self._tables, keys), lookups.lines(self._tables, keys)
+        for at, key in zip(wrong.tolist(), keys, strict=False):
+            held = np.sort(np.array(places[key], dtype=np.int64))
+            self._judge(found, at, key, held, lines.get(key, set()))
+
+    def put_aside(self, found: Messages) -> Mask:
+        """Which messages of devices that are missing may be in files that can't be read."""
+        mask = np.zeros(found.seq.size, np.bool_)
+        for file in self._tables.unreadable:
+            if file.table != "bronze":
+                mine = np.array([file.may_hold(domain=one[0]) for one in found.owners] or [False])
+                first, last = file.moments()
+                mask |= mine[found.owner] & (found.moment >= first) & (found.moment <= last)
+        mask &= found.difference > 0
+        self._aside_messages += int(np.count_nonzero(mask))
+        return mask
+
+    def sentences(self) -> list[str]:
+        """What there is to say of those that were not named."""
+        said = []
+        if self._aside_messages:
+            said.append(
+                f"{self._aside_messages} messages of devices that are missing may be in files that can't be "
+                "read; they are not named one by one"
+            )
+        if self._aside:
+            said.append(
+                f"{self._aside} batches, of which {self._aside_readings} readings are missing, may have them "
+                "in files that can't be read; they are not named one by one"
+            )
+        if self._left:
+            said.append(
+                f"{self._left} more batches are not complete; of them at least what missing and doubled "
+                "count is so"
+            )
+        return said
+
+    def _judge(self, found: Batches, at: int, key: Key, held: Numbers, lines: set[int]) -> None:
+        """Count a batch by what its payload holds: what its headers say, anybody with the agent's key may
+        have written."""
+        least, most = int(found.least[at]), int(found.count[at])
+        possible = lines or {least, most}
+        count = int(held.size) if held.size in possible else max(possible)
+        said = self._findings.setdefault(found.runs[found.run[at]], [])
+        reconcile.count_again(found, at, count)
+        if found.broken[at]:
+            reconcile.look_again(found, at, held)
+        if {least, most} != {count}:
+            given = f"{most}" if least == most else f"{least}, and in another copy {most}"
+            payload = f"its payload holds {count}" if lines else "its payload was dropped"
+            said.append(f"{_name(key)}: bronze says that it holds {given} readings; {payload}")
+        if found.missing[at] or found.doubled[at]:
+            whole = bool(found.whole[at])
+            said.append(f"{_name(key)}: {_whole(found, at) if whole else _places(count, held)}")
+
+    def _in_unreadable(self, found: Batches) -> Mask:
+        mask = np.zeros(found.n.size, np.bool_)
+        for file in self._tables.unreadable:
+            if file.table == "bronze" or "n" not in file.bounds:
+                continue
+            runs = np.array([file.may_hold(domain=one[0], run=one[2]) for one in found.runs] or [False])
+            first, last = file.bounds["n"]
+            mask |= runs[found.run] & (found.n >= first) & (found.n <= last)
+        return mask
+
+
+def _name(key: Key) -> str:
+    (domain, cls, run), n = key
+    return f"{domain}, class {cls}, run {run}, batch {n}"
+
+
+def _whole(found: Batches, at: int) -> str:
+    more = found.whole[at] - 1
+    parts = [f"{more} times more than once"] if more else []
+    if found.places[at]:
+        parts.append(f"and {found.places[at]} of its readings or lines are there beside it")
+    return f"is in quarantine as a whole, {', '.join(parts)}"
+
+
+def _places(count: int, places: Numbers) -> str:
+    lacking = without([(0, count - 1)], runs_of(places)) if count else []
+    repeated = runs_of(places[1:][places[1:] == places[:-1]])
+    beyond = runs_of(places[(places < 0) | (places >= count)])
+    parts = [f"indexes {text(lacking)} of {count} are missing from readings"] if lacking else []
+    if repeated:
+        parts.append(f"indexes {text(repeated)} are in readings more than once")
+    if beyond:
+        parts.append(f"indexes {text(beyond)} are in readings and it has {count} only")
+    return "; ".join(parts) or "more readings than it has"

@@ -1,0 +1,283 @@
+"""What rows of a table come to in an audit, some rows at a time: the identities of bronze, and of readings
+and quarantine how many places of a batch are taken, and sums that only the places 0 to the last add up to.
+Pure.
+
+Text is dictionary-encoded in what comes in and goes out, for a million rows name a few domains and runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from agent.contract import H_CLOCK, H_SEALED_AT
+from hub_jobs.refine.messages import Reason
+from hub_jobs.source.protocol import header_column
+from hub_jobs.tables.ranges import Numbers
+
+BATCH: Final = ("domain", "class", "run")
+"""With `n`, the key of a batch."""
+SOURCE: Final = ("source_stream", "source_identity")
+"""With `source_seq`, the place of a message in its leaf's stream."""
+HISTORY: Final = ("stream", "created")
+"""With `seq`, the place of a message in the hub's stream."""
+BRONZE_COLUMNS: Final = (
+    *(*HISTORY, "seq", "arrived", "subject", "headers", "digest"),
+    *("domain", *SOURCE, "source_seq", "class", "run", "n", "count"),
+)
+READINGS_COLUMNS: Final = (*BATCH, "n", "index", *SOURCE, "source_seq")
+QUARANTINE_COLUMNS: Final = (*HISTORY, "seq", "line", *BATCH, "n", "reason")
+TEXTS: Final = (*HISTORY, *BATCH, *SOURCE, "subject", "reason")
+"""The columns that are to be read as dictionaries."""
+
+LATE_SECONDS: Final = 600
+"""What arrives longer than this after it was sealed is late."""
+_AHEAD_SECONDS: Final = 3_600
+"""A time of sealing so far after the arrival is no time that can be."""
+_SECOND: Final = 1_000_000
+_KIND_TOKEN: Final = 3
+_BLOCK_BITS: Final = 16
+
+Mask = npt.NDArray[np.bool_]
+Offsets = Mapping[tuple[str, str], int]
+"""Up to which hub sequence each stream and incarnation is refined."""
+
+
+class Share(NamedTuple):
+    """A part of all rows, so that what is held at once stays bounded: of the blocks of 65,536 numbers every
+    `of`-th from `which` on."""
+
+    which: int = 0
+    of: int = 1
+
+    def holds(self, numbers: Numbers) -> Mask:
+        """Which numbers are of this part."""
+        if self.of == 1:
+            return np.ones(numbers.size, dtype=np.bool_)
+        mine: Mask = (numbers >> _BLOCK_BITS) % self.of == self.which
+        return mine
+
+
+class Counted(NamedTuple):
+    """What some rows come to, by batch in `batches` and by message in `direct`; of quarantine, `named` are
+    the messages of bronze that are in it without being of a batch, `other` those that came with other
+    content than an earlier one of their number."""
+
+    batches: pa.Table
+    direct: pa.Table
+    named: pa.Table
+    other: pa.Table
+
+
+_TEXT: Final = pa.dictionary(pa.int32(), pa.string())
+_TEXTS_OF: Final = {name: pa.field(name, _TEXT) for name in TEXTS}
+
+
+def _schema(*columns: str, **numbers: pa.DataType) -> pa.Schema:
+    plain = [pa.field(name, kind) for name, kind in numbers.items()]
+    return pa.schema([*(_TEXTS_OF[name] for name in columns), *plain])
+
+
+_WHOLE, _TRUTH = pa.int64(), pa.bool_()
+HELD: Final = _schema(
+    *(*BATCH, *HISTORY),
+    seq=_WHOLE,
+    n=_WHOLE,
+    count=_WHOLE,
+    refined=_TRUTH,
+    dead=_TRUTH,
+    moment=_WHOLE,
+    late=_TRUTH,
+)
+"""A row a batch of bronze; `moment` is in microseconds since 1970."""
+DIRECT: Final = _schema(
+    *("domain", "class", *SOURCE, *HISTORY),
+    seq=_WHOLE,
+    source_seq=_WHOLE,
+    content=_WHOLE,
+    refined=_TRUTH,
+    moment=_WHOLE,
+)
+"""A row a message of bronze that is of no batch; `content` stands for its digest."""
+PLACED: Final = _schema(
+    *BATCH, n=_WHOLE, places=_WHOLE, total=_WHOLE, squares=_WHOLE, marks=_WHOLE, whole=_TRUTH
+)
+"""Places of a batch that are taken, several rows a batch: how many, the sums of them, of their squares and of
+their `marks`; `whole` for a batch that is in quarantine as a
+whole."""
+STOOD: Final = _schema(*SOURCE, source_seq=_WHOLE)
+"""A row a reading that came of no batch; one that came of no message either has no source."""
+MESSAGES: Final = _schema(*HISTORY, seq=_WHOLE)
+_NO_MESSAGES: Final = MESSAGES.empty_table()
+
+
+def bronze(rows: pa.Table, offsets: Offsets, share: Share) -> Counted:
+    """Rows of bronze with `BRONZE_COLUMNS`: `HELD` batches and `DIRECT` messages."""
+    numbered = pc.is_valid(rows["n"]).to_numpy()
+    batches = rows.filter(pa.array(numbered & share.holds(_numbers(rows["n"]))))
+    direct = rows.filter(pa.array(is_direct(rows) & share.holds(_numbers(rows["source_seq"]))))
+    moment, late = moments(batches)
+    held = {
+        **{name: batches[name] for name in (*BATCH, *HISTORY, "seq", "n")},
+        "count": pc.fill_null(batches["count"], 0),
+        "refined": upto(batches, offsets),
+        "dead": _kinds(batches["subject"]) == "_dead",
+        "moment": moment,
+        "late": late,
+    }
+    digests = b"".join(one[:8].ljust(8, b"\0") for one in direct["digest"].to_pylist())
+    messages = {
+        **{name: direct[name] for name in ("domain", "class", *SOURCE, *HISTORY, "seq")},
+        "source_seq": pc.fill_null(direct["source_seq"], 0),
+        "content": np.frombuffer(digests, np.int64),
+        "refined": upto(direct, offsets),
+        "moment": direct["arrived"].cast(pa.int64()),
+    }
+    return Counted(pa.table(held, schema=HELD), pa.table(messages, schema=DIRECT), _NO_MESSAGES, _NO_MESSAGES)
+
+
+def is_direct(rows: pa.Table) -> Mask:
+    """Which rows of bronze, with `n` and `subject`, are neither of a batch nor a record of the agent."""
+    agents = np.isin(_kinds(rows["subject"]), ("_ledger", "_clock", "_dead"))
+    found: Mask = pc.is_null(rows["n"]).to_numpy() & ~agents
+    return found
+
+
+def readings(rows: pa.Table, share: Share) -> Counted:
+    """Rows of readings with `READINGS_COLUMNS`: `PLACED` and `STOOD`."""
+    numbered = pc.is_valid(rows["n"]).to_numpy()
+    batches = _chosen(rows, numbered & share.holds(_numbers(rows["n"])))
+    direct = _chosen(rows, ~numbered & share.holds(_numbers(rows["source_seq"])))
+    places = _numbers(batches["index"], -1)
+    starts = _starts(batches)
+    sums = [
+        np.add.reduceat(one, starts) if places.size else places
+        for one in (places, places * places, marks(places))
+    ]
+    placed = {
+        **{name: batches[name].take(starts) for name in (*BATCH, "n")},
+        "places": np.diff(starts, append=places.size),
+        "total": sums[0],
+        "squares": sums[1],
+        "marks": sums[2],
+        "whole": np.zeros(starts.size, dtype=np.bool_),
+    }
+    stood = {**{name: direct[name] for name in SOURCE}, "source_seq": pc.fill_null(direct["source_seq"], 0)}
+    found = pa.table(placed, schema=PLACED), pa.table(stood, schema=STOOD)
+    return Counted(*found, _NO_MESSAGES, _NO_MESSAGES)
+
+
+def quarantine(rows: pa.Table, offsets: Offsets, begun: Offsets, share: Share) -> Counted:
+    """Rows of quarantine with `QUARANTINE_COLUMNS`: `PLACED`, and messages. What a refine has named that is
+    `begun` and not yet at its end does not count."""
+    rows = rows.filter(pa.array(upto(rows, offsets) | ~upto(rows, begun)))
+    numbered = pc.is_valid(rows["n"]).to_numpy()
+    clash = pc.equal(rows["reason"].cast(pa.string()), str(Reason.OTHER_CONTENT)).to_numpy()
+    lines = rows.filter(pa.array(numbered & ~clash & share.holds(_numbers(rows["n"]))))
+    line = _numbers(lines["line"])
+    whole = pc.is_null(lines["line"]).to_numpy()
+    placed = {
+        **{name: lines[name] for name in (*BATCH, "n")},
+        "places": (~whole).astype(np.int64),
+        "total": line,
+        "squares": line * line,
+        "marks": np.where(whole, 0, marks(line)),
+        "whole": whole,
+    }
+    named = rows.filter(pa.array(~numbered)).select(MESSAGES.names).cast(MESSAGES)
+    other = rows.filter(pa.array(numbered & clash)).select(MESSAGES.names).cast(MESSAGES)
+    return Counted(pa.table(placed, schema=PLACED), STOOD.empty_table(), named, other)
+
+
+def merged(table: str, parts: Iterable[Counted]) -> Counted:
+    """What some rows of a table come to together."""
+    schemas = (HELD, DIRECT) if table == "bronze" else (PLACED, STOOD)
+    nothing = (*(one.empty_table() for one in schemas), _NO_MESSAGES, _NO_MESSAGES)
+    together = zip(nothing, *parts, strict=True)
+    return Counted(*(pa.concat_tables(tables).unify_dictionaries() for tables in together))
+
+
+def marks(places: Numbers) -> Numbers:
+    """A number for each place that looks like chance (SplitMix64): sums of them agree for the same places
+    only, where sums and sums of squares agree for 1, 5, 6 and 2, 3, 7 too."""
+    mixed = places.astype(np.uint64) + _STEP
+    for shift, factor in _MIXES:
+        mixed = (mixed ^ (mixed >> shift)) * factor
+    found: Numbers = (mixed ^ (mixed >> np.uint64(31))).astype(np.int64)
+    return found
+
+
+_STEP: Final = np.uint64(0x9E3779B97F4A7C15)
+_MIXES: Final = (
+    (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)),
+    (np.uint64(27), np.uint64(0x94D049BB133111EB)),
+)
+
+
+def _chosen(rows: pa.Table, mask: Mask) -> pa.Table:
+    return rows if mask.all() else rows.filter(pa.array(mask))
+
+
+def _numbers(column: pa.ChunkedArray, absent: int = 0) -> Numbers:
+    found: Numbers = pc.fill_null(column, absent).to_numpy().astype(np.int64)
+    return found
+
+
+def _starts(rows: pa.Table) -> Numbers:
+    """Where another batch begins than that of the row before."""
+    if not rows.num_rows:
+        return np.array([], dtype=np.int64)
+    changes = np.zeros(rows.num_rows, dtype=np.bool_)
+    changes[0] = True
+    for name in (*BATCH, "n"):
+        column = rows[name].combine_chunks()
+        codes = _numbers(column.indices if name != "n" else column, -1)
+        changes[1:] |= codes[1:] != codes[:-1]
+    return np.flatnonzero(changes)
+
+
+def _kinds(subjects: pa.ChunkedArray) -> npt.NDArray[np.object_]:
+    """The token of a subject that says what a message of the agent is; the device of a direct one."""
+    column = subjects.combine_chunks()
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    tokens = [one.split(".") for one in column.dictionary.to_pylist()]
+    kinds = np.array([one[_KIND_TOKEN] if len(one) > _KIND_TOKEN else "" for one in tokens] or [""])
+    found: npt.NDArray[np.object_] = kinds[_numbers(column.indices)]
+    return found
+
+
+def upto(rows: pa.Table, offsets: Offsets) -> Mask:
+    """Which rows stand in the hub's stream up to the sequence that is given for its history."""
+    found = np.zeros(rows.num_rows, dtype=np.bool_)
+    seq = _numbers(rows["seq"])
+    stream, created = (rows[name].cast(pa.string()) for name in HISTORY)
+    for (name, made), to in offsets.items():
+        mine = pc.and_(pc.equal(stream, name), pc.equal(created, made)).to_numpy()
+        found |= mine & (seq <= to)
+    return found
+
+
+def moments(rows: pa.Table) -> tuple[Numbers, Mask]:
+    """To which moment batches with `arrived` and `headers` belong, in microseconds since 1970, and whether
+    they came late: the time of sealing, if the clock there was synchronised, otherwise that of arrival."""
+    arrived: Numbers = rows["arrived"].cast(pa.int64()).to_numpy()
+    headers = [one or b"" for one in rows["headers"].to_pylist()]
+    sealed = header_column(headers, H_SEALED_AT.encode())
+    clocks = header_column(headers, H_CLOCK.encode())
+    found = arrived.copy()
+    for at, (text, clock) in enumerate(zip(sealed, clocks, strict=True)):
+        if text is None or clock is None or not clock.startswith(b"synchronised=yes"):
+            continue
+        if text.isdigit() and len(text) <= _NANOSECOND_DIGITS:
+            found[at] = int(text) // 1000
+    found = np.where(found <= arrived + _AHEAD_SECONDS * _SECOND, found, arrived)
+    return found, arrived - found > LATE_SECONDS * _SECOND
+
+
+_NANOSECOND_DIGITS: Final = 19

@@ -1,0 +1,163 @@
+"""The contents of readings and quarantine beside the payloads of bronze, and these beside their digests."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from hub_jobs.audit import contents, details, scan
+from hub_jobs.audit.contents import Contents
+from hub_jobs.audit.count_rows import BATCH, HISTORY, SOURCE, Mask, Share
+from hub_jobs.audit.grouping import Names, changes, coded, grouped
+from hub_jobs.audit.lookups import Key
+from hub_jobs.audit.scan import Piece, Tables
+from hub_jobs.audit.strays import run_of
+from hub_jobs.tables.ranges import Numbers, runs_of, text
+from hub_jobs.tables.scan import file_paths
+
+_LISTED: Final = 1_000
+
+
+@dataclass(slots=True)
+class Differences:
+    """What differs, a sentence each, of the `batches` among it some; and how many messages could not be
+    compared, for their payload was dropped."""
+
+    sentences: list[str] = field(default_factory=list)
+    dropped: int = 0
+    batches: list[Key] = field(default_factory=list)
+
+    @property
+    def notes(self) -> list[str]:
+        """What there is to say beside."""
+        if not self.dropped:
+            return []
+        return [f"the contents of {self.dropped} messages were not compared: their payloads were dropped"]
+
+
+def compared(tables: Tables) -> Differences:
+    """Compare every payload with its digest and, decoded as this version of refine does, with the rows of
+    readings and quarantine."""
+    found = Differences()
+    for share in tables.shares:
+        _compare_share(tables, share, secrets.token_bytes(16), found)
+    found.sentences += details.of_batches(tables, found.batches)
+    return found
+
+
+def _compare_share(tables: Tables, share: Share, secret: bytes, found: Differences) -> None:
+    work = [
+        Piece(table.name, path, dict(tables.offsets), dict(tables.begun), share, tables.part)
+        for table in tables.there
+        for path in file_paths(table)
+    ]
+    schemas = {"bronze": contents.MESSAGES, "readings": contents.READ, "quarantine": contents.NAMED}
+    parts = {name: [schema.empty_table()] for name, schema in schemas.items()}
+    changed: list[tuple[str, str, int]] = []
+    one: Contents
+    for piece, one in scan.each(tables, partial(contents.of_file, secret=secret), work):
+        parts[piece.table].append(one.rows)
+        changed += one.changed
+    found.sentences += _of_digests(changed)
+    held, read, named = (pa.concat_tables(parts[name]).unify_dictionaries() for name in schemas)
+    _compare(found, held, read, named, partly=bool(tables.unreadable))
+
+
+def _of_digests(changed: list[tuple[str, str, int]]) -> list[str]:
+    by_history: dict[tuple[str, str], list[int]] = {}
+    for stream, created, seq in changed:
+        by_history.setdefault((stream, created), []).append(seq)
+    return [
+        f"bronze: the payloads of sequences {text(runs_of(np.array(seqs)))} of {'/'.join(history)} are not "
+        "those of their digests"
+        for history, seqs in sorted(by_history.items())
+    ]
+
+
+def _compare(found: Differences, held: pa.Table, read: pa.Table, named: pa.Table, *, partly: bool) -> None:
+    """Compare the sums of each batch, and of each place of a source. Of several copies of one content one was
+    decoded. Where not all of the tables can be read, what lacks is told by the counts alone."""
+    quarantined, other = _by_message(held, named)
+    held = held.append_column("quarantined", pa.array(quarantined)).filter(pa.array(~other))
+    batch = held["n"].to_numpy() >= 0
+    of_batches = read.filter(read["n"].is_valid())
+    of_places = read.filter(read["n"].is_null())
+    for own, rows, names, number in (
+        (batch, of_batches, BATCH, "n"),
+        (~batch, of_places, SOURCE, "source_seq"),
+    ):
+        mine = held.filter(pa.array(own))
+        (of_held, of_read), owners = coded([mine, rows], names)
+        numbers = [one[number].fill_null(-1).to_numpy() for one in (mine, rows)]
+        (ids, read_ids), size, firsts = grouped([of_held, of_read], numbers)
+        actual = np.zeros(size, np.int64)
+        np.add.at(actual, read_ids, rows["sum"].to_numpy())
+        owner, at = np.concatenate([of_held, of_read])[firsts], np.concatenate(numbers)[firsts]
+        wrong = _differing(found, mine, ids, actual, partly=partly)
+        _name(found, wrong, owner, at, owners)
+
+
+def _by_message(held: pa.Table, named: pa.Table) -> tuple[Numbers, Mask]:
+    """The sum of the rows of quarantine of each message, and whether its content was another one's."""
+    codes, _ = coded([held, named], HISTORY)
+    ids, size, _ = grouped(codes, [held["seq"].to_numpy(), named["seq"].to_numpy()])
+    sums, other = np.zeros(size, np.int64), np.zeros(size, np.bool_)
+    np.add.at(sums, ids[1], named["sum"].to_numpy())
+    np.logical_or.at(other, ids[1], named["other"].to_numpy())
+    return sums[ids[0]], other[ids[0]]
+
+
+def _differing(found: Differences, held: pa.Table, ids: Numbers, actual: Numbers, *, partly: bool) -> Numbers:
+    """The groups of which the sums are not those that the payloads give."""
+    content, seq = held["content"].to_numpy(), held["seq"].to_numpy()
+    known, refined = held["known"].to_numpy(), held["refined"].to_numpy()
+    order = np.lexsort((seq, ~known, content, ids))
+    if not order.size:
+        return np.array([], np.int64)
+    first = order[changes(ids[order], content[order])]
+    size = actual.size
+    sums = {name: np.zeros(size, np.int64) for name in ("read", "named", "quarantined")}
+    for name in ("read", "named"):
+        np.add.at(sums[name], ids[first], held[name].to_numpy()[first])
+    np.add.at(sums["quarantined"], ids, held["quarantined"].to_numpy())
+    compared_ = np.zeros(size, np.bool_)
+    compared_[ids] = True
+    np.logical_and.at(compared_, ids[first], known[first])
+    done = np.zeros(size, np.bool_)
+    np.logical_or.at(done, ids, refined)
+    found.dropped += int(np.count_nonzero(~known[first]))
+    wrong = compared_ & done & ((sums["read"] != actual) | (sums["named"] != sums["quarantined"]))
+    # Copies of one content may differ in their headers, from which a reading without a time has it.
+    for at in np.flatnonzero(wrong).tolist():
+        rows = np.flatnonzero(ids == at)
+        if np.unique(content[rows]).size == 1 and any(
+            held["read"][row].as_py() == actual[at] and held["named"][row].as_py() == sums["quarantined"][at]
+            for row in rows.tolist()
+        ):
+            wrong[at] = False
+    if partly:
+        wrong &= actual != 0
+    return np.flatnonzero(wrong)
+
+
+def _name(found: Differences, wrong: Numbers, owner: Numbers, numbers: Numbers, owners: list[Names]) -> None:
+    for code in np.unique(owner[wrong]).tolist():
+        names = owners[code]
+        ranges = text(runs_of(numbers[wrong][owner[wrong] == code]))
+        if len(names) == len(BATCH):
+            domain, cls, run = run_of(names)
+            mine = numbers[wrong][owner[wrong] == code][: details.LOOKED_AT].tolist()
+            found.batches += [((domain, cls, run), n) for n in mine]
+            where = f"{domain}, class {cls}, run {run}: batches {ranges}"
+        else:
+            stream, identity = names
+            where = f"messages {ranges} of {stream} ({identity})"
+        if len(found.sentences) < _LISTED:
+            found.sentences.append(
+                f"{where}: what is in readings and quarantine is not what their payloads hold"
+            )

@@ -1,0 +1,122 @@
+"""Rows of single batches and messages, found by the bounds in the tables' logs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from agent.contract import H_ENCODING, ZSTD
+from hub_jobs.audit import count_rows
+from hub_jobs.audit.count_rows import BATCH
+from hub_jobs.audit.ledgers import Run
+from hub_jobs.audit.scan import Tables
+from hub_jobs.refine.lines import UnpackError, count_lines, unpack
+from hub_jobs.source.wire import header
+from hub_jobs.tables import Condition
+from hub_jobs.tables.places import UnreadableError
+from hub_jobs.tables.ranges import Range
+from hub_jobs.tables.scan import batches
+
+_PAYLOADS: Final = 64
+"""Payloads in memory at once."""
+
+Key = tuple[Run, int]
+"""A run and the number of a batch."""
+
+
+def places(tables: Tables, wanted: Sequence[Key]) -> dict[Key, list[int]]:
+    """The places of some batches that are taken, in readings or in quarantine."""
+    found: dict[Key, list[int]] = {one: [] for one in wanted}
+    where: list[Condition] = [
+        ("run", "in", sorted({run for (_, _, run), _ in wanted})),
+        ("n", "in", sorted({n for _, n in wanted})),
+    ]
+    for table, place in ((tables.readings, "index"), (tables.quarantine, "line")):
+        if table is None:
+            continue
+        for rows in batches(table, [*BATCH, "n", place], where):
+            columns = [rows[name].to_pylist() for name in (*BATCH, "n", place)]
+            for domain, cls, run, n, at in zip(*columns, strict=True):
+                if at is not None and (taken := found.get(((domain, cls, run), n))) is not None:
+                    taken.append(at)
+    return found
+
+
+def lines(tables: Tables, wanted: Sequence[Key]) -> dict[Key, set[int]]:
+    """How many lines the payloads of some batches hold; nothing of one whose payload was dropped, or can't be
+    unpacked or read."""
+    found: dict[Key, set[int]] = {one: set() for one in wanted}
+    where: list[Condition] = [
+        ("run", "in", sorted({run for (_, _, run), _ in wanted})),
+        ("n", "in", sorted({n for _, n in wanted})),
+    ]
+    columns = [*BATCH, "n", "headers", "payload"]
+    try:
+        for rows in batches(tables.bronze, columns, where, _PAYLOADS):
+            for domain, cls, run, n, headers, payload in zip(*rows.to_pydict().values(), strict=True):
+                if payload is not None and (known := found.get(((domain, cls, run), n))) is not None:
+                    known |= _lines(headers, payload)
+    except UnreadableError as error:
+        tables.note("bronze", error)
+    return found
+
+
+def _lines(headers: bytes, payload: bytes) -> set[int]:
+    compressed = header(headers, H_ENCODING.encode()) == ZSTD.encode()
+    try:
+        return {count_lines(unpack(payload, compressed=compressed))}
+    except UnpackError:
+        return set()
+
+
+def moments(tables: Tables, wanted: Sequence[Run]) -> dict[Run, tuple[list[int], list[int]]]:
+    """Of some runs the numbers of their batches, in order, and when each was sealed, in
+    microseconds since 1970."""
+    where: list[Condition] = [("run", "in", sorted({one[2] for one in wanted}))]
+    parts = []
+    for rows in batches(tables.bronze, [*BATCH, "n", "arrived", "headers"], where):
+        table = pa.Table.from_batches([rows])
+        moment, _ = count_rows.moments(table)
+        parts.append(table.select([*BATCH, "n"]).append_column("moment", pa.array(moment)))
+    if not parts:
+        return {}
+    found = pa.concat_tables(parts).group_by([*BATCH, "n"]).aggregate([("moment", "min")]).sort_by("n")
+    return {
+        key: (mine["n"].to_pylist(), mine["moment_min"].to_pylist())
+        for key in wanted
+        if (mine := found.filter(_of_run(*key))).num_rows
+    }
+
+
+def kept_readings(tables: Tables, key: Run, came: Sequence[Range]) -> int:
+    """How many readings the batches of a run hold that arrived, of these numbers. Dead letters, which are
+    numbered too, are no readings."""
+    where: list[Condition] = [(name, "=", one) for name, one in zip(BATCH, key, strict=True)]
+    where += [("n", ">=", came[0][0]), ("n", "<=", came[-1][1])]
+    held: dict[int, int] = {}
+    for rows in batches(tables.bronze, ["n", "count", "subject"], where):
+        kinds = pc.split_pattern(rows["subject"], ".")
+        for n, size, kind in zip(
+            rows["n"].to_pylist(), rows["count"].to_pylist(), kinds.to_pylist(), strict=True
+        ):
+            if kind[3] == "_batch" and any(first <= n <= last for first, last in came):
+                held[n] = max(held.get(n, 0), size or 0)
+    return sum(held.values())
+
+
+def kept_messages(tables: Tables, stream: str, identity: str, came: Sequence[Range]) -> int:
+    """How many direct messages of a source arrived, of these sequences."""
+    where: list[Condition] = [("source_stream", "=", stream), ("source_identity", "=", identity)]
+    where += [("source_seq", ">=", came[0][0]), ("source_seq", "<=", came[-1][1])]
+    held: set[int] = set()
+    for rows in batches(tables.bronze, ["n", "subject", "source_seq"], where):
+        direct = count_rows.is_direct(pa.Table.from_batches([rows]))
+        held.update(rows["source_seq"].filter(pa.array(direct)).to_pylist())
+    return sum(any(first <= seq <= last for first, last in came) for seq in held)
+
+
+def _of_run(domain: str, cls: str, run: str) -> pc.Expression:
+    return (pc.field("domain") == domain) & (pc.field("class") == cls) & (pc.field("run") == run)

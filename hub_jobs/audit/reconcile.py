@@ -1,0 +1,274 @@
+"""Bronze against readings and quarantine. A batch is complete when the places 0 to count - 1 are each there
+once, as a reading or as a line in quarantine; count, sum, sum of squares and sum of marks of the places say
+so without a list, and a repeat that hides a hole shows too. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from hub_jobs.audit.count_rows import BATCH, SOURCE, Counted, Mask, marks
+from hub_jobs.audit.grouping import Names, changes, coded, grouped, times
+from hub_jobs.tables.ranges import Numbers
+
+
+class Strays(NamedTuple):
+    """Rows whose message bronze does not have, or has and refine has not taken: at each place of the arrays
+    those of one batch, or at one place of a source. `owner` points into `owners`, the batch's run or the
+    source."""
+
+    owners: list[Names]
+    owner: Numbers
+    number: Numbers
+    readings: Numbers
+    quarantined: Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """A batch that is in bronze at each place of the arrays, in the order of their numbers within a run;
+    `run` points into `runs`. `count` is the most that a copy of it says, `least` the least; `whole` how often
+    it is in quarantine as a whole. `missing` and `doubled` are what `look_again` found of those that are
+    `broken`."""
+
+    runs: list[Names]
+    run: Numbers
+    n: Numbers
+    count: Numbers
+    least: Numbers
+    refined: Mask
+    dead: Mask
+    moment: Numbers
+    late: Mask
+    places: Numbers
+    in_readings: Numbers
+    quarantined: Numbers
+    whole: Numbers
+    complete: Mask
+    strays: Strays
+    missing: Numbers = field(init=False)
+    doubled: Numbers = field(init=False)
+
+    def __post_init__(self) -> None:
+        # At least this much; who looks at the places knows better.
+        there = self.places + self.whole * self.count
+        short = np.where(self.broken, self.count - there, 0)
+        even = (self.broken & (short == 0)).astype(np.int64)
+        object.__setattr__(self, "missing", np.maximum(short, 0) + even)
+        object.__setattr__(self, "doubled", np.maximum(-short, 0) + even)
+
+    @property
+    def broken(self) -> Mask:
+        """What is refined and not complete."""
+        return self.refined & ~self.complete
+
+    @property
+    def counts(self) -> dict[str, Numbers]:
+        """Readings of each batch by what became of them, as `accounts.Arrived` and `hours.Hour` name it."""
+        alive = ~self.dead
+        return {
+            "in_bronze": self.count * alive,
+            "pending": self.count * (alive & ~self.refined),
+            "in_readings": self.in_readings,
+            "quarantined": self.quarantined * alive,
+            "dead": self.count * self.dead,
+            "missing": self.missing,
+            "doubled": self.doubled,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """A place in a source where messages stood that are of no batch, at each place of the arrays; `owner`
+    (domain and class) and `source` point into the lists. The counts are of messages."""
+
+    owners: list[Names]
+    sources: list[Names]
+    owner: Numbers
+    source: Numbers
+    seq: Numbers
+    moment: Numbers
+    in_bronze: Numbers
+    pending: Numbers
+    in_readings: Numbers
+    quarantined: Numbers
+    strays: Strays
+
+    @property
+    def difference(self) -> Numbers:
+        """How many are refined and nowhere; less than zero for those that are there more than once."""
+        found: Numbers = self.in_bronze - self.pending - self.in_readings - self.quarantined
+        return found
+
+    @property
+    def counts(self) -> dict[str, Numbers]:
+        """Messages by what became of them."""
+        return {
+            "in_bronze": self.in_bronze,
+            "pending": self.pending,
+            "in_readings": self.in_readings,
+            "quarantined": self.quarantined,
+            "missing": np.maximum(self.difference, 0),
+            "doubled": np.maximum(-self.difference, 0),
+        }
+
+
+def batches(bronze: Counted, readings: Counted, quarantine: Counted) -> Batches:
+    """Every batch of bronze with what became of it."""
+    held = bronze.batches.filter(pa.array(times(bronze.batches, quarantine.other) == 0))
+    parts = [held, readings.batches, quarantine.batches]
+    codes, runs = coded(parts, BATCH)
+    ids, size, firsts = grouped(codes, [_numbers(one, "n") for one in parts])
+    of_held, of_read, of_named = ids
+    count = np.zeros(size, np.int64)
+    least, moment = (np.full(size, np.iinfo(np.int64).max) for _ in range(2))
+    there, refined, dead = (np.zeros(size, np.bool_) for _ in range(3))
+    late = np.ones(size, np.bool_)
+    there[of_held] = True
+    np.maximum.at(count, of_held, _numbers(held, "count"))
+    np.minimum.at(least, of_held, _numbers(held, "count"))
+    np.minimum.at(moment, of_held, _numbers(held, "moment"))
+    np.logical_or.at(refined, of_held, _truths(held, "refined"))
+    np.logical_or.at(dead, of_held, _truths(held, "dead"))
+    np.logical_and.at(late, of_held, _truths(held, "late"))
+    whole, read, named, *sums = (np.zeros(size, np.int64) for _ in range(6))
+    np.add.at(whole, of_named, _truths(quarantine.batches, "whole"))
+    np.add.at(read, of_read, _numbers(readings.batches, "places"))
+    np.add.at(named, of_named, _numbers(quarantine.batches, "places"))
+    for of, table in ((of_read, readings.batches), (of_named, quarantine.batches)):
+        for one, name in zip(sums, ("total", "squares", "marks"), strict=True):
+            np.add.at(one, of, _numbers(table, name))
+    places = read + named
+    complete = np.where(whole > 0, (places == 0) & (whole == 1), _adds_up(count, places, *sums))
+    run = np.concatenate(codes)[firsts]
+    n = np.concatenate([_numbers(one, "n") for one in parts])[firsts]
+    stray = ~(there & refined) & (places + whole > 0)
+    return Batches(
+        runs=runs,
+        run=run[there],
+        n=n[there],
+        count=count[there],
+        least=least[there],
+        refined=refined[there],
+        dead=dead[there],
+        moment=moment[there],
+        late=late[there],
+        places=places[there],
+        in_readings=read[there],
+        quarantined=np.where(whole > 0, count, named)[there],
+        whole=whole[there],
+        complete=complete[there],
+        strays=Strays(runs, run[stray], n[stray], read[stray], (named + whole)[stray]),
+    )
+
+
+def _adds_up(count: Numbers, places: Numbers, total: Numbers, squares: Numbers, marked: Numbers) -> Mask:
+    """Which batches have the places 0 to count - 1 once each."""
+    found: Mask = (places == count) & (total * 2 == count * (count - 1))
+    found &= squares * 6 == count * (count - 1) * (count * 2 - 1)
+    most = int(count[found].max(initial=0))
+    due = np.concatenate(([0], np.cumsum(marks(np.arange(most, dtype=np.int64)))))
+    found &= marked == due[np.where(found, count, 0)]
+    return found
+
+
+def count_again(found: Batches, at: int, count: int) -> None:
+    """Put down how many readings a batch truly holds."""
+    found.count[at] = count
+    if found.whole[at]:
+        found.quarantined[at] = count
+
+
+def look_again(found: Batches, at: int, places: Numbers) -> None:
+    """Put down what exactly is missing and doubled of a broken batch, whose `places` are these."""
+    count = int(found.count[at])
+    if found.whole[at]:
+        found.missing[at] = 0
+        found.doubled[at] = count * (found.whole[at] - 1) + places.size
+        return
+    within = np.unique(places[(places >= 0) & (places < count)]).size
+    found.missing[at] = count - within
+    found.doubled[at] = places.size - within
+
+
+def messages(bronze: Counted, readings: Counted, quarantine: Counted) -> Messages:
+    """Every place of direct messages in bronze with what became of them. What came twice with the same
+    content counts once."""
+    held = bronze.direct
+    (owner,), owners = coded([held], ("domain", "class"))
+    (source, of_reading), sources = coded([held, readings.direct], SOURCE)
+    seq, content = _numbers(held, "source_seq"), _numbers(held, "content")
+    read = _numbers(readings.direct, "source_seq")
+    nowhere = np.array([None in one for one in sources] or [True])
+    strays = _strays(sources, nowhere, (source, seq), (of_reading, read))
+    named = times(held, quarantine.named)
+    order = np.lexsort((content, seq, source, owner))
+    place = changes(owner[order], source[order], seq[order])
+    message = place | changes(content[order])
+    starts, at_place = np.flatnonzero(message), np.flatnonzero(place)
+    if not order.size:
+        none = np.array([], np.int64)
+        return Messages(owners, sources, none, none, none, none, none, none, none, none, strays)
+    refined = np.logical_or.reduceat(_truths(held, "refined")[order], starts)
+    # Of messages that no source wrote none is known to be a repeat of another.
+    quarantined = np.where(
+        nowhere[source[order[starts]]],
+        np.maximum.reduceat(named[order], starts),
+        np.add.reduceat(named[order], starts),
+    )
+    by_place = np.searchsorted(starts, at_place)
+    sums = [
+        np.add.reduceat(one.astype(np.int64), by_place)
+        for one in (np.ones(starts.size), refined, quarantined)
+    ]
+    first = order[at_place]
+    stood = _stood(source[first], seq[first], of_reading, read)
+    return Messages(
+        owners,
+        sources,
+        owner[first],
+        source[first],
+        seq[first],
+        np.minimum.reduceat(_numbers(held, "moment")[order], at_place),
+        sums[0],
+        sums[0] - sums[1],
+        np.where(nowhere[source[first]], 0, stood),
+        sums[2],
+        strays,
+    )
+
+
+def _strays(
+    sources: list[Names], nowhere: Mask, held: tuple[Numbers, Numbers], read: tuple[Numbers, Numbers]
+) -> Strays:
+    """Readings that stand at no place of a message that is held, by source and sequence."""
+    (of_held, of_read), size, firsts = grouped([held[0], read[0]], [held[1], read[1]])
+    counts = np.bincount(of_read, minlength=size)
+    source, seq = np.concatenate([held[0], read[0]])[firsts], np.concatenate([held[1], read[1]])[firsts]
+    there = np.zeros(size, np.bool_)
+    there[of_held] = True
+    # A message that no source wrote stands nowhere, and is no reading.
+    stray = (counts > 0) & ~(there & ~nowhere[source])
+    found = counts[stray].astype(np.int64)
+    return Strays(sources, source[stray], seq[stray], found, np.zeros_like(found))
+
+
+def _stood(source: Numbers, seq: Numbers, of_reading: Numbers, numbers: Numbers) -> Numbers:
+    """How many readings stand at each of some places; `source` and `seq` are each pair once."""
+    ids, size, _ = grouped([source, of_reading], [seq, numbers])
+    counts = np.bincount(ids[1], minlength=size)
+    found: Numbers = counts[ids[0]].astype(np.int64)
+    return found
+
+
+def _numbers(table: pa.Table, name: str) -> Numbers:
+    found: Numbers = table[name].to_numpy()
+    return found
+
+
+def _truths(table: pa.Table, name: str) -> Mask:
+    found: Mask = table[name].to_numpy()
+    return found

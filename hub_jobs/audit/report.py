@@ -1,0 +1,175 @@
+"""What an audit found, as a table for people, as JSON for programs, and as rows of the table `audit`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import pyarrow as pa
+
+from hub_jobs.audit.accounts import Account
+from hub_jobs.audit.by_hour import Hour
+from hub_jobs.audit.gap_reasons import Gap
+from hub_jobs.audit.in_transit import OnTheWay
+from hub_jobs.audit.unreadable import Unreadable
+from hub_jobs.tables import ensure_table
+from hub_jobs.tables.parquet import PartWriter
+from hub_jobs.tables.places import Place
+from hub_jobs.tables.schemas import AUDIT, AUDIT_HOURS
+
+_SHOWN: Final = [name for name in AUDIT.names if name not in ("at", "findings")]
+_FINDINGS_SHOWN: Final = 50
+_NOT_ASKED: Final = "the hub was not asked (--server)"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The accounts of one moment, the sequences that never came, and `notes`: sentences about what is no
+    loss, such as a ledger record that can't be used."""
+
+    at: datetime
+    accounts: Sequence[Account]
+    gaps: Sequence[Gap]
+    notes: Sequence[str]
+    hours: Sequence[Hour] = ()
+    way: Sequence[OnTheWay] | None = None
+    """What is on its way; None when the hub was not asked."""
+    unexplained: Sequence[str] = ()
+    """About rows of no run whose message bronze does not have."""
+    unreadable: Sequence[Unreadable] = ()
+    untrue: Sequence[str] = ()
+    """About what is not as it should be and no loss."""
+    altered: Sequence[str] = ()
+    """About contents that are not those of their payloads."""
+    hub_fault: str = ""
+    """Why the hub that was asked said nothing."""
+
+    @property
+    def unknown_way(self) -> str | None:
+        """Why what is on its way is not known, None where it is."""
+        if self.way is not None:
+            return None
+        return f"what is still on its way is not known: {self.hub_fault or _NOT_ASKED}"
+
+    @property
+    def lost(self) -> bool:
+        """Whether something is gone without a reason, doubled, not explained, or can't be read, so that a
+        loss can't be excluded."""
+        gone = any(gap.lost for gap in self.gaps) or any(account.lost for account in self.accounts)
+        return gone or bool(self.unexplained) or bool(self.unreadable) or bool(self.altered)
+
+    @property
+    def findings(self) -> list[str]:
+        """All sentences."""
+        named = (one for account in self.accounts for one in account.findings)
+        return [*self.general, *named]
+
+    @property
+    def general(self) -> list[str]:
+        """The sentences that are of no run, losses first."""
+        moving = (sentence for one in self.way or () for sentence in one.sentences())
+        gaps = map(str, sorted(self.gaps, key=lambda gap: not gap.lost))
+        return [
+            *map(str, self.unreadable),
+            *self.untrue,
+            *self.unexplained,
+            *self.altered,
+            *gaps,
+            *self.notes,
+            *moving,
+        ]
+
+    @property
+    def verdict(self) -> str:
+        """All of it in one sentence."""
+        if not self.lost:
+            well = "nothing is missing, nothing is doubled"
+            return f"{well}; but a table is not as it was" if self.untrue else well
+        gaps = len({(gap.kind, gap.name) for gap in self.gaps if gap.lost})
+        parts = [
+            f"{sum(one.missing for one in self.accounts)} readings missing",
+            f"{sum(one.doubled for one in self.accounts)} doubled",
+            f"{gaps} streams with gaps",
+        ]
+        if rows := sum(one.unexplained for one in self.accounts):
+            parts.append(f"{rows} rows of readings or quarantine without their message")
+        if self.unexplained:
+            parts.append("rows that no message explains")
+        if self.altered:
+            parts.append("contents that are not those of their payloads")
+        if self.unreadable:
+            parts.append(f"{len(self.unreadable)} files that can't be read")
+        return ", ".join(parts)
+
+
+def as_json(report: Report) -> str:
+    """`{"at", "lost", "rows": [{column: value}], "hours": [{column: value}], "gaps": [{"kind", "name",
+    "ranges", "why", "detail", "lost"}], "on_the_way": null or [{"class", …}], "unreadable": [{"table",
+    "file", "fault", "rows", "bounds"}], "findings": [sentence]}`."""
+    rows = [{name: row[name] for name in AUDIT.names if name != "at"} for row in map(_row, report.accounts)]
+    hours = [{**_row(one), "hour": one.hour.isoformat(), "state": one.state} for one in report.hours]
+    body = {
+        "at": report.at.isoformat(),
+        "lost": report.lost,
+        "rows": rows,
+        "hours": hours,
+        "gaps": [gap.as_json() for gap in report.gaps],
+        "on_the_way": None if report.way is None else [one.as_json() for one in report.way],
+        "unreadable": [one.as_json() for one in report.unreadable],
+        "findings": report.findings,
+    }
+    return json.dumps(body, indent=2) + "\n"
+
+
+def shown_columns(report: Report) -> tuple[list[str], list[list[str]]]:
+    """The accounts as texts: the names of the columns, and a row each."""
+    return _SHOWN, [[_cell(row[name]) for name in _SHOWN] for row in map(_row, report.accounts)]
+
+
+def as_text(report: Report) -> str:
+    """A table, the sentences, and the verdict."""
+    names, accounts = shown_columns(report)
+    cells = [names, *accounts]
+    widths = [max(len(row[at]) for row in cells) for at in range(len(_SHOWN))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
+    findings = report.findings
+    lines += findings[:_FINDINGS_SHOWN]
+    if len(findings) > _FINDINGS_SHOWN:
+        lines.append(f"and {len(findings) - _FINDINGS_SHOWN} more findings, in the table audit and in --json")
+    if report.unknown_way is not None:
+        lines.append(report.unknown_way)
+    return "\n".join([*lines, report.verdict])
+
+
+def store(lake: Place, report: Report) -> None:
+    """Add the accounts to the tables `audit` and `audit_hours`. Findings that are of no run stand in the
+    first row."""
+    rows = [{"at": report.at, **_row(account)} for account in report.accounts]
+    if rows:
+        rows[0]["findings"] = [*report.general, *rows[0]["findings"]]
+    _append(lake, "audit", pa.Table.from_pylist(rows, AUDIT))
+    hours = [{"at": report.at, **_row(one), "state": one.state} for one in report.hours]
+    _append(lake, "audit_hours", pa.Table.from_pylist(hours, AUDIT_HOURS))
+
+
+def _append(lake: Place, name: str, rows: pa.Table) -> None:
+    table = ensure_table(lake, name)
+    with PartWriter(lake, name) as writer:
+        writer.write(rows)
+    table.commit(writer.files, {})
+
+
+def _row(account: Account | Hour) -> dict[str, Any]:
+    row = asdict(account)
+    row["class"] = row.pop("cls")
+    return row
+
+
+def _cell(value: object) -> str:
+    return "-" if value is None else str(value)

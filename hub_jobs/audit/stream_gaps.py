@@ -1,0 +1,242 @@
+"""Which sequences of the hub's and of the leaves' streams never came, and what bronze tells of why."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from agent.contract import leaf_stream
+from hub_jobs.audit import evictions, restored_stores
+from hub_jobs.audit.gap_reasons import Gap, Neighbours, Why, joined, limits_say, of_source
+from hub_jobs.audit.held import Held
+from hub_jobs.audit.ledgers import Lost, Source
+from hub_jobs.audit.unreadable import Unreadable
+from hub_jobs.refine.dedup import History
+from hub_jobs.source.wire import StreamInfo
+from hub_jobs.tables import Condition, Table
+from hub_jobs.tables.dedup_keys import Seen, hub_space, source_space
+from hub_jobs.tables.ranges import Range, holes, union, without
+from hub_jobs.tables.scan import batches
+from hub_jobs.tables.stream_history import Incarnation
+
+GAPS_NOTE: Final = "petiole.gaps"
+"""Of a commit of bronze: the sequences that were gone, as ranges."""
+WHY_NOTE: Final = "petiole.gaps.why"
+"""And of which stream and incarnation, and the reason that the stream's limits gave then."""
+_LOOKED_AT: Final = 1_000
+"""Holes of a source that are looked at one by one."""
+
+HubGaps = Mapping[History, Sequence[tuple[Range, Why]]]
+
+
+def gaps(
+    bronze: Table,
+    held: Held,
+    gone: Mapping[evictions.Origin, list[evictions.Named]],
+    origins: Mapping[Source, set[evictions.Origin]],
+    lost: Lost,
+    hub: Mapping[str, StreamInfo],
+    unreadable: Sequence[Unreadable] = (),
+) -> list[Gap]:
+    """All gaps, the hub's first. `gone` and `origins` are what leaves said of discards, `lost` of stores that
+    were lost or put back, `hub` what the hub says of its streams now, as far as it was asked. Files of
+    bronze that are `unreadable` hold some of the sequences."""
+    ever = held.ever
+    at_hub = _of_hub(bronze, held, ever, hub, unreadable)
+    found = [
+        Gap("hub", "/".join(history), [one], why) for history, holes in at_hub.items() for one, why in holes
+    ]
+    removed = _removed(at_hub)
+    for space, ranges in sorted(ever.spaces.items()):
+        kind, _, name = space.partition("/")
+        if kind == "source":
+            stream, identity = name.split("/", 1)
+            named = [gone.get(origin, []) for origin in origins.get((stream, identity), ())]
+            discarded = union((first, last) for one in named for first, last, _, _ in one)
+            here = held.here.ranges(space)
+            found += _of_source(bronze, (stream, identity), (ranges, here), discarded, at_hub)
+            if was_there := held.gone.ranges(space):
+                found.append(Gap("source", name, was_there, removed))
+    return joined([*found, *_of_lost(ever, origins, lost), *_of_replaced(bronze, ever, lost)])
+
+
+def _of_hub(
+    bronze: Table,
+    held: Held,
+    ever: Seen,
+    hub: Mapping[str, StreamInfo],
+    unreadable: Sequence[Unreadable],
+) -> HubGaps:
+    """What bronze should hold of the hub's streams and does not, up to where it is said to be ingested."""
+    missing: dict[History, list[Range]] = {}
+    for space, ranges in sorted(ever.spaces.items()):
+        kind, _, name = space.partition("/")
+        if kind == "hub":
+            stream, created = name.split("/", 1)
+            end = bronze.offset(Incarnation(stream, created).ingested) or 0
+            due = [(ranges[0][0], max(end, ranges[-1][1]))]
+            if lacking := without(due, held.here.ranges(space)):
+                missing[stream, created] = lacking
+    if not missing:
+        return {}
+    noted = _noted(bronze)
+    return {
+        history: list(
+            _reasons(
+                lacking,
+                [*_known(history, held, unreadable), *noted.get(history, [])],
+                history,
+                hub.get(history[0]),
+            )
+        )
+        for history, lacking in missing.items()
+    }
+
+
+def _known(history: History, held: Held, unreadable: Sequence[Unreadable]) -> Iterator[tuple[Range, Why]]:
+    """What bronze itself tells of sequences that it does not hold."""
+    for one in unreadable:
+        if one.table == "bronze" and one.may_hold(stream=history[0], created=history[1]):
+            yield one.sequences, Why.UNREADABLE
+    for one_range in held.gone.ranges(hub_space(*history)):
+        yield one_range, Why.REMOVED
+
+
+def _removed(at_hub: HubGaps) -> Why:
+    """Why messages of a source that were in bronze are not: where all that is gone stands in files that can't
+    be read, it is that."""
+    reasons = {why for holes in at_hub.values() for _, why in holes}
+    return Why.UNREADABLE if Why.UNREADABLE in reasons and Why.REMOVED not in reasons else Why.REMOVED
+
+
+def why_note(one: Incarnation, info: StreamInfo) -> str:
+    """The note about gaps that were found while the stream was so."""
+    return json.dumps([*one.history, limits_say(info)])
+
+
+def _reasons(
+    lacking: Sequence[Range], noted: Sequence[tuple[Range, Why]], history: History, now: StreamInfo | None
+) -> Iterator[tuple[Range, Why]]:
+    """The parts of some holes with the reason noted when they were found, or else by the stream's limits
+    now."""
+    rest = list(lacking)
+    for one, why in noted:
+        for part in evictions.both(rest, [one]):
+            yield part, why
+        rest = without(rest, [one])
+    if now is None or now.created != history[1].partition("~")[0]:
+        yield from ((part, Why.UNKNOWN) for part in rest)
+    else:
+        yield from ((part, limits_say(now)) for part in rest)
+
+
+def _noted(bronze: Table) -> dict[History, list[tuple[Range, Why]]]:
+    """What ingest noted of gaps, as far back as the table's log goes."""
+    found: dict[History, list[tuple[Range, Why]]] = {}
+    for commit in bronze.delta.history():
+        if GAPS_NOTE in commit and WHY_NOTE in commit:
+            stream, created, why = json.loads(commit[WHY_NOTE])
+            ranges = [((first, last), Why(why)) for first, last in json.loads(commit[GAPS_NOTE])]
+            found.setdefault((stream, created), []).extend(ranges)
+    return found
+
+
+def _of_lost(seen: Seen, origins: Mapping[Source, set[evictions.Origin]], lost: Lost) -> Iterator[Gap]:
+    """What stood at the end of streams that are no more and never came."""
+    for origin, last in sorted(lost.streams.items()):
+        high = _highest(seen, origins, origin)
+        if high < last:
+            # Where nothing of it ever came the lake may have begun later.
+            yield _store_gap(origin, [(high + 1, last)], lost=high > 0)
+
+
+def _of_replaced(bronze: Table, seen: Seen, lost: Lost) -> Iterator[Gap]:
+    """What stood at the end of streams of which an older store was put back and never came."""
+    for source in sorted({one for told in lost.tails.values() for one in told}):
+        came = seen.ranges(source_space(*source))
+        for tail, missing in restored_stores.missing(bronze, source, lost):
+            if missing:
+                known = bool(came) and came[0][0] <= max(tail.kept, 1)
+                yield _store_gap(tail.origin, missing, lost=known, at=tail.at)
+
+
+def _highest(seen: Seen, origins: Mapping[Source, set[evictions.Origin]], origin: evictions.Origin) -> int:
+    """The highest sequence that came of a stream. A source of which no record says from which stream it took
+    may have taken from any of its leaf."""
+    stream, high = leaf_stream(*origin[:2]), 0
+    for space, ranges in seen.spaces.items():
+        kind, _, name = space.partition("/")
+        source, _, identity = name.partition("/")
+        if (kind, source) == ("source", stream) and origin in origins.get((source, identity), {origin}):
+            high = max(high, ranges[-1][1])
+    return high
+
+
+def _moment(ns: int) -> str:
+    return f"{datetime.fromtimestamp(ns // 1_000_000_000, UTC):%Y-%m-%dT%H:%M:%S}.{ns % 1_000_000_000:09d}Z"
+
+
+def _store_gap(origin: evictions.Origin, gone: Sequence[Range], *, lost: bool, at: int = 0) -> Gap:
+    domain, cls, created = origin
+    # Of two restores of one copy each is a finding of its own: the same sequences are gone twice.
+    when = f"the store that held them was seen last at {_moment(at)}; " if at else ""
+    detail = when + (
+        "readings of the agent's batches among them are counted by their runs; what devices published there "
+        "after the agent's last look, a second before at most, nobody can name"
+    )
+    name = f"{leaf_stream(domain, cls)} made {created}"
+    return Gap("source", name, gone, Why.STORE_LOST, detail, lost=lost)
+
+
+def _of_source(
+    bronze: Table,
+    source: tuple[str, str],
+    came: tuple[Sequence[Range], Sequence[Range]],
+    discarded: list[Range],
+    hub: HubGaps,
+) -> Iterator[Gap]:
+    """The holes of a source. `came` are the sequences that bronze ever held, and those that it holds."""
+    name = "/".join(source)
+    ranges, here = came
+    lead = [(1, ranges[0][0] - 1)] if ranges[0][0] > 1 else []
+    missing = holes(ranges)
+    unnamed = without(missing, discarded)
+    explained = without(lead + missing, without(lead + missing, discarded))
+    if explained:
+        yield Gap("source", name, explained, Why.DISCARDED, lost=False)
+    if before := without(lead, discarded):
+        yield Gap("source", name, before, Why.UNKNOWN, "they stand before the first that came", lost=False)
+    asked = unnamed[:_LOOKED_AT]
+    edges = [(_below(here, hole[0]), _above(here, hole[1])) for hole in asked]
+    places = _places(bronze, source, sorted({edge for pair in edges for edge in pair})) if edges else {}
+    for hole, (below, above) in zip(asked, edges, strict=True):
+        yield of_source(name, hole, Neighbours(places.get(below, {}), places.get(above, {})), hub)
+    if rest := unnamed[_LOOKED_AT:]:
+        yield Gap("source", name, rest, Why.UNKNOWN, f"only the first {_LOOKED_AT} holes were looked at")
+
+
+def _below(ranges: Sequence[Range], number: int) -> int:
+    """The highest number of some ranges that is below another, 0 without one."""
+    at = bisect_left(ranges, (number, 0))
+    return ranges[at - 1][1] if at else 0
+
+
+def _above(ranges: Sequence[Range], number: int) -> int:
+    """The lowest number of some ranges that is above another, 0 without one."""
+    at = bisect_left(ranges, (number, 0))
+    return ranges[at][0] if at < len(ranges) else 0
+
+
+def _places(bronze: Table, source: tuple[str, str], numbers: Sequence[int]) -> dict[int, dict[History, int]]:
+    """Where the hub held some messages of a source: of each incarnation the first sequence."""
+    where: list[Condition] = [("source_stream", "=", source[0]), ("source_identity", "=", source[1])]
+    found: dict[int, dict[History, int]] = {}
+    columns = ("source_seq", "stream", "created", "seq")
+    for rows in batches(bronze, columns, [*where, ("source_seq", "in", numbers)]):
+        for number, stream, created, seq in zip(*(rows[name].to_pylist() for name in columns), strict=True):
+            held = found.setdefault(number, {})
+            held[stream, created] = min(seq, held.get((stream, created), seq))
+    return found

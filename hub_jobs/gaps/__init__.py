@@ -1,0 +1,1 @@
+"""The job `gaps`: silent devices, holes in series, late readings."""

@@ -1,0 +1,9 @@
+"""spark-submit hub_jobs/gaps/__main__.py, or python -m hub_jobs.gaps: what the job does stands in
+`hub_jobs.gaps.run`."""
+
+import sys
+
+from hub_jobs.gaps.run import main
+
+if __name__ == "__main__":
+    sys.exit(main())

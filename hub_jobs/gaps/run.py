@@ -1,0 +1,188 @@
+"""The job `gaps`: which devices are silent, how often series come and where they have holes,
+and how late readings reach the hub.
+
+It tells what devices did not send, or sent late; what was acknowledged and is gone is the audit's to tell. It
+looks at a window of `ts`, sorts that once, and adds what it found to the table `gaps`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F  # noqa: N812
+
+from agent.contract import Exit
+from hub_jobs.exits import ended, say
+from hub_jobs.gaps import cadence
+from hub_jobs.gaps.outages import COLUMNS, worst
+from hub_jobs.gaps.report import Found, Late, as_json, as_text
+from hub_jobs.tables import Condition, Table, ensure_table, frame, open_table
+from hub_jobs.tables.places import Place, parse_place
+from hub_jobs.tables.scan import batches, latest
+from hub_jobs.tables.schemas import GAPS
+from hub_jobs.tables.writing import written
+from hub_jobs.times import back, moment, stretch
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_NAME: Final = "gaps"
+_WINDOW: Final = timedelta(days=1)
+_LOOK_BACK: Final = timedelta(days=7)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says; None where it leaves that open."""
+
+    lake: Place
+    begin: datetime | None
+    end: datetime | None
+    look_back: timedelta
+    factor: float
+    domain: str | None
+    json: Path | None
+
+
+def main(argv: Sequence[str] | None = None) -> Exit:
+    """Run the job and return its exit code."""
+    options = _options(argv)
+    return ended(_NAME, lambda: run(options))
+
+
+def run(options: Options) -> Exit:
+    """Look for gaps, print what was found, and write it to the table `gaps` and the file."""
+    readings = open_table(options.lake, "readings")
+    if readings is None:
+        say(
+            _NAME,
+            f"there is no table {options.lake / 'readings'}: give --lake the directory of refine's tables",
+        )
+        return Exit.USAGE
+    newest = latest(readings, "arrived")
+    if newest is None:
+        say(_NAME, f"there is nothing in {readings.path} yet: nothing to do")
+        return Exit.WELL
+    begin, end = window(options, newest)
+    if begin >= end:
+        say(
+            _NAME,
+            f"the newest reading came at {newest:%Y-%m-%dT%H:%M:%SZ}, before --from: run ingest and refine",
+        )
+        return Exit.USAGE
+    from hub_jobs.session import session
+
+    found = _look(session(_NAME), options, readings, begin, end)
+    if options.json is not None:
+        options.json.write_text(as_json(found))
+    print(as_text(found))
+    return Exit.WELL
+
+
+def window(options: Options, newest: datetime) -> tuple[datetime, datetime]:
+    """From when on and until when to look. Never beyond the newest arrival: what the hub or the jobs have not
+    taken in yet is no silence of a device."""
+    end = newest if options.end is None else min(options.end, newest)
+    return (options.begin or back(end, _WINDOW)), end
+
+
+def _look(spark: SparkSession, options: Options, readings: Table, begin: datetime, end: datetime) -> Found:
+    at = datetime.now(UTC)
+    where: list[Condition] = [("ts", ">=", back(begin, options.look_back)), ("ts", "<", end)]
+    if options.domain is not None:
+        where.append(("domain", "=", options.domain))
+    given = frame(spark, readings, where)
+    late = _late(cadence.lateness(given.where(F.col("ts") >= F.lit(begin))))
+    told = cadence.stretches(given, begin, end, options.factor).persist()
+    try:
+        table = ensure_table(options.lake, "gaps")
+        table.commit(written(_rows(told, at, begin, end), options.lake, "gaps"), {})
+    finally:
+        told.unpersist()
+    stored = batches(ensure_table(options.lake, "gaps"), COLUMNS, [("at", "=", at)])
+    return Found(at, begin, end, options.factor, worst(stored), late)
+
+
+def _rows(told: DataFrame, at: datetime, begin: datetime, end: datetime) -> DataFrame:
+    """All rows of the table `gaps`."""
+    tags = F.map_from_entries("labels")
+    window = {"since": F.lit(begin), "until": F.lit(end)}
+    kinds = {
+        "series": cadence.series(told).withColumns({**window, "tags": tags}),
+        "hole": cadence.holes(told).withColumn("tags", tags).drop("readings", "median", "p95", "silent"),
+        "device": cadence.devices(told),
+    }
+    named = [rows.withColumn("kind", F.lit(kind)) for kind, rows in kinds.items()]
+    every = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), named)
+    # A row a series, a device or a hole: what was large is behind the shuffles, and a file is enough.
+    return every.withColumn("at", F.lit(at)).select(*GAPS.names).coalesce(1)
+
+
+def _late(rows: DataFrame) -> list[Late]:
+    found = [
+        Late(row.domain, {name: row[name] for name in cadence.BUCKETS}, row.worst) for row in rows.collect()
+    ]
+    return sorted(found, key=lambda one: one.domain)
+
+
+def _options(argv: Sequence[str] | None) -> Options:
+    parser = argparse.ArgumentParser(prog="gaps.py", description="Silent devices, holes, and what came late.")
+    parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
+    parser.add_argument(
+        "--from",
+        dest="begin",
+        type=moment,
+        metavar="TIME",
+        help="`ts` at or after, RFC 3339 (default: a day before)",
+    )
+    parser.add_argument(
+        "--to",
+        dest="end",
+        type=moment,
+        metavar="TIME",
+        help="`ts` before, RFC 3339 (default, and at most: when the newest reading arrived at the hub)",
+    )
+    parser.add_argument(
+        "--look-back",
+        type=stretch,
+        default=_LOOK_BACK,
+        metavar="LENGTH",
+        help="how long before the window to look for what is not in it any more, such as 12h (default: 7d)",
+    )
+    parser.add_argument(
+        "--factor",
+        type=_factor,
+        default=3.0,
+        metavar="K",
+        help="what is longer than K times the usual interval is a hole (default: 3)",
+    )
+    parser.add_argument("--domain", help="only this one")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found as JSON too")
+    given = parser.parse_args(argv)
+    if given.begin is not None and given.end is not None and given.begin >= given.end:
+        parser.error("--from is not before --to")
+    return Options(
+        given.lake,
+        given.begin,
+        given.end,
+        given.look_back,
+        given.factor,
+        given.domain,
+        given.json,
+    )
+
+
+def _factor(text: str) -> float:
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = 0.0
+    if not 1 < factor <= 1_000_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 1, such as 3 or 2.5")
+    return factor

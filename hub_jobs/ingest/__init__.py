@@ -1,0 +1,1 @@
+"""The job `ingest`: from the hub's aggregates into the table `bronze`."""

@@ -1,0 +1,189 @@
+"""The job `ingest`: what is new in the hub's aggregates goes into the table `bronze`.
+
+The offset is the sequence of the stream, in the same commit as the rows. Server and table are asked before
+a Spark session exists, so that a run with nothing to do starts none: under spark-submit the launcher's JVM
+runs anyway, `python -m hub_jobs.ingest` starts no JVM at all. A gap in the stream stops
+nothing: what is there is committed, the gap is named and the exit code is 3. After the commit the registrar
+is told what it may purge; when it is away the next run tells it. `--every 30s` runs again and again in one
+process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
+from typing import TYPE_CHECKING, Final
+
+from agent.contract import Committed, Exit, aggregate, committed_subject
+from hub_jobs import hub_client, job_loop, tasks
+from hub_jobs.audit import stream_gaps
+from hub_jobs.exits import ended, gravest, say
+from hub_jobs.ingest.bronze import Origin
+from hub_jobs.job_loop import Stop, never, repeated
+from hub_jobs.source.plan import Range, split
+from hub_jobs.source.wire import (
+    ApiError,
+    Connection,
+    Denied,
+    Server,
+    StreamInfo,
+    UnknownIdentity,
+    WireError,
+    stream_info,
+)
+from hub_jobs.tables import Table, ensure_table, ranges, stream_history
+from hub_jobs.tables.parquet import MAX_FILE_BYTES
+from hub_jobs.tables.places import Place, parse_place
+from hub_jobs.tables.stream_history import Incarnation
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_NAME: Final = "ingest"
+_NOTICE_SECONDS: Final = 2.0
+_MIN_RECORDS: Final = 2_000
+"""Fewer than this are not worth a task of their own."""
+_MAX_RECORDS: Final = 500_000
+_PARTS_A_CORE: Final = 4
+"""Partitions of one commit for each core; a longer backlog takes several commits, so that less is done again
+after a run that is killed or one part that fails, and a run that is to stop ends within a minute."""
+_NO_STREAM: Final = 10059
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says."""
+
+    server: Server
+    stream: str
+    lake: Place
+
+
+def main(argv: Sequence[str] | None = None) -> Exit:
+    """Run the job and return its exit code."""
+    streams, every = _options(argv)
+    return repeated(_NAME, lambda stop: _run_each(streams, stop), every)
+
+
+def _run_each(streams: Sequence[Options], stop: Stop) -> Exit:
+    """Ingest one stream after the other; what is wrong with one of them is said and stops no other."""
+    if len(streams) == 1:
+        return run(streams[0], stop)
+    left = takewhile(lambda _: not stop(), streams)
+    return gravest([ended(f"{_NAME} {options.stream}", partial(run, options, stop)) for options in left])
+
+
+def run(options: Options, stop: Stop = never) -> Exit:
+    """Ingest all that the stream held when the run began, a commit at a time until it is to stop."""
+    end = _end(options)
+    spark: SparkSession | None = None
+    gaps: list[ranges.Range] = []
+    while True:
+        stream_history.opened(options.lake)  # refuses to begin bronze anew beside readings
+        bronze = ensure_table(options.lake, "bronze")
+        with Connection(options.server) as conn:
+            info = stream_info(conn, options.stream)
+            known = stream_history.current(bronze, info, conn)
+        first = max(info.first_seq, 1) if known.done is None else known.done + 1
+        last = min(end, info.last_seq)
+        if first > last or stop():
+            break
+        if spark is None:
+            from hub_jobs.session import session
+
+            spark = session(_NAME)
+        gaps += _commit_next(spark, options, bronze, info, known, (first, last))
+    _tell_registrar(options, info, known.done)
+    if gaps:
+        say(_NAME, f"stream {options.stream} has lost sequences {ranges.text(ranges.union(gaps))}")
+        return Exit.LOSS
+    return Exit.WELL
+
+
+def _end(options: Options) -> int:
+    """The last sequence now; what the hub refuses here is most often a wrong option, and is said in its
+    words."""
+    server = options.server
+    try:
+        conn = Connection(server)
+    except UnknownIdentity as error:
+        raise hub_client.unknown_key(server) from error
+    with conn:
+        try:
+            return stream_info(conn, options.stream).last_seq
+        except (Denied, ApiError) as error:
+            if isinstance(error, ApiError) and error.err_code != _NO_STREAM:
+                raise
+            raise Denied(
+                f"stream {options.stream} is not there, or this key may not read it; "
+                f"the hub's aggregates are named {aggregate(0)}, {aggregate(1)}, …"
+            ) from error
+
+
+def _commit_next(
+    spark: SparkSession,
+    options: Options,
+    bronze: Table,
+    info: StreamInfo,
+    known: Incarnation,
+    wanted: ranges.Range,
+) -> list[ranges.Range]:
+    """Read the next ranges, write and commit them; what of them the stream no longer has."""
+    parts = _parts(info, wanted, spark.sparkContext.defaultParallelism)
+    origin = Origin(known.stream, known.created, info.source_index)
+    work = [tasks.IngestPart(options.server, part, origin, options.lake) for part in parts]
+    done = tasks.run(spark, tasks.ingest, work)
+    files = [file for one in done for file in one.files]
+    faults = [one.fault for one in done if one.fault is not None]
+    if faults:
+        bronze.discard(files)
+        raise faults[0]
+    gaps = ranges.union(*(one.gaps for one in done))
+    last = parts[-1].last
+    notes = {stream_gaps.GAPS_NOTE: json.dumps(gaps), stream_gaps.WHY_NOTE: stream_gaps.why_note(known, info)}
+    bronze.commit(files, {known.ingested: last}, notes if gaps else None)
+    say(_NAME, f"{sum(file.rows for file in files)} messages of {options.stream} up to {last} are in bronze")
+    return gaps
+
+
+def _parts(info: StreamInfo, wanted: ranges.Range, cores: int) -> list[Range]:
+    """The ranges of the next commit: about a file each, and one for every core if there is enough."""
+    first, last = wanted
+    average = info.bytes // max(info.messages, 1) + 1
+    most = max(1, min(_MAX_RECORDS, MAX_FILE_BYTES // average))
+    last = min(last, first + most * _PARTS_A_CORE * cores - 1)
+    wanted_parts = max(1, min(cores, (last - first + 1) // _MIN_RECORDS))
+    return split([Range(info.name, info.created, first, last)], wanted_parts, most)
+
+
+def _tell_registrar(options: Options, info: StreamInfo, done: int | None) -> None:
+    if done is None:
+        return
+    committed = Committed(info.name, info.created, done)
+    try:
+        with Connection(options.server) as conn:
+            conn.request(committed_subject(info.name), committed.encode(), _NOTICE_SECONDS)
+    except WireError as error:
+        say(_NAME, f"the registrar does not know yet what it may purge; the next run tells it: {error}")
+
+
+def _options(argv: Sequence[str] | None) -> tuple[list[Options], float | None]:
+    """What the command line asks for, one for each stream, and how often in seconds, None for once."""
+    parser = argparse.ArgumentParser(prog="ingest.py", description="Bring a stream of the hub into `bronze`.")
+    hub_client.add_options(parser)
+    parser.add_argument(
+        "--stream",
+        action="append",
+        help=f"an aggregate; may be given several times (default: {aggregate(0)})",
+    )
+    parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
+    job_loop.add_options(parser)
+    given = parser.parse_args(argv)
+    server = hub_client.server_of(parser, given)
+    assert server is not None  # it is required
+    streams = given.stream or [aggregate(0)]
+    return [Options(server, name, given.lake) for name in streams], given.every

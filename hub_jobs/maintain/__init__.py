@@ -1,0 +1,1 @@
+"""The job `maintain`: compaction, thinning and cleaning of the tables."""

@@ -1,0 +1,185 @@
+"""The job `maintain`: keeps the tables small and quick. It needs no Spark.
+
+Small files are written together; payloads in `bronze` that are old and refined may be dropped; what no
+table names any more is deleted from the disk once no job can be reading it. Each step is one commit, and
+jobs may run meanwhile. What a row of bronze is, its identity and digest, is never dropped: repeats are known
+by it, and the audit counts by it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import takewhile
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from agent.contract import Exit
+from hub_jobs.exits import say
+from hub_jobs.job_loop import Stop, never, repeated
+from hub_jobs.tables import Table, ensure_table, open_table, stream_history
+from hub_jobs.tables.compaction import groups, rewrite, small_files
+from hub_jobs.tables.healing import ailing, healed
+from hub_jobs.tables.histories import Held, held
+from hub_jobs.tables.places import Place, parse_place
+from hub_jobs.tables.schemas import SCHEMAS
+from hub_jobs.tables.stream_history import Incarnation
+
+_NAME: Final = "maintain"
+_LEAST_VACUUM_DAYS: Final = 1
+_KEPT: Final = r"^tel\.[^.]+\.[^.]+\._(?:ledger|clock)$"
+"""Subjects whose payloads stay: the audit and corrections read them again each time, and they are small."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says; times in days."""
+
+    lake: Place
+    thin_after: float | None
+    vacuum_after: float
+    dry_run: bool
+
+
+def main(argv: Sequence[str] | None = None) -> Exit:
+    """Run the job and return its exit code."""
+    options = _options(argv)
+    return repeated(_NAME, partial(run, options), None)
+
+
+def run(options: Options, stop: Stop = never) -> Exit:
+    """Maintain all tables of a lake, a commit at a time until it is to stop. Raises `ConflictError` when
+    another maintenance was faster."""
+    tables = [table for name in SCHEMAS if (table := open_table(options.lake, name)) is not None]
+    if not tables:
+        say(_NAME, f"there is no table in {options.lake}: give --lake the directory that ingest writes to")
+        return Exit.USAGE
+    for table in tables:
+        _heal(options, ensure_table(options.lake, table.name), stop)
+    if options.thin_after is not None and not stop():
+        _thin(options, datetime.now(UTC) - timedelta(days=options.thin_after))
+    for table in tables:
+        _compact(options, ensure_table(options.lake, table.name), stop)
+        if stop():
+            break
+        _vacuum(options, ensure_table(options.lake, table.name))
+    return Exit.WELL
+
+
+def _heal(options: Options, table: Table, stop: Stop) -> None:
+    paths = ailing(table)
+    if not paths:
+        return
+    if options.dry_run:
+        say(_NAME, f"{table.name}: {len(paths)} files of another program would be written again")
+        return
+    done = 0
+    for path in takewhile(lambda _: not stop(), paths):
+        now = ensure_table(options.lake, table.name)
+        now.rewrite(healed(options.lake, now, path), [path])
+        done += 1
+    say(_NAME, f"{table.name}: {done} files of another program are written again")
+
+
+def _compact(options: Options, table: Table, stop: Stop) -> None:
+    found = groups(small_files(table))
+    count = sum(map(len, found))
+    if not found:
+        return
+    if options.dry_run:
+        say(_NAME, f"{table.name}: {count} small files would become {len(found)}")
+        return
+    count = made = 0
+    for group in takewhile(lambda _: not stop(), found):
+        # A commit for each group: what another writer overtakes costs the work on one of them.
+        paths = [one.path for one in group]
+        now = ensure_table(options.lake, table.name)
+        written = rewrite(options.lake, now, paths)
+        now.rewrite(written, paths)
+        count += len(paths)
+        made += len(written)
+    say(_NAME, f"{table.name}: {count} small files became {made}")
+
+
+def _thin(options: Options, before: datetime) -> None:
+    """Drop the payloads of rows of bronze that arrived before a moment and are refined."""
+    bronze, readings = open_table(options.lake, "bronze"), open_table(options.lake, "readings")
+    if bronze is None or readings is None:
+        return
+    ends: dict[str, int] = {}
+    paths: list[str] = []
+    files = held(bronze)
+    for one in stream_history.refined(stream_history.all_of(bronze), readings):
+        chosen = _to_thin(files, one, bronze.offset(one.thinned) or 0, before)
+        if chosen:
+            paths += [each.path for each in chosen]
+            ends[one.thinned] = max(each.last for each in chosen)
+    if not paths:
+        return
+    if options.dry_run:
+        say(_NAME, f"bronze: the payloads in {len(paths)} files would be dropped")
+        return
+    written = [file for path in paths for file in rewrite(options.lake, bronze, [path], _thinned)]
+    bronze.rewrite(written, paths, ends, changed=True)
+    say(
+        _NAME, f"bronze: the payloads in {len(paths)} files that arrived before {before:%Y-%m-%d} are dropped"
+    )
+
+
+def _to_thin(files: Sequence[Held], one: Incarnation, thinned: int, before: datetime) -> list[Held]:
+    """The files of a history that are old as a whole and refined. One that is not, or holds rows of another
+    history too, holds back those behind it until it is: what is thinned has no holes."""
+    several = {path for path, count in Counter(each.path for each in files).items() if count > 1}
+    mine = [each for each in files if each.history == one.history and each.last > thinned]
+    ready = [
+        each
+        for each in mine
+        if each.last <= (one.done or 0) and each.arrived < before and each.path not in several
+    ]
+    waiting = min((each.first for each in mine if each not in ready), default=None)
+    return [each for each in ready if waiting is None or each.last < waiting]
+
+
+def _thinned(rows: pa.Table) -> pa.Table:
+    kept = pc.match_substring_regex(rows["subject"], _KEPT)
+    payload = pc.if_else(kept, rows["payload"], pa.scalar(None, pa.binary()))
+    return rows.set_column(rows.column_names.index("payload"), rows.schema.field("payload"), payload)
+
+
+def _vacuum(options: Options, table: Table) -> None:
+    gone = table.vacuum(options.vacuum_after * 24, dry_run=options.dry_run)
+    if gone:
+        verb = "would be" if options.dry_run else "were"
+        say(_NAME, f"{table.name}: {len(gone)} files that no table names {verb} deleted")
+
+
+def _options(argv: Sequence[str] | None) -> Options:
+    parser = argparse.ArgumentParser(prog="maintain.py", description="Keep the tables small and quick.")
+    parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
+    parser.add_argument(
+        "--thin-bronze-after",
+        type=float,
+        metavar="DAYS",
+        help="drop payloads of bronze that are refined and older than this (default: keep them); what is "
+        "dropped can't be refined again",
+    )
+    parser.add_argument(
+        "--vacuum-after",
+        type=float,
+        default=7.0,
+        metavar="DAYS",
+        help="delete files that no table names after this (default: 7); longer than any job runs",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    given = parser.parse_args(argv)
+    if given.vacuum_after < _LEAST_VACUUM_DAYS:
+        parser.error(f"--vacuum-after is {given.vacuum_after:g}: a job that still runs would lose its files")
+    if given.thin_bronze_after is not None and given.thin_bronze_after < 0:
+        parser.error(f"--thin-bronze-after is {given.thin_bronze_after:g}; give a number of days from 0 on")
+    return Options(given.lake, given.thin_bronze_after, given.vacuum_after, given.dry_run)

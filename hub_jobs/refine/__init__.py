@@ -1,0 +1,1 @@
+"""The job `refine`: from `bronze` into `readings` and `quarantine`."""

@@ -1,0 +1,9 @@
+"""spark-submit hub_jobs/refine/__main__.py, or python -m hub_jobs.refine: what the job does stands in
+`hub_jobs.refine.run`."""
+
+import sys
+
+from hub_jobs.refine.run import main
+
+if __name__ == "__main__":
+    sys.exit(main())

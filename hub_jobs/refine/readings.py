@@ -1,0 +1,231 @@
+"""From rows of `bronze` to rows of `readings` and `quarantine`. Pure: it holds some rows and hands them out
+as Arrow tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from agent.contract import ContractError
+from hub_jobs.refine.clocks import Corrections, Sealed, errors
+from hub_jobs.refine.columns import Mask, Times, devices, tags, times, values
+from hub_jobs.refine.lines import Line, Slice, checked_line
+from hub_jobs.refine.messages import Message, Reason, RefusedError, message_of, slices
+from hub_jobs.tables.schemas import QUARANTINE, READINGS, TIME
+
+CHUNK_ROWS: Final = 65_536
+"""Readings converted at once and written as one row group; measured to be the best size."""
+EXCERPT_BYTES: Final = 1024
+_DETAIL_CHARS: Final = 500
+
+
+class Refused(NamedTuple):
+    """Something for quarantine; `line` is None for the whole message."""
+
+    message: Message
+    line: int | None
+    reason: Reason
+    detail: str
+    excerpt: bytes
+    place: str | None = None
+
+
+@dataclass(slots=True)
+class _Part:
+    """Rows of one message inside a chunk."""
+
+    message: Message
+    numbers: npt.NDArray[np.int32]
+    rows: list[Line]
+    text: bytes
+    first: int
+
+    def line(self, at: int) -> bytes:
+        """The text of row `at`."""
+        return self.text.split(b"\n")[int(self.numbers[at]) - self.first]
+
+
+class Refiner:
+    """Gathers readings until there are enough for a row group; `refused` grows beside them. `corrections`
+    are of clocks that were wrong."""
+
+    def __init__(self, corrections: Corrections | None = None, chunk_rows: int = CHUNK_ROWS) -> None:
+        self.refused: list[Refused] = []
+        self._corrections = corrections or {}
+        self._chunk_rows = chunk_rows
+        self._parts: list[_Part] = []
+        self._size = 0
+
+    def take(self, row: dict[str, Any]) -> list[pa.Table]:
+        """Take in one row of bronze (`arrived` in microseconds); gives back full chunks of readings."""
+        done: list[pa.Table] = []
+        try:
+            message, found = slices(row)
+        except RefusedError as error:
+            self.refuse(row, error.reason, str(error))
+            return done
+        for one in found:
+            self._add(message, one)
+            if self._size >= self._chunk_rows:
+                done.append(self.drain())
+        return done
+
+    def refuse(self, row: dict[str, Any], reason: Reason, detail: str) -> None:
+        """Put a whole row of bronze in quarantine."""
+        excerpt = (row["payload"] or b"")[:EXCERPT_BYTES]
+        self.refused.append(Refused(message_of(row), None, reason, detail, excerpt))
+
+    def drain(self) -> pa.Table:
+        """The readings gathered so far."""
+        parts, self._parts, self._size = self._parts, [], 0
+        table, wrong = _table(parts, self._corrections)
+        if not wrong.any():
+            return table
+        repaired = self._recheck(parts, wrong)
+        table = table.filter(pa.array(~wrong))
+        if repaired:
+            again, lost = _table(repaired, self._corrections)
+            for part in (repaired[at] for at in np.flatnonzero(lost).tolist()):
+                self._bad(part.message, int(part.numbers[0]), part.line(0), _NO_MOMENT)
+            table = pa.concat_tables([table, again.filter(pa.array(~lost))]).unify_dictionaries()
+        return table
+
+    def _add(self, message: Message, found: Slice) -> None:
+        for bad in found.bad:
+            self._bad(message, bad.number, bad.text, bad.reason, bad.place)
+        if found.rows:
+            numbers = np.array(found.numbers or (), dtype=np.int32)
+            if found.numbers is None:
+                numbers = np.arange(found.first, found.first + len(found.rows), dtype=np.int32)
+            self._parts.append(_Part(message, numbers, found.rows, found.text, found.first))
+            self._size += len(found.rows)
+
+    def _bad(self, message: Message, line: int, text: bytes, detail: str, place: str | None = None) -> None:
+        reason = Reason.DIRECT if message.n is None else Reason.LINE if place is None else Reason.DEAD
+        short = detail[:_DETAIL_CHARS], text[:EXCERPT_BYTES]
+        self.refused.append(Refused(message, line, reason, *short, place))
+
+    def _recheck(self, parts: list[_Part], wrong: Mask) -> list[_Part]:
+        """The rows in doubt as the reference reads them, one a part; those it refuses are refused."""
+        sizes = np.array([len(part.rows) for part in parts])
+        ends = np.cumsum(sizes)
+        repaired = []
+        for at in np.flatnonzero(wrong).tolist():
+            index = int(np.searchsorted(ends, at, side="right"))
+            part = parts[index]
+            inside = at - int(ends[index] - sizes[index])
+            text, number = part.line(inside), int(part.numbers[inside])
+            try:
+                line = _reread(text, part.rows[inside], direct=part.message.n is None)
+            except ContractError as error:
+                self._bad(part.message, number, text, str(error))
+            else:
+                repaired.append(_Part(part.message, part.numbers[inside : inside + 1], [line], text, number))
+        return repaired
+
+
+_NO_MOMENT: Final = "ts is not within the years 1 to 9999 in UTC"
+
+
+def _reread(text: bytes, line: Line, *, direct: bool) -> Line:
+    """A row in doubt by the reference; a direct message with what its subject says put in."""
+    return checked_line(msgspec.json.encode(line) if direct else text)
+
+
+def _table(parts: Sequence[_Part], corrections: Corrections) -> tuple[pa.Table, Mask]:
+    """The rows of `readings`, and which of them have a time or tags that are none."""
+    rows = list(chain.from_iterable(part.rows for part in parts))
+    messages = [part.message for part in parts]
+    sizes = np.array([len(part.rows) for part in parts], dtype=np.int64)
+    owner = np.repeat(np.arange(len(parts), dtype=np.int32), sizes)
+    given = times(rows)
+    default = np.array([message.default_ts for message in messages], dtype=np.int64)[owner]
+    stamps = np.where(given.own, given.stamps, default)
+    clocks = np.array([_CLOCKS.index(message.ts_source) for message in messages], dtype=np.int32)[owner]
+    clocks = np.where(given.own & ~(given.machine & (clocks == _AGENT)), 0, clocks).astype(np.int32)
+    error = _errors(parts, stamps, clocks == _AGENT, corrections)
+    moments = pa.array(stamps + error).cast(TIME)
+    column, wrong_tags = tags(rows)
+    value, text = values(rows)
+    arrays = {
+        "ts": moments,
+        "ts_source": _coded(np.where(error != 0, _CORRECTED, clocks).astype(np.int32), _CLOCKS),
+        "domain": _coded(owner, [message.domain for message in messages]),
+        "device": devices(rows, pa.array([message.domain for message in messages], pa.string()), owner),
+        "metric": pa.array([row.metric for row in rows], pa.string()),
+        "value": value,
+        "text": text,
+        "tags": column,
+        "class": _coded(owner, [message.cls for message in messages]),
+        "run": _coded(owner, [message.run for message in messages]),
+        "n": _number(owner, [message.n for message in messages]),
+        "index": pa.array(np.concatenate([_NO_NUMBERS, *(part.numbers for part in parts)])),
+        "arrived": _number(owner, [message.arrived for message in messages]).cast(TIME),
+        "event_date": moments.cast(pa.date32()),
+        "source_stream": _coded(owner, [message.source_stream for message in messages]),
+        "source_identity": _coded(owner, [message.source_identity for message in messages]),
+        "source_seq": _number(owner, [message.source_seq for message in messages]),
+        "ts_original": pa.array(stamps, mask=error == 0).cast(TIME),
+    }
+    return pa.table(arrays).select(READINGS.names), given.wrong | wrong_tags
+
+
+def _errors(parts: Sequence[_Part], stamps: Times, by_machine: Mask, corrections: Corrections) -> Times:
+    """What is to be added to the times of rows, of which some are by the machine's clock."""
+    found = np.zeros(len(stamps), dtype=np.int64)
+    first = 0
+    for part in parts if corrections else ():
+        message, rows = part.message, slice(first, first + len(part.rows))
+        first = rows.stop
+        known = corrections.get(message.domain or "", ())
+        if known and message.clock is not None:
+            sealed = Sealed(message.default_ts, message.clock.boot, message.clock.monotonic)
+            found[rows] = np.where(by_machine[rows], errors(stamps[rows], sealed, known), 0)
+    return found
+
+
+_NO_NUMBERS: Final = np.array([], dtype=np.int32)
+_CLOCKS: Final = ("device", "agent", "hub", "corrected")
+_AGENT: Final = 1
+_CORRECTED: Final = 3
+
+
+def _coded(codes: npt.NDArray[np.int32], texts: Sequence[str | None]) -> pa.DictionaryArray:
+    """A text for every row, each distinct one once: Parquet takes it as it is."""
+    distinct = pa.array(texts, pa.string()).dictionary_encode()
+    return pa.DictionaryArray.from_arrays(distinct.indices.take(pa.array(codes)), distinct.dictionary)
+
+
+def _number(owner: npt.NDArray[np.int32], numbers: Sequence[int | None]) -> pa.Array:
+    return pa.array(numbers, pa.int64()).take(pa.array(owner))
+
+
+def quarantine_table(refused: Sequence[Refused]) -> pa.Table:
+    """The rows of `quarantine`."""
+    messages = [one.message for one in refused]
+    plain = {
+        name: pa.array([getattr(message, "cls" if name == "class" else name) for message in messages], kind)
+        for name, kind in _QUARANTINED.items()
+    }
+    own = {
+        "line": pa.array([one.line for one in refused], pa.int32()),
+        "reason": pa.array([str(one.reason) for one in refused], pa.string()),
+        "detail": pa.array([one.detail for one in refused], pa.string()),
+        "excerpt": pa.array([one.excerpt for one in refused], pa.binary()),
+        "arrived": pa.array([message.arrived for message in messages], pa.int64()).cast(TIME),
+        "place": pa.array([one.place for one in refused], pa.string()),
+    }
+    return pa.table({**plain, **own}).select(QUARANTINE.names).cast(QUARANTINE)
+
+
+_QUARANTINED: Final = {
+    **dict.fromkeys(("stream", "created", "domain", "class", "run"), pa.string()),
+    **dict.fromkeys(("seq", "n", "count"), pa.int64()),
+}

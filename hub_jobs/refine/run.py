@@ -1,0 +1,116 @@
+"""The job `refine`: what is new in `bronze` becomes rows of `readings` and `quarantine`.
+
+The offsets are hub sequences, carried by both tables: a pass commits `quarantine` first, and with it says
+what it is about; the offsets of `readings` are the truth. A run that finds the first ahead of the second
+finishes that very pass, and names nothing in quarantine twice. Repeats are dropped on rows of bronze,
+before any payload is opened.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from agent.contract import Exit
+from hub_jobs import job_loop, tasks
+from hub_jobs.exits import say
+from hub_jobs.job_loop import Stop, never, repeated
+from hub_jobs.refine import clock_corrections, plan
+from hub_jobs.refine import clock_table as clocks
+from hub_jobs.refine.clock_table import Clocks
+from hub_jobs.tables import ConflictError, ensure_table, seen, stream_history
+from hub_jobs.tables.places import Place, parse_place
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from hub_jobs.tables.dedup_keys import Seen
+
+_NAME: Final = "refine"
+
+
+class Known(NamedTuple):
+    """What earlier runs have left, and what the passes of this one add."""
+
+    seen: Seen
+    clocks: Clocks
+
+
+def main(argv: Sequence[str] | None = None) -> Exit:
+    """Run the job and return its exit code."""
+    parser = argparse.ArgumentParser(prog="refine.py", description="Turn `bronze` into `readings`.")
+    parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
+    job_loop.add_options(parser)
+    given = parser.parse_args(argv)
+    lake = given.lake
+    return repeated(_NAME, partial(run, lake), given.every)
+
+
+def run(lake: Place, stop: Stop = never) -> Exit:
+    """Refine all that bronze holds, a pass at a time until it is to stop."""
+    if not lake.is_dir():
+        say(_NAME, f"there is no directory {lake}: give --lake the directory that ingest writes to")
+        return Exit.USAGE
+    spark: SparkSession | None = None
+    known: Known | None = None
+    done: plan.Pass | None = None
+    while not stop():
+        bronze = stream_history.opened(lake)
+        if bronze is None:
+            say(_NAME, f"there is no table {lake / 'bronze'} yet: nothing to do")
+            return Exit.WELL
+        tables = plan.Tables(bronze, ensure_table(lake, "readings"), ensure_table(lake, "quarantine"))
+        planned = plan.plan(tables)
+        if planned is None:
+            break
+        if known is None:
+            before, note = planned.before, partial(say, _NAME)
+            known = Known(seen.load(lake, bronze, before, note), clocks.load(lake, bronze, before, note))
+        if spark is None:
+            from hub_jobs.session import session
+
+            spark = session(_NAME)
+        planned = plan.bounded(planned, spark.sparkContext.defaultParallelism)
+        _refine(spark, lake, tables, planned, known)
+        done = planned
+    if done is not None and known is not None:
+        seen.save(lake, known.seen, done.after)
+        clocks.save(lake, known.clocks, done.after)
+    return Exit.WELL
+
+
+def _refine(spark: SparkSession, lake: Place, tables: plan.Tables, planned: plan.Pass, known: Known) -> None:
+    """One pass: correct what is there, decide, decode, commit. Afterwards `known` holds the rows of the pass
+    too."""
+    increments = [(one.one, one.after, one.to) for one in planned.increments]
+    news = clocks.news(tables.bronze, increments, known.clocks)
+    again = clock_corrections.rewrite(spark, lake, tables.bronze, tables.readings, news)
+    decision = plan.decide(tables.bronze, planned, known.seen)
+    named = plan.named(tables.quarantine, planned)
+    cores = spark.sparkContext.defaultParallelism
+    parts = plan.parts(lake, planned, decision, named, known.clocks.by_domain(), cores)
+    written = tasks.run(spark, tasks.refine, parts) if parts else []
+    readings = [file for one in written for file in one.readings] + again.files
+    quarantine = [file for one in written for file in one.quarantine]
+    try:
+        if quarantine or not planned.resumed:
+            tables.quarantine.commit(quarantine, planned.offsets)
+    except ConflictError:
+        tables.readings.discard(readings)
+        raise
+    if again.replaced:
+        tables.readings.rewrite(readings, again.replaced, planned.offsets, changed=True)
+    else:
+        tables.readings.commit(readings, planned.offsets)
+    say(
+        _NAME,
+        f"{sum(file.rows for one in written for file in one.readings)} readings, "
+        f"{sum(file.rows for file in quarantine)} rows to quarantine, "
+        f"{sum(map(len, decision.repeated.values()))} repeated messages dropped",
+    )
+    if again.rows:
+        say(_NAME, f"{again.rows} readings had been stamped by a wrong clock and are corrected")
+    if decision.unverified:
+        say(_NAME, f"{decision.unverified} repeats by number alone: bronze no longer has their first copy")

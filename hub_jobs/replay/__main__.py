@@ -1,0 +1,9 @@
+"""spark-submit hub_jobs/replay/__main__.py, or python -m hub_jobs.replay: what the job does stands in
+`hub_jobs.replay.run`."""
+
+import sys
+
+from hub_jobs.replay.run import main
+
+if __name__ == "__main__":
+    sys.exit(main())

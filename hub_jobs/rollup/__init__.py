@@ -1,0 +1,1 @@
+"""The job `rollup`: `readings` by the minute, the hour and the day."""

@@ -1,0 +1,9 @@
+"""spark-submit hub_jobs/rollup/__main__.py, or python -m hub_jobs.rollup: what the job does stands in
+`hub_jobs.rollup.run`."""
+
+import sys
+
+from hub_jobs.rollup.run import main
+
+if __name__ == "__main__":
+    sys.exit(main())

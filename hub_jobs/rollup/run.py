@@ -1,0 +1,163 @@
+"""The job `rollup`: `readings` by the minute, the hour and the day.
+
+Only hours in which readings came or changed since the last run are made again, and take the place of what the
+tables said of them, in one commit a table; the last of them carries the version of `readings` that it stands
+for. So late data mends its windows, and a run that is killed is made again by the next.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from agent.contract import Exit
+from hub_jobs import job_loop
+from hub_jobs.exits import say
+from hub_jobs.job_loop import Stop, never, repeated
+from hub_jobs.tables import Table, ensure_table, frame, open_table
+from hub_jobs.tables.changes import changed_files
+from hub_jobs.tables.compaction import without
+from hub_jobs.tables.places import Place, parquet_columns, parse_place
+from hub_jobs.tables.scan import Condition, file_paths
+from hub_jobs.tables.schemas import TIME
+from hub_jobs.tables.writing import written
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_NAME: Final = "rollup"
+_COUNTERS: Final = ["*_total", "*_count", "*_bucket", "*_sum"]
+_HOUR: Final = timedelta(hours=1)
+_DAY: Final = timedelta(days=1)
+_HOURS_AT_ONCE: Final = 31 * 24
+_FIRST, _LAST = "rollup_1m", "rollup_1d"
+_STATES: Final = "rollup:readings"
+"""The transaction that says up to which version of `readings` a table is made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says."""
+
+    lake: Place
+    quantiles: bool
+    counters: list[str]
+
+
+def main(argv: Sequence[str] | None = None) -> Exit:
+    """Run the job and return its exit code."""
+    parser = argparse.ArgumentParser(prog="rollup.py", description="Readings by minute, hour and day.")
+    parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
+    parser.add_argument(
+        "--quantiles", action="store_true", help="p50, p95 and p99 too; takes about four times as long"
+    )
+    parser.add_argument(
+        "--counter",
+        action="append",
+        metavar="PATTERN",
+        help=f"metrics that only grow, as globs; may be given several times (default: {' '.join(_COUNTERS)})",
+    )
+    job_loop.add_options(parser)
+    given = parser.parse_args(argv)
+    options = Options(given.lake, given.quantiles, given.counter or _COUNTERS)
+    return repeated(_NAME, partial(run, options), given.every)
+
+
+def run(options: Options, stop: Stop = never) -> Exit:
+    """Make all windows that are not what `readings` says. A run that is to stop ends between two months and
+    leaves all of it to the next. Raises `ConflictError` when another rollup was faster."""
+    readings = open_table(options.lake, "readings")
+    if readings is None:
+        say(_NAME, f"there is no table {options.lake / 'readings'} yet: nothing to do")
+        return Exit.WELL
+    version = readings.delta.version()
+    known = ensure_table(options.lake, _LAST).offset(_STATES)
+    if known == version:
+        return Exit.WELL
+    hours = touched(readings, known)
+    if hours:
+        from hub_jobs.session import session
+
+        spark = session(_NAME)
+        for chunk in chunks(hours):
+            if stop():
+                return Exit.WELL
+            _roll(spark, options, readings, chunk)
+    ensure_table(options.lake, _LAST).commit([], {_STATES: version})
+    say(_NAME, f"{len(hours)} hours are made of version {version} of readings")
+    return Exit.WELL
+
+
+def touched(readings: Table, known: int | None) -> list[datetime]:
+    """The hours, ascending, whose windows may differ from what was made of version `known`: those with
+    readings that came or went since, and the hour after each, whose counters grow from them."""
+    changed = changed_files(readings, known)
+    paths = file_paths(readings) if changed is None else changed
+    found: set[datetime] = set()
+    for path in paths:
+        column = parquet_columns(path, ["ts"])["ts"].cast(TIME)
+        hours = pc.unique(pc.floor_temporal(column, unit="hour")).to_pylist()
+        found.update(one for one in hours if one is not None)
+    return sorted(found | {one + _HOUR for one in found if one.year < datetime.max.year})
+
+
+def chunks(hours: Sequence[datetime]) -> Iterator[list[datetime]]:
+    """The hours in pieces that are each made at once; days are whole."""
+    piece: list[datetime] = []
+    for hour in hours:
+        if len(piece) >= _HOURS_AT_ONCE and hour.date() != piece[-1].date():
+            yield piece
+            piece = []
+        piece.append(hour)
+    if piece:
+        yield piece
+
+
+def _roll(spark: SparkSession, options: Options, readings: Table, hours: list[datetime]) -> None:
+    from hub_jobs.rollup.windows import longer, minutes, with_increases
+
+    near: list[Condition] = [("ts", ">=", hours[0] - _HOUR), ("ts", "<", hours[-1] + _HOUR)]
+    given = frame(spark, readings, near).where("value is not null and ts is not null")
+    rows = _in(with_increases(given, options.counters), "hour", "ts", hours)
+    _put(options.lake, _FIRST, hours, _HOUR, minutes(rows, quantiles=options.quantiles))
+    by_minute = _made(spark, options.lake, _FIRST, hours, "hour")
+    _put(
+        options.lake, "rollup_1h", hours, _HOUR, longer(by_minute, "hour", 3_600, quantiles=options.quantiles)
+    )
+    days = sorted({hour.replace(hour=0) for hour in hours})
+    by_hour = _made(spark, options.lake, "rollup_1h", days, "day")
+    _put(options.lake, _LAST, days, _DAY, longer(by_hour, "day", 86_400, quantiles=options.quantiles))
+
+
+def _made(spark: SparkSession, lake: Place, name: str, units: list[datetime], unit: str) -> DataFrame:
+    """The windows of a table in these hours or days."""
+    where: list[Condition] = [("window", ">=", units[0]), ("window", "<", units[-1] + _DAY)]
+    return _in(frame(spark, ensure_table(lake, name), where), unit, "window", units)
+
+
+def _in(rows: DataFrame, unit: str, column: str, units: Sequence[datetime]) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return rows.where(F.date_trunc(unit, column).isin(list(units)))
+
+
+def _put(lake: Place, name: str, units: list[datetime], length: timedelta, made: DataFrame) -> None:
+    """Put windows in the place of all that a table has of these units."""
+    table = ensure_table(lake, name)
+    unit = "hour" if length == _HOUR else "day"
+    marks = pa.array(units, TIME)
+
+    def mine(rows: pa.Table) -> pa.Array:
+        return pc.is_in(pc.floor_temporal(rows["window"].cast(TIME), unit=unit), value_set=marks)
+
+    files = written(made.sort("window"), lake, name)
+    where: list[Condition] = [("window", ">=", units[0]), ("window", "<", units[-1] + length)]
+    old = without(lake, table, mine, ["window"], where)
+    table.rewrite([*files, *old.kept], old.replaced, changed=True)

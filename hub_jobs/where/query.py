@@ -1,0 +1,306 @@
+"""One look at the tables: the accounts of a domain, class by class, with what waits at the hub taken in."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from hub_jobs.audit import accounts, evictions, lookups, scan, stream_gaps, totals
+from hub_jobs.audit.accounts import Account, Arrived
+from hub_jobs.audit.held import Cached, Held, cached
+from hub_jobs.audit.ledgers import Lost, Run, Spoken, remembered
+from hub_jobs.audit.scan import Part, Tables
+from hub_jobs.audit.strays import Rows
+from hub_jobs.tables import Table, TableError, open_table, seen, stream_history
+from hub_jobs.tables.dedup_keys import Seen, batch_space, joined, source_space
+from hub_jobs.tables.places import Place
+from hub_jobs.tables.ranges import Range, size, text, union, without
+from hub_jobs.tables.stream_history import Incarnation
+from hub_jobs.where.bronze import held_of
+from hub_jobs.where.device import DeviceCounts, count_device, refused
+from hub_jobs.where.wanted import Message, Waiting
+
+_UNKNOWN_CLASS = "-"
+"""Stands for the class of a message whose subject is not its domain's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """The tables, opened at one moment, and every history of a stream of the hub that bronze holds."""
+
+    path: Place
+    bronze: Table
+    readings: Table | None
+    quarantine: Table | None
+    known: list[Incarnation]
+    cache: Cached = field(default_factory=Cached)
+
+    def ingested(self, stream: str, created: str) -> int:
+        """Up to which sequence bronze holds a stream that was made then, in its newest history."""
+        mine = [one for one in self.known if one.stream == stream]
+        mine = [one for one in mine if one.created.partition("~")[0] == created]
+        return max(mine, key=lambda one: (len(one.created), one.created)).done or 0 if mine else 0
+
+    def tables(self, part: Part) -> Tables:
+        """What of them is to be counted."""
+        done, begun = (stream_history.offsets(self.known, one) for one in (self.readings, self.quarantine))
+        return Tables(self.bronze, self.readings, self.quarantine, done, begun, part)
+
+
+@dataclass(slots=True)
+class Sums:
+    """Readings of one class. `accepted`, `refused` and `open_tail` are None where only a span of time is
+    looked at, which no ledger knows. `at_hub` are those that came; `waiting` of them are not in bronze,
+    `pending` not refined. `never_came` were acknowledged and did not come: so many or more; `missing` and
+    `doubled` are between bronze and readings."""
+
+    accepted: int | None = 0
+    stored: int = 0
+    at_hub: int = 0
+    in_bronze: int = 0
+    in_readings: int = 0
+    quarantined: int = 0
+    waiting: int = 0
+    pending: int = 0
+    refused: int | None = 0
+    refused_late: int = 0
+    discarded: int = 0
+    dead: int = 0
+    open_tail: int | None = 0
+    never_came: int = 0
+    missing: int = 0
+    doubled: int = 0
+
+    def add(self, **counts: int) -> None:
+        """Add to what is counted; what no ledger knows stays unknown."""
+        for name, count in counts.items():
+            if (known := getattr(self, name)) is not None:
+                setattr(self, name, known + count)
+
+
+@dataclass(slots=True)
+class Found:
+    """What the tables tell: by class, and of each class and run as the audit accounts for it (not of a span
+    of time), what is `lost` without a reason and what is `explained`, a sentence each, and why what is in
+    quarantine is there."""
+
+    classes: dict[str, Sums] = field(default_factory=dict)
+    accounts: dict[tuple[str, str], Account] = field(default_factory=dict)
+    lost: list[str] = field(default_factory=list)
+    explained: list[str] = field(default_factory=list)
+    reasons: dict[str, int] = field(default_factory=dict)
+    device: DeviceCounts | None = None
+
+
+def open_lake(path: Place) -> Lake:
+    """The tables of a lake. Raises `TableError`."""
+    # The oldest snapshot first: what ingest and refine commit meanwhile then adds nothing that bronze lacks.
+    cache = cached(path)
+    readings, quarantine = open_table(path, "readings"), open_table(path, "quarantine")
+    bronze = open_table(path, "bronze")
+    if bronze is None:
+        raise TableError(f"there is no table {path / 'bronze'}: name the directory that ingest writes to")
+    return Lake(path, bronze, readings, quarantine, stream_history.all_of(bronze), cache)
+
+
+def look(lake: Lake, part: Part, waiting: Waiting, device: str | None = None) -> Found:
+    """Count what there is of the domain of `part`. Raises `TableError`."""
+    try:
+        return _Look(lake, part, waiting).found(device)
+    except (OSError, pa.ArrowException) as error:
+        raise TableError(f"the tables in {lake.path} can't be read: {error}") from error
+
+
+class _Look:
+    """One look; what its parts find is put together in `found`."""
+
+    def __init__(self, lake: Lake, part: Part, waiting: Waiting) -> None:
+        self._domain = str(part.domain)
+        self._part = part
+        self._tables = lake.tables(part)
+        surveyed = scan.survey(self._tables, {})
+        here = joined(surveyed.before, surveyed.after)
+        everything = seen.load(lake.path, lake.bronze, lake.known)
+        self._held = held_of(self._domain, here, lake.cache.seen, everything)
+        self._messages = _new(waiting.messages, self._domain, here)
+        self._spoken = _with_waiting(surveyed.spoken, self._domain, waiting)
+        self._ledgers = self._spoken.ledgers()
+        self._remembered = remembered(self._ledgers.values())
+        unusable = [str(one) for one in self._spoken.first_unusable()]
+        self._found = Found(explained=unusable)
+
+    def found(self, device: str | None) -> Found:
+        """All of it."""
+        found = self._found
+        nothing = totals.Said({}, {}, {}, {}, Lost(), [])
+        counts = totals.tallied(self._tables, nothing, self._held)
+        there = {self._run(one) for one in self._messages if one.run is not None}
+        there |= counts.runs.keys() | counts.strays.keys() | self._held.gone_runs()
+        for key in sorted(there | self._ledgers.keys() | self._remembered.keys()):
+            self._count_run(key, counts.runs.get(key, Arrived()), counts.strays.get(key))
+        for (_, cls), arrived in counts.classes.items():
+            self._count_direct(cls or _UNKNOWN_CLASS, arrived)
+        for one in self._wanted(None):
+            self._count_direct(one.cls, Arrived(), waiting=1)
+        found.explained += counts.unnamed
+        found.lost += [*counts.unexplained, *map(str, self._tables.unreadable)]
+        # Of a span of time nobody knows which sequences are of it.
+        if not self._part.is_span:
+            self._gaps()
+        found.reasons = dict(Counter(reason for _, reason in refused(self._tables)))
+        if device is not None:
+            found.device = count_device(self._tables, device)
+        return found
+
+    def _count_run(self, key: Run, held: Arrived, strays: Rows | None) -> None:
+        """Add a run to its class."""
+        _, cls, run = key
+        mine = self._wanted(key)
+        alive = sum(one.readings for one in mine if not one.dead)
+        dead = held.dead + sum(one.readings for one in mine if one.dead)
+        every = [one.n for one in self._messages if self._run(one) == key and one.n is not None]
+        came = union(self._held.here.ranges(batch_space(*key)), ((n, n) for n in every))
+        sums = self._found.classes.setdefault(cls, Sums())
+        at_hub = held.in_bronze + alive
+        sums.add(at_hub=at_hub, waiting=alive)
+        self._add_tables(sums, held)
+        ledger, previous = self._ledgers.get(key), self._remembered.get(key)
+        if self._part.is_span:
+            self._unknown_to_ledgers(sums)
+            never = self._of_span(key, accounts.never_came_of(ledger, previous, came))
+            sums.add(stored=at_hub + size(never), never_came=size(never), dead=dead)
+            if never:
+                self._found.lost.append(
+                    f"{self._domain}, class {cls}, run {run}: batches {text(never)} of about then were "
+                    "acknowledged as stored and never came"
+                )
+            return
+        gone = self._held.gone.ranges(batch_space(*key))
+        due = accounts.promised_or_gone(ledger, previous, gone)
+        kept_rows, invented = strays.of(due) if strays is not None else (accounts.NOTHING, accounts.NOTHING)
+        whole = Arrived(
+            came,
+            at_hub,
+            kept=self._kept(key, came),
+            dead=dead,
+            gone=gone,
+            kept_rows=kept_rows,
+            invented=invented,
+        )
+        account = accounts.of_run(*key, ledger, previous, whole)
+        late = [one.readings.refused_late for one in (ledger, previous) if one is not None]
+        sums.add(
+            accepted=account.accepted,
+            stored=account.stored,
+            refused=account.refused,
+            refused_late=max(late, default=0),
+            discarded=account.discarded,
+            dead=account.dead,
+            open_tail=account.open_tail or 0,
+            never_came=account.missing,
+        )
+        self._found.accounts[cls, run] = account
+        # An open tail of nothing, which comes last, is most often a run that goes on.
+        findings = account.findings[:-1] if account.open_tail == 0 else account.findings
+        (self._found.lost if account.lost else self._found.explained).extend(findings)
+
+    def _add_tables(self, sums: Sums, held: Arrived) -> None:
+        names = ("in_bronze", "pending", "in_readings", "quarantined", "missing", "doubled")
+        sums.add(**{name: getattr(held, name) for name in names})
+        self._found.lost += held.findings
+
+    def _count_direct(self, cls: str, held: Arrived, waiting: int = 0) -> None:
+        """Add messages that devices published themselves, a reading each. No run speaks for them, so what
+        came is all that is known to have been accepted."""
+        sums = self._found.classes.setdefault(cls, Sums())
+        if self._part.is_span:
+            self._unknown_to_ledgers(sums)
+        came = held.in_bronze + waiting
+        sums.add(accepted=came, stored=came, at_hub=came, waiting=waiting)
+        self._add_tables(sums, held)
+
+    @staticmethod
+    def _unknown_to_ledgers(sums: Sums) -> None:
+        sums.accepted = sums.refused = sums.open_tail = None
+
+    def _wanted(self, key: Run | None) -> list[Message]:
+        """The messages at the hub of a run, or of none, that are of the span."""
+        mine = [one for one in self._messages if (None if one.run is None else self._run(one)) == key]
+        return [one for one in mine if self._part.within(one.moment)]
+
+    def _run(self, message: Message) -> Run:
+        return self._domain, message.cls, str(message.run)
+
+    def _kept(self, key: Run, came: Sequence[Range]) -> int:
+        """Readings of batches that came although the leaf called them discarded."""
+        ledger = self._ledgers.get(key)
+        both = evictions.both([one[:2] for one in ledger.discarded], came) if ledger else []
+        if not both:
+            return 0
+        mine = [one for one in self._messages if self._run(one) == key and not one.dead]
+        waiting = sum(one.readings for one in mine if not without([(one.n or 0, one.n or 0)], both))
+        return lookups.kept_readings(self._tables, key, both) + waiting
+
+    def _of_span(self, key: Run, never: Sequence[Range]) -> list[Range]:
+        """Of batches that never came those whose predecessor is of the span; the first ones of a run go by
+        their successor."""
+        if not never:
+            return []
+        known = dict(zip(*lookups.moments(self._tables, [key]).get(key, ([], [])), strict=True))
+        known |= {one.n: one.moment for one in self._messages if self._run(one) == key and one.n}
+        numbers = sorted(known)
+        if not numbers:
+            return []
+        near = (numbers[max(bisect_left(numbers, first) - 1, 0)] for first, _ in never)
+        return [one for one, at in zip(never, near, strict=True) if self._part.within(known[at])]
+
+    def _gaps(self) -> None:
+        """Sequences of the leaf's streams that never came, as the audit tells them."""
+        origins = self._spoken.origins
+        mine = {source_space(*one) for one in origins}
+        here, gone = (
+            Seen({name: ranges for name, ranges in one.spaces.items() if _counts(name, mine)})
+            for one in (self._held.here, self._held.gone)
+        )
+        for gap in stream_gaps.gaps(
+            self._tables.bronze,
+            Held(here, gone),
+            self._spoken.gone(),
+            origins,
+            self._spoken.lost,
+            {},
+            self._tables.unreadable,
+        ):
+            if gap.kind == "source":
+                (self._found.lost if gap.lost else self._found.explained).append(str(gap))
+
+
+def _counts(space: str, sources: Container[str]) -> bool:
+    """Whether a space tells of these sources: what went at the hub may be theirs."""
+    return space in sources or space.startswith("hub/")
+
+
+def _with_waiting(spoken: Spoken, domain: str, waiting: Waiting) -> Spoken:
+    for one in waiting.ledgers:
+        row = {"domain": domain, "class": one.cls, "stream": one.stream, "seq": one.seq}
+        spoken.hear({**row, "payload": one.payload, "source_stream": None, "source_identity": None})
+    return spoken
+
+
+def _new(messages: Sequence[Message], domain: str, known: Seen) -> list[Message]:
+    """The messages at the hub that are no repeats of what bronze holds, or of each other."""
+    fresh = []
+    met: set[tuple[str, str, int]] = set()
+    for one in messages:
+        if one.run is not None and one.n is not None:
+            key = (one.cls, one.run, one.n)
+            ranges = known.ranges(batch_space(domain, one.cls, one.run))
+            if key in met or not without([(one.n, one.n)], ranges):
+                continue
+            met.add(key)
+        fresh.append(one)
+    return fresh

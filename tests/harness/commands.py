@@ -1,0 +1,88 @@
+"""Commands by hand: sent at the hub, their answers read from the leaf's stream or the hub's aggregate."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import zstandard
+
+from agent.contract import (
+    H_ENCODING,
+    Command,
+    CommandAnswer,
+    answer_in,
+    batch_subject,
+    command_subject,
+    parse_reading,
+)
+from agent.jetstream import JetStream, JetStreamError, RawMessage
+from tests.harness.agents import CLASS, Shelf, shelf
+from tests.harness.registrar import hub_of
+from tests.harness.servers import World, until
+
+
+class Desk:
+    """Sends commands to the first leaf of a world and sees what becomes of them."""
+
+    def __init__(self, world: World, hub: JetStream, leaf: Shelf) -> None:
+        self.world, self.hub, self.leaf = world, hub, leaf
+        self.domain = world.leaf.domain
+        self.sent: list[str] = []
+
+    async def send(self, verb: str, expires: float | None = None, **args: Any) -> str:
+        """Send a command; returns its id."""
+        ident = f"c-{len(self.sent)}"
+        await self.put(verb, Command(ident, args, expires).encode())
+        self.sent.append(ident)
+        return ident
+
+    async def put(self, verb: str, data: bytes, app: str = "agent") -> None:
+        """Send whatever it is."""
+        await self.hub.publish(command_subject(self.domain, app, verb), data)
+
+    async def answers(self, count: int, seconds: float = 60.0) -> list[CommandAnswer]:
+        """The answers in the leaf's stream, once there are so many, in order."""
+        subject = batch_subject(self.domain, CLASS, "commands")
+        found: list[CommandAnswer] = []
+
+        async def enough() -> bool:
+            found.clear()
+            try:
+                messages = await self.leaf.messages()
+            except JetStreamError:
+                return False
+            found.extend(one for m in messages if m.subject == subject for one in answers_of(m))
+            return len(found) >= count
+
+        await until(enough, f"{count} answers", seconds)
+        return found
+
+    async def outcomes(self, count: int, seconds: float = 60.0) -> Mapping[str | None, str]:
+        """What became of each command by its id."""
+        answers = await self.answers(count, seconds)
+        assert len({one.id for one in answers}) == len(answers) == count, answers
+        return {one.id: one.outcome.value for one in answers}
+
+
+def answers_of(message: RawMessage) -> list[CommandAnswer]:
+    """The answers in a batch."""
+    data = message.data
+    if H_ENCODING in message.headers:
+        data = zstandard.ZstdDecompressor().decompress(data, max_output_size=2**26)
+    return [one for line in data.splitlines() if (one := answer_in(parse_reading(line))) is not None]
+
+
+@asynccontextmanager
+async def open_desk(world: World) -> AsyncIterator[Desk]:
+    """A desk at a hub whose registrar runs as long as the context."""
+    hub = await hub_of(world)
+    async with hub.registrar():
+        yield Desk(world, hub.js, await shelf(world.leaf))
+
+
+def soon(seconds: float = 3600.0) -> float:
+    """Epoch seconds after now."""
+    return time.time() + seconds

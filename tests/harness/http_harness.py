@@ -1,0 +1,154 @@
+"""The `http` input over real sockets, before a core that keeps what it is given in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import io
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any
+
+import aiohttp
+import uvloop
+
+from agent.base.metrics import Metrics
+from agent.contract import Letter
+from agent.demo.ports import free_port
+from agent.leaf.inputs.http import HttpInput, HttpOptions
+from agent.leaf.intake import Chunk, Place, Reason, RefusedError
+from agent.leaf.publish.idempotency import name_of
+from agent.process.preflight import problems
+from tests.harness.intakes import NoLetters
+
+NDJSON = {"Content-Type": "application/x-ndjson"}
+JSON = {"Content-Type": "application/json"}
+
+
+class Core(NoLetters):
+    """An honest core in memory: stores at once, knows the keys of what it stored, refuses when told to."""
+
+    domain = "edge-1"
+
+    def __init__(self, name: str = "http") -> None:
+        self._name = name
+        self.stored: list[Chunk] = []
+        self.refuse: Exception | None = None
+        self.open = asyncio.Event()
+        self.open.set()
+        self.waiting = 0
+
+    async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
+        assert (input_name, cls) == (self._name, "normal")
+        self.waiting += 1
+        try:
+            await self.open.wait()
+        finally:
+            self.waiting -= 1
+        if self.refuse is not None:
+            raise self.refuse
+        known = {name_of(one.request): one.request for one in self.stored if one.request is not None}
+        if chunk.request is not None and (name := name_of(chunk.request)) in known:
+            if known[name] != chunk.request:
+                raise RefusedError(Reason.KEY_REUSED, "the key was used for another request")
+            return
+        self.stored.append(chunk)
+
+    async def position(self, input_name: str) -> Place:
+        return Place()
+
+
+class Burying(Core):
+    """A core that keeps dead letters as well."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.letters: list[Letter] = []
+
+    async def bury(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
+        if self.refuse is not None:
+            raise self.refuse
+        self.letters += letters
+
+
+class Served:
+    """A running input, its core, and a client."""
+
+    def __init__(self, port: int, metrics: Metrics, session: aiohttp.ClientSession) -> None:
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+        self.core = Core()
+        self.metrics = metrics
+        self.session = session
+        self.stopping = asyncio.Event()
+
+    async def post(
+        self,
+        body: Any,
+        headers: dict[str, str] | None = None,
+        path: str = "/v1/readings",
+        method: str = "POST",
+    ) -> tuple[int, dict[str, Any], Any]:
+        """Status, JSON body ({} when empty) and headers of one request."""
+        async with self.session.request(
+            method,
+            self.url + path,
+            data=io.BytesIO(body) if isinstance(body, bytes) else body,
+            headers={**NDJSON, **(headers or {})},
+        ) as answer:
+            text = await answer.read()
+            return answer.status, json.loads(text) if text else {}, answer.headers
+
+    @contextlib.asynccontextmanager
+    async def connection(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        """A connection of its own, closed at the end."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    async def raw(self, data: bytes) -> bytes:
+        """All that comes back for some bytes, until the input closes."""
+        async with self.connection() as (reader, writer), asyncio.timeout(30):
+            writer.write(data)
+            return await reader.read()
+
+    def metric(self, name: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(name, {"input": "http", **labels}) or 0.0
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 - what is waited for lies outside the loop
+            await asyncio.sleep(0.005)
+
+
+@contextlib.asynccontextmanager
+async def serving(**options: Any) -> AsyncIterator[Served]:
+    port, metrics = free_port(), Metrics()
+    one = HttpInput(HttpOptions(listen=f"127.0.0.1:{port}", **options), metrics)
+    assert problems([one]) == []
+    async with aiohttp.ClientSession() as session, asyncio.timeout(60):
+        served = Served(port, metrics, session)
+        task = asyncio.create_task(one.run(served.core, served.stopping))
+        try:
+            await until(lambda: task.done() or one.obstacles() != [])
+            yield served
+        finally:
+            served.core.open.set()
+            served.stopping.set()
+            await task
+
+
+def on_uvloop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Runs a test in the agent's own loop, whose transports differ from those of the standard one."""
+
+    @functools.wraps(test)
+    def run(*arguments: Any, **named: Any) -> None:
+        uvloop.run(test(*arguments, **named))
+
+    return run

@@ -1,0 +1,244 @@
+"""What the contract suite must know of each input: how it is configured, how readings are handed to it, and
+what it must refuse. An input that is added joins by one entry in `INPUTS`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sys
+import time
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import NamedTuple
+
+import nats
+import nats.errors
+
+from agent.contract import inbox_prefix
+from agent.demo.plan import Member
+from agent.server.permissions import DEVICE
+from tests.harness.agent_process import WAIT_SECONDS, Agent
+from tests.harness.mqtt_broker import broker_beside, broker_port, publish
+
+LARGE = 300 * 1024
+"""Bytes of a reading that is above every limit of the entries."""
+
+Offer = Callable[[Agent, range], None]
+
+
+class Entry(NamedTuple):
+    """One input. `offer` hands readings with these numbers as values in and returns when the input answers
+    for them, whatever dies meanwhile; None for one that makes its readings itself. `try_once` does so without
+    insisting. `bad` are what it must not take, each with the reason under which it is counted. `beside` is
+    what must run for it, too."""
+
+    name: str
+    toml: Callable[[Member], str]
+    offer: Offer | None = None
+    try_once: Callable[[Agent, bytes], None] | None = None
+    bad: tuple[tuple[bytes, str], ...] = ()
+    beside: Callable[[Member], AbstractContextManager[object]] = nullcontext
+
+
+def lines(numbers: Iterable[int], padding: str = "") -> bytes:
+    """Numbered readings as NDJSON."""
+    tags = {"padding": padding} if padding else {}
+    return b"".join(
+        json.dumps({"device": "d", "metric": "n", "value": one, "tags": tags}).encode() + b"\n"
+        for one in numbers
+    )
+
+
+def post(agent: Agent, path: str, body: bytes, **headers: str) -> int | None:
+    """The status that a body is answered with, None when nobody answers; headers with `_` for `-`."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    request = urllib.request.Request(agent.member.http_url + path, body, named)
+    try:
+        with urllib.request.urlopen(request, timeout=15) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as refusal:
+        return refusal.code
+    except OSError:
+        return None
+
+
+def _post_once(agent: Agent, body: bytes) -> None:
+    post(agent, "/v1/readings", body, Content_Type="application/x-ndjson")
+
+
+def _post_until_stored(agent: Agent, numbers: range) -> None:
+    """A careful sender: the same body under the same key until it is acknowledged."""
+    for first in range(numbers.start, numbers.stop, 5):
+        body = lines(range(first, min(first + 5, numbers.stop)))
+        deadline = time.monotonic() + WAIT_SECONDS
+        key = f"k{first}"
+        while post(
+            agent, "/v1/readings", body, Content_Type="application/x-ndjson", Idempotency_Key=key
+        ) not in (202, 204):
+            assert time.monotonic() < deadline, "never stored"
+            time.sleep(0.05)
+
+
+def _append(agent: Agent, numbers: range) -> None:
+    for number in numbers:
+        _append_once(agent, lines([number]))
+        time.sleep(0.002)
+
+
+def _append_once(agent: Agent, body: bytes) -> None:
+    with agent.member.lines.open("ab") as file:
+        file.write(body)
+
+
+def _socket(agent: Agent) -> Path:
+    return agent.member.directory / "lines.sock"
+
+
+def _say(agent: Agent, group: bytes) -> bytes:
+    """What a group of lines is answered, empty when nobody answers."""
+    try:
+        with socket.socket(socket.AF_UNIX) as one:
+            one.settimeout(15)
+            one.connect(str(_socket(agent)))
+            one.sendall(group)
+            return one.makefile("rb").readline()
+    except OSError:
+        return b""
+
+
+def _say_once(agent: Agent, body: bytes) -> None:
+    _say(agent, body + b"#once-%d\n" % zlib.crc32(body))
+
+
+def _say_until_stored(agent: Agent, numbers: range) -> None:
+    """A careful sender: the same group under the same key until it is stored."""
+    for first in range(numbers.start, numbers.stop, 5):
+        group = lines(range(first, min(first + 5, numbers.stop))) + b"#k%d\n" % first
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not _say(agent, group).startswith(b"ok"):
+            assert time.monotonic() < deadline, "never stored"
+            time.sleep(0.05)
+
+
+def _ask(agent: Agent, payload: bytes, ident: str) -> dict[str, object]:
+    """What a request to the agent on its own server is answered, empty when nobody answers."""
+
+    async def ask() -> dict[str, object]:
+        client = await nats.connect(
+            agent.member.nats_url,
+            nkeys_seed=str(agent.member.state / "keys" / "device.nk"),
+            inbox_prefix=inbox_prefix(DEVICE).encode(),
+            allow_reconnect=False,
+        )
+        try:
+            answer = await client.request("plant.n", payload, timeout=30, headers={"Nats-Msg-Id": ident})
+            found: dict[str, object] = json.loads(answer.data)
+            return found
+        finally:
+            await client.close()
+
+    try:
+        return asyncio.run(ask())
+    except (nats.errors.Error, OSError):
+        return {}
+
+
+def _ask_once(agent: Agent, body: bytes) -> None:
+    _ask(agent, body, f"once-{zlib.crc32(body)}")
+
+
+def _ask_until_stored(agent: Agent, numbers: range) -> None:
+    """A careful program: the same request under the same id until it is stored."""
+    for first in range(numbers.start, numbers.stop, 5):
+        body = lines(range(first, min(first + 5, numbers.stop)))
+        deadline = time.monotonic() + WAIT_SECONDS
+        while "stored" not in _ask(agent, body, f"k{first}"):
+            assert time.monotonic() < deadline, "never stored"
+            time.sleep(0.05)
+
+
+_PRINTS = [
+    sys.executable,
+    "-S",
+    "-c",
+    """import os; print('{"metric": "n", "value": 1, "tags": {"noise": "%s"}}' % os.urandom(3000).hex())""",
+]
+
+
+def _publish(agent: Agent, numbers: range) -> None:
+    for number in numbers:
+        publish(broker_port(agent.member), "plant/d/n", lines([number]))
+
+
+def _publish_once(agent: Agent, body: bytes) -> None:
+    publish(broker_port(agent.member), "plant/d/n", body)
+
+
+def _mqtt_toml(member: Member) -> str:
+    topics = '[{ filter = "plant/+/#", device = "{2}", metric = "{3+}" }]'
+    return f'type = "mqtt"\nurl = "mqtt://127.0.0.1:{broker_port(member)}"\ntopics = {topics}\n'
+
+
+_LARGE_LINE = lines([-1], "x" * LARGE)
+_NO_READING = b'{"metric": "n"}\n'
+
+INPUTS = {
+    entry.name: entry
+    for entry in (
+        Entry(
+            "http",
+            lambda member: f'type = "http"\nlisten = "127.0.0.1:{member.http_port}"\nbody = "256KiB"\n',
+            _post_until_stored,
+            _post_once,
+            ((_NO_READING, "bad_lines"), (b"\xff\x00{[\n", "bad_lines"), (_LARGE_LINE, "too_large")),
+        ),
+        Entry(
+            "file",
+            lambda member: f'type = "file"\npath = {json.dumps(str(member.lines))}\npoll = "20ms"\n',
+            _append,
+            _append_once,
+            ((_NO_READING, "bad_line"), (b"\xff\x00{[\n", "bad_line"), (_LARGE_LINE, "too_long")),
+        ),
+        Entry(
+            "socket",
+            lambda member: (
+                f'type = "socket"\nlisten = "unix://{member.directory}/lines.sock"\nreply = true\n'
+            ),
+            _say_until_stored,
+            _say_once,
+            ((_NO_READING, "bad_lines"), (b"\xff\x00{[\n", "bad_lines"), (_LARGE_LINE, "too_long")),
+        ),
+        Entry(
+            "exec",
+            lambda _: f'type = "exec"\ninterval = "100ms"\ncommand = {json.dumps(_PRINTS)}\n',
+        ),
+        Entry(
+            "mqtt",
+            _mqtt_toml,
+            _publish,
+            _publish_once,
+            ((_NO_READING, "bad_message"), (b"\xff\x00{[\n", "bad_message"), (_LARGE_LINE, "too_large")),
+            broker_beside,
+        ),
+        Entry(
+            "prometheus",
+            lambda member: (
+                f'type = "prometheus"\nurls = ["{member.admin_url}/metrics"]\n'
+                'interval = "300ms"\ntimeout = "300ms"\n'
+            ),
+        ),
+        Entry(
+            "nats",
+            lambda _: 'type = "nats"\n[[input.subjects]]\nfilter = "plant.>"\n',
+            _ask_until_stored,
+            _ask_once,
+            ((_NO_READING, "bad_message"), (b"\xff\x00{[\n", "bad_message"), (_LARGE_LINE, "bad_message")),
+        ),
+        Entry("host", lambda _: 'type = "host"\ninterval = "100ms"\n'),
+    )
+}

@@ -1,0 +1,157 @@
+"""A whole link: a leaf's agent and the hub's registrar over real servers, and what arrived where."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import zstandard
+
+from agent.config import Config, Publish, Seconds
+from agent.contract import H_ENCODING, link_consumer
+from agent.hub.registrar.service import Registrar
+from agent.jetstream import ConsumerInfo, JetStreamError
+from agent.leaf.inputs.shared.options import InputOptions
+from agent.leaf.link.states import LinkState
+from tests.harness.agents import CHUNK_DEVICE, CLASS, Agent, Shelf, chunk, leaf_config, shelf
+from tests.harness.registrar import HubHand, hub_of
+from tests.harness.servers import WAIT_SECONDS, World, until
+from tests.harness.streams import AGGREGATE
+
+QUICK = Publish(linger=Seconds(0.005), drain=Seconds(1.0))
+
+
+class Road:
+    """One leaf and the hub of a world, with their agents. `sent` are the texts that were acknowledged."""
+
+    def __init__(self, world: World, config: Config, hub: HubHand, leaf_shelf: Shelf) -> None:
+        self.world, self.config, self.hub, self.shelf = world, config, hub, leaf_shelf
+        self.stack = AsyncExitStack()
+        self.agent: Agent
+        self.registrar: Registrar
+        self.sent: list[str] = []
+        self._registrar_stack = AsyncExitStack()
+
+    async def start_agent(self) -> None:
+        """A new run of the leaf's agent."""
+        self.agent = Agent(self.config)
+        await self.agent.ready()
+
+    async def start_registrar(self, **options: Any) -> None:
+        """A new registrar, with the options of `HubHand.registrar`."""
+        self.registrar = await self._registrar_stack.enter_async_context(self.hub.registrar(**options))
+
+    async def stop_registrar(self) -> None:
+        """End the registrar."""
+        await self._registrar_stack.aclose()
+
+    async def send(self, count: int = 1) -> None:
+        """Store readings on the leaf, a batch each."""
+        for _ in range(count):
+            text = str(len(self.sent))
+            await self.agent.submit(chunk(text))
+            self.sent.append(f"{text}/0")
+
+    async def send_bytes(self, text: str) -> None:
+        """Store one reading of this text."""
+        await self.agent.submit(chunk(text))
+        self.sent.append(f"{text}/0")
+
+    @property
+    def state(self) -> LinkState:
+        """The state of the link."""
+        return self.agent.leaf.link.board.state
+
+    async def reaches(self, state: LinkState, seconds: float = WAIT_SECONDS) -> None:
+        """Return when the link is in this state."""
+        await until(lambda: self.state is state, f"the link is {state}, now {self.state}", seconds)
+
+    async def arrived(self) -> list[str]:
+        """The readings that the hub holds, by the texts of their batches, in its order."""
+        info = await self.hub.js.stream_info(AGGREGATE)
+        found = []
+        for seq in range(info.first, info.last + 1):
+            message = await self.hub.js.get_message(AGGREGATE, seq=seq)
+            if message is None or "._batch." not in message.subject:
+                continue
+            data = message.data
+            if H_ENCODING in message.headers:
+                data = zstandard.ZstdDecompressor().decompress(data, max_output_size=2**26)
+            rows = [json.loads(line) for line in data.splitlines()]
+            # The agent's own readings, such as the time to the first loss, come in between.
+            found += [row["value"] for row in rows if row.get("device") == CHUNK_DEVICE]
+        return found
+
+    async def all_there(self, seconds: float = WAIT_SECONDS) -> list[str]:
+        """What the hub holds, once that is all that was sent."""
+
+        async def reached() -> bool:
+            try:
+                return set(self.sent) <= set(await self.arrived())
+            except JetStreamError:
+                return False
+
+        await until(reached, f"all {len(self.sent)} readings are at the hub", seconds)
+        return await self.arrived()
+
+    async def exactly_once(self, seconds: float = WAIT_SECONDS) -> None:
+        """All that was sent is at the hub, once and in order."""
+        assert await self.all_there(seconds) == self.sent
+
+    async def agreed(self) -> None:
+        """Return when leaf and hub agree on a checkpoint that covers what was sent so far."""
+        last = (await self.shelf.js.stream_info(self.shelf.stream)).last
+        keeper = self.agent.leaf.link.keeper
+
+        await self.hub.holds(self.config.domain, last)
+
+        async def reached() -> bool:
+            checkpoint = self.agent.leaf._state.current.checkpoint.get(CLASS)
+            if checkpoint is not None and checkpoint.leaf_seq >= last:
+                return True
+            keeper.announce_now()
+            await asyncio.sleep(0.5)  # the registrar takes ten announcements at once and then one a second
+            return False
+
+        await until(reached, "leaf and hub agree on what was sent")
+        await self.reaches(LinkState.FLOWING)
+
+    async def link_consumer(self) -> ConsumerInfo:
+        """The link consumer of the present epoch."""
+        return await self.shelf.js.consumer_info(self.shelf.stream, link_consumer(self.epoch))
+
+    @property
+    def epoch(self) -> str:
+        """The present epoch."""
+        return self.agent.leaf._state.current.epochs[CLASS]
+
+    def epochs(self, why: str) -> float:
+        """How many epochs were begun for a reason."""
+        return self.agent.value("petiole_epochs_total", **{"class": CLASS}, reason=why)
+
+
+@asynccontextmanager
+async def open_road(
+    world: World,
+    state_dir: Path,
+    state: LinkState = LinkState.FLOWING,
+    inputs: Sequence[InputOptions] = (),
+    **registrar: Any,
+) -> AsyncIterator[Road]:
+    """A road whose link is in this state, with the levels of these `inputs`; `registrar` are options of
+    `HubHand.registrar`."""
+    config = leaf_config(world.leaf, state_dir, QUICK)
+    config.input = list(inputs)
+    road = Road(world, config, await hub_of(world), await shelf(world.leaf))
+    await road.start_registrar(**registrar)
+    await road.start_agent()
+    try:
+        await road.reaches(state)
+        yield road
+    finally:
+        await road.agent.crash()
+        await road.stop_registrar()

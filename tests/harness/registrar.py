@@ -1,0 +1,320 @@
+"""A leaf and a hub by hand, for tests of the registrar: what the leaf's agent and the jobs would do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import structlog
+from nats.aio.client import Client
+
+from agent.base.metrics import Metrics
+from agent.config import Config, LeafMember, Size
+from agent.config import Registrar as RegistrarConfig
+from agent.contract import (
+    H_MESSAGE_ID,
+    H_SOURCE,
+    Announce,
+    Answer,
+    Checkpoint,
+    ClassAnswer,
+    ClassState,
+    Committed,
+    announce_subject,
+    batch_subject,
+    committed_subject,
+    deliver_subject,
+    leaf_stream,
+    link_consumer,
+    new_epoch,
+    new_run,
+    parse_answer,
+)
+from agent.hub.registrar.aggregate import parse_source_header
+from agent.hub.registrar.service import Registrar
+from agent.jetstream import JetStream, JetStreamError, StreamInfo
+from agent.jetstream.connection import end
+from agent.leaf.link.announcer import acknowledged
+from tests.harness.servers import WAIT_SECONDS, Leaf, World, until
+from tests.harness.streams import AGGREGATE, make_leaf_stream
+
+MACHINE = "test"
+KEEP = 5
+
+
+class LeafHand:
+    """The leaf's side of one class, by hand."""
+
+    def __init__(self, leaf: Leaf, nc: Client) -> None:
+        self.domain = leaf.domain
+        self.stream = leaf_stream(leaf.domain, "normal")
+        self.nc = nc
+        self.js = JetStream(nc)
+        self.epoch = new_epoch()
+        self.run = new_run()
+        self.sent = 0
+
+    @classmethod
+    async def make(cls, leaf: Leaf) -> LeafHand:
+        """With its stream and link consumer."""
+        hand = cls(leaf, await leaf.connect("agent"))
+        await make_leaf_stream(hand.nc, hand.domain, hand.epoch)
+        return hand
+
+    async def next_epoch(self, start: int) -> None:
+        """Another link consumer, beginning at a sequence."""
+        self.epoch = new_epoch()
+        await self.js.create_consumer(
+            self.stream,
+            {
+                "name": link_consumer(self.epoch),
+                "durable_name": link_consumer(self.epoch),
+                "deliver_policy": "by_start_sequence",
+                "opt_start_seq": start,
+                "ack_policy": "flow_control",
+                "max_ack_pending": 10_000,
+                "deliver_subject": deliver_subject(self.domain, "normal", self.epoch),
+            },
+        )
+
+    async def store(self, count: int = 1) -> int:
+        """Batches in the leaf's stream; returns the sequence of the last one."""
+        seq = 0
+        for _ in range(count):
+            self.sent += 1
+            message_id = f"{self.run}-normal-{self.sent}"
+            subject = batch_subject(self.domain, "normal", "http")
+            seq = await self.js.publish(subject, b"{}\n", {H_MESSAGE_ID: message_id})
+        return seq
+
+    async def pause(self, until_time: str) -> None:
+        """Let nothing flow until then (RFC 3339)."""
+        consumer = link_consumer(self.epoch)
+        await self.js.api(f"CONSUMER.PAUSE.{self.stream}.{consumer}", {"pause_until": until_time})
+
+    async def acknowledged(self) -> bool:
+        """Whether the leaf knows that the hub holds all."""
+        info = await self.js.stream_info(self.stream)
+        return (await self.js.consumer_info(self.stream, link_consumer(self.epoch))).ack_floor == info.last
+
+    async def answers(self) -> bool:
+        """Whether the leaf's server answers its agent."""
+        try:
+            await self.js.stream_info(self.stream)
+        except JetStreamError:
+            return False
+        return True
+
+    every: float | None = None
+    """Seconds between its announcements, as it says."""
+
+    async def announcement(self, checkpoint: Checkpoint | None = None, confirmed: int = 0) -> Announce:
+        """What the leaf would announce now."""
+        consumer = await self.js.find_consumer(self.stream, link_consumer(self.epoch))
+        info = await self.js.stream_info(self.stream)
+        acked = acknowledged(consumer, info)
+        state = ClassState(
+            self.epoch, info.created, info.first, info.last, confirmed, info.bytes, acked=acked
+        )
+        return Announce(
+            domain=self.domain,
+            machine=MACHINE,
+            run=self.run,
+            versions={"agent": "0.1.0"},
+            classes={"normal": state},
+            checkpoint={} if checkpoint is None else {"normal": checkpoint},
+            every=self.every,
+        )
+
+    async def announce(self, checkpoint: Checkpoint | None = None, confirmed: int = 0) -> ClassAnswer:
+        """The answer for the class; a refusal fails the test."""
+        answer = await self.say((await self.announcement(checkpoint, confirmed)).encode())
+        assert answer.refused is None, answer.refused
+        return answer.classes["normal"]
+
+    async def refused(self, data: bytes) -> str:
+        """The words in which an announcement is refused."""
+        answer = await self.say(data)
+        assert answer.refused is not None
+        return answer.refused
+
+    async def say(self, data: bytes) -> Answer:
+        """The answer to whatever is announced."""
+        reply = await self.nc.request(announce_subject(self.domain), data, timeout=30)
+        return parse_answer(reply.data)
+
+
+class HubHand:
+    """The hub's side: looks at the aggregate, starts and stops registrars."""
+
+    def __init__(self, world: World, nc: Client, jobs: Client) -> None:
+        self.world = world
+        self.js = JetStream(nc)
+        self.nc = nc
+        self.jobs = jobs
+        self.metrics = Metrics()
+
+    @asynccontextmanager
+    async def registrar(
+        self,
+        *,
+        knows_leaves: bool = True,
+        members: list[LeafMember] | None = None,
+        version: str | None = None,
+        **settings: Any,
+    ) -> AsyncIterator[Registrar]:
+        """A registrar that runs as long as the context, on connections of its own. Its leaves are those that
+        its server lets in, or these `members`. Its server says that it is of a `version`; `settings` are
+        those of `[registrar]`."""
+        self.metrics = Metrics()
+        hub = self.world.hub
+        config = Config(
+            domain="hub",
+            role="hub",
+            leaf=members
+            or [
+                LeafMember(user.domain, user.key, list(user.classes))
+                for user in hub.config.leaves
+                if knows_leaves
+            ],
+            registrar=RegistrarConfig(**{"keep": KEEP, "max_bytes": Size(64 * 2**20), **settings}),
+        )
+        async with (
+            saying(version, hub.port) as port,
+            self._run(config, f"nats://127.0.0.1:{port}") as registrar,
+        ):
+            yield registrar
+
+    @asynccontextmanager
+    async def _run(self, config: Config, url: str) -> AsyncIterator[Registrar]:
+        hub = self.world.hub
+        nc = await hub.connect("registrar", servers=url)
+        system = await hub.connect("registrar_system")
+        registrar = Registrar(config, nc, system, self.metrics, structlog.get_logger("registrar"))
+        stopping = asyncio.Event()
+        task = asyncio.create_task(registrar.run(stopping))
+        try:
+            await until(lambda: bool(registrar.status()["aggregates"]), "the registrar is ready")
+            yield registrar
+        finally:
+            stopping.set()
+            async with asyncio.timeout(30):
+                await task
+            await end(nc)
+            await end(system)
+
+    async def aggregate(self) -> StreamInfo:
+        """The aggregate now."""
+        return await self.js.stream_info(AGGREGATE)
+
+    async def holds(self, domain: str, seq: int) -> StreamInfo:
+        """The aggregate, once its source of this leaf has reached a leaf sequence."""
+        async with asyncio.timeout(WAIT_SECONDS):
+            while True:
+                try:
+                    info = await self.aggregate()
+                except JetStreamError:
+                    continue
+                if any(
+                    one["name"] == leaf_stream(domain, "normal") and one.get("seq", 0) >= seq
+                    for one in info.sources
+                ):
+                    # The server reads its last sequence first and the sources then: this one has both.
+                    return await self.aggregate()
+                await asyncio.sleep(0.02)
+
+    async def leaf_sequences(self, domain: str, first: int) -> list[int]:
+        """The leaf sequences that the aggregate holds of a leaf, from a hub sequence on, in its order."""
+        info = await self.aggregate()
+        found = []
+        for seq in range(max(first, info.first), info.last + 1):
+            message = await self.js.get_message(AGGREGATE, seq=seq)
+            assert message is not None
+            name, leaf_seq = parse_source_header(message.headers[H_SOURCE])
+            if name == leaf_stream(domain, "normal"):
+                found.append(leaf_seq)
+        return found
+
+    async def committed(self, record: Committed, stream: str = AGGREGATE) -> dict[str, Any]:
+        """What the registrar answers to `ingest`."""
+        reply = await self.jobs.request(committed_subject(stream), record.encode(), timeout=30)
+        answer: dict[str, Any] = json.loads(reply.data)
+        return answer
+
+    def counted(self, name: str, **labels: str) -> float:
+        """A metric of the running registrar."""
+        return self.metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+@asynccontextmanager
+async def saying(version: str | None, port: int) -> AsyncIterator[int]:
+    """A port on which the server of another port answers as if it were of a version."""
+    if version is None:
+        yield port
+        return
+    said, instead = b'"version":"2.15.1"', f'"version":"{version}"'.encode()
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data.replace(said, instead))
+            await writer.drain()
+        writer.close()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(pass_on(reader, back), pass_on(there, writer), return_exceptions=True)
+
+    async with await asyncio.start_server(relay, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1]
+
+
+async def hub_of(world: World) -> HubHand:
+    """The hub's side of a world."""
+    return HubHand(world, await world.hub.connect("registrar"), await world.hub.connect("jobs"))
+
+
+async def silent(hub: HubHand, domain: str) -> None:
+    """Return when the source of a leaf has shown no sign of life for longer than a heartbeat."""
+
+    async def reached() -> bool:
+        return await active(hub, domain) > 3e9
+
+    await until(reached, f"the source of {domain} is silent")
+
+
+async def heartbeat(hub: HubHand, domain: str) -> None:
+    """Return when the source of a leaf has shown another sign of life."""
+    seen = [await active(hub, domain)]
+
+    async def reached() -> bool:
+        seen.append(await active(hub, domain))
+        return seen[-1] < seen[-2]
+
+    await until(reached, f"a heartbeat of {domain}")
+
+
+async def heard_again(hub: HubHand, domain: str) -> None:
+    """Return when the source of a leaf was added again or has shown a sign of life from now on by itself."""
+    began = time.monotonic()
+
+    async def reached() -> bool:
+        if hub.counted("petiole_source_readds_total") >= 1:
+            return True
+        try:
+            return 0 <= await active(hub, domain) < (time.monotonic() - began) * 1e9
+        except JetStreamError:
+            return False
+
+    await until(reached, f"the source of {domain} flows again")
+
+
+async def active(hub: HubHand, domain: str) -> int:
+    """Nanoseconds since the source of a leaf showed a sign of life, -1 if it never did or is being added
+    again."""
+    name = leaf_stream(domain, "normal")
+    sources = (await hub.aggregate()).sources
+    return next((int(one["active"]) for one in sources if one["name"] == name), -1)

@@ -1,0 +1,333 @@
+"""Real servers for tests: a hub and leaves, run from the rendered configurations with keys of their own.
+
+Each identity connects with its own key and inbox, so that what a test may do is what the product may do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import nats
+from nats.aio.client import Client
+from nats.errors import NoRespondersError
+from nats.errors import TimeoutError as NoAnswerError
+
+from agent.config.keys import ensure_key
+from agent.contract import DEFAULT_CLASS, aggregate, inbox_prefix, server_name
+from agent.demo.ports import free_port
+from agent.demo.proxy import Proxy
+from agent.server.permissions import LinkRights
+from agent.server.process import EmbeddedServer
+from agent.server.values import HubConfig, LeafConfig, LeafUser, ServerConfig, address_of
+
+WAIT_SECONDS = 45.0
+_STORE = 2 * 1024**3
+_HUB_KEYS = ("registrar", "registrar_system", "jobs")
+_LEAF_KEYS = ("agent", "agent_system", "device")
+
+
+class Cable(Protocol):
+    """What stands between a leaf and its hub and can be broken: `Proxy`, or `Wire` of `tests.faults`."""
+
+    host: str
+    port: int
+
+    def cut(self) -> None:
+        """Break every connection with a reset and refuse new ones."""
+
+    def stall(self) -> None:
+        """Let nothing pass and close nothing."""
+
+    def restore(self) -> None:
+        """Let everything through again."""
+
+
+class Node:
+    """One server and the clients that a test connected to it."""
+
+    def __init__(self, config: ServerConfig, directory: Path, keys: dict[str, Path], inboxes: dict[str, str]):
+        self.config = config
+        self.directory = directory
+        self.keys = keys
+        self.server = EmbeddedServer(config, directory)
+        self.errors: list[Exception] = []
+        self._inboxes = inboxes
+        self._clients: list[Client] = []
+
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        return self.server.url
+
+    @property
+    def port(self) -> int:
+        """The port of `url`."""
+        return address_of(self.config.listen)[1]
+
+    async def start(self) -> None:
+        """Run the server; again after `kill` or `stop`, with the same store and ports."""
+        await self.server.start()
+
+    async def kill(self) -> None:
+        """End the server by SIGKILL; returns when it is gone."""
+        self._signal(signal.SIGKILL)
+        await until(lambda: self.server.pid is None, "the server is gone")
+
+    def pause(self) -> None:
+        """Freeze the server (SIGSTOP)."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a frozen server go on (SIGCONT)."""
+        self._signal(signal.SIGCONT)
+
+    async def stop(self) -> None:
+        """End the server in good order."""
+        if self.server.pid is not None:
+            self.resume()
+        await self.server.stop()
+
+    async def connect(self, identity: str, **options: Any) -> Client:
+        """A client with the key and the inbox of an identity; what it is refused is kept in `errors`."""
+
+        async def note(error: Exception) -> None:
+            self.errors.append(error)
+
+        client = await nats.connect(
+            **{
+                "servers": self.url,
+                "nkeys_seed": str(self.keys[identity]),
+                "inbox_prefix": self._inboxes[identity],
+                "max_reconnect_attempts": -1,
+                "reconnect_time_wait": 0.1,
+                "error_cb": note,
+                **options,
+            }
+        )
+        self._clients.append(client)
+        return client
+
+    async def close(self) -> None:
+        """Close the clients and end the server, whatever state they are in."""
+        for client in self._clients:
+            # nats-py 2.16 loses a cancellation of its reconnect now and then, and then it never ends.
+            client.options["max_reconnect_attempts"] = 1
+            await client.close()
+        await self.stop()
+
+    def _signal(self, number: signal.Signals) -> None:
+        pid = self.server.pid
+        assert pid is not None, "the server does not run"
+        os.kill(pid, number)
+
+
+class Hub(Node):
+    """The hub: identities `registrar`, `registrar_system`, `jobs`."""
+
+    config: HubConfig
+
+    @property
+    def leaf_port(self) -> int:
+        """Where leaves dial."""
+        return address_of(self.config.leaf_listen)[1]
+
+
+class Leaf(Node):
+    """A leaf: identities `agent`, `agent_system`, `device`. `proxy` stands between it and the hub."""
+
+    config: LeafConfig
+
+    def __init__(
+        self,
+        config: LeafConfig,
+        directory: Path,
+        keys: dict[str, Path],
+        inboxes: dict[str, str],
+        proxy: Cable,
+    ):
+        super().__init__(config, directory, keys, inboxes)
+        self.proxy = proxy
+        self._system: Client | None = None
+
+    @property
+    def domain(self) -> str:
+        """The leaf's domain."""
+        return self.config.domain
+
+    async def linked(self) -> bool:
+        """Whether the leaf's server has its link to the hub."""
+        if self._system is None:
+            self._system = await self.connect("agent_system")
+        return bool((await ask(self._system, "$SYS.REQ.SERVER.PING.LEAFZ"))["data"].get("leafs"))
+
+    async def wait_linked(self, linked: bool = True) -> None:
+        """Return when the link is up, or down for `linked=False`."""
+
+        async def reached() -> bool:
+            return await self.linked() is linked
+
+        await until(reached, f"the link of {self.domain} is {'up' if linked else 'down'}")
+
+
+class World:
+    """A hub and its leaves, running and linked."""
+
+    def __init__(self, hub: Hub, leaves: dict[str, Leaf]) -> None:
+        self.hub = hub
+        self.leaves = leaves
+
+    @property
+    def leaf(self) -> Leaf:
+        """The first leaf."""
+        return next(iter(self.leaves.values()))
+
+
+@asynccontextmanager
+async def open_world(
+    directory: Path,
+    *domains: str,
+    classes: tuple[str, ...] = (DEFAULT_CLASS,),
+    aggregates: tuple[str, ...] = (aggregate(0),),
+    cable: Cable | None = None,
+    leaf_listen: str | None = None,
+    takes: tuple[str, ...] = (),
+    gives: tuple[str, ...] = (),
+    links: Mapping[str, tuple[LinkRights, ...]] = MappingProxyType({}),
+    tenants: Mapping[str, str] = MappingProxyType({}),
+) -> AsyncIterator[World]:
+    """A world with a leaf for every domain; all of it ends with the context. Each leaf has a proxy of its own
+    before the hub, unless a `cable` is given, which leads to the hub's `leaf_listen`. Every leaf `takes` and
+    `gives` these streams; `links` are the declared links of each domain, `tenants` says whose it is."""
+    async with AsyncExitStack() as stack:
+        keys = {domain: directory / domain / "keys" / "link" for domain in domains}
+        users = tuple(
+            LeafUser(domain, ensure_key(key), classes, takes, gives, tenants.get(domain, ""))
+            for domain, key in keys.items()
+        )
+        hub = make_hub(directory / "hub", users, aggregates, leaf_listen, links.get("hub", ()))
+        stack.push_async_callback(hub.close)
+        await hub.start()
+        leaves = {}
+        for domain, link in keys.items():
+            wire = cable or await _proxy(stack, hub)
+            leaves[domain] = make_leaf(
+                directory / domain, domain, classes, wire, link, links=links.get(domain, ())
+            )
+            stack.push_async_callback(leaves[domain].close)
+            await leaves[domain].start()
+        for leaf in leaves.values():
+            await leaf.wait_linked()
+        yield World(hub, leaves)
+
+
+async def _proxy(stack: AsyncExitStack, hub: Hub) -> Proxy:
+    proxy = Proxy(hub.leaf_port)
+    await proxy.start()
+    stack.push_async_callback(proxy.stop)
+    return proxy
+
+
+async def ask(client: Client, subject: str, body: object = None, seconds: float = 5.0) -> dict[str, Any]:
+    """One request and its JSON answer: the raw API of JetStream or of the system account."""
+    payload = b"" if body is None else json.dumps(body).encode()
+    answer: dict[str, Any] = json.loads((await client.request(subject, payload, timeout=seconds)).data)
+    return answer
+
+
+async def api(client: Client, subject: str, body: object = None) -> dict[str, Any]:
+    """Like `ask` below `$JS.API.`, and an error in the answer fails the test."""
+    answer = await ask(client, f"$JS.API.{subject}", body)
+    assert "error" not in answer, (subject, answer["error"])
+    return answer
+
+
+async def is_answered(client: Client, subject: str) -> bool:
+    """Whether anybody answers a request."""
+    try:
+        await client.request(subject, b"", timeout=1)
+    except (NoRespondersError, NoAnswerError):
+        return False
+    return True
+
+
+async def until(true: Callable[[], bool | Awaitable[bool]], what: str, seconds: float = WAIT_SECONDS) -> None:
+    """Return when a condition (plain or async) holds; fails the test when it does not in time."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = true()
+        if found if isinstance(found, bool) else await found:
+            return
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        await asyncio.sleep(0.02)
+
+
+def _keys(directory: Path, names: tuple[str, ...]) -> tuple[dict[str, Path], dict[str, str]]:
+    paths = {name: directory / "keys" / name for name in names}
+    return paths, {name: ensure_key(path) for name, path in paths.items()}
+
+
+def make_hub(
+    directory: Path,
+    users: tuple[LeafUser, ...] = (),
+    aggregates: tuple[str, ...] = (aggregate(0),),
+    leaf_listen: str | None = None,
+    links: tuple[LinkRights, ...] = (),
+) -> Hub:
+    """A hub that is not started yet."""
+    paths, public = _keys(directory, _HUB_KEYS)
+    config = HubConfig(
+        server_name=server_name("hub", "test"),
+        listen=f"127.0.0.1:{free_port()}",
+        leaf_listen=leaf_listen or f"127.0.0.1:{free_port()}",
+        store_dir=directory / "store",
+        max_file_store=_STORE,
+        leaves=users,
+        aggregates=aggregates,
+        links=links,
+        registrar=public["registrar"],
+        registrar_system=public["registrar_system"],
+        jobs=public["jobs"],
+    )
+    inboxes = {"registrar": "registrar", "registrar_system": "registrar", "jobs": "jobs"}
+    return Hub(config, directory, paths, {name: inbox_prefix(who) for name, who in inboxes.items()})
+
+
+def make_leaf(
+    directory: Path,
+    domain: str,
+    classes: tuple[str, ...],
+    proxy: Cable,
+    link: Path,
+    machine: str = "test",
+    links: tuple[LinkRights, ...] = (),
+    heard: tuple[str, ...] = (),
+) -> Leaf:
+    """A leaf that is not started yet, dialling the hub through `proxy`; local programs may publish to the
+    agent on `heard`."""
+    paths, public = _keys(directory, _LEAF_KEYS)
+    config = LeafConfig(
+        server_name=server_name(domain, machine),
+        domain=domain,
+        classes=classes,
+        links=links,
+        heard=heard,
+        listen=f"127.0.0.1:{free_port()}",
+        store_dir=directory / "store",
+        max_file_store=_STORE,
+        hub_urls=(f"nats-leaf://{proxy.host}:{proxy.port}",),
+        link_key_file=link,
+        agent=public["agent"],
+        agent_system=public["agent_system"],
+        device=public["device"],
+    )
+    inboxes = {"agent": domain, "agent_system": domain, "device": "device"}
+    return Leaf(config, directory, paths, {name: inbox_prefix(who) for name, who in inboxes.items()}, proxy)

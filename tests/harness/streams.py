@@ -1,0 +1,104 @@
+"""The streams of a link, made through the raw API as the identities that make them in the product."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from nats.aio.client import Client
+
+from agent.contract import (
+    aggregate,
+    api_prefix,
+    command_consumer,
+    command_deliver,
+    deliver_subject,
+    hub_api,
+    leaf_stream,
+    leaf_subjects,
+    link_consumer,
+)
+from tests.harness.servers import api
+
+AGGREGATE = aggregate(0)
+STREAM = {"storage": "file", "retention": "limits", "discard": "new", "max_bytes": 64 * 1024**2}
+
+
+async def make_leaf_stream(agent: Client, domain: str, epoch: str) -> None:
+    """The leaf's stream and the durable consumer through which the hub sources it."""
+    stream, consumer = leaf_stream(domain, "normal"), link_consumer(epoch)
+    await api(
+        agent,
+        f"STREAM.CREATE.{stream}",
+        {**STREAM, "name": stream, "subjects": [leaf_subjects(domain, "normal")], "compression": "s2"},
+    )
+    config = {
+        "durable_name": consumer,
+        "deliver_policy": "all",
+        "ack_policy": "flow_control",
+        "max_ack_pending": 10_000,
+        "deliver_subject": deliver_subject(domain, "normal", epoch),
+    }
+    await api(agent, f"CONSUMER.CREATE.{stream}.{consumer}", {"stream_name": stream, "config": config})
+
+
+async def make_aggregate(
+    registrar: Client, epochs: dict[str, str], name: str = AGGREGATE, subjects: Sequence[str] = ()
+) -> None:
+    """The hub's stream that sources every domain in `epochs`, and listens to `subjects` itself."""
+    sources = [
+        {
+            "name": leaf_stream(domain, "normal"),
+            "external": {"api": api_prefix(domain), "deliver": ""},
+            "consumer": {
+                "name": link_consumer(epoch),
+                "deliver_subject": deliver_subject(domain, "normal", epoch),
+            },
+            "subject_transforms": [{"src": "tel.*.>", "dest": f"tel.{domain}.>"}],
+        }
+        for domain, epoch in epochs.items()
+    ]
+    await api(
+        registrar,
+        f"STREAM.CREATE.{name}",
+        {**STREAM, "name": name, "sources": sources, "subjects": [*subjects], "allow_direct": True},
+    )
+
+
+async def make_commands(registrar: Client, domain: str, epoch: str) -> None:
+    """The hub's stream of commands and one leaf's consumer of it."""
+    await api(
+        registrar,
+        "STREAM.CREATE.COMMANDS",
+        {**STREAM, "name": "COMMANDS", "subjects": ["cmd.>"], "max_consumers": -1},
+    )
+    config = {
+        "durable_name": command_consumer(domain),
+        "ack_policy": "flow_control",
+        "filter_subject": f"cmd.{domain}.>",
+        "deliver_subject": command_deliver(domain, epoch),
+    }
+    subject = f"CONSUMER.CREATE.COMMANDS.{command_consumer(domain)}.cmd.{domain}.>"
+    await api(registrar, subject, {"stream_name": "COMMANDS", "config": config})
+
+
+async def make_mirror(agent: Client, domain: str, epoch: str, *, tenant: bool = False) -> None:
+    """The leaf's mirror of its commands."""
+    mirror = {
+        "name": "COMMANDS",
+        "external": {"api": hub_api(tenant=tenant), "deliver": ""},
+        "consumer": {"name": command_consumer(domain), "deliver_subject": command_deliver(domain, epoch)},
+    }
+    await api(agent, "STREAM.CREATE.COMMANDS", {**STREAM, "name": "COMMANDS", "mirror": mirror})
+
+
+async def held(client: Client, stream: str, messages: int) -> dict[str, Any]:
+    """The stream's info, once it holds so many messages. Left alone after a cut, the server's own retries
+    back off by ten seconds each, so this waits for more than one of them."""
+    async with asyncio.timeout(90):
+        while True:
+            info = await api(client, f"STREAM.INFO.{stream}")
+            if info["state"]["messages"] >= messages:
+                return info
+            await asyncio.sleep(0.02)

@@ -1,0 +1,96 @@
+"""A local program that takes commands with the loop of docs/operators.md, and what it was handed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from agent.contract import Command, parse_command
+from tests.harness.servers import WAIT_SECONDS, until
+
+APP: Final = "plc"
+OPERATORS = Path(__file__).parents[2] / "docs" / "operators.md"
+
+
+def documented(app: str, *, hasty: bool = True) -> Callable[..., Awaitable[None]]:
+    """The loop of the document for a program of this name; a `hasty` one does not wait between attempts, so
+    that it meets whatever it can meet while the mirror is recreated."""
+    (block,) = (
+        text
+        for text in OPERATORS.read_text().split("```python\n")
+        if text.lstrip().startswith("import asyncio")
+    )
+    source = block.partition("```")[0].replace('"plc"', f'"{app}"').replace(".plc.>", f".{app}.>")
+    if hasty:
+        source = source.replace("timeout=5", "timeout=0.3").replace("sleep(1)", "sleep(0.01)")
+    found: dict[str, Any] = {}
+    exec(compile(source, str(OPERATORS), "exec"), found)
+    loop: Callable[..., Awaitable[None]] = found["obey"]
+    return loop
+
+
+class Program:
+    """Runs the loop and notes each command that it is handed, when (monotonic seconds) it knew each to be
+    acknowledged, and which it was handed again after that."""
+
+    def __init__(self, app: str = APP) -> None:
+        self.handed: list[str] = []
+        self.acknowledged: dict[str, float] = {}
+        self.again: Counter[str] = Counter()
+        self.work: Callable[[Command], Awaitable[object]] | None = None
+        self._loop = documented(app)
+
+    async def run(self, nc: Client) -> None:
+        """Take commands until cancelled."""
+        await self._loop(nc.jetstream(timeout=2), self._take)
+
+    async def got(self, idents: list[str], *, in_order: bool = True, seconds: float = WAIT_SECONDS) -> None:
+        """Return when these are what it was handed, and it has acknowledged them all; fails where it was
+        handed one that it had acknowledged."""
+        lacking = set(idents)
+
+        def enough() -> bool:
+            lacking.difference_update(self.acknowledged)
+            return not lacking
+
+        await until(enough, f"acknowledged: {lacking}", seconds)
+        assert self.again == {}
+        handed = list(dict.fromkeys(self.handed))
+        assert (handed if in_order else sorted(handed)) == (idents if in_order else sorted(idents))
+
+    async def _take(self, message: Msg) -> None:
+        command = parse_command(message.data)
+        if command.id in self.acknowledged:
+            self.again[command.id] += 1
+        self.handed.append(command.id)
+        if self.work is not None:
+            await self.work(command)
+        confirm = message.ack_sync
+
+        async def note(timeout: float = 1.0) -> Msg:
+            answer = await confirm(timeout)
+            self.acknowledged[command.id] = time.monotonic()
+            return answer
+
+        message.ack_sync = note  # type: ignore[method-assign]
+
+
+@asynccontextmanager
+async def working(nc: Client, app: str = APP) -> AsyncIterator[Program]:
+    """A program that takes commands as long as the context."""
+    program = Program(app)
+    task = asyncio.create_task(program.run(nc))
+    try:
+        yield program
+        assert not task.done(), task.exception()
+    finally:
+        task.cancel()
+        await asyncio.wait([task])

@@ -1,0 +1,111 @@
+"""Sockets that outlive whoever listens on them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from agent.base.listen_sockets import DOORS, VARIABLE, Doors, PortServer, tcp
+from agent.base.listening import obstacle
+
+
+def listen() -> tuple[socket.socket, str]:
+    one = socket.create_server(("127.0.0.1", 0))
+    return one, tcp(*one.getsockname())
+
+
+def test_what_is_kept_takes_connections_while_nobody_listens() -> None:
+    doors = Doors()
+    one, where = listen()
+    with doors.listening(where, [one]):
+        doors.keep([where, "tcp://127.0.0.1:1"])
+    one.close()
+    assert doors.is_free(where)
+    waiting = socket.create_connection(one_address(where))
+    (again,) = doors.take(where)
+    taken, _ = again.accept()
+    waiting.sendall(b"x")
+    assert taken.recv(1) == b"x"
+    assert not doors.is_free(where)
+    for each in (waiting, taken, again):
+        each.close()
+
+
+def test_nothing_is_kept_that_nobody_wants() -> None:
+    doors = Doors()
+    one, where = listen()
+    with doors.listening(where, [one]):
+        doors.keep([])
+    one.close()
+    assert doors.take(where) == []
+
+
+def test_what_is_kept_and_not_taken_is_closed_and_its_path_removed(tmp_path: Path) -> None:
+    doors = Doors()
+    path = tmp_path / "lines.sock"
+    one = socket.socket(socket.AF_UNIX)
+    one.bind(str(path))
+    one.listen()
+    where = f"unix://{path}"
+    with doors.listening(where, [one]):
+        doors.keep([where])
+    one.close()
+    doors.close()
+    assert not path.exists()
+    assert not doors.is_free(where)
+
+
+def test_a_program_that_takes_the_place_of_this_one_takes_over_its_sockets() -> None:
+    doors = Doors()
+    one, where = listen()
+    with doors.listening(where, [one]):
+        doors.keep([where])
+    one.close()
+    environment: dict[str, str] = {}
+    doors.hand_on(environment)
+    code = (
+        "import os; from agent.base.listen_sockets import DOORS\n"
+        f"DOORS.receive(os.environ); (one,) = DOORS.take({where!r})\n"
+        f"assert {VARIABLE!r} not in os.environ and not os.get_inheritable(one.fileno())\n"
+        "one.accept()[0].sendall(b'taken over')"
+    )
+    program = subprocess.Popen([sys.executable, "-c", code], env=os.environ | environment, close_fds=False)
+    with socket.create_connection(one_address(where), timeout=20) as client:
+        assert client.recv(100) == b"taken over"
+    assert program.wait(20) == 0
+    doors.close()
+
+
+def test_what_is_handed_on_is_believed_only_for_sockets_that_are_bound_there() -> None:
+    one, where = listen()
+    with open(os.devnull) as file:  # noqa: PTH123
+        elsewhere = {"tcp://127.0.0.1:1": [one.fileno()], where: [file.fileno(), 10**6]}
+        for text in (json.dumps(elsewhere), "[1]", "nonsense", '{"a": 1}', '{"a": ["b"]}'):
+            doors = Doors()
+            doors.receive({VARIABLE: text})
+            assert not doors.is_free(where)
+            assert not doors.is_free("tcp://127.0.0.1:1")
+    one.getsockname()  # still open
+    one.close()
+
+
+async def test_a_server_on_a_port_takes_over_what_another_left() -> None:
+    first = PortServer("127.0.0.1", 0, asyncio.Protocol)
+    port = await first.open()
+    first.close()
+    second = PortServer("127.0.0.1", port, asyncio.Protocol)
+    assert await second.open() == port
+    assert obstacle(("127.0.0.1", port)) is not None
+    with DOORS.leaving([tcp("127.0.0.1", port)]):
+        assert obstacle(("127.0.0.1", port)) is None, "who is about to end is not in the way"
+    second.close()
+
+
+def one_address(where: str) -> tuple[str, int]:
+    host, _, port = where.removeprefix("tcp://").rpartition(":")
+    return host, int(port)

@@ -1,0 +1,85 @@
+"""Until when a certificate is valid, read from what OpenSSL made, and judged at a time that is handed in."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.cli.checks.certificates import Validity, judge, validities, validity
+from agent.cli.checks.finding import Level
+
+BEGINS = datetime(2026, 11, 1, tzinfo=UTC)
+ENDS = BEGINS + timedelta(days=365)
+
+
+def made(directory: Path, days: int) -> tuple[str, Validity]:
+    """A certificate that OpenSSL made, in PEM, and what OpenSSL says of its validity."""
+    path = directory / f"{days}.crt"
+    name = ["-subj", "/CN=hub.example", "-keyout", str(directory / "one.key"), "-out", str(path)]
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    subprocess.run(
+        ["openssl", "req", "-x509", *key, "-days", str(days), *name], check=True, capture_output=True
+    )
+    said = subprocess.run(
+        ["openssl", "x509", "-noout", "-dates", "-in", path], check=True, capture_output=True, text=True
+    )
+    begins, ends = (line.partition("=")[2] for line in said.stdout.splitlines())
+    return path.read_text(), Validity(
+        *(datetime.fromtimestamp(ssl.cert_time_to_seconds(one), UTC) for one in (begins, ends))
+    )
+
+
+def test_the_validity_is_the_one_that_openssl_tells(tmp_path: Path) -> None:
+    one, its = made(tmp_path, 365)
+    assert validities(one) == [its]
+    far, its = made(tmp_path, 30_000)  # from 2050 on the encoding is another one
+    assert validities("junk\n" + far) == [its]
+    assert its.ends.year > 2100
+    assert len(validities(one + far)) == 2
+
+
+@given(st.binary(max_size=400))
+def test_what_is_no_certificate_is_refused_and_nothing_else_happens(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        validity(data)
+
+
+def test_a_certificate_that_is_cut_off_is_refused_wherever_it_is_cut(tmp_path: Path) -> None:
+    whole = ssl.PEM_cert_to_DER_cert(made(tmp_path, 1)[0])
+    for length in range(len(whole)):
+        with pytest.raises(ValueError):
+            validity(whole[:length])
+
+
+def test_a_file_without_a_certificate_is_refused() -> None:
+    with pytest.raises(ValueError, match="holds no certificate"):
+        validities("-----BEGIN PRIVATE KEY-----")
+
+
+@pytest.mark.parametrize(
+    ("now", "level", "words"),
+    [
+        (BEGINS + timedelta(days=100), Level.OK, "is valid until 2027-11-01"),
+        (ENDS - timedelta(days=29), Level.WARNING, "expires in 29 days"),
+        (ENDS + timedelta(seconds=1), Level.FAILURE, "expired on 2027-11-01 00:00 UTC"),
+        (BEGINS - timedelta(hours=2), Level.FAILURE, "is not valid before 2026-11-01 00:00 UTC"),
+        (datetime(1970, 1, 1, tzinfo=UTC), Level.FAILURE, "because the clock is not set: it says 1970-01-01"),
+        (datetime(2025, 6, 1, tzinfo=UTC), Level.FAILURE, "because the clock is not set"),
+    ],
+)
+def test_a_certificate_is_judged_at_the_time_that_is_given(now: datetime, level: Level, words: str) -> None:
+    found = judge("hub.crt", Validity(BEGINS, ENDS), now)
+    assert (found.level, words in found.sentence) == (level, True), found
+    assert bool(found.remedy) is (level is not Level.OK)
+
+
+def test_a_certificate_of_some_days_is_told_in_its_last_third_only() -> None:
+    short = Validity(BEGINS, BEGINS + timedelta(days=6))
+    assert judge("a", short, BEGINS + timedelta(days=3)).level is Level.OK
+    assert judge("a", short, BEGINS + timedelta(days=5)).level is Level.WARNING

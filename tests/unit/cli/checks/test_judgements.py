@@ -1,0 +1,302 @@
+"""What the doctor says of what was seen: every case with its level, and a remedy unless it is well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.base.disk import Room
+from agent.base.nats_server_version import MINIMUM
+from agent.cli.checks import agent_status, clock, files, link, server, streams, versions
+from agent.cli.checks.files import Secret
+from agent.cli.checks.finding import Finding, Level, failure, ok, outcome, warning
+from agent.cli.checks.leafnode_probe import Joined
+from agent.cli.checks.streams import Streams
+from agent.cli.checks.trace import Trace
+from agent.contract import Exit
+from agent.leaf.link.states import ORDINARY, PATIENT, SENTENCES, LinkState
+
+OK, WARNING, FAILURE = Level
+GIB = 2**30
+NOW = 1_795_000_000.0
+
+
+def told(one: Finding) -> str:
+    return f"{one.level}: {one.sentence} > {one.remedy}"
+
+
+def only(found: list[Finding], level: Level, words: str) -> None:
+    """There is one finding, of this level and with these words, and with a remedy unless it is well."""
+    (one,) = found
+    assert one.level is level, told(one)
+    assert words in told(one), told(one)
+    assert bool(one.remedy) is (level is not OK)
+
+
+@pytest.mark.parametrize(
+    ("text", "level", "words"),
+    [
+        ("2.15.1", OK, "is nats-server 2.15.1"),
+        ("2.15.9", OK, ""),
+        ("2.16.0", WARNING, "newer than this release knows"),
+        ("2.15.0", FAILURE, "stops without an error (#8633)"),
+        ("2.14.8", FAILURE, "skips without a word"),
+        ("2.14.0", FAILURE, "skips without a word"),
+        ("2.12.7", FAILURE, "no durable sources"),
+        ("1.4.1", FAILURE, "no durable sources"),
+        ("v2.15.1-dev", OK, ""),
+        ("latest", FAILURE, "tells no version"),
+    ],
+)
+def test_a_version_is_judged_by_its_known_faults(text: str, level: Level, words: str) -> None:
+    only([versions.judge("the hub", text)], level, words)
+
+
+def test_every_version_that_is_refused_has_a_fault_that_says_why() -> None:
+    for minor in range(20):
+        for patch in range(20):
+            one = (2, minor, patch)
+            if one < MINIMUM:
+                assert any(fault.first <= one < fault.fixed for fault in versions.FAULTS), one
+
+
+@pytest.mark.parametrize(
+    ("wall", "synchronised", "ahead", "levels", "words"),
+    [
+        (NOW, True, None, [OK], "synchronised"),
+        (0.0, False, None, [FAILURE], "1970-01-01 00:00 UTC: it is not set"),
+        (NOW, False, None, [WARNING], "does not call the clock synchronised"),
+        (NOW, True, (1.5, 0.0), [OK, OK], "differ by less than 2 s"),
+        (NOW, True, (-3.0, 2.0), [OK, OK], "differ by less than 4 s"),
+        (NOW, True, (-45.0, 0.1), [OK, WARNING], "45 s behind the hub's"),
+        (NOW, True, (7_300.0, 0.1), [OK, FAILURE], "2 hours ahead of the hub's"),
+        (0.0, False, (-NOW, 0.1), [FAILURE, FAILURE], "days behind the hub's"),
+    ],
+)
+def test_a_clock_is_judged_by_itself_and_beside_the_hubs(
+    wall: float, synchronised: bool, ahead: tuple[float, float] | None, levels: list[Level], words: str
+) -> None:
+    found = list(clock.judge(wall, synchronised, ahead))
+    assert [one.level for one in found] == levels
+    assert any(words in told(one) for one in found), [told(one) for one in found]
+
+
+def test_the_hubs_time_is_compared_with_the_middle_of_the_conversation() -> None:
+    told = {"a": trace("hub", "hub"), "b": trace("hub", "hub")}
+    joined = Joined({}, traces=told, asked=NOW + 9.0, answered=NOW + 11.0)
+    assert link.ahead(joined) == (10.0, 1.0)
+    assert link.ahead(Joined({})) is None
+
+
+HUB = {"jetstream": True, "domain": "hub"}
+
+
+@pytest.mark.parametrize(
+    ("info", "hub", "shares", "level", "words"),
+    [
+        ({"domain": "edge-1"}, HUB, False, OK, "the local server's domain is edge-1"),
+        ({"domain": "edge-1"}, HUB, True, OK, ""),
+        ({}, HUB, False, FAILURE, "has no domain > write jetstream { domain: edge-1 }"),
+        ({}, {"jetstream": True}, False, FAILURE, "the local server's JetStream has no domain"),
+        ({}, {"jetstream": True}, True, FAILURE, "extends the hub's JetStream, for neither has a domain"),
+        (
+            {"domain": "hub"},
+            HUB,
+            True,
+            FAILURE,
+            "extends the hub's JetStream, for both are in the domain hub",
+        ),
+        ({"domain": "hub"}, HUB, False, FAILURE, "domain is hub, this configuration's edge-1"),
+        ({"domain": "edge-2"}, None, False, FAILURE, "domain is edge-2"),
+        (None, HUB, False, FAILURE, "the local server has no JetStream"),
+    ],
+)
+def test_the_local_domain_is_judged_beside_the_hubs(
+    info: dict[str, Any] | None, hub: dict[str, Any] | None, shares: bool, level: Level, words: str
+) -> None:
+    only(list(server.jetstream("edge-1", info, hub, shares)), level, words)
+
+
+@pytest.mark.parametrize(
+    ("hub", "level", "words"),
+    [
+        (HUB, OK, "the hub's domain is hub"),
+        ({"jetstream": True}, FAILURE, "has no domain"),
+        ({"domain": "hub"}, FAILURE, "has no JetStream"),
+        ({"jetstream": True, "domain": "cloud"}, FAILURE, "the hub's domain is cloud"),
+    ],
+)
+def test_the_hubs_domain_is_judged_by_its_greeting(hub: dict[str, Any], level: Level, words: str) -> None:
+    only([server.hub_jetstream(hub, "hub")], level, words)
+
+
+def test_a_link_of_the_system_account_is_told_from_another() -> None:
+    varz = {"system_account": "SYS"}
+    assert server.shares_system(varz, {"leafs": [{"account": "ACC"}, {"account": "SYS"}]})
+    assert not server.shares_system(varz, {"leafs": [{"account": "ACC"}]})
+    assert not server.shares_system(varz, {"leafs": None})
+    assert not server.shares_system({}, {})
+
+
+@pytest.mark.parametrize(
+    ("links", "level", "words"),
+    [
+        ([{"account": "PETIOLE", "name": "hub-1"}, {"account": "SYS"}], OK, "is linked to hub-1"),
+        ([{"account": "ACC", "name": "hub-1"}], FAILURE, "of account ACC, and the agent watches PETIOLE"),
+        ([], FAILURE, "has no link to the hub"),
+        (None, FAILURE, "has no link to the hub"),
+    ],
+)
+def test_a_link_is_that_of_the_account_that_the_agent_watches(
+    links: list[dict[str, Any]] | None, level: Level, words: str
+) -> None:
+    only([server.linked({"leafs": links})], level, words)
+
+
+@pytest.mark.parametrize(
+    ("left", "level", "words"),
+    [
+        (Room(20 * GIB, 2**26), OK, "the store may take 7.0 GiB"),
+        (Room(6 * GIB, 2**26), WARNING, "set max_file_store to 7104MiB or less"),
+        (Room(2**20, 2**26), FAILURE, "free at least 128 MiB"),
+        (None, WARNING, "is not known"),
+    ],
+)
+def test_the_store_must_find_room_on_its_disk(left: Room | None, level: Level, words: str) -> None:
+    only([server.room(8 * GIB, GIB, left, "max_file_store")], level, words)
+
+
+def test_the_remedy_for_a_short_disk_leaves_nothing_to_warn_of() -> None:
+    left = Room(6 * GIB, 2**26)
+    only([server.room(7104 * 2**20, GIB, left, "max_file_store")], OK, "")
+
+
+def test_what_the_server_says_of_its_health_is_told_with_what_helps() -> None:
+    assert list(server.health({"status": "ok"})) == []
+    full = {
+        "status_code": 500,
+        "errors": [{"stream": "TEL_a", "error": "write error: no space left on device"}],
+    }
+    (one,) = server.health(full)
+    assert (one.exit, "free some room" in one.remedy) == (Exit.LOSS, True)
+
+
+DIRECTORY = Secret("directory", Path("/s"), 0o700, 7)
+
+
+@pytest.mark.parametrize(
+    ("directory", "secret", "level", "words"),
+    [
+        (DIRECTORY, Secret("key", Path("/s/k"), 0o600, 7), OK, "by their owner only"),
+        (DIRECTORY, Secret("key", Path("/s/k"), 0o640, 7), FAILURE, "(mode 0640) > chmod 600 /s/k"),
+        (DIRECTORY, Secret("key", Path("/s/k"), 0o600, 0), FAILURE, "chown --reference=/s /s/k"),
+        (DIRECTORY, Secret("token", Path("/s/k"), error="no such file"), FAILURE, "cannot be read"),
+        (DIRECTORY._replace(mode=0o777), Secret("key", Path("/s/k"), 0o600, 7), FAILURE, "chmod 700 /s"),
+        (DIRECTORY._replace(error="gone"), Secret("key", Path("/s/k"), 0o600, 7), WARNING, "as root"),
+    ],
+)
+def test_secrets_are_their_owners_alone(directory: Secret, secret: Secret, level: Level, words: str) -> None:
+    only(list(files.judge(directory, [secret])), level, words)
+
+
+def trace(server_name: str, domain: str, *stored: str) -> Trace:
+    return Trace("test", server_name, domain, NOW, frozenset(), frozenset(), frozenset(stored))
+
+
+@pytest.mark.parametrize(
+    ("traces", "granted", "level", "words"),
+    [
+        ({"test": (trace("leaf", "edge-1", "L"), trace("hub", "hub"))}, None, OK, "nowhere else"),
+        (
+            {"test": (trace("leaf", "edge-1", "L"), trace("hub", "hub", "H"))},
+            None,
+            FAILURE,
+            "H in domain hub",
+        ),
+        ({"test": (trace("leaf", "", "L"), trace("hub", "", "L"))}, None, FAILURE, "L on a server without"),
+        (None, {"export": {"allow": ["petiole.>"]}}, OK, "lets no subject of a stream through"),
+        (None, {"export": {"allow": [">"]}}, WARNING, "lets test through"),
+        (None, {}, WARNING, "lets test through"),
+        (None, None, WARNING, "is not known"),
+    ],
+)
+def test_a_subject_is_stored_once(
+    traces: Mapping[str, tuple[Trace, ...]] | None, granted: dict[str, Any] | None, level: Level, words: str
+) -> None:
+    seen = Streams({"L": ("test",)}, traces)
+    only(list(streams.twice(seen, "leaf", granted)), level, words)
+
+
+def test_a_domain_has_one_server() -> None:
+    assert list(streams.two_leaves("edge-1", 1)) == []
+    (one,) = streams.two_leaves("edge-1", 2, ["b", "a"])
+    assert (one.exit, "edge-1: a, b" in one.sentence) == (Exit.CONFLICT, True)
+
+
+def status(state: LinkState, seconds: float | None = None) -> dict[str, Any]:
+    """What a leaf's `/status` shows in a state."""
+    link = {"state": state, "sentence": "s", "attention": state not in ORDINARY | PATIENT}
+    return {
+        "role": "leaf",
+        "domain": "edge-1",
+        "link": link,
+        "classes": {"normal": {"seconds_to_loss": seconds}},
+    }
+
+
+@pytest.mark.parametrize("state", LinkState)
+def test_every_state_of_the_link_is_a_finding_with_a_remedy_unless_it_is_ordinary(state: LinkState) -> None:
+    assert state in SENTENCES
+    (found,) = [one for one in agent_status.judge(status(state)) if one.group == "link"]
+    expected = OK if state in ORDINARY else WARNING if state in PATIENT else FAILURE
+    assert (found.level, bool(found.remedy)) == (expected, expected is not OK)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "level", "words"),
+    [
+        (None, OK, "loses nothing as things go"),
+        (10 * 86_400.0, OK, "in 10 days"),
+        (7_200.0, WARNING, "in 2.0 hours"),
+        (600.0, FAILURE, "in 10 minutes"),
+        (0.0, FAILURE, "refused or discarded now"),
+    ],
+)
+def test_the_time_to_first_loss_is_judged(seconds: float | None, level: Level, words: str) -> None:
+    found = agent_status.judge(status(LinkState.FLOWING, seconds))
+    only([one for one in found if one.group == "loss"], level, words)
+
+
+def test_a_full_hub_and_a_leaf_that_does_not_flow_are_told() -> None:
+    leaves = {f"edge-{number}": {"state": "not linked"} for number in range(30)} | {"z": {"state": "flowing"}}
+    fleet = {"state": "well", "aggregates": {"T": {"full": True}}, "leaves": leaves}
+    found = list(agent_status.judge({"role": "hub", "fleet": fleet}))
+    assert len([one for one in found if one.level is WARNING]) == 21
+    assert any("1 of 31 leaves flow" in one.sentence for one in found)
+    assert any("10 leaves more" in one.sentence for one in found)
+    assert [one.sentence for one in found if one.level is FAILURE] == [
+        "T is full: every leaf waits, and fills next"
+    ]
+
+
+def test_the_exit_code_is_that_of_the_worst_finding() -> None:
+    assert outcome([ok("a", ""), warning("a", "", "b")]) is Exit.WELL
+    for codes, expected in (
+        ([Exit.FAILED], Exit.FAILED),
+        ([Exit.FAILED, Exit.UNREACHABLE], Exit.UNREACHABLE),
+        ([Exit.UNREACHABLE, Exit.CONFLICT, Exit.LOSS], Exit.LOSS),
+        ([Exit.LOSS, Exit.USAGE], Exit.USAGE),
+    ):
+        assert outcome([failure("a", "b", "c", code) for code in codes]) is expected
+
+
+def test_the_document_has_every_fault_of_a_version_and_every_group() -> None:
+    text = (Path(__file__).parents[4] / "docs" / "check.md").read_text()
+    for fault in versions.FAULTS:
+        assert fault.what in text
+        assert f"nats-server {fault.source}" in text
+    for module in (clock, files, streams, versions):
+        assert module.GROUP in text

@@ -1,0 +1,84 @@
+"""What is believed of who answers where the agent's admin server should."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from agent.cli.query import admin_status
+from agent.cli.query.admin_status import AskError, checked, status_of
+from agent.config import Admin
+from tests.unit.cli.query.answers import LEAF
+
+
+@contextmanager
+def _answering(body: bytes, code: int = 200, *, endless: bool = False) -> Iterator[str]:
+    """Where somebody answers every request so."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(code)
+            self.send_header("Location", "/elsewhere")
+            self.end_headers()
+            try:
+                self.wfile.write(body)
+                while endless:
+                    self.wfile.write(body)
+            except OSError:
+                return
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
+            return
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "said"),
+    [
+        (b"<html>hello</html>", 200, "does not answer"),
+        (b"", 200, "does not answer"),
+        (b"{}", 404, "HTTP Error 404"),
+        (b"{}", 302, "HTTP Error 302"),
+        (b"[1, 2]", 200, "is no agent of this version: it names neither"),
+        (b'{"role": ["hub"]}', 200, "is no agent of this version: it names neither"),
+        (b'{"role": "hub", "fleet": 7}', 200, "Expected `object`, got `int` - at `$.fleet`"),
+        (b'{"role": "leaf", "domain": "d"}', 200, "missing required field"),
+    ],
+)
+def test_who_answers_something_else_is_told(body: bytes, code: int, said: str) -> None:
+    with _answering(body, code) as listen, pytest.raises(AskError) as told:
+        status_of(Admin(listen=listen))
+
+    assert said in str(told.value)
+
+
+def test_an_answer_without_an_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_status, "_MAX_BYTES", 1_000_000)
+    with _answering(b"x" * 60_000, endless=True) as listen, pytest.raises(AskError, match="longer than"):
+        status_of(Admin(listen=listen))
+
+
+def test_no_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    with _answering(b"{}") as listen, pytest.raises(AskError, match="no agent of this version"):
+        status_of(Admin(listen=listen))
+
+
+def test_what_a_newer_agent_adds_does_no_harm() -> None:
+    given = {**LEAF, "more": {"a": 1}}
+
+    assert checked(given, "here") == given

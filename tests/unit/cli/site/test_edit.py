@@ -1,0 +1,109 @@
+"""The life of a leaf in the file of its hub."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+
+from agent.cli.site.edit import Enrolled, MemberError, added, enrolled, forgotten, replaced, revoked
+from tests.unit.server.test_render import key_of
+
+ONE, TWO, THREE = (key_of(number) for number in (1, 2, 3))
+FILE = f"""\
+# The hub of the plant.
+role = "hub"
+domain = "hub"   # its name
+
+[[leaf]]          # the press
+domain = "edge-1"
+key = "{ONE}"
+classes = ["normal", "bulk"]
+
+[registrar]
+keep = 100        # not more
+"""
+
+
+def leaves(text: str) -> dict[str, dict[str, object]]:
+    return {row.pop("domain"): row for row in tomllib.loads(text).get("leaf", [])}
+
+
+def test_a_life_from_the_first_key_to_the_end_leaves_the_rest_as_it_was() -> None:
+    text = added(FILE, Enrolled("edge-2", TWO, ("normal",), "acme"))
+    assert leaves(text)["edge-2"] == {"key": TWO, "classes": ["normal"], "tenant": "acme"}
+    text = replaced(text, "edge-2", THREE)
+    assert leaves(text)["edge-2"]["revoked"] == [TWO]
+    text = revoked(text, "edge-2")
+    assert leaves(text)["edge-2"] == {"classes": ["normal"], "tenant": "acme", "revoked": [TWO, THREE]}
+    assert leaves(text)["edge-1"] == leaves(FILE)["edge-1"]
+    for kept in ("# The hub of the plant.", "# its name", "# the press", "# not more"):
+        assert kept in text
+    text = forgotten(text, "edge-2")
+    assert tomllib.loads(text) == tomllib.loads(FILE)
+    assert forgotten(text, "edge-2") == text
+
+
+def test_the_first_leaf_goes_into_a_file_without_any_and_the_last_one_out_of_it() -> None:
+    bare = 'role = "hub"\ndomain = "hub"\n'
+    text = added(bare, Enrolled("edge-1", ONE))
+    assert leaves(text) == {"edge-1": {"key": ONE}}
+    assert tomllib.loads(forgotten(text, "edge-1")) == tomllib.loads(bare)
+
+
+def test_a_leaf_that_is_there_with_its_key_gets_what_else_is_given_and_nothing_twice() -> None:
+    assert added(FILE, Enrolled("edge-1", ONE, ("normal", "bulk"))) == FILE
+    text = added(FILE, Enrolled("edge-1", ONE, ("normal",), users={"app": TWO}))
+    assert leaves(text)["edge-1"] == {"key": ONE, "classes": ["normal"], "users": {"app": TWO}}
+    assert added(text, Enrolled("edge-1", ONE)) == text
+
+
+def test_a_blank_line_stands_before_a_table_that_is_added() -> None:
+    assert "\n\n[[leaf]]\ndomain" in added('role = "hub"\n[registrar]\nkeep = 1\n', Enrolled("edge-1", ONE))
+    text = added(FILE, Enrolled("edge-2", TWO))
+    assert '"bulk"]\n\n[[leaf]]\ndomain = "edge-2"' in text
+    assert f'"{TWO}"\n\n[registrar]' in text
+
+
+def test_a_leaf_that_waits_for_its_key_gets_it() -> None:
+    text = added(
+        '[[leaf]]\ndomain = "edge-1"\nconfig = { log = { level = "debug" } }\n', Enrolled("edge-1", ONE)
+    )
+    assert leaves(text)["edge-1"] == {"key": ONE, "config": {"log": {"level": "debug"}}}
+
+
+def test_what_enrol_prints_is_read_back() -> None:
+    printed = (
+        f'# written: /etc/petiole/identity.conf\n[[leaf]]\ndomain = "e"\nkey = "{ONE}"\nclasses = ["a"]\n'
+    )
+    assert enrolled(printed) == Enrolled("e", ONE, ("a",))
+    with pytest.raises(MemberError, match="not the one"):
+        enrolled("petiole: no such file")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda text: added(text, Enrolled("edge-1", TWO)), "fleet replace edge-1"),
+        (lambda text: added(text, Enrolled("edge-2", ONE)), "the key of edge-1"),
+        (lambda text: added(revoked(text, "edge-1"), Enrolled("edge-1", TWO)), "was revoked"),
+        (lambda text: added(revoked(text, "edge-1"), Enrolled("edge-2", ONE)), "was revoked of edge-1"),
+        (lambda text: replaced(text, "edge-1", ONE), "the key of edge-1"),
+        (lambda text: replaced(replaced(text, "edge-1", TWO), "edge-1", ONE), "was revoked of edge-1"),
+        (lambda text: replaced(text, "edge-9", TWO), "no leaf 'edge-9'"),
+        (lambda text: revoked(text, "edge-9"), "no leaf 'edge-9'"),
+        (lambda text: revoked(revoked(text, "edge-1"), "edge-1"), "not let in"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_what_to_do(change: object, words: str) -> None:
+    assert callable(change)
+    with pytest.raises(MemberError, match=words):
+        change(FILE)
+
+
+@pytest.mark.parametrize(
+    "text", ["leaf = 1", "leaf = [1]", "[leaf]\na = 1", "[[leaf]]\nrevoked = 3", "[[leaf]", "leaf = [{]"]
+)
+def test_a_file_that_has_no_leaves_in_their_form_is_refused_in_words(text: str) -> None:
+    with pytest.raises(MemberError, match="this file"):
+        added(text, Enrolled("edge-1", ONE))

@@ -1,0 +1,217 @@
+"""A site from one file: what is refused, what is written, and that nothing secret is."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import nkeys
+import pytest
+from typer.testing import CliRunner, Result
+
+from agent.cli.main import app
+from agent.cli.site.site import Written, write
+from agent.config import ConfigError
+from agent.leaf.inputs import OPTIONS
+from tests.unit.server.test_render import key_of
+
+SITE = f"""
+tenants = ["acme"]
+
+[hub]
+urls = ["nats-leaf://hub.example:7422"]
+server = [{{ listen = "127.0.0.1:4222" }}]
+
+[leaves.config]
+class = [{{ name = "normal" }}, {{ name = "bulk", discard = "old" }}]
+
+[[leaf]]
+domain = "edge-1"
+key = "{key_of(1)}"
+tenant = "acme"
+
+[[leaf]]
+domain = "edge-2"
+config = {{ nats = {{ apps = ["plc"] }}, input = [{{ type = "host" }}] }}
+"""
+CLUSTER = """
+[hub]
+urls = ["nats-leaf://a.example:7422", "nats-leaf://b.example:7422", "nats-leaf://c.example:7422"]
+[[hub.server]]
+name = "a"
+cluster_listen = "10.0.0.1:6222"
+[[hub.server]]
+name = "b"
+cluster_listen = "10.0.0.2:6222"
+[[hub.server]]
+name = "c"
+cluster_listen = "[fd00::3]:6222"
+"""
+
+
+class Site:
+    """A topology file and the directory that it is rendered into."""
+
+    def __init__(self, directory: Path) -> None:
+        self.file, self.out = directory / "site.toml", directory / "out"
+
+    def write(self, text: str) -> Written:
+        """Render this text."""
+        self.file.write_text(text)
+        return write(self.file, self.out, OPTIONS)[1]
+
+    def problems(self, text: str) -> list[str]:
+        """What is wrong with it; nothing is written then."""
+        with pytest.raises(ConfigError) as refused:
+            self.write(text)
+        assert not self.out.exists()
+        return refused.value.problems
+
+    def petiole(self, text: str) -> Result:
+        """The command."""
+        self.file.write_text(text)
+        return CliRunner().invoke(app, ["render", str(self.file), "--out", str(self.out)])
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def test_a_leaf_without_a_key_is_rendered_and_not_let_in(site: Site) -> None:
+    told = site.petiole(SITE)
+    assert told.exit_code == 0, told.output
+    assert "no key of them: edge-2" in told.output
+    hub = tomllib.loads((site.out / "hub.toml").read_text())
+    assert hub["leaf"] == [
+        {"domain": "edge-1", "key": key_of(1), "classes": ["normal", "bulk"], "tenant": "acme"}
+    ]
+    text = (site.out / "hub.conf").read_text()
+    assert f'nkey: "{key_of(1)}"' in text
+    assert "TENANT_acme: {" in text
+    assert "edge-2" not in text
+    leaf = (site.out / "leaf-edge-2.conf").read_text()
+    assert '"$JS.API.CONSUMER.INFO.COMMANDS.plc"' in leaf
+    assert '"$JS.API.STREAM.INFO.TEL_edge-2_bulk"' in leaf
+    assert {"leaf-edge-1.toml", "README.md"} <= {one.name for one in site.out.iterdir()}
+
+
+def test_rendering_again_writes_only_what_changed_and_names_what_is_of_nobody_any_more(site: Site) -> None:
+    first = site.write(SITE)
+    assert site.write(SITE).changed == []
+    times = {path.name: path.stat().st_mtime_ns for path in site.out.iterdir()}
+    done = site.write(SITE.replace('["plc"]', '["plc", "hmi"]'))
+    assert done.changed == ["leaf-edge-2.conf", "leaf-edge-2.toml"]
+    same = set(first.changed) - set(done.changed)
+    assert all((site.out / name).stat().st_mtime_ns == times[name] for name in same)
+    (site.out / "leaf-own.conf").write_text("listen: 1\n")
+    done = site.write(SITE.replace("edge-2", "edge-9"))
+    assert done.stale == ["leaf-edge-2.conf", "leaf-edge-2.toml"]
+
+
+def test_a_cluster_has_a_configuration_for_each_server_and_one_password(site: Site) -> None:
+    site.write(CLUSTER)
+    for letter in "abc":
+        text = (site.out / f"hub-{letter}.conf").read_text()
+        assert f'server_name: "hub-{letter}"' in text
+        assert 'include "cluster.conf"' in text
+    secret = site.out / "cluster.conf"
+    assert secret.stat().st_mode & 0o777 == 0o600
+    before = secret.read_text()
+    password = before.split('password: "')[1].split('"')[0]
+    assert before.count(password) == 4
+    assert "@[fd00::3]:6222" in before
+    others = [path.read_text() for path in site.out.iterdir() if path != secret]
+    assert not any(password in text for text in others)
+    told = site.petiole(CLUSTER.replace("10.0.0.1", "10.0.0.9"))
+    assert password in secret.read_text()
+    assert password not in told.output
+    assert tomllib.loads((site.out / "hub.toml").read_text())["registrar"]["replicas"] == 3
+
+
+NONSENSE = f"""
+tenants = ["a.b"]
+[hub]
+urls = ["http://x"]
+state_dri = "/x"
+[[hub.server]]
+name = "a"
+listen = "127.0.0.1:7422"
+leaf_listen = "127.0.0.1:7422"
+[[hub.server]]
+name = "a"
+cluster_listen = "0.0.0.0:6222"
+[hub.config]
+domain = "other"
+[hub.extra]
+accounts = 1
+[leaves.config.nats]
+seed_file = "/x"
+[leaves.remote]
+urls = []
+[[leaf]]
+domain = "edge-1"
+key = "{key_of(1)}"
+tenant = "nobody"
+takes = ["PLANS"]
+[[leaf]]
+domain = "edge-1"
+key = "{key_of(1)}"
+[[leaf]]
+domain = "hub"
+config = {{ input = [{{ type = "htpp" }}] }}
+[[leaf]]
+key = "UX"
+"""
+
+
+def test_all_that_is_wrong_is_told_at_once_with_its_place(site: Site) -> None:
+    found = site.problems(NONSENSE)
+    for place in (
+        "tenants:",
+        "hub.urls:",
+        "hub.state_dri:",
+        "hub.server:",
+        "hub.server[1].leaf_listen:",
+        "hub.server[1].cluster_listen:",
+        "hub.server[2].name:",
+        "hub.server[2].cluster_listen:",
+        "hub.config.domain:",
+        "hub.extra.accounts:",
+        "leaves.config.nats.seed_file:",
+        "leaves.remote.urls:",
+        "leaf[1].tenant:",
+        "leaf[1].takes:",
+        "leaf[2].domain:",
+        "leaf[2].key:",
+        "leaf[3].domain:",
+        "leaf-hub.toml: input[1].type:",
+        "leaf[4].domain:",
+    ):
+        assert any(one.startswith(place) for one in found), (place, found)
+
+
+def test_a_private_key_is_refused_and_not_shown(site: Site) -> None:
+    seed = nkeys.encode_seed(bytes([7]) * 32, nkeys.PREFIX_BYTE_USER).decode()
+    found = site.problems(SITE.replace(key_of(1), seed))
+    assert any(one.startswith("leaf[1].key: is the seed") for one in found)
+    told = site.petiole(SITE.replace(key_of(1), seed))
+    assert told.exit_code == 2
+    assert seed[2:] not in told.output + told.stderr + "".join(found)
+
+
+def test_embedded_servers_get_their_additions_through_their_agents(site: Site) -> None:
+    text = SITE.replace("[hub]\n", "[hub]\nembedded = true\nmax_file_store = '8GiB'\n")
+    text = text.replace(
+        "[leaves.config]", "[leaves]\nembedded = true\n[leaves.remote.tls]\nca_file = '/ca'\n[leaves.config]"
+    )
+    site.write(text)
+    assert {one.name for one in site.out.iterdir()} == {
+        "README.md",
+        "hub.toml",
+        "leaf-edge-1.toml",
+        "leaf-edge-2.toml",
+    }
+    leaf = tomllib.loads((site.out / "leaf-edge-1.toml").read_text())
+    assert leaf["nats"]["remote"] == {"tls": {"ca_file": "/ca"}}
+    assert leaf["nats"]["hub_urls"] == ["nats-leaf://hub.example:7422"]

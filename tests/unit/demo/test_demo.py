@@ -1,0 +1,94 @@
+"""The demonstration's own parts: it must not call whole what is not, and leave nothing running."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.demo.load import READINGS, body
+from agent.demo.processes import DemoError
+from agent.demo.reaper import DONE, GROUP
+from agent.demo.report import Domain, Found, Report
+from agent.demo.story import fresh
+
+WHOLE = Domain(accepted=10, in_table=10, missing=0, duplicates=0, discarded=0)
+
+
+def test_a_device_that_is_not_in_the_table_is_missing_whole() -> None:
+    assert Domain.compare({"sender-0": 300}, {}, 0).missing == 300
+
+
+def test_rows_beyond_what_was_acknowledged_hide_no_loss() -> None:
+    found = {"sender-0": Found(rows=310, distinct=310, acknowledged=295)}
+    compared = Domain.compare({"sender-0": 300}, found, 0)
+    assert (compared.missing, compared.duplicates, compared.whole) == (5, 0, False)
+
+
+def test_a_doubled_row_is_a_duplicate() -> None:
+    found = {"sender-0": Found(rows=301, distinct=300, acknowledged=300)}
+    compared = Domain.compare({"sender-0": 300}, found, 0)
+    assert (compared.missing, compared.duplicates, compared.whole) == (0, 1, False)
+
+
+def test_one_domain_that_is_not_whole_spoils_the_report() -> None:
+    broken = Domain(accepted=10, in_table=9, missing=1, duplicates=0, discarded=0)
+    assert Report({"edge-1": WHOLE}, {}, 1.0).whole
+    assert not Report({"edge-1": WHOLE, "edge-2": broken}, {}, 1.0).whole
+
+
+def test_the_report_has_the_promised_keys() -> None:
+    report = Report({"edge-1": WHOLE}, {"link_cut": 0.21, "hub_kill": 0.9}, 120.0).as_json()
+    assert report["domains"]["edge-1"].keys() == {
+        "accepted",
+        "in_table",
+        "missing",
+        "duplicates",
+        "discarded",
+    }
+    assert report["relink_seconds"] == {"link_cut": 0.21, "hub_kill": 0.9}
+    assert report["seconds"] == 120.0
+
+
+def test_a_directory_that_no_demonstration_made_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "letters").mkdir()
+    with pytest.raises(DemoError):
+        fresh(tmp_path)
+    assert (tmp_path / "letters").exists()
+
+
+def test_what_an_earlier_demonstration_left_is_removed(tmp_path: Path) -> None:
+    fresh(tmp_path / "demo")
+    (tmp_path / "demo" / "edge-1").mkdir()
+    fresh(tmp_path / "demo")
+    assert not (tmp_path / "demo" / "edge-1").exists()
+
+
+@given(st.integers(0, 3), st.integers(0, 50))
+def test_serial_numbers_of_a_sender_run_without_gaps(sender: int, request: int) -> None:
+    values = [json.loads(line)["value"] for line in body(sender, request).splitlines()]
+    assert values == list(range(request * READINGS + 1, (request + 1) * READINGS + 1))
+
+
+@pytest.mark.parametrize(("last", "survives"), [("", False), (DONE, True)])
+def test_what_was_started_dies_with_the_demonstration_unless_it_ended_well(last: str, survives: bool) -> None:
+    sleeper = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    try:
+        subprocess.run(
+            [sys.executable, "-m", "agent.demo.reaper", "petiole"],
+            input=f"{GROUP} {sleeper.pid}\n{last}\n",
+            text=True,
+            check=True,
+            timeout=30,
+        )
+        alive = psutil.Process(sleeper.pid).status() != psutil.STATUS_ZOMBIE
+        assert alive is survives
+    finally:
+        sleeper.kill()
+        sleeper.wait()

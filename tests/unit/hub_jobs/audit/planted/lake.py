@@ -1,0 +1,121 @@
+"""A small lake in order, and what to do to a copy of it. Two ingests and two refines filled it, so that there
+is an older version of each table; every table has two files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from agent.contract import Ledger, Letter, Readings, StreamState
+from hub_jobs.ingest.bronze import digest
+from hub_jobs.tables import ensure_table
+from hub_jobs.tables.parquet import PartWriter
+from hub_jobs.tables.scan import rows
+from tests.spark.lakes import add_bronze
+from tests.unit.hub_jobs.refined import refine_all
+from tests.unit.hub_jobs.rows import RUN, batch_row, dead_row, direct_row, row
+
+Change = Callable[[pa.Table], pa.Table]
+
+LINES = 10
+SAID = Ledger(
+    *("edge-1", "normal", RUN, 7, ((1, 7),)),
+    Readings(accepted=62, stored=60, dead=2),
+    StreamState("now", 1, 11),
+    final=True,
+)
+LETTERS = b"".join(Letter(b"21,5", "/var/log/x:17", "not JSON").encode() + b"\n" for _ in range(2))
+
+
+def _batch(n: int, bad: int | None = None) -> dict[str, Any]:
+    """Ten readings that are all different; the line `bad` is none."""
+    lines = [
+        b'{"ts":"2026-11-21T00:%02d:%02dZ","device":"pump-%d","metric":"m%d","value":%d.5,"tags":{"at":"%d"}}\n'
+        % (n, at, n, at, n * 100 + at, at)
+        for at in range(LINES)
+    ]
+    if bad is not None:
+        lines[bad] = b"bad\n"
+    return batch_row(b"".join(lines), n=n)
+
+
+def _ledger(ledger: Ledger) -> dict[str, Any]:
+    return row(ledger.encode(), "tel.edge-1.normal._ledger", {})
+
+
+def make(lake: Path) -> None:
+    """Fill an empty lake. Batch 2 has a bad line, the payload of batch 5 can't be unpacked, 6 holds texts, 7
+    dead letters; the second message of a device is none."""
+    texts = batch_row(b'{"metric":"state","value":"open","tags":{"a":"b"}}\n' * LINES, n=6)
+    wrong = batch_row(b"", n=5, count=LINES) | {"payload": b"no zstd", "digest": digest(b"no zstd")}
+    parts = [
+        [_batch(1), _batch(2, bad=4), _batch(3), direct_row(b"21.5"), direct_row(b"no")],
+        [_batch(4), wrong, texts, dead_row(LETTERS, 7), direct_row(b'"on"'), _ledger(SAID)],
+    ]
+    for at, given in enumerate(parts):
+        numbered = [one | {"source_seq": seq} for seq, one in enumerate(given, 5 * at + 1)]
+        add_bronze(lake, numbered)
+        refine_all(lake)
+
+
+def newest(lake: Path, table: str) -> Path:
+    """The file of a table that was committed last."""
+    return _files(lake, table)[-1]
+
+
+def oldest(lake: Path, table: str) -> Path:
+    """The file of a table that was committed first."""
+    return _files(lake, table)[0]
+
+
+def _files(lake: Path, table: str) -> list[Path]:
+    return sorted((lake / table).glob("*.parquet"), key=lambda one: one.stat().st_mtime_ns)
+
+
+def replaced(lake: Path, table: str, change: Change) -> None:
+    """Put other rows in the place of all that a table holds, as whoever writes to it may."""
+    at = ensure_table(lake, table)
+    changed = change(rows(at, at.schema.names))
+    with PartWriter(lake, table) as writer:
+        writer.write(changed)
+    at.commit(writer.files, {}, replace=True)
+
+
+def appended(lake: Path, table: str, choose: Change) -> None:
+    """Add rows to a table, made from some that it holds."""
+    at = ensure_table(lake, table)
+    with PartWriter(lake, table) as writer:
+        writer.write(choose(rows(at, at.schema.names)).cast(at.schema))
+    at.commit(writer.files, {})
+
+
+def out_of_log(lake: Path, table: str, file: Path) -> None:
+    """Have the log no longer name a file, which stays on the disk."""
+    ensure_table(lake, table).rewrite([], [file.name], changed=True)
+
+
+def twice_in_log(lake: Path, table: str, file: Path) -> None:
+    """Have the log name the same rows a second time, under another file."""
+    copy = file.with_name(f"copy-{file.name}")
+    shutil.copy(file, copy)
+    log = sorted((lake / table / "_delta_log").glob("*.json"))
+    entries = [json.loads(line) for one in log for line in one.read_text().splitlines()]
+    (add,) = [one["add"] for one in entries if one.get("add", {}).get("path") == file.name]
+    entry = {"add": {**add, "path": copy.name}}
+    (lake / table / "_delta_log" / f"{len(log):020}.json").write_text(json.dumps(entry) + "\n")
+
+
+def back_by_log(lake: Path, table: str) -> None:
+    """Take the last entry away from a table's log: it is then what it was before."""
+    sorted((lake / table / "_delta_log").glob("*.json"))[-1].unlink()
+
+
+def restored(lake: Path, table: str, version: int) -> None:
+    """Restore a table by delta-rs to an older version."""
+    DeltaTable(str(lake / table)).restore(version)

@@ -1,0 +1,180 @@
+"""What keeps the tables small changes no row, whoever else writes meanwhile."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.contract import Exit, ledger_subject
+from hub_jobs.maintain import run as maintain
+from hub_jobs.tables import ConflictError, ensure_table, open_table, seen, stream_history
+from hub_jobs.tables.compaction import FEW, Small, groups, rewrite, small_files
+from hub_jobs.tables.scan import files
+from tests.spark.lakes import add_bronze, contents
+from tests.unit.hub_jobs.rows import ARRIVED_US, batch_row, row
+
+TARGET = 1_000
+LINE = b'{"ts":1,"device":"d","metric":"m","value":1}\n'
+smalls = st.lists(
+    st.builds(
+        Small,
+        st.sampled_from([("a",), ("b",)]),
+        st.integers(0, 50),
+        st.uuids().map(str),
+        st.integers(1, 2 * TARGET),
+    ),
+    max_size=40,
+    unique_by=lambda one: one.path,
+)
+
+
+@given(smalls)
+def test_neighbours_of_a_kind_are_written_together_and_nothing_large(held: list[Small]) -> None:
+    found = groups(held, TARGET)
+    taken = [one for group in found for one in group]
+    assert len(set(taken)) == len(taken)
+    assert all(one.size < TARGET // 2 for one in taken)
+    for group in found:
+        assert len(group) > 1
+        assert len({one.key for one in group}) == 1
+        assert group == sorted(group)
+        size = sum(one.size for one in group)
+        assert TARGET // 2 <= size <= TARGET or len(group) >= FEW
+        between = [
+            one
+            for one in held
+            if one.key == group[0].key and group[0] < one < group[-1] and one.size < TARGET // 2
+        ]
+        assert set(between) <= set(group), "a file between them belongs to them"
+
+
+@given(smalls)
+def test_what_was_written_together_is_left_alone_or_waits_for_many(held: list[Small]) -> None:
+    after = [one for one in held if not any(one in group for group in groups(held, TARGET))]
+    after += [
+        Small(group[0].key, group[0].place, group[0].path, sum(one.size for one in group))
+        for group in groups(held, TARGET)
+    ]
+    assert all(len(group) < len(held) for group in groups(after, TARGET))
+
+
+def batches(first: int, count: int, **given: Any) -> list[dict[str, Any]]:
+    return [batch_row(LINE, n, source_seq=n, **given) for n in range(first, first + count)]
+
+
+def filled(lake: Path, parts: int = 12) -> None:
+    for number in range(parts):
+        add_bronze(lake, batches(10 * number + 1, 10))
+
+
+def paths(lake: Path, name: str = "bronze") -> list[str]:
+    table = open_table(lake, name)
+    assert table is not None
+    return sorted(files(table)["path"].to_pylist())
+
+
+def maintained(lake: Path, *arguments: str) -> Exit:
+    return maintain.main(["--lake", str(lake), *arguments])
+
+
+def test_many_small_files_become_one_with_the_same_rows_and_offsets(tmp_path: Path) -> None:
+    filled(tmp_path)
+    other = {"stream": "TELEMETRY_1", "arrived": ARRIVED_US - 5}
+    for number in range(FEW):
+        add_bronze(tmp_path, batches(1_000 + number, 1, **other))
+    before = contents(tmp_path, "bronze")
+    known = stream_history.all_of(ensure_table(tmp_path, "bronze"))
+    ranges = seen.load(tmp_path, ensure_table(tmp_path, "bronze"), known).spaces
+    assert maintained(tmp_path, "--dry-run") is Exit.WELL
+    assert len(paths(tmp_path)) == 12 + FEW
+    assert maintained(tmp_path) is Exit.WELL
+    assert len(paths(tmp_path)) == 2, "one for each stream"
+    assert contents(tmp_path, "bronze") == before
+    bronze = ensure_table(tmp_path, "bronze")
+    assert stream_history.all_of(bronze) == known
+    assert seen.load(tmp_path, bronze, known).spaces == ranges
+    kept = paths(tmp_path)
+    assert maintained(tmp_path) is Exit.WELL
+    assert paths(tmp_path) == kept, "there is nothing left to do"
+    add_bronze(tmp_path, batches(121, 3))
+    assert len(contents(tmp_path, "bronze")) == len(before) + 3
+
+
+def test_rows_that_are_added_meanwhile_are_not_lost_and_of_two_rewrites_one_wins(tmp_path: Path) -> None:
+    filled(tmp_path)
+    first, second = ensure_table(tmp_path, "bronze"), ensure_table(tmp_path, "bronze")
+    (group,) = groups(small_files(first))
+    chosen = [one.path for one in group]
+    written = [rewrite(tmp_path, table, chosen) for table in (first, second)]
+    add_bronze(tmp_path, batches(121, 5))
+    first.rewrite(written[0], chosen)
+    with pytest.raises(ConflictError):
+        second.rewrite(written[1], chosen)
+    assert contents(tmp_path, "bronze", "n") == sorted(range(1, 126), key=str)
+    assert not any((tmp_path / "bronze" / file.path).exists() for file in written[1])
+
+
+def aged(lake: Path, names: Sequence[str], days: float) -> None:
+    then = time.time() - days * 86_400
+    for name in names:
+        os.utime(lake / "bronze" / name, (then, then))
+
+
+def test_only_what_no_table_names_and_no_job_can_need_is_deleted(tmp_path: Path) -> None:
+    filled(tmp_path)
+    small = paths(tmp_path)
+    assert maintained(tmp_path) is Exit.WELL
+    assert all((tmp_path / "bronze" / name).exists() for name in small), "a reader may still be on them"
+    bronze = ensure_table(tmp_path, "bronze")
+    (old,) = rewrite(tmp_path, bronze, paths(tmp_path))
+    (running,) = rewrite(tmp_path, bronze, paths(tmp_path))
+    aged(tmp_path, [old.path, *paths(tmp_path)], days=8)
+    assert maintained(tmp_path) is Exit.WELL
+    assert not (tmp_path / "bronze" / old.path).exists()
+    assert (tmp_path / "bronze" / running.path).exists()
+    assert len(contents(tmp_path, "bronze")) == 120
+
+
+def test_payloads_that_are_old_and_refined_are_dropped_and_what_a_row_is_stays(tmp_path: Path) -> None:
+    now = time.time_ns() // 1000
+    old = {"arrived": now - 10 * 86_400_000_000}
+    ledger = row(b"{}", ledger_subject("edge-1", "normal"), {}, source_seq=100, **old)
+    add_bronze(tmp_path, [*batches(1, 10, **old), ledger])
+    add_bronze(tmp_path, batches(11, 10, **old))
+    add_bronze(tmp_path, batches(21, 10, arrived=now))
+    (one,) = stream_history.all_of(ensure_table(tmp_path, "bronze"))
+    ensure_table(tmp_path, "readings").commit([], {one.refined: 11})
+    identities = contents(tmp_path, "bronze", "seq", "n", "source_seq", "digest", "headers", "message_id")
+
+    def with_payload() -> list[int]:
+        return [seq for seq, payload in contents(tmp_path, "bronze", "seq", "payload") if payload is not None]
+
+    assert maintained(tmp_path, "--thin-bronze-after", "5", "--dry-run") is Exit.WELL
+    assert len(with_payload()) == 31
+    assert maintained(tmp_path, "--thin-bronze-after", "5") is Exit.WELL
+    assert sorted(with_payload()) == list(range(11, 32)), "the ledger record, and what is not refined"
+    ensure_table(tmp_path, "readings").commit([], {one.refined: 31})
+    assert maintained(tmp_path, "--thin-bronze-after", "5") is Exit.WELL
+    assert sorted(with_payload()) == [11, *range(22, 32)], "and what is too young"
+    assert (
+        contents(tmp_path, "bronze", "seq", "n", "source_seq", "digest", "headers", "message_id")
+        == identities
+    )
+    assert ensure_table(tmp_path, "bronze").offset(one.thinned) == 21
+
+
+def test_what_would_harm_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert maintained(tmp_path) is Exit.USAGE
+    for arguments in (["--vacuum-after", "0.5"], ["--thin-bronze-after", "-1"]):
+        with pytest.raises(SystemExit):
+            maintained(tmp_path, *arguments)
+    said = capsys.readouterr().err
+    assert "a job that still runs would lose its files" in said
+    assert "there is no table in" in said

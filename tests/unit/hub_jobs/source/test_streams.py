@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from hub_jobs.source.streams import sequence_at, stream_names
+from hub_jobs.source.wire import Connection, Server, read_range, stream_info
+from tests.unit.hub_jobs.source.plain import PlainServer, fill, make_seed, make_stream
+
+PREFIX = "JS.acc@hub.API"
+
+
+def test_a_moment_is_the_first_sequence_stored_since(server: PlainServer, conn: Connection) -> None:
+    make_stream(conn, "S")
+    before = time.time_ns()
+    fill(server, "S.a", [b"early"] * 5)
+    between = time.time_ns()
+    fill(server, "S.a", [b"late"] * 5)
+    assert [sequence_at(conn, "S", moment) for moment in (0, before, between, time.time_ns())] == [
+        1,
+        1,
+        6,
+        11,
+    ]
+    conn.api("STREAM.PURGE.S", {"seq": 9})
+    assert sequence_at(conn, "S", between) == 9
+    consumers = conn.api("CONSUMER.NAMES.S")["consumers"]
+    assert not consumers, "the consumer that told it is gone"
+
+
+def test_all_streams_are_named(conn: Connection) -> None:
+    assert stream_names(conn) == []
+    for name in ("B", "A_1", "C"):
+        make_stream(conn, name)
+    assert stream_names(conn) == ["A_1", "B", "C"]
+
+
+def test_a_stream_of_another_account_is_read_through_the_prefix_that_was_imported(tmp_path: Path) -> None:
+    _, public = make_seed(tmp_path / "reader.nk")
+    key = str(tmp_path / "reader.nk")
+    accounts = f"""
+        accounts {{
+          ACC: {{ jetstream: enabled, users: [{{user: acc, password: acc}}]
+                 exports: [{{service: "$JS.hub.API.>", response: stream}}] }}
+          READER: {{ users: [{{nkey: {public}}}]
+                    imports: [{{service: {{account: ACC, subject: "$JS.hub.API.>"}}, to: "{PREFIX}.>"}}] }}
+        }}
+        no_auth_user: acc
+    """
+    server = PlainServer(tmp_path / "server", accounts)
+    try:
+        server.start()
+        with Connection(Server(server.url)) as owner:
+            make_stream(owner, "S")
+        fill(server, "S.a", [b"%d" % number for number in range(20_000)])
+        reader = Server(server.url, seed_file=key, api_prefix=PREFIX)
+        with Connection(reader) as conn:
+            info = stream_info(conn, "S")
+            found = [one for piece in read_range(conn, "S", 1, 20_000, created=info.created) for one in piece]
+        assert [one.payload for one in found] == [b"%d" % number for number in range(20_000)]
+        with Connection(Server(server.url, seed_file=key)) as conn, pytest.raises(Exception, match="S"):
+            stream_info(conn, "S")
+    finally:
+        server.stop()

@@ -1,0 +1,229 @@
+"""What other programs do to a table and its files, without Spark."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable, Field
+from deltalake.schema import PrimitiveType
+
+from agent.contract import Exit
+from hub_jobs.audit import run as audit
+from hub_jobs.gaps import run as gaps
+from hub_jobs.maintain import run as maintain
+from hub_jobs.refine import run as refine
+from hub_jobs.replay import run as replay
+from hub_jobs.rollup import run as rollup
+from hub_jobs.tables import TableError, ensure_table, open_table, stream_history
+from hub_jobs.tables.changes import changed_files
+from hub_jobs.tables.compaction import without
+from hub_jobs.tables.histories import held
+from hub_jobs.tables.parquet import Statistics
+from hub_jobs.tables.scan import file_paths, files, latest, rows
+from hub_jobs.tables.schemas import STATISTICS, TIME
+from hub_jobs.tables.types import usual
+from hub_jobs.where import open_lake
+from tests.harness.foreign import by_duckdb, compact, rewritten, with_types
+from tests.spark.lakes import add_bronze, contents
+from tests.unit.hub_jobs.rows import ARRIVED_US, batch_row
+
+LINE = b'{"ts":1,"device":"d","metric":"m","value":1}\n'
+DAY = 86_400_000_000
+DELETED = {
+    "storageType": "i",
+    "pathOrInlineDv": "wi5b=000010000siXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L",
+    "sizeInBytes": 40,
+    "cardinality": 6,
+}
+"""The deletion vector that Delta's protocol shows: rows 3, 4, 7, 11, 18 and 29."""
+
+
+def ingest(lake: Path, *numbers: int, stream: str = "TELEMETRY_0", arrived: int = ARRIVED_US) -> None:
+    given = [batch_row(LINE, n, source_seq=n, stream=stream, arrived=arrived) for n in numbers]
+    add_bronze(lake, given)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (pa.string_view(), pa.string()),
+        (pa.large_string(), pa.string()),
+        (pa.dictionary(pa.int8(), pa.large_string()), pa.string()),
+        (pa.binary_view(), pa.binary()),
+        (pa.large_binary(), pa.binary()),
+        (pa.large_list(pa.string_view()), pa.list_(pa.string())),
+        (pa.map_(pa.string_view(), pa.large_string()), pa.map_(pa.string(), pa.string())),
+        (pa.timestamp("ms"), TIME),
+        (pa.timestamp("ns", "UTC"), TIME),
+        (pa.int32(), pa.int32()),
+    ],
+)
+def test_columns_get_the_types_that_the_jobs_know(given: pa.DataType, expected: pa.DataType) -> None:
+    found = usual(pa.table({"a": pa.nulls(3, given)}))
+    assert found.schema.types == [expected]
+    assert usual(found) is found
+
+
+def test_a_file_of_several_histories_is_told_by_its_rows_and_taken_apart_by_maintain(tmp_path: Path) -> None:
+    ingest(tmp_path, 1, 2, 3)
+    ingest(tmp_path, 1, 2, stream="TELEMETRY_1", arrived=ARRIVED_US + 5)
+    before = contents(tmp_path, "bronze")
+    known = stream_history.all_of(ensure_table(tmp_path, "bronze"))
+    compact(tmp_path / "bronze")
+
+    found = held(ensure_table(tmp_path, "bronze"))
+
+    assert sorted((one.history[0], one.first, one.last, one.rows) for one in found) == [
+        ("TELEMETRY_0", 1, 3, 3),
+        ("TELEMETRY_1", 1, 2, 2),
+    ]
+    assert stream_history.all_of(ensure_table(tmp_path, "bronze")) == known
+    assert maintain.main(["--lake", str(tmp_path)]) is Exit.WELL
+    assert len(files(ensure_table(tmp_path, "bronze"))) == 2
+    assert contents(tmp_path, "bronze") == before
+
+
+@pytest.mark.parametrize("by", ["DuckDB", "views"])
+def test_a_file_without_bounds_is_read_and_gets_them_from_maintain(tmp_path: Path, by: str) -> None:
+    ingest(tmp_path, 1, 2, 3)
+    before = contents(tmp_path, "bronze")
+    write = by_duckdb if by == "DuckDB" else with_types(pa.string_view(), pa.binary_view())
+    rewritten(tmp_path / "bronze", write)
+
+    bronze = ensure_table(tmp_path, "bronze")
+    ids = contents(tmp_path, "bronze", "message_id")
+    assert contents(tmp_path, "bronze") == before
+    assert [(one.first, one.last, one.rows) for one in held(bronze)] == [(1, 3, 3)]
+    assert latest(bronze, "arrived") == datetime.fromtimestamp(ARRIVED_US / 1e6, UTC)
+    assert rows(bronze, ["seq"], [("run", "=", "none")]).num_rows == 0
+    assert rows(bronze, ["seq"], [("seq", ">", 1), ("stream", "in", ["TELEMETRY_0"])]).num_rows == 2
+    gone = without(tmp_path, bronze, lambda found: pc.equal(found["message_id"], ids[1]), ["message_id"])
+    assert (gone.rows, len(gone.kept)) == (1, 1)
+
+    assert maintain.main(["--lake", str(tmp_path)]) is Exit.WELL
+    assert files(ensure_table(tmp_path, "bronze"))["min.seq"].to_pylist() == [1]
+    assert contents(tmp_path, "bronze") == before
+    assert changed_files(ensure_table(tmp_path, "bronze"), bronze.delta.version()) == []
+
+
+def test_columns_that_another_program_added_stay_when_files_are_written_together(tmp_path: Path) -> None:
+    for n in range(1, 10):
+        ingest(tmp_path, n)
+    table = DeltaTable(tmp_path / "bronze")
+    table.alter.add_columns([Field("site", PrimitiveType("string"))])
+    DeltaTable(tmp_path / "bronze").update(updates={"site": "'north'"}, predicate="n = 3")
+    ingest(tmp_path, 10)
+
+    assert maintain.main(["--lake", str(tmp_path)]) is Exit.WELL
+
+    found = DeltaTable(tmp_path / "bronze").to_pyarrow_table(columns=["n", "site"]).sort_by("n")
+    assert found["n"].to_pylist() == [*range(1, 11)]
+    assert found["site"].to_pylist() == [None, None, "north", *[None] * 7]
+
+
+def test_bounds_of_times_that_spark_shortened_rule_no_row_out(tmp_path: Path) -> None:
+    moment = ARRIVED_US + 999
+    ingest(tmp_path, 1, arrived=moment)
+    log = tmp_path / "bronze" / "_delta_log" / f"{1:020d}.json"
+    exact = f"{datetime.fromtimestamp(moment / 1e6, UTC):%Y-%m-%dT%H:%M:%S.%f}Z"
+    assert exact in log.read_text()
+    log.write_text(log.read_text().replace(exact, f"{exact[:-4]}Z"))
+
+    since = datetime.fromtimestamp(moment / 1e6, UTC)
+    assert len(file_paths(ensure_table(tmp_path, "bronze"), [("arrived", ">=", since)])) == 1
+
+
+def test_a_table_that_would_be_read_wrongly_is_refused_in_words(tmp_path: Path) -> None:
+    ingest(tmp_path, *range(1, 31))
+    log = tmp_path / "bronze" / "_delta_log"
+    commit = map(json.loads, (log / f"{1:020d}.json").read_text().splitlines())
+    (added,) = (entry["add"] for entry in commit if "add" in entry)
+    protocol = {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": ["deletionVectors"],
+        "writerFeatures": ["deletionVectors"],
+    }
+    entries = [{"protocol": protocol}, {"add": {**added, "deletionVector": DELETED}}]
+    (log / f"{2:020d}.json").write_text("\n".join(map(json.dumps, entries)))
+    with pytest.raises(TableError, match="deleted by deletion vectors"):
+        open_table(tmp_path, "bronze")
+
+    ensure_table(tmp_path, "readings").delta.alter.set_table_properties(
+        {"delta.setTransactionRetentionDuration": "interval 7 days"}
+    )
+    with pytest.raises(TableError, match="it forgets its offsets"):
+        open_table(tmp_path, "readings")
+
+
+def test_a_table_whose_columns_are_mapped_is_refused_by_every_job_with_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ingest(tmp_path, 1)
+    ensure_table(tmp_path, "readings").commit([], {"refine": 1})
+    for name in ("bronze", "readings"):
+        mapped(tmp_path / name)
+    lake = ["--lake", str(tmp_path)]
+
+    for job in (refine, audit, maintain, rollup, gaps):
+        assert job.main(lake) is Exit.FAILED
+        said = capsys.readouterr().err
+        name = "readings" if job in (rollup, gaps) else "bronze"
+        assert f"table {tmp_path / name} can't be used: its columns are mapped" in said
+    assert replay.main([*lake, "--stream", "TELEMETRY_0", "--from-seq", "1"]) is Exit.FAILED
+    with pytest.raises(TableError, match="its columns are mapped"):
+        open_lake(tmp_path)
+
+
+def mapped(path: Path) -> None:
+    """Another program maps the columns by their names: what Delta's protocol says of it is in the log."""
+    log = path / "_delta_log"
+    made = [json.loads(line) for line in (log / f"{0:020d}.json").read_text().splitlines()]
+    (metadata,) = (entry["metaData"] for entry in made if "metaData" in entry)
+    schema = json.loads(metadata["schemaString"])
+    for number, field in enumerate(schema["fields"], 1):
+        numbered = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": field["name"]}
+        field["metadata"] |= numbered
+    metadata["schemaString"] = json.dumps(schema)
+    top = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": str(len(schema["fields"]))}
+    metadata["configuration"] |= top
+    entries = [{"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}, {"metaData": metadata}]
+    newest = max(int(file.stem) for file in log.glob("*.json"))
+    (log / f"{newest + 1:020d}.json").write_text("\n".join(map(json.dumps, entries)))
+
+
+def test_what_was_too_young_is_thinned_later(tmp_path: Path) -> None:
+    now = int(datetime.now(UTC).timestamp() * 1e6)
+    ingest(tmp_path, 1, arrived=now - 9 * DAY)
+    ingest(tmp_path, 2, arrived=now - 4 * DAY)
+    ingest(tmp_path, 3, arrived=now - 9 * DAY)
+    (one,) = stream_history.all_of(ensure_table(tmp_path, "bronze"))
+    ensure_table(tmp_path, "readings").commit([], {one.refined: 3})
+
+    def thinned(days: str) -> tuple[list[int], int | None]:
+        assert maintain.main(["--lake", str(tmp_path), "--thin-bronze-after", days]) is Exit.WELL
+        without_payload = [
+            n for n, payload in contents(tmp_path, "bronze", "n", "payload") if payload is None
+        ]
+        return sorted(without_payload), ensure_table(tmp_path, "bronze").offset(one.thinned)
+
+    assert thinned("5") == ([1], 1)
+    assert thinned("3") == ([1, 2, 3], 3)
+
+
+def test_bounds_are_of_every_plain_column_short_and_never_too_narrow() -> None:
+    long = "a" * 64 + "b"
+    found = Statistics(["text", "value", "n"])
+    found.add(pa.table({"text": [long, "b"], "value": [1.0, float("inf")], "n": [3, None]}))
+    found.add(pa.table({"text": ["a" * 65, "b" * 70], "value": [0.5, None], "n": [2, 1]}))
+    told = json.loads(found.encode())
+    assert told["minValues"] == {"text": "a" * 64, "n": 1}
+    assert told["maxValues"]["n"] == 3
+    assert told["maxValues"]["text"] > "b" * 70
+    assert len(told["maxValues"]["text"]) == 65
+    assert {"device", "metric", "class", "value"} <= set(STATISTICS["readings"])

@@ -1,0 +1,53 @@
+"""Arithmetic of ranges against sets."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hub_jobs.tables.ranges import Range, contains, holes, runs_of, size, text, union, without
+
+_numbers = st.sets(st.integers(0, 60))
+
+
+def _ranges(numbers: set[int]) -> list[Range]:
+    return runs_of(np.array(sorted(numbers), dtype=np.int64))
+
+
+def _set(ranges: list[Range]) -> set[int]:
+    return {number for first, last in ranges for number in range(first, last + 1)}
+
+
+@given(st.lists(st.integers(0, 60)))
+def test_runs_cover_exactly_the_numbers_and_never_touch(numbers: list[int]) -> None:
+    found = runs_of(np.array(numbers, dtype=np.int64))
+
+    assert _set(found) == set(numbers)
+    assert found == union(found)
+    assert size(found) == len(set(numbers))
+
+
+@given(_numbers, _numbers)
+def test_union_and_difference_are_those_of_sets(one: set[int], other: set[int]) -> None:
+    assert union(_ranges(one), _ranges(other)) == _ranges(one | other)
+    assert without(_ranges(one), _ranges(other)) == _ranges(one - other)
+
+
+@given(_numbers)
+def test_holes_are_what_is_missing_between_the_ends(numbers: set[int]) -> None:
+    whole = set(range(min(numbers), max(numbers) + 1)) if numbers else set()
+
+    assert _set(holes(_ranges(numbers))) == whole - numbers
+
+
+@given(_numbers, st.lists(st.integers(-5, 65)))
+def test_contains_asks_for_every_number(numbers: set[int], asked: list[int]) -> None:
+    found = contains(_ranges(numbers), np.array(asked, dtype=np.int64))
+
+    assert found.tolist() == [number in numbers for number in asked]
+
+
+def test_many_ranges_are_shown_as_some_and_how_many_more() -> None:
+    assert text([(1, 3), (7, 7)]) == "1-3, 7"
+    assert text([(1, 1), (3, 3), (5, 5)], most=2) == "1, 3 and 1 more"

@@ -1,0 +1,41 @@
+"""The cache of what bronze holds: rolled forward by what came since, and not believed when it is ahead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hub_jobs.tables import ensure_table, seen, stream_history
+from hub_jobs.tables.dedup_keys import batch_space
+from tests.spark.lakes import add_bronze
+from tests.unit.hub_jobs.rows import RUN, batch_row
+
+SPACE = batch_space("edge-1", "normal", RUN)
+
+
+def held(lake: Path) -> list[tuple[int, int]]:
+    """What a run finds, and keeps for the next one."""
+    bronze = ensure_table(lake, "bronze")
+    upto = stream_history.all_of(bronze)
+    found = seen.load(lake, bronze, upto)
+    seen.save(lake, found, upto)
+    return found.ranges(SPACE)
+
+
+def test_the_cache_is_rolled_forward_by_what_came_since_down_to_one_row(tmp_path: Path) -> None:
+    for n in (1, 2, 4):
+        add_bronze(tmp_path, [batch_row(b"\n", n=n, source_seq=n)])
+        at = held(tmp_path)
+    assert at == [(1, 2), (4, 4)]
+    assert held(tmp_path) == at
+
+
+def test_a_cache_that_is_ahead_of_bronze_is_made_again(tmp_path: Path) -> None:
+    """Bronze was put back: what the cache says of the rest would call new messages repeats."""
+    lake, before = tmp_path / "lake", tmp_path / "before"
+    for where in (lake, before):
+        add_bronze(where, [batch_row(b"\n", n=1, source_seq=1)])
+    add_bronze(lake, [batch_row(b"\n", n=2, source_seq=2)])
+    assert held(lake) == [(1, 2)]
+    (lake / "bronze").rename(tmp_path / "lost")
+    (before / "bronze").rename(lake / "bronze")
+    assert held(lake) == [(1, 1)]

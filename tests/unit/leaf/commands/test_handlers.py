@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.config import Config, ConfigError, Log
+from agent.leaf.commands.handlers import Controls, make_verbs, report
+from agent.leaf.commands.overrides import Lever, Settings, this_moment
+from agent.leaf.commands.verb import ArgumentError, VerbError
+from agent.leaf.intake import Input
+from agent.leaf.state import State, StateFile
+from agent.process.reload import Applied, Reloader
+
+
+class World:
+    """Verbs over settings whose levers note what is moved."""
+
+    def __init__(self, path: Path, reload: Reloader | None = None, *, link: bool = True) -> None:
+        self.moved: list[tuple[str, Any]] = []
+        names = ["log_level", "linger", "rate_limit", "input.http", *(["link"] if link else [])]
+        self.state = StateFile(path / "state.json", State(1, "m", "d"))
+        settings = Settings(self.state, {name: self._lever(name) for name in names}, this_moment())
+        self.verbs = make_verbs(Controls(dict, lambda: 3, settings, reload))
+
+    def _lever(self, name: str) -> Lever:
+        return lambda value, _seconds: self.moved.append((name, value))
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> World:
+    """Verbs with a link to hold."""
+    return World(tmp_path)
+
+
+async def test_flush_says_how_many_batches_it_sealed(one: World) -> None:
+    assert (await one.verbs["flush"].act({})).text == "3 open batches sealed"
+
+
+@pytest.mark.parametrize("verb", ["ping", "status", "flush", "reload", "resume-link"])
+async def test_an_argument_that_a_verb_does_not_take_is_named(one: World, verb: str) -> None:
+    with pytest.raises(ArgumentError, match="'path': this verb takes no arguments; leave them out"):
+        await one.verbs[verb].act({"path": "/etc/shadow"})
+
+
+async def test_set_moves_all_that_it_names(one: World) -> None:
+    args = {"log_level": "debug", "linger": "2s", "rate_limit": 100, "input.http": "off", "for": "1h"}
+    assert "set for 3600 s" in (await one.verbs["set"].act(args)).text
+    expected = {("log_level", "debug"), ("linger", 2.0), ("rate_limit", 100.0), ("input.http", False)}
+    assert set(one.moved) == expected
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        ({"log_level": "debug"}, 'for is missing; say for how long, such as for = "1h"'),
+        ({"log_level": "debug", "for": 3600}, "for is 3600; give text"),
+        ({"log_level": "debug", "for": "31d"}, "1 s to 2.592e"),
+        ({"log_level": "loud", "for": "1h"}, "log_level is 'loud'; give one of debug, info"),
+        ({"linger": "6s", "for": "1h"}, "linger is '6s'; give text"),
+        ({"linger": 1, "for": "1h"}, "linger is 1; give text"),
+        ({"rate_limit": 0, "for": "1h"}, "rate_limit is 0; give readings a second"),
+        ({"rate_limit": True, "for": "1h"}, "rate_limit is True"),
+        ({"input.http": "maybe", "for": "1h"}, "input.http is 'maybe'; give on or off"),
+        ({"input.mqtt": "on", "for": "1h"}, "'input.mqtt' cannot be set; take one of input.http, linger,"),
+        ({"link": "held", "for": "1h"}, "'link' cannot be set"),
+        ({"state_dir": "/tmp", "for": "1h"}, "'state_dir' cannot be set"),
+        ({"for": "1h"}, "nothing is set; give one of input.http"),
+    ],
+)
+async def test_what_cannot_be_set_is_told_and_nothing_is_moved(
+    one: World, args: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ArgumentError, match=re.escape(told)):
+        await one.verbs["set"].act(args)
+    assert one.moved == []
+    assert one.state.current.settings == {}
+
+
+async def test_one_bad_value_among_good_ones_moves_nothing(one: World) -> None:
+    with pytest.raises(ArgumentError):
+        await one.verbs["set"].act({"log_level": "debug", "linger": "never", "for": "1h"})
+    assert one.moved == []
+
+
+async def test_the_link_is_held_for_a_time_and_let_go(one: World) -> None:
+    assert "held for 600 s" in (await one.verbs["pause-link"].act({"for": "10m"})).text
+    assert (await one.verbs["resume-link"].act({})).text == "the link is let go"
+    assert (await one.verbs["resume-link"].act({})).text == "the link was not held"
+    assert one.moved == [("link", "held"), ("link", None), ("link", None)]
+    with pytest.raises(ArgumentError, match="for is missing"):
+        await one.verbs["pause-link"].act({})
+    with pytest.raises(ArgumentError, match="takes only 'for'"):
+        await one.verbs["pause-link"].act({"for": "10m", "who": "me"})
+
+
+@pytest.mark.parametrize("verb", ["pause-link", "resume-link"])
+async def test_an_agent_that_does_not_keep_its_link_says_so(tmp_path: Path, verb: str) -> None:
+    args = {"for": "1m"} if verb == "pause-link" else {}
+    with pytest.raises(VerbError, match="does not keep its link"):
+        await World(tmp_path, link=False).verbs[verb].act(args)
+
+
+class Files:
+    """A file with this configuration in it, or with problems."""
+
+    def __init__(self, config: Config, problems: list[str] | None = None) -> None:
+        self.config, self.found = config, problems
+
+    def read(self) -> Config:
+        if self.found:
+            raise ConfigError(self.found)
+        return self.config
+
+    def make(self, config: Config, names: Sequence[str]) -> list[Input]:
+        return []
+
+    def problems(self, config: Config, inputs: Sequence[Input], *, anew: bool) -> list[str]:
+        return []
+
+
+async def test_a_configuration_with_problems_is_not_reloaded(tmp_path: Path) -> None:
+    running = Config("edge-1")
+    bad = Reloader(running, Files(running, ["domain: is missing", "x: no"]))
+    with pytest.raises(VerbError, match=r"goes on as it is; .*: domain: is missing; x: no"):
+        await World(tmp_path, bad).verbs["reload"].act({})
+
+
+async def test_a_reload_says_what_it_changes_and_does_it_after_the_answer(tmp_path: Path) -> None:
+    reloader = Reloader(Config("edge-1"), Files(Config("edge-1", log=Log("debug"))))
+    reply = await World(tmp_path, reloader).verbs["reload"].act({})
+    assert reply.text == "the configuration is valid; logging taken in"
+    applied: asyncio.Queue[Applied] = asyncio.Queue()
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(reloader.run(applied.put, lambda: None))
+        assert reply.then is not None
+        assert applied.empty()
+        reply.then()
+        assert (await applied.get()).config.log.level == "debug"
+        running.cancel()
+
+
+def test_a_report_leaves_out_what_is_too_long_and_keeps_the_rest() -> None:
+    text = report({"domain": "d", "classes": {"x": "y" * 40_000}, "link": {"state": "ä"}})
+    assert len(text) < 32_000
+    shown = json.loads(text)
+    assert shown["domain"] == "d"
+    assert shown["link"] == {"state": "ä"}
+    assert shown["classes"].startswith("left out: 40")

@@ -1,0 +1,89 @@
+"""One message of a device becomes lines that the decoder of readings takes or refuses."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.leaf.inputs.formats.message import MessageError, Place, message_lines, reading_line
+from agent.leaf.inputs.formats.sift import sift
+
+PLACE = Place("pump", "rpm")
+
+
+def readings(payload: bytes, place: Place = PLACE) -> list[tuple[Any, ...]]:
+    rows = [json.loads(line) for line in message_lines(payload, place)]
+    return [(row.get("device"), row.get("metric"), row["value"], row.get("ts")) for row in rows]
+
+
+@pytest.mark.parametrize(("payload", "value"), [(b"21.5", 21.5), (b' "on" \n', "on"), (b"true", True)])
+def test_a_bare_value_gets_device_and_metric_of_its_topic(payload: bytes, value: object) -> None:
+    assert readings(payload) == [("pump", "rpm", value, None)]
+
+
+def test_a_reading_says_itself_what_it_says() -> None:
+    assert readings(b'{"value": 1, "ts": 5}') == [("pump", "rpm", 1, 5)]
+    assert readings(b'{"value": 1,\n "device": "fan", "metric": "m"}') == [("fan", "m", 1, None)]
+
+
+def test_what_a_topic_fixes_may_not_be_contradicted() -> None:
+    assert reading_line(b'{"value":1,"device":"pump"}', PLACE, fixed=True)
+    for payload in (b'{"value":1,"device":"fan"}', b'{"value":1,"metric":1}'):
+        with pytest.raises(MessageError, match="than its topic"):
+            reading_line(payload, PLACE, fixed=True)
+
+
+def test_an_object_of_values_is_a_reading_a_member() -> None:
+    assert readings(b'{"in": 1, "out": {"a": "x", "b": null, "c": {"d": false}}, "ts": 7}') == [
+        ("pump", "rpm_in", 1, 7),
+        ("pump", "rpm_out_a", "x", 7),
+        ("pump", "rpm_out_c_d", False, 7),
+    ]
+    assert readings(b'{"in": 1}', Place("pump")) == [("pump", "in", 1, None)]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        *(b"", b"null", b"[1]", b"NaN", b"on", b"1 2", b"\xff\x00{["),
+        *(b"{}", b'{"a": null}', b'{"a": [1]}', b'{"a":1', b'{"a":' * 20 + b"1" + b"}" * 20),
+    ],
+)
+def test_what_holds_no_value_is_refused(payload: bytes) -> None:
+    with pytest.raises(MessageError):
+        message_lines(payload, PLACE)
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(st.binary(max_size=60) | _JSON.map(lambda value: json.dumps(value).encode()))
+def test_any_message_is_refused_or_becomes_lines_that_are_one_reading_or_bad(payload: bytes) -> None:
+    try:
+        lines = message_lines(payload, PLACE)
+    except MessageError:
+        return
+    for line in lines:
+        assert b"\n" not in line
+        sifted = sift(line, "edge-1", 0)
+        assert sifted.count + len(sifted.bad) == 1
+
+
+def test_a_long_name_is_not_repeated_for_each_value_within() -> None:
+    payload = b'{"' + b"x" * 100_000 + b'":{' + b",".join(b'"%d":1' % n for n in range(1_900)) + b"}}"
+    tracemalloc.start()
+    try:
+        with pytest.raises(MessageError, match="a name longer than 255 characters"):
+            message_lines(payload, Place("d", None))
+        assert tracemalloc.get_traced_memory()[1] < 20 * len(payload)
+    finally:
+        tracemalloc.stop()

@@ -1,0 +1,86 @@
+"""What came from a sender that is told nothing is stored in the order in which it came."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+import pytest
+import structlog
+
+from agent.base.metrics import Metrics
+from agent.contract import Letter
+from agent.leaf.inputs.exec import ExecOptions
+from agent.leaf.inputs.shared.submitter import Keeper
+from agent.leaf.intake import Chunk, Reason, RefusedError, UnknownOutcomeError
+
+REFUSED = RefusedError(Reason.UNAVAILABLE, "the server is away", 0.01)
+
+
+class Core:
+    """Refuses what it is asked to, and stores the rest after a moment, as a server does."""
+
+    domain = "edge-1"
+
+    def __init__(self, *refusals: Exception) -> None:
+        self.stored: list[bytes] = []
+        self.letters: list[Letter] = []
+        self.most = self._under_way = 0
+        """The most that was under way at once."""
+        self._refusals = deque(refusals)
+
+    async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
+        if self._refusals:
+            raise self._refusals.popleft()
+        self.stored.append(chunk.payload)
+        self._under_way += 1
+        self.most = max(self.most, self._under_way)
+        await asyncio.sleep(0.01)
+        self._under_way -= 1
+
+    async def bury(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
+        self.letters += letters
+
+
+def keeper(core: Core, stopping: asyncio.Event) -> Keeper:
+    """The keeper of a command's output."""
+    return Keeper(ExecOptions(command=["true"]), Metrics(), core, stopping, structlog.get_logger())  # type: ignore[arg-type]
+
+
+async def store_all(one: Keeper, payloads: Sequence[bytes]) -> None:
+    """Each as it comes, without waiting for the one before."""
+    async with asyncio.TaskGroup() as group:
+        for payload in payloads:
+            group.create_task(one.store(payload, 1))
+
+
+PAYLOADS = [f"{number}\n".encode() for number in range(6)]
+
+
+@pytest.mark.parametrize("refusals", [1, 2, 5])
+async def test_what_came_behind_a_refused_chunk_waits_for_it(refusals: int) -> None:
+    core = Core(*[REFUSED] * refusals)
+    await store_all(keeper(core, asyncio.Event()), PAYLOADS)
+    assert core.stored == PAYLOADS
+
+
+async def test_what_is_not_refused_does_not_wait_for_what_came_before() -> None:
+    core = Core()
+    await store_all(keeper(core, asyncio.Event()), PAYLOADS)
+    assert core.most == len(PAYLOADS)
+
+
+async def test_a_chunk_of_unknown_outcome_holds_nothing_up() -> None:
+    core = Core(UnknownOutcomeError("it may be stored"))
+    await store_all(keeper(core, asyncio.Event()), PAYLOADS)
+    assert core.stored == PAYLOADS[1:]
+
+
+async def test_a_stop_loses_what_waits_and_ends() -> None:
+    core, stopping = Core(*[REFUSED] * 99), asyncio.Event()
+    one = keeper(core, stopping)
+    asyncio.get_running_loop().call_later(0.05, stopping.set)
+    async with asyncio.timeout(5):
+        await store_all(one, PAYLOADS)
+    assert (one.lost, core.stored) == (len(PAYLOADS), [])

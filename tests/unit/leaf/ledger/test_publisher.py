@@ -1,0 +1,215 @@
+"""Completing what was known of the run before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from agent import contract
+from agent.base.metrics import Metrics
+from agent.contract import (
+    H_COUNT,
+    H_MESSAGE_ID,
+    H_POSITION,
+    H_RESENT,
+    LostStream,
+    MessageId,
+    Previous,
+    Readings,
+    new_run,
+)
+from agent.jetstream import JetStream, StreamInfo
+from agent.jetstream.read_headers import StoredHeaders
+from agent.leaf.ledger.evictions.service import Discards
+from agent.leaf.ledger.ledger import ClassLedger
+from agent.leaf.ledger.publisher import Books
+from agent.leaf.position_file import Position
+from agent.leaf.publish.batch import Batch
+from agent.leaf.state import VERSION, Acked, State, StateFile
+
+BEFORE, NOW = new_run(now_ns=10**18), new_run()
+CREATED, OTHER = "2026-11-21T06:00:00Z", "2026-11-21T07:00:00Z"
+KNOWN = Acked(BEFORE, 10, 20, CREATED, Readings(accepted=120, stored=100, refused=20))
+
+
+def stored(seq: int, ident: str, count: str = "5") -> StoredHeaders:
+    """A batch that the stream holds."""
+    return StoredHeaders(seq, 0.0, {H_MESSAGE_ID: ident, H_COUNT: count})
+
+
+def no_discards(directory: Path) -> Discards:
+    """Of an agent none of whose streams discards."""
+    return Discards("edge-1", NOW, {}, directory, {}, {}, Metrics())
+
+
+@pytest.fixture
+def books(tmp_path: Path) -> Books:
+    """The books of a run that follows on `BEFORE`."""
+    state = State(VERSION, "machine", "edge-1", acked={"normal": KNOWN})
+    return Books(
+        "edge-1",
+        NOW,
+        {"normal": ClassLedger("edge-1", "normal", NOW)},
+        StateFile(tmp_path / "s", state),
+        no_discards(tmp_path),
+    )
+
+
+def previous(books: Books) -> tuple[int, Readings]:
+    """What the first record of this run says of the run before."""
+    found = books._ledgers["normal"].previous
+    assert found is not None
+    assert found.run == BEFORE
+    return found.n, found.readings
+
+
+async def test_a_run_that_ended_when_the_state_was_saved_is_told_as_it_was_known(books: Books) -> None:
+    books.recall("normal", CREATED, [])
+    assert previous(books) == (10, KNOWN.readings)
+
+
+async def test_batches_stored_after_the_state_was_saved_are_counted(books: Books) -> None:
+    books.recall("normal", CREATED, [stored(21, f"{BEFORE}-normal-11"), stored(22, f"{BEFORE}-normal-12")])
+    assert previous(books) == (12, Readings(accepted=120, stored=110, refused=20))
+
+
+async def test_a_batch_that_was_published_again_is_not_counted_again(books: Books) -> None:
+    again = stored(21, f"{BEFORE}-normal-9")
+    books.recall("normal", CREATED, [StoredHeaders(21, 0.0, {**again.headers, H_RESENT: "9"})])
+    assert previous(books) == (10, KNOWN.readings)
+
+
+async def test_no_more_is_stored_than_was_accepted(books: Books) -> None:
+    books.recall("normal", CREATED, [stored(21, f"{BEFORE}-normal-11", "50")])
+    assert previous(books) == (11, Readings(accepted=150, stored=150, refused=20))
+
+
+async def test_a_batch_that_was_stored_late_under_an_earlier_number_is_counted(books: Books) -> None:
+    books.recall("normal", CREATED, [stored(21, f"{BEFORE}-normal-9")])
+    assert previous(books) == (10, Readings(accepted=120, stored=105, refused=20))
+
+
+async def test_what_others_stored_is_not_counted(books: Books) -> None:
+    foreign = [
+        stored(21, f"{new_run(now_ns=0)}-normal-11"),
+        stored(22, "nonsense"),
+        stored(23, f"{BEFORE}-normal-11", "many"),
+        StoredHeaders(24, 0.0, {}),
+    ]
+    books.recall("normal", CREATED, foreign)
+    assert previous(books) == (10, KNOWN.readings)
+
+
+async def test_a_later_run_of_which_only_the_stream_knows_is_the_one_before(books: Books) -> None:
+    later = new_run()
+    since = [
+        stored(21, f"{BEFORE}-normal-11"),
+        stored(22, f"{later}-normal-1"),
+        stored(23, f"{later}-normal-2"),
+    ]
+    books.recall("normal", CREATED, since)
+    found = books._ledgers["normal"].previous
+    assert found == Previous(later, 2, Readings(accepted=10, stored=10), closed=False)
+
+
+async def test_a_stream_that_is_another_one_tells_nothing_of_the_run_before(books: Books) -> None:
+    books.recall("normal", OTHER, [stored(21, f"{BEFORE}-normal-11")])
+    assert previous(books) == (10, KNOWN.readings)
+
+
+async def test_recalling_twice_counts_once(books: Books) -> None:
+    for _ in range(2):
+        books.recall("normal", CREATED, [stored(21, f"{BEFORE}-normal-11")])
+    assert previous(books) == (11, Readings(accepted=120, stored=105, refused=20))
+
+
+async def test_a_first_run_has_no_previous_one(tmp_path: Path) -> None:
+    ledger = ClassLedger("edge-1", "normal", NOW)
+    state = StateFile(tmp_path / "s", State(VERSION, "m", "edge-1"))
+    books = Books("edge-1", NOW, {"normal": ledger}, state, no_discards(tmp_path))
+    books.recall("normal", CREATED, [])
+    assert ledger.previous is None
+
+
+async def test_dead_letters_stored_after_the_state_was_saved_are_counted_as_such(books: Books) -> None:
+    letters = StoredHeaders(
+        21, 0.0, {H_MESSAGE_ID: f"{BEFORE}-normal-11", H_COUNT: "40"}, "tel.edge-1.normal._dead.file"
+    )
+    books.recall("normal", CREATED, [letters])
+    assert previous(books) == (11, Readings(accepted=140, stored=100, refused=20, dead=40))
+
+
+def batch(n: int, position: str | None = None) -> Batch:
+    """A batch of this run, which the stream has acknowledged."""
+    headers = {H_POSITION: position} if position is not None else {}
+    return Batch(
+        serial=n,
+        id=MessageId(NOW, "normal", n),
+        subject="",
+        headers=headers,
+        payload=b"",
+        entries=[],
+        input="file",
+        dead=False,
+        readings=5,
+        raw_bytes=0,
+        floor=0,
+        sealed=0.0,
+        first_sent=0.0,
+        last_sent=0.0,
+    )
+
+
+@pytest.mark.parametrize("created", [CREATED, OTHER])
+async def test_the_last_sequence_of_a_stream_is_remembered_in_whatever_order_it_acknowledges(
+    books: Books, created: str
+) -> None:
+    """That of another stream says nothing: the guard would take this one for an older store."""
+    before = KNOWN.seq if created == CREATED else 0
+    books.attach(
+        cast(JetStream, None), {"normal": StreamInfo("TEL_edge-1_normal", created, 0, 0, 0, 0, {}, [])}
+    )
+    for n, seq in ((1, 8), (3, 25), (2, 24)):
+        books._ledgers["normal"].store(n, 5)
+        books.acked(batch(n), seq)
+        now = books._state.current.acked["normal"]
+        assert (now.run, now.created, now.seq) == (NOW, created, max(seq, before))
+        before = now.seq
+
+
+async def test_a_position_is_remembered_with_the_sequence_of_its_batch(books: Books) -> None:
+    info = StreamInfo("TEL_edge-1_normal", CREATED, 0, 0, 0, 0, {}, [])
+    books.attach(cast(JetStream, None), {"normal": info})
+    books.acked(batch(1, "line 9"), 21)
+    assert books._state.current.positions == {"normal": {"file": Position("line 9", 21)}}
+
+
+async def test_every_record_tells_of_the_streams_whose_store_was_lost(books: Books) -> None:
+    books._state.current.lose("normal", KNOWN)
+    info = StreamInfo("TEL_edge-1_normal", OTHER, 0, 0, 0, 0, {}, [])
+    books.attach(cast(JetStream, None), {"normal": info})
+    record = books._ledgers["normal"].record(contract.StreamState(OTHER, 0, 0))
+    assert record.lost == (LostStream(CREATED, 20),)
+
+
+async def test_a_stream_that_devices_fill_is_remembered_up_to_where_it_was_seen(books: Books) -> None:
+    state = books._state.current
+    state.acked["normal"] = KNOWN
+    books.seen("normal", _info(CREATED, 30))
+    assert state.acked["normal"] == KNOWN, "without a connection nobody knows whose stream that was"
+    books.attach(cast(JetStream, object()), {"normal": _info(CREATED, 30)})
+    books.seen("normal", _info(CREATED, 30))
+    books.seen("normal", _info(CREATED, 29))
+    books.seen("normal", _info(OTHER, 99))
+    assert (state.acked["normal"].seq, state.acked["normal"].last) == (20, 30)
+    books.acked(batch(1), 31)
+    assert (state.acked["normal"].last, state.acked["normal"].top_time) == (31, "2026-11-21T06:00:30Z")
+    state.lose("normal", state.acked["normal"], kept=25)
+    assert state.lost["normal"] == [LostStream(CREATED, 31, 25, state.acked["normal"].at)]
+    assert state.acked["normal"].at
+
+
+def _info(created: str, last: int) -> StreamInfo:
+    return StreamInfo("TEL_edge-1_normal", created, 1, last, last, 0, {}, [], f"2026-11-21T06:00:{last}Z")

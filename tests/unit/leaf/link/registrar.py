@@ -1,0 +1,114 @@
+"""What the registrar makes of an announcement over a modelled hub, with the functions that it decides by."""
+
+from __future__ import annotations
+
+import msgspec
+
+from agent.contract import (
+    H_MESSAGE_ID,
+    H_SOURCE,
+    Announce,
+    Checkpoint,
+    ClassAnswer,
+    leaf_stream,
+    link_consumer,
+)
+from agent.hub.registrar.aggregate import SourceState
+from agent.hub.registrar.answer import (
+    Stored,
+    agreed,
+    agreeing,
+    class_answer,
+    held_at_start,
+    held_now,
+    is_certain,
+    known_at_start,
+    lacking,
+)
+from agent.hub.registrar.records import ClassRecord, Place, admitted
+from agent.jetstream import RawMessage, StreamInfo
+from tests.unit.leaf.link.stores import HubStore
+
+CLS = "normal"
+
+
+def begin(hub: HubStore) -> None:
+    """The hub's server was away: the record is read back."""
+    if hub.leaf is None:
+        return
+    record, info = hub.leaf.classes[CLS], _info(hub)
+    held = None
+    if record.stream_created == hub.created:
+        held = held_at_start(record.held, _state(hub, record), info)
+        record = known_at_start(record, info)
+    _put(hub, msgspec.structs.replace(record, held=held))
+
+
+def take_in(hub: HubStore, announce: Announce) -> None:
+    """Bring the record up to date, and have the source follow the announced epoch."""
+    place = Place(hub.name, hub.created, hub.last)
+    hub.leaf = admitted(announce, hub.leaf, {CLS: place}, "")
+    hub.follow(announce.classes[CLS].epoch)
+
+
+def answer(hub: HubStore, announce: Announce) -> ClassAnswer:
+    """The answer to an announcement that was taken in."""
+    record, checkpoint = _look(hub), announce.checkpoint.get(CLS)
+    agrees = None if checkpoint is None else _agreed(hub, record, announce.domain, checkpoint)
+    certain = is_certain(record, _state(hub, record), _info(hub), hub.noted)
+    acked = announce.classes[CLS].acked
+    record = lacking(record, acked, checkpoint if agrees else None, certain=certain)
+    fallback = None
+    if (agrees is False or record.lost) and record.proposed is not None:
+        fallback = record.proposed if _agreed(hub, record, announce.domain, record.proposed) else None
+    batch = None
+    if record.held is not None and not record.held.message_id:
+        found = hub.newest(lambda row: row.leaf_seq and row.message)
+        batch = Stored(found[1].leaf_seq, found[1].message, found[0]) if found else None
+    told = class_answer(record, "flowing", agrees, batch, certain=certain, fallback=fallback)
+    _put(hub, agreeing(record, checkpoint, agrees, told))
+    return told
+
+
+def purge(hub: HubStore) -> None:
+    """All of the aggregate is in the table, and goes; what was held of the leaf is stored before."""
+    if hub.leaf is not None:
+        record = _look(hub)
+        unsure = not is_certain(record, _state(hub, record), _info(hub), hub.noted)
+        _put(hub, msgspec.structs.replace(record, unsure=unsure))
+    hub.noted, hub.first = hub.last, hub.last + 1
+
+
+def _look(hub: HubStore) -> ClassRecord:
+    """The record with what the hub holds."""
+    assert hub.leaf is not None
+    record, newest = hub.leaf.classes[CLS], None
+    state, found = _state(hub, record), hub.newest(lambda row: row.leaf_seq)
+    if found is not None:
+        newest = Stored(found[1].leaf_seq, found[1].message, found[0])
+    return msgspec.structs.replace(record, held=held_now(record.held, state, newest, _info(hub)))
+
+
+def _put(hub: HubStore, record: ClassRecord) -> None:
+    assert hub.leaf is not None
+    hub.leaf = msgspec.structs.replace(hub.leaf, classes={CLS: record})
+
+
+def _state(hub: HubStore, record: ClassRecord) -> SourceState | None:
+    if hub.epoch != record.epoch:
+        return None
+    return SourceState(hub.cursor, 0.1, consumer=link_consumer(hub.epoch))
+
+
+def _agreed(hub: HubStore, record: ClassRecord, domain: str, checkpoint: Checkpoint) -> bool | None:
+    stream, message = leaf_stream(domain, CLS), None
+    if hub.first <= checkpoint.hub_seq <= hub.last:
+        row = hub.rows[checkpoint.hub_seq - 1]
+        name = stream if row.leaf_seq else "TEL_other_normal"
+        headers = {H_SOURCE: f"{name}:x:C=y {row.leaf_seq} > > tel", H_MESSAGE_ID: row.message}
+        message = RawMessage(checkpoint.hub_seq, "tel", headers, b"", "")
+    return agreed(checkpoint, stream, record, _info(hub), message)
+
+
+def _info(hub: HubStore) -> StreamInfo:
+    return StreamInfo(hub.name, hub.created, hub.first, hub.last, hub.last - hub.first + 1, 0, {}, [])

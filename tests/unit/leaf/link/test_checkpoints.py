@@ -1,0 +1,89 @@
+"""The checkpoints before the newest: how many are kept, and what is left of them when an epoch begins."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.contract import Checkpoint, new_run
+from agent.leaf.link.checkpoints import APART, KEPT, CheckpointLog, earlier, forget, noted
+from agent.leaf.state import VERSION, Places, State
+
+RUN, OTHER = new_run(0), new_run(1)
+CLS = "normal"
+MOST = sum(count for _, count in KEPT)
+
+
+def checkpoint(number: int, run: str = RUN) -> Checkpoint:
+    """The one of this number: a batch now, a ledger record then."""
+    kind = "ledger-" if number % 7 == 0 else ""
+    return Checkpoint(10 * number, f"{run}-normal-{kind}{number}", f"TELEMETRY_{number % 2}", 30 * number)
+
+
+def row(count: int) -> list[Places]:
+    """What is kept of so many."""
+    groups: list[Places] = []
+    for number in range(1, count + 1):
+        groups = noted(groups, checkpoint(number, RUN if number < 500 else OTHER))
+    return groups
+
+
+def state(groups: list[Places]) -> State:
+    """A state with these, and the newest of them."""
+    known = earlier(groups)
+    return State(VERSION, "m", "edge-1", earlier={CLS: groups}, checkpoint={CLS: known[-1]} if known else {})
+
+
+@given(st.integers(0, 3000))
+def test_the_older_they_are_the_sparser_they_stand(count: int) -> None:
+    found = earlier(row(count))
+    numbers = [one.leaf_seq // 10 for one in found]
+    assert found == [checkpoint(number, RUN if number < 500 else OTHER) for number in numbers]
+    assert len(found) <= MOST
+    for each, kept in KEPT:
+        reached = range(max(0, count - each * kept) // each + 1, count // each + 1)
+        assert {each * number for number in reached} <= set(numbers)
+
+
+def test_they_take_little_room() -> None:
+    assert len(msgspec.json.encode(row(100_000))) < 40 * MOST
+
+
+def test_one_that_is_agreed_on_again_or_soon_after_is_not_noted_again() -> None:
+    current = state([])
+    log = CheckpointLog(current)
+    log.agree(CLS, checkpoint(1), 100.0)
+    log.agree(CLS, checkpoint(2), 100.0 + APART / 2)
+    assert (current.checkpoint[CLS], earlier(current.earlier[CLS])) == (checkpoint(2), [checkpoint(1)])
+    for now in (100.0 + APART, 100.0 + 2 * APART):
+        log.agree(CLS, checkpoint(3), now)
+    assert earlier(current.earlier[CLS]) == [checkpoint(1), checkpoint(3)]
+
+
+@given(count=st.integers(0, 800), start=st.integers(1, 9000))
+def test_of_an_epoch_only_what_stands_before_it_stays_agreed_on(count: int, start: int) -> None:
+    current = state(row(count))
+    before = earlier(current.earlier[CLS])
+    forget(current, CLS, start)
+    left = [one for one in before if one.leaf_seq < start]
+    assert earlier(current.earlier[CLS]) == left
+    assert current.checkpoint.get(CLS) == (left[-1] if left else None)
+
+
+def test_the_newest_stays_where_an_epoch_begins_after_it() -> None:
+    current = state(row(3))
+    current.checkpoint[CLS] = checkpoint(4)
+    forget(current, CLS, 41)
+    assert current.checkpoint[CLS] == checkpoint(4)
+    forget(current, CLS, 40)
+    assert current.checkpoint[CLS] == checkpoint(3)
+    forget(current, "other", 1)
+    assert "other" not in current.checkpoint
+
+
+def test_a_state_of_an_agent_that_kept_none_is_read() -> None:
+    data = msgspec.json.encode(State(VERSION, "m", "edge-1", checkpoint={CLS: checkpoint(1)}))
+    older = data.replace(b',"earlier":{}', b"")
+    assert older != data
+    assert msgspec.json.decode(older, type=State).earlier == {}

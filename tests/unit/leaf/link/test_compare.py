@@ -1,0 +1,215 @@
+"""Leaf and hub beside each other: whether they hold the same, and where a new epoch begins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.leaf.link.compare import agreed_start, confirmed, difference, discarded
+from agent.leaf.link.guard import NewEpoch, Why
+from agent.leaf.link.observation import Compared
+
+WELL = Compared(
+    asked=1.0,
+    link_key="s/1",
+    epoch="e",
+    start=1,
+    floor=200,
+    first=1,
+    last=210,
+    cursor=205,
+    same=True,
+    checkpoint=150,
+    own=True,
+    agreed=True,
+    certain=True,
+    word="flowing",
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What differs from `WELL`, and what follows."""
+
+    name: str
+    changes: dict[str, Any]
+    verdict: NewEpoch | None
+
+
+CASES = [
+    Case("both agree", {}, None),
+    Case("nothing is stored yet", {"floor": 0, "last": 0, "cursor": 0, "same": None, "checkpoint": 0}, None),
+    Case(
+        "an epoch that has stored nothing yet", {"start": 206, "floor": 205, "cursor": 0, "same": None}, None
+    ),
+    Case("the message at the cursor has no id", {"same": None}, None),
+    Case("the checkpoint was purged on the hub", {"agreed": None}, None),
+    Case(
+        "the leaf's stream was purged beyond the cursor, which lifts the floor",
+        {"cursor": 100, "floor": 149, "first": 150},
+        None,
+    ),
+    Case("the hub lacks the last that it had acknowledged", {"cursor": 199}, NewEpoch(Why.HUB_LOST, 200)),
+    Case(
+        "hub put back to before the first message of the epoch",
+        {"start": 200, "cursor": 0, "same": None},
+        NewEpoch(Why.HUB_LOST, 151),
+    ),
+    Case(
+        "hub put back, before data flowed",
+        {"cursor": 100, "agreed": False},
+        NewEpoch(Why.HUB_LOST, 101),
+    ),
+    Case(
+        "hub put back to after the checkpoint, before data flowed",
+        {"cursor": 180},
+        NewEpoch(Why.HUB_LOST, 181),
+    ),
+    Case(
+        "hub put back, after data flowed: every cursor looks well",
+        {"cursor": 205, "floor": 205, "agreed": False},
+        NewEpoch(Why.HUB_LOST, 1),
+    ),
+    Case(
+        "hub restored, after data flowed, and it knows where it was",
+        {"cursor": 205, "floor": 205, "agreed": False, "fallback": 140},
+        NewEpoch(Why.HUB_LOST, 141),
+    ),
+    Case(
+        "hub restored, before data flowed, and it tells of a place before",
+        {"cursor": 145, "agreed": False, "fallback": 140},
+        NewEpoch(Why.HUB_LOST, 146),
+    ),
+    Case(
+        "hub restored to below the checkpoint, with an ack floor that trails: it may have taken more since",
+        {"cursor": 145, "floor": 100, "agreed": False},
+        NewEpoch(Why.HUB_LOST, 1),
+    ),
+    Case(
+        "both restored, the leaf to after the place of which the hub tells",
+        {"cursor": 205, "last": 150, "own": False, "agreed": False, "fallback": 140},
+        NewEpoch(Why.PUT_BACK, 141),
+    ),
+    Case(
+        "the hub's stream was made anew",
+        {"cursor": 0, "same": None, "agreed": False},
+        NewEpoch(Why.HUB_LOST, 1),
+    ),
+    Case(
+        "hub put back, and the leaf has purged a part of what it lacks",
+        {"cursor": 120, "first": 120, "floor": 200, "agreed": False, "last": 210},
+        NewEpoch(Why.HUB_LOST, 121),
+    ),
+    Case(
+        "the cursor may be too low, and nothing else speaks against it",
+        {"cursor": 100, "certain": False},
+        None,
+    ),
+    Case("leaf put back to one message below the cursor", {"last": 204}, NewEpoch(Why.PUT_BACK, 151)),
+    Case(
+        "leaf put back to before the checkpoint, and what it has stored since has flowed",
+        {"own": False},
+        NewEpoch(Why.PUT_BACK, 1),
+    ),
+    Case("leaf put back to after the checkpoint", {"last": 160}, NewEpoch(Why.PUT_BACK, 151)),
+    Case(
+        "leaf put back to before the checkpoint",
+        {"last": 120, "own": False},
+        NewEpoch(Why.PUT_BACK, 1),
+    ),
+    Case(
+        "leaf put back and written past the cursor",
+        {"last": 250, "same": False},
+        NewEpoch(Why.DIFFERENT, 151),
+    ),
+    Case(
+        "leaf put back to before the checkpoint and written past the cursor",
+        {"last": 250, "same": False, "own": False},
+        NewEpoch(Why.PUT_BACK, 1),
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_difference_is_found_and_the_epoch_begins_where_both_agree(case: Case) -> None:
+    assert difference(replace(WELL, **case.changes)) == case.verdict
+
+
+def test_what_neither_side_holds_any_more_is_named() -> None:
+    lost = replace(WELL, cursor=100, same=None, agreed=True, checkpoint=90, first=121)
+    assert difference(lost) == NewEpoch(Why.HUB_LOST, 91, gone=(91, 120))
+    assert difference(replace(lost, first=91)) == NewEpoch(Why.HUB_LOST, 91), "the leaf still holds all of it"
+
+
+def test_where_the_hub_holds_all_that_the_leaf_has_an_epoch_begins_behind_it() -> None:
+    assert agreed_start(replace(WELL, cursor=210)) == 211
+
+
+def test_what_was_confirmed_counts_for_nothing_while_something_speaks_against_it() -> None:
+    assert confirmed(WELL) == 205
+    assert confirmed(replace(WELL, same=None)) == 150
+    assert confirmed(replace(WELL, same=None, agreed=None)) == 0
+    assert confirmed(replace(WELL, agreed=False)) == 0
+
+
+def test_messages_that_went_before_the_hub_had_them_are_named() -> None:
+    assert discarded(WELL, 0) is None
+    assert discarded(replace(WELL, first=206), 0) is None
+    assert discarded(replace(WELL, first=209), 0) == (206, 208)
+    assert discarded(replace(WELL, first=209), 207) == (208, 208)
+    assert discarded(replace(WELL, first=209, same=None, agreed=None), 0) == (206, 208), "the cursor tells"
+    fresh = replace(WELL, cursor=0, same=None, checkpoint=0, first=50)
+    assert discarded(fresh, 0) is None, "nothing is known of what the hub holds"
+    later = replace(fresh, start=41, floor=40)
+    assert discarded(later, 0) == (41, 49), "before the epoch nothing is lacking"
+
+
+sequences = st.integers(min_value=0, max_value=40)
+
+
+@given(
+    floor=sequences,
+    first=st.integers(min_value=1, max_value=40),
+    last=sequences,
+    cursor=sequences,
+    same=st.sampled_from([True, False, None]),
+    checkpoint=sequences,
+    own=st.booleans(),
+    agreed=st.sampled_from([True, False, None]),
+    fallback=sequences,
+)
+def test_an_epoch_never_begins_after_a_message_on_which_both_do_not_agree(
+    floor: int,
+    first: int,
+    last: int,
+    cursor: int,
+    same: bool | None,
+    checkpoint: int,
+    own: bool,
+    agreed: bool | None,
+    fallback: int,
+) -> None:
+    seen = replace(
+        WELL,
+        floor=floor,
+        first=first,
+        last=last,
+        cursor=cursor,
+        same=same,
+        checkpoint=checkpoint,
+        own=own,
+        agreed=agreed,
+        fallback=fallback,
+    )
+    proven = {fallback + 1}
+    if same and own and cursor <= last:
+        proven.add(cursor + 1)
+    if agreed and own:
+        proven.add(checkpoint + 1)
+    start = agreed_start(seen)
+    assert fallback + 1 <= start
+    assert start in proven

@@ -1,0 +1,561 @@
+"""What the link keeper decides: the table of its cases, and courses of several steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from agent.leaf.link.decide import (
+    ANSWER_WITHIN,
+    DRAIN_WITHIN,
+    PAUSE,
+    STUCK_AFTER,
+    UNHEARD_AFTER,
+    Action,
+    Ask,
+    Decision,
+    Memory,
+    Pause,
+    Repair,
+    Resume,
+    decide,
+)
+from agent.leaf.link.guard import NewEpoch, Why
+from agent.leaf.link.observation import Compared, ConsumerSeen, LinkSeen, Seen
+from agent.leaf.link.states import ORDINARY, SENTENCES, LinkState, sentence, worst
+from tests.unit.leaf.link.test_compare import WELL
+
+NOW = 1000.0
+UP = LinkSeen(True, NOW - 1, "s/1")
+DOWN = LinkSeen(False, NOW - 1)
+FLOWS = ConsumerSeen(start=1, paused_for=0.0, bound=True, delivered=210, floor=200, in_flight=0, pending=0)
+PAUSED = replace(FLOWS, paused_for=25.0)
+SAID = replace(WELL, asked=NOW - 0.5, link_key="s/1", epoch="e")
+LOST = replace(SAID, cursor=100, agreed=False)
+SEEN = Seen(now=NOW, epoch="e", link=UP, consumer=FLOWS, compared=SAID)
+NEW = Memory()
+KNOWN = Memory(began=NOW - 60, verified=("s/1", "e"), moved_at=NOW - 1, heard_at=NOW - 1, confirmed=205)
+LATE = LinkSeen(True, NOW - ANSWER_WITHIN - 1, "s/1")
+HUB_LOST = NewEpoch(Why.HUB_LOST, 101)
+GONE = NewEpoch(Why.CONSUMER_GONE, 206)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is remembered and seen, and what follows."""
+
+    name: str
+    memory: Memory
+    seen: Seen
+    state: LinkState
+    actions: tuple[Action, ...] = ()
+
+
+def seen(
+    *, link: LinkSeen = UP, consumer: ConsumerSeen | None = FLOWS, compared: Compared | None = SAID
+) -> Seen:
+    """`SEEN` with these parts."""
+    return replace(SEEN, link=link, consumer=consumer, compared=compared)
+
+
+def said(word: str) -> Seen:
+    """The hub answers with this word of state."""
+    return seen(compared=replace(SAID, word=word))
+
+
+CASES = [
+    Case("the link is lost", KNOWN, seen(link=DOWN), LinkState.DOWN, (Pause(PAUSE),)),
+    Case("it stays lost", KNOWN, seen(link=DOWN, consumer=PAUSED), LinkState.DOWN),
+    Case(
+        "the pause runs out",
+        KNOWN,
+        seen(link=DOWN, consumer=replace(PAUSED, paused_for=12.0)),
+        LinkState.DOWN,
+        (Pause(PAUSE),),
+    ),
+    Case(
+        "the clock was set forward and the pause is over",
+        KNOWN,
+        seen(link=DOWN, consumer=FLOWS),
+        LinkState.DOWN,
+        (Pause(PAUSE),),
+    ),
+    Case(
+        "the clock was set back and the pause is an hour long",
+        KNOWN,
+        seen(link=DOWN, consumer=replace(PAUSED, paused_for=3600.0)),
+        LinkState.DOWN,
+        (Pause(PAUSE),),
+    ),
+    Case("lost, without a consumer", KNOWN, seen(link=DOWN, consumer=None), LinkState.DOWN),
+    Case(
+        "closed on purpose",
+        KNOWN,
+        seen(link=replace(DOWN, closed="closed until 22:00"), consumer=PAUSED),
+        LinkState.CLOSED,
+    ),
+    Case(
+        "the link is back and nobody has answered yet",
+        KNOWN,
+        seen(link=replace(UP, key="s/2"), consumer=PAUSED),
+        LinkState.COMPARING,
+        (Ask(),),
+    ),
+    Case(
+        "an answer from before the link was lost does not count",
+        KNOWN,
+        seen(link=replace(UP, key="s/2"), consumer=PAUSED),
+        LinkState.COMPARING,
+        (Ask(),),
+    ),
+    Case(
+        "an answer from before the link came up does not count",
+        NEW,
+        seen(consumer=PAUSED, compared=replace(SAID, asked=NOW - 2)),
+        LinkState.COMPARING,
+        (Ask(),),
+    ),
+    Case(
+        "an answer about the epoch before does not count",
+        NEW,
+        seen(consumer=PAUSED, compared=replace(SAID, epoch="d")),
+        LinkState.COMPARING,
+        (Ask(),),
+    ),
+    Case(
+        "both sides agreed on the epoch before, over the same link",
+        KNOWN,
+        replace(seen(consumer=PAUSED, compared=None), epoch="f"),
+        LinkState.COMPARING,
+        (Ask(),),
+    ),
+    Case(
+        "the agent starts on a link that was up long before",
+        NEW,
+        seen(link=LATE, consumer=PAUSED, compared=None),
+        LinkState.COMPARING,
+        (Ask(),),
+    ),
+    Case(
+        "the comparison takes long and the pause runs out",
+        NEW,
+        seen(consumer=replace(PAUSED, paused_for=5.0), compared=None),
+        LinkState.COMPARING,
+        (Pause(PAUSE), Ask()),
+    ),
+    Case("back, and both agree", NEW, seen(consumer=PAUSED), LinkState.FLOWING, (Resume(),)),
+    Case("the agent starts on a link that flows", NEW, SEEN, LinkState.FLOWING),
+    Case(
+        "the registrar does not answer in time",
+        replace(NEW, began=NOW - 60, moved_at=NOW),
+        seen(link=LATE, consumer=PAUSED, compared=None),
+        LinkState.UNVERIFIED,
+        (Resume(), Ask()),
+    ),
+    Case(
+        "the hub refuses this leaf",
+        NEW,
+        replace(seen(consumer=PAUSED, compared=None), refused="no such domain"),
+        LinkState.REFUSED,
+        (Ask(),),
+    ),
+    Case(
+        "the hub refuses this leaf after it has answered",
+        NEW,
+        replace(seen(consumer=PAUSED), refused="another machine has this domain"),
+        LinkState.REFUSED,
+        (Ask(),),
+    ),
+    Case(
+        "the registrar does not answer and a person wants the link paused",
+        replace(NEW, began=NOW - 60, moved_at=NOW),
+        replace(seen(link=LATE, consumer=PAUSED, compared=None), held_until=NOW + 100),
+        LinkState.UNVERIFIED,
+        (Ask(),),
+    ),
+    Case(
+        "the registrar does not answer and another class goes first",
+        replace(NEW, began=NOW - 60, moved_at=NOW),
+        replace(seen(link=LATE, consumer=PAUSED, compared=None), first_in_turn="critical"),
+        LinkState.UNVERIFIED,
+        (Ask(),),
+    ),
+    Case(
+        "somebody has paused the consumer and forgotten it",
+        KNOWN,
+        seen(consumer=PAUSED),
+        LinkState.FLOWING,
+        (Resume(),),
+    ),
+    Case(
+        "a person wants it paused",
+        KNOWN,
+        replace(SEEN, held_until=NOW + 100),
+        LinkState.HELD,
+        (Pause(PAUSE),),
+    ),
+    Case(
+        "a person's pause is over",
+        KNOWN,
+        replace(seen(consumer=PAUSED), held_until=NOW - 1),
+        LinkState.FLOWING,
+        (Resume(),),
+    ),
+    Case(
+        "another class goes first",
+        KNOWN,
+        replace(SEEN, first_in_turn="critical"),
+        LinkState.IN_TURN,
+        (Pause(PAUSE),),
+    ),
+    Case(
+        "the hub lost messages: first the pause",
+        KNOWN,
+        seen(compared=LOST),
+        LinkState.REPAIRING,
+        (Pause(PAUSE),),
+    ),
+    Case(
+        "then what is in flight",
+        replace(KNOWN, due=HUB_LOST, due_since=NOW - 1),
+        seen(consumer=replace(PAUSED, in_flight=3), compared=LOST),
+        LinkState.REPAIRING,
+    ),
+    Case(
+        "then another look, for something may have flowed meanwhile",
+        replace(KNOWN, due=HUB_LOST, due_since=NOW - 0.1),
+        seen(consumer=PAUSED, compared=LOST),
+        LinkState.REPAIRING,
+        (Ask(),),
+    ),
+    Case(
+        "then the new epoch",
+        replace(KNOWN, due=HUB_LOST, due_since=NOW - 1),
+        seen(consumer=PAUSED, compared=LOST),
+        LinkState.REPAIRING,
+        (Repair(HUB_LOST),),
+    ),
+    Case(
+        "what is in flight never comes back",
+        replace(KNOWN, due=HUB_LOST, due_since=NOW - DRAIN_WITHIN - 0.1),
+        seen(consumer=replace(PAUSED, in_flight=3), compared=LOST),
+        LinkState.REPAIRING,
+        (Repair(HUB_LOST),),
+    ),
+    Case(
+        "it was nothing after all",
+        replace(KNOWN, due=HUB_LOST, due_since=NOW - 1),
+        seen(consumer=PAUSED),
+        LinkState.COMPARING,
+        (Resume(),),
+    ),
+    Case(
+        "the last epoch is less than 30 s old",
+        replace(KNOWN, due=HUB_LOST, due_since=NOW - 1),
+        replace(seen(consumer=PAUSED, compared=LOST), may_repair_at=NOW + 10),
+        LinkState.POSTPONED,
+    ),
+    Case("the consumer is gone", KNOWN, seen(consumer=None), LinkState.REPAIRING, (Ask(),)),
+    Case(
+        "the consumer is gone and the hub has said where it is",
+        replace(KNOWN, due=GONE, due_since=NOW - 1),
+        seen(consumer=None),
+        LinkState.REPAIRING,
+        (Repair(GONE),),
+    ),
+    Case(
+        "the consumer is gone and the hub says nothing",
+        replace(KNOWN, due=GONE, due_since=NOW - ANSWER_WITHIN),
+        seen(consumer=None, compared=replace(SAID, asked=NOW - 20, link_key="s/0")),
+        LinkState.REPAIRING,
+        (Repair(NewEpoch(Why.CONSUMER_GONE, 151)),),
+    ),
+    Case(
+        "the consumer is gone, the hub says nothing, and what it said was of the epoch before",
+        replace(KNOWN, due=NewEpoch(Why.CONSUMER_GONE, 1), due_since=NOW - ANSWER_WITHIN),
+        seen(consumer=None, compared=replace(SAID, epoch="d")),
+        LinkState.REPAIRING,
+        (Repair(NewEpoch(Why.CONSUMER_GONE, 1)),),
+    ),
+    Case(
+        "the consumer was gone for one look and is there again",
+        replace(KNOWN, due=GONE, due_since=NOW - 1),
+        seen(consumer=PAUSED),
+        LinkState.COMPARING,
+        (Resume(),),
+    ),
+    Case("the hub's stream is full", KNOWN, said("full"), LinkState.FULL),
+    Case("the hub's cap is reached", KNOWN, said("capped"), LinkState.CAPPED),
+    Case("another machine announces the domain", KNOWN, said("contested"), LinkState.CONTESTED),
+    Case(
+        "nobody listens",
+        replace(KNOWN, heard_at=NOW - UNHEARD_AFTER - 1),
+        seen(consumer=replace(FLOWS, bound=False)),
+        LinkState.UNHEARD,
+    ),
+    Case(
+        "acknowledgements do not come back",
+        replace(KNOWN, moved=(1000, 0, 205), moved_at=NOW - STUCK_AFTER - 1),
+        seen(consumer=replace(FLOWS, delivered=1000, floor=0, in_flight=1000, pending=500)),
+        LinkState.STUCK,
+    ),
+    Case(
+        "a pause is over in which nothing could move",
+        replace(KNOWN, moved=(1000, 0, 205), moved_at=NOW - STUCK_AFTER - 1),
+        seen(consumer=replace(PAUSED, delivered=1000, floor=0, in_flight=1000, pending=500)),
+        LinkState.FLOWING,
+        (Resume(),),
+    ),
+    Case(
+        "the link is back, both agree, and the hub has not begun to listen yet",
+        replace(KNOWN, verified=("s/0", "e"), heard_at=NOW - UNHEARD_AFTER - 1),
+        seen(consumer=replace(FLOWS, bound=False)),
+        LinkState.FLOWING,
+    ),
+    Case(
+        "messages went before they were sent",
+        KNOWN,
+        seen(compared=replace(SAID, first=209)),
+        LinkState.DISCARDED,
+    ),
+    Case(
+        "the registrar went away",
+        KNOWN,
+        replace(SEEN, silent_since=NOW - ANSWER_WITHIN - 1),
+        LinkState.UNVERIFIED,
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_keeper_decides(case: Case) -> None:
+    decision = decide(case.memory, case.seen)
+    assert (decision.state, decision.actions) == (case.state, case.actions)
+
+
+def after(decision: Decision, seconds: float, what: Seen) -> Decision:
+    """The next decision, so many seconds later."""
+    return decide(decision.memory, replace(what, now=NOW + seconds))
+
+
+def test_a_repair_is_compared_anew_in_its_own_epoch() -> None:
+    ready = decide(replace(KNOWN, due=HUB_LOST, due_since=NOW - 1), seen(consumer=PAUSED, compared=LOST))
+    assert ready.actions == (Repair(HUB_LOST),)
+    new = replace(SEEN, epoch="f", compared=None)
+    waiting = after(ready, 0.1, new)
+    assert (waiting.state, waiting.actions) == (LinkState.COMPARING, (Ask(),))
+    compared = replace(SAID, epoch="f", asked=NOW + 0.2, start=101, floor=100, cursor=0, same=None)
+    assert after(waiting, 0.3, replace(new, compared=compared)).state is LinkState.FLOWING
+
+
+def test_what_was_confirmed_of_an_epoch_says_nothing_of_the_next_one() -> None:
+    ready = decide(replace(KNOWN, due=HUB_LOST, due_since=NOW - 1), seen(consumer=PAUSED, compared=LOST))
+    assert ready.actions == (Repair(HUB_LOST),)
+    empty = replace(SAID, epoch="f", asked=NOW, start=101, floor=100, cursor=0, same=None, checkpoint=0)
+    purged = after(ready, 0.3, replace(SEEN, epoch="f", compared=replace(empty, first=109)))
+    assert (purged.state, purged.detail) == (LinkState.DISCARDED, "101 to 108")
+
+
+def test_what_was_confirmed_stays_so_while_nobody_can_tell() -> None:
+    unknown = replace(SAID, same=None, agreed=None)
+    assert decide(KNOWN, seen(compared=unknown)).memory.confirmed == 205
+
+
+def test_an_idle_link_is_never_stuck() -> None:
+    decision = decide(KNOWN, SEEN)
+    for minute in range(1, 10):
+        decision = after(decision, 60.0 * minute, SEEN)
+        assert decision.state is LinkState.FLOWING
+
+
+SENT = replace(FLOWS, delivered=300, floor=205, in_flight=95)
+"""The hub has not acknowledged what was sent last."""
+TAKES_NOTHING = replace(SAID, cursor=205, floor=205, last=400)
+
+
+def sent(after: float, *, asked: float, cursor: int = 205, consumer: ConsumerSeen = SENT) -> Seen:
+    """So many seconds after `NOW` the newest answer, to a question of then, has this cursor."""
+    compared = replace(TAKES_NOTHING, asked=NOW + asked, cursor=cursor)
+    return replace(SEEN, now=NOW + after, consumer=consumer, compared=compared)
+
+
+def course(*steps: Seen, memory: Memory = KNOWN) -> list[Decision]:
+    """What is decided, step by step."""
+    decisions = []
+    for step in steps:
+        decisions.append(decide(memory, step))
+        memory = decisions[-1].memory
+    return decisions
+
+
+def test_a_hub_that_answers_and_takes_nothing_of_what_was_sent_gets_a_new_epoch_after_a_pause() -> None:
+    more = replace(SENT, delivered=900, in_flight=695)
+    held = replace(more, paused_for=25.0)
+    late = STUCK_AFTER + 2
+    first, going, due, *_, asks, begins = course(
+        sent(0, asked=-1),
+        sent(STUCK_AFTER, asked=10, consumer=more),
+        sent(late, asked=late - 1, consumer=more),
+        sent(late + 1, asked=late - 1, consumer=held),
+        sent(late + DRAIN_WITHIN + 1, asked=late - 1, consumer=held),
+        sent(late + DRAIN_WITHIN + 2, asked=late + DRAIN_WITHIN + 1, consumer=held),
+    )
+    assert (first.state, going.state) == (LinkState.FLOWING, LinkState.FLOWING)
+    assert (due.state, due.actions) == (LinkState.REPAIRING, (Pause(PAUSE),))
+    assert asks.actions == (Ask(),)
+    assert begins.actions == (Repair(NewEpoch(Why.STALLED, 206)),)
+    assert begins.memory.stalls == 1
+
+
+def test_a_hub_that_takes_what_it_was_sent_once_the_consumer_pauses_keeps_its_epoch() -> None:
+    late = STUCK_AFTER + 2
+    held = replace(SENT, paused_for=25.0)
+    *_, resumes = course(
+        sent(0, asked=-1),
+        sent(late, asked=late - 1),
+        sent(late + 6, asked=late + 5, cursor=300, consumer=held),
+    )
+    assert (resumes.state, resumes.actions) == (LinkState.COMPARING, (Resume(),))
+
+
+def test_a_slow_link_over_which_no_newer_answer_has_come_is_left_alone() -> None:
+    steps = [sent(at, asked=STUCK_AFTER - 1) for at in range(0, 200, 10)]
+    assert all(one.memory.due is None for one in course(*steps))
+
+
+def test_a_hub_that_takes_what_it_was_sent_and_acknowledges_late_is_left_alone() -> None:
+    steps = [
+        sent(at, asked=at - 1, cursor=200 + at, consumer=replace(SENT, delivered=201 + at))
+        for at in range(10, 200, 10)
+    ]
+    assert all(one.state is LinkState.FLOWING for one in course(*steps))
+
+
+def test_a_link_that_is_idle_in_between_owes_nothing() -> None:
+    idle = replace(SENT, in_flight=0, floor=300)
+    steps = [sent(at, asked=at - 1, consumer=idle if at % 20 else SENT) for at in range(0, 200, 10)]
+    assert all(one.memory.due is None for one in course(*steps))
+
+
+@pytest.mark.parametrize("word", ["full", "capped", "contested", "linking"])
+def test_a_hub_that_says_why_it_takes_nothing_is_left_alone(word: str) -> None:
+    steps = [sent(at, asked=at - 1) for at in range(0, 200, 10)]
+    said_so = [replace(one, compared=replace(TAKES_NOTHING, asked=one.now - 1, word=word)) for one in steps]
+    assert all(one.memory.due is None for one in course(*said_so))
+
+
+def test_patience_with_a_stall_doubles_with_each_epoch_that_did_not_help() -> None:
+    steps = [sent(at, asked=at - 1) for at in (0, STUCK_AFTER + 2, 2 * STUCK_AFTER, 2 * STUCK_AFTER + 2)]
+    *early, late = course(*steps, memory=replace(KNOWN, stalls=1))
+    assert [one.memory.due for one in early] == [None] * 3
+    assert late.memory.due == NewEpoch(Why.STALLED, 206)
+    owing = replace(KNOWN, stalls=3, moved=(300, 205, 205), owed=300, owed_at=NOW - 1)
+    moved = decide(owing, sent(0, asked=-1, cursor=250))
+    assert moved.memory.stalls == 0, "the hub has taken something"
+
+
+def cannot(why: str, step: Seen) -> Seen:
+    """The same while the hub has a reason to take nothing."""
+    assert step.consumer is not None
+    assert step.compared is not None
+    match why:
+        case "unbound":
+            return replace(step, consumer=replace(step.consumer, bound=False))
+        case "refused":
+            return replace(step, refused="too many leaves")
+        case "uncertain":
+            return replace(step, compared=replace(step.compared, certain=False))
+        case _:
+            return replace(step, compared=replace(step.compared, word=why))
+
+
+@pytest.mark.parametrize("why", ["full", "capped", "contested", "linking", "unbound", "refused", "uncertain"])
+def test_a_hub_that_had_a_reason_to_take_nothing_has_all_its_time_once_that_is_gone(why: str) -> None:
+    away = [cannot(why, sent(at, asked=at - 1)) for at in range(100)]
+    back = [sent(99 + at, asked=98 + at) for at in (1, 10, STUCK_AFTER)]
+    late = sent(101 + STUCK_AFTER, asked=100 + STUCK_AFTER)
+    *waits, due = course(*away, *back, late)
+    assert [one.memory.due for one in waits] == [None] * len(waits)
+    assert due.memory.due == NewEpoch(Why.STALLED, 206)
+
+
+@pytest.mark.parametrize("word", ["full", "capped"])
+def test_a_hub_that_had_no_room_is_not_said_to_be_stuck_once_it_has(word: str) -> None:
+    waits = replace(SENT, pending=100)
+    away = [cannot(word, sent(at, asked=at - 1, consumer=waits)) for at in range(100)]
+    begins, stuck = course(
+        *away,
+        sent(100, asked=99, consumer=waits),
+        # Nobody has answered since, so that it is not known to be stalled.
+        sent(102 + STUCK_AFTER, asked=99, consumer=waits),
+    )[-2:]
+    assert (begins.state, stuck.state) == (LinkState.FLOWING, LinkState.STUCK)
+
+
+STALLED = replace(
+    KNOWN,
+    due=NewEpoch(Why.STALLED, 206),
+    due_since=NOW - 60,
+    moved=(300, 205, 205),
+    owed=300,
+    owed_at=NOW - 90,
+)
+"""A new epoch is due for a stall."""
+
+
+def test_a_stall_says_nothing_of_another_link_which_is_compared_before_it_flows() -> None:
+    held = replace(SENT, paused_for=25.0)
+    down, back, flows = course(
+        replace(sent(0, asked=-61), link=DOWN, consumer=held),
+        replace(sent(10, asked=-61), link=LinkSeen(True, NOW + 9, "s/2"), consumer=held),
+        replace(
+            sent(11, asked=10.5),
+            link=LinkSeen(True, NOW + 9, "s/2"),
+            consumer=held,
+            compared=replace(TAKES_NOTHING, asked=NOW + 10.5, link_key="s/2"),
+        ),
+        memory=STALLED,
+    )
+    assert (down.state, down.memory.due) == (LinkState.DOWN, None)
+    assert (back.state, back.actions) == (LinkState.COMPARING, (Ask(),))
+    assert (flows.state, flows.actions) == (LinkState.FLOWING, (Resume(),))
+
+
+def test_a_link_that_came_anew_between_two_looks_is_compared_before_it_flows() -> None:
+    held = replace(SENT, paused_for=25.0)
+    link = LinkSeen(True, NOW - 0.1, "s/2")
+    (back,) = course(replace(sent(0, asked=-61), link=link, consumer=held), memory=STALLED)
+    assert (back.state, back.actions) == (LinkState.COMPARING, (Ask(),))
+
+
+def test_a_hub_that_does_not_answer_once_the_consumer_pauses_is_not_known_to_be_stalled() -> None:
+    held = replace(SENT, in_flight=0, paused_for=25.0)
+    long = LinkSeen(True, NOW - 200, "s/1")
+    (resumes,) = course(replace(sent(0, asked=-61, consumer=held), link=long), memory=STALLED)
+    assert (resumes.memory.due, resumes.actions) == (None, (Resume(),))
+
+
+def test_a_repair_that_is_due_outlives_a_lost_link() -> None:
+    due = decide(KNOWN, seen(compared=LOST))
+    lost = after(due, 1, seen(link=DOWN, consumer=PAUSED))
+    assert lost.state is LinkState.DOWN
+    back = LinkSeen(True, NOW + 5, "s/2")
+    assert after(lost, 5, seen(link=back, consumer=PAUSED)).actions == (Ask(),)
+
+
+def test_a_repair_that_had_to_wait_asks_the_hub_when_it_may_begin() -> None:
+    gone = seen(consumer=None)
+    postponed = decide(KNOWN, replace(gone, may_repair_at=NOW + 10))
+    assert after(postponed, 9, replace(gone, may_repair_at=NOW + 10)).state is LinkState.POSTPONED
+    begins = after(after(postponed, 9, replace(gone, may_repair_at=NOW + 10)), 10, gone)
+    assert begins.actions == (Ask(),)
+    fresh = replace(gone, compared=replace(SAID, asked=NOW + 11))
+    assert after(begins, 12, fresh).actions == (Repair(GONE),)
+
+
+def test_every_state_has_a_sentence_and_the_gravest_counts() -> None:
+    assert set(SENTENCES) == set(LinkState)
+    assert all(sentence(state, "x") for state in LinkState)
+    assert worst([LinkState.FLOWING, LinkState.STUCK, LinkState.DOWN]) is LinkState.STUCK
+    assert worst([LinkState.FLOWING]) in ORDINARY

@@ -1,0 +1,121 @@
+"""Whatever is lost or put back, what the leaf's stream holds is at the hub in the end."""
+
+from __future__ import annotations
+
+import copy
+
+from tests.harness.examples import machine
+from tests.unit.leaf.link.model import Link
+from tests.unit.leaf.link.stores import HubStore
+
+TestLink = Link.TestCase
+TestLink.settings = machine(60, 25)
+
+
+def test_the_model_loses_messages_where_nobody_looks() -> None:
+    """Without the keeper the model shows what was seen on real servers; otherwise it would prove nothing."""
+    model = Link()
+    model.begin()
+    model.hub.follow(str(model.epoch))
+    model.publish(4, 9)
+    backup = copy.deepcopy(model.hub)
+    model.publish(4, 4)
+    model.hub = backup
+    model.hub.restarts()
+    model.publish(2, 2)
+    missing = set(model.leaf.payloads) - model.hub.payloads
+    assert len(missing) == 4
+    assert model.hub.cursor == len(model.leaf.ids), "and every cursor looks well"
+
+
+def test_what_came_through_an_epoch_before_is_not_agreed_on_while_more_is_on_its_way() -> None:
+    """The aggregate was deleted and data flowed on; the epoch that makes up for it begins with messages of
+    devices, while the newest batch that the hub holds stands far behind them."""
+    model = Link()
+    model.begin()
+    model.the_agent_dies_or_starts()
+    model.publish(4, 4)
+    model.the_agent_dies_or_starts()
+    model.settle()
+    model.leaf.first = 3
+    model.the_agent_dies_or_starts()
+    model.publish(3, 3)
+    model.hub = HubStore(model.name(), epoch=model.hub.epoch, leaf=model.hub.leaf)
+    model.the_agent_dies_or_starts()
+    assert [row.leaf_seq for row in model.hub.rows] == [10], "the agent's own record flows at once"
+    for _ in range(60):
+        model.turn()
+        model.ask()
+        model.flow(1)
+    model.teardown()
+
+
+def test_what_a_recreated_aggregate_does_not_hold_is_not_confirmed() -> None:
+    """The aggregate is deleted before any checkpoint is agreed on, and data flows into the new one before
+    anybody compares, so that every cursor looks well: only the registrar's record tells."""
+    model = Link()
+    model.begin()
+    model.time_passes()
+    model.delete_aggregate()
+    model.the_agent_dies_or_starts()
+    model.now += 31.0
+    model.the_agent_dies_or_starts()
+    assert model.hub.cursor == model.leaf.last, "every cursor looks well"
+    assert model.agreed_to == 0
+    model.teardown()
+
+
+def test_what_a_wiped_hub_does_not_hold_is_not_confirmed() -> None:
+    """The same with the records, where the answer comes after data has flowed again: only the leaf knows that
+    the hub has acknowledged messages."""
+    model = Link()
+    model.begin()
+    model.time_passes()
+    model.wipe_hub()
+    model.the_agent_dies_or_starts()
+    model.now, model.meanwhile = model.now + 31.0, 3
+    model.the_agent_dies_or_starts()
+    assert model.hub.cursor == model.leaf.last, "every cursor looks well"
+    assert model.agreed_to == 0
+    model.teardown()
+
+
+def test_a_cursor_below_the_checkpoint_may_stand_behind_a_hole() -> None:
+    """The ack floor trails, so that a restored hub takes up the flow between what it holds and the
+    checkpoint, and the link breaks before it is past that."""
+    model = Link()
+    model.begin()
+    model.settle()
+    backup = copy.deepcopy(model.hub)
+    model.publish(3, 9)
+    model.publish(6, 9, acknowledged=False)
+    model.an_announcement_is_due()
+    model.the_agent_dies_or_starts()
+    model.replace_hub(backup)
+    model.flow(3, acknowledged=False)
+    model.link_breaks()
+    model.the_agent_dies_or_starts()
+    model.link_is_back()
+    assert model.checkpoint is not None
+    assert backup.cursor + 3 < model.hub.cursor < model.checkpoint.leaf_seq
+    model.teardown()
+
+
+def test_what_a_hub_was_seen_to_lack_is_not_forgotten_when_more_has_flowed() -> None:
+    """Nothing is agreed on yet, and the leaf's clock is set so far that the pause ends between the comparison
+    and the repair."""
+    model = Link()
+    model.begin()
+    model.turn()
+    backup = copy.deepcopy(model.hub)
+    model.publish(2, 9)
+    assert backup.leaf is not None
+    assert model.checkpoint is None
+    model.replace_hub(backup)
+    model.turn()
+    model.ask()
+    assert model.hub.cursor == 0
+    model.stepped += 3600.0
+    model.publish(1, 9)
+    assert model.hub.cursor == model.leaf.last, "every cursor looks well"
+    model.teardown()

@@ -1,0 +1,126 @@
+"""Seconds to loss, from what a stream shows."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.jetstream import StreamInfo
+from agent.leaf.link.time_to_loss import Horizon
+
+SIZE = 1000
+MAX_BYTES = 1_000_000
+
+
+def stream(last: int, first: int = 1, created: str = "c", size: int = SIZE) -> StreamInfo:
+    messages = last - first + 1
+    return StreamInfo("TEL", created, first, last, messages, messages * size, {}, [])
+
+
+def after(horizon: Horizon, looks: int, rate: int, *, behind: float = 1.0, cls: str = "normal") -> float:
+    """What is said after so many looks at 10 s with `rate` messages each; the hub takes `1 - behind` of
+    them."""
+    seconds = math.inf
+    for look in range(looks):
+        last = 1 + look * rate
+        seconds = horizon.observe(cls, stream(last), round(last * (1 - behind)), 10.0 * look)
+    return seconds
+
+
+def test_a_leaf_whose_hub_is_away_says_when_its_stream_is_full() -> None:
+    horizon = Horizon({"normal": MAX_BYTES})
+    # 500 of 1,000 messages are there, ten more come each ten seconds.
+    assert after(horizon, 50, 10) == pytest.approx((1000 - 491) / 1.0, rel=0.05)
+
+
+def test_a_first_look_says_nothing_and_a_full_stream_says_nought() -> None:
+    horizon = Horizon({"normal": MAX_BYTES})
+    assert horizon.observe("normal", stream(990), 0, 0.0) == math.inf
+    assert horizon.observe("normal", stream(1000), 0, 10.0) == 0.0
+
+
+def test_a_stream_that_discards_goes_on_losing_and_one_that_is_trimmed_does_not() -> None:
+    losing, trimmed = Horizon({"normal": MAX_BYTES}), Horizon({"normal": MAX_BYTES})
+    seconds = {"losing": math.inf, "trimmed": 0.0}
+    for look in range(100):
+        last = 1000 + 10 * look
+        info = stream(last, first=last - 999)
+        seconds["losing"] = losing.observe("normal", info, 0, 10.0 * look)
+        seconds["trimmed"] = trimmed.observe("normal", info, last - 5, 10.0 * look)
+    assert seconds == {"losing": 0.0, "trimmed": math.inf}
+
+
+def test_a_stream_that_drains_loses_nothing() -> None:
+    horizon = Horizon({"normal": MAX_BYTES})
+    after(horizon, 50, 10)
+    confirmed, last, seconds = 0, 491, 0.0
+    for look in range(50, 80):
+        last, confirmed = last + 10, min(last, confirmed + 300)
+        seconds = horizon.observe("normal", stream(last), confirmed, 10.0 * look)
+    assert seconds == math.inf
+
+
+def test_a_stream_that_is_caught_up_between_two_announcements_loses_nothing() -> None:
+    horizon = Horizon({"normal": MAX_BYTES})
+    for look in range(1, 100):
+        # Each look sees another part of what came since the last one still under way.
+        behind = (look * 7) % 10
+        last = look * 10
+        assert horizon.observe("normal", stream(last), last - behind, 10.0 * look) == math.inf
+
+
+def test_a_link_that_is_too_slow_is_told_though_it_flows() -> None:
+    horizon = Horizon({"normal": MAX_BYTES})
+    assert after(horizon, 60, 10, behind=0.6) == pytest.approx((1000 - 0.6 * 591) / 0.6, rel=0.1)
+
+
+def test_what_stops_coming_is_no_threat() -> None:
+    horizon = Horizon({"normal": MAX_BYTES})
+    after(horizon, 50, 10)
+    seconds = [horizon.observe("normal", stream(491), 0, 500.0 + 10 * look) for look in range(60)]
+    assert seconds == sorted(seconds), "ever later"
+    assert seconds[-1] > 1e5
+
+
+def test_a_stream_that_was_made_again_begins_anew() -> None:
+    horizon = Horizon({"normal": MAX_BYTES})
+    after(horizon, 50, 10)
+    assert horizon.observe("normal", stream(1, created="d"), 0, 500.0) == math.inf
+
+
+def test_a_disk_with_less_room_than_the_stream_may_take_is_what_ends_first() -> None:
+    horizon = Horizon({"normal": MAX_BYTES})
+    horizon.observe("normal", stream(100), 0, 0.0, free=50_000)
+    seconds = horizon.observe("normal", stream(110), 0, 10.0, free=40_000)
+    assert seconds == pytest.approx(40.0)
+
+
+def test_what_is_confirmed_and_not_trimmed_yet_is_room() -> None:
+    horizon = Horizon({"normal": MAX_BYTES})
+    horizon.observe("normal", stream(500), 400, 0.0, free=0)
+    assert horizon.observe("normal", stream(600), 400, 10.0, free=0) == pytest.approx(40.0)
+
+
+def test_two_classes_share_the_store() -> None:
+    horizon = Horizon({"normal": MAX_BYTES, "alarms": MAX_BYTES}, max_file_store=300_000)
+    for name in ("normal", "alarms"):
+        horizon.observe(name, stream(100), 0, 0.0)
+    horizon.observe("normal", stream(110), 0, 10.0)
+    assert horizon.observe("alarms", stream(110), 0, 10.0) == pytest.approx(40.0)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 10_000), st.integers(0, 10_000), st.floats(0.0, 1000.0)),
+        min_size=1,
+        max_size=30,
+    )
+)
+def test_whatever_is_seen_it_says_no_negative_number(looks: list[tuple[int, int, float]]) -> None:
+    horizon, now = Horizon({"normal": MAX_BYTES}, MAX_BYTES), 0.0
+    for last, confirmed, pause in looks:
+        now += pause
+        assert horizon.observe("normal", stream(last), confirmed, now, free=confirmed) >= 0.0

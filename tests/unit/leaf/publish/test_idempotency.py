@@ -1,0 +1,161 @@
+"""Requests known by their idempotency keys."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from agent.contract import Request, make_request, request_scope
+from agent.leaf.intake import Reason, RefusedError
+from agent.leaf.publish.idempotency import KNOWN_SECONDS, RequestLog, Settled
+
+CLS = "normal"
+SCOPE = request_scope("http")
+TWINS = (b"37062098697", b"70036722576")
+"""Two bodies of the same CRC-32."""
+
+
+def of(key: str, body: bytes = b"1", scope: str = SCOPE, *about: str) -> Request:
+    """A request of an input."""
+    return make_request(key, scope, body, *about)
+
+
+ONE, OTHER_BODY = of("key", TWINS[0]), of("key", TWINS[1])
+
+
+def fate() -> Settled:
+    """An outcome that is still open."""
+    return asyncio.get_running_loop().create_future()
+
+
+async def test_a_new_key_is_claimed() -> None:
+    assert RequestLog().claim(CLS, ONE, fate(), 0) is None
+
+
+async def test_a_key_in_flight_gives_the_outcome_of_the_first_request() -> None:
+    log, first = RequestLog(), fate()
+    log.claim(CLS, ONE, first, 0)
+    assert log.claim(CLS, ONE, fate(), 0) is first
+
+
+async def test_a_stored_key_is_answered_at_once() -> None:
+    log = RequestLog()
+    log.claim(CLS, ONE, fate(), 0)
+    log.store(CLS, ONE, 0)
+    again = log.claim(CLS, ONE, fate(), 1)
+    assert again is not None
+    assert again.result() is None
+
+
+@pytest.mark.parametrize("stored", [True, False])
+async def test_a_known_key_with_another_body_is_refused(stored: bool) -> None:
+    log = RequestLog()
+    log.claim(CLS, ONE, fate(), 0)
+    if stored:
+        log.store(CLS, ONE, 0)
+    with pytest.raises(RefusedError, match="another request") as caught:
+        log.claim(CLS, OTHER_BODY, fate(), 0)
+    assert caught.value.reason is Reason.KEY_REUSED
+    assert caught.value.retry_after is None
+
+
+async def test_a_refused_request_frees_its_key() -> None:
+    log, first = RequestLog(), fate()
+    log.claim(CLS, ONE, first, 0)
+    log.forget(CLS, ONE, first)
+    assert log.claim(CLS, OTHER_BODY, fate(), 0) is None
+
+
+async def test_only_who_claimed_a_key_can_free_it() -> None:
+    log, first = RequestLog(), fate()
+    log.claim(CLS, ONE, first, 0)
+    log.forget(CLS, ONE, fate())
+    assert log.claim(CLS, ONE, fate(), 0) is first
+
+
+async def test_a_stored_key_is_known_for_ten_minutes() -> None:
+    log = RequestLog()
+    log.store(CLS, ONE, 100.0)
+    assert log.claim(CLS, ONE, fate(), 99.0 + KNOWN_SECONDS) is not None
+    assert log.claim(CLS, OTHER_BODY, fate(), 100.0 + KNOWN_SECONDS) is None
+
+
+async def test_a_key_read_back_from_the_stream_is_known_as_long_as_if_the_agent_had_not_stopped() -> None:
+    log = RequestLog()
+    log.store(CLS, ONE, 1000.0 - 500.0)
+    assert log.claim(CLS, ONE, fate(), 1099.0) is not None
+    assert log.claim(CLS, ONE, fate(), 1101.0) is None
+
+
+async def test_above_the_bound_a_new_key_is_refused_rather_than_an_old_one_forgotten() -> None:
+    log = RequestLog(max_keys=2)
+    log.store(CLS, of("a"), 0)
+    log.claim(CLS, of("b"), fate(), 0)
+    with pytest.raises(RefusedError) as caught:
+        log.claim(CLS, of("c"), fate(), 0)
+    assert caught.value.reason is Reason.BUSY
+    assert log.claim(CLS, of("a"), fate(), 0) is not None
+    assert log.count(1) == 2
+
+
+async def test_keys_that_are_past_make_room() -> None:
+    log = RequestLog(max_keys=1)
+    log.store(CLS, of("a"), 0)
+    assert log.claim(CLS, of("b"), fate(), KNOWN_SECONDS) is None
+    assert log.count(KNOWN_SECONDS) == 1
+
+
+async def test_a_key_that_is_past_is_not_counted_though_no_request_came_since() -> None:
+    log = RequestLog()
+    log.store(CLS, ONE, 0)
+    assert [log.count(1), log.count(KNOWN_SECONDS)] == [1, 0]
+
+
+async def test_what_is_stored_of_a_request_in_one_class_is_new_in_another() -> None:
+    log, other = RequestLog(), fate()
+    log.store("critical", ONE, 0)
+    assert log.claim(CLS, ONE, other, 1) is None
+    assert log.claim("critical", ONE, fate(), 1) is not None
+    log.forget(CLS, ONE, other)
+    assert log.claim(CLS, ONE, fate(), 1) is None
+    assert log.claim("critical", ONE, fate(), 1) is not None
+
+
+def test_two_bodies_of_one_crc_and_one_body_said_of_two_things_are_told_apart() -> None:
+    assert ONE.crc == OTHER_BODY.crc
+    digests = {
+        of("key", body, SCOPE, *about).digest
+        for body in TWINS
+        for about in ((), ("",), ("", ""), ("/write?precision=s", ""), ("/write?precision=s",), ("/write",))
+    }
+    assert len(digests) == 12
+
+
+async def test_two_scopes_count_their_keys_apart() -> None:
+    log, other = RequestLog(), fate()
+    log.store(CLS, ONE, 0)
+    elsewhere = of("key", TWINS[1], request_scope("socket", "10.0.0.7"))
+    assert log.claim(CLS, elsewhere, other, 1) is None
+    assert log.claim(CLS, elsewhere, fate(), 1) is other
+    assert log.claim(CLS, ONE, fate(), 1) is not None
+    with pytest.raises(RefusedError):
+        log.claim(CLS, of("key", b"3", elsewhere.scope), fate(), 1)
+
+
+def test_scopes_of_other_parts_are_others() -> None:
+    parts = [("a",), ("b",), ("a", ""), ("a", "b"), ("ab",), ("", "ab"), ("a", "b", "")]
+    assert len({request_scope(*one) for one in parts}) == len(parts)
+
+
+@pytest.mark.parametrize("scope", [SCOPE, request_scope("socket", "10.0.0.7")])
+async def test_what_an_agent_without_scopes_stored_is_known_by_its_key_and_crc(scope: str) -> None:
+    log = RequestLog()
+    log.store(CLS, Request("key", ONE.crc), 0)
+    log.doubt(CLS)
+    again = of("key", TWINS[0], scope)
+    assert log.claim(CLS, again, fate(), 1) is not None
+    assert log.is_doubtful(CLS, again)
+    with pytest.raises(RefusedError):
+        log.claim(CLS, of("key", b"3", scope), fate(), 1)
+    assert log.claim(CLS, of("key", b"3", scope), fate(), KNOWN_SECONDS) is None

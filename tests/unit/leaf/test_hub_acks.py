@@ -1,0 +1,88 @@
+"""Waiting for the hub: who is let go when, and that nothing is kept of a wait that ended."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from agent.leaf.hub_acks import HubWaits
+from agent.leaf.intake import NotAtHubError
+
+
+def waits() -> HubWaits:
+    """Waits of a class whose stream holds nothing."""
+    one = HubWaits(lambda cls: f"the link of {cls} is down")
+    one.began("c", 0)
+    return one
+
+
+def begin(one: HubWaits, seconds: float = 5.0) -> asyncio.Task[None]:
+    loop = asyncio.get_running_loop()
+    return loop.create_task(one.wait("c", loop.time() + seconds))
+
+
+async def waiting(one: HubWaits, count: int) -> None:
+    async with asyncio.timeout(30):
+        while sum(one._waiting.values()) != count:  # noqa: ASYNC110 - it is another task that begins
+            await asyncio.sleep(0)
+
+
+async def test_a_wait_ends_when_the_hub_has_reached_what_was_stored_when_it_began() -> None:
+    one = waits()
+    await one.wait("c", 0.0)
+    one.stored("c", 3, "a")
+    first = [begin(one), begin(one)]
+    await waiting(one, 2)
+    one.stored("c", 5, "b")
+    second = begin(one)
+    await waiting(one, 3)
+    assert not one.reached("c", 2)
+    assert one.reached("c", 4)
+    await asyncio.gather(*first)
+    assert not second.done()
+    assert one.wanted.is_set()
+    assert one.reached("c", 5)
+    await second
+    assert not one.wanted.is_set()
+    assert not one._waiting
+
+
+async def test_a_wait_that_is_given_up_or_cancelled_leaves_nothing_behind() -> None:
+    one = waits()
+    one.stored("c", 3, "a")
+    with pytest.raises(NotAtHubError, match="the link of c is down"):
+        await one.wait("c", 0.0)
+    cancelled = begin(one)
+    await waiting(one, 1)
+    cancelled.cancel()
+    await asyncio.wait([cancelled])
+    assert (one.classes(), one._waiting, one.wanted.is_set()) == ([], {}, False)
+
+
+async def test_a_lost_store_and_a_stop_end_all_waits() -> None:
+    one = waits()
+    one.stored("c", 3, "a")
+    lost = begin(one)
+    await waiting(one, 1)
+    one.lost("c")
+    with pytest.raises(NotAtHubError) as caught:
+        await lost
+    assert caught.value.lost
+    assert one.id_at("c", 3) is None
+    stopped = begin(one)
+    await waiting(one, 1)
+    one.stop()
+    for ended in (stopped, begin(one)):
+        with pytest.raises(NotAtHubError, match="the agent is stopping"):
+            await ended
+    assert not one._waiting
+
+
+async def test_a_shorter_stream_is_waited_for_as_far_as_it_goes() -> None:
+    one = waits()
+    one.began("c", 0)
+    one.stored("c", 9, "a")
+    one.began("c", 4)
+    one.reached("c", 4)
+    await one.wait("c", 0.0)

@@ -1,0 +1,90 @@
+"""What of a configuration is another than before, and what has to happen for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from agent.config import Config, Log, Nats, Publish, Rule, Seconds
+from agent.leaf.inputs import OPTIONS
+from agent.process.reload import Change, change, parts
+
+
+def config(*inputs: Any, **rest: Any) -> Config:
+    return Config("edge-1", input=list(inputs), **rest)
+
+
+def between(before: Config, after: Config, *reserved: str) -> Change:
+    return change(parts(before), parts(after), frozenset(reserved))
+
+
+HTTP = OPTIONS["http"]()
+SOCKET = OPTIONS["socket"]()
+
+
+def test_the_same_configuration_is_no_change() -> None:
+    found = between(config(HTTP, SOCKET), config(SOCKET, HTTP))
+    assert not found
+    assert str(found) == "nothing in it has changed"
+
+
+def test_inputs_that_came_went_and_changed_are_told_apart() -> None:
+    other = replace(SOCKET, name="lines")
+    found = between(config(HTTP, SOCKET), config(replace(HTTP, body=1_000), other))
+    assert found == Change(end=("http", "socket"), begin=("http", "lines"))
+    assert str(found) == "input started anew: http; input ended: socket; input begun: lines"
+
+
+def test_rules_and_logging_are_taken_in_and_all_else_takes_a_new_start() -> None:
+    rules = between(config(), config(rule=[Rule(drop=True)], log=Log("debug")))
+    assert rules == Change(rules=True, log=True)
+    assert str(rules) == "rules taken in; logging taken in"
+    found = between(config(HTTP), config(publish=Publish(linger=Seconds(1.0)), rule=[Rule(drop=True)]))
+    assert found.anew == ("publish",)
+    assert str(found) == "the agent starts again with it, for publish changed"
+
+
+def test_an_input_that_the_local_server_knows_of_takes_a_new_start() -> None:
+    assert between(config(), config(HTTP), "http").anew == ("input.http",)
+
+
+def test_a_file_that_is_named_counts_with_what_is_in_it(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    one = config(replace(HTTP, token_file=token))
+    without = parts(one)
+    token.write_text("first")
+    first = parts(one)
+    token.write_text("other")
+    assert change(without, first).begin == ("http",)
+    assert change(first, parts(one)).begin == ("http",)
+    assert not change(parts(one), parts(one))
+
+
+def test_a_certificate_that_is_added_to_the_server_counts_with_what_is_in_it(tmp_path: Path) -> None:
+    cert = tmp_path / "hub.crt"
+    for nats in (
+        Nats(extra={"leafnodes": {"tls": {"cert_file": str(cert)}}}),
+        Nats(remote={"tls": {"ca_file": str(cert)}}),
+    ):
+        cert.write_text("first")
+        first = parts(config(nats=nats))
+        assert not change(first, parts(config(nats=nats)))
+        cert.write_text("other")
+        assert change(first, parts(config(nats=nats))).anew == ("nats",)
+
+
+@pytest.mark.parametrize("kind", list(OPTIONS))
+def test_the_options_of_every_input_can_be_compared(kind: str) -> None:
+    needed: dict[str, dict[str, Any]] = {
+        "exec": {"command": ["true"]},
+        "file": {"path": "/x"},
+        "mqtt": {"url": "mqtt://h", "topics": ["x/#"]},
+        "nats": {"subjects": ["x.>"]},
+        "prometheus": {"urls": ["http://h/metrics"]},
+    }
+    one: Any = OPTIONS[kind](**needed.get(kind, {}))
+    renamed = replace(one, name="another")
+    assert between(config(one), config(renamed)) == Change(end=(one.name,), begin=("another",))
