@@ -25,11 +25,11 @@ import psutil
 from nats.aio.client import Client
 
 from agent.base.files import write_private
+from agent.base.machine_id import machine_id
 from agent.base.nats_server_version import find_binary
 from agent.config.keys import ensure_key, seed_line
 from agent.contract import DEFAULT_CLASS, aggregate, inbox_prefix, server_name
 from agent.demo.ports import free_port
-from agent.leaf.state import machine_id
 from agent.server.render import LINK_INCLUDE, render
 from agent.server.values import HubConfig, LeafConfig, LeafUser, ServerConfig
 from bench.agents import program

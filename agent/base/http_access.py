@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Final
 
 from agent.base.credentials import named, others_may
+from agent.base.errors import ConditionError
 from agent.base.files import open_regular
 
 _TOKEN: Final = re.compile(rb"[!-~]{1,512}\Z")
 _MOST: Final = 1024
 
 
-class AccessError(ValueError):
+class AccessError(ConditionError, ValueError):
     """A file cannot be used; the text says which, why, and what to do."""
 
 

@@ -10,16 +10,15 @@ from typing import Final, TextIO, cast
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from agent.config import Log
-
 _LEVELS = logging.getLevelNamesMapping()
 _threshold = logging.INFO
 
 
-def set_up(config: Log) -> None:
-    """Log as configured; `auto` is the console's form on a terminal and JSON elsewhere."""
-    console = config.format == "console" or (config.format == "auto" and sys.stderr.isatty())
-    set_level(config.level)
+def set_up(level: str, form: str) -> None:
+    """Log from this level on as `json` or for the `console`; the form `auto` is the console's form on a
+    terminal and JSON elsewhere."""
+    console = form == "console" or (form == "auto" and sys.stderr.isatty())
+    set_level(level)
     renderer = structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer()
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,

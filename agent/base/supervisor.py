@@ -11,18 +11,14 @@ from typing import Any, TypeVar
 
 import structlog
 
-from agent.base.http_access import AccessError
-from agent.base.metrics import Metrics
-from agent.config import ConfigError
-from agent.config.keys import SeedError
-from agent.leaf.intake import Input, Intake
+from agent.base.errors import ConditionError
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.5, 30.0
 _STEADY_SECONDS = 60.0
 _SETTLED_SECONDS = 5.0
 """After so long a part that had failed is said to run again."""
 
-CONDITIONS = (OSError, ConfigError, AccessError, SeedError)
+CONDITIONS = (OSError, ConditionError)
 """What says that something on this machine is missing, in words: a port, a file, room on the disk."""
 
 Made = TypeVar("Made")
@@ -73,19 +69,6 @@ async def _either(one: asyncio.Event, other: asyncio.Event) -> None:
     finally:
         for wait in waits:
             wait.cancel()
-
-
-async def keep_running(one: Input, intake: Intake, stopping: asyncio.Event, metrics: Metrics) -> None:
-    """Run an input until it has ended, and again when it fails while `stopping` is not set."""
-
-    async def run() -> None:
-        metrics.input_up.labels(one.name).set(1)
-        try:
-            await one.run(intake, stopping)
-        finally:
-            metrics.input_up.labels(one.name).set(0)
-
-    await _again(run, stopping, "input", one.name)
 
 
 async def keep_serving(

@@ -17,7 +17,7 @@ import typer
 
 from agent.cli.checks.finding import Finding, Level, outcome
 from agent.cli.configuration import ConfigFile, local_server, read
-from agent.config import Config, ConfigError, Log
+from agent.config import Config, ConfigError
 from agent.process.preflight import mistakes, obstacles
 from agent.server.setup import taken_ports
 
@@ -54,7 +54,7 @@ def _examined(path: Path, offline: bool) -> list[Finding]:
     from agent.cli.checks.run import offline as look_offline
     from agent.cli.checks.run import online
 
-    logs.set_up(Log("error", "console"))
+    logs.set_up("error", "console")
     if offline:
         return look_offline(settings, path, partial(_in_the_way, settings))
     return asyncio.run(online(settings, path, partial(_in_the_way, settings)))

@@ -81,7 +81,7 @@ def command(
 ) -> None:
     """Send a command to a leaf; it is stored at the hub, and the leaf's agent runs it once, in order."""
     settings = configuration(config)
-    logs.set_up(settings.log)
+    logs.set_up(settings.log.level, settings.log.format)
     one = _command(settings, domain, app, verb, arguments or [], expires)
     patience = 0.0 if wait in ("0", "0s") else _duration("--wait", wait)
     if app != contract.APP:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from agent.base import logs
-from agent.config import Config, ConfigError, Log, Problem, load
+from agent.config import Config, ConfigError, Problem, load
 from agent.config.keys import SeedError, public_key
 from agent.contract import Exit
 from agent.leaf.inputs import OPTIONS
@@ -64,7 +64,7 @@ def end(problems: list[str], code: Exit = Exit.USAGE) -> NoReturn:
 
 def quiet(config: Config) -> None:
     """Log nothing but errors, to standard error, for what a command has to say it says itself."""
-    logs.set_up(Log("error", config.log.format))
+    logs.set_up("error", config.log.format)
 
 
 def account_key(config: Config) -> Path:

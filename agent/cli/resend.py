@@ -43,7 +43,7 @@ def command(
     if problems := _problems(settings, cls, run, (first, last), missing):
         end(problems)
     account_key(settings)
-    logs.set_up(settings.log)
+    logs.set_up(settings.log.level, settings.log.format)
     asked = Asked(cls, run, first, last, missing, dry_run)
     try:
         report = asyncio.run(resend(settings, asked, lambda text: typer.echo(f"petiole: {text}", err=True)))

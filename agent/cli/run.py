@@ -27,7 +27,7 @@ def command(config: ConfigFile) -> None:
     takes the configuration anew."""
     DOORS.receive(os.environ)
     settings = configuration(config)
-    logs.set_up(settings.log)
+    logs.set_up(settings.log.level, settings.log.format)
     metrics = Metrics()
     inputs = _inputs(settings, metrics)
     if wrong := mistakes(inputs):

@@ -6,12 +6,12 @@ import asyncio
 
 import typer
 
+from agent.base.machine_id import machine_id
 from agent.base.nats_conf_quoting import RenderError
 from agent.base.nats_server_version import ServerError
 from agent.cli.configuration import ConfigFile, configuration, end
 from agent.config.keys import SeedError
 from agent.contract import Exit
-from agent.leaf.state import machine_id
 from agent.server.process import EmbeddedServer
 from agent.server.setup import server_config, server_directory
 

@@ -21,7 +21,7 @@ import typer
 from agent.base import logs
 from agent.base.metrics import Metrics
 from agent.cli.configuration import ConfigFile, configuration, end, local_server
-from agent.config import Config, Log, Seconds
+from agent.config import Config, Seconds
 from agent.contract import Exit
 from agent.leaf.inputs import make_inputs
 from agent.leaf.inputs.file.glob import matches
@@ -58,7 +58,7 @@ def command(
     settings = configuration(config)
     seconds = _seconds(duration)
     # First of all: an input may take its logger as it is made.
-    logs.set_up(Log("error" if settings.log.level == "error" else "warning", settings.log.format))
+    logs.set_up("error" if settings.log.level == "error" else "warning", settings.log.format)
     metrics = Metrics()
     chosen = _chosen(settings, inputs)
     server = local_server(settings)

@@ -11,6 +11,7 @@ from pathlib import Path
 import nkeys
 
 from agent.base.credentials import named, others_may
+from agent.base.errors import ConditionError
 from agent.base.files import create_private, is_there, open_regular, private_directory
 
 _SEED = re.compile(r"(?<![A-Z2-7])S[A-Z2-7]{40}")
@@ -18,7 +19,7 @@ _MOST = 1024
 _PUBLIC_KEY = re.compile(r"U[A-Z2-7]{55}\Z")
 
 
-class SeedError(Exception):
+class SeedError(ConditionError):
     """A seed file cannot be used; the text says which one and what to do."""
 
 

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from agent import contract
+from agent.base.errors import ConditionError
 from agent.config.problem import Problem
 
 _TIMES: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -64,7 +65,7 @@ def _quantity(value: object, units: Mapping[str, float]) -> float:
     return float(found[1]) * units[found[2]]
 
 
-class ConfigError(Exception):
+class ConfigError(ConditionError):
     """What is wrong with the configuration, one sentence a problem; `found` are the same taken apart, where
     they were found in the file."""
 

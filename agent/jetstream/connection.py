@@ -22,7 +22,6 @@ from agent import contract
 from agent.base.metrics import Metrics
 from agent.base.nats_server_version import ServerError
 from agent.jetstream import JetStreamError, end_if_cancelled
-from agent.server.health import ServerHealth
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.1, 1.0
 _CONNECT_SECONDS = 5
@@ -143,7 +142,8 @@ def abort(nc: Client) -> None:
 
 class Connection:
     """Keeps one connection alive. After each connect `prepare` is awaited; when the connection ends, or
-    `renew` is called, `ended` is called and a new one is made."""
+    `renew` is called, `ended` is called and a new one is made. `admit` is given the version of each server
+    that is connected to, and raises `ServerError` for one that is not to be used."""
 
     def __init__(
         self,
@@ -154,10 +154,10 @@ class Connection:
         prepare: Callable[[Client], Awaitable[None]],
         ended: Callable[[], None],
         metrics: Metrics,
-        health: ServerHealth,
+        admit: Callable[[str], None],
     ) -> None:
         self._url, self._seed_file, self._identity = url, seed_file, identity
-        self._prepare, self._ended, self._metrics, self._health = prepare, ended, metrics, health
+        self._prepare, self._ended, self._metrics, self._admit = prepare, ended, metrics, admit
         self._link: Link | None = None
         self._trouble: str | None = None
         self._connected_before = False
@@ -192,7 +192,7 @@ class Connection:
             async with connected(self._url, self._seed_file, self._identity) as link:
                 self._link = link
                 try:
-                    self._health.admit(str(link.nc._server_info["version"]))
+                    self._admit(str(link.nc._server_info["version"]))
                     async with asyncio.timeout(_PREPARE_SECONDS):
                         await self._prepare(link.nc)
                     self._well()

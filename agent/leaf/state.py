@@ -4,9 +4,7 @@ put back."""
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import threading
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import structlog
 from msgspec import Struct
 
 from agent.base.files import write_private
+from agent.base.machine_id import machine_id
 from agent.contract import (
     LOST_STREAMS,
     Checkpoint,
@@ -35,7 +34,6 @@ VERSION = 1
 SAVE_SECONDS = 0.5
 POSITION_SECONDS = 10.0
 """How long the file of positions may stay behind: until then the stream has them, unless it discards."""
-_MACHINE_ID = Path("/etc/machine-id")
 
 _KEPT = f"leave {position_file.NAME} where it is: inputs of files go on from what it says"
 
@@ -143,15 +141,6 @@ class State(Struct):
         """Take in what a ledger record says of lost streams."""
         known = self.lost.get(cls, [])
         self.lost[cls] = [*(one for one in known if one not in told), *told][-LOST_STREAMS:]
-
-
-def machine_id(known: str | None = None) -> str:
-    """An id of this machine that does not reveal the machine-id itself (machine-id(5) asks for a keyed hash);
-    where there is none the `known` one, or a random one."""
-    text = _MACHINE_ID.read_text().strip() if _MACHINE_ID.exists() else ""
-    if not text:
-        return known or uuid.uuid4().hex[:16]
-    return hashlib.blake2b(text.encode(), key=b"petiole", digest_size=8).hexdigest()
 
 
 def load(path: Path, domain: str) -> State:

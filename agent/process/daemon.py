@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
@@ -20,6 +18,7 @@ from agent.base.listen_sockets import DOORS
 from agent.base.metrics import Metrics
 from agent.base.nats_conf_quoting import RenderError
 from agent.base.nats_server_version import ServerError
+from agent.base.pid_lock import InUseError, only_one
 from agent.base.sd_notify import Notifier, notifier
 from agent.base.supervisor import keep_serving, until_made
 from agent.config import Config
@@ -44,8 +43,6 @@ if TYPE_CHECKING:
     from agent.hub.web.fleet import FleetPages
 
 _LOOK_SECONDS = 0.1
-_LOCK = "agent.lock"
-_LOCK_BYTES = 16
 
 log = structlog.get_logger("agent")
 
@@ -72,10 +69,6 @@ class Role(Protocol):
         """Seconds for which something has waited in the publish path and nothing of it moved."""
 
 
-class InUseError(Exception):
-    """Another agent works with this state directory, or nobody can; the text says why."""
-
-
 def run(config: Config, inputs: Sequence[Input], metrics: Metrics, files: Files) -> Exit:
     """Run the agent until SIGTERM or SIGINT; returns its exit code, `Exit.USAGE` only where a person has to
     change the configuration. Startup errors are logged. On SIGHUP the configuration is taken anew from its
@@ -83,7 +76,7 @@ def run(config: Config, inputs: Sequence[Input], metrics: Metrics, files: Files)
     agent, with what it listened on."""
     again = asyncio.Event()
     try:
-        with _only_one(config.state_dir), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with only_one(config.state_dir), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(config, inputs, metrics, Reloader(config, files), again))
     except Exception as error:
         return _outcome(_alone(error))
@@ -114,50 +107,6 @@ def _outcome(error: Exception) -> Exit:
         log.error("agent failed", exc_info=error)
         return Exit.FAILED
     raise error
-
-
-def running(state_dir: Path) -> int | None:
-    """The process id of the agent that works with a state directory, None where there is none. Raises
-    `OSError`."""
-    try:
-        descriptor = os.open(state_dir / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        text = os.pread(descriptor, 32, 0).strip()
-        return int(text) if text.isdigit() else None
-    else:
-        return None
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _only_one(state_dir: Path) -> Iterator[None]:
-    try:
-        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(state_dir / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise InUseError(f"state_dir cannot be written: {error}") from None
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InUseError(_in_use(state_dir)) from None
-        # Over what stands there, not after it is cut: on a full disk that room might not be given again.
-        with contextlib.suppress(OSError):
-            os.pwrite(descriptor, f"{os.getpid()}\n".ljust(_LOCK_BYTES).encode(), 0)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _in_use(state_dir: Path) -> str:
-    pid = running(state_dir)
-    process = "" if pid is None else f", as process {pid}"
-    return f"petiole already runs here{process}, with {state_dir}; stop it, or set another state_dir"
 
 
 async def _serve(

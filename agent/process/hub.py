@@ -74,7 +74,7 @@ class Hub:
     async def apply(self, new: Applied) -> None:
         """Let a configuration hold of which only logging is another."""
         self._config = new.config
-        logs.set_up(new.config.log)
+        logs.set_up(new.config.log.level, new.config.log.format)
 
     def status(self) -> Mapping[str, Any]:
         """What `/status` shows."""

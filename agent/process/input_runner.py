@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from agent.base.metrics import Metrics
-from agent.base.supervisor import Switch, keep_running
+from agent.base.supervisor import Switch, _again
 from agent.config import Config
-from agent.leaf.intake import Input, Level
-from agent.leaf.publish.core_intake import Front, Reception, with_rules
+from agent.leaf.intake import Input, Intake, Level
+from agent.leaf.publish.core_intake import Front, Reception
 from agent.process.reload import Applied
 
 
@@ -103,3 +103,25 @@ class InputSet:
             ),
             name=entry.input.name,
         )
+
+
+def with_rules(core: Reception, config: Config, metrics: Metrics) -> Intake:
+    """What inputs hand their readings to: the core's intake, behind the rules where there are any."""
+    if not config.rule:
+        return core
+    from agent.leaf.rules.intake import RulesIntake  # not held in memory where there are no rules
+
+    return RulesIntake(core, config.rule, metrics)
+
+
+async def keep_running(one: Input, intake: Intake, stopping: asyncio.Event, metrics: Metrics) -> None:
+    """Run an input until it has ended, and again when it fails while `stopping` is not set."""
+
+    async def run() -> None:
+        metrics.input_up.labels(one.name).set(1)
+        try:
+            await one.run(intake, stopping)
+        finally:
+            metrics.input_up.labels(one.name).set(0)
+
+    await _again(run, stopping, "input", one.name)

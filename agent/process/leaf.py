@@ -13,7 +13,7 @@ from nats.aio.client import Client
 from agent import contract
 from agent.base import logs
 from agent.base.metrics import Metrics
-from agent.base.supervisor import keep_running, keep_serving
+from agent.base.supervisor import keep_serving
 from agent.config import Config, readers, users_digest
 from agent.jetstream import JetStream, JetStreamError, StreamInfo
 from agent.jetstream.connection import Connection
@@ -25,6 +25,7 @@ from agent.leaf.commands.handlers import Controls, make_verbs
 from agent.leaf.commands.levers import make_levers
 from agent.leaf.commands.overrides import Lever, Settings, this_moment
 from agent.leaf.commands.runner import CommandRunner, system_clock
+from agent.leaf.events import BatchStored
 from agent.leaf.hub_acks import HubWaits
 from agent.leaf.intake import Input
 from agent.leaf.ledger.evictions.service import Discards
@@ -37,7 +38,6 @@ from agent.leaf.link.time_to_loss_report import HorizonReport
 from agent.leaf.link.trim import Trimmer
 from agent.leaf.publish.accumulator import Limits
 from agent.leaf.publish.ack_levels import Levels
-from agent.leaf.publish.batch import Batch
 from agent.leaf.publish.core_intake import Reception
 from agent.leaf.publish.dead_letters import Burial
 from agent.leaf.publish.idempotency_recovery import KnownRequests
@@ -49,8 +49,9 @@ from agent.leaf.publish.stream_recovery import Recall
 from agent.leaf.state import StateFile
 from agent.mirrors.service import declared_links
 from agent.process.draining import drain
-from agent.process.input_runner import InputSet, levels_of
+from agent.process.input_runner import InputSet, keep_running, levels_of
 from agent.process.reload import Applied, Reloader
+from agent.process.reload.reloader import by_command
 from agent.server.health import ServerHealth
 from agent.server.setup import identities
 
@@ -129,7 +130,7 @@ class Leaf:
             prepare=self._prepare,
             ended=self._detach,
             metrics=metrics,
-            health=health,
+            admit=health.admit,
         )
         self.link = LeafLink(
             config,
@@ -158,7 +159,7 @@ class Leaf:
             run=run,
             window=publish.window,
             metrics=metrics,
-            on_ack=self._acked,
+            on_stored=self._stored,
             on_full=self.link.keeper.announce_now,
             on_stuck=self._connection.renew,
         )
@@ -168,7 +169,14 @@ class Leaf:
         self._commands = CommandRunner(
             own,
             state,
-            make_verbs(Controls(self.status, self._publisher.flush, self._settings, reload)),
+            make_verbs(
+                Controls(
+                    self.status,
+                    self._publisher.flush,
+                    self._settings,
+                    by_command(reload) if reload else None,
+                )
+            ),
             metrics,
             system_clock(),
         )
@@ -234,7 +242,7 @@ class Leaf:
         change take no notice."""
         self._config = new.config
         if new.change.log:
-            logs.set_up(new.config.log)
+            logs.set_up(new.config.log.level, new.config.log.format)
         await self._inputs.apply(new)
         self._settings.take(self._levers())
 
@@ -286,9 +294,9 @@ class Leaf:
         """Seconds for which readings have waited and nothing of the publish path has moved."""
         return self._sender.stalled()
 
-    def _acked(self, batch: Batch, seq: int) -> None:
-        self._books.acked(batch, seq)
-        self._waits.stored(batch.id.cls, seq, str(batch.id))
+    def _stored(self, batch: BatchStored) -> None:
+        self._books.stored(batch)
+        self._waits.stored(batch.id.cls, batch.seq, str(batch.id))
 
     def _store_lost(self, cls: str) -> None:
         self._publisher.store_lost(cls)

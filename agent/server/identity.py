@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Final
 
 from agent.base.files import write_private
+from agent.base.machine_id import machine_id
 from agent.base.nats_conf_quoting import quoted
 from agent.config import Config
 from agent.config.keys import SeedError, ensure_key, public_key, renew_key, seed_line
 from agent.contract import server_name
-from agent.leaf.state import machine_id
 from agent.server.setup import identities, key_file, link_key_file, user_link_key_file
 
 IDENTITY: Final = "identity.conf"

@@ -19,9 +19,9 @@ from agent.contract import (
     clock_subject,
     direct_subject,
 )
-from agent.jetstream import RawMessage, UnavailableError
+from agent.jetstream import RawMessage, UnavailableError, publish_once
 from agent.leaf.inputs.http import HttpOptions
-from agent.leaf.publish import acks, duplicates
+from agent.leaf.publish import acks
 from agent.leaf.publish.stream_recovery import Recall
 from tests.harness.agents import CLASS, Agent, Shelf, agent, chunk, insist, leaf_config, shelf
 from tests.harness.linked_pair import open_road
@@ -202,7 +202,7 @@ async def test_a_message_of_the_agent_is_stored_once_and_beside_one_that_has_its
         subject = clock_subject(world.leaf.domain, CLASS)
 
         async def store(ident: str, data: bytes) -> int:
-            return await duplicates.publish_own(one_shelf.js, one_shelf.stream, subject, data, ident)
+            return await publish_once.publish_own(one_shelf.js, one_shelf.stream, subject, data, ident)
 
         assert await store("first", b"1") == await store("first", b"1")
         await forger.publish("second")

@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
+from agent.base import pid_lock
 from agent.cli.query.admin_status import AskError, status_of
 from agent.config import Config, members_digest, users_digest
 from agent.contract import COMMANDS, FLEET_BUCKET, command_consumer
 from agent.jetstream import JetStream, JetStreamError
 from agent.jetstream.connection import EXPECTED, connected
-from agent.process import daemon
 
 SECONDS: Final = 30.0
 _POLL: Final = 0.1
@@ -28,7 +28,7 @@ class NotTakenError(Exception):
 async def take_in(config: Config) -> dict[str, Any] | None:
     """Have the agent take its configuration in and return what it says of the fleet then; None where none
     runs. Raises `NotTakenError` or `OSError`."""
-    pid = daemon.running(config.state_dir)
+    pid = pid_lock.running(config.state_dir)
     if pid is None:
         return None
     os.kill(pid, signal.SIGHUP)
@@ -48,7 +48,7 @@ async def take_in(config: Config) -> dict[str, Any] | None:
 
 async def take_in_users(config: Config) -> bool:
     """Have the agent take its users in; False where none runs. Raises `NotTakenError` or `OSError`."""
-    pid = daemon.running(config.state_dir)
+    pid = pid_lock.running(config.state_dir)
     if pid is None:
         return False
     os.kill(pid, signal.SIGHUP)

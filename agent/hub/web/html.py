@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from typing import Final
 
-from agent.cli.query.dry_run import shown
+from agent.base.text import shown
 
 _EMPTY: Final = frozenset({"input", "link", "meta"})
 """Elements without content and end."""

@@ -13,8 +13,8 @@ from agent.base.log_edges import Fault
 from agent.base.metrics import Metrics
 from agent.contract import Correction, clock_subject, leaf_stream
 from agent.jetstream import JetStream, JetStreamError
+from agent.jetstream.publish_once import publish_own
 from agent.leaf import timeline
-from agent.leaf.publish.duplicates import publish_own
 from agent.leaf.state import StateFile
 
 LOOK_SECONDS = 1.0

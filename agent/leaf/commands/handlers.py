@@ -7,13 +7,11 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 from agent.leaf.commands.overrides import Settings
 from agent.leaf.commands.setting_verbs import setting_verbs
 from agent.leaf.commands.verb import Reply, Verb, VerbError, no_arguments
-from agent.process.reload import Reloader, ReloadError
 
 _MAX_REPORT: Final = 24 * 1024
 
@@ -21,12 +19,13 @@ _MAX_REPORT: Final = 24 * 1024
 @dataclass(frozen=True, slots=True)
 class Controls:
     """What the verbs may do to the agent. `status` is what `/status` shows; `flush` seals all open batches
-    and says how many there were; `reload` is None where the agent has no configuration file."""
+    and says how many there were; `reload` plans a reload, blocks, and raises `VerbError`; it is None where
+    the agent has no configuration file."""
 
     status: Callable[[], Mapping[str, Any]]
     flush: Callable[[], int]
     settings: Settings
-    reload: Reloader | None = None
+    reload: Callable[[], Reply] | None = None
 
 
 def make_verbs(controls: Controls) -> dict[str, Verb]:
@@ -46,14 +45,9 @@ def make_verbs(controls: Controls) -> dict[str, Verb]:
 
     async def reload(args: Mapping[str, Any]) -> Reply:
         no_arguments(args)
-        reloader = controls.reload
-        if reloader is None:
+        if controls.reload is None:
             raise VerbError("this agent was not started by `petiole run`, so it has no configuration file")
-        try:
-            planned = await asyncio.to_thread(reloader.plan)
-        except ReloadError as error:
-            raise VerbError(f"the agent goes on as it is; correct its configuration: {error}") from None
-        return Reply(f"the configuration is valid; {planned[0].change}", partial(reloader.take, planned))
+        return await asyncio.to_thread(controls.reload)
 
     return {
         "ping": Verb(ping, harmless=True),

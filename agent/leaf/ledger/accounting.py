@@ -7,13 +7,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
 
 import prometheus_client
 
 from agent.base.metrics import Metrics
 from agent.leaf.intake import RefusedError
-from agent.leaf.publish.accumulator import Entry
 
 
 class Balance:
@@ -36,27 +34,29 @@ class Balance:
         settled = self._stored[cls] + self._returned[cls] + self._refused_late[cls] + self._dead[cls]
         return self._accepted[cls] - settled - self._held(cls)
 
-    def accept(self, key: tuple[str, str], entry: Entry[Any]) -> None:
-        """A chunk was let in."""
-        entry.admitted = True
-        self._accepted[key[1]] += entry.chunk.count
+    def accept(self, key: tuple[str, str], count: int) -> None:
+        """A chunk of `count` readings was let in."""
+        self._accepted[key[1]] += count
         counter = self._counters.get(key)
         if counter is None:  # to look it up in the registry costs more than all the rest of this
             counter = self._counters[key] = self._metrics.accepted.labels(*key)
-        counter.inc(entry.chunk.count)
+        counter.inc(count)
 
-    def store(self, key: tuple[str, str], entry: Entry[Any]) -> None:
-        """A chunk was acknowledged by the stream."""
-        settled = self._dead if entry.chunk.dead else self._stored
-        settled[key[1]] += entry.chunk.count
+    def store(self, key: tuple[str, str], count: int, *, dead: bool) -> None:
+        """The stream acknowledged a chunk, of readings or of dead letters."""
+        settled = self._dead if dead else self._stored
+        settled[key[1]] += count
 
-    def refuse(self, key: tuple[str, str], entry: Entry[Any], refusal: RefusedError) -> None:
-        """A chunk is not stored and will not be; whether its sender was told it before shows in the entry."""
-        count, labels = entry.chunk.count, (*key, refusal.reason.value)
-        if entry.promised:
+    def refuse(
+        self, key: tuple[str, str], count: int, refusal: RefusedError, *, admitted: bool, promised: bool
+    ) -> None:
+        """A chunk is not stored and will not be. `admitted`: it was let in before; `promised`: its sender has
+        an acknowledgement of it."""
+        labels = (*key, refusal.reason.value)
+        if promised:
             self._refused_late[key[1]] += count
             self._metrics.refused_late.labels(*labels).inc(count)
             return
         self._metrics.refused.labels(*labels).inc(count)
-        if entry.admitted:
+        if admitted:
             self._returned[key[1]] += count

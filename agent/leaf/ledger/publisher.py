@@ -31,12 +31,12 @@ from agent.jetstream import (
     UnavailableError,
     nanoseconds,
 )
+from agent.jetstream.publish_once import publish_own
 from agent.jetstream.read_headers import StoredHeaders
+from agent.leaf.events import BatchStored
 from agent.leaf.ledger.evictions.service import Discards
 from agent.leaf.ledger.ledger import ClassLedger, Discarded
 from agent.leaf.position_file import Position
-from agent.leaf.publish.batch import Batch
-from agent.leaf.publish.duplicates import publish_own
 from agent.leaf.state import Acked, StateFile
 
 LEDGER_SECONDS = 60.0
@@ -78,13 +78,13 @@ class Books:
         """There is no connection to publish over."""
         self._js = None
 
-    def acked(self, batch: Batch, seq: int) -> None:
-        """A batch was stored at `seq`."""
-        readings = 0 if batch.dead else batch.readings
-        self._discards.stored(batch.id.cls, seq, batch.id.run, batch.id.n, readings)
+    def stored(self, batch: BatchStored) -> None:
+        """Remember a batch that its stream acknowledged, and how far its input is with it."""
+        ident = batch.id
+        self._discards.stored(ident.cls, batch.seq, ident.run, ident.n, batch.readings)
         if batch.position is not None:
-            self._state.current.place(batch.input, batch.id.cls, Position(batch.position, seq))
-        self._stored(batch.id.cls, seq)
+            self._state.current.place(batch.input, ident.cls, Position(batch.position, batch.seq))
+        self._stored(ident.cls, batch.seq)
 
     def remember_position(self, input_name: str, cls: str, text: str) -> None:
         """Note how far an input is where no message can say so, for it holds nothing that is stored."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agent.base.metrics import Metrics
-from agent.config import Config
 from agent.contract import Letter
 from agent.leaf.intake import Chunk, Intake, Place
 from agent.leaf.publish.dead_letters import Burial
@@ -80,12 +78,3 @@ class Front:
     async def position(self, input_name: str) -> Place:
         """Where an input goes on, as `Intake.position` says."""
         return await self.behind.position(input_name)
-
-
-def with_rules(core: Reception, config: Config, metrics: Metrics) -> Intake:
-    """What inputs hand their readings to: the core's intake, behind the rules where there are any."""
-    if not config.rule:
-        return core
-    from agent.leaf.rules.intake import RulesIntake  # not held in memory where there are no rules
-
-    return RulesIntake(core, config.rule, metrics)

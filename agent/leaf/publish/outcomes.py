@@ -10,6 +10,7 @@ import structlog
 from agent.base.log_edges import Sparse
 from agent.base.metrics import Metrics
 from agent.jetstream import RawMessage
+from agent.leaf.events import BatchStored
 from agent.leaf.intake import Reason, RefusedError
 from agent.leaf.ledger.ledger import ClassLedger
 from agent.leaf.publish.batch import Batch
@@ -25,8 +26,8 @@ log = structlog.get_logger("sender")
 
 
 class Outcomes:
-    """Settles batches. `on_ack(batch, seq)` is called for each stored one, `on_full()` when a stream refuses
-    for want of room."""
+    """Settles batches. `on_stored` is called for each that its stream acknowledged, `on_full()` when a stream
+    refuses for want of room."""
 
     def __init__(
         self,
@@ -34,11 +35,11 @@ class Outcomes:
         ledgers: Mapping[str, ClassLedger],
         metrics: Metrics,
         refusals: Refusals,
-        on_ack: Callable[[Batch, int], None],
+        on_stored: Callable[[BatchStored], None],
         on_full: Callable[[], None],
     ) -> None:
         self._publisher, self._ledgers, self._metrics = publisher, ledgers, metrics
-        self._refusals, self._on_ack, self._on_full = refusals, on_ack, on_full
+        self._refusals, self._on_stored, self._on_full = refusals, on_stored, on_full
         self._full_until: dict[str, float] = {}
         self._trouble: dict[str, str] = {}
         self._sparse = Sparse()
@@ -56,7 +57,8 @@ class Outcomes:
         cls, ledger, metrics = batch.id.cls, self._ledgers[batch.id.cls], self._metrics
         settle, settled = (ledger.bury, metrics.dead) if batch.dead else (ledger.store, metrics.stored)
         settle(batch.id.n, batch.readings)
-        self._on_ack(batch, seq)
+        readings = 0 if batch.dead else batch.readings
+        self._on_stored(BatchStored(batch.id, seq, readings, batch.input, batch.position))
         if self._trouble.pop(cls, None) is not None:
             self._publisher.without_room.discard(cls)
             log.info("the local stream stores again", **{"class": cls})

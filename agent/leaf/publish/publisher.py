@@ -97,7 +97,7 @@ class Publisher:
         except TimeoutError:
             outcome = self._give_up(key, entry, joined=known is not None)
         except RefusedError as refusal:
-            self.balance.refuse(key, entry, refusal)
+            self._count_refused(key, entry, refusal)
             raise
         finally:
             if not entry.admitted and chunk.on_settled is not None:
@@ -155,13 +155,17 @@ class Publisher:
 
     def stored(self, key: tuple[str, str], entry: Entry[Settled], seq: int) -> None:
         """A chunk was acknowledged by the stream, which holds it at a sequence."""
-        self.balance.store(key, entry)
+        self.balance.store(key, entry.chunk.count, dead=entry.chunk.dead)
         self.settle(key[1], entry, None, seq)
 
     def refuse(self, key: tuple[str, str], entry: Entry[Settled], refusal: RefusedError) -> None:
         """A chunk is not stored and will not be."""
-        self.balance.refuse(key, entry, refusal)
+        self._count_refused(key, entry, refusal)
         self.settle(key[1], entry, refusal)
+
+    def _count_refused(self, key: tuple[str, str], entry: Entry[Settled], refusal: RefusedError) -> None:
+        count, admitted, promised = entry.chunk.count, entry.admitted, entry.promised
+        self.balance.refuse(key, count, refusal, admitted=admitted, promised=promised)
 
     def settle(
         self, cls: str, entry: Entry[Settled], outcome: Exception | None, seq: int | None = None
@@ -238,7 +242,8 @@ class Publisher:
             self.refuse(key, entry, RefusedError(Reason.STOPPING, "the agent is stopping", 5.0))
             return
         entry.held = len(entry.chunk.payload)
-        self.balance.accept(key, entry)
+        entry.admitted = True
+        self.balance.accept(key, entry.chunk.count)
         self._metrics.in_flight.set(self._budget.used)
         opened = self._accumulator.due(key)
         self._enqueue(self._accumulator.add(key, entry, loop.time()))

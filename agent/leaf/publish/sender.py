@@ -21,6 +21,7 @@ from nats.errors import Error as NatsError
 
 from agent.base.metrics import Metrics
 from agent.jetstream import JetStreamError
+from agent.leaf.events import BatchStored
 from agent.leaf.intake import Reason, RefusedError, UnknownOutcomeError
 from agent.leaf.ledger.ledger import ClassLedger
 from agent.leaf.publish import acks
@@ -42,8 +43,9 @@ log = structlog.get_logger("sender")
 
 
 class Sender:
-    """Sends the publisher's drafts. `on_ack(batch, seq)` is told each stored batch, `on_full()` that a stream
-    refuses for want of room, `on_stuck(reason)` that this connection leads nowhere and a new one is needed.
+    """Sends the publisher's drafts. `on_stored` is called for each batch that its stream acknowledged,
+    `on_full()` that a stream refuses for want of room, `on_stuck(reason)` that this connection leads nowhere
+    and a new one is needed.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class Sender:
         run: str,
         window: int,
         metrics: Metrics,
-        on_ack: Callable[[Batch, int], None],
+        on_stored: Callable[[BatchStored], None],
         on_full: Callable[[], None],
         on_stuck: Callable[[str], None],
     ) -> None:
@@ -70,7 +72,7 @@ class Sender:
         self._stream_seq: dict[str, int] = dict.fromkeys(ledgers, 0)
         self._waiting: list[Sealed] = []
         self._refusals = Refusals(publisher, ledgers)
-        self._outcomes = Outcomes(publisher, ledgers, metrics, self._refusals, on_ack, on_full)
+        self._outcomes = Outcomes(publisher, ledgers, metrics, self._refusals, on_stored, on_full)
         self._progress = asyncio.Event()
         self._claims = asyncio.Event()
         self._moved = 0.0

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol
 
 import structlog
@@ -13,6 +14,7 @@ import structlog
 from agent.base.listen_sockets import DOORS, tcp
 from agent.base.sd_notify import Notifier
 from agent.config import Config, ConfigError, listen_address
+from agent.leaf.commands.verb import Reply, VerbError
 from agent.leaf.intake import Input
 from agent.process.reload.change import Change, Parts, change, parts
 
@@ -170,3 +172,17 @@ def _listened(config: Config, names: Collection[str] | None = None) -> set[str]:
     texts: list[Any] = [getattr(one, "listen", None) for one in inputs]
     texts += [config.admin.listen] if names is None else []
     return {text if "://" in text else tcp(*listen_address(text)) for text in texts if text is not None}
+
+
+def by_command(reloader: Reloader) -> Callable[[], Reply]:
+    """A reload as a command asks for it: it is planned, which blocks, and carried out once the answer is
+    stored. The returned function raises `VerbError` with what is wrong in the file."""
+
+    def reload() -> Reply:
+        try:
+            planned = reloader.plan()
+        except ReloadError as error:
+            raise VerbError(f"the agent goes on as it is; correct its configuration: {error}") from None
+        return Reply(f"the configuration is valid; {planned[0].change}", partial(reloader.take, planned))
+
+    return reload

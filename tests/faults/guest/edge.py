@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
+from agent.base.machine_id import machine_id
 from agent.base.nats_server_version import find_binary
 from agent.config import load as load_config
 from agent.contract import Exit, batch_subject, ledger_subject, parse_ledger
@@ -25,7 +26,6 @@ from agent.demo import plan
 from agent.demo.ports import free_port
 from agent.leaf.inputs import OPTIONS
 from agent.leaf.link.guard import Why
-from agent.leaf.state import machine_id
 from agent.server.setup import server_config
 from agent.server.values import LeafConfig
 from agent.server.workspace import Workspace

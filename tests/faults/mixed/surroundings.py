@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from agent.base.machine_id import machine_id
 from agent.base.nats_server_version import find_binary
 from agent.config import load as load_config
 from agent.contract import DEFAULT_CLASS
@@ -16,7 +17,6 @@ from agent.demo import plan
 from agent.demo.plan import Member
 from agent.demo.ports import free_port
 from agent.leaf.inputs import OPTIONS
-from agent.leaf.state import machine_id
 from agent.server.setup import server_config
 from agent.server.workspace import Workspace
 from tests.faults.mixed.dimensions import Fault, Headers, Input, Policy, Rule, Scenario, Server

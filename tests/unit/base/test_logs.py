@@ -9,7 +9,6 @@ import pytest
 import structlog
 
 from agent.base import logs
-from agent.config import Log
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +20,7 @@ def _defaults() -> Iterator[None]:
 def test_the_level_is_changed_for_loggers_that_are_made_already(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    logs.set_up(Log(level="info", format="json"))
+    logs.set_up("info", "json")
     log = structlog.get_logger("x").bind(part="one")
     for level, message in (("info", "first"), ("debug", "second"), ("error", "third"), ("info", "fourth")):
         logs.set_level(level)
@@ -47,7 +46,7 @@ def test_a_logger_that_was_made_while_standard_error_was_another_goes_on_when_th
     log = structlog.get_logger("kept")
     with monkeypatch.context() as within, io.StringIO() as other:
         within.setattr(sys, "stderr", other)
-        logs.set_up(Log(level="info", format="json"))
+        logs.set_up("info", "json")
         log.info("first")
         assert "first" in other.getvalue()
     log.info("second")

@@ -10,10 +10,11 @@ import msgspec
 import pytest
 
 from agent.base.files import write_private
+from agent.base.machine_id import machine_id
 from agent.contract import LOST_STREAMS, Checkpoint, Readings, new_epoch, new_run
 from agent.leaf import state as module
 from agent.leaf.position_file import Position
-from agent.leaf.state import VERSION, Acked, Places, State, StateError, StateFile, load, machine_id
+from agent.leaf.state import VERSION, Acked, Places, State, StateError, StateFile, load
 from tests.harness.servers import until
 
 DOMAIN = "edge-1"

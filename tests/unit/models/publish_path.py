@@ -22,11 +22,11 @@ from agent.base.clock import Instant
 from agent.base.metrics import Metrics
 from agent.contract import H_MESSAGE_ID, H_POSITION, Clock, make_request, request_scope
 from agent.jetstream import RawMessage, UnavailableError
+from agent.leaf.events import BatchStored
 from agent.leaf.hub_acks import HubWaits
 from agent.leaf.intake import Chunk, Level, RefusedError, UnknownOutcomeError
 from agent.leaf.ledger.ledger import ClassLedger
 from agent.leaf.publish.accumulator import Limits
-from agent.leaf.publish.batch import Batch
 from agent.leaf.publish.publisher import Publisher
 from agent.leaf.publish.sender import Sender
 from tests.unit.models import promises
@@ -103,7 +103,7 @@ class Course:
             run=RUN,
             window=MOST_BATCHES,
             metrics=self.metrics,
-            on_ack=self._acked,
+            on_stored=self._stored,
             on_full=lambda: None,
             on_stuck=self._stuck,
         )
@@ -319,11 +319,11 @@ class Course:
     async def _call(self, what: Any) -> None:
         what()
 
-    def _acked(self, batch: Batch, seq: int) -> None:
+    def _stored(self, batch: BatchStored) -> None:
         self.acks[str(batch.id)] += 1
         if batch.position is not None:
             self.position = int(batch.position)
-        self.waits.stored(batch.id.cls, seq, str(batch.id))
+        self.waits.stored(batch.id.cls, batch.seq, str(batch.id))
 
     # what must hold
 

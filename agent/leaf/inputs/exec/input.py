@@ -42,41 +42,16 @@ from pathlib import Path
 from typing import Final
 
 import structlog
-from msgspec import field
 
 from agent import contract
 from agent.base.files import UnseenError, mode_at
 from agent.base.metrics import Metrics
-from agent.config import Seconds, Size
-from agent.leaf.inputs.formats.line_formats import Format, Precision
-from agent.leaf.inputs.shared.options import InputOptions
+from agent.leaf.inputs.exec.options import ExecOptions
 from agent.leaf.intake import Intake
 
 MIN_INTERVAL: Final = 0.1
 MAX_INTERVAL: Final = 86_400.0
 _LEAST_LINE: Final = 256
-_INHERITED: Final = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ")
-
-
-class ExecOptions(InputOptions, tag="exec", kw_only=True):
-    """The options of one `exec` input; the module says what each means."""
-
-    name: str = "exec"
-    command: list[str]
-    interval: Seconds | None = None
-    timeout: Seconds = Seconds(30.0)
-    output: Size = Size(16 * 2**20)
-    directory: Path | None = None
-    environment: dict[str, str] = field(default_factory=dict)
-    format: Format = "ndjson"
-    precision: Precision = "ns"
-    device_tag: str = "host"
-    line: Size = Size(64 * 1024)
-
-    def variables(self) -> dict[str, str]:
-        """The environment of the command."""
-        own = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-        return {**own, **self.environment}
 
 
 class ExecInput:

@@ -15,7 +15,7 @@ from structlog.typing import FilteringBoundLogger
 
 from agent.base.log_edges import Sparse
 from agent.leaf.inputs.exec import reaper
-from agent.leaf.inputs.exec.input import ExecOptions
+from agent.leaf.inputs.exec.options import ExecOptions
 from agent.leaf.inputs.formats.line_cutter import Cutter
 from agent.leaf.inputs.formats.line_formats import Form
 from agent.leaf.inputs.shared.gatherer import Buffer, Gatherer

@@ -10,7 +10,7 @@ from structlog.typing import FilteringBoundLogger
 from agent.base.cancel import unless
 from agent.base.log_edges import Fault, Sparse
 from agent.base.metrics import Metrics
-from agent.leaf.inputs.exec.input import ExecOptions
+from agent.leaf.inputs.exec.options import ExecOptions
 from agent.leaf.inputs.exec.program import Program
 from agent.leaf.inputs.formats.line_formats import make_form
 from agent.leaf.inputs.shared.gatherer import MAX_SHARE, Buffer

@@ -39,28 +39,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from agent.base.metrics import Metrics
-from agent.config import Size
-from agent.leaf.inputs.nats.subjects import Subject, overlapping
+from agent.leaf.inputs.nats.options import NatsOptions
+from agent.leaf.inputs.nats.subjects import overlapping
 from agent.leaf.inputs.shared.local_server import LocalServer
-from agent.leaf.inputs.shared.options import InputOptions
 from agent.leaf.intake import Intake
 
 _QUEUE: Final = re.compile(r"[^\s.*>\x00-\x1f\x7f]{0,64}\Z")
 _LEAST_PENDING: Final = 64 * 1024
-
-
-class NatsOptions(InputOptions, tag="nats", kw_only=True):
-    """The options of one `nats` input; the module says what each means."""
-
-    name: str = "nats"
-    subjects: list[Subject]
-    queue: str = ""
-    pending: Size = Size(4 * 2**20)
-
-    @property
-    def heard(self) -> tuple[str, ...]:
-        """The subjects that the agent's user must be let subscribe to, and local programs publish to."""
-        return tuple(one.filter for one in self.subjects if one is not None)
 
 
 class NatsInput:

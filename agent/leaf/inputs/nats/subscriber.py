@@ -19,7 +19,7 @@ from agent.base.pacing import Pacer
 from agent.jetstream.connection import EXPECTED, Link, connected
 from agent.leaf.inputs.formats.line_formats import make_form, sift_lines
 from agent.leaf.inputs.formats.message import MessageError, Place, message_lines
-from agent.leaf.inputs.nats.input import NatsOptions
+from agent.leaf.inputs.nats.options import NatsOptions
 from agent.leaf.inputs.nats.subjects import Subject
 from agent.leaf.inputs.shared.gatherer import Buffer, Gatherer
 from agent.leaf.inputs.shared.local_server import LocalServer

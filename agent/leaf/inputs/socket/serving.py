@@ -14,7 +14,8 @@ from agent.leaf.inputs.shared.submitter import Keeper
 from agent.leaf.inputs.socket.address import Address, open_socket, remove_socket
 from agent.leaf.inputs.socket.datagrams import Datagrams, widen
 from agent.leaf.inputs.socket.groups import Groups
-from agent.leaf.inputs.socket.input import SocketInput, SocketOptions, access
+from agent.leaf.inputs.socket.input import SocketInput
+from agent.leaf.inputs.socket.options import SocketOptions, access
 from agent.leaf.inputs.socket.streams import Connection, Connections, Flow, Terms
 from agent.leaf.intake import Intake
 

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from agent.base.text import harmless, shown
 from agent.cli.main import app
-from agent.cli.query.dry_run import Screen, harmless, run, shown
+from agent.cli.query.dry_run import Screen, run
 from agent.cli.query.tap import Filter, looked_into
 from agent.contract import BatchHeaders, Clock, Letter, MessageId, batch_subject, new_run
 from agent.jetstream import RawMessage

@@ -16,6 +16,7 @@ from agent.leaf.commands.verb import ArgumentError, VerbError
 from agent.leaf.intake import Input
 from agent.leaf.state import State, StateFile
 from agent.process.reload import Applied, Reloader
+from agent.process.reload.reloader import by_command
 
 
 class World:
@@ -26,7 +27,7 @@ class World:
         names = ["log_level", "linger", "rate_limit", "input.http", *(["link"] if link else [])]
         self.state = StateFile(path / "state.json", State(1, "m", "d"))
         settings = Settings(self.state, {name: self._lever(name) for name in names}, this_moment())
-        self.verbs = make_verbs(Controls(dict, lambda: 3, settings, reload))
+        self.verbs = make_verbs(Controls(dict, lambda: 3, settings, by_command(reload) if reload else None))
 
     def _lever(self, name: str) -> Lever:
         return lambda value, _seconds: self.moved.append((name, value))

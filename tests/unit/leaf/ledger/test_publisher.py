@@ -12,7 +12,6 @@ from agent.base.metrics import Metrics
 from agent.contract import (
     H_COUNT,
     H_MESSAGE_ID,
-    H_POSITION,
     H_RESENT,
     LostStream,
     MessageId,
@@ -22,11 +21,11 @@ from agent.contract import (
 )
 from agent.jetstream import JetStream, StreamInfo
 from agent.jetstream.read_headers import StoredHeaders
+from agent.leaf.events import BatchStored
 from agent.leaf.ledger.evictions.service import Discards
 from agent.leaf.ledger.ledger import ClassLedger
 from agent.leaf.ledger.publisher import Books
 from agent.leaf.position_file import Position
-from agent.leaf.publish.batch import Batch
 from agent.leaf.state import VERSION, Acked, State, StateFile
 
 BEFORE, NOW = new_run(now_ns=10**18), new_run()
@@ -141,25 +140,9 @@ async def test_dead_letters_stored_after_the_state_was_saved_are_counted_as_such
     assert previous(books) == (11, Readings(accepted=140, stored=100, refused=20, dead=40))
 
 
-def batch(n: int, position: str | None = None) -> Batch:
+def batch(n: int, seq: int, position: str | None = None) -> BatchStored:
     """A batch of this run, which the stream has acknowledged."""
-    headers = {H_POSITION: position} if position is not None else {}
-    return Batch(
-        serial=n,
-        id=MessageId(NOW, "normal", n),
-        subject="",
-        headers=headers,
-        payload=b"",
-        entries=[],
-        input="file",
-        dead=False,
-        readings=5,
-        raw_bytes=0,
-        floor=0,
-        sealed=0.0,
-        first_sent=0.0,
-        last_sent=0.0,
-    )
+    return BatchStored(MessageId(NOW, "normal", n), seq, 5, "file", position)
 
 
 @pytest.mark.parametrize("created", [CREATED, OTHER])
@@ -173,7 +156,7 @@ async def test_the_last_sequence_of_a_stream_is_remembered_in_whatever_order_it_
     )
     for n, seq in ((1, 8), (3, 25), (2, 24)):
         books._ledgers["normal"].store(n, 5)
-        books.acked(batch(n), seq)
+        books.stored(batch(n, seq))
         now = books._state.current.acked["normal"]
         assert (now.run, now.created, now.seq) == (NOW, created, max(seq, before))
         before = now.seq
@@ -182,7 +165,7 @@ async def test_the_last_sequence_of_a_stream_is_remembered_in_whatever_order_it_
 async def test_a_position_is_remembered_with_the_sequence_of_its_batch(books: Books) -> None:
     info = StreamInfo("TEL_edge-1_normal", CREATED, 0, 0, 0, 0, {}, [])
     books.attach(cast(JetStream, None), {"normal": info})
-    books.acked(batch(1, "line 9"), 21)
+    books.stored(batch(1, 21, "line 9"))
     assert books._state.current.positions == {"normal": {"file": Position("line 9", 21)}}
 
 
@@ -204,7 +187,7 @@ async def test_a_stream_that_devices_fill_is_remembered_up_to_where_it_was_seen(
     books.seen("normal", _info(CREATED, 29))
     books.seen("normal", _info(OTHER, 99))
     assert (state.acked["normal"].seq, state.acked["normal"].last) == (20, 30)
-    books.acked(batch(1), 31)
+    books.stored(batch(1, 31))
     assert (state.acked["normal"].last, state.acked["normal"].top_time) == (31, "2026-11-21T06:00:30Z")
     state.lose("normal", state.acked["normal"], kept=25)
     assert state.lost["normal"] == [LostStream(CREATED, 31, 25, state.acked["normal"].at)]
