@@ -34,13 +34,13 @@ from agent.contract import (
     ledger_subject,
 )
 from hub_jobs.ingest.bronze import Origin, bronze_rows
+from hub_jobs.refine.task import Refined, RefinePart, refine
 from hub_jobs.source.wire import SOURCE_HEADER, Columns, name_hash
 from hub_jobs.tables import Table, ensure_table
 from hub_jobs.tables.parquet import PartFile, PartWriter
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import file_paths
 from hub_jobs.tables.stream_history import Incarnation
-from hub_jobs.tasks import Refined, RefinePart, refine
 
 _CLASS: Final = "normal"
 _SERIES: Final = 500

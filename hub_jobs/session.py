@@ -12,6 +12,16 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Work = TypeVar("Work")
+
+Result = TypeVar("Result")
+
 _ALWAYS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -58,3 +68,8 @@ def session(name: str) -> SparkSession:
         signal.signal(signal.SIGINT, interrupted)  # PySpark has put its own in the place of the job's
     spark.sparkContext.setLogLevel("WARN")
     return spark
+
+
+def run_tasks(spark: SparkSession, task: Callable[[Work], Result], work: Sequence[Work]) -> list[Result]:
+    """One Spark task for every piece of work; their results in order."""
+    return spark.sparkContext.parallelize(work, len(work)).map(task).collect()

@@ -14,11 +14,10 @@ import pyarrow.compute as pc
 from hub_jobs.audit import content_hash, count_rows
 from hub_jobs.audit.count_rows import BATCH, HISTORY, SOURCE
 from hub_jobs.audit.scan import Piece
-from hub_jobs.ingest.bronze import digest
 from hub_jobs.refine.messages import Reason
 from hub_jobs.refine.readings import Refiner
 from hub_jobs.tables.places import parquet_file
-from hub_jobs.tables.schemas import BRONZE
+from hub_jobs.tables.schemas import BRONZE, digest
 
 NAMES: Final = (*BATCH, *SOURCE, *HISTORY)
 _AT_ONCE: Final = 256

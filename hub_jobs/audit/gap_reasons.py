@@ -10,28 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from hub_jobs.refine.dedup import History
-from hub_jobs.source.wire import StreamInfo
-from hub_jobs.tables.ranges import Range, size, text, union
-
-_NEARLY_FULL: Final = 0.9
-
-
-class Why(StrEnum):
-    """Why sequences never came."""
-
-    DISCARDED = "discarded"
-    EXPIRED = "expired"
-    LIMIT = "hub limit"
-    NOT_SOURCED = "not sourced"
-    REMOVED = "removed"
-    STORE_LOST = "store lost"
-    UNREADABLE = "unreadable"
-    UNKNOWN = "unknown"
-
+from hub_jobs.ingest.gap_notes import Why
+from hub_jobs.tables.ranges import History, Range, size, text, union
 
 _SAID: Final = {
     Why.DISCARDED: "were discarded at the edge",
@@ -71,17 +53,6 @@ class Gap:
     def as_json(self) -> dict[str, Any]:
         """The gap as it stands in a report."""
         return {**asdict(self), "ranges": [list(one) for one in self.ranges], "why": str(self.why)}
-
-
-def limits_say(info: StreamInfo) -> Why:
-    """Why messages are gone from a stream of the hub, by the limits that it has now."""
-    limits = info.limits
-    full = 0 < limits.max_messages <= info.messages or 0 < limits.max_bytes * _NEARLY_FULL <= info.bytes
-    by_limit = limits.max_per_subject > 0 or (limits.discards_old and full)
-    by_age = limits.max_age_ns > 0
-    if by_limit == by_age:
-        return Why.UNKNOWN
-    return Why.LIMIT if by_limit else Why.EXPIRED
 
 
 class Neighbours(NamedTuple):

@@ -9,10 +9,10 @@ from functools import cached_property
 
 from hub_jobs.audit.ledgers import Run
 from hub_jobs.audit.unreadable import Unreadable, put_aside
-from hub_jobs.refine.dedup import History
 from hub_jobs.tables import Table, open_table, seen
 from hub_jobs.tables.dedup_keys import Seen, joined, lacking
 from hub_jobs.tables.places import Place, UnreadableError
+from hub_jobs.tables.ranges import History
 from hub_jobs.tables.stream_history import Incarnation, offsets
 
 

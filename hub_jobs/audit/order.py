@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from hub_jobs.audit.held import Cached, Held
-from hub_jobs.refine.dedup import History
 from hub_jobs.tables import Table
 from hub_jobs.tables.dedup_keys import hub_space
-from hub_jobs.tables.ranges import runs_of, size, text, without
+from hub_jobs.tables.ranges import History, runs_of, size, text, without
 from hub_jobs.tables.scan import batches
 from hub_jobs.tables.stream_history import Incarnation, offsets
 

@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hub_jobs import tasks
 from hub_jobs.audit import count_rows, ledgers
 from hub_jobs.audit.count_rows import TEXTS, Counted, Offsets, Share
 from hub_jobs.audit.ledgers import Spoken
 from hub_jobs.audit.unreadable import Unreadable, described, put_aside
+from hub_jobs.session import run_tasks
 from hub_jobs.tables import Condition, Table
 from hub_jobs.tables.dedup_keys import ID_COLUMNS, Joining, Seen
 from hub_jobs.tables.places import ParquetFile, Place, UnreadableError, parquet_file
@@ -199,7 +199,7 @@ def _run(tables: Tables, task: Callable[[Piece], Result], work: Sequence[Piece])
     else:
         from hub_jobs.session import session
 
-        yield from tasks.run(session("audit"), task, work)
+        yield from run_tasks(session("audit"), task, work)
 
 
 def _or_fault(task: Callable[[Piece], Result], piece: Piece) -> Result | UnreadableError:

@@ -10,22 +10,18 @@ from typing import Final
 
 from agent.contract import leaf_stream
 from hub_jobs.audit import evictions, restored_stores
-from hub_jobs.audit.gap_reasons import Gap, Neighbours, Why, joined, limits_say, of_source
+from hub_jobs.audit.gap_reasons import Gap, Neighbours, joined, of_source
 from hub_jobs.audit.held import Held
 from hub_jobs.audit.ledgers import Lost, Source
 from hub_jobs.audit.unreadable import Unreadable
-from hub_jobs.refine.dedup import History
+from hub_jobs.ingest.gap_notes import GAPS_NOTE, WHY_NOTE, Why, limits_say
 from hub_jobs.source.wire import StreamInfo
 from hub_jobs.tables import Condition, Table
 from hub_jobs.tables.dedup_keys import Seen, hub_space, source_space
-from hub_jobs.tables.ranges import Range, holes, union, without
+from hub_jobs.tables.ranges import History, Range, holes, union, without
 from hub_jobs.tables.scan import batches
 from hub_jobs.tables.stream_history import Incarnation
 
-GAPS_NOTE: Final = "petiole.gaps"
-"""Of a commit of bronze: the sequences that were gone, as ranges."""
-WHY_NOTE: Final = "petiole.gaps.why"
-"""And of which stream and incarnation, and the reason that the stream's limits gave then."""
 _LOOKED_AT: Final = 1_000
 """Holes of a source that are looked at one by one."""
 
@@ -110,11 +106,6 @@ def _removed(at_hub: HubGaps) -> Why:
     be read, it is that."""
     reasons = {why for holes in at_hub.values() for _, why in holes}
     return Why.UNREADABLE if Why.UNREADABLE in reasons and Why.REMOVED not in reasons else Why.REMOVED
-
-
-def why_note(one: Incarnation, info: StreamInfo) -> str:
-    """The note about gaps that were found while the stream was so."""
-    return json.dumps([*one.history, limits_say(info)])
 
 
 def _reasons(

@@ -3,7 +3,6 @@ nothing is refused here, what can't be said of it stays null. Pure."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,9 +21,8 @@ from agent.contract import (
     parse_subject,
 )
 from hub_jobs.source.wire import SOURCE_HEADER, Columns, header, parse_source
-from hub_jobs.tables.schemas import BRONZE, TIME
+from hub_jobs.tables.schemas import BRONZE, TIME, digest
 
-_DIGEST_BYTES: Final = 16
 _COUNT_DIGITS: Final = 18
 _SUBJECTS_KNOWN: Final = 65_536
 
@@ -85,11 +83,6 @@ def bronze_rows(columns: Columns, origin: Origin) -> pa.Table:
         "count": [one.count for one in batches],
     }
     return pa.table(arrays, schema=BRONZE)
-
-
-def digest(payload: bytes) -> bytes:
-    """What tells two payloads apart."""
-    return hashlib.blake2b(payload, digest_size=_DIGEST_BYTES).digest()
 
 
 def _text(value: bytes | None) -> str | None:

@@ -19,11 +19,12 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from agent.contract import Committed, Exit, aggregate, committed_subject
-from hub_jobs import hub_client, job_loop, tasks
-from hub_jobs.audit import stream_gaps
+from hub_jobs import hub_client, job_loop
 from hub_jobs.exits import ended, gravest, say
+from hub_jobs.ingest import gap_notes, task
 from hub_jobs.ingest.bronze import Origin
 from hub_jobs.job_loop import Stop, never, repeated
+from hub_jobs.session import run_tasks
 from hub_jobs.source.plan import Range, split
 from hub_jobs.source.wire import (
     ApiError,
@@ -135,8 +136,8 @@ def _commit_next(
     """Read the next ranges, write and commit them; what of them the stream no longer has."""
     parts = _parts(info, wanted, spark.sparkContext.defaultParallelism)
     origin = Origin(known.stream, known.created, info.source_index)
-    work = [tasks.IngestPart(options.server, part, origin, options.lake) for part in parts]
-    done = tasks.run(spark, tasks.ingest, work)
+    work = [task.IngestPart(options.server, part, origin, options.lake) for part in parts]
+    done = run_tasks(spark, task.ingest, work)
     files = [file for one in done for file in one.files]
     faults = [one.fault for one in done if one.fault is not None]
     if faults:
@@ -144,7 +145,7 @@ def _commit_next(
         raise faults[0]
     gaps = ranges.union(*(one.gaps for one in done))
     last = parts[-1].last
-    notes = {stream_gaps.GAPS_NOTE: json.dumps(gaps), stream_gaps.WHY_NOTE: stream_gaps.why_note(known, info)}
+    notes = {gap_notes.GAPS_NOTE: json.dumps(gaps), gap_notes.WHY_NOTE: gap_notes.why_note(known, info)}
     bronze.commit(files, {known.ingested: last}, notes if gaps else None)
     say(_NAME, f"{sum(file.rows for file in files)} messages of {options.stream} up to {last} are in bronze")
     return gaps

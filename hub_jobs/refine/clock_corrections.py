@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from agent.contract import H_CLOCK, H_SEALED_AT, ContractError, Correction, parse_clock
-from hub_jobs import tasks
+from hub_jobs.refine import task
 from hub_jobs.refine.clocks import Batch, Sealed
+from hub_jobs.session import run_tasks
 from hub_jobs.source.wire import header
 from hub_jobs.tables import Condition, Table
 from hub_jobs.tables.parquet import PartFile
@@ -46,8 +47,8 @@ def rewrite(
         ("domain", "in", domains),
         ("run", "in", sorted({run for _, _, run, _ in sealed})),
     ]
-    parts = [tasks.CorrectPart(lake, path, tuple(given), sealed) for path in file_paths(readings, where)]
-    done = tasks.run(spark, tasks.correct, parts) if parts else []
+    parts = [task.CorrectPart(lake, path, tuple(given), sealed) for path in file_paths(readings, where)]
+    done = run_tasks(spark, task.correct, parts) if parts else []
     changed = [(part.path, one) for part, one in zip(parts, done, strict=True) if one.rows]
     return Rewritten(
         [file for _, one in changed for file in one.files],

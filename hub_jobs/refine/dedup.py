@@ -17,15 +17,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from hub_jobs.tables.dedup_keys import Placed, Seen, by_batch, by_source
-from hub_jobs.tables.ranges import contains
+from hub_jobs.tables.ranges import History, contains
 
 Key = tuple[str, int]
 """A space and a number in it."""
 Digests = Mapping[Key, set[bytes]]
 Earlier = Callable[[str, int, int], Digests]
 """Of a space, the digests of the rows that were refined before, by key, for numbers from and to."""
-History = tuple[str, str]
-"""A stream and which incarnation of it, as in the columns `stream` and `created`."""
 
 
 @dataclass(slots=True)

@@ -11,15 +11,16 @@ import pyarrow as pa
 
 from hub_jobs.refine import dedup
 from hub_jobs.refine.clocks import Corrections
-from hub_jobs.refine.dedup import Decision, History, Key
+from hub_jobs.refine.dedup import Decision, Key
+from hub_jobs.refine.task import RefinePart
 from hub_jobs.tables import Condition, Table, stream_history
 from hub_jobs.tables.dedup_keys import ID_COLUMNS, Seen
 from hub_jobs.tables.histories import held
 from hub_jobs.tables.places import Place
+from hub_jobs.tables.ranges import History
 from hub_jobs.tables.scan import batches, rows
 from hub_jobs.tables.seen import identities
 from hub_jobs.tables.stream_history import Incarnation
-from hub_jobs.tasks import RefinePart
 
 MAX_ROWS: Final = 1_000_000
 """Rows of bronze in a pass: the driver holds their identities, about 300 bytes each."""

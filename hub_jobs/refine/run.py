@@ -14,12 +14,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent.contract import Exit
-from hub_jobs import job_loop, tasks
+from hub_jobs import job_loop
 from hub_jobs.exits import say
 from hub_jobs.job_loop import Stop, never, repeated
-from hub_jobs.refine import clock_corrections, plan
+from hub_jobs.refine import clock_corrections, plan, task
 from hub_jobs.refine import clock_table as clocks
 from hub_jobs.refine.clock_table import Clocks
+from hub_jobs.session import run_tasks
 from hub_jobs.tables import ConflictError, ensure_table, seen, stream_history
 from hub_jobs.tables.places import Place, parse_place
 
@@ -91,7 +92,7 @@ def _refine(spark: SparkSession, lake: Place, tables: plan.Tables, planned: plan
     named = plan.named(tables.quarantine, planned)
     cores = spark.sparkContext.defaultParallelism
     parts = plan.parts(lake, planned, decision, named, known.clocks.by_domain(), cores)
-    written = tasks.run(spark, tasks.refine, parts) if parts else []
+    written = run_tasks(spark, task.refine, parts) if parts else []
     readings = [file for one in written for file in one.readings] + again.files
     quarantine = [file for one in written for file in one.quarantine]
     try:

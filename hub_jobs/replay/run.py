@@ -16,17 +16,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.contract import Exit
-from hub_jobs import tasks
 from hub_jobs.exits import ended, say
-from hub_jobs.refine import clock_table
+from hub_jobs.refine import clock_table, task
 from hub_jobs.refine.clocks import Corrections
-from hub_jobs.refine.dedup import History
 from hub_jobs.refine.messages import Reason
 from hub_jobs.refine.plan import Tables
 from hub_jobs.replay.selection import BATCH, MESSAGE, PLACE, Again, chosen, keys
+from hub_jobs.session import run_tasks
 from hub_jobs.tables import Condition, ConflictError, Table, ensure_table, open_table, stream_history
 from hub_jobs.tables.compaction import without
 from hub_jobs.tables.places import Place, parse_place
+from hub_jobs.tables.ranges import History
 from hub_jobs.tables.scan import batches, file_paths, rows
 from hub_jobs.tables.stream_history import Incarnation
 from hub_jobs.times import moment
@@ -81,13 +81,13 @@ def _replay(lake: Place, tables: Tables, again: Again, corrections: Corrections)
 
     bronze, readings, quarantine = tables
     parts = [
-        tasks.RefinePart(
+        task.RefinePart(
             lake, [path], history, min(seqs) - 1, max(seqs), only=frozenset(seqs), corrections=corrections
         )
         for history, seqs in sorted(again.decoded.items())
         for path in file_paths(bronze, Incarnation(*history).rows(min(seqs) - 1, max(seqs)))
     ]
-    done = tasks.run(session(_NAME), tasks.refine, parts)
+    done = run_tasks(session(_NAME), task.refine, parts)
     new_readings = [file for one in done for file in one.readings]
     new_named = [file for one in done for file in one.quarantine]
     named = without(lake, quarantine, lambda rows: _messages_of(rows, again), [*MESSAGE, "reason"])

@@ -9,6 +9,9 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+History = tuple[str, str]
+"""A stream and which incarnation of it, as in the columns `stream` and `created`."""
+
 Range = tuple[int, int]
 Numbers = npt.NDArray[np.int64]
 

@@ -11,14 +11,13 @@ from itertools import count
 import pyarrow as pa
 
 from agent.contract import HUB_DOMAIN
-from hub_jobs.ingest.bronze import digest
-from hub_jobs.refine.dedup import History
 from hub_jobs.source.wire import Connection, StreamInfo, read_columns
 from hub_jobs.tables import Condition, Table, TableError, open_table
 from hub_jobs.tables.histories import held
 from hub_jobs.tables.places import Place
+from hub_jobs.tables.ranges import History
 from hub_jobs.tables.scan import rows
-from hub_jobs.tables.schemas import TIME
+from hub_jobs.tables.schemas import TIME, digest
 
 
 @dataclass(frozen=True, slots=True)

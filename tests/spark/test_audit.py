@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 import pytest
 
 from agent.contract import H_CLOCK, Clock, Exit, Ledger, Letter, Previous, Readings, StreamState
-from hub_jobs import tasks
 from hub_jobs.audit import run as audit
 from hub_jobs.audit import scan
 from hub_jobs.refine import run as refine
+from hub_jobs.session import run_tasks
 from hub_jobs.tables import ensure_table
 from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.scan import rows
@@ -206,13 +206,13 @@ def test_tables_too_large_for_the_driver_are_counted_by_spark_with_the_same_resu
 ) -> None:
     _, here, _ = _audit(lake)
     monkeypatch.setattr(scan, "HERE_ROWS", 0)
-    run, ran = tasks.run, []
+    run, ran = run_tasks, []
 
     def spark_run(spark: Any, task: Callable[[Any], Any], work: Sequence[Any]) -> list[Any]:
         ran.append(task)
         return run(spark, task, work)
 
-    monkeypatch.setattr(tasks, "run", spark_run)
+    monkeypatch.setattr(scan, "run_tasks", spark_run)
 
     _, by_spark, _ = _audit_only(lake)
 

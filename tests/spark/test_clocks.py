@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from agent.contract import Clock, Correction, Exit, machine_time
-from hub_jobs import tasks
 from hub_jobs.audit import deep
 from hub_jobs.audit.scan import Tables
 from hub_jobs.refine import run as refine
+from hub_jobs.session import run_tasks
 from hub_jobs.tables import ensure_table, open_table, schemas, stream_history
 from tests.harness.clocks import SECOND
 from tests.spark.lakes import add_bronze, contents, killed, orphans
@@ -132,15 +132,15 @@ def test_of_two_drivers_that_correct_one_does_and_the_other_changes_nothing(
     add_bronze(tmp_path, [batch(1), batch(2)])
     assert run(tmp_path) == Exit.WELL
     add_bronze(tmp_path, [correction(3), batch(4)])
-    first, results = tasks.run, []
+    first, results = run_tasks, []
 
     def overtaken(*given: Any) -> Any:
         written = first(*given)
-        monkeypatch.setattr(tasks, "run", first)
+        monkeypatch.setattr(refine, "run_tasks", first)
         results.append(run(tmp_path))
         return written
 
-    monkeypatch.setattr(tasks, "run", overtaken)
+    monkeypatch.setattr(refine, "run_tasks", overtaken)
     results.append(run(tmp_path))
 
     assert results == [Exit.WELL, Exit.CONFLICT]

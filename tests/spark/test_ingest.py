@@ -39,9 +39,9 @@ from agent.contract import (
     parse_committed,
 )
 from agent.demo.proxy import Proxy
-from hub_jobs import tasks
 from hub_jobs.audit import run as audit
 from hub_jobs.ingest import run as ingest
+from hub_jobs.session import run_tasks
 from hub_jobs.tables import ensure_table, open_table
 from tests.harness.servers import World, api, open_world, until
 from tests.harness.standalone import busy_with
@@ -184,14 +184,14 @@ async def test_a_signal_ends_a_run_after_its_commit_and_the_next_one_goes_on(
 ) -> None:
     monkeypatch.setattr(ingest, "_MAX_RECORDS", 1)
     monkeypatch.setattr(ingest, "_PARTS_A_CORE", 1)
-    first: Any = tasks.run
+    first: Any = run_tasks
 
     def interrupted(*rest: object) -> object:
-        monkeypatch.setattr(tasks, "run", first)  # a second signal would end this process
+        monkeypatch.setattr(ingest, "run_tasks", first)  # a second signal would end this process
         os.kill(os.getpid(), signal.SIGTERM)
         return first(*rest)
 
-    monkeypatch.setattr(tasks, "run", interrupted)
+    monkeypatch.setattr(ingest, "run_tasks", interrupted)
     assert ingest.main(fleet.options) == Exit.WELL
 
     assert fleet.bronze("seq") == [1, 2]
@@ -334,16 +334,16 @@ async def test_a_stream_that_was_put_back_is_read_again_under_another_name(fleet
 async def test_of_two_drivers_at_once_one_commits_and_the_other_says_so(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first: Any = tasks.run
+    first: Any = run_tasks
     results: list[Exit] = []
 
     def overtaken(spark: SparkSession, *rest: object) -> object:
         written: Any = first(spark, *rest)
-        monkeypatch.setattr(tasks, "run", first)
+        monkeypatch.setattr(ingest, "run_tasks", first)
         results.append(ingest.main(fleet.options))
         return written
 
-    monkeypatch.setattr(tasks, "run", overtaken)
+    monkeypatch.setattr(ingest, "run_tasks", overtaken)
     results.append(await fleet.ingest())
 
     assert results == [Exit.WELL, Exit.CONFLICT]
@@ -375,7 +375,7 @@ async def test_a_python_worker_killed_while_it_reads_is_replaced_and_the_rows_ar
 ) -> None:
     wire = Proxy(fleet.world.hub.port)
     await wire.start()
-    first: Any = tasks.run
+    first: Any = run_tasks
     at_work = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -386,7 +386,7 @@ async def test_a_python_worker_killed_while_it_reads_is_replaced_and_the_rows_ar
 
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(tasks, "run", stalled)
+            patch.setattr(ingest, "run_tasks", stalled)
             options = ["--server", f"nats://127.0.0.1:{wire.port}", *fleet.options[2:]]
             job = asyncio.create_task(asyncio.to_thread(ingest.main, options))
             await asyncio.wait_for(at_work.wait(), 60)

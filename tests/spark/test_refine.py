@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent.contract import Exit
-from hub_jobs import tasks
 from hub_jobs.audit import run as audit
 from hub_jobs.refine import plan
 from hub_jobs.refine import run as refine
+from hub_jobs.session import run_tasks
 from hub_jobs.tables import cache, open_table
 from hub_jobs.tables.places import UnreadableError
 from hub_jobs.tables.schemas import VERSION
@@ -247,16 +247,16 @@ def test_a_driver_killed_before_either_commit_loses_and_doubles_nothing(
 @pytest.fixture
 def overtaken(monkeypatch: pytest.MonkeyPatch) -> list[Exit]:
     """The first run is overtaken by a whole second one while its tasks write."""
-    first = tasks.run
+    first = run_tasks
     results: list[Exit] = []
 
     def run(spark: SparkSession, task: Any, work: Any) -> Any:
         written: Any = first(spark, task, work)
-        monkeypatch.setattr(tasks, "run", first)
+        monkeypatch.setattr(refine, "run_tasks", first)
         results.append(_run(work[0].lake))
         return written
 
-    monkeypatch.setattr(tasks, "run", run)
+    monkeypatch.setattr(refine, "run_tasks", run)
     return results
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from agent.contract import Exit, Ledger, leaf_stream, parse_ledger
 from agent.demo.plan import Member
 from hub_jobs.audit import run as audit
-from hub_jobs.audit.gap_reasons import Why
 from hub_jobs.ingest import run as ingest
+from hub_jobs.ingest.gap_notes import Why
 from hub_jobs.refine import run as refine
 from hub_jobs.tables import Condition, open_table
 from hub_jobs.tables.scan import batches

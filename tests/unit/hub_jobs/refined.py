@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hub_jobs import tasks
+from hub_jobs.ingest import task as ingest_task
 from hub_jobs.ingest.bronze import Origin
-from hub_jobs.refine import plan
+from hub_jobs.refine import plan, task
 from hub_jobs.source.plan import Range
 from hub_jobs.source.wire import Connection, Server, stream_info
 from hub_jobs.tables import ensure_table, seen, stream_history
@@ -25,7 +25,7 @@ def refine_all(lake: Path) -> None:
         known = seen.load(lake, bronze, planned.before)
         decision = plan.decide(bronze, planned, known)
         named = plan.named(tables.quarantine, planned)
-        done = [tasks.refine(part) for part in plan.parts(lake, planned, decision, named, {}, 1)]
+        done = [task.refine(part) for part in plan.parts(lake, planned, decision, named, {}, 1)]
         quarantine = [file for one in done for file in one.quarantine]
         if quarantine or not planned.resumed:
             tables.quarantine.commit(quarantine, planned.offsets)
@@ -41,6 +41,6 @@ def ingest_all(lake: Path, server: Server, stream: str) -> None:
         known = stream_history.current(bronze, info, conn)
     wanted = Range(info.name, info.created, (known.done or 0) + 1, info.last_seq)
     origin = Origin(known.stream, known.created, info.source_index)
-    done = tasks.ingest(tasks.IngestPart(server, wanted, origin, lake))
+    done = ingest_task.ingest(ingest_task.IngestPart(server, wanted, origin, lake))
     assert done.fault is None
     bronze.commit(done.files, {known.ingested: info.last_seq})

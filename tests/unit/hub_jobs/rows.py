@@ -15,7 +15,7 @@ from agent.contract import (
     clock_subject,
     dead_subject,
 )
-from hub_jobs.ingest.bronze import digest
+from hub_jobs.tables.schemas import digest
 
 RUN = "01890a5d-ac96-774b-bcce-b302099a8057"
 OTHER_RUN = "01890a5d-ac96-774b-bcce-b302099a8058"

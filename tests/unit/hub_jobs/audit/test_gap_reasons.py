@@ -12,9 +12,11 @@ import pytest
 from agent.contract import Ledger, LostStream, Readings, StreamState
 from hub_jobs.audit import stream_gaps
 from hub_jobs.audit.evictions import Named, Origin
-from hub_jobs.audit.gap_reasons import Gap, Neighbours, Why, limits_say, of_source
+from hub_jobs.audit.gap_reasons import Gap, Neighbours, of_source
 from hub_jobs.audit.held import Held
 from hub_jobs.audit.ledgers import Lost, Source, Spoken, Tail
+from hub_jobs.ingest import gap_notes
+from hub_jobs.ingest.gap_notes import Why, limits_say
 from hub_jobs.source.wire import Limits, StreamInfo
 from hub_jobs.tables import ensure_table, seen, stream_history
 from hub_jobs.tables.stream_history import Incarnation
@@ -44,8 +46,8 @@ def _lake(
     if note is not None:
         gone = [[seq, seq] for seq in range(1, max(hub)) if seq not in hub]
         notes = {
-            stream_gaps.GAPS_NOTE: json.dumps(gone),
-            stream_gaps.WHY_NOTE: json.dumps(["TELEMETRY_0", MADE, note]),
+            gap_notes.GAPS_NOTE: json.dumps(gone),
+            gap_notes.WHY_NOTE: json.dumps(["TELEMETRY_0", MADE, note]),
         }
         ensure_table(where, "bronze").commit([], {Incarnation("TELEMETRY_0", MADE).ingested: max(hub)}, notes)
 
@@ -101,8 +103,8 @@ def test_what_was_noted_of_several_holes_counts_for_each(tmp_path: Path) -> None
     more = [direct_row(b"1", source_seq=at, created=MADE) | {"seq": at} for at in (6, 7)]
     add_bronze(tmp_path, more, numbered=True)
     notes = {
-        stream_gaps.GAPS_NOTE: json.dumps([[5, 5]]),
-        stream_gaps.WHY_NOTE: json.dumps(["TELEMETRY_0", MADE, Why.LIMIT]),
+        gap_notes.GAPS_NOTE: json.dumps([[5, 5]]),
+        gap_notes.WHY_NOTE: json.dumps(["TELEMETRY_0", MADE, Why.LIMIT]),
     }
     ensure_table(tmp_path, "bronze").commit([], {Incarnation("TELEMETRY_0", MADE).ingested: 7}, notes)
 

@@ -13,10 +13,10 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from agent.contract import Ledger, Letter, Readings, StreamState
-from hub_jobs.ingest.bronze import digest
 from hub_jobs.tables import ensure_table
 from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.scan import rows
+from hub_jobs.tables.schemas import digest
 from tests.spark.lakes import add_bronze
 from tests.unit.hub_jobs.refined import refine_all
 from tests.unit.hub_jobs.rows import RUN, batch_row, dead_row, direct_row, row

@@ -1,80 +1,42 @@
-"""What executors do: read a range of a stream into `bronze`, or rows of `bronze` into `readings` and
-`quarantine`. Each task writes files of its own and names them to the driver, which commits them or none."""
+"""What an executor does for `refine` and `replay`: it decodes rows of `bronze` into files of `readings` and
+`quarantine`, and names them to the driver, which commits all or none."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from agent.contract import Correction
-from hub_jobs.ingest.bronze import Origin, bronze_rows
 from hub_jobs.refine.clocks import PLACED, Batch, Corrections, Sealed, errors_in, with_errors
-from hub_jobs.refine.dedup import History
 from hub_jobs.refine.messages import Reason
 from hub_jobs.refine.readings import Refiner, quarantine_table
-from hub_jobs.source.plan import Range
-from hub_jobs.source.wire import Connection, Server, WireError, read_columns
 from hub_jobs.tables.parquet import PartFile, PartWriter
 from hub_jobs.tables.places import Place, parquet_file
-from hub_jobs.tables.ranges import Range as Numbers
-from hub_jobs.tables.ranges import union, without
+from hub_jobs.tables.ranges import History
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+_COLUMNS = (
+    "stream",
+    "created",
+    "seq",
+    "arrived",
+    "subject",
+    "headers",
+    "payload",
+    "domain",
+    "source_stream",
+    "source_identity",
+    "source_seq",
+    "class",
+    "run",
+    "n",
+    "count",
+)
 
-Work = TypeVar("Work")
-Result = TypeVar("Result")
-
-
-def run(spark: SparkSession, task: Callable[[Work], Result], work: Sequence[Work]) -> list[Result]:
-    """One Spark task for every piece of work; their results in order."""
-    return spark.sparkContext.parallelize(work, len(work)).map(task).collect()
-
-
-@dataclass(frozen=True, slots=True)
-class IngestPart:
-    """A range of a stream, to be read as `origin`. `server` names where its secret lies and holds none."""
-
-    server: Server
-    range: Range
-    origin: Origin
-    lake: Place
-
-
-@dataclass(frozen=True, slots=True)
-class Ingested:
-    """Files of bronze, and the sequences of the range that the stream no longer has. `fault` is what kept the
-    task from reading: not for Spark to try again at once, but for the next run."""
-
-    files: list[PartFile] = field(default_factory=list)
-    gaps: list[Numbers] = field(default_factory=list)
-    fault: WireError | None = None
-
-
-def ingest(part: IngestPart) -> Ingested:
-    """Read a range and write it as rows of bronze."""
-    wanted = part.range
-    read: list[Numbers] = []
-    try:
-        with Connection(part.server) as conn, PartWriter(part.lake, "bronze") as writer:
-            for columns in read_columns(
-                conn, wanted.stream, wanted.first, wanted.last, created=wanted.created, allow_lost=True
-            ):
-                writer.write(bronze_rows(columns, part.origin))
-                read = union(read, _held(columns.seqs))
-    except WireError as error:
-        return Ingested(fault=error)
-    return Ingested(writer.files, without([(wanted.first, wanted.last)], read))
-
-
-def _held(seqs: list[int]) -> list[Numbers]:
-    if seqs[-1] - seqs[0] + 1 == len(seqs):
-        return [(seqs[0], seqs[-1])]
-    return union((seq, seq) for seq in seqs)
+_QUARANTINE_ROWS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,26 +96,6 @@ def correct(part: CorrectPart) -> Corrected:
             for at, error in enumerate(found):
                 writer.write(with_errors(file.read_row_group(at), error))
         return Corrected(writer.files, count)
-
-
-_COLUMNS = (
-    "stream",
-    "created",
-    "seq",
-    "arrived",
-    "subject",
-    "headers",
-    "payload",
-    "domain",
-    "source_stream",
-    "source_identity",
-    "source_seq",
-    "class",
-    "run",
-    "n",
-    "count",
-)
-_QUARANTINE_ROWS = 4096
 
 
 def refine(part: RefinePart) -> Refined:
