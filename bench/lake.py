@@ -33,14 +33,14 @@ from agent.contract import (
     leaf_stream,
     ledger_subject,
 )
-from hub_jobs.ingest.bronze import Origin, bronze_rows
+from hub_jobs.ingest.bronze import StreamOrigin, bronze_rows
 from hub_jobs.refine.task import Refined, RefinePart, refine
 from hub_jobs.source.wire import SOURCE_HEADER, Columns, name_hash
 from hub_jobs.tables import Table, ensure_table
 from hub_jobs.tables.parquet import PartFile, PartWriter
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import file_paths
-from hub_jobs.tables.stream_history import Incarnation
+from hub_jobs.tables.stream_history import StreamHistory
 
 _CLASS: Final = "normal"
 _SERIES: Final = 500
@@ -94,7 +94,7 @@ def make(lake: Path, shape: Shape, processes: int = 2) -> None:
     last = shape.batches + shape.domains
     with PartWriter(lake, "bronze") as writer:
         writer.write(bronze_rows(ledgers(shape), _origin(shape)))
-    one = Incarnation(_STREAM, _CREATED)
+    one = StreamHistory(_STREAM, _CREATED)
     tables["bronze"].commit(bronze + writer.files, {one.ingested: last})
     for name in ("quarantine", "readings"):
         written = [file for _, refined in parts for file in getattr(refined, name)]
@@ -143,9 +143,9 @@ def _history(shape: Shape) -> tuple[str, str]:
     return origin.stream, origin.created
 
 
-def _origin(shape: Shape) -> Origin:
+def _origin(shape: Shape) -> StreamOrigin:
     names = {shape.domain(number) for number in range(shape.domains)}
-    return Origin(_STREAM, _CREATED, {_index(name): name for name in names})
+    return StreamOrigin(_STREAM, _CREATED, {_index(name): name for name in names})
 
 
 def batches(shape: Shape, numbers: Sequence[int]) -> Columns:

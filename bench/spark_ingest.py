@@ -76,7 +76,7 @@ def warm_up(url: str, lake: Path, shape: lakes.Shape) -> tuple[float, float]:
     """Seconds of ingest and of refine into an empty lake, in this process."""
     with redirect_stderr(StringIO()):
         began = time.monotonic()
-        ingest.run(ingest.Options(Server(url), _STREAM, lake))
+        ingest.run(ingest.IngestOptions(Server(url), _STREAM, lake))
         between = time.monotonic()
         refine.run(lake)
         ended = time.monotonic()

@@ -24,7 +24,7 @@ _NO_STREAM: Final = 404
 
 
 @dataclass(slots=True)
-class Hub:
+class HubClient:
     """What the hub said: its streams, and of every leaf that they are sourced from its newest record.
     `faults` are sentences about what it did not say."""
 
@@ -63,10 +63,10 @@ def unknown_key(server: Server) -> Denied:
     return Denied(f"the hub does not know this key ({key}); it is keys/jobs.nk of the hub's agent")
 
 
-def ask(server: Server, streams: Iterable[str]) -> Hub:
+def ask(server: Server, streams: Iterable[str]) -> HubClient:
     """What the hub says of these streams and of the leaves in them; a stream that is not there is left out.
     Raises as `Connection`."""
-    hub = Hub()
+    hub = HubClient()
     try:
         asking = Connection(server)
     except UnknownIdentity as error:
@@ -94,7 +94,7 @@ def ask(server: Server, streams: Iterable[str]) -> Hub:
     return hub
 
 
-def _look_up(conn: Connection, domain: str, hub: Hub) -> None:
+def _look_up(conn: Connection, domain: str, hub: HubClient) -> None:
     subject = f"DIRECT.GET.KV_{FLEET_BUCKET}.$KV.{FLEET_BUCKET}.{domain}"
     data = conn.request(f"{conn.server.api_prefix}.{subject}", b"")
     if not data:

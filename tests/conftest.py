@@ -11,8 +11,8 @@ import pytest_asyncio
 from hypothesis import HealthCheck, settings
 
 from tests.faults.tools import old_servers
-from tests.harness.servers import World, open_world
-from tests.harness.xdist_groups import Dealer
+from tests.harness.servers import ServerPair, open_world
+from tests.harness.xdist_groups import XdistScheduler
 
 # The same examples in every run: what a change broke is told apart from what chance finds.
 # How long an example takes says how busy the machine is; a hang is ended by the timeout of every test.
@@ -23,9 +23,9 @@ settings.load_profile("unhurried")
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Dealer:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> XdistScheduler:
     """Keep the Spark tests together (the mark `xdist_group` of xdist 3.8 has no effect with pytest 9.2)."""
-    return Dealer(config, log)
+    return XdistScheduler(config, log)
 
 
 @pytest.fixture(params=["2.12.7", "2.14.6", "2.15.0"])
@@ -38,14 +38,14 @@ def old_server(request: pytest.FixtureRequest) -> tuple[str, Path]:
 
 
 @pytest_asyncio.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def world(tmp_path: Path) -> AsyncIterator[ServerPair]:
     """A hub and one leaf of the domain `edge-1`, linked."""
     async with open_world(tmp_path, "edge-1") as one:
         yield one
 
 
 @pytest_asyncio.fixture
-async def two_leaves(tmp_path: Path) -> AsyncIterator[World]:
+async def two_leaves(tmp_path: Path) -> AsyncIterator[ServerPair]:
     """A hub and the leaves `edge-1` and `edge-2`, linked."""
     async with open_world(tmp_path, "edge-1", "edge-2") as one:
         yield one

@@ -1,8 +1,9 @@
 """Sockets that are listened on, so that they outlive whoever listens while that is started anew: what comes
 meanwhile waits in the kernel instead of being refused.
 
-They belong to the process, as its descriptors do: there is one `DOORS`. Across an exec they are handed on by
-their numbers in an environment variable, which is believed only for sockets that are bound where it says.
+They belong to the process, as its descriptors do: there is one `LISTEN_SOCKETS`. Across an exec they are
+handed on by their numbers in an environment variable, which is believed only for sockets that are bound where
+it says.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def tcp(host: str, port: int) -> str:
     return f"tcp://{host}:{port}"
 
 
-class Doors:
+class ListenSockets:
     """All sockets of the process on which parts of it listen, by the name of where."""
 
     def __init__(self) -> None:
@@ -98,7 +99,7 @@ class Doors:
                     self._kept.setdefault(where, []).append(socket.socket(fileno=number))
 
 
-DOORS: Final = Doors()
+LISTEN_SOCKETS: Final = ListenSockets()
 
 
 class PortServer:
@@ -114,12 +115,12 @@ class PortServer:
         """Listen; returns the port, which is another one than 0. Raises `OSError`."""
         loop = asyncio.get_running_loop()
         where = tcp(self._host, self._port)
-        for one in DOORS.take(where):
+        for one in LISTEN_SOCKETS.take(where):
             self._servers.append(await loop.create_server(self._make, sock=one, **self._options))
         if not self._servers:
             self._servers = [await loop.create_server(self._make, self._host, self._port, **self._options)]
         sockets = [one for server in self._servers for one in server.sockets]
-        self._door.enter_context(DOORS.listening(where, sockets))
+        self._door.enter_context(LISTEN_SOCKETS.listening(where, sockets))
         return int(sockets[0].getsockname()[1])
 
     def close(self) -> None:

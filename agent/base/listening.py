@@ -6,7 +6,7 @@ import errno
 import socket
 from typing import Final
 
-from agent.base.listen_sockets import DOORS, tcp
+from agent.base.listen_sockets import LISTEN_SOCKETS, tcp
 
 EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, not listened on
 """Hosts that mean every address of a machine."""
@@ -32,7 +32,7 @@ def is_free(address: tuple[str, int]) -> bool:
 def obstacle(address: tuple[str, int]) -> str | None:
     """What stands in the way of listening on an address, with a remedy; None when nothing does. What is
     kept for whoever listens next is not in the way."""
-    if DOORS.is_free(tcp(*address)):
+    if LISTEN_SOCKETS.is_free(tcp(*address)):
         return None
     try:
         return None if is_free(address) else cannot_listen(address, OSError(errno.EADDRINUSE, ""))

@@ -10,7 +10,7 @@ _BURST: Final = 5
 _SECONDS: Final = 60.0
 
 
-class Fault:
+class LogEdge:
     """A state that is reported when it begins, when what is said of it changes, and when it is over."""
 
     def __init__(self, log: FilteringBoundLogger, over: str) -> None:

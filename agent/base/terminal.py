@@ -25,7 +25,7 @@ BAD: Final = "bold red"
 DIM: Final = "dim"
 
 
-class Line(NamedTuple):
+class TerminalLine(NamedTuple):
     """One line; `style` colours it all on a terminal."""
 
     text: str
@@ -40,14 +40,14 @@ def console() -> Console:
     return Console(highlight=False, markup=False, emoji=False, soft_wrap=False, width=width)
 
 
-def text(line: Line) -> Text:
+def text(line: TerminalLine) -> Text:
     """A line as rich draws it."""
     from rich.text import Text
 
     return Text(shown(line.text), style=line.style)
 
 
-def draw(lines: Iterable[Line]) -> None:
+def draw(lines: Iterable[TerminalLine]) -> None:
     """Print lines; whoever reads may go away at any time."""
     out = console()
     try:
@@ -75,15 +75,16 @@ def table(
     rows: Sequence[tuple[Sequence[str], str]],
     numbers: Iterable[int] = (),
     width: int | None = None,
-) -> list[Line]:
+) -> list[TerminalLine]:
     """Rows (cells and a style) under their headings; columns whose index is in `numbers` stand to the right.
     Within `width` the last column is cut short, for the others are what a row is known by."""
     right = frozenset(numbers)
     cells = [[shown(cell) for cell in row] for row, _ in rows]
     widths = [max(len(row[at]) for row in [list(head), *cells]) for at in range(len(head))]
-    lines = [Line(_joined(head, widths, right, width), DIM)]
+    lines = [TerminalLine(_joined(head, widths, right, width), DIM)]
     return lines + [
-        Line(_joined(row, widths, right, width), style) for row, (_, style) in zip(cells, rows, strict=True)
+        TerminalLine(_joined(row, widths, right, width), style)
+        for row, (_, style) in zip(cells, rows, strict=True)
     ]
 
 
@@ -98,14 +99,14 @@ def _joined(cells: Sequence[str], widths: Sequence[int], right: frozenset[int], 
     return joined
 
 
-def wrapped(line: Line, width: int | None) -> list[Line]:
+def wrapped(line: TerminalLine, width: int | None) -> list[TerminalLine]:
     """A line as so many as it takes on a terminal; what follows the first is set in."""
     text = shown(line.text)
     if width is None or len(text) <= width:
-        return [Line(text, line.style)]
+        return [TerminalLine(text, line.style)]
     indent = " " * (len(text) - len(text.lstrip()))
     rows = textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=f"{indent}  ")
-    return [Line(row, line.style) for row in rows]
+    return [TerminalLine(row, line.style) for row in rows]
 
 
 def terminal_width() -> int | None:

@@ -20,7 +20,7 @@ from agent import contract
 from agent.base import logs
 from agent.cli.configuration import ConfigFile, account_key, configuration, end
 from agent.config import Config, Seconds, aggregates
-from agent.contract import Command, CommandAnswer, ContractError, Exit, Outcome
+from agent.contract import Command, CommandAnswer, CommandOutcome, ContractError, Exit
 from agent.jetstream import ApiError, JetStream, JetStreamError
 
 _CONNECT_SECONDS: Final = 5.0
@@ -29,7 +29,7 @@ _IDENTITY: Final = "registrar"
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentCommand:
     """A command that is stored at `sequence`. `linked` is what the hub's agent says of the leaf, None where
     it says nothing; `answer` what has come back, None when nothing has."""
 
@@ -97,10 +97,10 @@ def command(
     raise typer.Exit(_exit(sent, patience))
 
 
-def _exit(sent: Sent, patience: float) -> Exit:
+def _exit(sent: SentCommand, patience: float) -> Exit:
     if sent.answer is None:
         return Exit.UNREACHABLE if patience else Exit.WELL
-    return Exit.WELL if sent.answer.outcome is Outcome.DONE else Exit.FAILED
+    return Exit.WELL if sent.answer.outcome is CommandOutcome.DONE else Exit.FAILED
 
 
 def _command(
@@ -144,7 +144,7 @@ def _duration(option: str, text: str) -> float:
 
 async def _send(
     settings: Config, domain: str, app: str, verb: str, one: Command, patience: float, *, quiet: bool
-) -> Sent:
+) -> SentCommand:
     # Imported here, so that the agent does not hold the other end of its commands in memory.
     from agent.cli.query.command_client import AnswerWatch, store
     from agent.jetstream.connection import EXPECTED, connected
@@ -165,7 +165,7 @@ async def _send(
             except ApiError as error:
                 full = "if the stream of commands is full, wait until older ones expire, or purge it"
                 end([f"nothing was sent: {error}; {full}"], Exit.FAILED)
-            sent = Sent(
+            sent = SentCommand(
                 domain, app, verb, one, sequence, await asyncio.to_thread(is_linked, settings, domain)
             )
             if not quiet:
@@ -191,9 +191,9 @@ async def _answer(watch: Any, ident: str, patience: float) -> CommandAnswer | No
 
 def is_linked(settings: Config, domain: str) -> bool | None:
     """What the hub's agent says of the leaf's link, None when it does not answer."""
-    from agent.cli.query.admin_status import AskError, status_of
+    from agent.cli.query.admin_status import AdminStatusError, status_of
 
     try:
         return bool(status_of(settings.admin)["fleet"]["leaves"][domain]["linked"])
-    except (AskError, KeyError):
+    except (AdminStatusError, KeyError):
         return None

@@ -15,7 +15,7 @@ import typer
 from agent.contract import Exit
 
 if TYPE_CHECKING:
-    from agent.demo.report import Report
+    from agent.demo.report import DemoReport
     from agent.demo.story import Story
 
 _DIRECTORY = Path("build/demo")
@@ -52,7 +52,7 @@ def command(directory: Directory = _DIRECTORY) -> None:
     raise typer.Exit(Exit.WELL if report.whole else Exit.LOSS)
 
 
-async def _told(story: Callable[[], Story]) -> Report:
+async def _told(story: Callable[[], Story]) -> DemoReport:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)

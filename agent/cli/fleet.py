@@ -19,7 +19,7 @@ _RESERVED: Final = 4
 """Lines of a terminal that are not rows."""
 
 
-class State(StrEnum):
+class FleetStateName(StrEnum):
     """How a leaf is, in one word; as in `agent.hub.fleet_rows.STATES`, which is not held in memory here."""
 
     TROUBLE = "trouble"
@@ -34,7 +34,8 @@ Patterns = Annotated[
     list[str] | None, typer.Argument(help="Only these domains; * and ? fit any.", show_default=False)
 ]
 Only = Annotated[
-    list[State] | None, typer.Option("--only", help="Only leaves in this state; may be given several times.")
+    list[FleetStateName] | None,
+    typer.Option("--only", help="Only leaves in this state; may be given several times."),
 ]
 All = Annotated[bool, typer.Option("--all", help="On a terminal too, all rows, not those that fit.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -49,7 +50,7 @@ def command(
 ) -> None:
     """List the leaves: how each is, when it was last heard and how many messages the hub lacks."""
     from agent.base.terminal import draw, rows_that_fit, terminal_width
-    from agent.cli.query.admin_status import AskError, status_of
+    from agent.cli.query.admin_status import AdminStatusError, status_of
     from agent.hub import fleet_rows
 
     settings = configuration(config)
@@ -57,7 +58,7 @@ def command(
         end(["the fleet is known at the hub; name the hub's configuration with -c"])
     try:
         known = status_of(settings.admin)["fleet"]
-    except AskError as error:
+    except AdminStatusError as error:
         end([str(error)], Exit.UNREACHABLE)
     rows = fleet_rows.rows_of(known, fleet_rows.now())
     shown = fleet_rows.chosen(rows, patterns or (), only or ())

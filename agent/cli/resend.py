@@ -36,7 +36,7 @@ def command(
     """Publish stored batches again under their own ids, so that they travel the link once more; the table
     drops what it has. The agent may run meanwhile, or not."""
     from agent.base import logs
-    from agent.cli.resend_batches.job import Asked, resend
+    from agent.cli.resend_batches.job import ResendRequest, resend
     from agent.jetstream.connection import EXPECTED
 
     settings = configuration(config)
@@ -44,7 +44,7 @@ def command(
         end(problems)
     account_key(settings)
     logs.set_up(settings.log.level, settings.log.format)
-    asked = Asked(cls, run, first, last, missing, dry_run)
+    asked = ResendRequest(cls, run, first, last, missing, dry_run)
     try:
         report = asyncio.run(resend(settings, asked, lambda text: typer.echo(f"petiole: {text}", err=True)))
     except EXPECTED as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 
 from agent.base import logs
-from agent.base.listen_sockets import DOORS
+from agent.base.listen_sockets import LISTEN_SOCKETS
 from agent.base.metrics import Metrics
 from agent.cli.configuration import ConfigFile, configuration, end, local_server, read
 from agent.config import Config
@@ -25,7 +25,7 @@ from agent.server.setup import identities
 def command(config: ConfigFile) -> None:
     """Run the agent until SIGTERM or SIGINT, then drain and end. An embedded server goes on running. SIGHUP
     takes the configuration anew."""
-    DOORS.receive(os.environ)
+    LISTEN_SOCKETS.receive(os.environ)
     settings = configuration(config)
     logs.set_up(settings.log.level, settings.log.format)
     metrics = Metrics()

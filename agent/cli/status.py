@@ -23,7 +23,7 @@ from agent.config import Config
 from agent.contract import Exit
 
 if TYPE_CHECKING:
-    from agent.base.terminal import Line
+    from agent.base.terminal import TerminalLine
 
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
 _LISTED: Final = 12
@@ -47,7 +47,7 @@ def command(
     interval: Interval = 2.0,
 ) -> None:
     """Say how the link is, class by class, and how long until something would be lost."""
-    from agent.cli.query.admin_status import AskError
+    from agent.cli.query.admin_status import AdminStatusError
 
     settings = configuration(config)
     quiet(settings)
@@ -59,7 +59,7 @@ def command(
         _watch(settings, as_json, links, interval)
     try:
         status = _look(settings, links)
-    except AskError as error:
+    except AdminStatusError as error:
         end([str(error)], Exit.UNREACHABLE)
     if consumers:
         from agent.cli.query.consumers import gather
@@ -74,7 +74,8 @@ def command(
 
 
 def _look(settings: Config, links: bool) -> dict[str, Any]:
-    """The status; with `links`, the rows of all mirrors and sources under `lags`. Raises `AskError`."""
+    """The status; with `links`, the rows of all mirrors and sources under `lags`. Raises
+    `AdminStatusError`."""
     from agent.cli.query.admin_status import status_of
 
     status = status_of(settings.admin)
@@ -95,27 +96,29 @@ def _show(status: Mapping[str, Any], as_json: bool) -> None:
         draw(_drawn(status))
 
 
-def _drawn(status: Mapping[str, Any]) -> list[Line]:
-    from agent.base.terminal import BAD, GOOD, WAITS, Line, rows_that_fit, terminal_width
-    from agent.cli.query.links import Row
+def _drawn(status: Mapping[str, Any]) -> list[TerminalLine]:
+    from agent.base.terminal import BAD, GOOD, WAITS, TerminalLine, rows_that_fit, terminal_width
+    from agent.cli.query.links import LinkRow
     from agent.cli.query.links import lines as link_lines
 
     said = list(lines(status))
     if (refusal := status.get("refusal")) is not None:
         said[1:1] = [f"  {refusal}"]
-    found = [Line(one) for one in said]
+    found = [TerminalLine(one) for one in said]
     if said:
         calm = status["role"] == "hub" or status["link"]["state"] == "flowing"
-        found[0] = Line(said[0], GOOD if calm and _is_well(status) else WAITS if _is_well(status) else BAD)
+        found[0] = TerminalLine(
+            said[0], GOOD if calm and _is_well(status) else WAITS if _is_well(status) else BAD
+        )
     if (consumers := status.get("consumers")) is not None:
-        from agent.cli.query.consumers import Row as Consumer
+        from agent.cli.query.consumers import ConsumerRow as Consumer
         from agent.cli.query.consumers import lines as consumer_lines
 
         each = [Consumer(**row) for row in consumers["rows"]]
         return [found[0], *consumer_lines(each, consumers["problem"], rows_that_fit(6), terminal_width())]
     if (lags := status.get("lags")) is None:
         return found
-    rows = [Row(**one) for one in lags["rows"]]
+    rows = [LinkRow(**one) for one in lags["rows"]]
     return [found[0], *link_lines(rows, lags["problem"], rows_that_fit(6), terminal_width())]
 
 
@@ -138,35 +141,35 @@ def _watch(settings: Config, as_json: bool, links: bool, interval: float) -> NoR
 
 
 def _repeat(settings: Config, as_json: bool, links: bool, interval: float) -> NoReturn:
-    from agent.base.terminal import Line, closed_pipe, draw
-    from agent.cli.query.admin_status import AskError
+    from agent.base.terminal import TerminalLine, closed_pipe, draw
+    from agent.cli.query.admin_status import AdminStatusError
 
     while True:
         try:
             if as_json:
                 try:
                     found: Mapping[str, Any] = _look(settings, links)
-                except AskError as error:
+                except AdminStatusError as error:
                     found = {"problem": str(error)}
                 sys.stdout.write(json.dumps(found) + "\n")
                 sys.stdout.flush()
             else:
-                draw([*_once(settings, links), Line("")])
+                draw([*_once(settings, links), TerminalLine("")])
         except BrokenPipeError:
             closed_pipe()
             raise typer.Exit(Exit.WELL) from None
         time.sleep(interval)
 
 
-def _once(settings: Config, links: bool) -> list[Line]:
-    from agent.base.terminal import BAD, DIM, Line
-    from agent.cli.query.admin_status import AskError
+def _once(settings: Config, links: bool) -> list[TerminalLine]:
+    from agent.base.terminal import BAD, DIM, TerminalLine
+    from agent.cli.query.admin_status import AdminStatusError
 
-    at = Line(time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime()), DIM)
+    at = TerminalLine(time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime()), DIM)
     try:
         return [at, *_drawn(_look(settings, links))]
-    except AskError as error:
-        return [at, Line(str(error), BAD)]
+    except AdminStatusError as error:
+        return [at, TerminalLine(str(error), BAD)]
 
 
 def _stop(_number: int, _frame: FrameType | None) -> NoReturn:

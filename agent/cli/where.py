@@ -20,8 +20,8 @@ from agent.config import Config, Seconds, aggregates
 from agent.contract import DEFAULT_CLASS, MAX_NAME, ContractError, check_domain
 
 if TYPE_CHECKING:
-    from agent.cli.query.where_report import Leaf, Seen
-    from hub_jobs.where import Lake, Part
+    from agent.cli.query.where_report import LeafReport, Observation
+    from hub_jobs.where import Lake, ScanPart
 
 Domain = Annotated[str, typer.Argument(help="The leaf.", show_default=False)]
 LakeDir = Annotated[
@@ -46,14 +46,14 @@ def command(
 ) -> None:
     """Say where the readings of a domain are, and why they are not further."""
     from agent.base.terminal import draw, rows_that_fit, terminal_width
-    from agent.cli.query.where_report import Seen, report
+    from agent.cli.query.where_report import Observation, report
 
     settings = configuration(config)
     quiet(settings)
     span = _span(since, until)
     _check(settings, domain, lake, device, span)
     now = datetime.now(UTC)
-    seen, unseen, failed = Seen(), list[str](), False
+    seen, unseen, failed = Observation(), list[str](), False
     try:
         seen.leaf = _leaf(settings, domain, unseen)
     except LookupError as error:
@@ -127,15 +127,15 @@ def _check(settings: Config, domain: str, lake: str | None, device: str | None, 
         end(problems)
 
 
-def _leaf(settings: Config, domain: str, unseen: list[str]) -> Leaf | None:
+def _leaf(settings: Config, domain: str, unseen: list[str]) -> LeafReport | None:
     """The leaf as the agent that is asked knows it, None where that knows none; what that has not heard of it
     is named in `unseen`. Raises `LookupError` when it does not answer."""
-    from agent.cli.query.admin_status import AskError, status_of
-    from agent.cli.query.where_report import Leaf
+    from agent.cli.query.admin_status import AdminStatusError, status_of
+    from agent.cli.query.where_report import LeafReport
 
     try:
         status = status_of(settings.admin)
-    except AskError as error:
+    except AdminStatusError as error:
         raise LookupError(f"what {domain} still holds: {error}") from None
     if status["role"] == "leaf":
         classes = status["classes"]
@@ -145,7 +145,7 @@ def _leaf(settings: Config, domain: str, unseen: list[str]) -> Leaf | None:
             if "readings" in one
         }
         behind = {cls: max(0, one["last"] - one["confirmed"]) for cls, one in classes.items()}
-        return Leaf(status["link"]["sentence"], ledgers, behind)
+        return LeafReport(status["link"]["sentence"], ledgers, behind)
     known = status["fleet"].get("leaves", {}).get(domain)
     if known is None:
         return None
@@ -155,7 +155,7 @@ def _leaf(settings: Config, domain: str, unseen: list[str]) -> Leaf | None:
         for cls, one in sorted(classes.items())
         if one["last"] is None
     ]
-    return Leaf(
+    return LeafReport(
         known["state"],
         {cls: one["ledger"] for cls, one in classes.items() if one.get("ledger")},
         {cls: max(0, one["last"] - one["cursor"]) for cls, one in classes.items() if one["last"] is not None},
@@ -180,7 +180,7 @@ def _lake(name: str | None, unseen: list[str]) -> Lake | None:
         return None
 
 
-def _hub(settings: Config, domain: str, seen: Seen, tables: Lake | None, unseen: list[str]) -> bool:
+def _hub(settings: Config, domain: str, seen: Observation, tables: Lake | None, unseen: list[str]) -> bool:
     """Look at the hub's streams; whether they could not be looked at."""
     from agent.cli.query import hub_streams as hub_side
 
@@ -202,22 +202,27 @@ def _hub(settings: Config, domain: str, seen: Seen, tables: Lake | None, unseen:
     return False
 
 
-def _tables(tables: Lake, domain: str, device: str | None, span: Span, seen: Seen, unseen: list[str]) -> bool:
+def _tables(
+    tables: Lake, domain: str, device: str | None, span: Span, seen: Observation, unseen: list[str]
+) -> bool:
     """Look at the tables; whether they could not be looked at."""
     from hub_jobs.tables import TableError
-    from hub_jobs.where import Message, Part, Record, Waiting, look
+    from hub_jobs.where import ScanPart, Waiting, WaitingLedger, WaitingMessage, look
 
     held = seen.hub
     waiting = (
         Waiting(
-            [Message(one.cls, one.run, one.n, one.readings, one.dead, one.moment) for one in held.messages],
-            [Record(one.cls, one.stream, one.seq, one.payload) for one in held.ledgers],
+            [
+                WaitingMessage(one.cls, one.run, one.n, one.readings, one.dead, one.moment)
+                for one in held.messages
+            ],
+            [WaitingLedger(one.cls, one.stream, one.seq, one.payload) for one in held.ledgers],
         )
         if held is not None
         else Waiting()
     )
     try:
-        part: Part = Part(domain, *span)
+        part: ScanPart = ScanPart(domain, *span)
         seen.tables = look(tables, part, waiting, device)
         seen.device = seen.tables.device
     except TableError as error:
@@ -226,7 +231,7 @@ def _tables(tables: Lake, domain: str, device: str | None, span: Span, seen: See
     return False
 
 
-def _known(settings: Config, domain: str, seen: Seen) -> None:
+def _known(settings: Config, domain: str, seen: Observation) -> None:
     """A domain that nobody knows is a wrong one."""
     known: list[Any] = [leaf.domain for leaf in settings.leaf] if settings.role == "hub" else [domain]
     if domain in known or (seen.tables is not None and seen.tables.classes):

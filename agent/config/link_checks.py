@@ -8,7 +8,7 @@ from typing import Final
 
 from agent import contract
 from agent.config.problem import Problem
-from agent.config.schema import Config, Mirror, Origin
+from agent.config.schema import Config, MirrorConfig, OriginConfig
 
 _STREAM: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _SUBJECT: Final = re.compile(r"[^\s.]+(\.[^\s.]+)*\Z")
@@ -56,8 +56,8 @@ def _stream(key: str, name: str) -> Iterator[Problem]:
         yield Problem(key, f'"{name:.60}" cannot be a stream', "use 1 to 64 letters, digits, '_' or '-'")
 
 
-def _origin(config: Config, key: str, origin: Origin, name: str) -> Iterator[Problem]:
-    of = origin.of or (name if isinstance(origin, Mirror) else "")
+def _origin(config: Config, key: str, origin: OriginConfig, name: str) -> Iterator[Problem]:
+    of = origin.of or (name if isinstance(origin, MirrorConfig) else "")
     if not of:
         yield Problem(f"{key}.of", "is missing", "name the stream to take messages from")
     else:
@@ -80,7 +80,7 @@ def _origin(config: Config, key: str, origin: Origin, name: str) -> Iterator[Pro
             yield Problem(f"{key}.{where}", f'"{subject:.60}" is not a subject', 'write it as "plans.>"')
 
 
-def _place(config: Config, key: str, origin: Origin) -> Iterator[Problem]:
+def _place(config: Config, key: str, origin: OriginConfig) -> Iterator[Problem]:
     if origin.domain and origin.api:
         yield Problem(f"{key}.api", "is beside domain", "remove one of them")
     elif origin.api == contract.api_prefix(config.domain):

@@ -21,7 +21,7 @@ Key = tuple[str, str, str, tuple[tuple[str, str], ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class ResolvedOrigin:
     """Where a link takes messages from. `api` is its prefix, "" for this server's own JetStream; `domain` is
     "" where the origin was declared by its prefix; `start_time` is RFC 3339."""
 
@@ -73,11 +73,11 @@ class Declared:
 
     name: str
     kind: Literal["mirror", "source"]
-    origins: tuple[Origin, ...]
+    origins: tuple[ResolvedOrigin, ...]
     max_bytes: int
     recreate: bool = False
 
-    def link(self, origin: Origin) -> str:
+    def link(self, origin: ResolvedOrigin) -> str:
         """The name of one link in sentences, `/status` and metrics."""
         if self.kind == "mirror":
             return self.name
@@ -139,14 +139,14 @@ def declared(config: settings.Config) -> list[Declared]:
     return mirrors + sources
 
 
-def _origins(domain: str, source: settings.Source) -> Iterable[Origin]:
+def _origins(domain: str, source: settings.SourceConfig) -> Iterable[ResolvedOrigin]:
     return (_origin(domain, one, source.name) for one in source.from_)
 
 
-def _origin(own: str, origin: settings.Origin, name: str) -> Origin:
+def _origin(own: str, origin: settings.OriginConfig, name: str) -> ResolvedOrigin:
     domain = "" if origin.api else origin.domain or HUB_DOMAIN
     foreign = bool(domain) and domain != own
-    return Origin(
+    return ResolvedOrigin(
         stream=origin.of or name,
         domain=domain,
         api=origin.api or (api_prefix(domain) if foreign else ""),

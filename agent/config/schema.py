@@ -91,7 +91,7 @@ class Log(Struct, forbid_unknown_fields=True):
     format: Literal["auto", "json", "console"] = "auto"
 
 
-class MqttUser(Struct, forbid_unknown_fields=True):
+class MqttUserConfig(Struct, forbid_unknown_fields=True):
     """A user name of MQTT devices. The file, of mode 0600, holds the password, or its bcrypt hash."""
 
     name: str
@@ -102,7 +102,7 @@ class Mqtt(Struct, forbid_unknown_fields=True):
     """The local server's listener for MQTT devices (role leaf); there is none without users."""
 
     listen: str = "127.0.0.1:1883"
-    users: list[MqttUser] = []
+    users: list[MqttUserConfig] = []
     tls_cert: Path | None = None
     tls_key: Path | None = None
 
@@ -147,7 +147,7 @@ class StreamClass(Struct, forbid_unknown_fields=True):
     link_rate: Size | None = None
 
 
-class Link(Struct, forbid_unknown_fields=True):
+class LinkConfig(Struct, forbid_unknown_fields=True):
     """A leaf's link to its hub. `windows` are the times of day, by local time, in which it is open; empty:
     always. `thin` asks less of a link that is paid for by the byte. At the hub a `tenant`'s leaf is in an
     account of its tenant."""
@@ -225,7 +225,7 @@ class Transform(Struct, forbid_unknown_fields=True):
     dest: str
 
 
-class Origin(Struct, forbid_unknown_fields=True, kw_only=True):
+class OriginConfig(Struct, forbid_unknown_fields=True, kw_only=True):
     """The stream from which a declared link takes messages: in another `domain`, or behind an `api` prefix
     (another account, with the `deliver` prefix that it exports)."""
 
@@ -239,7 +239,7 @@ class Origin(Struct, forbid_unknown_fields=True, kw_only=True):
     transforms: list[Transform] = []
 
 
-class Mirror(Origin, forbid_unknown_fields=True, kw_only=True):
+class MirrorConfig(OriginConfig, forbid_unknown_fields=True, kw_only=True):
     """A stream here that is a copy of another one, sequences included; when it is full the oldest messages of
     the copy go. `recreate` lets the agent delete it and make it anew where nothing else helps."""
 
@@ -248,15 +248,15 @@ class Mirror(Origin, forbid_unknown_fields=True, kw_only=True):
     recreate: bool = False
 
 
-class Source(Struct, forbid_unknown_fields=True, kw_only=True):
+class SourceConfig(Struct, forbid_unknown_fields=True, kw_only=True):
     """A stream here that gathers others; when it is full they wait."""
 
     name: str
-    from_: list[Origin] = msgspec.field(name="from", default_factory=list)
+    from_: list[OriginConfig] = msgspec.field(name="from", default_factory=list)
     max_bytes: Size = Size(256 * 2**20)
 
 
-class Registrar(Struct, forbid_unknown_fields=True):
+class RegistrarConfig(Struct, forbid_unknown_fields=True):
     """The hub's registrar (role hub). `keep` is how many committed messages an aggregate retains, so that
     checkpoints can still be checked; `max_sources` how many classes of leaves it takes; `aggregates` how many
     there are at least; `bytes_per_hour` what a domain may send (None: as much as it likes); `replicas` on how
@@ -296,15 +296,15 @@ class Config(Struct, forbid_unknown_fields=True):
     state_dir: Path = Path("/var/lib/petiole")
     log: Log = msgspec.field(default_factory=Log)
     nats: Nats = msgspec.field(default_factory=Nats)
-    link: Link = msgspec.field(default_factory=Link)
+    link: LinkConfig = msgspec.field(default_factory=LinkConfig)
     class_: list[StreamClass] = msgspec.field(name="class", default_factory=lambda: [StreamClass()])
     publish: Publish = msgspec.field(default_factory=Publish)
     admin: Admin = msgspec.field(default_factory=Admin)
     leaf: list[LeafMember] = []
     user: list[User] = []
-    mirror: list[Mirror] = []
-    source: list[Source] = []
-    registrar: Registrar = msgspec.field(default_factory=Registrar)
+    mirror: list[MirrorConfig] = []
+    source: list[SourceConfig] = []
+    registrar: RegistrarConfig = msgspec.field(default_factory=RegistrarConfig)
     rule: list[Rule] = []
     input: list[Any] = []
 

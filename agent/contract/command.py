@@ -35,7 +35,7 @@ _ID = re.compile(r"[!-~]{1,64}\Z")
 _WORD = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}\Z")
 
 
-class Outcome(StrEnum):
+class CommandOutcome(StrEnum):
     """What became of a command; with all but `done` and `interrupted` it has changed nothing."""
 
     DONE = "done"
@@ -99,7 +99,7 @@ class CommandAnswer:
     sequence: int
     verb: str
     id: str | None
-    outcome: Outcome
+    outcome: CommandOutcome
     text: str
 
     def reading(self, ts: str, domain: str) -> Reading:
@@ -119,7 +119,11 @@ def answer_in(reading: Reading) -> CommandAnswer | None:
     tags = reading.tags
     try:
         return CommandAnswer(
-            int(tags["sequence"]), tags["verb"], tags.get("id"), Outcome(tags["outcome"]), str(reading.value)
+            int(tags["sequence"]),
+            tags["verb"],
+            tags.get("id"),
+            CommandOutcome(tags["outcome"]),
+            str(reading.value),
         )
     except (KeyError, ValueError) as error:
         raise ContractError(f"answer to a command: {error} in {dict(tags)!r:.200}") from None

@@ -43,7 +43,7 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class VerifiedRun:
     """What was found of one run in an aggregate below its sequence `next`. `cut` says that older messages
     were purged, `edge` where that ended (None: no batch of the leaf has been found yet)."""
 
@@ -68,7 +68,7 @@ class VerifyRequest:
     run: str
     first: int = 1
     last: int | None = None
-    found: Found = Found()
+    found: VerifiedRun = VerifiedRun()
 
     def encode(self) -> bytes:
         """The request as it is sent."""
@@ -90,7 +90,7 @@ class VerifyAnswer:
     end: int = 0
     cursor: int = 0
     last: int | None = None
-    found: Found = Found()
+    found: VerifiedRun = VerifiedRun()
     complete: bool = False
     lacking: Ranges = ()
     unknown: Ranges = ()
@@ -136,8 +136,8 @@ def parse_verify_answer(data: bytes | str) -> VerifyAnswer:
     )
 
 
-def _found(row: Mapping[str, Any]) -> Found:
-    return Found(
+def _found(row: Mapping[str, Any]) -> VerifiedRun:
+    return VerifiedRun(
         held=_numbers(row, "held", MAX_HELD),
         cut=field_of(row, "cut", bool, "found"),
         edge=optional(row, "edge", _edge),

@@ -10,7 +10,7 @@ import hub_jobs
 from agent.contract import Exit
 from agent.demo.plan import Member
 from agent.demo.processes import Processes, program
-from agent.demo.report import Found
+from agent.demo.report import DeviceRows
 
 _MASTER = "local[*,4]"
 _QUERY = Path(__file__).with_name("query.py")
@@ -41,14 +41,14 @@ class Jobs:
         """`bronze` into `readings`."""
         await self._submit("refine", _job("refine"), "--lake", self._lake)
 
-    async def query(self, acknowledged: dict[str, dict[str, int]]) -> dict[str, dict[str, Found]]:
+    async def query(self, acknowledged: dict[str, dict[str, int]]) -> dict[str, dict[str, DeviceRows]]:
         """What `readings` holds of each domain's devices."""
         asked, answered = self._directory / "acknowledged.json", self._directory / "found.json"
         asked.write_text(json.dumps(acknowledged))
         await self._submit("query", str(_QUERY), self._lake, str(asked), str(answered))
-        found: dict[str, dict[str, Found]] = {}
+        found: dict[str, dict[str, DeviceRows]] = {}
         for row in json.loads(answered.read_text()):
-            found.setdefault(row["domain"], {})[row["device"]] = Found(
+            found.setdefault(row["domain"], {})[row["device"]] = DeviceRows(
                 row["rows"], row["distinct"], row["acknowledged"]
             )
         return found

@@ -41,7 +41,7 @@ def body(sender: int, request: int) -> bytes:
 
 
 @dataclass(slots=True)
-class Count:
+class SenderTotals:
     """What one domain's senders saw. `acknowledged` are readings by device."""
 
     acknowledged: dict[str, int] = field(default_factory=dict)
@@ -56,7 +56,7 @@ async def send(
     sender: int,
     rate: float,
     until: float,
-    count: Count,
+    count: SenderTotals,
 ) -> None:
     """One sender: a request each 1/`rate` seconds until `until` (loop time), each until it is
     acknowledged."""
@@ -74,7 +74,7 @@ async def send(
 
 
 async def acknowledged(
-    session: aiohttp.ClientSession, url: str, key: str, payload: bytes, until: float, count: Count
+    session: aiohttp.ClientSession, url: str, key: str, payload: bytes, until: float, count: SenderTotals
 ) -> bool:
     """Send one request until it is answered 204; False when that does not happen before `until`."""
     loop = asyncio.get_running_loop()
@@ -94,7 +94,7 @@ async def acknowledged(
 async def main(seconds: float, rate: float, urls: dict[str, str]) -> None:
     """Send `rate` readings a second to each domain for `seconds`, then print the counts."""
     until = asyncio.get_running_loop().time() + seconds
-    counts = {domain: Count() for domain in urls}
+    counts = {domain: SenderTotals() for domain in urls}
     timeout = aiohttp.ClientTimeout(total=_ANSWER_SECONDS)
     async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as group:
         tasks = [
@@ -110,7 +110,7 @@ async def main(seconds: float, rate: float, urls: dict[str, str]) -> None:
     report(counts, final=True)
 
 
-def report(counts: dict[str, Count], *, final: bool) -> None:
+def report(counts: dict[str, SenderTotals], *, final: bool) -> None:
     """Print the counts as one line of JSON."""
     domains = {
         domain: {"acknowledged": one.acknowledged, "repeated": one.repeated, "unanswered": one.unanswered}

@@ -10,7 +10,7 @@ from rich.table import Table
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DeviceRows:
     """What the table holds of one device: rows, distinct serial numbers, and how many of these were
     acknowledged."""
 
@@ -35,9 +35,11 @@ class Domain:
         return self.missing == 0 and self.duplicates == 0
 
     @classmethod
-    def compare(cls, acknowledged: Mapping[str, int], found: Mapping[str, Found], discarded: int) -> Domain:
+    def compare(
+        cls, acknowledged: Mapping[str, int], found: Mapping[str, DeviceRows], discarded: int
+    ) -> Domain:
         """Compare by device what was acknowledged with what was found."""
-        nothing = Found(0, 0, 0)
+        nothing = DeviceRows(0, 0, 0)
         rows = {device: found.get(device, nothing) for device in acknowledged}
         return cls(
             accepted=sum(acknowledged.values()),
@@ -49,7 +51,7 @@ class Domain:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class DemoReport:
     """The whole result; `relink` is seconds by fault."""
 
     domains: dict[str, Domain]

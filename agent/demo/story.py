@@ -19,7 +19,7 @@ from agent.demo.plan import Member
 from agent.demo.ports import free_port
 from agent.demo.processes import DemoError, Processes, program
 from agent.demo.proxy import Proxy
-from agent.demo.report import Domain, Report
+from agent.demo.report import DemoReport, Domain
 from agent.demo.watch import Observer, ready, until
 from agent.server.probe import process_of
 
@@ -50,7 +50,7 @@ class Story:
             for domain, one in self._leaves.items()
         }
 
-    async def tell(self) -> Report:
+    async def tell(self) -> DemoReport:
         """Run it all. Raises `DemoError`; whatever happens, nothing is left running."""
         began = time.monotonic()
         try:
@@ -62,7 +62,7 @@ class Story:
         finally:
             await self._processes.end_all()
             await self._proxy.stop()
-        return Report(domains, self._relink, time.monotonic() - began)
+        return DemoReport(domains, self._relink, time.monotonic() - began)
 
     async def _set_up(self) -> None:
         self._say("starting a hub and two leaves, each with its own NATS server and agent")

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from agent.base.terminal import BAD, GOOD, WAITS, Line, table
+from agent.base.terminal import BAD, GOOD, WAITS, TerminalLine, table
 
 STATES: Final = ("trouble", "silent", "stopped", "away", "never", "flowing")
 """In one word how a leaf is, in the order of gravity: somebody is needed; linked, and its agent does not
@@ -28,7 +28,7 @@ _AGO: Final = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FleetRow:
     """A leaf: how it is in one of `STATES` and in a sentence; `heard` is the seconds since it announced
     itself, `behind` how many messages the hub lacked then and `loss` the seconds until a class would have
     lost something, as it said then, infinity where nothing threatened; None where that is not known."""
@@ -52,17 +52,17 @@ class Row:
         return row | {"loss": None if self.loss == math.inf else self.loss}
 
 
-def rows_of(fleet: Mapping[str, Any], now: datetime) -> list[Row]:
+def rows_of(fleet: Mapping[str, Any], now: datetime) -> list[FleetRow]:
     """Every leaf, those in trouble first, and among equals who is furthest behind."""
     rows = [_row(domain, one, now) for domain, one in fleet.get("leaves", {}).items()]
     return sorted(rows, key=lambda one: (_rank(one), -(one.behind or 0), one.domain))
 
 
-def _rank(row: Row) -> int:
+def _rank(row: FleetRow) -> int:
     return STATES.index(row.state) if row.state in STATES else 0
 
 
-def chosen(rows: Iterable[Row], patterns: Sequence[str], states: Sequence[str]) -> list[Row]:
+def chosen(rows: Iterable[FleetRow], patterns: Sequence[str], states: Sequence[str]) -> list[FleetRow]:
     """The rows whose domain fits one of the patterns (none: all) and that are in one of the states (none:
     all)."""
     return [
@@ -73,7 +73,7 @@ def chosen(rows: Iterable[Row], patterns: Sequence[str], states: Sequence[str]) 
     ]
 
 
-SORTS: Final[Mapping[str, Callable[[Row], Any]]] = {
+SORTS: Final[Mapping[str, Callable[[FleetRow], Any]]] = {
     "domain": lambda row: row.domain,
     "state": lambda row: None,
     "heard": lambda row: row.heard,
@@ -83,24 +83,24 @@ SORTS: Final[Mapping[str, Callable[[Row], Any]]] = {
 """By what rows can be sorted, and the value of a row; `state` is the order of `rows_of`."""
 
 
-def ordered(rows: Iterable[Row], sort: str, *, down: bool) -> list[Row]:
+def ordered(rows: Iterable[FleetRow], sort: str, *, down: bool) -> list[FleetRow]:
     """Rows of `rows_of` by one of `SORTS`, those of which it is not known last; equal ones stay as they
     are."""
     if sort == "state":
         return list(rows)[:: -1 if down else 1]
     value = SORTS[sort]
-    known: list[Row] = []
-    unknown: list[Row] = []
+    known: list[FleetRow] = []
+    unknown: list[FleetRow] = []
     for row in rows:
         (unknown if value(row) is None else known).append(row)
     return sorted(known, key=value, reverse=down) + unknown
 
 
-def _row(domain: str, one: Mapping[str, Any], now: datetime) -> Row:
+def _row(domain: str, one: Mapping[str, Any], now: datetime) -> FleetRow:
     classes = one.get("classes", {})
     losses = [seconds for cls in classes.values() if (seconds := loss_of(cls)) is not None]
     lags = [cls["last"] - cls["cursor"] for cls in classes.values() if cls["last"] is not None]
-    return Row(
+    return FleetRow(
         domain=domain,
         state=str(one.get("word", "trouble")),
         sentence=str(one["state"]),
@@ -144,13 +144,17 @@ def until(seconds: float | None) -> str:
 
 
 def lines(
-    fleet: Mapping[str, Any], all_: Sequence[Row], rows: Sequence[Row], most: int | None, width: int | None
-) -> list[Line]:
+    fleet: Mapping[str, Any],
+    all_: Sequence[FleetRow],
+    rows: Sequence[FleetRow],
+    most: int | None,
+    width: int | None,
+) -> list[TerminalLine]:
     """How all leaves are, in a line, and then so many of the chosen rows."""
     counts = {state: sum(one.state == state for one in all_) for state in STATES}
     said = ", ".join(f"{count} {state}" for state, count in counts.items() if count) or "no leaves"
     grave = any(counts[state] for state in GRAVE) or fleet.get("state", "well") != "well"
-    found = [Line(f"hub: {fleet.get('state') or 'not ready yet'}; {said}", BAD if grave else GOOD)]
+    found = [TerminalLine(f"hub: {fleet.get('state') or 'not ready yet'}; {said}", BAD if grave else GOOD)]
     shown = rows if most is None else rows[:most]
     cells = [
         (
@@ -169,13 +173,13 @@ def lines(
     if cells:
         found += table(("DOMAIN", "STATE", "HEARD", "BEHIND", "LOSS", ""), cells, (2, 3, 4), width)
     if len(shown) < len(rows):
-        found.append(Line(f"and {len(rows) - len(shown)} more: --all, a pattern, or --only", WAITS))
+        found.append(TerminalLine(f"and {len(rows) - len(shown)} more: --all, a pattern, or --only", WAITS))
     if all_ and not rows:
-        found.append(Line("no leaf fits; without patterns and --only all are shown"))
+        found.append(TerminalLine("no leaf fits; without patterns and --only all are shown"))
     return found
 
 
-def words(row: Row) -> str:
+def words(row: FleetRow) -> str:
     """What is to be said of a leaf beside its state."""
     return "" if row.state == "flowing" else row.sentence
 

@@ -58,7 +58,7 @@ class CancellableClient(Client):
             end_if_cancelled()
 
 
-class Link:
+class OpenConnection:
     """A connection and its end."""
 
     def __init__(self, nc: Client) -> None:
@@ -76,12 +76,12 @@ class Link:
 @contextlib.asynccontextmanager
 async def connected(
     url: str, seed_file: Path, identity: str, refused: Callable[[str], None] | None = None
-) -> AsyncIterator[Link]:
+) -> AsyncIterator[OpenConnection]:
     """One connection of an identity (its inbox prefix and name), closed with the context whatever state the
     server is in; `refused` hears what the server says when it refuses a subject. Raises `NatsError`,
     `OSError` or `TimeoutError`."""
     nc = CancellableClient()
-    link = Link(nc)
+    link = OpenConnection(nc)
 
     async def closed() -> None:
         link.over.set()
@@ -140,7 +140,7 @@ def abort(nc: Client) -> None:
         writer.transport.abort()
 
 
-class Connection:
+class ServerConnection:
     """Keeps one connection alive. After each connect `prepare` is awaited; when the connection ends, or
     `renew` is called, `ended` is called and a new one is made. `admit` is given the version of each server
     that is connected to, and raises `ServerError` for one that is not to be used."""
@@ -158,7 +158,7 @@ class Connection:
     ) -> None:
         self._url, self._seed_file, self._identity = url, seed_file, identity
         self._prepare, self._ended, self._metrics, self._admit = prepare, ended, metrics, admit
-        self._link: Link | None = None
+        self._link: OpenConnection | None = None
         self._trouble: str | None = None
         self._connected_before = False
 

@@ -12,7 +12,7 @@ from agent.leaf.intake import NotAtHubError
 _KNOWN_IDS: Final = 1_000
 
 
-class HubWaits:
+class HubAckWaiters:
     """The waits of all classes. Those that wait for one sequence share it; nothing is kept of a wait that was
     given up. `sentence(cls)` says how the link of a class is. `wanted` is set while somebody waits."""
 

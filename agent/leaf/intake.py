@@ -53,7 +53,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ResumePoint:
     """Where a pull input goes on: behind `position` (None: at its beginning). Where `until` is given, some
     lines from there up to it are stored already: the next chunk must hold the same lines as before, end there
     and have this very text as its position; what is stored of it is then left out. `lost` says that where the
@@ -64,7 +64,7 @@ class Place:
     lost: bool = False
 
 
-class Reason(StrEnum):
+class RefusalReason(StrEnum):
     """Why a chunk was refused; the value is the label of the metric."""
 
     TOO_LARGE = "too_large"
@@ -80,7 +80,7 @@ class RefusedError(Exception):
     """The chunk is not stored and will not be: its sender still has it. `retry_after` is in seconds, None
     when the same chunk would be refused again."""
 
-    def __init__(self, reason: Reason, text: str, retry_after: float | None = None) -> None:
+    def __init__(self, reason: RefusalReason, text: str, retry_after: float | None = None) -> None:
         super().__init__(text)
         self.reason = reason
         self.retry_after = retry_after
@@ -122,7 +122,7 @@ class Intake(Protocol):
         only. Raises `RefusedError` (the letters are neither stored nor counted) or `UnknownOutcomeError`.
         What a message does not hold goes into further ones, and is counted only where those are refused."""
 
-    async def position(self, input_name: str) -> Place:
+    async def position(self, input_name: str) -> ResumePoint:
         """Where the input goes on. Waits while a batch of it is in flight and while the local server is away:
         an input that is stopping gives the wait up. Raises `ContractError` when what is stored can't be
         read."""

@@ -16,7 +16,7 @@ NAME = "positions.json"
 log = structlog.get_logger("state")
 
 
-class Position(Struct, frozen=True):
+class PullPosition(Struct, frozen=True):
     """Where a pull input goes on after its last stored batch, which is at `seq`. The stream tells it more
     exactly as long as it holds that batch, but may have trimmed it."""
 
@@ -24,7 +24,7 @@ class Position(Struct, frozen=True):
     seq: int
 
 
-Positions = dict[str, dict[str, Position]]
+Positions = dict[str, dict[str, PullPosition]]
 """By class and input."""
 
 
@@ -34,7 +34,7 @@ class _File(Struct):
     positions: Positions
 
 
-def encode(domain: str, positions: Mapping[str, Mapping[str, Position]]) -> bytes:
+def encode(domain: str, positions: Mapping[str, Mapping[str, PullPosition]]) -> bytes:
     """The file as it is written."""
     return msgspec.json.encode({"version": VERSION, "domain": domain, "positions": positions})
 

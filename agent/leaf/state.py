@@ -27,7 +27,7 @@ from agent.contract import (
 )
 from agent.leaf import position_file
 from agent.leaf.commands.recent import RecentCommands
-from agent.leaf.position_file import Position
+from agent.leaf.position_file import PullPosition
 from agent.leaf.timeline import Timeline
 
 VERSION = 1
@@ -75,7 +75,7 @@ class Acked(Struct, frozen=True):
         return Previous(self.run, self.n, self.readings, self.closed)
 
 
-class Places(Struct, frozen=True):
+class Checkpoints(Struct, frozen=True):
     """Checkpoints (`agent.leaf.link.checkpoints`) in one stream of the hub whose message ids begin alike, as
     those of one run do: the number of each, its leaf sequence, the end of its id and its hub sequence."""
 
@@ -112,7 +112,7 @@ class State(Struct):
     acked: dict[str, Acked] = {}
     previous: dict[str, Acked] = {}
     checkpoint: dict[str, Checkpoint] = {}
-    positions: dict[str, dict[str, Position]] = {}
+    positions: dict[str, dict[str, PullPosition]] = {}
     unplaced: list[str] = []
     command: str | None = None
     commands_run: RecentCommands = msgspec.field(default_factory=RecentCommands)
@@ -122,9 +122,9 @@ class State(Struct):
     clock: Timeline | None = None
     corrections: list[Correction] = []
     lost: dict[str, list[LostStream]] = {}
-    earlier: dict[str, list[Places]] = {}
+    earlier: dict[str, list[Checkpoints]] = {}
 
-    def place(self, input_name: str, cls: str, position: Position) -> None:
+    def place(self, input_name: str, cls: str, position: PullPosition) -> None:
         """An input goes on from here."""
         self.positions.setdefault(cls, {})[input_name] = position
         if input_name in self.unplaced:

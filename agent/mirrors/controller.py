@@ -15,20 +15,20 @@ import structlog
 from nats.aio.client import Client
 
 from agent.base.metrics import Metrics
-from agent.config.mirrors import ORIGIN_METADATA, Declared, Key, Origin, key_of
+from agent.config.mirrors import ORIGIN_METADATA, Declared, Key, ResolvedOrigin, key_of
 from agent.jetstream import JetStream, JetStreamError, merged
 from agent.jetstream.connection import EXPECTED, connected
 from agent.mirrors.decide import (
-    LinkState,
-    Memory,
+    MirrorMemory,
+    MirrorState,
+    MirrorVerdict,
     StreamAction,
-    Verdict,
     decide_link,
     decide_stream,
     remember,
 )
-from agent.mirrors.observation import Entry, Here, There
-from agent.mirrors.probe import Asker
+from agent.mirrors.observation import CopyStatus, LocalStream, RemoteStream
+from agent.mirrors.probe import StreamProbe
 
 LOOK_SECONDS: Final = 5.0
 UNWELL_SECONDS: Final = 0.5
@@ -51,13 +51,13 @@ class DeclaredLinks:
     ) -> None:
         self._links = list(links)
         self._identity, self._url, self._seed_file, self._metrics = identity, url, seed_file, metrics
-        self._asker = Asker(domain, identity)
-        self._memories: dict[str, Memory] = {}
+        self._asker = StreamProbe(domain, identity)
+        self._memories: dict[str, MirrorMemory] = {}
         self._missing_since: dict[str, float] = {}
         self._origins: dict[str, str] = {}
         self._rows: dict[str, dict[str, Any]] = {}
         for one in self._links:
-            self._show_all(one, Verdict(LinkState.MAKING, "not looked at yet"))
+            self._show_all(one, MirrorVerdict(MirrorState.MAKING, "not looked at yet"))
 
     def status(self) -> list[dict[str, Any]]:
         """Each link as a row of `/status`."""
@@ -78,7 +78,7 @@ class DeclaredLinks:
             except EXPECTED as error:
                 log.debug("the declared links cannot be looked at", error=str(error))
             for one in self._links:
-                self._show_all(one, Verdict(LinkState.AWAY, "the local NATS server does not answer"))
+                self._show_all(one, MirrorVerdict(MirrorState.AWAY, "the local NATS server does not answer"))
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _turn(self, nc: Client, one: Declared) -> bool:
@@ -100,20 +100,22 @@ class DeclaredLinks:
                 await self._nudge(js, one, here, theres, verdicts)
         except JetStreamError as error:
             self._show_all(
-                one, Verdict(LinkState.REFUSED, f"the stream {one.name} cannot be kept here: {error}")
+                one, MirrorVerdict(MirrorState.REFUSED, f"the stream {one.name} cannot be kept here: {error}")
             )
             return False
-        return all(one.state is LinkState.FLOWING for one in verdicts)
+        return all(one.state is MirrorState.FLOWING for one in verdicts)
 
-    def _waited(self, one: Declared, here: Here | None, now: float) -> float:
+    def _waited(self, one: Declared, here: LocalStream | None, now: float) -> float:
         if here is not None:
             self._missing_since.pop(one.name, None)
             return 0.0
         return now - self._missing_since.setdefault(one.name, now)
 
-    def _judge(self, one: Declared, origin: Origin, here: Here | None, there: There, now: float) -> Verdict:
+    def _judge(
+        self, one: Declared, origin: ResolvedOrigin, here: LocalStream | None, there: RemoteStream, now: float
+    ) -> MirrorVerdict:
         link = one.link(origin)
-        memory = self._memories.get(link, Memory())
+        memory = self._memories.get(link, MirrorMemory())
         verdict = decide_link(one, origin, here, there, memory, now)
         self._memories[link] = remember(memory, verdict, now)
         if verdict.up and there.kind == "answers":
@@ -123,7 +125,12 @@ class DeclaredLinks:
         return verdict
 
     async def _act(
-        self, js: JetStream, one: Declared, here: Here | None, there: There, action: StreamAction
+        self,
+        js: JetStream,
+        one: Declared,
+        here: LocalStream | None,
+        there: RemoteStream,
+        action: StreamAction,
     ) -> None:
         log.warning("declared link", stream=one.name, doing=action)
         if action == "recreate":
@@ -144,9 +151,9 @@ class DeclaredLinks:
         self,
         js: JetStream,
         one: Declared,
-        here: Here,
-        theres: Mapping[Key, There],
-        verdicts: list[Verdict],
+        here: LocalStream,
+        theres: Mapping[Key, RemoteStream],
+        verdicts: list[MirrorVerdict],
     ) -> None:
         """Remove the sources that are due and add them again, so that the server asks their origins at once;
         for the same end make a mirror anew that holds nothing yet."""
@@ -166,17 +173,21 @@ class DeclaredLinks:
         await js.update_stream({**here.config, **_sources(entries)})
         log.info("sources added again", stream=one.name, sources=[one.link(origin) for origin in again])
 
-    def _again(self, one: Declared, origin: Origin, here: Here, there: There) -> dict[str, Any]:
+    def _again(
+        self, one: Declared, origin: ResolvedOrigin, here: LocalStream, there: RemoteStream
+    ) -> dict[str, Any]:
         # The server goes on after the newest message that it finds of a source. Where that was purged, only a
         # start says that it was here already; one of another origin would skip what this one holds.
         same = self._origins.get(one.link(origin)) == there.created
         return origin.entry(here.entries[origin.key].seq if same else 0)
 
-    def _show_all(self, one: Declared, verdict: Verdict) -> None:
+    def _show_all(self, one: Declared, verdict: MirrorVerdict) -> None:
         for origin in one.origins:
             self._show(one, origin, verdict, None)
 
-    def _show(self, one: Declared, origin: Origin, verdict: Verdict, entry: Entry | None) -> None:
+    def _show(
+        self, one: Declared, origin: ResolvedOrigin, verdict: MirrorVerdict, entry: CopyStatus | None
+    ) -> None:
         link = one.link(origin)
         before = self._rows.get(link)
         if before is not None and before["word"] != verdict.state.value:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal
 
-from agent.config.mirrors import Declared, Origin, key_of
-from agent.mirrors.observation import STALLED, Entry, Here, There
+from agent.config.mirrors import Declared, ResolvedOrigin, key_of
+from agent.mirrors.observation import STALLED, CopyStatus, LocalStream, RemoteStream
 
 ALIVE: Final = 3.0
 """Seconds without a sign of life after which a link is not well; a heartbeat comes each second."""
@@ -25,7 +25,7 @@ UNASKED_MAKE: Final = 5.0
 LONGEST_WAIT: Final = 60.0
 
 
-class LinkState(StrEnum):
+class MirrorState(StrEnum):
     """How a declared link is."""
 
     FLOWING = "flowing"
@@ -42,7 +42,7 @@ class LinkState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class MirrorMemory:
     """Of one link, in monotonic seconds: since when the origin answers while the link is not alive (None: it
     is not so), how often it was nudged since, and when."""
 
@@ -52,11 +52,11 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class MirrorVerdict:
     """The state of a link and its one sentence, the messages that are missing here (None: nobody knows), and
     whether to remove and add it again."""
 
-    state: LinkState
+    state: MirrorState
     sentence: str
     lag: int | None = None
     nudge: bool = False
@@ -64,13 +64,15 @@ class Verdict:
     @property
     def up(self) -> bool:
         """Whether messages come in."""
-        return self.state in (LinkState.FLOWING, LinkState.LAGGING, LinkState.UNKNOWN)
+        return self.state in (MirrorState.FLOWING, MirrorState.LAGGING, MirrorState.UNKNOWN)
 
 
 StreamAction = Literal["make", "update", "recreate"]
 
 
-def decide_stream(one: Declared, here: Here | None, there: There, waited: float) -> StreamAction | None:
+def decide_stream(
+    one: Declared, here: LocalStream | None, there: RemoteStream, waited: float
+) -> StreamAction | None:
     """What to do about the stream itself; `there` is the origin of a mirror, `waited` for how many seconds
     the stream has been missing here."""
     if here is None:
@@ -85,31 +87,36 @@ def decide_stream(one: Declared, here: Here | None, there: There, waited: float)
 
 
 def decide_link(
-    one: Declared, origin: Origin, here: Here | None, there: There, memory: Memory, now: float
-) -> Verdict:
+    one: Declared,
+    origin: ResolvedOrigin,
+    here: LocalStream | None,
+    there: RemoteStream,
+    memory: MirrorMemory,
+    now: float,
+) -> MirrorVerdict:
     """The state of one link of a stream."""
     if here is None:
         waiting = f"{origin.place} does not answer: {there.problem}" if there.problem else "it is being made"
-        return Verdict(LinkState.MAKING, f"there is no stream {one.name} here yet; {waiting}")
+        return MirrorVerdict(MirrorState.MAKING, f"there is no stream {one.name} here yet; {waiting}")
     if here.kind != one.kind:
-        return Verdict(
-            LinkState.FOREIGN,
+        return MirrorVerdict(
+            MirrorState.FOREIGN,
             f"a stream {one.name} is here that was not made as this {one.kind}: it is left as it is; delete "
             "it, or give the link another name",
         )
     if one.kind == "mirror" and _other_mirror(one, here):
-        return Verdict(
-            LinkState.FOREIGN,
+        return MirrorVerdict(
+            MirrorState.FOREIGN,
             f"the mirror {one.name} was made with another origin, filter, start or transforms, and a mirror "
             "can't be changed; set recreate = true to have it deleted and made anew, or declare it under "
             "another name",
         )
     entry = here.entries.get(origin.key)
     if entry is None:
-        return Verdict(LinkState.MAKING, f"{origin.place} is being added")
+        return MirrorVerdict(MirrorState.MAKING, f"{origin.place} is being added")
     if one.kind == "mirror" and _origin_is_new(here, there):
-        return Verdict(
-            LinkState.RECREATED,
+        return MirrorVerdict(
+            MirrorState.RECREATED,
             f"{origin.place} was deleted and made again or put back from an older copy, so this mirror takes "
             f"nothing more up to its own last message ({entry.seq}); it holds {here.messages} messages that "
             "may be nowhere else: save them if they matter, then delete the stream here or set "
@@ -118,47 +125,53 @@ def decide_link(
     return _flow(origin, entry, there, memory, now)
 
 
-def _flow(origin: Origin, entry: Entry, there: There, memory: Memory, now: float) -> Verdict:
+def _flow(
+    origin: ResolvedOrigin, entry: CopyStatus, there: RemoteStream, memory: MirrorMemory, now: float
+) -> MirrorVerdict:
     alive = entry.active is not None and entry.active < ALIVE
     lag = missing(origin, entry, there)
     if there.kind == "absent":
-        return Verdict(LinkState.ABSENT, f"{origin.place} does not exist; make it there")
+        return MirrorVerdict(MirrorState.ABSENT, f"{origin.place} does not exist; make it there")
     if alive and there.kind == "answers" and there.last < entry.seq:
-        return Verdict(
-            LinkState.RECREATED,
+        return MirrorVerdict(
+            MirrorState.RECREATED,
             f"{origin.place} ends at {there.last}, but its messages up to {entry.seq} are here: it was made "
             "again or put back from an older copy; where it was put back, what it stores up to "
             f"{entry.seq} is not taken over: declare it under another name of this stream",
         )
     if entry.err_code == STALLED:
-        return Verdict(
-            LinkState.REFUSED,
+        return MirrorVerdict(
+            MirrorState.REFUSED,
             f"the flow has stopped: the acknowledgements of the flow do not reach {origin.place}; allow "
             f"$JS.FC.{origin.stream}.> to it",
             lag,
         )
     if alive and entry.error:
-        return Verdict(LinkState.REFUSED, f"{origin.place} refuses: {entry.error}", lag)
+        return MirrorVerdict(MirrorState.REFUSED, f"{origin.place} refuses: {entry.error}", lag)
     if alive:
         return _alive(origin, there, lag)
     if there.kind != "answers":
-        return Verdict(LinkState.DOWN, f"{origin.place} does not answer: {there.problem}")
+        return MirrorVerdict(MirrorState.DOWN, f"{origin.place} does not answer: {there.problem}")
     return _unheard(origin, entry, lag, memory, now)
 
 
-def _alive(origin: Origin, there: There, lag: int | None) -> Verdict:
+def _alive(origin: ResolvedOrigin, there: RemoteStream, lag: int | None) -> MirrorVerdict:
     if there.kind != "answers":
-        return Verdict(
-            LinkState.UNKNOWN,
+        return MirrorVerdict(
+            MirrorState.UNKNOWN,
             f"messages of {origin.place} come in, but how many are missing is not known: {there.problem}",
         )
     if lag:
         most = "" if there.exact else "at most "
-        return Verdict(LinkState.LAGGING, f"{most}{lag} messages of {origin.place} are not here yet", lag)
-    return Verdict(LinkState.FLOWING, f"all messages of {origin.place} are here", lag)
+        return MirrorVerdict(
+            MirrorState.LAGGING, f"{most}{lag} messages of {origin.place} are not here yet", lag
+        )
+    return MirrorVerdict(MirrorState.FLOWING, f"all messages of {origin.place} are here", lag)
 
 
-def _unheard(origin: Origin, entry: Entry, lag: int | None, memory: Memory, now: float) -> Verdict:
+def _unheard(
+    origin: ResolvedOrigin, entry: CopyStatus, lag: int | None, memory: MirrorMemory, now: float
+) -> MirrorVerdict:
     since = now if memory.unheard_since is None else memory.unheard_since
     words = f"{origin.place} answers, but the link was not heard from yet; its server asks again by itself"
     if now - since >= BY_ITSELF:
@@ -167,26 +180,26 @@ def _unheard(origin: Origin, entry: Entry, lag: int | None, memory: Memory, now:
             f"one of these is not allowed: {', '.join(needed(origin))}"
         )
     told = f" (the server was last told: {entry.error})" if entry.error else ""
-    return Verdict(LinkState.WAITING, words + told, lag, nudge=_nudge_is_due(memory, since, now))
+    return MirrorVerdict(MirrorState.WAITING, words + told, lag, nudge=_nudge_is_due(memory, since, now))
 
 
-def _nudge_is_due(memory: Memory, since: float, now: float) -> bool:
+def _nudge_is_due(memory: MirrorMemory, since: float, now: float) -> bool:
     if memory.nudges == 0:
         return now - since >= GRACE
     return now - memory.nudged_at >= min(LONGEST_WAIT, 2.0**memory.nudges)
 
 
-def remember(memory: Memory, verdict: Verdict, now: float) -> Memory:
+def remember(memory: MirrorMemory, verdict: MirrorVerdict, now: float) -> MirrorMemory:
     """What the next decision has to know."""
-    if verdict.state is not LinkState.WAITING:
-        return Memory()
+    if verdict.state is not MirrorState.WAITING:
+        return MirrorMemory()
     since = now if memory.unheard_since is None else memory.unheard_since
     if verdict.nudge:
-        return Memory(since, memory.nudges + 1, now)
-    return Memory(since, memory.nudges, memory.nudged_at)
+        return MirrorMemory(since, memory.nudges + 1, now)
+    return MirrorMemory(since, memory.nudges, memory.nudged_at)
 
 
-def missing(origin: Origin, entry: Entry, there: There) -> int | None:
+def missing(origin: ResolvedOrigin, entry: CopyStatus, there: RemoteStream) -> int | None:
     """How many messages of the origin are not here, by what the origin itself holds; at most, where not every
     sequence is a message that the link takes. None where the origin does not answer."""
     if there.kind != "answers":
@@ -195,7 +208,7 @@ def missing(origin: Origin, entry: Entry, there: There) -> int | None:
     return max(0, there.newest - begin)
 
 
-def needed(origin: Origin) -> list[str]:
+def needed(origin: ResolvedOrigin) -> list[str]:
     """The subjects that a link needs: requests and flow control towards the origin, messages back."""
     api = origin.api or "$JS.API"
     return [
@@ -208,7 +221,7 @@ def needed(origin: Origin) -> list[str]:
     ]
 
 
-def _other_mirror(one: Declared, here: Here) -> bool:
+def _other_mirror(one: Declared, here: LocalStream) -> bool:
     have, want = here.config.get("mirror") or {}, one.origins[0].entry()
     starts: list[Callable[[dict[str, object]], object]] = [
         lambda row: row.get("opt_start_seq"),
@@ -218,14 +231,14 @@ def _other_mirror(one: Declared, here: Here) -> bool:
     return key_of(have) != key_of(want) or any(start(have) != start(want) for start in starts)
 
 
-def _origin_is_new(here: Here, there: There) -> bool:
+def _origin_is_new(here: LocalStream, there: RemoteStream) -> bool:
     if there.kind != "answers":
         return False
     other = bool(here.origin_created) and here.origin_created != there.created
     return other or there.last < here.last
 
 
-def _differs(one: Declared, here: Here, there: There) -> bool:
+def _differs(one: Declared, here: LocalStream, there: RemoteStream) -> bool:
     want = one.stream()
     if any(here.config.get(name) != want[name] for name in ("max_bytes", "discard")):
         return True

@@ -18,7 +18,7 @@ STALLED: Final = 10228
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CopyStatus:
     """A mirror or source as this server shows it: seconds since a sign of life (None: never), the origin's
     sequence up to which it is here, and the server's last error."""
 
@@ -29,7 +29,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class LocalStream:
     """The stream on this side; `origin_created` is when the origin of a mirror was made, as it was when the
     mirror was. `kind` is "" for a stream that was not made from the configuration."""
 
@@ -39,11 +39,11 @@ class Here:
     first: int
     last: int
     origin_created: str
-    entries: Mapping[Key, Entry]
+    entries: Mapping[Key, CopyStatus]
 
 
 @dataclass(frozen=True, slots=True)
-class There:
+class RemoteStream:
     """What the origin answered: its first and last sequence, the `newest` one that the link takes, and
     whether it takes all in between (`exact`); `problem` says why there was no answer."""
 
@@ -56,7 +56,7 @@ class There:
     problem: str = ""
 
 
-def here_of(answer: Mapping[str, Any]) -> Here:
+def here_of(answer: Mapping[str, Any]) -> LocalStream:
     """Read the answer to STREAM.INFO of the stream on this side."""
     config, state = answer["config"], answer["state"]
     metadata = config.get("metadata") or {}
@@ -64,7 +64,7 @@ def here_of(answer: Mapping[str, Any]) -> Here:
     entries = {key_of(row): _entry(row, row.get("seq", 0)) for row in rows}
     if (mirror := answer.get("mirror")) is not None:
         entries[key_of(mirror)] = _entry(mirror, state["last_seq"])
-    return Here(
+    return LocalStream(
         kind=metadata.get(KIND_METADATA, ""),
         config=config,
         messages=state["messages"],
@@ -75,9 +75,9 @@ def here_of(answer: Mapping[str, Any]) -> Here:
     )
 
 
-def _entry(row: Mapping[str, Any], seq: int) -> Entry:
+def _entry(row: Mapping[str, Any], seq: int) -> CopyStatus:
     error = row.get("error") or {}
-    return Entry(
+    return CopyStatus(
         active=None if row["active"] < 0 else row["active"] / 1e9,
         seq=seq,
         err_code=error.get("err_code", 0),

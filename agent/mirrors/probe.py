@@ -10,7 +10,7 @@ import nats.errors
 from nats.aio.client import Client
 
 from agent import contract
-from agent.config.mirrors import Origin
+from agent.config.mirrors import ResolvedOrigin
 from agent.jetstream import (
     MESSAGE_NOT_FOUND,
     STREAM_NOT_FOUND,
@@ -21,12 +21,12 @@ from agent.jetstream import (
     end_if_cancelled,
     request,
 )
-from agent.mirrors.observation import Here, There, here_of
+from agent.mirrors.observation import LocalStream, RemoteStream, here_of
 
 ASK_SECONDS: Final = 2.0
 
 
-class Asker:
+class StreamProbe:
     """Asks over one connection of `identity`. What the server says when it refuses a subject is noted by
     `refused`, for the request itself only ends without an answer."""
 
@@ -39,7 +39,7 @@ class Asker:
         if "permissions violation for publish" in words.lower() and len(self._refused) < 1000:
             self._refused.add(words.lower())
 
-    async def here(self, js: JetStream, name: str) -> Here | None:
+    async def here(self, js: JetStream, name: str) -> LocalStream | None:
         """The stream on this side, None where it is missing. Raises `JetStreamError`."""
         try:
             return here_of(await js.api(f"STREAM.INFO.{name}"))
@@ -48,7 +48,7 @@ class Asker:
                 raise
             return None
 
-    async def origin(self, nc: Client, origin: Origin) -> There:
+    async def origin(self, nc: Client, origin: ResolvedOrigin) -> RemoteStream:
         """The stream at the other end, or why it can't be asked."""
         api = origin.api or "$JS.API"
         subject = f"{api}.STREAM.INFO.{origin.stream}"
@@ -60,18 +60,20 @@ class Asker:
                 newest = max([await self._newest(nc, origin, subject, one) for one in origin.subjects])
         except ApiError as error:
             if error.err_code == STREAM_NOT_FOUND:
-                return There("absent")
-            return There("silent", problem=str(error))
+                return RemoteStream("absent")
+            return RemoteStream("silent", problem=str(error))
         except JetStreamError as error:
             if any(f'"{subject.lower()}"' in one for one in self._refused):
-                return There("forbidden", problem=f"this side may not ask it; allow it to publish {subject}")
-            return There("silent", problem=_why(origin, subject, error))
+                return RemoteStream(
+                    "forbidden", problem=f"this side may not ask it; allow it to publish {subject}"
+                )
+            return RemoteStream("silent", problem=_why(origin, subject, error))
         state = info["state"]
         # A message that was deleted in the middle has a sequence of its own, and is never sent.
         exact = not origin.subjects and not state.get("num_deleted")
-        return There("answers", info["created"], state["first_seq"], state["last_seq"], newest, exact)
+        return RemoteStream("answers", info["created"], state["first_seq"], state["last_seq"], newest, exact)
 
-    async def _newest(self, nc: Client, origin: Origin, subject: str, filter_subject: str) -> int:
+    async def _newest(self, nc: Client, origin: ResolvedOrigin, subject: str, filter_subject: str) -> int:
         body = json.dumps({"last_by_subj": filter_subject}).encode()
         try:
             return int((await self._api(nc, origin, subject, body))["message"]["seq"])
@@ -80,7 +82,7 @@ class Asker:
                 raise
             return 0
 
-    async def _api(self, nc: Client, origin: Origin, subject: str, body: bytes) -> dict[str, Any]:
+    async def _api(self, nc: Client, origin: ResolvedOrigin, subject: str, body: bytes) -> dict[str, Any]:
         try:
             if origin.domain and self._domain == contract.HUB_DOMAIN != origin.domain:
                 data = await self._by_own_inbox(nc, origin.domain, subject, body)
@@ -112,7 +114,7 @@ class Asker:
         return message.data
 
 
-def _why(origin: Origin, subject: str, error: Exception) -> str:
+def _why(origin: ResolvedOrigin, subject: str, error: Exception) -> str:
     if origin.domain == contract.HUB_DOMAIN:
         allow = f"or the hub does not let this leaf take {origin.stream} (`takes` of its [[leaf]] there)"
     elif origin.domain:

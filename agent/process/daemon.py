@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import structlog
 import uvloop
 
-from agent.base.listen_sockets import DOORS
+from agent.base.listen_sockets import LISTEN_SOCKETS
 from agent.base.metrics import Metrics
 from agent.base.nats_conf_quoting import RenderError
 from agent.base.nats_server_version import ServerError
@@ -29,10 +29,10 @@ from agent.leaf.intake import Input
 from agent.leaf.state import OtherDomainError, StateError, StateFile
 from agent.process.admin_server import AdminServer
 from agent.process.reload import KEPT_SECONDS, Applied, Files, Reloader
-from agent.process.watchdog import Signs, Silence, Vitals
+from agent.process.watchdog import ServerSilence, Signs, Vitals
 from agent.server import permissions
 from agent.server.health import ServerHealth
-from agent.server.link_schedule import LinkGate
+from agent.server.link_schedule import LinkScheduler
 from agent.server.process import EmbeddedServer
 from agent.server.render import render
 from agent.server.setup import check_keys, identities, server_config, server_directory
@@ -82,7 +82,7 @@ def run(config: Config, inputs: Sequence[Input], metrics: Metrics, files: Files)
         return _outcome(_alone(error))
     if again.is_set():
         # The same process, whatever supervises it; what else it had open is closed with the exec.
-        DOORS.hand_on(os.environ)
+        LISTEN_SOCKETS.hand_on(os.environ)
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - its own arguments
     return Exit.WELL
 
@@ -125,7 +125,7 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     loop.add_signal_handler(signal.SIGHUP, reloader.wanted)
-    loop.call_later(KEPT_SECONDS, DOORS.close)
+    loop.call_later(KEPT_SECONDS, LISTEN_SOCKETS.close)
     health = ServerHealth(metrics)
 
     def restart() -> None:
@@ -150,7 +150,7 @@ async def _serve(
         watching = None if watch is None else group.create_task(keep_serving("server watch", watch.run))
         gate = None
         if server is not None and config.link.windows:
-            gate = LinkGate(server[0], Windows(config.link.windows), health)
+            gate = LinkScheduler(server[0], Windows(config.link.windows), health)
         gating = None if gate is None else group.create_task(keep_serving("link gate", gate.run))
         opening = None
         if server is not None and config.nats.mqtt.on:
@@ -176,7 +176,7 @@ async def _serve(
 
 
 def _vitals(supervisor: Notifier, role: Role, server: EmbeddedServer | None, health: ServerHealth) -> Vitals:
-    quiet = None if server is None else Silence(server, health)
+    quiet = None if server is None else ServerSilence(server, health)
     return Vitals(supervisor, role, lambda: Signs(role.stalled(), 0.0 if quiet is None else quiet.seconds()))
 
 
@@ -196,12 +196,12 @@ def _role(
 ) -> Role:
     # Imported here, so that an edge machine does not hold the hub's half in memory.
     if config.role == "hub":
-        from agent.process.hub import Hub
+        from agent.process.hub import HubAgent
 
-        return Hub(config, metrics, health)
-    from agent.process.leaf import Leaf
+        return HubAgent(config, metrics, health)
+    from agent.process.leaf import LeafAgent
 
-    return Leaf(config, state, metrics, inputs, health, reloader)
+    return LeafAgent(config, state, metrics, inputs, health, reloader)
 
 
 def _fleet(config: Config, role: Role) -> FleetPages | None:

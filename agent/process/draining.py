@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import structlog
 
 from agent.jetstream import JetStreamError
-from agent.leaf.ledger.publisher import Books
+from agent.leaf.ledger.publisher import LedgerPublisher
 from agent.leaf.publish.publisher import Publisher
 from agent.leaf.publish.sender import Sender
 from agent.leaf.state import StateFile
@@ -20,7 +20,7 @@ async def drain(
     inputs: Sequence[asyncio.Task[None]],
     publisher: Publisher,
     sender: Sender,
-    books: Books,
+    books: LedgerPublisher,
     state: StateFile,
     seconds: float,
 ) -> None:

@@ -34,7 +34,7 @@ _LONGEST_WAIT = 5.0
 log = structlog.get_logger("hub")
 
 
-class Hub:
+class HubAgent:
     """One run of the hub's agent."""
 
     def __init__(self, config: Config, metrics: Metrics, health: ServerHealth) -> None:

@@ -11,7 +11,7 @@ from agent.base.metrics import Metrics
 from agent.base.supervisor import Switch, _again
 from agent.config import Config
 from agent.leaf.intake import Input, Intake, Level
-from agent.leaf.publish.core_intake import Front, Reception
+from agent.leaf.publish.core_intake import CoreIntake, SwappableIntake
 from agent.process.reload import Applied
 
 
@@ -35,12 +35,12 @@ class InputSet:
         self,
         config: Config,
         inputs: Iterable[Input],
-        core: Reception,
+        core: CoreIntake,
         levels: dict[str, Level],
         metrics: Metrics,
     ) -> None:
         self._core, self._levels, self._metrics = core, levels, metrics
-        self.intake = Front(with_rules(core, config, metrics))
+        self.intake = SwappableIntake(with_rules(core, config, metrics))
         self._entries = {one.name: _Entry(one, Switch()) for one in inputs}
         self._group: asyncio.TaskGroup | None = None
         self._stopped = False
@@ -105,7 +105,7 @@ class InputSet:
         )
 
 
-def with_rules(core: Reception, config: Config, metrics: Metrics) -> Intake:
+def with_rules(core: CoreIntake, config: Config, metrics: Metrics) -> Intake:
     """What inputs hand their readings to: the core's intake, behind the rules where there are any."""
     if not config.rule:
         return core

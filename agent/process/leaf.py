@@ -16,36 +16,36 @@ from agent.base.metrics import Metrics
 from agent.base.supervisor import keep_serving
 from agent.config import Config, readers, users_digest
 from agent.jetstream import JetStream, JetStreamError, StreamInfo
-from agent.jetstream.connection import Connection
+from agent.jetstream.connection import ServerConnection
 from agent.jetstream.read_headers import StoredHeaders
 from agent.jetstream.readers import keep_readers
 from agent.leaf import stream_configs
-from agent.leaf.clock.monitor import ClockKeeper
+from agent.leaf.clock.monitor import ClockMonitor
 from agent.leaf.commands.handlers import Controls, make_verbs
 from agent.leaf.commands.levers import make_levers
-from agent.leaf.commands.overrides import Lever, Settings, this_moment
+from agent.leaf.commands.overrides import Overrides, Setter, this_moment
 from agent.leaf.commands.runner import CommandRunner, system_clock
 from agent.leaf.events import BatchStored
-from agent.leaf.hub_acks import HubWaits
+from agent.leaf.hub_acks import HubAckWaiters
 from agent.leaf.intake import Input
 from agent.leaf.ledger.evictions.service import Discards
 from agent.leaf.ledger.ledger import ClassLedger
-from agent.leaf.ledger.publisher import Books
+from agent.leaf.ledger.publisher import LedgerPublisher
 from agent.leaf.link.link import LeafLink
 from agent.leaf.link.prepare import make_ready, note_lost_positions
 from agent.leaf.link.rate import ensure_rate
 from agent.leaf.link.time_to_loss_report import HorizonReport
 from agent.leaf.link.trim import Trimmer
-from agent.leaf.publish.accumulator import Limits
+from agent.leaf.publish.accumulator import BatchLimits
 from agent.leaf.publish.ack_levels import Levels
-from agent.leaf.publish.core_intake import Reception
-from agent.leaf.publish.dead_letters import Burial
+from agent.leaf.publish.core_intake import CoreIntake
+from agent.leaf.publish.dead_letters import DeadLetterWriter
 from agent.leaf.publish.idempotency_recovery import KnownRequests
 from agent.leaf.publish.pieces import Progress
 from agent.leaf.publish.publisher import Publisher
-from agent.leaf.publish.pull_chunks import PieceStore
+from agent.leaf.publish.pull_chunks import PullChunkStore
 from agent.leaf.publish.sender import Sender
-from agent.leaf.publish.stream_recovery import Recall
+from agent.leaf.publish.stream_recovery import StreamRecovery
 from agent.leaf.state import StateFile
 from agent.mirrors.service import declared_links
 from agent.process.draining import drain
@@ -60,7 +60,7 @@ _AGAIN_SECONDS = 1.0
 log = structlog.get_logger("leaf")
 
 
-class Leaf:
+class LeafAgent:
     """One run of a leaf's agent; `intake` is that of its inputs."""
 
     def __init__(
@@ -86,13 +86,13 @@ class Leaf:
             ledgers,
             metrics,
         )
-        self._books = Books(config.domain, run, ledgers, state, self._discards)
-        self._clock = ClockKeeper(config.domain, self._classes, state, metrics, self._discards.stored)
+        self._books = LedgerPublisher(config.domain, run, ledgers, state, self._discards)
+        self._clock = ClockMonitor(config.domain, self._classes, state, metrics, self._discards.stored)
         levels = levels_of(config)
         self._levels = Levels(levels, health)
-        self._waits = HubWaits(lambda cls: self.link.board.classes[cls].sentence)
+        self._waits = HubAckWaiters(lambda cls: self.link.board.classes[cls].sentence)
         self._publisher = Publisher(
-            Limits(publish.batch_bytes, publish.batch_readings, publish.linger),
+            BatchLimits(publish.batch_bytes, publish.batch_readings, publish.linger),
             publish.in_flight,
             metrics,
             lambda cls: (
@@ -104,15 +104,15 @@ class Leaf:
             clock=self._clock.look,
             hub=self._waits,
         )
-        burial = Burial(self._publisher.submit, ledgers, metrics)
-        pieces = PieceStore(
+        burial = DeadLetterWriter(self._publisher.submit, ledgers, metrics)
+        pieces = PullChunkStore(
             self._publisher.submit,
             burial,
             self._progress,
             self._books.remember_position,
             lambda input_name: input_name in state.current.unplaced,
         )
-        self._reception = Reception(config.domain, self._publisher, pieces, burial)
+        self._reception = CoreIntake(config.domain, self._publisher, pieces, burial)
         self._inputs = InputSet(config, inputs, self._reception, levels, metrics)
         self.intake = self._inputs.intake
         self._known_requests = KnownRequests(
@@ -123,7 +123,7 @@ class Leaf:
             self._attached_recall,
         )
         mine = identities(config)
-        self._connection = Connection(
+        self._connection = ServerConnection(
             f"nats://{config.nats.listen}",
             mine.account,
             config.domain,
@@ -165,7 +165,7 @@ class Leaf:
         )
         own = contract.DEFAULT_CLASS if contract.DEFAULT_CLASS in self._classes else next(iter(self._classes))
         self._horizon_report = HorizonReport(self.link.horizon, own, metrics)
-        self._settings = Settings(state, self._levers(), this_moment())
+        self._settings = Overrides(state, self._levers(), this_moment())
         self._commands = CommandRunner(
             own,
             state,
@@ -181,7 +181,7 @@ class Leaf:
             system_clock(),
         )
         self._declared = declared_links(config, config.domain, metrics)
-        self._recall: Recall
+        self._recall: StreamRecovery
         self._completed = self._ending = False
         self._attached = asyncio.Event()
         self._run = run
@@ -246,7 +246,7 @@ class Leaf:
         await self._inputs.apply(new)
         self._settings.take(self._levers())
 
-    def _levers(self) -> dict[str, Lever]:
+    def _levers(self) -> dict[str, Setter]:
         return make_levers(self._config, self._publisher, self._inputs.switches, self.link.keeper)
 
     def status(self) -> Mapping[str, Any]:
@@ -308,7 +308,7 @@ class Leaf:
 
     async def _prepare(self, nc: Client) -> None:
         js = JetStream(nc)
-        recall = Recall(nc, js, self._config.domain)
+        recall = StreamRecovery(nc, js, self._config.domain)
         infos: dict[str, StreamInfo] = {}
         stored: dict[tuple[str, str], int] = {}
         mqtt = self._config.nats.mqtt.on
@@ -350,11 +350,11 @@ class Leaf:
         if not self._ending:  # else the end of our own connection would be said to be the server's
             self.link.detach()
 
-    async def _attached_recall(self) -> Recall:
+    async def _attached_recall(self) -> StreamRecovery:
         await self._attached.wait()
         return self._recall
 
-    async def _complete_run_before(self, recall: Recall, cls: str, info: StreamInfo) -> None:
+    async def _complete_run_before(self, recall: StreamRecovery, cls: str, info: StreamInfo) -> None:
         known = self._books.remembered.get(cls)
         since: list[StoredHeaders] = []
         if known is not None and known.created == info.created and info.last > known.seq:

@@ -46,7 +46,7 @@ def ailment(signs: Signs) -> str | None:
     return None
 
 
-class Server(Protocol):
+class EmbeddedServer(Protocol):
     """An embedded server."""
 
     @property
@@ -64,10 +64,10 @@ class Looks(Protocol):
     answers: int
 
 
-class Silence:
+class ServerSilence:
     """For how long an embedded server that runs has not answered."""
 
-    def __init__(self, server: Server, looks: Looks) -> None:
+    def __init__(self, server: EmbeddedServer, looks: Looks) -> None:
         self._server, self._looks = server, looks
         self._since, self._answers = 0.0, -1
 

@@ -29,7 +29,7 @@ _UNKNOWN: Final = float("nan")
 log = structlog.get_logger("server")
 
 
-class Kind(Enum):
+class TroubleKind(Enum):
     """What is wrong: a stream that is not written any more, JetStream that shut itself down, a disk with
     hardly any room left, or something else that the server says of itself."""
 
@@ -43,7 +43,7 @@ class Kind(Enum):
 class Trouble:
     """A fault that keeps the server from storing; `streams` are those that it names, none for all."""
 
-    kind: Kind
+    kind: TroubleKind
     why: str
     streams: frozenset[str] = frozenset()
 
@@ -55,7 +55,7 @@ class Trouble:
     @property
     def needs_start(self) -> bool:
         """Whether only a new start of the server ends it."""
-        return self.kind in (Kind.WRITE, Kind.SHUT_DOWN)
+        return self.kind in (TroubleKind.WRITE, TroubleKind.SHUT_DOWN)
 
 
 def diagnose(healthz: Mapping[str, Any]) -> Trouble | None:
@@ -65,14 +65,16 @@ def diagnose(healthz: Mapping[str, Any]) -> Trouble | None:
     if written:
         # "write <path>: no space left on device": the path says nothing that the stream's name does not.
         why = written[0]["error"].rpartition(_WRITE_ERROR)[2].rpartition(": ")[2]
-        return Trouble(Kind.WRITE, why, frozenset(one["stream"] for one in written if one.get("stream")))
+        return Trouble(
+            TroubleKind.WRITE, why, frozenset(one["stream"] for one in written if one.get("stream"))
+        )
     texts = [str(one.get("error", "")) for one in errors] or [str(healthz.get("error", ""))]
     if healthz.get("status_code", 200) < 400 or not any(texts):
         return None
     if any(_NOT_ENABLED in text for text in texts):
-        return Trouble(Kind.SHUT_DOWN, "it says " + repr(texts[0]))
+        return Trouble(TroubleKind.SHUT_DOWN, "it says " + repr(texts[0]))
     streams = frozenset(one["stream"] for one in errors if one.get("stream"))
-    return Trouble(Kind.OTHER, texts[0], streams)
+    return Trouble(TroubleKind.OTHER, texts[0], streams)
 
 
 def unsynced(varz: Mapping[str, Any]) -> str | None:
@@ -124,7 +126,7 @@ class ServerHealth:
 
     def refusal(self, stream: str) -> str | None:
         """Why this stream stores nothing now."""
-        if self._trouble is None or self._trouble[0].kind is Kind.OTHER:
+        if self._trouble is None or self._trouble[0].kind is TroubleKind.OTHER:
             return None
         trouble, sentence = self._trouble
         return sentence if not trouble.streams or stream in trouble.streams else None
@@ -176,13 +178,13 @@ class ServerHealth:
 
 def _sentence(trouble: Trouble) -> str:
     match trouble.kind:
-        case Kind.WRITE:
+        case TroubleKind.WRITE:
             return f"the NATS server has stopped writing to {_listed(trouble.streams)}: {trouble.why}"
-        case Kind.SHUT_DOWN:
+        case TroubleKind.SHUT_DOWN:
             return f"the NATS server's JetStream has shut itself down: {trouble.why}"
-        case Kind.LOW:
+        case TroubleKind.LOW:
             return trouble.why
-        case Kind.OTHER:
+        case TroubleKind.OTHER:
             return f"the NATS server says of itself: {trouble.why}"
 
 

@@ -23,7 +23,7 @@ LOOK_SECONDS: Final = 5.0
 log = structlog.get_logger("link")
 
 
-class LinkGate:
+class LinkScheduler:
     """The gate of one server's link. Why it is closed stands in `health.closed`."""
 
     def __init__(

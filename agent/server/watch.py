@@ -19,8 +19,8 @@ from nats.aio.client import Client
 
 from agent.base.disk import Room, room
 from agent.base.nats_server_version import ServerError
-from agent.jetstream.connection import EXPECTED, Link, connected
-from agent.server.health import Kind, ServerHealth, Trouble, diagnose, unsynced
+from agent.jetstream.connection import EXPECTED, OpenConnection, connected
+from agent.server.health import ServerHealth, Trouble, TroubleKind, diagnose, unsynced
 
 LOOK_SECONDS: Final = 2.0
 CONFIRM_SECONDS: Final = 5.0
@@ -67,7 +67,7 @@ class Doubts:
 
     def confirmed(self, trouble: Trouble | None, now: float) -> Trouble | None:
         """The trouble that this look showed, None while it is doubted (`now` is of a monotonic clock)."""
-        if trouble is None or trouble.kind is not Kind.OTHER:
+        if trouble is None or trouble.kind is not TroubleKind.OTHER:
             self._since = None
             return trouble
         self._since = now if self._since is None else self._since
@@ -103,7 +103,7 @@ class ServerWatch:
                 log.debug("the server cannot be looked at", error=str(error))
             await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _follow(self, link: Link) -> None:
+    async def _follow(self, link: OpenConnection) -> None:
         server = link.nc._server_info  # the client tells no name of the server otherwise
         self._health.admit(str(server["version"]))
         await self._ask_settings(link.nc, server["server_name"])
@@ -135,7 +135,7 @@ class ServerWatch:
         trouble = self._doubts.confirmed(said, now) or self._lack(left)
         if trouble is None and said is not None:
             return  # until it is believed, all is as it was
-        if trouble is not None and trouble.kind is Kind.SHUT_DOWN and left is not None and left.low:
+        if trouble is not None and trouble.kind is TroubleKind.SHUT_DOWN and left is not None and left.low:
             trouble = dataclasses.replace(trouble, why="its disk is full")
         self._health.found(trouble, "" if trouble is None else self._remedy(trouble, left))
         if trouble is None:
@@ -152,12 +152,13 @@ class ServerWatch:
             return None
         wanted = 2 * left.reserve / _MIB
         return Trouble(
-            Kind.LOW, f"the disk of the NATS server's store is full: {wanted:.0f} MiB of it are kept free"
+            TroubleKind.LOW,
+            f"the disk of the NATS server's store is full: {wanted:.0f} MiB of it are kept free",
         )
 
     def _remedy(self, trouble: Trouble, left: Room | None) -> str:
         place = f"free some room on {self._store}" if self._store is not None else "free some room there"
-        if trouble.kind is Kind.LOW:
+        if trouble.kind is TroubleKind.LOW:
             return f"nothing is taken in until there is room again: {place}"
         if not trouble.needs_start:
             return "see its log"

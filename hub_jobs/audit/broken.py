@@ -11,7 +11,7 @@ from hub_jobs.audit import lookups, reconcile
 from hub_jobs.audit.count_rows import Mask
 from hub_jobs.audit.lookups import Key
 from hub_jobs.audit.reconcile import Batches, Messages
-from hub_jobs.audit.scan import Tables
+from hub_jobs.audit.scan import AuditTables
 from hub_jobs.audit.strays import run_of
 from hub_jobs.tables.ranges import Numbers, runs_of, text, without
 
@@ -24,7 +24,7 @@ Findings = MutableMapping[tuple[str | None, ...], list[str]]
 class Broken:
     """Names batches in `findings`, by their runs. What may be in files that can't be read is counted only."""
 
-    def __init__(self, tables: Tables, findings: Findings) -> None:
+    def __init__(self, tables: AuditTables, findings: Findings) -> None:
         self._tables, self._findings = tables, findings
         self._left = self._aside = self._aside_readings = self._aside_messages = 0
 

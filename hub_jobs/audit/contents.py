@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from hub_jobs.audit import content_hash, count_rows
 from hub_jobs.audit.count_rows import BATCH, HISTORY, SOURCE
-from hub_jobs.audit.scan import Piece
-from hub_jobs.refine.messages import Reason
+from hub_jobs.audit.scan import FileShare
+from hub_jobs.refine.messages import QuarantineReason
 from hub_jobs.refine.readings import Refiner
 from hub_jobs.tables.places import parquet_file
 from hub_jobs.tables.schemas import BRONZE, digest
@@ -47,7 +47,7 @@ class Contents:
     changed: list[tuple[str, str, int]] = field(default_factory=list)
 
 
-def of_file(piece: Piece, secret: bytes) -> Contents:
+def of_file(piece: FileShare, secret: bytes) -> Contents:
     """What a file comes to. Raises `UnreadableError`."""
     if piece.table == "bronze":
         return _bronze(piece, secret)
@@ -56,13 +56,13 @@ def of_file(piece: Piece, secret: bytes) -> Contents:
     return Contents(pa.concat_tables([schema.empty_table(), *parts]).unify_dictionaries())
 
 
-def _groups(piece: Piece) -> Iterator[pa.Table]:
+def _groups(piece: FileShare) -> Iterator[pa.Table]:
     with parquet_file(piece.path) as file:
         for group in range(file.num_row_groups):
             yield file.read_row_group(group, use_threads=False)
 
 
-def _shared(rows: pa.Table, piece: Piece) -> pa.Table:
+def _shared(rows: pa.Table, piece: FileShare) -> pa.Table:
     """The rows that are of the share; of quarantine, which is small and known by its messages, all."""
     if piece.share.of == 1 or piece.table == "quarantine":
         return rows
@@ -88,7 +88,7 @@ def _quarantine(rows: pa.Table, secret: bytes) -> pa.Table:
     found = {
         **{name: rows[name] for name in (*HISTORY, "seq")},
         "sum": pa.array([content_hash.of_line(line, text, secret) for line, text in pairs], pa.int64()),
-        "other": pc.equal(rows["reason"], str(Reason.OTHER_CONTENT)),
+        "other": pc.equal(rows["reason"], str(QuarantineReason.OTHER_CONTENT)),
     }
     return _coded(pa.table(found), NAMED)
 
@@ -104,7 +104,7 @@ def _coded(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def _bronze(piece: Piece, secret: bytes) -> Contents:
+def _bronze(piece: FileShare, secret: bytes) -> Contents:
     rows: list[pa.Table] = []
     changed: list[tuple[str, str, int]] = []
     with parquet_file(piece.path) as file:
@@ -126,7 +126,7 @@ def _changed(rows: pa.Table) -> list[tuple[str, str, int]]:
     ]
 
 
-def _messages(rows: pa.Table, piece: Piece, secret: bytes) -> pa.Table:
+def _messages(rows: pa.Table, piece: FileShare, secret: bytes) -> pa.Table:
     arrived = rows.column_names.index("arrived")
     plain = rows.set_column(arrived, "arrived", rows["arrived"].cast(pa.int64()))
     refined = count_rows.upto(rows, piece.offsets)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.contract import H_CLOCK, H_SEALED_AT
-from hub_jobs.refine.messages import Reason
+from hub_jobs.refine.messages import QuarantineReason
 from hub_jobs.source.protocol import header_column
 from hub_jobs.tables.ranges import Numbers
 
@@ -177,7 +177,7 @@ def quarantine(rows: pa.Table, offsets: Offsets, begun: Offsets, share: Share) -
     `begun` and not yet at its end does not count."""
     rows = rows.filter(pa.array(upto(rows, offsets) | ~upto(rows, begun)))
     numbered = pc.is_valid(rows["n"]).to_numpy()
-    clash = pc.equal(rows["reason"].cast(pa.string()), str(Reason.OTHER_CONTENT)).to_numpy()
+    clash = pc.equal(rows["reason"].cast(pa.string()), str(QuarantineReason.OTHER_CONTENT)).to_numpy()
     lines = rows.filter(pa.array(numbered & ~clash & share.holds(_numbers(rows["n"]))))
     line = _numbers(lines["line"])
     whole = pc.is_null(lines["line"]).to_numpy()

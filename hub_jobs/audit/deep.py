@@ -15,7 +15,7 @@ from hub_jobs.audit.contents import Contents
 from hub_jobs.audit.count_rows import BATCH, HISTORY, SOURCE, Mask, Share
 from hub_jobs.audit.grouping import Names, changes, coded, grouped
 from hub_jobs.audit.lookups import Key
-from hub_jobs.audit.scan import Piece, Tables
+from hub_jobs.audit.scan import AuditTables, FileShare
 from hub_jobs.audit.strays import run_of
 from hub_jobs.tables.ranges import Numbers, runs_of, text
 from hub_jobs.tables.scan import file_paths
@@ -40,7 +40,7 @@ class Differences:
         return [f"the contents of {self.dropped} messages were not compared: their payloads were dropped"]
 
 
-def compared(tables: Tables) -> Differences:
+def compared(tables: AuditTables) -> Differences:
     """Compare every payload with its digest and, decoded as this version of refine does, with the rows of
     readings and quarantine."""
     found = Differences()
@@ -50,9 +50,9 @@ def compared(tables: Tables) -> Differences:
     return found
 
 
-def _compare_share(tables: Tables, share: Share, secret: bytes, found: Differences) -> None:
+def _compare_share(tables: AuditTables, share: Share, secret: bytes, found: Differences) -> None:
     work = [
-        Piece(table.name, path, dict(tables.offsets), dict(tables.begun), share, tables.part)
+        FileShare(table.name, path, dict(tables.offsets), dict(tables.begun), share, tables.part)
         for table in tables.there
         for path in file_paths(table)
     ]

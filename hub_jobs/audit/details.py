@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from hub_jobs.audit.count_rows import BATCH
 from hub_jobs.audit.lookups import Key
-from hub_jobs.audit.scan import Tables
+from hub_jobs.audit.scan import AuditTables
 from hub_jobs.refine.readings import Refiner
 from hub_jobs.tables import Condition
 from hub_jobs.tables.places import UnreadableError
@@ -25,7 +25,7 @@ _AT_ONCE: Final = 16
 Reading = dict[str, Any]
 
 
-def of_batches(tables: Tables, keys: Sequence[Key]) -> Iterator[str]:
+def of_batches(tables: AuditTables, keys: Sequence[Key]) -> Iterator[str]:
     """Sentences about the first readings that differ, a few of each batch."""
     wanted = set(keys[:LOOKED_AT])
     if not wanted or tables.readings is None:

@@ -12,18 +12,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple
 
-from hub_jobs.ingest.gap_notes import Why
+from hub_jobs.ingest.gap_notes import GapReason
 from hub_jobs.tables.ranges import History, Range, size, text, union
 
 _SAID: Final = {
-    Why.DISCARDED: "were discarded at the edge",
-    Why.EXPIRED: "expired at the hub: its stream had a max_age, which the hub's agent sets back to 0",
-    Why.LIMIT: "went at the hub by a limit of its stream, which should refuse new messages instead",
-    Why.NOT_SOURCED: "were never at the hub: its source passed them over",
-    Why.REMOVED: "were in bronze, and bronze no longer has them",
-    Why.STORE_LOST: "stood in a store of the leaf that was lost before the hub had them",
-    Why.UNREADABLE: "are in a file of bronze that can't be read",
-    Why.UNKNOWN: "are gone, why is not known",
+    GapReason.DISCARDED: "were discarded at the edge",
+    GapReason.EXPIRED: "expired at the hub: its stream had a max_age, which the hub's agent sets back to 0",
+    GapReason.LIMIT: "went at the hub by a limit of its stream, which should refuse new messages instead",
+    GapReason.NOT_SOURCED: "were never at the hub: its source passed them over",
+    GapReason.REMOVED: "were in bronze, and bronze no longer has them",
+    GapReason.STORE_LOST: "stood in a store of the leaf that was lost before the hub had them",
+    GapReason.UNREADABLE: "are in a file of bronze that can't be read",
+    GapReason.UNKNOWN: "are gone, why is not known",
 }
 
 
@@ -36,7 +36,7 @@ class Gap:
     kind: str
     name: str
     ranges: Sequence[Range]
-    why: Why
+    why: GapReason
     detail: str = ""
     lost: bool = True
 
@@ -46,7 +46,7 @@ class Gap:
         what = (
             f"{'hub stream' if self.kind == 'hub' else 'source'} {self.name}: sequences {text(self.ranges)}"
         )
-        if self.why in (Why.DISCARDED, Why.REMOVED, Why.UNREADABLE):
+        if self.why in (GapReason.DISCARDED, GapReason.REMOVED, GapReason.UNREADABLE):
             return f"{what} {_SAID[self.why]}{detail}"
         return f"{what} {verb}: {self.why}, they {_SAID[self.why]}{detail}"
 
@@ -64,26 +64,26 @@ class Neighbours(NamedTuple):
 
 
 def of_source(
-    name: str, hole: Range, beside: Neighbours, hub: Mapping[History, Sequence[tuple[Range, Why]]]
+    name: str, hole: Range, beside: Neighbours, hub: Mapping[History, Sequence[tuple[Range, GapReason]]]
 ) -> Gap:
     """Why a hole of a source is there, `hub` being the holes of each stream and incarnation of the hub."""
     both = sorted(beside.before.keys() & beside.behind.keys())
     if not both:
-        return Gap("source", name, [hole], Why.UNKNOWN, "the hub's stream is another one behind them")
+        return Gap("source", name, [hole], GapReason.UNKNOWN, "the hub's stream is another one behind them")
     low, high = sorted((beside.before[both[0]], beside.behind[both[0]]))
     between = [(one, why) for one, why in hub.get(both[0], ()) if low < one[0] and one[1] < high]
     gone = size(one for one, _ in between)
     if not gone:
-        return Gap("source", name, [hole], Why.NOT_SOURCED)
+        return Gap("source", name, [hole], GapReason.NOT_SOURCED)
     reasons = {why for _, why in between}
     if gone >= size([hole]) and len(reasons) == 1:
         return Gap("source", name, [hole], reasons.pop(), "with the messages of the hub's stream there")
-    return Gap("source", name, [hole], Why.UNKNOWN, "fewer are gone from the hub's stream there")
+    return Gap("source", name, [hole], GapReason.UNKNOWN, "fewer are gone from the hub's stream there")
 
 
 def joined(gaps: Sequence[Gap]) -> list[Gap]:
     """Those that differ in nothing but their ranges as one."""
-    found: dict[tuple[str, str, Why, str, bool], list[Range]] = {}
+    found: dict[tuple[str, str, GapReason, str, bool], list[Range]] = {}
     for one in gaps:
         found.setdefault((one.kind, one.name, one.why, one.detail, one.lost), []).extend(one.ranges)
     return [

@@ -10,36 +10,36 @@ from functools import cached_property
 from hub_jobs.audit.ledgers import Run
 from hub_jobs.audit.unreadable import Unreadable, put_aside
 from hub_jobs.tables import Table, open_table, seen
-from hub_jobs.tables.dedup_keys import Seen, joined, lacking
+from hub_jobs.tables.dedup_keys import SeenNumbers, joined, lacking
 from hub_jobs.tables.places import Place, UnreadableError
 from hub_jobs.tables.ranges import History
-from hub_jobs.tables.stream_history import Incarnation, offsets
+from hub_jobs.tables.stream_history import StreamHistory, offsets
 
 
 @dataclass(frozen=True, slots=True)
 class Cached:
     """The cache as it was at one moment; without a table there is none, or it can't be read."""
 
-    seen: Seen = field(default_factory=Seen)
+    seen: SeenNumbers = field(default_factory=SeenNumbers)
     table: Table | None = None
     unreadable: tuple[Unreadable, ...] = ()
 
-    def upto(self, known: Sequence[Incarnation]) -> dict[History, int]:
+    def upto(self, known: Sequence[StreamHistory]) -> dict[History, int]:
         """Up to which sequence of each history it should know all."""
         return offsets(known, self.table)
 
 
 @dataclass(frozen=True)
-class Held:
+class BronzeContents:
     """What bronze holds `here`; what the cache has and bronze has not, so that it is `gone`; and what the
     cache should have and has not, so that a repeat of it would be taken for new (`forgotten`)."""
 
-    here: Seen
-    gone: Seen = field(default_factory=Seen)
-    forgotten: Seen = field(default_factory=Seen)
+    here: SeenNumbers
+    gone: SeenNumbers = field(default_factory=SeenNumbers)
+    forgotten: SeenNumbers = field(default_factory=SeenNumbers)
 
     @cached_property
-    def ever(self) -> Seen:
+    def ever(self) -> SeenNumbers:
         """All that bronze holds or held."""
         return joined(self.here, self.gone)
 
@@ -62,9 +62,9 @@ def cached(lake: Place) -> Cached:
     return Cached(known, table)
 
 
-def compared(cache: Cached, before: Seen, after: Seen) -> Held:
+def compared(cache: Cached, before: SeenNumbers, after: SeenNumbers) -> BronzeContents:
     """What bronze holds `before` the end of what the cache should know, and `after` it, beside the cache."""
     here = joined(before, after)
     if cache.table is None:
-        return Held(here)
-    return Held(here, lacking(cache.seen, here), lacking(before, cache.seen))
+        return BronzeContents(here)
+    return BronzeContents(here, lacking(cache.seen, here), lacking(before, cache.seen))

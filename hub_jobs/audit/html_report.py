@@ -9,7 +9,7 @@ from html import escape
 from typing import Final
 
 from hub_jobs.audit.by_hour import Hour
-from hub_jobs.audit.report import Report, shown_columns
+from hub_jobs.audit.report import AuditReport, shown_columns
 
 _HOURS: Final = 7 * 24
 _DOMAINS: Final = 1_000
@@ -46,7 +46,7 @@ table.accounts tr:nth-child(even) { background: #f6f7f6; } li { margin: .2rem 0;
 """
 
 
-def as_html(report: Report) -> str:
+def as_html(report: AuditReport) -> str:
     """The page."""
     verdict = report.verdict[0].upper() + report.verdict[1:]
     parts = [
@@ -139,7 +139,7 @@ def _rank(hours: Iterable[Hour]) -> int:
     return max(_WORST.index(one.state) for one in hours)
 
 
-def _accounts(report: Report) -> list[str]:
+def _accounts(report: AuditReport) -> list[str]:
     names, rows = shown_columns(report)
     head = "".join(f'<th class="{_kind(name)}">{escape(name)}</th>' for name in names)
     body = [

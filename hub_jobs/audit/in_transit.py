@@ -9,7 +9,7 @@ from typing import Any
 
 from agent.contract import ClassState, FleetRecord, Previous
 from hub_jobs.audit.evictions import Origin
-from hub_jobs.tables.dedup_keys import Seen, source_space
+from hub_jobs.tables.dedup_keys import SeenNumbers, source_space
 from hub_jobs.tables.ranges import Range, size, text, union, without
 
 
@@ -61,7 +61,7 @@ class OnTheWay:
 
 
 def on_the_way(
-    leaves: Mapping[str, FleetRecord], seen: Seen, origins: Mapping[tuple[str, str], set[Origin]]
+    leaves: Mapping[str, FleetRecord], seen: SeenNumbers, origins: Mapping[tuple[str, str], set[Origin]]
 ) -> list[OnTheWay]:
     """Of every class that a leaf announced. `origins` say from which stream of its leaf each source took."""
     return [
@@ -71,7 +71,7 @@ def on_the_way(
     ]
 
 
-def _held(origin: Origin, seen: Seen, origins: Mapping[tuple[str, str], set[Origin]]) -> list[Range]:
+def _held(origin: Origin, seen: SeenNumbers, origins: Mapping[tuple[str, str], set[Origin]]) -> list[Range]:
     sources = [source for source, known in origins.items() if origin in known]
     return union(*(seen.ranges(source_space(*source)) for source in sources))
 

@@ -60,7 +60,7 @@ class Unusable:
         )
 
 
-class Tail(NamedTuple):
+class LostEnd(NamedTuple):
     """What is gone of a stream of which an older store was restored: the stream, the last sequence that the
     older store held, the last that had been there, and when its agent saw that, in nanoseconds since 1970, 0
     where an agent of an earlier release told of it. One copy may be restored twice, with as many messages
@@ -79,7 +79,7 @@ class Lost:
     it. What stands in the stream above that one and arrived before it is of the store that was replaced."""
 
     streams: dict[evictions.Origin, int] = field(default_factory=dict)
-    tails: dict[Tail, dict[Source, Place]] = field(default_factory=dict)
+    tails: dict[LostEnd, dict[Source, Place]] = field(default_factory=dict)
 
     def hear(self, ledger: Ledger, source: Source | None = None, place: Place = (0, 0)) -> None:
         """Take in what a record says, which stands at this place of a source."""
@@ -88,21 +88,21 @@ class Lost:
             if one.kept is None:
                 self.streams[origin] = max(one.last, self.streams.get(origin, 0))
             else:
-                told = self.tails.setdefault(Tail(origin, one.kept, one.last, one.at), {})
+                told = self.tails.setdefault(LostEnd(origin, one.kept, one.last, one.at), {})
                 if source is not None:
                     told[source] = min(place, told.get(source, place))
 
-    def ends(self, source: Source) -> dict[Place, list[Tail]]:
+    def ends(self, source: Source) -> dict[Place, list[LostEnd]]:
         """The ends that records of a source know to be gone, by the place of the first that knows of them.
 
         One without its time that is told of later than the same with its time is no other: the agent was
         exchanged for one of an earlier release meanwhile, which leaves the time out."""
-        timed: dict[Tail, Place] = {}
+        timed: dict[LostEnd, Place] = {}
         for tail, places in self.tails.items():
             if tail.at and source in places:
                 same = tail._replace(at=0)
                 timed[same] = min(places[source], timed.get(same, places[source]))
-        found: dict[Place, list[Tail]] = {}
+        found: dict[Place, list[LostEnd]] = {}
         for tail, places in sorted(self.tails.items()):
             if source in places and places[source] <= timed.get(tail, places[source]):
                 found.setdefault(places[source], []).append(tail)

@@ -12,7 +12,7 @@ from agent.contract import H_ENCODING, ZSTD
 from hub_jobs.audit import count_rows
 from hub_jobs.audit.count_rows import BATCH
 from hub_jobs.audit.ledgers import Run
-from hub_jobs.audit.scan import Tables
+from hub_jobs.audit.scan import AuditTables
 from hub_jobs.refine.lines import UnpackError, count_lines, unpack
 from hub_jobs.source.wire import header
 from hub_jobs.tables import Condition
@@ -27,7 +27,7 @@ Key = tuple[Run, int]
 """A run and the number of a batch."""
 
 
-def places(tables: Tables, wanted: Sequence[Key]) -> dict[Key, list[int]]:
+def places(tables: AuditTables, wanted: Sequence[Key]) -> dict[Key, list[int]]:
     """The places of some batches that are taken, in readings or in quarantine."""
     found: dict[Key, list[int]] = {one: [] for one in wanted}
     where: list[Condition] = [
@@ -45,7 +45,7 @@ def places(tables: Tables, wanted: Sequence[Key]) -> dict[Key, list[int]]:
     return found
 
 
-def lines(tables: Tables, wanted: Sequence[Key]) -> dict[Key, set[int]]:
+def lines(tables: AuditTables, wanted: Sequence[Key]) -> dict[Key, set[int]]:
     """How many lines the payloads of some batches hold; nothing of one whose payload was dropped, or can't be
     unpacked or read."""
     found: dict[Key, set[int]] = {one: set() for one in wanted}
@@ -72,7 +72,7 @@ def _lines(headers: bytes, payload: bytes) -> set[int]:
         return set()
 
 
-def moments(tables: Tables, wanted: Sequence[Run]) -> dict[Run, tuple[list[int], list[int]]]:
+def moments(tables: AuditTables, wanted: Sequence[Run]) -> dict[Run, tuple[list[int], list[int]]]:
     """Of some runs the numbers of their batches, in order, and when each was sealed, in
     microseconds since 1970."""
     where: list[Condition] = [("run", "in", sorted({one[2] for one in wanted}))]
@@ -91,7 +91,7 @@ def moments(tables: Tables, wanted: Sequence[Run]) -> dict[Run, tuple[list[int],
     }
 
 
-def kept_readings(tables: Tables, key: Run, came: Sequence[Range]) -> int:
+def kept_readings(tables: AuditTables, key: Run, came: Sequence[Range]) -> int:
     """How many readings the batches of a run hold that arrived, of these numbers. Dead letters, which are
     numbered too, are no readings."""
     where: list[Condition] = [(name, "=", one) for name, one in zip(BATCH, key, strict=True)]
@@ -107,7 +107,7 @@ def kept_readings(tables: Tables, key: Run, came: Sequence[Range]) -> int:
     return sum(held.values())
 
 
-def kept_messages(tables: Tables, stream: str, identity: str, came: Sequence[Range]) -> int:
+def kept_messages(tables: AuditTables, stream: str, identity: str, came: Sequence[Range]) -> int:
     """How many direct messages of a source arrived, of these sequences."""
     where: list[Condition] = [("source_stream", "=", stream), ("source_identity", "=", identity)]
     where += [("source_seq", ">=", came[0][0]), ("source_seq", "<=", came[-1][1])]

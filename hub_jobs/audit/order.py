@@ -7,16 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from hub_jobs.audit.held import Cached, Held
+from hub_jobs.audit.held import BronzeContents, Cached
 from hub_jobs.tables import Table
 from hub_jobs.tables.dedup_keys import hub_space
 from hub_jobs.tables.ranges import History, runs_of, size, text, without
 from hub_jobs.tables.scan import batches
-from hub_jobs.tables.stream_history import Incarnation, offsets
+from hub_jobs.tables.stream_history import StreamHistory, offsets
 
 
 def invented(
-    bronze: Table, held: Held, known: Sequence[Incarnation], rows: Mapping[History, int]
+    bronze: Table, held: BronzeContents, known: Sequence[StreamHistory], rows: Mapping[History, int]
 ) -> Iterator[str]:
     """Sentences about rows of bronze that ingest did not commit, or that stand there more than once. `rows`
     are how many there are of each history."""
@@ -31,14 +31,16 @@ def invented(
             )
 
 
-def _twice(bronze: Table, one: Incarnation) -> list[tuple[int, int]]:
+def _twice(bronze: Table, one: StreamHistory) -> list[tuple[int, int]]:
     where = one.rows(0, np.iinfo(np.int64).max)
     seqs = np.concatenate([rows["seq"].to_numpy() for rows in batches(bronze, ["seq"], where)])
     distinct, counts = np.unique(seqs, return_counts=True)
     return runs_of(distinct[counts > 1])
 
 
-def untrue(held: Held, cache: Cached, readings: Table | None, known: Sequence[Incarnation]) -> Iterator[str]:
+def untrue(
+    held: BronzeContents, cache: Cached, readings: Table | None, known: Sequence[StreamHistory]
+) -> Iterator[str]:
     """Sentences about what is not as it was and no loss: the next refine makes it good, or could."""
     for file in cache.unreadable:
         yield f"{file}. The next refine that finds new messages makes the table `seen` again from bronze"

@@ -15,7 +15,7 @@ from hub_jobs.audit.grouping import Names, changes, coded, grouped, times
 from hub_jobs.tables.ranges import Numbers
 
 
-class Strays(NamedTuple):
+class UnexplainedRows(NamedTuple):
     """Rows whose message bronze does not have, or has and refine has not taken: at each place of the arrays
     those of one batch, or at one place of a source. `owner` points into `owners`, the batch's run or the
     source."""
@@ -48,7 +48,7 @@ class Batches:
     quarantined: Numbers
     whole: Numbers
     complete: Mask
-    strays: Strays
+    strays: UnexplainedRows
     missing: Numbers = field(init=False)
     doubled: Numbers = field(init=False)
 
@@ -95,7 +95,7 @@ class Messages:
     pending: Numbers
     in_readings: Numbers
     quarantined: Numbers
-    strays: Strays
+    strays: UnexplainedRows
 
     @property
     def difference(self) -> Numbers:
@@ -161,7 +161,7 @@ def batches(bronze: Counted, readings: Counted, quarantine: Counted) -> Batches:
         quarantined=np.where(whole > 0, count, named)[there],
         whole=whole[there],
         complete=complete[there],
-        strays=Strays(runs, run[stray], n[stray], read[stray], (named + whole)[stray]),
+        strays=UnexplainedRows(runs, run[stray], n[stray], read[stray], (named + whole)[stray]),
     )
 
 
@@ -243,7 +243,7 @@ def messages(bronze: Counted, readings: Counted, quarantine: Counted) -> Message
 
 def _strays(
     sources: list[Names], nowhere: Mask, held: tuple[Numbers, Numbers], read: tuple[Numbers, Numbers]
-) -> Strays:
+) -> UnexplainedRows:
     """Readings that stand at no place of a message that is held, by source and sequence."""
     (of_held, of_read), size, firsts = grouped([held[0], read[0]], [held[1], read[1]])
     counts = np.bincount(of_read, minlength=size)
@@ -253,7 +253,7 @@ def _strays(
     # A message that no source wrote stands nowhere, and is no reading.
     stray = (counts > 0) & ~(there & ~nowhere[source])
     found = counts[stray].astype(np.int64)
-    return Strays(sources, source[stray], seq[stray], found, np.zeros_like(found))
+    return UnexplainedRows(sources, source[stray], seq[stray], found, np.zeros_like(found))
 
 
 def _stood(source: Numbers, seq: Numbers, of_reading: Numbers, numbers: Numbers) -> Numbers:

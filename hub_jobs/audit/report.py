@@ -26,7 +26,7 @@ _NOT_ASKED: Final = "the hub was not asked (--server)"
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class AuditReport:
     """The accounts of one moment, the sequences that never came, and `notes`: sentences about what is no
     loss, such as a ledger record that can't be used."""
 
@@ -105,7 +105,7 @@ class Report:
         return ", ".join(parts)
 
 
-def as_json(report: Report) -> str:
+def as_json(report: AuditReport) -> str:
     """`{"at", "lost", "rows": [{column: value}], "hours": [{column: value}], "gaps": [{"kind", "name",
     "ranges", "why", "detail", "lost"}], "on_the_way": null or [{"class", …}], "unreadable": [{"table",
     "file", "fault", "rows", "bounds"}], "findings": [sentence]}`."""
@@ -124,12 +124,12 @@ def as_json(report: Report) -> str:
     return json.dumps(body, indent=2) + "\n"
 
 
-def shown_columns(report: Report) -> tuple[list[str], list[list[str]]]:
+def shown_columns(report: AuditReport) -> tuple[list[str], list[list[str]]]:
     """The accounts as texts: the names of the columns, and a row each."""
     return _SHOWN, [[_cell(row[name]) for name in _SHOWN] for row in map(_row, report.accounts)]
 
 
-def as_text(report: Report) -> str:
+def as_text(report: AuditReport) -> str:
     """A table, the sentences, and the verdict."""
     names, accounts = shown_columns(report)
     cells = [names, *accounts]
@@ -147,7 +147,7 @@ def as_text(report: Report) -> str:
     return "\n".join([*lines, report.verdict])
 
 
-def store(lake: Place, report: Report) -> None:
+def store(lake: Place, report: AuditReport) -> None:
     """Add the accounts to the tables `audit` and `audit_hours`. Findings that are of no run stand in the
     first row."""
     rows = [{"at": report.at, **_row(account)} for account in report.accounts]

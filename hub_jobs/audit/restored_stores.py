@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hub_jobs.audit.evictions import both
-from hub_jobs.audit.ledgers import Lost, Place, Source, Tail
+from hub_jobs.audit.ledgers import Lost, LostEnd, Place, Source
 from hub_jobs.tables import Condition, Table
 from hub_jobs.tables.ranges import Range, union, without
 from hub_jobs.tables.scan import rows
 
 
-def missing(bronze: Table, source: Source, lost: Lost) -> Iterator[tuple[Tail, list[Range]]]:
+def missing(bronze: Table, source: Source, lost: Lost) -> Iterator[tuple[LostEnd, list[Range]]]:
     """Of each end that records of a source know to be gone, by the order of these records, the sequences of
     which an old message never came."""
     before: Place = (0, 0)

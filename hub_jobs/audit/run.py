@@ -31,17 +31,17 @@ from hub_jobs.audit import (
 from hub_jobs.audit.accounts import Account, Arrived, with_announced
 from hub_jobs.audit.deep import Differences
 from hub_jobs.audit.deep import compared as compared_contents
-from hub_jobs.audit.held import Held, cached, compared
+from hub_jobs.audit.held import BronzeContents, cached, compared
 from hub_jobs.audit.in_transit import OnTheWay, on_the_way
 from hub_jobs.audit.ledgers import Run, Spoken, remembered
-from hub_jobs.audit.scan import Tables
+from hub_jobs.audit.scan import AuditTables
 from hub_jobs.audit.strays import Rows
-from hub_jobs.audit.totals import Class, Said
+from hub_jobs.audit.totals import Class, LedgerClaims
 from hub_jobs.exits import ended, say
-from hub_jobs.hub_client import Hub
+from hub_jobs.hub_client import HubClient
 from hub_jobs.source.wire import Server, WireError
 from hub_jobs.tables import ensure_table, open_table, stream_history
-from hub_jobs.tables.dedup_keys import Seen, batch_space, source_space
+from hub_jobs.tables.dedup_keys import SeenNumbers, batch_space, source_space
 from hub_jobs.tables.places import Place, parse_place
 from hub_jobs.tables.ranges import Range
 
@@ -86,7 +86,7 @@ def run(
         say(_NAME, f"there is no table {lake / 'bronze'}: give --lake the directory that ingest writes to")
         return Exit.USAGE
     away: WireError | None = None
-    there: Hub | None = None
+    there: HubClient | None = None
     if asked is not None:
         # Before the tables are opened: what ingest takes meanwhile is then no longer on its way.
         try:
@@ -112,13 +112,13 @@ def _streams(lake: Place, more: Sequence[str]) -> list[str]:
     return sorted({one.stream for one in stream_history.all_of(ensure_table(lake, "bronze"))} | set(more))
 
 
-def _audit(lake: Place, at: datetime, there: Hub | None, *, deep: bool) -> report.Report:
+def _audit(lake: Place, at: datetime, there: HubClient | None, *, deep: bool) -> report.AuditReport:
     # The oldest snapshot first: what ingest and refine commit meanwhile then adds nothing that bronze lacks.
     cache = cached(lake)
     readings, quarantine = ensure_table(lake, "readings"), ensure_table(lake, "quarantine")
     bronze = ensure_table(lake, "bronze")
     known = stream_history.all_of(bronze)
-    tables = Tables(
+    tables = AuditTables(
         bronze,
         readings,
         quarantine,
@@ -154,7 +154,7 @@ def _audit(lake: Place, at: datetime, there: Hub | None, *, deep: bool) -> repor
         there.streams if there else {},
         tables.unreadable,
     )
-    return report.Report(
+    return report.AuditReport(
         at,
         rows + _devices(tables, said, held, found.classes),
         gaps,
@@ -168,7 +168,9 @@ def _audit(lake: Place, at: datetime, there: Hub | None, *, deep: bool) -> repor
     )
 
 
-def _announced(account: Account, moving: Sequence[OnTheWay], said: Said, held: Seen) -> Account:
+def _announced(
+    account: Account, moving: Sequence[OnTheWay], said: LedgerClaims, held: SeenNumbers
+) -> Account:
     """An account with what its leaf announced of it, if it did."""
     run = account.run or ""
     key = (account.domain or "", account.cls or "", run)
@@ -188,9 +190,9 @@ def _announced(account: Account, moving: Sequence[OnTheWay], said: Said, held: S
     return account
 
 
-def _said(spoken: Spoken) -> Said:
+def _said(spoken: Spoken) -> LedgerClaims:
     ledgers = spoken.ledgers()
-    return Said(
+    return LedgerClaims(
         ledgers,
         remembered(ledgers.values()),
         spoken.gone(),
@@ -201,7 +203,12 @@ def _said(spoken: Spoken) -> Said:
 
 
 def _placed(
-    tables: Tables, said: Said, held: Held, key: Run, arrived: Arrived, strays: Rows | None
+    tables: AuditTables,
+    said: LedgerClaims,
+    held: BronzeContents,
+    key: Run,
+    arrived: Arrived,
+    strays: Rows | None,
 ) -> Arrived:
     """What arrived of a run with the numbers of its batches, and how much of it was called discarded; and
     what is in other tables of batches that bronze has not."""
@@ -224,7 +231,9 @@ def _placed(
     )
 
 
-def _devices(tables: Tables, said: Said, held: Held, arrived: dict[Class, Arrived]) -> list[Account]:
+def _devices(
+    tables: AuditTables, said: LedgerClaims, held: BronzeContents, arrived: dict[Class, Arrived]
+) -> list[Account]:
     """The accounts of messages that are of no run, with those of them that leaves discarded."""
     named: dict[Class, list[evictions.Named]] = {}
     kept: dict[Class, int] = {}

@@ -22,7 +22,7 @@ from hub_jobs.audit.ledgers import Spoken
 from hub_jobs.audit.unreadable import Unreadable, described, put_aside
 from hub_jobs.session import run_tasks
 from hub_jobs.tables import Condition, Table
-from hub_jobs.tables.dedup_keys import ID_COLUMNS, Joining, Seen
+from hub_jobs.tables.dedup_keys import ID_COLUMNS, Joining, SeenNumbers
 from hub_jobs.tables.places import ParquetFile, Place, UnreadableError, parquet_file
 from hub_jobs.tables.scan import bounds, file_paths, files
 
@@ -43,7 +43,7 @@ _COLUMNS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ScanPart:
     """What of the tables is counted: of a `domain` (None: of all) the batches and messages whose moment is
     from `since` on and before `until`, in microseconds since 1970."""
 
@@ -84,11 +84,11 @@ class Part:
         return held._replace(batches=held.batches.filter(own), direct=held.direct.filter(own))
 
 
-ALL: Final = Part()
+ALL: Final = ScanPart()
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
+class AuditTables:
     """The tables, each as it was at one moment: everything that `readings` should hold is in the other two,
     which are None before the first refine. `offsets` say up to which hub sequence each stream and incarnation
     is refined, `begun` up to which a refine had named what it could not take. Files that can't be read are
@@ -99,7 +99,7 @@ class Tables:
     quarantine: Table | None
     offsets: Offsets
     begun: Offsets = field(default_factory=dict)
-    part: Part = ALL
+    part: ScanPart = ALL
     unreadable: list[Unreadable] = field(default_factory=list)
 
     @property
@@ -128,7 +128,7 @@ class Tables:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class FileShare:
     """A file of a table, and what of it is to be counted."""
 
     table: str
@@ -136,7 +136,7 @@ class Piece:
     offsets: Offsets
     begun: Offsets
     share: Share
-    part: Part
+    part: ScanPart
 
 
 class Survey(NamedTuple):
@@ -144,15 +144,15 @@ class Survey(NamedTuple):
     history, and what the ledger records among them say."""
 
     spoken: Spoken
-    before: Seen
-    after: Seen
+    before: SeenNumbers
+    after: SeenNumbers
     rows: Counter[tuple[str, str]]
 
 
-def count(tables: Tables, share: Share) -> dict[str, Counted]:
+def count(tables: AuditTables, share: Share) -> dict[str, Counted]:
     """What the rows of a share come to, by table."""
     work = [
-        Piece(table.name, path, dict(tables.offsets), dict(tables.begun), share, tables.part)
+        FileShare(table.name, path, dict(tables.offsets), dict(tables.begun), share, tables.part)
         for table in tables.there
         for path in file_paths(table, tables.part.where)
     ]
@@ -163,10 +163,10 @@ def count(tables: Tables, share: Share) -> dict[str, Counted]:
     }
 
 
-def survey(tables: Tables, upto: Offsets) -> Survey:
+def survey(tables: AuditTables, upto: Offsets) -> Survey:
     """What bronze holds. `upto` divides it: sequences up to there, and those behind."""
     paths = _in_order(tables.bronze, tables.part.where)
-    work = [Piece("bronze", path, dict(upto), {}, _WHOLE, tables.part) for path in paths]
+    work = [FileShare("bronze", path, dict(upto), {}, _WHOLE, tables.part) for path in paths]
     spoken, before, after, rows = Spoken(), Joining(), Joining(), Counter[tuple[str, str]]()
     for _, (one, fault) in each(tables, _survey, work):
         if fault is not None:
@@ -179,8 +179,8 @@ def survey(tables: Tables, upto: Offsets) -> Survey:
 
 
 def each(
-    tables: Tables, task: Callable[[Piece], Result], work: Sequence[Piece]
-) -> Iterator[tuple[Piece, Result]]:
+    tables: AuditTables, task: Callable[[FileShare], Result], work: Sequence[FileShare]
+) -> Iterator[tuple[FileShare, Result]]:
     """What a task comes to for every file, in order. A file that can't be read is put aside and has no
     result."""
     if not work:
@@ -192,7 +192,9 @@ def each(
             yield piece, done
 
 
-def _run(tables: Tables, task: Callable[[Piece], Result], work: Sequence[Piece]) -> Iterator[Result]:
+def _run(
+    tables: AuditTables, task: Callable[[FileShare], Result], work: Sequence[FileShare]
+) -> Iterator[Result]:
     if sum(map(_rows, tables.there)) <= HERE_ROWS:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             yield from pool.map(task, work)
@@ -202,7 +204,7 @@ def _run(tables: Tables, task: Callable[[Piece], Result], work: Sequence[Piece])
         yield from run_tasks(session("audit"), task, work)
 
 
-def _or_fault(task: Callable[[Piece], Result], piece: Piece) -> Result | UnreadableError:
+def _or_fault(task: Callable[[FileShare], Result], piece: FileShare) -> Result | UnreadableError:
     try:
         return task(piece)
     except UnreadableError as error:
@@ -223,7 +225,7 @@ def _rows(table: Table) -> int:
     return sum(count or 0 for count in bounds(found, "num_records"))
 
 
-def _count(piece: Piece) -> Counted:
+def _count(piece: FileShare) -> Counted:
     columns = _COLUMNS[piece.table]
     parts: list[Counted] = []
     for rows in map(piece.part.chosen, _row_groups(piece.path, columns)):
@@ -236,8 +238,8 @@ def _count(piece: Piece) -> Counted:
     return count_rows.merged(piece.table, parts)
 
 
-def _survey(piece: Piece) -> tuple[Survey, UnreadableError | None]:
-    found = Survey(Spoken(), Seen(), Seen(), Counter())
+def _survey(piece: FileShare) -> tuple[Survey, UnreadableError | None]:
+    found = Survey(Spoken(), SeenNumbers(), SeenNumbers(), Counter())
     fault = None
     with parquet_file(piece.path) as file:
         for group in range(file.num_row_groups):
@@ -257,7 +259,7 @@ def _survey(piece: Piece) -> tuple[Survey, UnreadableError | None]:
     return found, fault
 
 
-def _records(file: ParquetFile, piece: Piece, group: int, ids: pa.Table) -> list[dict[str, Any]]:
+def _records(file: ParquetFile, piece: FileShare, group: int, ids: pa.Table) -> list[dict[str, Any]]:
     """The ledger records of a row group. Payloads are nearly all of its bytes, and most have no record."""
     if not pc.any(_said(ids)).as_py():
         return []

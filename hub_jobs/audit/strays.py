@@ -10,7 +10,7 @@ from hub_jobs.audit import reconcile
 from hub_jobs.audit.accounts import Unbacked
 from hub_jobs.audit.count_rows import Counted
 from hub_jobs.audit.grouping import Names, coded
-from hub_jobs.audit.held import Held
+from hub_jobs.audit.held import BronzeContents
 from hub_jobs.audit.ledgers import Run
 from hub_jobs.tables.dedup_keys import hub_space
 from hub_jobs.tables.ranges import Numbers, Range, contains, runs_of, text, union
@@ -45,16 +45,16 @@ class _Place:
         self.rows += rows
 
 
-class Strays:
+class StrayScan:
     """Gathers them, share by share. `runs` are those of batches."""
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: BronzeContents) -> None:
         self._held = held
         self.runs: dict[Run, Rows] = {}
         self._messages: dict[Names, _Place] = {}
         self._named: dict[Names, _Place] = {}
 
-    def add_batches(self, found: reconcile.Strays) -> None:
+    def add_batches(self, found: reconcile.UnexplainedRows) -> None:
         """Take in rows of batches."""
         for code in np.unique(found.owner).tolist():
             mine = found.owner == code
@@ -64,7 +64,7 @@ class Strays:
             both = rows if known is None else Rows(*map(np.concatenate, zip(known, rows, strict=True)))
             self.runs[run] = both
 
-    def add_messages(self, found: reconcile.Strays) -> None:
+    def add_messages(self, found: reconcile.UnexplainedRows) -> None:
         """Take in readings that are of no batch."""
         for code in np.unique(found.owner).tolist():
             mine = found.owner == code

@@ -11,26 +11,26 @@ from typing import Final
 from agent.contract import leaf_stream
 from hub_jobs.audit import evictions, restored_stores
 from hub_jobs.audit.gap_reasons import Gap, Neighbours, joined, of_source
-from hub_jobs.audit.held import Held
+from hub_jobs.audit.held import BronzeContents
 from hub_jobs.audit.ledgers import Lost, Source
 from hub_jobs.audit.unreadable import Unreadable
-from hub_jobs.ingest.gap_notes import GAPS_NOTE, WHY_NOTE, Why, limits_say
+from hub_jobs.ingest.gap_notes import GAPS_NOTE, WHY_NOTE, GapReason, limits_say
 from hub_jobs.source.wire import StreamInfo
 from hub_jobs.tables import Condition, Table
-from hub_jobs.tables.dedup_keys import Seen, hub_space, source_space
+from hub_jobs.tables.dedup_keys import SeenNumbers, hub_space, source_space
 from hub_jobs.tables.ranges import History, Range, holes, union, without
 from hub_jobs.tables.scan import batches
-from hub_jobs.tables.stream_history import Incarnation
+from hub_jobs.tables.stream_history import StreamHistory
 
 _LOOKED_AT: Final = 1_000
 """Holes of a source that are looked at one by one."""
 
-HubGaps = Mapping[History, Sequence[tuple[Range, Why]]]
+HubGaps = Mapping[History, Sequence[tuple[Range, GapReason]]]
 
 
 def gaps(
     bronze: Table,
-    held: Held,
+    held: BronzeContents,
     gone: Mapping[evictions.Origin, list[evictions.Named]],
     origins: Mapping[Source, set[evictions.Origin]],
     lost: Lost,
@@ -61,8 +61,8 @@ def gaps(
 
 def _of_hub(
     bronze: Table,
-    held: Held,
-    ever: Seen,
+    held: BronzeContents,
+    ever: SeenNumbers,
     hub: Mapping[str, StreamInfo],
     unreadable: Sequence[Unreadable],
 ) -> HubGaps:
@@ -72,7 +72,7 @@ def _of_hub(
         kind, _, name = space.partition("/")
         if kind == "hub":
             stream, created = name.split("/", 1)
-            end = bronze.offset(Incarnation(stream, created).ingested) or 0
+            end = bronze.offset(StreamHistory(stream, created).ingested) or 0
             due = [(ranges[0][0], max(end, ranges[-1][1]))]
             if lacking := without(due, held.here.ranges(space)):
                 missing[stream, created] = lacking
@@ -92,25 +92,34 @@ def _of_hub(
     }
 
 
-def _known(history: History, held: Held, unreadable: Sequence[Unreadable]) -> Iterator[tuple[Range, Why]]:
+def _known(
+    history: History, held: BronzeContents, unreadable: Sequence[Unreadable]
+) -> Iterator[tuple[Range, GapReason]]:
     """What bronze itself tells of sequences that it does not hold."""
     for one in unreadable:
         if one.table == "bronze" and one.may_hold(stream=history[0], created=history[1]):
-            yield one.sequences, Why.UNREADABLE
+            yield one.sequences, GapReason.UNREADABLE
     for one_range in held.gone.ranges(hub_space(*history)):
-        yield one_range, Why.REMOVED
+        yield one_range, GapReason.REMOVED
 
 
-def _removed(at_hub: HubGaps) -> Why:
+def _removed(at_hub: HubGaps) -> GapReason:
     """Why messages of a source that were in bronze are not: where all that is gone stands in files that can't
     be read, it is that."""
     reasons = {why for holes in at_hub.values() for _, why in holes}
-    return Why.UNREADABLE if Why.UNREADABLE in reasons and Why.REMOVED not in reasons else Why.REMOVED
+    return (
+        GapReason.UNREADABLE
+        if GapReason.UNREADABLE in reasons and GapReason.REMOVED not in reasons
+        else GapReason.REMOVED
+    )
 
 
 def _reasons(
-    lacking: Sequence[Range], noted: Sequence[tuple[Range, Why]], history: History, now: StreamInfo | None
-) -> Iterator[tuple[Range, Why]]:
+    lacking: Sequence[Range],
+    noted: Sequence[tuple[Range, GapReason]],
+    history: History,
+    now: StreamInfo | None,
+) -> Iterator[tuple[Range, GapReason]]:
     """The parts of some holes with the reason noted when they were found, or else by the stream's limits
     now."""
     rest = list(lacking)
@@ -119,23 +128,23 @@ def _reasons(
             yield part, why
         rest = without(rest, [one])
     if now is None or now.created != history[1].partition("~")[0]:
-        yield from ((part, Why.UNKNOWN) for part in rest)
+        yield from ((part, GapReason.UNKNOWN) for part in rest)
     else:
         yield from ((part, limits_say(now)) for part in rest)
 
 
-def _noted(bronze: Table) -> dict[History, list[tuple[Range, Why]]]:
+def _noted(bronze: Table) -> dict[History, list[tuple[Range, GapReason]]]:
     """What ingest noted of gaps, as far back as the table's log goes."""
-    found: dict[History, list[tuple[Range, Why]]] = {}
+    found: dict[History, list[tuple[Range, GapReason]]] = {}
     for commit in bronze.delta.history():
         if GAPS_NOTE in commit and WHY_NOTE in commit:
             stream, created, why = json.loads(commit[WHY_NOTE])
-            ranges = [((first, last), Why(why)) for first, last in json.loads(commit[GAPS_NOTE])]
+            ranges = [((first, last), GapReason(why)) for first, last in json.loads(commit[GAPS_NOTE])]
             found.setdefault((stream, created), []).extend(ranges)
     return found
 
 
-def _of_lost(seen: Seen, origins: Mapping[Source, set[evictions.Origin]], lost: Lost) -> Iterator[Gap]:
+def _of_lost(seen: SeenNumbers, origins: Mapping[Source, set[evictions.Origin]], lost: Lost) -> Iterator[Gap]:
     """What stood at the end of streams that are no more and never came."""
     for origin, last in sorted(lost.streams.items()):
         high = _highest(seen, origins, origin)
@@ -144,7 +153,7 @@ def _of_lost(seen: Seen, origins: Mapping[Source, set[evictions.Origin]], lost: 
             yield _store_gap(origin, [(high + 1, last)], lost=high > 0)
 
 
-def _of_replaced(bronze: Table, seen: Seen, lost: Lost) -> Iterator[Gap]:
+def _of_replaced(bronze: Table, seen: SeenNumbers, lost: Lost) -> Iterator[Gap]:
     """What stood at the end of streams of which an older store was put back and never came."""
     for source in sorted({one for told in lost.tails.values() for one in told}):
         came = seen.ranges(source_space(*source))
@@ -154,7 +163,9 @@ def _of_replaced(bronze: Table, seen: Seen, lost: Lost) -> Iterator[Gap]:
                 yield _store_gap(tail.origin, missing, lost=known, at=tail.at)
 
 
-def _highest(seen: Seen, origins: Mapping[Source, set[evictions.Origin]], origin: evictions.Origin) -> int:
+def _highest(
+    seen: SeenNumbers, origins: Mapping[Source, set[evictions.Origin]], origin: evictions.Origin
+) -> int:
     """The highest sequence that came of a stream. A source of which no record says from which stream it took
     may have taken from any of its leaf."""
     stream, high = leaf_stream(*origin[:2]), 0
@@ -179,7 +190,7 @@ def _store_gap(origin: evictions.Origin, gone: Sequence[Range], *, lost: bool, a
         "after the agent's last look, a second before at most, nobody can name"
     )
     name = f"{leaf_stream(domain, cls)} made {created}"
-    return Gap("source", name, gone, Why.STORE_LOST, detail, lost=lost)
+    return Gap("source", name, gone, GapReason.STORE_LOST, detail, lost=lost)
 
 
 def _of_source(
@@ -197,16 +208,20 @@ def _of_source(
     unnamed = without(missing, discarded)
     explained = without(lead + missing, without(lead + missing, discarded))
     if explained:
-        yield Gap("source", name, explained, Why.DISCARDED, lost=False)
+        yield Gap("source", name, explained, GapReason.DISCARDED, lost=False)
     if before := without(lead, discarded):
-        yield Gap("source", name, before, Why.UNKNOWN, "they stand before the first that came", lost=False)
+        yield Gap(
+            "source", name, before, GapReason.UNKNOWN, "they stand before the first that came", lost=False
+        )
     asked = unnamed[:_LOOKED_AT]
     edges = [(_below(here, hole[0]), _above(here, hole[1])) for hole in asked]
     places = _places(bronze, source, sorted({edge for pair in edges for edge in pair})) if edges else {}
     for hole, (below, above) in zip(asked, edges, strict=True):
         yield of_source(name, hole, Neighbours(places.get(below, {}), places.get(above, {})), hub)
     if rest := unnamed[_LOOKED_AT:]:
-        yield Gap("source", name, rest, Why.UNKNOWN, f"only the first {_LOOKED_AT} holes were looked at")
+        yield Gap(
+            "source", name, rest, GapReason.UNKNOWN, f"only the first {_LOOKED_AT} holes were looked at"
+        )
 
 
 def _below(ranges: Sequence[Range], number: int) -> int:

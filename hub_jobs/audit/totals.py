@@ -16,19 +16,19 @@ from hub_jobs.audit.broken import LISTED, Broken
 from hub_jobs.audit.by_hour import Hour
 from hub_jobs.audit.count_rows import Mask
 from hub_jobs.audit.grouping import Names, grouped, summed
-from hub_jobs.audit.held import Held
+from hub_jobs.audit.held import BronzeContents
 from hub_jobs.audit.ledgers import Lost, Run, Source
 from hub_jobs.audit.reconcile import Messages
-from hub_jobs.audit.scan import Tables
-from hub_jobs.audit.strays import Rows, Strays, run_of
-from hub_jobs.tables.dedup_keys import Seen, batch_space
+from hub_jobs.audit.scan import AuditTables
+from hub_jobs.audit.strays import Rows, StrayScan, run_of
+from hub_jobs.tables.dedup_keys import SeenNumbers, batch_space
 from hub_jobs.tables.ranges import Numbers
 
 Class = tuple[str | None, str | None]
 """Domain and class, as far as they are known."""
 
 
-class Said(NamedTuple):
+class LedgerClaims(NamedTuple):
     """What the leaves say: the newest ledger record of every run, what later runs `remembered` of earlier
     ones, the sequences that are `gone` from the streams of leaves, which of those each source took from, what
     stores that were `lost` or put back had held, and the records that can't be used."""
@@ -86,10 +86,10 @@ class _Sums:
             )
 
 
-def tallied(tables: Tables, said: Said, held: Held) -> Tally:
+def tallied(tables: AuditTables, said: LedgerClaims, held: BronzeContents) -> Tally:
     """Count everything that the tables hold."""
     runs, classes, by_hour = _Sums(), _Sums(), list(_lost_by_hour(tables, said, held.here))
-    strays, broken = Strays(held), Broken(tables, runs.findings)
+    strays, broken = StrayScan(held), Broken(tables, runs.findings)
     for share in tables.shares:
         found = scan.count(tables, share)
         parts = found["bronze"], found["readings"], found["quarantine"]
@@ -130,7 +130,7 @@ def _name_direct(found: Messages, findings: dict[tuple[str | None, ...], list[st
         )
 
 
-def _lost_by_hour(tables: Tables, said: Said, seen: Seen) -> Iterator[Hour]:
+def _lost_by_hour(tables: AuditTables, said: LedgerClaims, seen: SeenNumbers) -> Iterator[Hour]:
     """The batches that never came, by the hour in which they were sealed as far as can be told."""
     lost = {
         key: never_came_of(said.ledgers.get(key), said.remembered.get(key), seen.ranges(batch_space(*key)))

@@ -38,7 +38,7 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
-class Silence:
+class SilentDevice:
     """A silent device of a domain in which others are heard. `since` is its last reading, `usual` its usual
     interval, None where nothing is usual; times in seconds."""
 
@@ -101,12 +101,12 @@ class Worst:
 
     totals: Totals
     sites: list[Site]
-    silent: list[Silence]
+    silent: list[SilentDevice]
     holes: list[Hole]
     series: list[Pace]
 
 
-Listed = TypeVar("Listed", Silence, Hole, Pace)
+Listed = TypeVar("Listed", SilentDevice, Hole, Pace)
 
 
 def worst(stored: Iterable[pa.RecordBatch]) -> Worst:
@@ -155,13 +155,13 @@ class _Devices:
         """Those first of which nothing is heard."""
         return sorted(self._sites.values(), key=lambda one: (one.silent < one.devices, one.domain))
 
-    def worst(self, domains: list[str]) -> list[Silence]:
+    def worst(self, domains: list[str]) -> list[SilentDevice]:
         if not self._silent:
             return []
         rows = _with_seconds(pa.concat_tables(self._silent))
         rows = rows.filter(pc.is_in(rows["domain"], value_set=pa.array(domains, pa.string())))
         times = pc.divide(rows["seconds"], rows["usual"])
-        return _first(rows.append_column("times", times), Silence, "times", "domain", "device")
+        return _first(rows.append_column("times", times), SilentDevice, "times", "domain", "device")
 
 
 class _Series:

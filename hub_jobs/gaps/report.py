@@ -27,7 +27,7 @@ class Late:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class GapFindings:
     """All that is told of one window."""
 
     at: datetime
@@ -38,7 +38,7 @@ class Found:
     lateness: Sequence[Late]
 
 
-def as_json(found: Found) -> str:
+def as_json(found: GapFindings) -> str:
     """`{"at", "from", "to", "factor", "totals", "sites", "silent", "holes", "series", "lateness"}`; lists
     hold the worst, and `totals` tells whether they are all."""
     body = {
@@ -52,7 +52,7 @@ def as_json(found: Found) -> str:
     return json.dumps(body, indent=2, default=_text) + "\n"
 
 
-def as_text(found: Found) -> str:
+def as_text(found: GapFindings) -> str:
     """At most 24 lines of 80 columns; `every` is the usual interval."""
     totals, sites = found.worst.totals, found.worst.sites
     begin, end = (f"{one:%Y-%m-%d %H:%M}" for one in (found.begin, found.end))
@@ -65,7 +65,7 @@ def as_text(found: Found) -> str:
     return "\n".join(lines)
 
 
-def _silent(found: Found) -> list[str]:
+def _silent(found: GapFindings) -> list[str]:
     totals = found.worst.totals
     unjudged = f"; {totals.unjudged} say too little to tell" if totals.unjudged else ""
     if not totals.devices:
@@ -92,11 +92,11 @@ def _silent(found: Found) -> list[str]:
     ]
 
 
-def _since(site: Site, found: Found) -> str:
+def _since(site: Site, found: GapFindings) -> str:
     return short((found.end - site.since).total_seconds())
 
 
-def _holes(found: Found) -> list[str]:
+def _holes(found: GapFindings) -> list[str]:
     totals = found.worst.totals
     if not totals.holes:
         return [f"no series has a hole longer than {found.factor:g} times its usual interval"]
@@ -122,7 +122,7 @@ def _holes(found: Found) -> list[str]:
     ]
 
 
-def _lateness(found: Found) -> list[str]:
+def _lateness(found: GapFindings) -> list[str]:
     if not found.lateness:
         return ["no reading has a time of its own: nothing is known of lateness"]
     rows = []

@@ -21,7 +21,7 @@ from agent.contract import Exit
 from hub_jobs.exits import ended, say
 from hub_jobs.gaps import cadence
 from hub_jobs.gaps.outages import COLUMNS, worst
-from hub_jobs.gaps.report import Found, Late, as_json, as_text
+from hub_jobs.gaps.report import GapFindings, Late, as_json, as_text
 from hub_jobs.tables import Condition, Table, ensure_table, frame, open_table
 from hub_jobs.tables.places import Place, parse_place
 from hub_jobs.tables.scan import batches, latest
@@ -38,7 +38,7 @@ _LOOK_BACK: Final = timedelta(days=7)
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class GapsOptions:
     """What the command line says; None where it leaves that open."""
 
     lake: Place
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> Exit:
     return ended(_NAME, lambda: run(options))
 
 
-def run(options: Options) -> Exit:
+def run(options: GapsOptions) -> Exit:
     """Look for gaps, print what was found, and write it to the table `gaps` and the file."""
     readings = open_table(options.lake, "readings")
     if readings is None:
@@ -85,14 +85,16 @@ def run(options: Options) -> Exit:
     return Exit.WELL
 
 
-def window(options: Options, newest: datetime) -> tuple[datetime, datetime]:
+def window(options: GapsOptions, newest: datetime) -> tuple[datetime, datetime]:
     """From when on and until when to look. Never beyond the newest arrival: what the hub or the jobs have not
     taken in yet is no silence of a device."""
     end = newest if options.end is None else min(options.end, newest)
     return (options.begin or back(end, _WINDOW)), end
 
 
-def _look(spark: SparkSession, options: Options, readings: Table, begin: datetime, end: datetime) -> Found:
+def _look(
+    spark: SparkSession, options: GapsOptions, readings: Table, begin: datetime, end: datetime
+) -> GapFindings:
     at = datetime.now(UTC)
     where: list[Condition] = [("ts", ">=", back(begin, options.look_back)), ("ts", "<", end)]
     if options.domain is not None:
@@ -106,7 +108,7 @@ def _look(spark: SparkSession, options: Options, readings: Table, begin: datetim
     finally:
         told.unpersist()
     stored = batches(ensure_table(options.lake, "gaps"), COLUMNS, [("at", "=", at)])
-    return Found(at, begin, end, options.factor, worst(stored), late)
+    return GapFindings(at, begin, end, options.factor, worst(stored), late)
 
 
 def _rows(told: DataFrame, at: datetime, begin: datetime, end: datetime) -> DataFrame:
@@ -131,7 +133,7 @@ def _late(rows: DataFrame) -> list[Late]:
     return sorted(found, key=lambda one: one.domain)
 
 
-def _options(argv: Sequence[str] | None) -> Options:
+def _options(argv: Sequence[str] | None) -> GapsOptions:
     parser = argparse.ArgumentParser(prog="gaps.py", description="Silent devices, holes, and what came late.")
     parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
     parser.add_argument(
@@ -167,7 +169,7 @@ def _options(argv: Sequence[str] | None) -> Options:
     given = parser.parse_args(argv)
     if given.begin is not None and given.end is not None and given.begin >= given.end:
         parser.error("--from is not before --to")
-    return Options(
+    return GapsOptions(
         given.lake,
         given.begin,
         given.end,

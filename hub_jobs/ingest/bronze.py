@@ -28,7 +28,7 @@ _SUBJECTS_KNOWN: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class StreamOrigin:
     """The incarnation of the hub's stream that messages come from, and the domain of each of its sources."""
 
     stream: str
@@ -52,7 +52,7 @@ class _Batch:
     count: int | None = None
 
 
-def bronze_rows(columns: Columns, origin: Origin) -> pa.Table:
+def bronze_rows(columns: Columns, origin: StreamOrigin) -> pa.Table:
     """One row a message, in the order of the messages."""
     size = len(columns.seqs)
     subjects = [subject.decode(errors="backslashreplace") for subject in columns.subjects]

@@ -22,7 +22,7 @@ from agent.contract import Committed, Exit, aggregate, committed_subject
 from hub_jobs import hub_client, job_loop
 from hub_jobs.exits import ended, gravest, say
 from hub_jobs.ingest import gap_notes, task
-from hub_jobs.ingest.bronze import Origin
+from hub_jobs.ingest.bronze import StreamOrigin
 from hub_jobs.job_loop import Stop, never, repeated
 from hub_jobs.session import run_tasks
 from hub_jobs.source.plan import Range, split
@@ -39,7 +39,7 @@ from hub_jobs.source.wire import (
 from hub_jobs.tables import Table, ensure_table, ranges, stream_history
 from hub_jobs.tables.parquet import MAX_FILE_BYTES
 from hub_jobs.tables.places import Place, parse_place
-from hub_jobs.tables.stream_history import Incarnation
+from hub_jobs.tables.stream_history import StreamHistory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,7 +56,7 @@ _NO_STREAM: Final = 10059
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class IngestOptions:
     """What the command line says."""
 
     server: Server
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> Exit:
     return repeated(_NAME, lambda stop: _run_each(streams, stop), every)
 
 
-def _run_each(streams: Sequence[Options], stop: Stop) -> Exit:
+def _run_each(streams: Sequence[IngestOptions], stop: Stop) -> Exit:
     """Ingest one stream after the other; what is wrong with one of them is said and stops no other."""
     if len(streams) == 1:
         return run(streams[0], stop)
@@ -78,7 +78,7 @@ def _run_each(streams: Sequence[Options], stop: Stop) -> Exit:
     return gravest([ended(f"{_NAME} {options.stream}", partial(run, options, stop)) for options in left])
 
 
-def run(options: Options, stop: Stop = never) -> Exit:
+def run(options: IngestOptions, stop: Stop = never) -> Exit:
     """Ingest all that the stream held when the run began, a commit at a time until it is to stop."""
     end = _end(options)
     spark: SparkSession | None = None
@@ -105,7 +105,7 @@ def run(options: Options, stop: Stop = never) -> Exit:
     return Exit.WELL
 
 
-def _end(options: Options) -> int:
+def _end(options: IngestOptions) -> int:
     """The last sequence now; what the hub refuses here is most often a wrong option, and is said in its
     words."""
     server = options.server
@@ -127,15 +127,15 @@ def _end(options: Options) -> int:
 
 def _commit_next(
     spark: SparkSession,
-    options: Options,
+    options: IngestOptions,
     bronze: Table,
     info: StreamInfo,
-    known: Incarnation,
+    known: StreamHistory,
     wanted: ranges.Range,
 ) -> list[ranges.Range]:
     """Read the next ranges, write and commit them; what of them the stream no longer has."""
     parts = _parts(info, wanted, spark.sparkContext.defaultParallelism)
-    origin = Origin(known.stream, known.created, info.source_index)
+    origin = StreamOrigin(known.stream, known.created, info.source_index)
     work = [task.IngestPart(options.server, part, origin, options.lake) for part in parts]
     done = run_tasks(spark, task.ingest, work)
     files = [file for one in done for file in one.files]
@@ -161,7 +161,7 @@ def _parts(info: StreamInfo, wanted: ranges.Range, cores: int) -> list[Range]:
     return split([Range(info.name, info.created, first, last)], wanted_parts, most)
 
 
-def _tell_registrar(options: Options, info: StreamInfo, done: int | None) -> None:
+def _tell_registrar(options: IngestOptions, info: StreamInfo, done: int | None) -> None:
     if done is None:
         return
     committed = Committed(info.name, info.created, done)
@@ -172,7 +172,7 @@ def _tell_registrar(options: Options, info: StreamInfo, done: int | None) -> Non
         say(_NAME, f"the registrar does not know yet what it may purge; the next run tells it: {error}")
 
 
-def _options(argv: Sequence[str] | None) -> tuple[list[Options], float | None]:
+def _options(argv: Sequence[str] | None) -> tuple[list[IngestOptions], float | None]:
     """What the command line asks for, one for each stream, and how often in seconds, None for once."""
     parser = argparse.ArgumentParser(prog="ingest.py", description="Bring a stream of the hub into `bronze`.")
     hub_client.add_options(parser)
@@ -187,4 +187,4 @@ def _options(argv: Sequence[str] | None) -> tuple[list[Options], float | None]:
     server = hub_client.server_of(parser, given)
     assert server is not None  # it is required
     streams = given.stream or [aggregate(0)]
-    return [Options(server, name, given.lake) for name in streams], given.every
+    return [IngestOptions(server, name, given.lake) for name in streams], given.every

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hub_jobs.ingest.bronze import Origin, bronze_rows
+from hub_jobs.ingest.bronze import StreamOrigin, bronze_rows
 from hub_jobs.source.plan import Range
 from hub_jobs.source.wire import Connection, Server, WireError, read_columns
 from hub_jobs.tables.parquet import PartFile, PartWriter
@@ -20,7 +20,7 @@ class IngestPart:
 
     server: Server
     range: Range
-    origin: Origin
+    origin: StreamOrigin
     lake: Place
 
 

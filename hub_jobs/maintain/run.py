@@ -26,10 +26,10 @@ from hub_jobs.job_loop import Stop, never, repeated
 from hub_jobs.tables import Table, ensure_table, open_table, stream_history
 from hub_jobs.tables.compaction import groups, rewrite, small_files
 from hub_jobs.tables.healing import ailing, healed
-from hub_jobs.tables.histories import Held, held
+from hub_jobs.tables.histories import FileHistory, held
 from hub_jobs.tables.places import Place, parse_place
 from hub_jobs.tables.schemas import SCHEMAS
-from hub_jobs.tables.stream_history import Incarnation
+from hub_jobs.tables.stream_history import StreamHistory
 
 _NAME: Final = "maintain"
 _LEAST_VACUUM_DAYS: Final = 1
@@ -38,7 +38,7 @@ _KEPT: Final = r"^tel\.[^.]+\.[^.]+\._(?:ledger|clock)$"
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class MaintainOptions:
     """What the command line says; times in days."""
 
     lake: Place
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> Exit:
     return repeated(_NAME, partial(run, options), None)
 
 
-def run(options: Options, stop: Stop = never) -> Exit:
+def run(options: MaintainOptions, stop: Stop = never) -> Exit:
     """Maintain all tables of a lake, a commit at a time until it is to stop. Raises `ConflictError` when
     another maintenance was faster."""
     tables = [table for name in SCHEMAS if (table := open_table(options.lake, name)) is not None]
@@ -72,7 +72,7 @@ def run(options: Options, stop: Stop = never) -> Exit:
     return Exit.WELL
 
 
-def _heal(options: Options, table: Table, stop: Stop) -> None:
+def _heal(options: MaintainOptions, table: Table, stop: Stop) -> None:
     paths = ailing(table)
     if not paths:
         return
@@ -87,7 +87,7 @@ def _heal(options: Options, table: Table, stop: Stop) -> None:
     say(_NAME, f"{table.name}: {done} files of another program are written again")
 
 
-def _compact(options: Options, table: Table, stop: Stop) -> None:
+def _compact(options: MaintainOptions, table: Table, stop: Stop) -> None:
     found = groups(small_files(table))
     count = sum(map(len, found))
     if not found:
@@ -107,7 +107,7 @@ def _compact(options: Options, table: Table, stop: Stop) -> None:
     say(_NAME, f"{table.name}: {count} small files became {made}")
 
 
-def _thin(options: Options, before: datetime) -> None:
+def _thin(options: MaintainOptions, before: datetime) -> None:
     """Drop the payloads of rows of bronze that arrived before a moment and are refined."""
     bronze, readings = open_table(options.lake, "bronze"), open_table(options.lake, "readings")
     if bronze is None or readings is None:
@@ -132,7 +132,9 @@ def _thin(options: Options, before: datetime) -> None:
     )
 
 
-def _to_thin(files: Sequence[Held], one: Incarnation, thinned: int, before: datetime) -> list[Held]:
+def _to_thin(
+    files: Sequence[FileHistory], one: StreamHistory, thinned: int, before: datetime
+) -> list[FileHistory]:
     """The files of a history that are old as a whole and refined. One that is not, or holds rows of another
     history too, holds back those behind it until it is: what is thinned has no holes."""
     several = {path for path, count in Counter(each.path for each in files).items() if count > 1}
@@ -152,14 +154,14 @@ def _thinned(rows: pa.Table) -> pa.Table:
     return rows.set_column(rows.column_names.index("payload"), rows.schema.field("payload"), payload)
 
 
-def _vacuum(options: Options, table: Table) -> None:
+def _vacuum(options: MaintainOptions, table: Table) -> None:
     gone = table.vacuum(options.vacuum_after * 24, dry_run=options.dry_run)
     if gone:
         verb = "would be" if options.dry_run else "were"
         say(_NAME, f"{table.name}: {len(gone)} files that no table names {verb} deleted")
 
 
-def _options(argv: Sequence[str] | None) -> Options:
+def _options(argv: Sequence[str] | None) -> MaintainOptions:
     parser = argparse.ArgumentParser(prog="maintain.py", description="Keep the tables small and quick.")
     parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
     parser.add_argument(
@@ -182,4 +184,4 @@ def _options(argv: Sequence[str] | None) -> Options:
         parser.error(f"--vacuum-after is {given.vacuum_after:g}: a job that still runs would lose its files")
     if given.thin_bronze_after is not None and given.thin_bronze_after < 0:
         parser.error(f"--thin-bronze-after is {given.thin_bronze_after:g}; give a number of days from 0 on")
-    return Options(given.lake, given.thin_bronze_after, given.vacuum_after, given.dry_run)
+    return MaintainOptions(given.lake, given.thin_bronze_after, given.vacuum_after, given.dry_run)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from agent.contract import H_CLOCK, H_SEALED_AT, ContractError, Correction, parse_clock
 from hub_jobs.refine import task
-from hub_jobs.refine.clocks import Batch, Sealed
+from hub_jobs.refine.clocks import Batch, SealTime
 from hub_jobs.session import run_tasks
 from hub_jobs.source.wire import header
 from hub_jobs.tables import Condition, Table
@@ -57,7 +57,7 @@ def rewrite(
     )
 
 
-def _sealed(bronze: Table, domain: str, given: Sequence[Correction]) -> Iterator[tuple[Batch, Sealed]]:
+def _sealed(bronze: Table, domain: str, given: Sequence[Correction]) -> Iterator[tuple[Batch, SealTime]]:
     """When the batches of a domain were sealed that may hold a wrong time. A run is of one boot."""
     mine = [one for one in given if one.domain == domain]
     until = {one.boot: max(each.until for each in mine if each.boot == one.boot) for one in mine}
@@ -75,7 +75,7 @@ def _sealed(bronze: Table, domain: str, given: Sequence[Correction]) -> Iterator
                 yield (domain, cls, run, n), sealed
 
 
-def _header(headers: bytes) -> Sealed | None:
+def _header(headers: bytes) -> SealTime | None:
     clock, wall = header(headers, H_CLOCK.encode()), header(headers, H_SEALED_AT.encode())
     if clock is None or wall is None or not wall.isdigit():
         return None
@@ -83,4 +83,4 @@ def _header(headers: bytes) -> Sealed | None:
         found = parse_clock(clock.decode(errors="replace"))
     except ContractError:
         return None
-    return Sealed(int(wall) // 1000, found.boot, found.monotonic)
+    return SealTime(int(wall) // 1000, found.boot, found.monotonic)

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.contract import Correction
-from hub_jobs.refine.messages import RefusedError, correction_in
+from hub_jobs.refine.messages import QuarantinedError, correction_in
 from hub_jobs.tables import cache
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import batches, rows
 from hub_jobs.tables.schemas import CLOCKS
-from hub_jobs.tables.stream_history import Incarnation
+from hub_jobs.tables.stream_history import StreamHistory
 
 MOST: Final = 1_000
 """Corrections that are remembered of a domain; the oldest go."""
@@ -43,7 +43,7 @@ class Clocks:
         return {domain: list(mine) for domain, mine in self._known.items()}
 
 
-def said(bronze: Table, one: Incarnation, after: int) -> Iterator[Correction]:
+def said(bronze: Table, one: StreamHistory, after: int) -> Iterator[Correction]:
     """The corrections among the rows of an incarnation above `after` and up to its `done`; a bad one is left
     out."""
     where = one.rows(after, one.done or 0)
@@ -57,11 +57,13 @@ def said(bronze: Table, one: Incarnation, after: int) -> Iterator[Correction]:
     for row in held.sort_by("seq").to_pylist():
         try:
             yield correction_in(row["payload"], row["domain"])
-        except RefusedError:
+        except QuarantinedError:
             continue
 
 
-def load(lake: Place, bronze: Table, upto: Sequence[Incarnation], note: cache.Note = cache.unsaid) -> Clocks:
+def load(
+    lake: Place, bronze: Table, upto: Sequence[StreamHistory], note: cache.Note = cache.unsaid
+) -> Clocks:
     """What was said in all that bronze holds of each incarnation up to its `done`. Raises as `cache.load`."""
     known = Clocks()
     table, held = cache.load(lake, "clocks", upto, note)
@@ -73,7 +75,7 @@ def load(lake: Place, bronze: Table, upto: Sequence[Incarnation], note: cache.No
     return known
 
 
-def save(lake: Place, known: Clocks, upto: Sequence[Incarnation]) -> None:
+def save(lake: Place, known: Clocks, upto: Sequence[StreamHistory]) -> None:
     """Keep it for the next run."""
     flat = [
         {name: getattr(one, name) for name in CLOCKS.names}
@@ -84,7 +86,7 @@ def save(lake: Place, known: Clocks, upto: Sequence[Incarnation]) -> None:
 
 
 def news(
-    bronze: Table, increments: Sequence[tuple[Incarnation, int, int]], known: Clocks
+    bronze: Table, increments: Sequence[tuple[StreamHistory, int, int]], known: Clocks
 ) -> list[Correction]:
     """The corrections in the rows of incarnations above one sequence and up to another that were not known;
     afterwards they are."""

@@ -27,7 +27,7 @@ _SLACK: Final = 50_000
 _NEVER: Final = np.iinfo(np.int64).min
 
 
-class Sealed(NamedTuple):
+class SealTime(NamedTuple):
     """When a batch was sealed: `wall` in microseconds since 1970, `monotonic` in ns of `boot`."""
 
     wall: int
@@ -42,7 +42,7 @@ PLACED: Final = ("ts", "ts_source", "domain", "class", "run", "n")
 """The columns of readings that `errors_in` looks at."""
 
 
-def errors(stamps: Times, sealed: Sealed, corrections: Iterable[Correction]) -> Times:
+def errors(stamps: Times, sealed: SealTime, corrections: Iterable[Correction]) -> Times:
     """What is to be added to times that the agent's machine stamped and that came in one batch."""
     upto = sealed.monotonic // 1000
     moments = np.where(stamps <= sealed.wall + _SLACK, stamps - (sealed.wall - upto), _NEVER)
@@ -60,7 +60,9 @@ def errors(stamps: Times, sealed: Sealed, corrections: Iterable[Correction]) -> 
     return found
 
 
-def errors_in(readings: pa.Table, corrections: Sequence[Correction], sealed: Mapping[Batch, Sealed]) -> Times:
+def errors_in(
+    readings: pa.Table, corrections: Sequence[Correction], sealed: Mapping[Batch, SealTime]
+) -> Times:
     """The same for rows of `readings`; 0 for what was not stamped by the machine or is corrected already."""
     found = np.zeros(readings.num_rows, dtype=np.int64)
     chosen = np.flatnonzero(pc.equal(readings["ts_source"], "agent").to_numpy())

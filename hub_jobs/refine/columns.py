@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from msgspec import UNSET, Meta
 
 from agent.contract import EPOCH_LIMIT, MACHINE_OFFSET
-from hub_jobs.refine.lines import FAULTS, Line, Tags
+from hub_jobs.refine.lines import FAULTS, ReadingLine, Tags
 from hub_jobs.tables.schemas import TIME
 
 _TIME: Final = msgspec.json.Decoder(Annotated[datetime, Meta(tz=True)])
@@ -42,7 +42,7 @@ class Moments(NamedTuple):
     wrong: Mask
 
 
-def times(rows: Sequence[Line]) -> Moments:
+def times(rows: Sequence[ReadingLine]) -> Moments:
     """The times of rows."""
     given = [row.ts for row in rows]
     kinds = set(map(type, given))
@@ -108,7 +108,7 @@ def _outside(stamps: Times) -> Mask:
     return (stamps < _FIRST) | (stamps > _LAST)
 
 
-def values(rows: Sequence[Line]) -> tuple[pa.Array, pa.Array]:
+def values(rows: Sequence[ReadingLine]) -> tuple[pa.Array, pa.Array]:
     """The columns `value` and `text`. A whole number that a double does not hold exactly is rounded in
     `value` and stands with all its digits in `text`."""
     given: list[Any] = [row.value for row in rows]
@@ -133,7 +133,7 @@ def values(rows: Sequence[Line]) -> tuple[pa.Array, pa.Array]:
 _BOOLS: Final = {True: "true", False: "false"}
 
 
-def tags(rows: Sequence[Line]) -> tuple[pa.MapArray, Mask]:
+def tags(rows: Sequence[ReadingLine]) -> tuple[pa.MapArray, Mask]:
     """The column `tags`, each distinct text parsed once, and which rows have tags that are none."""
     texts = pa.array(list(map(bytes, map(_RAW_TAGS, rows))), pa.binary()).dictionary_encode()
     parsed: list[list[tuple[str, str]]] = []
@@ -149,7 +149,7 @@ def tags(rows: Sequence[Line]) -> tuple[pa.MapArray, Mask]:
     return column, np.isin(codes, np.array(wrong, dtype=np.int32))
 
 
-def devices(rows: Sequence[Line], domains: pa.Array, owner: npt.NDArray[np.int32]) -> pa.Array:
+def devices(rows: Sequence[ReadingLine], domains: pa.Array, owner: npt.NDArray[np.int32]) -> pa.Array:
     """The column `device`, with the domain of its message where a line has none."""
     given = [row.device for row in rows]
     if UNSET not in given:

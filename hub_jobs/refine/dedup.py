@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hub_jobs.tables.dedup_keys import Placed, Seen, by_batch, by_source
+from hub_jobs.tables.dedup_keys import Placed, SeenNumbers, by_batch, by_source
 from hub_jobs.tables.ranges import History, contains
 
 Key = tuple[str, int]
@@ -27,7 +27,7 @@ Earlier = Callable[[str, int, int], Digests]
 
 
 @dataclass(slots=True)
-class Decision:
+class DedupDecision:
     """What of some rows of bronze is not to be decoded, by history and hub sequence. `unverified` counts
     repeats whose first copy bronze no longer has, so that only their number speaks for it."""
 
@@ -36,10 +36,10 @@ class Decision:
     unverified: int = 0
 
 
-def decide(ids: pa.Table, seen: Seen, earlier: Earlier) -> Decision:
+def decide(ids: pa.Table, seen: SeenNumbers, earlier: Earlier) -> DedupDecision:
     """Judge rows of bronze with `ID_COLUMNS`; `seen` and `earlier` know all rows that were refined before."""
     ids = ids.sort_by([("stream", "ascending"), ("created", "ascending"), ("seq", "ascending")])
-    decision = Decision()
+    decision = DedupDecision()
     batches, others = by_batch(ids), by_source(ids)
     others = Placed(others.names, np.where(batches.codes < 0, others.codes, -1), others.numbers)
     for placed, is_batch in ((batches, True), (others, False)):
@@ -50,7 +50,7 @@ def decide(ids: pa.Table, seen: Seen, earlier: Earlier) -> Decision:
     return decision
 
 
-def _known(placed: Placed, seen: Seen) -> npt.NDArray[np.bool_]:
+def _known(placed: Placed, seen: SeenNumbers) -> npt.NDArray[np.bool_]:
     """Rows whose number was seen before."""
     found = np.zeros(placed.codes.size, dtype=np.bool_)
     for code, name in enumerate(placed.names):
@@ -85,7 +85,7 @@ def _judge(
     candidates: npt.NDArray[np.int64],
     known: npt.NDArray[np.bool_],
     before: dict[Key, set[bytes]],
-    decision: Decision,
+    decision: DedupDecision,
     *,
     is_batch: bool,
 ) -> None:

@@ -48,7 +48,7 @@ _SLICE: Final = 1024**2
 _WINDOW: Final = 64 * 1024**2
 
 
-class Line(Struct, gc=False, forbid_unknown_fields=True):
+class ReadingLine(Struct, gc=False, forbid_unknown_fields=True):
     """A reading as it stands in a line; `ts` and `tags` are not checked yet."""
 
     metric: Name
@@ -68,7 +68,7 @@ class _Checked(Struct, gc=False, forbid_unknown_fields=True):
     tags: Annotated[dict[_CleanName, Text], Meta(max_length=MAX_TAGS)] | UnsetType = UNSET
 
 
-_LINE: Final = msgspec.json.Decoder(Line)
+_LINE: Final = msgspec.json.Decoder(ReadingLine)
 _CHECKED: Final = msgspec.json.Decoder(_Checked)
 
 
@@ -90,7 +90,7 @@ class Slice:
 
     first: int
     text: bytes
-    rows: list[Line]
+    rows: list[ReadingLine]
     numbers: list[int] | None = None
     bad: list[BadLine] = field(default_factory=list)
 
@@ -144,7 +144,7 @@ def decode(text: bytes) -> Iterator[Slice]:
         number += len(found.rows) + len(found.bad)
 
 
-def decode_line(line: bytes) -> Line:
+def decode_line(line: bytes) -> ReadingLine:
     """One line. Raises `ContractError` with the reference's reason."""
     try:
         _CHECKED.decode(line)
@@ -153,10 +153,10 @@ def decode_line(line: bytes) -> Line:
         return checked_line(line)
 
 
-def checked_line(line: bytes) -> Line:
+def checked_line(line: bytes) -> ReadingLine:
     """One line as the reference reads it, every field checked. Raises `ContractError`."""
     reading = parse_reading(line)
-    return Line(
+    return ReadingLine(
         reading.metric,
         reading.value,
         UNSET if reading.ts is None else reading.ts,
@@ -186,7 +186,7 @@ def _fast(text: bytes, first: int) -> Slice | None:
     return Slice(first, text, rows)
 
 
-def _needs_check(text: bytes, rows: list[Line]) -> bool:
+def _needs_check(text: bytes, rows: list[ReadingLine]) -> bool:
     """Whether a line may name a field twice, or hold a control character in a name (JSON has those only
     escaped, but for U+007F). Of a field that comes twice the last value counts and each must be good, but of
     those that are not checked yet only the last is kept."""

@@ -33,8 +33,8 @@ from hub_jobs.refine.lines import (
     FAULTS,
     NO_TAGS,
     BadLine,
-    Line,
     Name,
+    ReadingLine,
     Slice,
     Text,
     UnpackError,
@@ -46,7 +46,7 @@ from hub_jobs.refine.lines import (
 from hub_jobs.source.wire import header, parse_headers
 
 
-class Reason(StrEnum):
+class QuarantineReason(StrEnum):
     """Why something is in quarantine."""
 
     SOURCE = "unknown source"
@@ -66,16 +66,16 @@ class Reason(StrEnum):
     THINNED = "payload was dropped"
 
 
-class RefusedError(Exception):
+class QuarantinedError(Exception):
     """A whole message that can't be taken."""
 
-    def __init__(self, reason: Reason, detail: str) -> None:
+    def __init__(self, reason: QuarantineReason, detail: str) -> None:
         super().__init__(detail)
         self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class BronzeMessage:
     """A row of bronze; times are in microseconds since 1970. `default_ts` and `ts_source` are for readings
     that have no time of their own; `clock` is that of a batch when it was sealed, at `default_ts`."""
 
@@ -111,8 +111,8 @@ _SCALAR: Final = msgspec.json.Decoder(float | Annotated[int, Meta()] | str | boo
 _ANY: Final = msgspec.json.Decoder(dict[str, Any])
 
 
-def slices(row: dict[str, Any]) -> tuple[Message, Iterator[Slice]]:
-    """The readings of a row of bronze; none for a record of the agent. Raises `RefusedError`."""
+def slices(row: dict[str, Any]) -> tuple[BronzeMessage, Iterator[Slice]]:
+    """The readings of a row of bronze; none for a record of the agent. Raises `QuarantinedError`."""
     subject = _subject(row)
     match subject.kind:
         case "batch":
@@ -130,11 +130,11 @@ def slices(row: dict[str, Any]) -> tuple[Message, Iterator[Slice]]:
     return message_of(row), iter(())
 
 
-def message_of(row: dict[str, Any], headers: BatchHeaders | None = None) -> Message:
+def message_of(row: dict[str, Any], headers: BatchHeaders | None = None) -> BronzeMessage:
     """The row without its content; `headers` are those of a batch."""
     names = ("stream", "created", "seq", "arrived", "domain", "run", "n", "count")
     source = {name: row[name] for name in ("source_stream", "source_identity", "source_seq")}
-    return Message(
+    return BronzeMessage(
         **{name: row[name] for name in names},
         cls=row["class"],
         **(source if row["n"] is None else dict.fromkeys(source)),
@@ -146,13 +146,17 @@ def message_of(row: dict[str, Any], headers: BatchHeaders | None = None) -> Mess
 
 def _subject(row: dict[str, Any]) -> Subject:
     if row["domain"] is None:
-        raise RefusedError(Reason.SOURCE, "no source of the stream wrote it, so it is of no domain")
+        raise QuarantinedError(
+            QuarantineReason.SOURCE, "no source of the stream wrote it, so it is of no domain"
+        )
     try:
         subject = parse_subject(row["subject"])
     except ContractError as error:
-        raise RefusedError(Reason.SUBJECT, str(error)) from None
+        raise QuarantinedError(QuarantineReason.SUBJECT, str(error)) from None
     if subject.domain != row["domain"]:
-        raise RefusedError(Reason.FOREIGN, f"subject {row['subject']!r} came from domain {row['domain']!r}")
+        raise QuarantinedError(
+            QuarantineReason.FOREIGN, f"subject {row['subject']!r} came from domain {row['domain']!r}"
+        )
     return subject
 
 
@@ -161,18 +165,21 @@ def _unpacked(row: dict[str, Any], subject: Subject) -> tuple[BatchHeaders, byte
     given = {name: value.decode(errors="backslashreplace") for name, value in parse_headers(row["headers"])}
     headers = _headers(given)
     if headers.id.cls != subject.cls:
-        raise RefusedError(
-            Reason.HEADERS, f"message id {headers.id} names another class than {row['subject']}"
+        raise QuarantinedError(
+            QuarantineReason.HEADERS, f"message id {headers.id} names another class than {row['subject']}"
         )
     try:
         text = unpack(row["payload"], compressed=headers.compressed)
     except UnpackError as error:
-        raise RefusedError(
-            Reason.TOO_LARGE if error.too_large else Reason.CORRUPT, f"the payload {error}"
+        raise QuarantinedError(
+            QuarantineReason.TOO_LARGE if error.too_large else QuarantineReason.CORRUPT,
+            f"the payload {error}",
         ) from None
     lines = count_lines(text)
     if lines != headers.count:
-        raise RefusedError(Reason.COUNT, f"says that it holds {headers.count} and holds {lines} lines")
+        raise QuarantinedError(
+            QuarantineReason.COUNT, f"says that it holds {headers.count} and holds {lines} lines"
+        )
     return headers, text
 
 
@@ -198,18 +205,20 @@ def _headers(given: dict[str, str]) -> BatchHeaders:
     try:
         return parse_batch_headers(given)
     except ContractError as error:
-        reason = Reason.HEADERS if given.get(H_VERSION) == str(VERSION) else Reason.VERSION
-        raise RefusedError(reason, str(error)) from None
+        reason = (
+            QuarantineReason.HEADERS if given.get(H_VERSION) == str(VERSION) else QuarantineReason.VERSION
+        )
+        raise QuarantinedError(reason, str(error)) from None
 
 
 def _check_ledger(payload: bytes, subject: Subject) -> None:
     try:
         ledger = parse_ledger(payload)
     except ContractError as error:
-        raise RefusedError(Reason.LEDGER, str(error)) from None
+        raise QuarantinedError(QuarantineReason.LEDGER, str(error)) from None
     if (ledger.domain, ledger.cls) != (subject.domain, subject.cls):
-        raise RefusedError(
-            Reason.LEDGER,
+        raise QuarantinedError(
+            QuarantineReason.LEDGER,
             f"ledger of {ledger.domain}, class {ledger.cls}, on the subject of another",
         )
 
@@ -222,13 +231,15 @@ def _device_words(row: dict[str, Any], subject: Subject) -> Subject:
 
 
 def correction_in(payload: bytes, domain: str) -> Correction:
-    """A correction of the clock of `domain`. Raises `RefusedError`."""
+    """A correction of the clock of `domain`. Raises `QuarantinedError`."""
     try:
         correction = parse_correction(payload)
     except ContractError as error:
-        raise RefusedError(Reason.CLOCK, str(error)) from None
+        raise QuarantinedError(QuarantineReason.CLOCK, str(error)) from None
     if correction.domain != domain:
-        raise RefusedError(Reason.CLOCK, f"correction of {correction.domain} on the subject of {domain}")
+        raise QuarantinedError(
+            QuarantineReason.CLOCK, f"correction of {correction.domain} on the subject of {domain}"
+        )
     return correction
 
 
@@ -243,9 +254,9 @@ def _direct(payload: bytes, subject: Subject) -> Slice:
     return found
 
 
-def _direct_line(payload: bytes, subject: Subject) -> Line:
+def _direct_line(payload: bytes, subject: Subject) -> ReadingLine:
     if not payload.lstrip().startswith(b"{"):
-        return Line(subject.metric, _scalar(payload, subject), device=subject.name)
+        return ReadingLine(subject.metric, _scalar(payload, subject), device=subject.name)
     try:
         one = _OBJECT.decode(payload)
     except FAULTS:
@@ -253,7 +264,7 @@ def _direct_line(payload: bytes, subject: Subject) -> Line:
     for what, given, due in (("device", one.device, subject.name), ("metric", one.metric, subject.metric)):
         if given not in (UNSET, due):
             raise ContractError(f"the message names the {what} {given!r:.80}, its subject {due!r:.80}")
-    return Line(subject.metric, one.value, one.ts, subject.name, one.tags)
+    return ReadingLine(subject.metric, one.value, one.ts, subject.name, one.tags)
 
 
 def _scalar(payload: bytes, subject: Subject) -> float | int | str | bool:

@@ -11,16 +11,16 @@ import pyarrow as pa
 
 from hub_jobs.refine import dedup
 from hub_jobs.refine.clocks import Corrections
-from hub_jobs.refine.dedup import Decision, Key
+from hub_jobs.refine.dedup import DedupDecision, Key
 from hub_jobs.refine.task import RefinePart
 from hub_jobs.tables import Condition, Table, stream_history
-from hub_jobs.tables.dedup_keys import ID_COLUMNS, Seen
+from hub_jobs.tables.dedup_keys import ID_COLUMNS, SeenNumbers
 from hub_jobs.tables.histories import held
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.ranges import History
 from hub_jobs.tables.scan import batches, rows
 from hub_jobs.tables.seen import identities
-from hub_jobs.tables.stream_history import Incarnation
+from hub_jobs.tables.stream_history import StreamHistory
 
 MAX_ROWS: Final = 1_000_000
 """Rows of bronze in a pass: the driver holds their identities, about 300 bytes each."""
@@ -32,7 +32,7 @@ Line = tuple[int, int | None]
 """A hub sequence and a line of that message, None for all of it."""
 
 
-class Tables(NamedTuple):
+class RefineTables(NamedTuple):
     """The snapshots that a pass is planned on and committed to."""
 
     bronze: Table
@@ -40,7 +40,7 @@ class Tables(NamedTuple):
     quarantine: Table
 
 
-class File(NamedTuple):
+class BronzeFile(NamedTuple):
     """A file of bronze and the sequences it holds."""
 
     path: Place
@@ -54,10 +54,10 @@ class File(NamedTuple):
 class Increment:
     """Rows of one incarnation above `after` and up to `to`, and the files they are in."""
 
-    one: Incarnation
+    one: StreamHistory
     after: int
     to: int
-    files: list[File]
+    files: list[BronzeFile]
 
     @property
     def history(self) -> History:
@@ -71,11 +71,11 @@ class Pass:
     run that ended between its two commits had begun just this."""
 
     increments: list[Increment]
-    before: list[Incarnation]
+    before: list[StreamHistory]
     resumed: bool
 
     @property
-    def after(self) -> list[Incarnation]:
+    def after(self) -> list[StreamHistory]:
         """Every incarnation as it is refined once the pass is committed."""
         ends = {increment.history: increment.to for increment in self.increments}
         return [replace(one, done=ends.get(one.history, one.done)) for one in self.before]
@@ -86,7 +86,7 @@ class Pass:
         return {increment.one.refined: increment.to for increment in self.increments}
 
 
-def plan(tables: Tables) -> Pass | None:
+def plan(tables: RefineTables) -> Pass | None:
     """All that is to be refined, or what a run that ended between its two commits had begun; None when there
     is nothing."""
     known = stream_history.all_of(tables.bronze)
@@ -112,7 +112,7 @@ def bounded(planned: Pass, cores: int) -> Pass:
     return replace(planned, increments=list(_first(planned.increments, cores * MAX_BYTES_A_CORE)))
 
 
-def decide(bronze: Table, planned: Pass, seen: Seen) -> Decision:
+def decide(bronze: Table, planned: Pass, seen: SeenNumbers) -> DedupDecision:
     """Which rows of the pass are repeats. Afterwards `seen` knows the rows of the pass too."""
     pieces = [
         ids
@@ -120,7 +120,7 @@ def decide(bronze: Table, planned: Pass, seen: Seen) -> Decision:
         for ids in identities(bronze, replace(one.one, done=one.to), one.after)
     ]
     if not pieces:
-        return Decision()
+        return DedupDecision()
     ids = pa.concat_tables(pieces).combine_chunks()
     refined = {one.history: one.done or 0 for one in planned.before}
 
@@ -146,7 +146,7 @@ def named(quarantine: Table, planned: Pass) -> dict[History, frozenset[Line]]:
 def parts(
     lake: Place,
     planned: Pass,
-    decision: Decision,
+    decision: DedupDecision,
     known: dict[History, frozenset[Line]],
     corrections: Corrections,
     cores: int,
@@ -172,16 +172,18 @@ def parts(
     ]
 
 
-def _files(bronze: Table) -> dict[History, list[File]]:
+def _files(bronze: Table) -> dict[History, list[BronzeFile]]:
     """The files of every incarnation, in the order of their sequences."""
-    found: dict[History, list[File]] = {}
+    found: dict[History, list[BronzeFile]] = {}
     for one in held(bronze):
-        file = File(bronze.path / one.path, one.first, one.last, one.rows, one.size)
+        file = BronzeFile(bronze.path / one.path, one.first, one.last, one.rows, one.size)
         found.setdefault(one.history, []).append(file)
     return {history: sorted(mine, key=lambda file: file.first) for history, mine in found.items()}
 
 
-def _overlapping(files: dict[History, list[File]], one: Incarnation, after: int, to: int) -> list[File]:
+def _overlapping(
+    files: dict[History, list[BronzeFile]], one: StreamHistory, after: int, to: int
+) -> list[BronzeFile]:
     return [file for file in files[one.history] if file.last > after and file.first <= to]
 
 
@@ -201,8 +203,8 @@ def _first(increments: Sequence[Increment], most_bytes: int) -> Iterator[Increme
         yield one
 
 
-def _groups(held: Sequence[File], least: int) -> Iterator[list[File]]:
-    group: list[File] = []
+def _groups(held: Sequence[BronzeFile], least: int) -> Iterator[list[BronzeFile]]:
+    group: list[BronzeFile] = []
     for file in held:
         group.append(file)
         if sum(each.size for each in group) >= least:

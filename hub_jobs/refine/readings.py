@@ -14,10 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from agent.contract import ContractError
-from hub_jobs.refine.clocks import Corrections, Sealed, errors
+from hub_jobs.refine.clocks import Corrections, SealTime, errors
 from hub_jobs.refine.columns import Mask, Times, devices, tags, times, values
-from hub_jobs.refine.lines import Line, Slice, checked_line
-from hub_jobs.refine.messages import Message, Reason, RefusedError, message_of, slices
+from hub_jobs.refine.lines import ReadingLine, Slice, checked_line
+from hub_jobs.refine.messages import BronzeMessage, QuarantinedError, QuarantineReason, message_of, slices
 from hub_jobs.tables.schemas import QUARANTINE, READINGS, TIME
 
 CHUNK_ROWS: Final = 65_536
@@ -26,12 +26,12 @@ EXCERPT_BYTES: Final = 1024
 _DETAIL_CHARS: Final = 500
 
 
-class Refused(NamedTuple):
+class QuarantineEntry(NamedTuple):
     """Something for quarantine; `line` is None for the whole message."""
 
-    message: Message
+    message: BronzeMessage
     line: int | None
-    reason: Reason
+    reason: QuarantineReason
     detail: str
     excerpt: bytes
     place: str | None = None
@@ -41,9 +41,9 @@ class Refused(NamedTuple):
 class _Part:
     """Rows of one message inside a chunk."""
 
-    message: Message
+    message: BronzeMessage
     numbers: npt.NDArray[np.int32]
-    rows: list[Line]
+    rows: list[ReadingLine]
     text: bytes
     first: int
 
@@ -57,7 +57,7 @@ class Refiner:
     are of clocks that were wrong."""
 
     def __init__(self, corrections: Corrections | None = None, chunk_rows: int = CHUNK_ROWS) -> None:
-        self.refused: list[Refused] = []
+        self.refused: list[QuarantineEntry] = []
         self._corrections = corrections or {}
         self._chunk_rows = chunk_rows
         self._parts: list[_Part] = []
@@ -68,7 +68,7 @@ class Refiner:
         done: list[pa.Table] = []
         try:
             message, found = slices(row)
-        except RefusedError as error:
+        except QuarantinedError as error:
             self.refuse(row, error.reason, str(error))
             return done
         for one in found:
@@ -77,10 +77,10 @@ class Refiner:
                 done.append(self.drain())
         return done
 
-    def refuse(self, row: dict[str, Any], reason: Reason, detail: str) -> None:
+    def refuse(self, row: dict[str, Any], reason: QuarantineReason, detail: str) -> None:
         """Put a whole row of bronze in quarantine."""
         excerpt = (row["payload"] or b"")[:EXCERPT_BYTES]
-        self.refused.append(Refused(message_of(row), None, reason, detail, excerpt))
+        self.refused.append(QuarantineEntry(message_of(row), None, reason, detail, excerpt))
 
     def drain(self) -> pa.Table:
         """The readings gathered so far."""
@@ -97,7 +97,7 @@ class Refiner:
             table = pa.concat_tables([table, again.filter(pa.array(~lost))]).unify_dictionaries()
         return table
 
-    def _add(self, message: Message, found: Slice) -> None:
+    def _add(self, message: BronzeMessage, found: Slice) -> None:
         for bad in found.bad:
             self._bad(message, bad.number, bad.text, bad.reason, bad.place)
         if found.rows:
@@ -107,10 +107,18 @@ class Refiner:
             self._parts.append(_Part(message, numbers, found.rows, found.text, found.first))
             self._size += len(found.rows)
 
-    def _bad(self, message: Message, line: int, text: bytes, detail: str, place: str | None = None) -> None:
-        reason = Reason.DIRECT if message.n is None else Reason.LINE if place is None else Reason.DEAD
+    def _bad(
+        self, message: BronzeMessage, line: int, text: bytes, detail: str, place: str | None = None
+    ) -> None:
+        reason = (
+            QuarantineReason.DIRECT
+            if message.n is None
+            else QuarantineReason.LINE
+            if place is None
+            else QuarantineReason.DEAD
+        )
         short = detail[:_DETAIL_CHARS], text[:EXCERPT_BYTES]
-        self.refused.append(Refused(message, line, reason, *short, place))
+        self.refused.append(QuarantineEntry(message, line, reason, *short, place))
 
     def _recheck(self, parts: list[_Part], wrong: Mask) -> list[_Part]:
         """The rows in doubt as the reference reads them, one a part; those it refuses are refused."""
@@ -134,7 +142,7 @@ class Refiner:
 _NO_MOMENT: Final = "ts is not within the years 1 to 9999 in UTC"
 
 
-def _reread(text: bytes, line: Line, *, direct: bool) -> Line:
+def _reread(text: bytes, line: ReadingLine, *, direct: bool) -> ReadingLine:
     """A row in doubt by the reference; a direct message with what its subject says put in."""
     return checked_line(msgspec.json.encode(line) if direct else text)
 
@@ -186,7 +194,7 @@ def _errors(parts: Sequence[_Part], stamps: Times, by_machine: Mask, corrections
         first = rows.stop
         known = corrections.get(message.domain or "", ())
         if known and message.clock is not None:
-            sealed = Sealed(message.default_ts, message.clock.boot, message.clock.monotonic)
+            sealed = SealTime(message.default_ts, message.clock.boot, message.clock.monotonic)
             found[rows] = np.where(by_machine[rows], errors(stamps[rows], sealed, known), 0)
     return found
 
@@ -207,7 +215,7 @@ def _number(owner: npt.NDArray[np.int32], numbers: Sequence[int | None]) -> pa.A
     return pa.array(numbers, pa.int64()).take(pa.array(owner))
 
 
-def quarantine_table(refused: Sequence[Refused]) -> pa.Table:
+def quarantine_table(refused: Sequence[QuarantineEntry]) -> pa.Table:
     """The rows of `quarantine`."""
     messages = [one.message for one in refused]
     plain = {

@@ -27,7 +27,7 @@ from hub_jobs.tables.places import Place, parse_place
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from hub_jobs.tables.dedup_keys import Seen
+    from hub_jobs.tables.dedup_keys import SeenNumbers
 
 _NAME: Final = "refine"
 
@@ -35,7 +35,7 @@ _NAME: Final = "refine"
 class Known(NamedTuple):
     """What earlier runs have left, and what the passes of this one add."""
 
-    seen: Seen
+    seen: SeenNumbers
     clocks: Clocks
 
 
@@ -62,7 +62,7 @@ def run(lake: Place, stop: Stop = never) -> Exit:
         if bronze is None:
             say(_NAME, f"there is no table {lake / 'bronze'} yet: nothing to do")
             return Exit.WELL
-        tables = plan.Tables(bronze, ensure_table(lake, "readings"), ensure_table(lake, "quarantine"))
+        tables = plan.RefineTables(bronze, ensure_table(lake, "readings"), ensure_table(lake, "quarantine"))
         planned = plan.plan(tables)
         if planned is None:
             break
@@ -82,7 +82,9 @@ def run(lake: Place, stop: Stop = never) -> Exit:
     return Exit.WELL
 
 
-def _refine(spark: SparkSession, lake: Place, tables: plan.Tables, planned: plan.Pass, known: Known) -> None:
+def _refine(
+    spark: SparkSession, lake: Place, tables: plan.RefineTables, planned: plan.Pass, known: Known
+) -> None:
     """One pass: correct what is there, decide, decode, commit. Afterwards `known` holds the rows of the pass
     too."""
     increments = [(one.one, one.after, one.to) for one in planned.increments]

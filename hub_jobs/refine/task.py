@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from agent.contract import Correction
-from hub_jobs.refine.clocks import PLACED, Batch, Corrections, Sealed, errors_in, with_errors
-from hub_jobs.refine.messages import Reason
+from hub_jobs.refine.clocks import PLACED, Batch, Corrections, SealTime, errors_in, with_errors
+from hub_jobs.refine.messages import QuarantineReason
 from hub_jobs.refine.readings import Refiner, quarantine_table
 from hub_jobs.tables.parquet import PartFile, PartWriter
 from hub_jobs.tables.places import Place, parquet_file
@@ -73,7 +73,7 @@ class CorrectPart:
     lake: Place
     path: Place
     corrections: tuple[Correction, ...]
-    sealed: Mapping[Batch, Sealed]
+    sealed: Mapping[Batch, SealTime]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +111,11 @@ def refine(part: RefinePart) -> Refined:
 
         for row in (row for path in part.paths for row in _rows(path, part)):
             if row["seq"] in part.other_content:
-                refiner.refuse(row, Reason.OTHER_CONTENT, part.other_content[row["seq"]])
+                refiner.refuse(row, QuarantineReason.OTHER_CONTENT, part.other_content[row["seq"]])
                 continue
             if row["payload"] is None:
                 refiner.refuse(
-                    row, Reason.THINNED, "maintain dropped the payload before it was refined again"
+                    row, QuarantineReason.THINNED, "maintain dropped the payload before it was refined again"
                 )
                 continue
             for chunk in refiner.take(row):

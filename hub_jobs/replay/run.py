@@ -19,8 +19,8 @@ from agent.contract import Exit
 from hub_jobs.exits import ended, say
 from hub_jobs.refine import clock_table, task
 from hub_jobs.refine.clocks import Corrections
-from hub_jobs.refine.messages import Reason
-from hub_jobs.refine.plan import Tables
+from hub_jobs.refine.messages import QuarantineReason
+from hub_jobs.refine.plan import RefineTables
 from hub_jobs.replay.selection import BATCH, MESSAGE, PLACE, Again, chosen, keys
 from hub_jobs.session import run_tasks
 from hub_jobs.tables import Condition, ConflictError, Table, ensure_table, open_table, stream_history
@@ -28,7 +28,7 @@ from hub_jobs.tables.compaction import without
 from hub_jobs.tables.places import Place, parse_place
 from hub_jobs.tables.ranges import History
 from hub_jobs.tables.scan import batches, file_paths, rows
-from hub_jobs.tables.stream_history import Incarnation
+from hub_jobs.tables.stream_history import StreamHistory
 from hub_jobs.times import moment
 
 _NAME: Final = "replay"
@@ -36,7 +36,7 @@ _COLUMNS: Final = (*MESSAGE, *BATCH, *PLACE, "digest")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ReplayOptions:
     """What the command line says; both ends of a range belong to it, None where it is open."""
 
     lake: Place
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> Exit:
     return ended(_NAME, lambda: run(options))
 
 
-def run(options: Options) -> Exit:
+def run(options: ReplayOptions) -> Exit:
     """Replay a range. Raises `ConflictError` when another job rewrote a table meanwhile."""
     bronze = open_table(options.lake, "bronze")
     if bronze is None:
@@ -72,11 +72,11 @@ def run(options: Options) -> Exit:
     if not count or options.dry_run:
         return Exit.WELL
     corrections = clock_table.load(options.lake, bronze, refined).by_domain()
-    _replay(options.lake, Tables(bronze, readings, quarantine), again, corrections)
+    _replay(options.lake, RefineTables(bronze, readings, quarantine), again, corrections)
     return Exit.WELL
 
 
-def _replay(lake: Place, tables: Tables, again: Again, corrections: Corrections) -> None:
+def _replay(lake: Place, tables: RefineTables, again: Again, corrections: Corrections) -> None:
     from hub_jobs.session import session
 
     bronze, readings, quarantine = tables
@@ -85,7 +85,7 @@ def _replay(lake: Place, tables: Tables, again: Again, corrections: Corrections)
             lake, [path], history, min(seqs) - 1, max(seqs), only=frozenset(seqs), corrections=corrections
         )
         for history, seqs in sorted(again.decoded.items())
-        for path in file_paths(bronze, Incarnation(*history).rows(min(seqs) - 1, max(seqs)))
+        for path in file_paths(bronze, StreamHistory(*history).rows(min(seqs) - 1, max(seqs)))
     ]
     done = run_tasks(session(_NAME), task.refine, parts)
     new_readings = [file for one in done for file in one.readings]
@@ -108,7 +108,7 @@ def _replay(lake: Place, tables: Tables, again: Again, corrections: Corrections)
 def _messages_of(held: pa.Table, again: Again) -> pa.Array:
     """The rows of quarantine that come again; whose content was another than its repeat's is found by
     comparing, not by decoding, and stays."""
-    compared = pc.is_in(held["reason"], value_set=pa.array([str(Reason.OTHER_CONTENT)]))
+    compared = pc.is_in(held["reason"], value_set=pa.array([str(QuarantineReason.OTHER_CONTENT)]))
     return pc.and_not(_is_in(keys(held, MESSAGE), again.messages), compared)
 
 
@@ -122,7 +122,7 @@ def _is_in(found: pa.Array, wanted: set[str]) -> pa.Array:
     return pc.is_in(found, value_set=pa.array(sorted(wanted), pa.string()))
 
 
-def _wanted(options: Options, bronze: Table, refined: Sequence[Incarnation]) -> pa.Table:
+def _wanted(options: ReplayOptions, bronze: Table, refined: Sequence[StreamHistory]) -> pa.Table:
     where: list[Condition] = [("stream", "=", options.stream)]
     for column, sign, value in (
         ("created", "=", options.created),
@@ -136,7 +136,7 @@ def _wanted(options: Options, bronze: Table, refined: Sequence[Incarnation]) -> 
     return _identities(bronze, where, refined)
 
 
-def _with_keys_of(bronze: Table, wanted: pa.Table, refined: Sequence[Incarnation]) -> pa.Table:
+def _with_keys_of(bronze: Table, wanted: pa.Table, refined: Sequence[StreamHistory]) -> pa.Table:
     """All rows of bronze that may have a key of the wanted ones."""
     pieces = [wanted]
     for column, number in (("run", "n"), ("source_stream", "source_seq")):
@@ -155,7 +155,7 @@ def _with_keys_of(bronze: Table, wanted: pa.Table, refined: Sequence[Incarnation
     return every.take(first.group_by("message").aggregate([("at", "min")])["at_min"].sort())
 
 
-def _identities(bronze: Table, where: Sequence[Condition], refined: Sequence[Incarnation]) -> pa.Table:
+def _identities(bronze: Table, where: Sequence[Condition], refined: Sequence[StreamHistory]) -> pa.Table:
     """The rows that are refined, by what they are; `thinned` says that the payload was dropped."""
     found = []
     ends = {one.history: one.done or 0 for one in refined}
@@ -179,11 +179,11 @@ def _below(piece: pa.Table, offsets: dict[History, int]) -> pa.Array:
 
 
 def _other_content(quarantine: Table) -> set[str]:
-    held = rows(quarantine, [*MESSAGE], [("reason", "=", str(Reason.OTHER_CONTENT))])
+    held = rows(quarantine, [*MESSAGE], [("reason", "=", str(QuarantineReason.OTHER_CONTENT))])
     return set(keys(held, MESSAGE).to_pylist())
 
 
-def _options(argv: Sequence[str] | None) -> Options:
+def _options(argv: Sequence[str] | None) -> ReplayOptions:
     parser = argparse.ArgumentParser(prog="replay.py", description="Decode a range of `bronze` again.")
     parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
     parser.add_argument("--stream", required=True, help="the hub's stream, such as TELEMETRY_0")
@@ -197,4 +197,4 @@ def _options(argv: Sequence[str] | None) -> Options:
     bounds = (given.from_seq, given.to_seq, given.since, given.until)
     if all(one is None for one in bounds):
         parser.error("give a range: --from-seq, --to-seq, --since or --until")
-    return Options(given.lake, given.stream, given.created, *bounds, given.dry_run)
+    return ReplayOptions(given.lake, given.stream, given.created, *bounds, given.dry_run)

@@ -43,7 +43,7 @@ _STATES: Final = "rollup:readings"
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class RollupOptions:
     """What the command line says."""
 
     lake: Place
@@ -66,11 +66,11 @@ def main(argv: Sequence[str] | None = None) -> Exit:
     )
     job_loop.add_options(parser)
     given = parser.parse_args(argv)
-    options = Options(given.lake, given.quantiles, given.counter or _COUNTERS)
+    options = RollupOptions(given.lake, given.quantiles, given.counter or _COUNTERS)
     return repeated(_NAME, partial(run, options), given.every)
 
 
-def run(options: Options, stop: Stop = never) -> Exit:
+def run(options: RollupOptions, stop: Stop = never) -> Exit:
     """Make all windows that are not what `readings` says. A run that is to stop ends between two months and
     leaves all of it to the next. Raises `ConflictError` when another rollup was faster."""
     readings = open_table(options.lake, "readings")
@@ -120,7 +120,7 @@ def chunks(hours: Sequence[datetime]) -> Iterator[list[datetime]]:
         yield piece
 
 
-def _roll(spark: SparkSession, options: Options, readings: Table, hours: list[datetime]) -> None:
+def _roll(spark: SparkSession, options: RollupOptions, readings: Table, hours: list[datetime]) -> None:
     from hub_jobs.rollup.windows import longer, minutes, with_increases
 
     near: list[Condition] = [("ts", ">=", hours[0] - _HOUR), ("ts", "<", hours[-1] + _HOUR)]

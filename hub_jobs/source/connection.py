@@ -17,8 +17,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from hub_jobs.source.errors import ApiError, Denied, UnknownIdentity, Unreachable, WireError, WrongPort
-from hub_jobs.source.protocol import MAX_LINE, Answer, Frames, ProtocolError, scan, status
-from hub_jobs.source.server import Address, Server, connect_options
+from hub_jobs.source.protocol import MAX_LINE, Frames, ProtocolError, ServerReply, scan, status
+from hub_jobs.source.server import Server, ServerAddress, connect_options
 
 _BUFFER: Final = 1 << 20
 _REQUESTS: Final = b"1"
@@ -45,7 +45,7 @@ class Connection:
         self._requests = 0
         self._subscriptions = 1
         self._inbox = f"{server.inbox_prefix}.{secrets.token_hex(8)}"
-        self._address: Address
+        self._address: ServerAddress
         self._socket: socket.socket
         self._filled = 0
         self._needed = 0
@@ -173,7 +173,7 @@ class Connection:
         except OSError as error:
             raise Unreachable(f"{self._address}: the connection broke while sending: {error}") from error
 
-    def _answered(self, subject: str, answer: Answer) -> bytes:
+    def _answered(self, subject: str, answer: ServerReply) -> bytes:
         if status(answer.headers)[0] == _NO_RESPONDERS:
             raise Unreachable(
                 f"{self._address}: nothing answers {subject} (the domain is away, there is no JetStream, "
@@ -254,7 +254,7 @@ class Connection:
         return info
 
 
-def _refusal(address: Address, text: str) -> WireError:
+def _refusal(address: ServerAddress, text: str) -> WireError:
     if text.lower().startswith(_UNKNOWN):
         return UnknownIdentity(f"{address}: {text}")
     denied = text.lower().startswith(_DENIALS)

@@ -19,17 +19,17 @@ _REMEDY = "Set failOnDataLoss to false to go on with what is there"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StreamPosition:
     """`seq` is the sequence of the next record of the incarnation `created`."""
 
     created: str
     seq: int
 
 
-Places = dict[str, Place]
+Places = dict[str, StreamPosition]
 
 
-def encode(places: Mapping[str, Place]) -> dict[str, Any]:
+def encode(places: Mapping[str, StreamPosition]) -> dict[str, Any]:
     """The places as Spark keeps them; as JSON they are also what `startingOffsets` takes."""
     return {stream: {"created": one.created, "seq": one.seq} for stream, one in sorted(places.items())}
 
@@ -37,25 +37,27 @@ def encode(places: Mapping[str, Place]) -> dict[str, Any]:
 def decode(offset: Mapping[str, Any]) -> Places:
     """Read places back. Raises PlanError for a checkpoint that something else wrote."""
     try:
-        return {stream: Place(str(one["created"]), int(one["seq"])) for stream, one in offset.items()}
+        return {
+            stream: StreamPosition(str(one["created"]), int(one["seq"])) for stream, one in offset.items()
+        }
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise PlanError(f"the checkpoint's offset {offset!r:.200} is none of this source") from error
 
 
 def begun(ranges: Mapping[str, Range]) -> Places:
     """Where a new query begins: at the first sequence of each range."""
-    return {stream: Place(one.created, one.first) for stream, one in ranges.items()}
+    return {stream: StreamPosition(one.created, one.first) for stream, one in ranges.items()}
 
 
 def ends(infos: Mapping[str, StreamInfo]) -> Places:
     """The places behind all that the streams hold."""
-    return {stream: Place(info.created, info.last_seq + 1) for stream, info in infos.items()}
+    return {stream: StreamPosition(info.created, info.last_seq + 1) for stream, info in infos.items()}
 
 
 def advance(
-    places: Mapping[str, Place],
+    places: Mapping[str, StreamPosition],
     infos: Mapping[str, StreamInfo],
-    target: Mapping[str, Place],
+    target: Mapping[str, StreamPosition],
     most: int | None,
     fail_on_loss: bool,
 ) -> Places:
@@ -76,7 +78,7 @@ def advance(
     if fail_on_loss and (gone := sorted(places.keys() - infos.keys())):
         raise OffsetLost(f"stream {gone[0]} is not there any more. {_REMEDY}")
     for stream, share in shares(backlog, most).items():
-        after[stream] = Place(after[stream].created, after[stream].seq + share)
+        after[stream] = StreamPosition(after[stream].created, after[stream].seq + share)
     return after
 
 
@@ -95,7 +97,7 @@ def shares(backlog: Mapping[str, int], most: int | None) -> dict[str, int]:
     return taken
 
 
-def ranges(start: Mapping[str, Place], end: Mapping[str, Place]) -> list[Range]:
+def ranges(start: Mapping[str, StreamPosition], end: Mapping[str, StreamPosition]) -> list[Range]:
     """What lies between two offsets."""
     found = []
     for stream, to in sorted(end.items()):
@@ -109,7 +111,7 @@ def check(part: Range, info: StreamInfo | None) -> None:
     """Raises OffsetLost when the stream no longer holds this range whole."""
     if info is None:
         raise OffsetLost(f"stream {part.stream} is not there any more. {_REMEDY}")
-    _standing(Place(part.created, part.first), info, True)
+    _standing(StreamPosition(part.created, part.first), info, True)
     if info.last_seq < part.last:
         _put_back(part.stream, part.last, info)
 
@@ -122,18 +124,18 @@ def remaining(part: Range, info: StreamInfo | None) -> Range:
     return replace(part, last=max(last, part.first - 1))
 
 
-def _standing(place: Place | None, info: StreamInfo, fail_on_loss: bool) -> Place:
+def _standing(place: StreamPosition | None, info: StreamInfo, fail_on_loss: bool) -> StreamPosition:
     """The place as it is in the stream that is there now."""
     earliest, latest = max(info.first_seq, 1), info.last_seq + 1
     if place is None:
-        return Place(info.created, earliest)
+        return StreamPosition(info.created, earliest)
     if place.created != info.created:
         if fail_on_loss:
             raise OffsetLost(
                 f"stream {info.name} was made anew at {info.created}, and the query has read the one of "
                 f"{place.created}: its sequences mean other messages now. {_REMEDY}, from its beginning"
             )
-        return Place(info.created, earliest)
+        return StreamPosition(info.created, earliest)
     if fail_on_loss and place.seq > latest:
         _put_back(info.name, place.seq - 1, info)
     if fail_on_loss and place.seq < earliest:
@@ -141,7 +143,7 @@ def _standing(place: Place | None, info: StreamInfo, fail_on_loss: bool) -> Plac
             f"stream {info.name} begins at {earliest}, and {place.seq} was to be read next: "
             f"{earliest - place.seq} records were purged, expired or deleted. {_REMEDY}"
         )
-    return Place(place.created, min(max(place.seq, earliest), latest))
+    return StreamPosition(place.created, min(max(place.seq, earliest), latest))
 
 
 def _put_back(stream: str, seq: int, info: StreamInfo) -> None:
@@ -151,6 +153,6 @@ def _put_back(stream: str, seq: int, info: StreamInfo) -> None:
     )
 
 
-def _last(end: Place, info: StreamInfo) -> int:
+def _last(end: StreamPosition, info: StreamInfo) -> int:
     """The last sequence that may be read: of another incarnation than the target's, all that is there."""
     return min(end.seq - 1, info.last_seq) if end.created == info.created else info.last_seq

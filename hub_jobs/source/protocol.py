@@ -29,7 +29,7 @@ class ProtocolError(Exception):
     """The bytes are not what a NATS server sends."""
 
 
-class Answer(NamedTuple):
+class ServerReply(NamedTuple):
     """A message that is not a stream's record: the answer to a request, or the status of a pull."""
 
     subject: bytes
@@ -45,7 +45,7 @@ class Frames:
     replies: list[bytes] = field(default_factory=list)
     headers: list[bytes] = field(default_factory=list)
     payloads: list[bytes] = field(default_factory=list)
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[ServerReply] = field(default_factory=list)
     pings: int = 0
     pongs: int = 0
     errors: list[str] = field(default_factory=list)
@@ -99,7 +99,7 @@ def scan(data: bytes, sid: bytes, frames: Frames) -> tuple[int, int]:
                 middle = body + int(parts[-2]) if parts[0] == b"HMSG" else body
                 if not body <= middle <= end <= limit:
                     return position, _needed(position, body, middle, end)
-                frames.answers.append(Answer(parts[1], data[body:middle], data[middle:end]))
+                frames.answers.append(ServerReply(parts[1], data[body:middle], data[middle:end]))
                 position = end + 2
             else:
                 _control(data[position:eol], frames)

@@ -19,7 +19,7 @@ _MAX_SUBJECTS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RangeFilter:
     """Sequences `first` to `last` and moments from `since` to before `until` (ns since 1970), None where
     there is no bound; `subjects` empty: all."""
 
@@ -30,14 +30,14 @@ class Limits:
     subjects: tuple[str, ...] = ()
 
 
-def narrowed(limits: Limits, operator: str, column: str, value: Any) -> Limits:
+def narrowed(limits: RangeFilter, operator: str, column: str, value: Any) -> RangeFilter:
     """The limits after one more filter, as they were where it says nothing that can be used. `operator` is
     `=`, `>`, `>=`, `<`, `<=`, `in` or `prefix`."""
     narrow = _BY_COLUMN.get(column)
     return limits if narrow is None else narrow(limits, operator, value)
 
 
-def _by_sequence(limits: Limits, operator: str, value: Any) -> Limits:
+def _by_sequence(limits: RangeFilter, operator: str, value: Any) -> RangeFilter:
     if not isinstance(value, int) or isinstance(value, bool):
         return limits
     if operator in ("=", ">", ">="):
@@ -48,7 +48,7 @@ def _by_sequence(limits: Limits, operator: str, value: Any) -> Limits:
     return limits
 
 
-def _by_time(limits: Limits, operator: str, value: Any) -> Limits:
+def _by_time(limits: RangeFilter, operator: str, value: Any) -> RangeFilter:
     if not isinstance(value, datetime) or value.tzinfo is None:
         return limits
     # A row shows its time cut to microseconds: it equals `value` for a thousand nanoseconds.
@@ -62,7 +62,7 @@ def _by_time(limits: Limits, operator: str, value: Any) -> Limits:
     return limits
 
 
-def _by_subject(limits: Limits, operator: str, value: Any) -> Limits:
+def _by_subject(limits: RangeFilter, operator: str, value: Any) -> RangeFilter:
     if limits.subjects:
         return limits  # one list is enough; Spark applies the other
     wanted: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ def _by_subject(limits: Limits, operator: str, value: Any) -> Limits:
     return replace(limits, subjects=tuple(dict.fromkeys(wanted))) if usable else limits
 
 
-_BY_COLUMN: Final[dict[str, Callable[[Limits, str, Any], Limits]]] = {
+_BY_COLUMN: Final[dict[str, Callable[[RangeFilter, str, Any], RangeFilter]]] = {
     "seq": _by_sequence,
     "timestamp": _by_time,
     "subject": _by_subject,

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.errors import RangeLost, Unreachable, WireError
-from hub_jobs.source.protocol import Answer, Frames, ProtocolError, deliveries, header, status
+from hub_jobs.source.protocol import Frames, ProtocolError, ServerReply, deliveries, header, status
 from hub_jobs.source.streams import deleted_sequences, stream_info
 
 PULL_ROWS: Final = 8192
@@ -37,7 +37,7 @@ _TOO_LARGE: Final = "message size exceeds maxbytes"
 _COMPLETED: Final = "batch completed"
 
 
-class Record(NamedTuple):
+class StreamRecord(NamedTuple):
     """One message as it lies in the stream; `timestamp_ns` is when the stream took it, in ns since 1970."""
 
     subject: bytes
@@ -57,11 +57,11 @@ class Columns:
     seqs: list[int]
     timestamps_ns: list[int]
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[StreamRecord]:
         """The same by row."""
         rows = zip(self.subjects, self.headers, self.payloads, self.seqs, self.timestamps_ns, strict=True)
         # tuple.__new__ straight from C: Record's own __new__ and _make run a Python function for each record.
-        return list(map(partial(tuple.__new__, Record), rows))
+        return list(map(partial(tuple.__new__, StreamRecord), rows))
 
 
 def read_range(
@@ -74,7 +74,7 @@ def read_range(
     max_bytes: int = 8 << 20,
     created: str | None = None,
     allow_lost: bool = False,
-) -> Iterator[list[Record]]:
+) -> Iterator[list[StreamRecord]]:
     """The records of a range in lists, by row: `read_columns`, whose promises, limits and errors it has."""
     found = read_columns(
         conn,
@@ -271,7 +271,7 @@ class _Reader:
         seqs += delivery.seqs
         timestamps += delivery.timestamps
 
-    def _ended(self, answer: Answer) -> int:
+    def _ended(self, answer: ServerReply) -> int:
         """Take a pull's status; how many of its records will not come any more."""
         if not answer.subject.startswith(self._inbox.encode()):
             return 0

@@ -24,7 +24,7 @@ from hub_jobs.source import progress
 from hub_jobs.source.options import ReadOptions
 from hub_jobs.source.plan import Offsets, Range, resolve, split
 from hub_jobs.source.progress import Places
-from hub_jobs.source.pushdown import Limits, narrowed
+from hub_jobs.source.pushdown import RangeFilter, narrowed
 from hub_jobs.source.rows import to_batch
 from hub_jobs.source.streams import sequence_at, stream_names
 from hub_jobs.source.wire import (
@@ -64,7 +64,7 @@ class NatsReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._limits = Limits()
+        self._limits = RangeFilter()
 
     def partitions(self) -> Sequence[InputPartition]:
         """Fix the ranges now: what arrives later is not read."""
@@ -260,7 +260,7 @@ def _range(conn: Connection, info: StreamInfo, options: ReadOptions) -> Range:
     return resolve(info, located(options.starting), located(options.ending), options.fail_on_loss)
 
 
-def _within(conn: Connection, whole: Range, info: StreamInfo, limits: Limits) -> Range:
+def _within(conn: Connection, whole: Range, info: StreamInfo, limits: RangeFilter) -> Range:
     """What of a range the limits leave; its size is 0 where that is nothing."""
     first, last = max(whole.first, limits.first), whole.last
     if limits.last is not None:

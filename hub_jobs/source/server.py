@@ -24,7 +24,7 @@ _SECRET_LIMIT: Final = 64 * 1024
 
 
 @dataclass(frozen=True)
-class Address:
+class ServerAddress:
     """One server of the list."""
 
     host: str
@@ -70,7 +70,7 @@ class Server:
         if (self.user is None) != (self.password_env is None):
             raise ValueError("user and password_env belong together")
 
-    def addresses(self) -> list[Address]:
+    def addresses(self) -> list[ServerAddress]:
         """The servers in order."""
         return [_address(part.strip()) for part in self.url.split(",")]
 
@@ -104,7 +104,7 @@ class Server:
         return (_file(Path(path)), path) if path else ("", "")
 
 
-def _address(text: str) -> Address:
+def _address(text: str) -> ServerAddress:
     parts = urlsplit(text if "://" in text else f"nats://{text}")
     if "@" in parts.netloc:
         raise ValueError(
@@ -114,7 +114,7 @@ def _address(text: str) -> Address:
         raise ValueError(
             f"{text!r} is no server's address; it looks like nats://host:4222 or tls://host:4222"
         )
-    return Address(parts.hostname, parts.port or DEFAULT_PORT, parts.scheme == "tls")
+    return ServerAddress(parts.hostname, parts.port or DEFAULT_PORT, parts.scheme == "tls")
 
 
 def _variable(name: str) -> str:

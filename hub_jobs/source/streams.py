@@ -18,7 +18,7 @@ _MAX_STREAMS: Final = 10_000
 
 
 @dataclass(frozen=True)
-class Limits:
+class StreamLimits:
     """By what a stream drops messages by itself; 0 is no limit. Without `discards_old` it refuses new ones
     instead when it is full."""
 
@@ -46,7 +46,7 @@ class StreamInfo:
     """
     domain: str = ""
     """The JetStream domain that holds the stream; empty when the server has none."""
-    limits: Limits = Limits()
+    limits: StreamLimits = StreamLimits()
 
 
 def stream_info(conn: Connection, stream: str) -> StreamInfo:
@@ -74,11 +74,11 @@ def stream_info(conn: Connection, stream: str) -> StreamInfo:
         raise WireError(f"STREAM.INFO.{stream}: the answer lacks {error}") from error
 
 
-def _limits(config: Mapping[str, Any]) -> Limits:
+def _limits(config: Mapping[str, Any]) -> StreamLimits:
     def most(name: str) -> int:
         return max(int(config.get(name) or 0), 0)  # the server writes -1 for none
 
-    return Limits(
+    return StreamLimits(
         max_age_ns=most("max_age"),
         max_messages=most("max_msgs"),
         max_bytes=most("max_bytes"),

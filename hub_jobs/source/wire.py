@@ -14,9 +14,9 @@ from hub_jobs.source.lineage import (
     source_index,
 )
 from hub_jobs.source.protocol import header, parse_headers
-from hub_jobs.source.ranges import Columns, Record, read_columns, read_range
+from hub_jobs.source.ranges import Columns, StreamRecord, read_columns, read_range
 from hub_jobs.source.server import Server
-from hub_jobs.source.streams import Limits, StreamInfo, stream_info
+from hub_jobs.source.streams import StreamInfo, StreamLimits, stream_info
 
 __all__ = [
     "SOURCE_HEADER",
@@ -24,12 +24,12 @@ __all__ = [
     "Columns",
     "Connection",
     "Denied",
-    "Limits",
     "RangeLost",
-    "Record",
     "Server",
     "SourceKey",
     "StreamInfo",
+    "StreamLimits",
+    "StreamRecord",
     "UnknownIdentity",
     "Unreachable",
     "WireError",

@@ -12,7 +12,7 @@ from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.places import Place, UnreadableError
 from hub_jobs.tables.scan import rows
 from hub_jobs.tables.schemas import SCHEMAS
-from hub_jobs.tables.stream_history import Incarnation
+from hub_jobs.tables.stream_history import StreamHistory
 
 Note = Callable[[str], None]
 
@@ -21,7 +21,7 @@ def unsaid(_: str) -> None:
     """For a caller that only looks: the job that makes the table again says so."""
 
 
-def load(lake: Place, name: str, upto: Sequence[Incarnation], note: Note) -> tuple[Table | None, pa.Table]:
+def load(lake: Place, name: str, upto: Sequence[StreamHistory], note: Note) -> tuple[Table | None, pa.Table]:
     """The table and its rows. No table and no rows when it holds more of an incarnation than its `done`, or
     when a file of it is damaged, which is noted. Raises `TableError`, and `UnreadableError` where a file is
     there and was not given out."""
@@ -38,13 +38,13 @@ def load(lake: Place, name: str, upto: Sequence[Incarnation], note: Note) -> tup
         return None, nothing
 
 
-def behind(table: Table | None, upto: Sequence[Incarnation]) -> Iterator[tuple[Incarnation, int]]:
+def behind(table: Table | None, upto: Sequence[StreamHistory]) -> Iterator[tuple[StreamHistory, int]]:
     """Each incarnation with the sequence up to which the table holds it; from the beginning without one."""
     for one in upto:
         yield one, 0 if table is None else _held(table, one)
 
 
-def save(lake: Place, name: str, rows: pa.Table, upto: Sequence[Incarnation]) -> None:
+def save(lake: Place, name: str, rows: pa.Table, upto: Sequence[StreamHistory]) -> None:
     """Keep the rows for the next run, in the place of all others. A writer that was faster is as good."""
     table = ensure_table(lake, name)
     with PartWriter(lake, name) as writer:
@@ -55,5 +55,5 @@ def save(lake: Place, name: str, rows: pa.Table, upto: Sequence[Incarnation]) ->
         return
 
 
-def _held(table: Table, one: Incarnation) -> int:
+def _held(table: Table, one: StreamHistory) -> int:
     return table.offset(one.refined) or 0

@@ -29,7 +29,7 @@ _MARK_KEY: Final = "petiole.commit"
 _MOST_SAID: Final = 400
 
 
-class Outcome(Enum):
+class CommitOutcome(Enum):
     """What became of an attempt to commit."""
 
     COMMITTED = auto()
@@ -40,7 +40,7 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TableChange:
     """What a commit does to a table: `mode` is delta-rs's, `notes` go into the history."""
 
     actions: Sequence[AddAction | RemoveAction]
@@ -59,11 +59,11 @@ class Change:
 class Attempt:
     """An outcome, and what the store or delta-rs said where something went wrong."""
 
-    outcome: Outcome
+    outcome: CommitOutcome
     error: Exception | None = None
 
 
-def attempt(path: Place, snapshot: DeltaTable, change: Change) -> Attempt:
+def attempt(path: Place, snapshot: DeltaTable, change: TableChange) -> Attempt:
     """Try to commit a change as the version that follows a snapshot, and no other."""
     properties = CommitProperties(
         app_transactions=[Transaction(app_id, version) for app_id, version in change.offsets.items()],
@@ -77,11 +77,11 @@ def attempt(path: Place, snapshot: DeltaTable, change: Change) -> Attempt:
         )
     except (DeltaError, OSError) as error:
         return Attempt(_outcome(path, snapshot.version() + 1, change.mark), error)
-    return Attempt(Outcome.COMMITTED)
+    return Attempt(CommitOutcome.COMMITTED)
 
 
 def is_unmoved(
-    before: DeltaTable, now: DeltaTable, change: Change, offsets: Mapping[str, int | None]
+    before: DeltaTable, now: DeltaTable, change: TableChange, offsets: Mapping[str, int | None]
 ) -> bool:
     """Whether a change that was planned on one snapshot means the same on a newer one: the table is the same,
     every file that it replaces is still in it, and nobody has moved its offsets."""
@@ -104,15 +104,15 @@ def plain(error: Exception | None) -> str:
     return words if len(words) <= _MOST_SAID else f"{words[:_MOST_SAID]}…"
 
 
-def _outcome(path: Place, version: int, mark: str) -> Outcome:
+def _outcome(path: Place, version: int, mark: str) -> CommitOutcome:
     try:
         entry = log.entries(path, version)
     except (OSError, ValueError):
-        return Outcome.UNKNOWN
+        return CommitOutcome.UNKNOWN
     if entry is None:
-        return Outcome.UNKNOWN
+        return CommitOutcome.UNKNOWN
     ours = any(one.get("commitInfo", {}).get(_MARK_KEY) == mark for one in entry)
-    return Outcome.COMMITTED if ours else Outcome.OVERTAKEN
+    return CommitOutcome.COMMITTED if ours else CommitOutcome.OVERTAKEN
 
 
 def _definition(delta: DeltaTable) -> tuple[object, ...]:

@@ -40,7 +40,7 @@ class Placed:
     numbers: Numbers
 
 
-class Seen:
+class SeenNumbers:
     """The numbers that are known, by space."""
 
     def __init__(self, spaces: Mapping[str, Iterable[Range]] | None = None) -> None:
@@ -65,7 +65,7 @@ class Joining:
         self._loose: dict[str, list[Range]] = {}
         self._held = self._size = 0
 
-    def add(self, part: Seen) -> None:
+    def add(self, part: SeenNumbers) -> None:
         """Take in a part."""
         for space, ranges in part.spaces.items():
             self._loose.setdefault(space, []).extend(ranges)
@@ -74,12 +74,12 @@ class Joining:
             self._loose = {space: union(ranges) for space, ranges in self._loose.items()}
             self._held = self._size = sum(map(len, self._loose.values()))
 
-    def seen(self) -> Seen:
+    def seen(self) -> SeenNumbers:
         """All of it."""
-        return Seen(self._loose)
+        return SeenNumbers(self._loose)
 
 
-def joined(*parts: Seen) -> Seen:
+def joined(*parts: SeenNumbers) -> SeenNumbers:
     """What is known together."""
     joining = Joining()
     for part in parts:
@@ -87,10 +87,10 @@ def joined(*parts: Seen) -> Seen:
     return joining.seen()
 
 
-def lacking(some: Seen, others: Seen) -> Seen:
+def lacking(some: SeenNumbers, others: SeenNumbers) -> SeenNumbers:
     """What is in the one and not in the other."""
     found = {space: without(ranges, others.ranges(space)) for space, ranges in some.spaces.items()}
-    return Seen({space: ranges for space, ranges in found.items() if ranges})
+    return SeenNumbers({space: ranges for space, ranges in found.items() if ranges})
 
 
 def by_batch(ids: pa.Table) -> Placed:

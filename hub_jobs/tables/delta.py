@@ -21,7 +21,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from hub_jobs.tables import commits
-from hub_jobs.tables.commits import Change, Outcome, plain
+from hub_jobs.tables.commits import CommitOutcome, TableChange, plain
 from hub_jobs.tables.parquet import PartFile
 from hub_jobs.tables.places import Place, delta_options
 from hub_jobs.tables.schemas import SCHEMAS, VERSION
@@ -75,7 +75,7 @@ class Table:
         into the commit's history. Durable on return. Raises `ConflictError`, after which the files are
         gone, and `TableError` where the commit may still arrive, after which they stay."""
         added = [_add(file, changed=True) for file in files]
-        self._commit(files, Change(added, "overwrite" if replace else "append", offsets, notes or {}))
+        self._commit(files, TableChange(added, "overwrite" if replace else "append", offsets, notes or {}))
 
     def rewrite(
         self,
@@ -95,7 +95,7 @@ class Table:
             *(RemoveAction(path, changed, now, None, {}) for path in replaced),
         ]
         turn = {_REWRITES: (self.offset(_REWRITES) or 0) + 1}
-        self._commit(files, Change(actions, "append", {**(offsets or {}), **turn}, {}))
+        self._commit(files, TableChange(actions, "append", {**(offsets or {}), **turn}, {}))
 
     def vacuum(self, hours: float, *, dry_run: bool) -> list[str]:
         """Delete files that this snapshot does not name and that are older than `hours`, also those that no
@@ -108,7 +108,7 @@ class Table:
             raise TableError(f"table {self.path}: its old files can't be deleted: {plain(error)}") from error
         return sorted(set(found))
 
-    def _commit(self, files: Sequence[PartFile], change: Change) -> None:
+    def _commit(self, files: Sequence[PartFile], change: TableChange) -> None:
         """Commit as the next version, or as a later one where those between do not concern the change."""
         planned = {app_id: self.offset(app_id) for app_id in change.offsets}
         snapshot = self.delta
@@ -117,11 +117,11 @@ class Table:
         attempts = commits.ATTEMPTS if change.replaced <= commits.active(snapshot) else 0
         for _ in range(attempts):
             done = commits.attempt(self.path, snapshot, change)
-            if done.outcome is Outcome.COMMITTED:
+            if done.outcome is CommitOutcome.COMMITTED:
                 self._sync()
                 return
             error = done.error
-            if done.outcome is Outcome.UNKNOWN:
+            if done.outcome is CommitOutcome.UNKNOWN:
                 raise TableError(
                     f"table {self.path}: a commit failed, and the log does not show whether it was applied: "
                     f"{plain(error)}; run the job again, which goes on from what the log says by then"

@@ -29,7 +29,7 @@ _BOUNDS: Final = (
 )
 
 
-class Held(NamedTuple):
+class FileHistory(NamedTuple):
     """What a file holds of one history, by stream and `created`: its first and last sequence, its latest
     arrival, its rows, and its share of the file's bytes. `path` is below the table."""
 
@@ -42,23 +42,23 @@ class Held(NamedTuple):
     size: int
 
 
-def held(bronze: Table) -> list[Held]:
+def held(bronze: Table) -> list[FileHistory]:
     """All that the files of a snapshot hold."""
     found = files(bronze)
     columns = [bounds(found, name) for name in (*_BOUNDS, "num_records", "path", "size_bytes")]
     return [one for row in zip(*columns, strict=True) for one in _of_file(bronze, *row)]
 
 
-def _of_file(bronze: Table, *row: Any) -> Iterator[Held]:
+def _of_file(bronze: Table, *row: Any) -> Iterator[FileHistory]:
     stream, stream_to, created, created_to, first, last, arrived, rows, path, size = row
     is_one = stream == stream_to and created == created_to
     if is_one and None not in (stream, created, first, last, arrived, rows):
-        yield Held((stream, created), path, first, last, arrived, rows, size)
+        yield FileHistory((stream, created), path, first, last, arrived, rows, size)
         return
     parts = _looked_into(bronze.path / path)
     total = sum(part["seq_count"] for part in parts)
     for part in parts:
-        yield Held(
+        yield FileHistory(
             (part["stream"], part["created"]),
             path,
             part["seq_min"],

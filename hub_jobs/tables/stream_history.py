@@ -21,7 +21,7 @@ from hub_jobs.tables.schemas import TIME, digest
 
 
 @dataclass(frozen=True, slots=True)
-class Incarnation:
+class StreamHistory:
     """One history of a stream, and the sequence up to which bronze holds it; `done` is None before the first
     commit."""
 
@@ -73,7 +73,7 @@ def opened(lake: Place) -> Table | None:
     return bronze
 
 
-def current(bronze: Table, info: StreamInfo, conn: Connection) -> Incarnation:
+def current(bronze: Table, info: StreamInfo, conn: Connection) -> StreamHistory:
     """The history that the stream has now: the last one that bronze knows of it, unless the message where
     bronze ends is another one in the stream."""
     last, following = _newest(bronze, info)
@@ -82,23 +82,23 @@ def current(bronze: Table, info: StreamInfo, conn: Connection) -> Incarnation:
     return last
 
 
-def _newest(bronze: Table, info: StreamInfo) -> tuple[Incarnation, Incarnation]:
+def _newest(bronze: Table, info: StreamInfo) -> tuple[StreamHistory, StreamHistory]:
     names = _names(info)
     last = next(names)
     for following in names:
         if bronze.offset(following.ingested) is None:
-            return Incarnation(last.stream, last.created, bronze.offset(last.ingested)), following
+            return StreamHistory(last.stream, last.created, bronze.offset(last.ingested)), following
         last = following
     raise AssertionError("names do not end")
 
 
-def _names(info: StreamInfo) -> Iterator[Incarnation]:
-    yield Incarnation(info.name, info.created)
+def _names(info: StreamInfo) -> Iterator[StreamHistory]:
+    yield StreamHistory(info.name, info.created)
     for number in count(2):
-        yield Incarnation(info.name, f"{info.created}~{number}")
+        yield StreamHistory(info.name, f"{info.created}~{number}")
 
 
-def _put_back(bronze: Table, known: Incarnation, info: StreamInfo, conn: Connection) -> bool:
+def _put_back(bronze: Table, known: StreamHistory, info: StreamInfo, conn: Connection) -> bool:
     assert known.done is not None
     if info.last_seq < known.done:
         return True
@@ -113,17 +113,17 @@ def _put_back(bronze: Table, known: Incarnation, info: StreamInfo, conn: Connect
     return False
 
 
-def all_of(bronze: Table) -> list[Incarnation]:
+def all_of(bronze: Table) -> list[StreamHistory]:
     """Every history that bronze holds rows of, with what is ingested of it."""
-    named = [Incarnation(*history) for history in sorted({one.history for one in held(bronze)})]
+    named = [StreamHistory(*history) for history in sorted({one.history for one in held(bronze)})]
     return [replace(one, done=bronze.offset(one.ingested)) for one in named]
 
 
-def refined(known: Iterable[Incarnation], readings: Table) -> list[Incarnation]:
+def refined(known: Iterable[StreamHistory], readings: Table) -> list[StreamHistory]:
     """The same histories with what is refined of each in the place of what is ingested."""
     return [replace(one, done=readings.offset(one.refined) or 0) for one in known]
 
 
-def offsets(known: Iterable[Incarnation], table: Table | None) -> dict[History, int]:
+def offsets(known: Iterable[StreamHistory], table: Table | None) -> dict[History, int]:
     """Up to which sequence of each history a table holds what refine made of it; all 0 without a table."""
     return {one.history: 0 if table is None else table.offset(one.refined) or 0 for one in known}

@@ -2,20 +2,20 @@
 audit's own parts, restricted to a domain, and takes in what waits at the hub and is not in bronze yet. It
 reads and never writes."""
 
-from hub_jobs.audit.scan import Part
+from hub_jobs.audit.scan import ScanPart
 from hub_jobs.where.device import DeviceCounts
-from hub_jobs.where.query import Found, Lake, Sums, look, open_lake
-from hub_jobs.where.wanted import Message, Record, Waiting
+from hub_jobs.where.query import DomainFindings, Lake, Sums, look, open_lake
+from hub_jobs.where.wanted import Waiting, WaitingLedger, WaitingMessage
 
 __all__ = [
     "DeviceCounts",
-    "Found",
+    "DomainFindings",
     "Lake",
-    "Message",
-    "Part",
-    "Record",
+    "ScanPart",
     "Sums",
     "Waiting",
+    "WaitingLedger",
+    "WaitingMessage",
     "look",
     "open_lake",
 ]

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hub_jobs.audit import count_rows
-from hub_jobs.audit.scan import Tables
-from hub_jobs.refine.messages import Reason
+from hub_jobs.audit.scan import AuditTables
+from hub_jobs.refine.messages import QuarantineReason
 from hub_jobs.refine.readings import Refiner
 from hub_jobs.tables.scan import batches
 
@@ -58,14 +58,14 @@ class DeviceCounts:
     cut: bool = False
 
 
-def count_device(tables: Tables, device: str) -> DeviceCounts:
+def count_device(tables: AuditTables, device: str) -> DeviceCounts:
     """Count the readings of a device."""
     found = DeviceCounts()
     read = _read(tables, device)
     for excerpt, reason in refused(tables):
-        named = _named(excerpt) if reason == str(Reason.LINE) else None
+        named = _named(excerpt) if reason == str(QuarantineReason.LINE) else None
         found.quarantined += named == device
-        found.unnamed += named is None and reason != str(Reason.OTHER_CONTENT)
+        found.unnamed += named is None and reason != str(QuarantineReason.OTHER_CONTENT)
     decoded = 0
     seen: set[tuple[Any, ...]] = set()
     for row, ready in _messages(tables):
@@ -98,7 +98,7 @@ def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(row[name] for name in _PLACE)
 
 
-def _read(tables: Tables, device: str) -> dict[tuple[Any, ...], int]:
+def _read(tables: AuditTables, device: str) -> dict[tuple[Any, ...], int]:
     """How many readings of the device the table holds, by batch or place."""
     found: dict[tuple[Any, ...], int] = {}
     if tables.readings is None:
@@ -112,7 +112,7 @@ def _read(tables: Tables, device: str) -> dict[tuple[Any, ...], int]:
     return found
 
 
-def refused(tables: Tables) -> Iterator[tuple[bytes | None, str]]:
+def refused(tables: AuditTables) -> Iterator[tuple[bytes | None, str]]:
     """What is in quarantine, by when it arrived at the hub: its beginning, and why it is there."""
     if tables.quarantine is None:
         return
@@ -123,7 +123,7 @@ def refused(tables: Tables) -> Iterator[tuple[bytes | None, str]]:
                 yield excerpt, reason
 
 
-def _messages(tables: Tables) -> Iterator[tuple[dict[str, Any], bool]]:
+def _messages(tables: AuditTables) -> Iterator[tuple[dict[str, Any], bool]]:
     """The messages of bronze that may hold readings, and whether each is refined."""
     for piece in batches(tables.bronze, _COLUMNS, tables.part.where, _AT_ONCE):
         table = pa.Table.from_batches([piece])

@@ -11,18 +11,18 @@ import pyarrow as pa
 
 from hub_jobs.audit import accounts, evictions, lookups, scan, stream_gaps, totals
 from hub_jobs.audit.accounts import Account, Arrived
-from hub_jobs.audit.held import Cached, Held, cached
+from hub_jobs.audit.held import BronzeContents, Cached, cached
 from hub_jobs.audit.ledgers import Lost, Run, Spoken, remembered
-from hub_jobs.audit.scan import Part, Tables
+from hub_jobs.audit.scan import AuditTables, ScanPart
 from hub_jobs.audit.strays import Rows
 from hub_jobs.tables import Table, TableError, open_table, seen, stream_history
-from hub_jobs.tables.dedup_keys import Seen, batch_space, joined, source_space
+from hub_jobs.tables.dedup_keys import SeenNumbers, batch_space, joined, source_space
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.ranges import Range, size, text, union, without
-from hub_jobs.tables.stream_history import Incarnation
+from hub_jobs.tables.stream_history import StreamHistory
 from hub_jobs.where.bronze import held_of
 from hub_jobs.where.device import DeviceCounts, count_device, refused
-from hub_jobs.where.wanted import Message, Waiting
+from hub_jobs.where.wanted import Waiting, WaitingMessage
 
 _UNKNOWN_CLASS = "-"
 """Stands for the class of a message whose subject is not its domain's."""
@@ -36,7 +36,7 @@ class Lake:
     bronze: Table
     readings: Table | None
     quarantine: Table | None
-    known: list[Incarnation]
+    known: list[StreamHistory]
     cache: Cached = field(default_factory=Cached)
 
     def ingested(self, stream: str, created: str) -> int:
@@ -45,10 +45,10 @@ class Lake:
         mine = [one for one in mine if one.created.partition("~")[0] == created]
         return max(mine, key=lambda one: (len(one.created), one.created)).done or 0 if mine else 0
 
-    def tables(self, part: Part) -> Tables:
+    def tables(self, part: ScanPart) -> AuditTables:
         """What of them is to be counted."""
         done, begun = (stream_history.offsets(self.known, one) for one in (self.readings, self.quarantine))
-        return Tables(self.bronze, self.readings, self.quarantine, done, begun, part)
+        return AuditTables(self.bronze, self.readings, self.quarantine, done, begun, part)
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ class Sums:
 
 
 @dataclass(slots=True)
-class Found:
+class DomainFindings:
     """What the tables tell: by class, and of each class and run as the audit accounts for it (not of a span
     of time), what is `lost` without a reason and what is `explained`, a sentence each, and why what is in
     quarantine is there."""
@@ -107,7 +107,7 @@ def open_lake(path: Place) -> Lake:
     return Lake(path, bronze, readings, quarantine, stream_history.all_of(bronze), cache)
 
 
-def look(lake: Lake, part: Part, waiting: Waiting, device: str | None = None) -> Found:
+def look(lake: Lake, part: ScanPart, waiting: Waiting, device: str | None = None) -> DomainFindings:
     """Count what there is of the domain of `part`. Raises `TableError`."""
     try:
         return _Look(lake, part, waiting).found(device)
@@ -118,7 +118,7 @@ def look(lake: Lake, part: Part, waiting: Waiting, device: str | None = None) ->
 class _Look:
     """One look; what its parts find is put together in `found`."""
 
-    def __init__(self, lake: Lake, part: Part, waiting: Waiting) -> None:
+    def __init__(self, lake: Lake, part: ScanPart, waiting: Waiting) -> None:
         self._domain = str(part.domain)
         self._part = part
         self._tables = lake.tables(part)
@@ -131,12 +131,12 @@ class _Look:
         self._ledgers = self._spoken.ledgers()
         self._remembered = remembered(self._ledgers.values())
         unusable = [str(one) for one in self._spoken.first_unusable()]
-        self._found = Found(explained=unusable)
+        self._found = DomainFindings(explained=unusable)
 
-    def found(self, device: str | None) -> Found:
+    def found(self, device: str | None) -> DomainFindings:
         """All of it."""
         found = self._found
-        nothing = totals.Said({}, {}, {}, {}, Lost(), [])
+        nothing = totals.LedgerClaims({}, {}, {}, {}, Lost(), [])
         counts = totals.tallied(self._tables, nothing, self._held)
         there = {self._run(one) for one in self._messages if one.run is not None}
         there |= counts.runs.keys() | counts.strays.keys() | self._held.gone_runs()
@@ -227,12 +227,12 @@ class _Look:
     def _unknown_to_ledgers(sums: Sums) -> None:
         sums.accepted = sums.refused = sums.open_tail = None
 
-    def _wanted(self, key: Run | None) -> list[Message]:
+    def _wanted(self, key: Run | None) -> list[WaitingMessage]:
         """The messages at the hub of a run, or of none, that are of the span."""
         mine = [one for one in self._messages if (None if one.run is None else self._run(one)) == key]
         return [one for one in mine if self._part.within(one.moment)]
 
-    def _run(self, message: Message) -> Run:
+    def _run(self, message: WaitingMessage) -> Run:
         return self._domain, message.cls, str(message.run)
 
     def _kept(self, key: Run, came: Sequence[Range]) -> int:
@@ -263,12 +263,12 @@ class _Look:
         origins = self._spoken.origins
         mine = {source_space(*one) for one in origins}
         here, gone = (
-            Seen({name: ranges for name, ranges in one.spaces.items() if _counts(name, mine)})
+            SeenNumbers({name: ranges for name, ranges in one.spaces.items() if _counts(name, mine)})
             for one in (self._held.here, self._held.gone)
         )
         for gap in stream_gaps.gaps(
             self._tables.bronze,
-            Held(here, gone),
+            BronzeContents(here, gone),
             self._spoken.gone(),
             origins,
             self._spoken.lost,
@@ -291,7 +291,7 @@ def _with_waiting(spoken: Spoken, domain: str, waiting: Waiting) -> Spoken:
     return spoken
 
 
-def _new(messages: Sequence[Message], domain: str, known: Seen) -> list[Message]:
+def _new(messages: Sequence[WaitingMessage], domain: str, known: SeenNumbers) -> list[WaitingMessage]:
     """The messages at the hub that are no repeats of what bronze holds, or of each other."""
     fresh = []
     met: set[tuple[str, str, int]] = set()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
-class Message(NamedTuple):
+class WaitingMessage(NamedTuple):
     """A message at the hub: of a batch `run`, `n` and how many readings, None of a direct one, which is one;
     `moment` is when it was sealed or, where that clock was not synchronised, arrived, in microseconds."""
 
@@ -18,7 +18,7 @@ class Message(NamedTuple):
     moment: int
 
 
-class Record(NamedTuple):
+class WaitingLedger(NamedTuple):
     """A ledger record at the hub."""
 
     cls: str
@@ -31,5 +31,5 @@ class Record(NamedTuple):
 class Waiting:
     """What the hub's streams hold of a domain behind what bronze has, and the newest ledger records there."""
 
-    messages: list[Message] = field(default_factory=list)
-    ledgers: list[Record] = field(default_factory=list)
+    messages: list[WaitingMessage] = field(default_factory=list)
+    ledgers: list[WaitingLedger] = field(default_factory=list)

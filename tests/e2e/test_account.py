@@ -20,8 +20,8 @@ from agent.leaf.intake import RefusedError, UnknownOutcomeError
 from agent.leaf.link.states import LinkState
 from agent.leaf.publish import publisher, sender
 from tests.harness.agents import CLASS, Agent, Shelf, chunk
-from tests.harness.linked_pair import Road, open_road
-from tests.harness.servers import World, until
+from tests.harness.linked_pair import LinkedPair, open_road
+from tests.harness.servers import ServerPair, until
 
 LEVELS = [HttpOptions(name=ack, ack=ack) for ack in ("accepted", "stored", "hub")]
 NAME = "petiole_unaccounted_readings"
@@ -98,7 +98,7 @@ async def more(one: Agent, stored: Counter[str]) -> None:
     await until(lambda: len(stored) >= want, "more is acknowledged")
 
 
-async def fill(road: Road, stored: Counter[str]) -> None:
+async def fill(road: LinkedPair, stored: Counter[str]) -> None:
     """Leave the stream without room for a while."""
     stream, js = road.shelf.stream, road.shelf.js
     config = (await js.stream_info(stream)).config
@@ -112,7 +112,7 @@ async def fill(road: Road, stored: Counter[str]) -> None:
 
 
 async def test_every_reading_is_accounted_for_at_every_look(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher, "PATIENCE", 0.4)
     monkeypatch.setattr(sender, "ACK_WAIT", 0.3)

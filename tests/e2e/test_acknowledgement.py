@@ -12,21 +12,21 @@ import pytest_asyncio
 from agent import contract
 from agent.config import Config, Publish, Seconds, Size, StreamClass
 from agent.leaf.inputs.http import HttpOptions
-from agent.leaf.intake import Level, NotAtHubError, Reason, RefusedError
+from agent.leaf.intake import Level, NotAtHubError, RefusalReason, RefusedError
 from agent.leaf.publish import publisher
-from agent.server.health import Kind, Trouble
+from agent.server.health import Trouble, TroubleKind
 from tests.e2e.test_leaf_agent import SMALL, noise, refusal_of
 from tests.e2e.test_link_repair import wiped
 from tests.harness.agents import CLASS, Agent, agent, chunk, insist, leaf_config, shelf
-from tests.harness.linked_pair import Road, open_road
-from tests.harness.servers import World, until
+from tests.harness.linked_pair import LinkedPair, open_road
+from tests.harness.servers import ServerPair, until
 
 QUICK = Publish(linger=Seconds(0.005), drain=Seconds(1.0))
 LATE = "petiole_refused_after_acceptance_readings_total"
 
 
 def at_level(
-    world: World, tmp_path: Path, ack: Level, publish: Publish = QUICK, stream: StreamClass | None = None
+    world: ServerPair, tmp_path: Path, ack: Level, publish: Publish = QUICK, stream: StreamClass | None = None
 ) -> Config:
     """An agent whose input `http` acknowledges at a level."""
     config = leaf_config(world.leaf, tmp_path / "state", publish, stream)
@@ -46,7 +46,7 @@ def unaccounted(one: Agent) -> float:
 
 
 async def test_what_is_accepted_waits_in_memory_for_the_server_to_come_back(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher, "PATIENCE", 0.3)
     monkeypatch.setattr(publisher, "AWAY_GRACE", 0.1)
@@ -59,7 +59,7 @@ async def test_what_is_accepted_waits_in_memory_for_the_server_to_come_back(
         while (refusal := await refusal_of(one.submit(chunk(f"n{accepted}", 10)))) is None:
             accepted += 1
             assert unaccounted(one) == 0
-        assert refusal.reason is Reason.BUSY, "the budget is full, and the sender is told"
+        assert refusal.reason is RefusalReason.BUSY, "the budget is full, and the sender is told"
         assert refusal.retry_after
         assert accepted > 10
         with pytest.raises(RefusedError):
@@ -72,7 +72,7 @@ async def test_what_is_accepted_waits_in_memory_for_the_server_to_come_back(
 
 
 async def test_a_repeat_of_what_is_only_accepted_is_accepted_and_stored_once(
-    world: World, tmp_path: Path
+    world: ServerPair, tmp_path: Path
 ) -> None:
     async with agent(at_level(world, tmp_path, "accepted")) as one:
         await one.submit(chunk("before", key="before"))
@@ -86,7 +86,7 @@ async def test_a_repeat_of_what_is_only_accepted_is_accepted_and_stored_once(
 
 
 async def test_what_a_full_stream_refuses_after_acceptance_is_counted_and_named(
-    world: World, tmp_path: Path
+    world: ServerPair, tmp_path: Path
 ) -> None:
     async with agent(at_level(world, tmp_path, "accepted", stream=SMALL)) as one:
         sent = 0
@@ -96,7 +96,7 @@ async def test_what_a_full_stream_refuses_after_acceptance_is_counted_and_named(
             await asyncio.sleep(0)
         refusal = await refusal_of(one.submit(chunk("now its sender is told")))
         assert refusal is not None
-        assert refusal.reason is Reason.FULL
+        assert refusal.reason is RefusalReason.FULL
         await until(lambda: one.value("petiole_in_flight_bytes") == 0, "all is settled")
         stored = one.value("petiole_stored_readings_total", input="http", **{"class": CLASS})
         assert stored + lost(one, "stream_full") == sent
@@ -111,7 +111,7 @@ async def test_what_a_full_stream_refuses_after_acceptance_is_counted_and_named(
 
 
 async def test_what_a_stop_loses_of_what_was_accepted_is_told_by_the_next_run(
-    world: World, tmp_path: Path
+    world: ServerPair, tmp_path: Path
 ) -> None:
     config = at_level(world, tmp_path, "accepted")
     async with agent(config) as one:
@@ -133,14 +133,14 @@ async def test_what_a_stop_loses_of_what_was_accepted_is_told_by_the_next_run(
 
 
 async def test_what_is_accepted_waits_while_the_server_says_that_it_cannot_store(
-    world: World, tmp_path: Path
+    world: ServerPair, tmp_path: Path
 ) -> None:
     async with agent(at_level(world, tmp_path, "accepted", Publish(linger=Seconds(0.2)))) as one:
         await one.submit(chunk("a"))
-        one.health.found(Trouble(Kind.SHUT_DOWN, "for a test"))
+        one.health.found(Trouble(TroubleKind.SHUT_DOWN, "for a test"))
         refusal = await refusal_of(one.submit(chunk("its sender is told")))
         assert refusal is not None
-        assert refusal.reason is Reason.UNAVAILABLE
+        assert refusal.reason is RefusalReason.UNAVAILABLE
         await until(lambda: len(one.leaf._sender._waiting) == 1, "it waits")
         assert unaccounted(one) == 0
         one.health.found(None)
@@ -150,13 +150,13 @@ async def test_what_is_accepted_waits_while_the_server_says_that_it_cannot_store
 
 
 @pytest_asyncio.fixture
-async def road(world: World, tmp_path: Path) -> AsyncIterator[Road]:
+async def road(world: ServerPair, tmp_path: Path) -> AsyncIterator[LinkedPair]:
     """A linked leaf whose input acknowledges what the hub holds."""
     async with open_road(world, tmp_path / "state", inputs=[HttpOptions(ack="hub")]) as one:
         yield one
 
 
-async def test_at_level_hub_the_answer_comes_as_soon_as_the_hub_has_it(road: Road) -> None:
+async def test_at_level_hub_the_answer_comes_as_soon_as_the_hub_has_it(road: LinkedPair) -> None:
     one, loop = road.agent, asyncio.get_running_loop()
     took = []
     for number in range(10):
@@ -171,7 +171,7 @@ async def test_at_level_hub_the_answer_comes_as_soon_as_the_hub_has_it(road: Roa
 
 
 async def test_a_hub_that_is_away_leaves_it_stored_and_a_repeat_waits_for_the_hub_again(
-    road: Road, monkeypatch: pytest.MonkeyPatch
+    road: LinkedPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher, "PATIENCE", 2.0)
     one = road.agent
@@ -191,14 +191,14 @@ async def test_a_hub_that_is_away_leaves_it_stored_and_a_repeat_waits_for_the_hu
 
 
 async def test_a_registrar_that_does_not_answer_the_question_is_asked_by_announcements(
-    road: Road, monkeypatch: pytest.MonkeyPatch
+    road: LinkedPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(contract, "cursor_subject", lambda domain: f"petiole.v1.announce.{domain}.no")
     await road.agent.submit(chunk("a"))
     assert "a/0" in await road.arrived()
 
 
-async def test_a_stop_does_not_wait_for_the_hub(road: Road) -> None:
+async def test_a_stop_does_not_wait_for_the_hub(road: LinkedPair) -> None:
     one = road.agent
     road.world.leaf.proxy.cut()
     waiting = asyncio.create_task(one.submit(chunk("a", key="k")))
@@ -209,7 +209,7 @@ async def test_a_stop_does_not_wait_for_the_hub(road: Road) -> None:
     assert (await road.shelf.ledgers())[-1].final
 
 
-async def test_a_store_that_is_lost_before_the_hub_had_it_is_told(road: Road) -> None:
+async def test_a_store_that_is_lost_before_the_hub_had_it_is_told(road: LinkedPair) -> None:
     one = road.agent
     await one.submit(chunk("before", key="before"))
     road.world.leaf.proxy.cut()

@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from agent.base.metrics import Metrics
 from agent.cli.checks import agent_status
-from agent.cli.query.admin_status import AskError, status_of
+from agent.cli.query.admin_status import AdminStatusError, status_of
 from agent.config import Admin
 from agent.hub.web.fleet import FleetPages
 from agent.process import admin_server as admin
@@ -277,11 +277,11 @@ async def test_the_commands_show_the_token_and_believe_the_certificate_that_is_n
 
         (tmp_path / "other").mkdir()
         named.tls_cert, _ = self_signed(tmp_path / "other")
-        with pytest.raises(AskError, match="certificate verify failed"):
+        with pytest.raises(AdminStatusError, match="certificate verify failed"):
             await asyncio.to_thread(status_of, named)
         assert "does not answer" in str(await agent_status.ask(named))
         access["token_file"].chmod(0o644)
-        with pytest.raises(AskError, match="chmod 600"):
+        with pytest.raises(AdminStatusError, match="chmod 600"):
             await asyncio.to_thread(status_of, named)
 
 

@@ -10,12 +10,12 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from agent.contract import new_epoch
-from agent.hub.registrar.active_problems import Problems
-from agent.hub.registrar.aggregate import Settings, Source, source
-from agent.hub.registrar.aggregate_controller import AggregateKeeper
+from agent.hub.registrar.active_problems import ActiveProblems
+from agent.hub.registrar.aggregate import AggregateSettings, Source, source
+from agent.hub.registrar.aggregate_controller import AggregateController
 from agent.hub.registrar.metrics import RegistrarMetrics
 from agent.jetstream import JetStream, StreamInfo
-from tests.harness.servers import WAIT_SECONDS, World, until
+from tests.harness.servers import WAIT_SECONDS, ServerPair, until
 from tests.harness.streams import AGGREGATE
 
 
@@ -38,17 +38,17 @@ def _sources(*domains: str) -> dict[str, Source]:
     return {one["name"]: one for one in made}
 
 
-async def test_what_is_wanted_while_a_change_is_made_is_made_next(world: World) -> None:
+async def test_what_is_wanted_while_a_change_is_made_is_made_next(world: ServerPair) -> None:
     log = structlog.get_logger("registrar")
     js = Interrupted(await world.hub.connect("registrar"))
-    keeper = AggregateKeeper(
+    keeper = AggregateController(
         js,
         AGGREGATE,
-        Settings(max_bytes=2**26),
+        AggregateSettings(max_bytes=2**26),
         lambda name: True,
         lambda seen: None,
         asyncio.Semaphore(1),
-        Problems(log),
+        ActiveProblems(log),
         RegistrarMetrics(CollectorRegistry()),
         log,
     )

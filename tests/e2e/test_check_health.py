@@ -13,7 +13,7 @@ from nats.aio.client import Client
 
 from agent.cli.checks import local_probe
 from tests.harness.check_cases import bad, check, config_of
-from tests.harness.servers import Leaf, World
+from tests.harness.servers import Leaf, ServerPair
 from tests.harness.streams import make_leaf_stream
 
 STALL_SECONDS = 0.5
@@ -48,7 +48,7 @@ async def _unrecovered(leaf: Leaf) -> Path:
 
 
 async def test_one_bad_answer_and_a_stall_are_no_finding(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stray = await _unrecovered(world.leaf)
 
@@ -64,7 +64,7 @@ async def test_one_bad_answer_and_a_stall_are_no_finding(
     assert not [one for one in bad(found) if one.startswith(UNHEALTHY)]
 
 
-async def test_a_server_that_stays_unhealthy_is_a_finding(world: World, tmp_path: Path) -> None:
+async def test_a_server_that_stays_unhealthy_is_a_finding(world: ServerPair, tmp_path: Path) -> None:
     await _unrecovered(world.leaf)
     found = await check(config_of(world.leaf, tmp_path / "state"))
     assert [one for one in bad(found) if one.startswith(UNHEALTHY) and "stray" in one], bad(found)

@@ -15,7 +15,7 @@ from agent.base.nats_server_version import find_binary
 from agent.cli.checks import machine, mqtt
 from agent.cli.checks.finding import Level
 from agent.config import Config
-from agent.config.schema import Mqtt, MqttUser
+from agent.config.schema import Mqtt, MqttUserConfig
 from agent.demo.ports import free_port
 from agent.server.child import reap, spawn
 from agent.server.probe import Watched, greeting
@@ -64,7 +64,7 @@ def test_files_of_the_configuration_are_looked_at_without_a_server(tmp_path: Pat
     for path in (key, foreign, password):
         path.touch()
         path.chmod(0o644)
-    users = [MqttUser("plant", password)]
+    users = [MqttUserConfig("plant", password)]
     config = Config(domain="edge-1", state_dir=tmp_path)
     config.nats.mqtt = Mqtt(users=users, tls_cert=cert, tls_key=key)
     config.nats.remote = {"tls": {"ca_file": str(password)}}

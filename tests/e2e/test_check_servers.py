@@ -26,12 +26,12 @@ from agent.server import permissions
 from agent.server.permissions import Permissions
 from tests.harness.check_cases import bad, check, config_of, hub_config_of, of
 from tests.harness.check_pair import pair
-from tests.harness.servers import Leaf, World, api, open_world, until
+from tests.harness.servers import Leaf, ServerPair, api, open_world, until
 from tests.harness.streams import AGGREGATE, held, make_aggregate, make_commands, make_leaf_stream
 
 
 @contextlib.asynccontextmanager
-async def registrar_of(world: World) -> AsyncIterator[Client]:
+async def registrar_of(world: ServerPair) -> AsyncIterator[Client]:
     """Somebody who hears announcements, as the registrar does."""
     client = await world.hub.connect("registrar")
 
@@ -48,7 +48,7 @@ async def state_of(client: Client, *streams: str) -> list[Any]:
     return [(await api(client, f"STREAM.INFO.{one}", {"subjects_filter": ">"}))["state"] for one in streams]
 
 
-async def test_all_is_well_and_looking_at_it_changes_nothing(world: World, tmp_path: Path) -> None:
+async def test_all_is_well_and_looking_at_it_changes_nothing(world: ServerPair, tmp_path: Path) -> None:
     async with registrar_of(world) as registrar:
         agent, epoch = await world.leaf.connect("agent"), new_epoch()
         await make_leaf_stream(agent, "edge-1", epoch)
@@ -119,7 +119,7 @@ class _Rendered:
 
 
 async def test_a_permission_that_the_agent_lacks_is_named_and_gone_after_a_reload(
-    world: World, tmp_path: Path
+    world: ServerPair, tmp_path: Path
 ) -> None:
     configuration = world.leaf.directory / "nats-server.conf"
     text = configuration.read_text()
@@ -164,7 +164,7 @@ async def test_a_hub_that_does_not_know_the_leaf_or_its_class_says_so(tmp_path: 
         assert "petiole enrol" in of(found, "does not know this leaf's key").remedy
 
 
-async def test_the_hubs_port_for_clients_is_named_as_that(world: World, tmp_path: Path) -> None:
+async def test_the_hubs_port_for_clients_is_named_as_that(world: ServerPair, tmp_path: Path) -> None:
     config = config_of(world.leaf, tmp_path / "state")
     config.nats.hub_urls = [f"nats-leaf://127.0.0.1:{world.hub.port}"]
     found = await check(config)
@@ -173,7 +173,7 @@ async def test_the_hubs_port_for_clients_is_named_as_that(world: World, tmp_path
 
 
 async def test_another_server_on_the_agents_port_is_told_before_its_first_start(
-    world: World, tmp_path: Path
+    world: ServerPair, tmp_path: Path
 ) -> None:
     listen = config_of(world.leaf, tmp_path / "state").nats.listen
     found = await check(Config(domain="edge-1", state_dir=tmp_path / "new", nats=Nats(listen=listen)))
@@ -195,7 +195,7 @@ async def test_the_hub_sees_two_servers_of_one_domain(tmp_path: Path) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _second(config: Any, directory: Path, world: World) -> AsyncIterator[None]:
+async def _second(config: Any, directory: Path, world: ServerPair) -> AsyncIterator[None]:
     config = dataclasses.replace(config, listen=f"127.0.0.1:{free_port()}")
     first = world.leaf
     leaf = Leaf(config, directory, first.keys, {**first._inboxes}, first.proxy)
@@ -206,7 +206,7 @@ async def _second(config: Any, directory: Path, world: World) -> AsyncIterator[N
 
 
 async def test_a_link_that_is_cut_is_told_although_the_hub_can_be_dialled(
-    world: World, tmp_path: Path
+    world: ServerPair, tmp_path: Path
 ) -> None:
     async with registrar_of(world):
         config = config_of(world.leaf, tmp_path / "state", (f"nats-leaf://127.0.0.1:{world.hub.leaf_port}",))
@@ -218,7 +218,7 @@ async def test_a_link_that_is_cut_is_told_although_the_hub_can_be_dialled(
         assert outcome(found) is Exit.UNREACHABLE
 
 
-async def test_a_hung_server_and_a_hung_hub_are_told_as_that(world: World, tmp_path: Path) -> None:
+async def test_a_hung_server_and_a_hung_hub_are_told_as_that(world: ServerPair, tmp_path: Path) -> None:
     config = config_of(world.leaf, tmp_path / "state")
     # A server that is stopped may have greeted before it stands still.
     for node, group in ((world.hub, "link"), (world.leaf, "server")):
@@ -268,7 +268,7 @@ async def test_nonsense_instead_of_a_server_or_a_hub_is_told_and_ends(said: byte
     assert not any("secret" in one for one in told)
 
 
-async def test_a_seed_that_cannot_be_read_is_told_with_what_to_do(world: World, tmp_path: Path) -> None:
+async def test_a_seed_that_cannot_be_read_is_told_with_what_to_do(world: ServerPair, tmp_path: Path) -> None:
     config = config_of(world.leaf, tmp_path / "state")
     config.nats.seed_file = tmp_path / "bad.nk"
     config.nats.seed_file.write_text("nonsense")

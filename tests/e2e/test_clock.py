@@ -19,7 +19,7 @@ from agent.contract import (
 )
 from tests.harness.agents import Shelf, agent, chunk, leaf_config, shelf
 from tests.harness.clocks import SECOND, SYNCHRONISED, FakeMachine
-from tests.harness.servers import World, until
+from tests.harness.servers import ServerPair, until
 
 YEARS = 50 * 365 * 24 * 3600 * SECOND
 
@@ -44,7 +44,7 @@ async def is_stored(held: Shelf) -> bool:
 
 
 async def test_what_was_stamped_before_the_first_synchronisation_is_corrected_by_a_record(
-    world: World, tmp_path: Path, machine: FakeMachine
+    world: ServerPair, tmp_path: Path, machine: FakeMachine
 ) -> None:
     config = leaf_config(world.leaf, tmp_path / "state")
     held = await shelf(world.leaf)

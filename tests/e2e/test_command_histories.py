@@ -16,12 +16,12 @@ from agent.config import Config, Size, StreamClass
 from agent.contract import COMMANDS
 from agent.jetstream import JetStreamError
 from agent.leaf.commands.handlers import Controls, make_verbs
-from agent.leaf.commands.verb import Reply, Verb
+from agent.leaf.commands.verb import CommandHandler, Reply
 from agent.leaf.link.command_mirror.controller import CommandMirror
 from agent.process import leaf as leaf_module
 from tests.harness.agents import agent, leaf_config
 from tests.harness.commands import Desk, open_desk
-from tests.harness.servers import World, until
+from tests.harness.servers import ServerPair, until
 
 OLD, NEW = 5, 9
 
@@ -39,8 +39,8 @@ class Rings:
             await asyncio.Event().wait()
         return Reply("rung")
 
-    def verbs(self, controls: Controls) -> dict[str, Verb]:
-        return make_verbs(controls) | {"ring": Verb(self.ring)}
+    def verbs(self, controls: Controls) -> dict[str, CommandHandler]:
+        return make_verbs(controls) | {"ring": CommandHandler(self.ring)}
 
 
 class Looks:
@@ -52,7 +52,7 @@ class Looks:
 
 
 @pytest_asyncio.fixture
-async def desk(world: World) -> AsyncIterator[Desk]:
+async def desk(world: ServerPair) -> AsyncIterator[Desk]:
     """A hub that takes commands, and clients at both ends."""
     async with open_desk(world) as one:
         yield one

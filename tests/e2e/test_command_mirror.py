@@ -19,7 +19,7 @@ from agent.leaf.link.command_mirror.local_consumers import ProgramPlaces
 from agent.leaf.state import StateFile, load
 from tests.harness.agents import Agent, agent, leaf_config
 from tests.harness.registrar import HubHand, LeafHand, hub_of
-from tests.harness.servers import World, open_world, until
+from tests.harness.servers import ServerPair, open_world, until
 from tests.harness.streams import make_mirror
 
 DOMAIN = "edge-1"
@@ -28,7 +28,7 @@ DOMAIN = "edge-1"
 class Commands:
     """Sends commands at the hub, and reads what the leaf's mirror holds."""
 
-    def __init__(self, world: World, hub: HubHand) -> None:
+    def __init__(self, world: ServerPair, hub: HubHand) -> None:
         self.world = world
         self.hub = hub
         self.sent: list[str] = []
@@ -67,13 +67,13 @@ class Commands:
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def world(tmp_path: Path) -> AsyncIterator[ServerPair]:
     async with open_world(tmp_path, DOMAIN) as made:
         yield made
 
 
 @asynccontextmanager
-async def running(world: World, state: Path) -> AsyncIterator[tuple[Commands, Agent]]:
+async def running(world: ServerPair, state: Path) -> AsyncIterator[tuple[Commands, Agent]]:
     """A registrar and a leaf's agent, the mirror made."""
     hub = await hub_of(world)
     async with hub.registrar(), agent(leaf_config(world.leaf, state)) as one:
@@ -89,7 +89,7 @@ def state_of(one: Agent) -> str:
 
 
 async def test_commands_of_this_leaf_alone_are_mirrored_and_their_state_is_told(
-    world: World, tmp_path: Path
+    world: ServerPair, tmp_path: Path
 ) -> None:
     async with running(world, tmp_path / "state") as (commands, one):
         await commands.send(50)
@@ -99,7 +99,9 @@ async def test_commands_of_this_leaf_alone_are_mirrored_and_their_state_is_told(
         assert one.state().command_epoch is not None
 
 
-async def test_commands_survive_the_kill_of_either_server_and_a_cut(world: World, tmp_path: Path) -> None:
+async def test_commands_survive_the_kill_of_either_server_and_a_cut(
+    world: ServerPair, tmp_path: Path
+) -> None:
     async with running(world, tmp_path / "state") as (commands, one):
         epoch = one.state().command_epoch
         await world.leaf.kill()
@@ -122,7 +124,7 @@ async def test_commands_survive_the_kill_of_either_server_and_a_cut(world: World
 
 
 async def test_a_stream_of_commands_that_was_made_again_is_mirrored_anew(
-    world: World, tmp_path: Path
+    world: ServerPair, tmp_path: Path
 ) -> None:
     async with running(world, tmp_path / "state") as (commands, one):
         epoch = one.state().command_epoch
@@ -134,7 +136,7 @@ async def test_a_stream_of_commands_that_was_made_again_is_mirrored_anew(
 
 
 async def test_a_mirror_that_was_deleted_by_hand_is_made_anew_with_all_commands(
-    world: World, tmp_path: Path
+    world: ServerPair, tmp_path: Path
 ) -> None:
     async with running(world, tmp_path / "state") as (commands, _):
         leaf = JetStream(await world.leaf.connect("agent"))
@@ -143,7 +145,7 @@ async def test_a_mirror_that_was_deleted_by_hand_is_made_anew_with_all_commands(
         await commands.arrived()
 
 
-async def test_a_consumer_that_was_deleted_by_hand_is_made_again(world: World) -> None:
+async def test_a_consumer_that_was_deleted_by_hand_is_made_again(world: ServerPair) -> None:
     hub = await hub_of(world)
     async with hub.registrar():
         leaf, commands = await LeafHand.make(world.leaf), Commands(world, hub)
@@ -159,7 +161,7 @@ async def test_a_consumer_that_was_deleted_by_hand_is_made_again(world: World) -
         await commands.arrived()
 
 
-async def test_another_epoch_delivers_every_command_again(world: World) -> None:
+async def test_another_epoch_delivers_every_command_again(world: ServerPair) -> None:
     hub = await hub_of(world)
     async with hub.registrar():
         leaf, commands = await LeafHand.make(world.leaf), Commands(world, hub)
@@ -172,7 +174,9 @@ async def test_another_epoch_delivers_every_command_again(world: World) -> None:
             await leaf.js.api("STREAM.DELETE.COMMANDS")
 
 
-async def test_a_look_while_an_announcement_is_under_way_is_no_fault(world: World, tmp_path: Path) -> None:
+async def test_a_look_while_an_announcement_is_under_way_is_no_fault(
+    world: ServerPair, tmp_path: Path
+) -> None:
     hub = await hub_of(world)
     async with hub.registrar():
         leaf, commands = await LeafHand.make(world.leaf), Commands(world, hub)
@@ -197,7 +201,7 @@ async def test_a_look_while_an_announcement_is_under_way_is_no_fault(world: Worl
         assert (state.current.command_epoch, await commands.here()) == (epoch, commands.sent)
 
 
-async def test_a_command_between_look_and_answer_is_not_missed(world: World, tmp_path: Path) -> None:
+async def test_a_command_between_look_and_answer_is_not_missed(world: ServerPair, tmp_path: Path) -> None:
     hub = await hub_of(world)
     async with hub.registrar():
         leaf, commands = await LeafHand.make(world.leaf), Commands(world, hub)
@@ -222,7 +226,7 @@ async def test_a_command_between_look_and_answer_is_not_missed(world: World, tmp
         assert (state.current.command_epoch, await commands.here()) == (epoch, commands.sent)
 
 
-async def lone_mirror(world: World, directory: Path) -> tuple[CommandMirror, StateFile]:
+async def lone_mirror(world: ServerPair, directory: Path) -> tuple[CommandMirror, StateFile]:
     """The keeper of the mirror without an agent around it: it looks and announces when the test says so."""
     path = directory / "state.json"
     state = StateFile(path, load(path, DOMAIN))

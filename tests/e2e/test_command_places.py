@@ -27,7 +27,7 @@ from agent.leaf.state import StateFile, load
 from agent.server.process import EmbeddedServer
 from tests.harness.registrar import HubHand, LeafHand, hub_of
 from tests.harness.retrying_jetstream import PatientJetStream
-from tests.harness.servers import World, open_world, until
+from tests.harness.servers import ServerPair, open_world, until
 from tests.harness.tools import APP, Program, working
 
 DOMAIN = "edge-1"
@@ -55,7 +55,7 @@ class Mortal(JetStream):
 class Leaf:
     """A leaf whose mirror is kept by hand: it looks and announces when a test says so."""
 
-    def __init__(self, world: World, hub: HubHand, hand: LeafHand, nc: Client, directory: Path) -> None:
+    def __init__(self, world: ServerPair, hub: HubHand, hand: LeafHand, nc: Client, directory: Path) -> None:
         self.world, self.hub, self._hand, self.directory = world, hub, hand, directory
         self.sent: list[str] = []
         self.kills = 0

@@ -23,7 +23,7 @@ from agent.leaf.inputs.host.input import HostInput, HostOptions
 from agent.leaf.intake import RefusedError
 from tests.harness.agents import Agent, agent, chunk, leaf_config
 from tests.harness.commands import Desk, open_desk
-from tests.harness.servers import World, until
+from tests.harness.servers import ServerPair, until
 from tests.harness.streams import AGGREGATE
 
 HOLD: dict[str, Any] = {"for": "10m"}
@@ -37,7 +37,7 @@ def _samples(one: Agent) -> float:
 
 
 @pytest_asyncio.fixture
-async def desk(world: World) -> AsyncIterator[Desk]:
+async def desk(world: ServerPair) -> AsyncIterator[Desk]:
     """A hub that takes commands, and hands at both ends."""
     async with open_desk(world) as one:
         yield one

@@ -20,15 +20,15 @@ from agent.jetstream import JetStream, JetStreamError
 from agent.leaf.commands import runner
 from agent.leaf.commands.expiry import Now
 from agent.leaf.commands.handlers import Controls, make_verbs
-from agent.leaf.commands.verb import Reply, Verb
+from agent.leaf.commands.verb import CommandHandler, Reply
 from agent.process import leaf as leaf_module
 from tests.harness.agents import agent, leaf_config
 from tests.harness.commands import Desk, open_desk, soon
-from tests.harness.servers import Leaf, World, api, open_world, until
+from tests.harness.servers import Leaf, ServerPair, api, open_world, until
 
 
 @pytest_asyncio.fixture
-async def desk(world: World) -> AsyncIterator[Desk]:
+async def desk(world: ServerPair) -> AsyncIterator[Desk]:
     """A hub that takes commands, and hands at both ends."""
     async with open_desk(world) as one:
         yield one
@@ -47,8 +47,8 @@ class Bell:
             await asyncio.Event().wait()
         return Reply("rung")
 
-    def verbs(self, controls: Controls) -> dict[str, Verb]:
-        return make_verbs(controls) | {"ring": Verb(self.ring)}
+    def verbs(self, controls: Controls) -> dict[str, CommandHandler]:
+        return make_verbs(controls) | {"ring": CommandHandler(self.ring)}
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from agent.contract import (
 from agent.hub.registrar.announcements import Announcements
 from agent.hub.registrar.cursors import LOOK_SECONDS
 from tests.harness.registrar import MACHINE, LeafHand, hub_of
-from tests.harness.servers import World, until
+from tests.harness.servers import ServerPair, until
 
 
 async def asked(leaf: LeafHand, data: bytes) -> CursorAnswer:
@@ -39,7 +39,7 @@ async def told(leaf: LeafHand, question: CursorRequest, last: int) -> None:
     await until(reached, f"the hub says that it holds {last}")
 
 
-async def test_the_newest_batch_that_the_hub_holds_is_told(world: World) -> None:
+async def test_the_newest_batch_that_the_hub_holds_is_told(world: ServerPair) -> None:
     hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
     async with hub.registrar():
         question = CursorRequest(MACHINE, leaf.run, {"normal": leaf.epoch})
@@ -55,7 +55,7 @@ async def test_the_newest_batch_that_the_hub_holds_is_told(world: World) -> None
         assert (await asked(leaf, question.encode())).held["normal"].leaf_seq == last, "one without an id"
 
 
-async def test_a_question_that_is_not_of_the_present_link_is_not_answered(world: World) -> None:
+async def test_a_question_that_is_not_of_the_present_link_is_not_answered(world: ServerPair) -> None:
     hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
     async with hub.registrar():
         await leaf.announce()
@@ -72,7 +72,7 @@ async def test_a_question_that_is_not_of_the_present_link_is_not_answered(world:
 
 
 async def test_a_question_on_which_the_registrar_fails_does_not_end_it(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: ServerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
     async with hub.registrar():

@@ -19,14 +19,14 @@ from agent.contract import (
     parse_batch_headers,
     parse_letter,
 )
-from agent.leaf.intake import Reason, RefusedError
+from agent.leaf.intake import RefusalReason, RefusedError
 from agent.leaf.publish.dead_letters import BURST_BYTES
 from tests.harness.agents import CLASS, Shelf, agent, chunk, leaf_config, shelf
-from tests.harness.servers import World
+from tests.harness.servers import ServerPair
 
 
 @pytest.fixture
-def config(world: World, tmp_path: Path) -> Config:
+def config(world: ServerPair, tmp_path: Path) -> Config:
     """An agent beside the first leaf's server."""
     return leaf_config(world.leaf, tmp_path / "state", Publish(linger=Seconds(0.01)))
 
@@ -48,7 +48,7 @@ async def letters_in(one_shelf: Shelf, input_name: str) -> list[tuple[int, list[
 
 
 async def test_a_dead_letter_is_numbered_with_the_batches_and_counted_as_dead(
-    world: World, config: Config
+    world: ServerPair, config: Config
 ) -> None:
     letter = Letter(b"\xff{", "10.0.0.7:514", "not UTF-8")
     async with agent(config) as one:
@@ -68,7 +68,7 @@ async def test_a_dead_letter_is_numbered_with_the_batches_and_counted_as_dead(
 
 
 async def test_garbage_without_end_is_counted_and_takes_no_more_than_its_share_of_the_stream(
-    world: World, config: Config
+    world: ServerPair, config: Config
 ) -> None:
     flood = [Letter(b"x" * 900, f"f:{number}", "no") for number in range(1000)]
     async with agent(config) as one:
@@ -86,7 +86,7 @@ async def test_garbage_without_end_is_counted_and_takes_no_more_than_its_share_o
 
 
 async def test_letters_that_are_refused_are_not_counted_and_are_stored_by_the_next_try(
-    world: World, config: Config
+    world: ServerPair, config: Config
 ) -> None:
     letter = Letter(b"x", "f:0", "no")
     config.class_ = [StreamClass(max_bytes=Size(64 * 1024))]
@@ -96,7 +96,7 @@ async def test_letters_that_are_refused_are_not_counted_and_are_stored_by_the_ne
                 await one.submit(chunk(os.urandom(5_000).hex()), "udp")
         with pytest.raises(RefusedError) as caught:
             await one.leaf.intake.bury("udp", CLASS, [letter])
-        assert caught.value.reason is Reason.FULL
+        assert caught.value.reason is RefusalReason.FULL
         assert one.leaf.status()["classes"][CLASS]["readings"]["dead"] == 0
         one_shelf = await shelf(world.leaf)
         await one_shelf.js.purge(one_shelf.stream, (await one_shelf.js.stream_info(one_shelf.stream)).last)

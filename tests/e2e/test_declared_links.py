@@ -48,7 +48,7 @@ async def test_a_hub_mirrors_and_gathers_the_streams_of_leaves(tmp_path: Path) -
             await world.ends[domain].make("LOCAL", f"local.{domain}.>")
             await world.ends[domain].store(f"local.{domain}.x", *numbered(10, domain))
         config = hub_source("edge-1", "edge-2")
-        config.mirror = [settings.Mirror(name="COPY", of="LOCAL", domain="edge-2")]
+        config.mirror = [settings.MirrorConfig(name="COPY", of="LOCAL", domain="edge-2")]
         async with at(world.hub, config) as one:
             await hub.holds("ALL", numbered(10, "edge-1") + numbered(10, "edge-2"))
             await hub.holds("COPY", numbered(10, "edge-2"))
@@ -72,11 +72,13 @@ async def test_a_link_begins_at_a_sequence_or_a_time_and_takes_what_it_is_told(t
             {"name": "FILTER", "filter": "plans.b"},
             {"name": "TRANSFORM", "transforms": [Transform("plans.a", "own.first")]},
         ]
-        config = Config(domain="edge-1", mirror=[settings.Mirror(of="PLANS", **one) for one in declared])
-        origin = settings.Origin(
+        config = Config(
+            domain="edge-1", mirror=[settings.MirrorConfig(of="PLANS", **one) for one in declared]
+        )
+        origin = settings.OriginConfig(
             of="PLANS", domain="hub", transforms=[Transform("plans.*", "own.{{wildcard(1)}}")]
         )
-        config.source = [settings.Source(name="ALL", from_=[origin])]
+        config.source = [settings.SourceConfig(name="ALL", from_=[origin])]
         async with at(world.leaves["edge-1"], config) as one:
             await leaf.holds("SEQUENCE", ["m3", "m4", *numbered(5, "late"), "last"])
             await leaf.holds("TIME", [*numbered(5, "late"), "last"])
@@ -111,7 +113,7 @@ ASKED_THERE = (
 
 def across_accounts() -> Config:
     """The mirror and its deliver prefix as NATS documents them for two accounts."""
-    mirror = settings.Mirror(
+    mirror = settings.MirrorConfig(
         name="aggregate-test-leaf-from-acc",
         of="aggregate-test-leaf",
         api="JS.acc@hub.API",
@@ -179,11 +181,13 @@ async def test_a_stream_of_somebody_else_is_left_alone_and_a_changed_declaration
         await hub.store("more.a", "b")
         await leaf.make("PLANS", "mine.>")
         config = leaf_mirror()
-        config.source = [settings.Source(name="ALL", from_=[settings.Origin(of="PLANS", domain="hub")])]
+        config.source = [
+            settings.SourceConfig(name="ALL", from_=[settings.OriginConfig(of="PLANS", domain="hub")])
+        ]
         async with at(world.leaves["edge-1"], config) as one:
             assert "was not made as this mirror" in await one.is_in(MIRROR, "foreign")
             await leaf.holds("ALL", ["a"])
-        config.source[0].from_.append(settings.Origin(of="MORE", domain="hub"))
+        config.source[0].from_.append(settings.OriginConfig(of="MORE", domain="hub"))
         config.source[0].max_bytes = settings.Size(2**20)
         async with at(world.leaves["edge-1"], config) as one:
             await leaf.holds("ALL", ["a", "b"])

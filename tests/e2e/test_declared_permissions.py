@@ -10,7 +10,7 @@ from pathlib import Path
 from agent.contract import link_deliver
 from tests.e2e.test_rogue_leaf import run_open_server
 from tests.harness.declared import End, at, hub_source, leaf_mirror, rights
-from tests.harness.servers import World, is_answered, open_world, until
+from tests.harness.servers import ServerPair, is_answered, open_world, until
 
 LEAF, HUB = leaf_mirror(), hub_source("edge-1")
 FORBIDDEN = (
@@ -29,7 +29,7 @@ FORBIDDEN = (
 @asynccontextmanager
 async def declared_world(
     directory: Path, *, takes: tuple[str, ...] = ("PLANS",), gives: tuple[str, ...] = ("LOCAL",)
-) -> AsyncIterator[tuple[World, End, End]]:
+) -> AsyncIterator[tuple[ServerPair, End, End]]:
     """A world with PLANS and OTHER on the hub and LOCAL on the leaf, ten messages each."""
     links = {
         "edge-1": rights(LEAF, "LOCAL", "PLANS"),

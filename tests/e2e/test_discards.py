@@ -16,11 +16,13 @@ from agent.jetstream.read_headers import StoredHeaders, read_headers
 from agent.leaf.link.states import LinkState
 from tests.harness.agents import CLASS
 from tests.harness.lossy_proxy import LossyRoad, open_lossy_road
-from tests.harness.servers import World, until
+from tests.harness.servers import ServerPair, until
 
 
 @pytest_asyncio.fixture
-async def road(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LossyRoad]:
+async def road(
+    world: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[LossyRoad]:
     """A road over which some batches have come to the hub. Records come each second, not each minute."""
     monkeypatch.setattr("agent.leaf.ledger.publisher.LEDGER_SECONDS", 1.0)
     async with open_lossy_road(world, tmp_path) as one:

@@ -20,7 +20,7 @@ from agent.base.metrics import Metrics
 from agent.config import Seconds, Size
 from agent.leaf.inputs.exec import ExecInput, ExecOptions
 from agent.leaf.inputs.exec.program import shown
-from agent.leaf.intake import Reason, RefusedError
+from agent.leaf.intake import RefusalReason, RefusedError
 from agent.process.preflight import problems
 from tests.harness.http_harness import Burying, on_uvloop
 from tests.harness.servers import until
@@ -187,7 +187,7 @@ async def test_a_command_waits_while_nothing_can_be_stored_and_a_stop_ends_it(tm
     )
     count = tmp_path / "count"
     async with running(python(text, count)) as one:
-        one.core.refuse = RefusedError(Reason.FULL, "the stream is full", 0.1)
+        one.core.refuse = RefusedError(RefusalReason.FULL, "the stream is full", 0.1)
         before, now = -1, 0
         async with asyncio.timeout(15):
             while not 0 < before == now:
@@ -199,7 +199,7 @@ async def test_a_command_waits_while_nothing_can_be_stored_and_a_stop_ends_it(tm
         one.core.refuse = None
         await until(lambda: set(one.values()) >= set(range(before)), "it goes on, and nothing is lost")
         assert len(one.values()) == len(set(one.values()))
-        one.core.refuse = RefusedError(Reason.FULL, "the stream is full", 60)
+        one.core.refuse = RefusedError(RefusalReason.FULL, "the stream is full", 60)
 
 
 @pytest.mark.parametrize(

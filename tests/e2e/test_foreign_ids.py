@@ -22,17 +22,17 @@ from agent.contract import (
 from agent.jetstream import RawMessage, UnavailableError, publish_once
 from agent.leaf.inputs.http import HttpOptions
 from agent.leaf.publish import acks
-from agent.leaf.publish.stream_recovery import Recall
+from agent.leaf.publish.stream_recovery import StreamRecovery
 from tests.harness.agents import CLASS, Agent, Shelf, agent, chunk, insist, leaf_config, shelf
 from tests.harness.linked_pair import open_road
-from tests.harness.servers import World, until
+from tests.harness.servers import ServerPair, until
 
 QUICK = Publish(linger=Seconds(0.005), drain=Seconds(1.0))
 TAKEN = "petiole_taken_message_ids_total"
 
 
 @pytest.fixture
-def config(world: World, tmp_path: Path) -> Config:
+def config(world: ServerPair, tmp_path: Path) -> Config:
     """An agent beside the first leaf's server."""
     return leaf_config(world.leaf, tmp_path / "state", QUICK)
 
@@ -54,7 +54,7 @@ class Forger:
 
 
 @pytest_asyncio.fixture
-async def forger(world: World) -> Forger:
+async def forger(world: ServerPair) -> Forger:
     """One beside the first leaf's server."""
     return Forger(world.leaf.domain, await world.leaf.connect("device"))
 
@@ -68,7 +68,7 @@ async def closed(one: Agent, one_shelf: Shelf) -> tuple[tuple[tuple[int, int], .
 
 
 async def test_readings_whose_ids_are_taken_are_stored_under_other_numbers(
-    world: World, config: Config, forger: Forger, capsys: pytest.CaptureFixture[str]
+    world: ServerPair, config: Config, forger: Forger, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one_shelf = await shelf(world.leaf)
     async with agent(config) as one:
@@ -91,7 +91,7 @@ async def test_readings_whose_ids_are_taken_are_stored_under_other_numbers(
 
 
 async def test_an_answer_at_level_hub_is_about_the_readings_and_not_about_their_id(
-    world: World, tmp_path: Path, forger: Forger
+    world: ServerPair, tmp_path: Path, forger: Forger
 ) -> None:
     async with open_road(world, tmp_path / "state", inputs=[HttpOptions(ack="hub")]) as road:
         await road.agent.submit(chunk("a"))
@@ -102,12 +102,12 @@ async def test_an_answer_at_level_hub_is_about_the_readings_and_not_about_their_
 
 
 async def test_an_id_that_is_taken_while_the_connection_is_made_again_settles_nothing(
-    world: World, config: Config, forger: Forger, monkeypatch: pytest.MonkeyPatch
+    world: ServerPair, config: Config, forger: Forger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worst moment: the agent has looked for its batch and has not sent it again yet."""
-    look = Recall.ids_above
+    look = StreamRecovery.ids_above
 
-    async def then_forge(self: Recall, cls: str, seq: int) -> dict[tuple[str, str], int]:
+    async def then_forge(self: StreamRecovery, cls: str, seq: int) -> dict[tuple[str, str], int]:
         found = await look(self, cls, seq)
         assert found == {}
         await forger.publish(f"{one.run}-{CLASS}-2")
@@ -118,7 +118,7 @@ async def test_an_id_that_is_taken_while_the_connection_is_made_again_settles_no
         world.leaf.pause()
         waiting = asyncio.create_task(insist(one, chunk("b", key="k")))
         await until(lambda: len(one.leaf._sender._in_flight) == 1, "the batch is sent")
-        monkeypatch.setattr(Recall, "ids_above", then_forge)
+        monkeypatch.setattr(StreamRecovery, "ids_above", then_forge)
         await world.leaf.kill()
         await world.leaf.start()
         await waiting
@@ -128,19 +128,19 @@ async def test_an_id_that_is_taken_while_the_connection_is_made_again_settles_no
 
 
 async def test_a_server_that_ends_between_the_answer_and_the_look_costs_no_reading(
-    world: World, config: Config, forger: Forger, monkeypatch: pytest.MonkeyPatch
+    world: ServerPair, config: Config, forger: Forger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look = Recall.message
+    look = StreamRecovery.message
 
-    async def after_the_end(self: Recall, cls: str, seq: int) -> RawMessage | None:
-        monkeypatch.setattr(Recall, "message", look)
+    async def after_the_end(self: StreamRecovery, cls: str, seq: int) -> RawMessage | None:
+        monkeypatch.setattr(StreamRecovery, "message", look)
         await world.leaf.kill()
         await world.leaf.start()
         with pytest.raises(UnavailableError):
             await look(self, cls, seq)
         raise UnavailableError("the connection has ended")
 
-    monkeypatch.setattr(Recall, "message", after_the_end)
+    monkeypatch.setattr(StreamRecovery, "message", after_the_end)
     async with agent(config) as one:
         await forger.publish(f"{one.run}-{CLASS}-1")
         await insist(one, chunk("a", key="k"))
@@ -150,13 +150,13 @@ async def test_a_server_that_ends_between_the_answer_and_the_look_costs_no_readi
 
 
 async def test_a_batch_that_its_own_first_attempt_stored_keeps_its_number(
-    world: World, config: Config, monkeypatch: pytest.MonkeyPatch
+    world: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = acks.parse
 
     def misread(data: bytes) -> acks.Answer:
         monkeypatch.setattr(acks, "parse", read)
-        assert read(data) == acks.Stored(2, duplicate=False)
+        assert read(data) == acks.StoredAck(2, duplicate=False)
         return acks.NotStored("an error that may pass", None)
 
     async with agent(config) as one:
@@ -170,7 +170,7 @@ async def test_a_batch_that_its_own_first_attempt_stored_keeps_its_number(
 
 
 async def test_what_a_device_says_in_headers_is_no_request_and_no_position(
-    world: World, config: Config, forger: Forger
+    world: ServerPair, config: Config, forger: Forger
 ) -> None:
     what = chunk("a", key="k")
     assert what.request is not None
@@ -185,7 +185,7 @@ async def test_what_a_device_says_in_headers_is_no_request_and_no_position(
 
 
 async def test_ledger_records_are_stored_though_their_ids_are_taken(
-    world: World, config: Config, forger: Forger
+    world: ServerPair, config: Config, forger: Forger
 ) -> None:
     async with agent(config) as one:
         for number in range(2, 10):
@@ -195,7 +195,7 @@ async def test_ledger_records_are_stored_though_their_ids_are_taken(
 
 
 async def test_a_message_of_the_agent_is_stored_once_and_beside_one_that_has_its_id(
-    world: World, config: Config, forger: Forger
+    world: ServerPair, config: Config, forger: Forger
 ) -> None:
     async with agent(config):
         one_shelf = await shelf(world.leaf)

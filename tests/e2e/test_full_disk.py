@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from nats.errors import Error as NatsError
 
-from agent.leaf.intake import Reason, RefusedError
+from agent.leaf.intake import RefusalReason, RefusedError
 from agent.server.process import EmbeddedServer
 from agent.server.watch import ServerWatch
 from tests.faults.tools.disk import SmallDisk, missing, small_disk
 from tests.harness.agents import Agent, chunk, leaf_config, shelf
-from tests.harness.servers import Leaf, World, until
+from tests.harness.servers import Leaf, ServerPair, until
 
 _WHY_NOT = missing()
 pytestmark = pytest.mark.skipif(_WHY_NOT is not None, reason=f"no disk can be filled: {_WHY_NOT}")
@@ -71,12 +71,12 @@ async def refused(one: Agent) -> str:
     """The words in which a reading is refused."""
     with pytest.raises(RefusedError) as refusal:
         await one.submit(chunk("refused"))
-    assert refusal.value.reason is Reason.UNAVAILABLE
+    assert refusal.value.reason is RefusalReason.UNAVAILABLE
     return str(refusal.value)
 
 
 async def test_a_server_of_ours_is_started_anew_when_its_full_disk_is_freed(
-    world: World, tmp_path: Path
+    world: ServerPair, tmp_path: Path
 ) -> None:
     leaf = world.leaf
     with small_disk(tmp_path / "disk", 32) as disk:
@@ -103,7 +103,7 @@ async def test_a_server_of_ours_is_started_anew_when_its_full_disk_is_freed(
 
 
 async def test_a_server_of_somebody_else_is_left_alone_and_who_must_do_what_is_said(
-    world: World, tmp_path: Path
+    world: ServerPair, tmp_path: Path
 ) -> None:
     leaf = world.leaf
     with small_disk(tmp_path / "disk", 32) as disk:

@@ -19,7 +19,7 @@ from agent import contract
 from agent.base.metrics import Metrics
 from agent.config import ConfigError, Seconds, Size
 from agent.leaf.inputs.http import HttpInput, HttpOptions
-from agent.leaf.intake import Chunk, NotAtHubError, Reason, RefusedError, UnknownOutcomeError
+from agent.leaf.intake import Chunk, NotAtHubError, RefusalReason, RefusedError, UnknownOutcomeError
 from tests.harness.http_harness import JSON, NDJSON, Core, Served, serving, until
 
 Post = tuple[str, bytes, dict[str, str]]
@@ -272,16 +272,16 @@ async def test_a_body_without_a_length_is_refused(served: Served) -> None:
 @pytest.mark.parametrize(
     ("reason", "status"),
     [
-        (Reason.TOO_LARGE, 413),
-        (Reason.KEY_REUSED, 422),
-        (Reason.FULL, 429),
-        (Reason.UNAVAILABLE, 503),
-        (Reason.BUSY, 503),
-        (Reason.STOPPING, 503),
+        (RefusalReason.TOO_LARGE, 413),
+        (RefusalReason.KEY_REUSED, 422),
+        (RefusalReason.FULL, 429),
+        (RefusalReason.UNAVAILABLE, 503),
+        (RefusalReason.BUSY, 503),
+        (RefusalReason.STOPPING, 503),
     ],
 )
 async def test_what_the_core_refuses_is_answered_by_its_reason(
-    served: Served, reason: Reason, status: int
+    served: Served, reason: RefusalReason, status: int
 ) -> None:
     served.core.refuse = RefusedError(reason, "because", 2.3)
     answered, body, headers = await served.post(FULL * 4)
@@ -292,7 +292,7 @@ async def test_what_the_core_refuses_is_answered_by_its_reason(
 
 
 async def test_a_refusal_without_a_time_still_says_when_to_come_back(served: Served) -> None:
-    served.core.refuse = RefusedError(Reason.FULL, "because")
+    served.core.refuse = RefusedError(RefusalReason.FULL, "because")
     assert int((await served.post(FULL))[2]["Retry-After"]) >= 1
 
 
@@ -466,7 +466,7 @@ async def test_before_a_key_is_looked_up_no_word_is_said_on_earlier_attempts() -
 
 
 async def test_the_core_says_of_all_attempts_that_nothing_is_stored(served: Served) -> None:
-    served.core.refuse = RefusedError(Reason.FULL, "the stream is full", 1.0)
+    served.core.refuse = RefusedError(RefusalReason.FULL, "the stream is full", 1.0)
     status, body, _ = await served.post(FULL, {"Idempotency-Key": "k"})
     assert (status, body["error"]) == (429, "the stream is full; nothing of the request was stored")
 

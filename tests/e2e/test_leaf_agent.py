@@ -15,7 +15,7 @@ from nats.aio.msg import Msg
 
 from agent.base import clock
 from agent.base.metrics import Metrics
-from agent.config import Config, LeafMember, Nats, Publish, Registrar, Seconds, Size, StreamClass
+from agent.config import Config, LeafMember, Nats, Publish, RegistrarConfig, Seconds, Size, StreamClass
 from agent.contract import (
     H_ENCODING,
     H_REQUEST_DIGESTS,
@@ -33,14 +33,14 @@ from agent.contract import (
     parse_announce,
 )
 from agent.jetstream import ApiError, TooLargeError
-from agent.leaf.intake import Chunk, Intake, Reason, RefusedError
+from agent.leaf.intake import Chunk, Intake, RefusalReason, RefusedError
 from agent.leaf.publish import publisher, stream_recovery
-from agent.process.hub import Hub
+from agent.process.hub import HubAgent
 from agent.server.health import ServerHealth
 from hub_jobs.refine.lines import unpack
 from tests.harness.agents import CLASS, Agent, Shelf, agent, chunk, insist, leaf_config, shelf
 from tests.harness.clocks import SECOND, FakeMachine
-from tests.harness.servers import World, until
+from tests.harness.servers import ServerPair, until
 
 QUICK = Publish(linger=Seconds(0.01))
 SMALL = StreamClass(max_bytes=Size(256 * 1024))
@@ -48,7 +48,7 @@ SMALL = StreamClass(max_bytes=Size(256 * 1024))
 
 
 @pytest.fixture
-def config(world: World, tmp_path: Path) -> Config:
+def config(world: ServerPair, tmp_path: Path) -> Config:
     """An agent beside the first leaf's server."""
     return leaf_config(world.leaf, tmp_path / "state", QUICK)
 
@@ -63,7 +63,7 @@ async def fill(one: Agent) -> int:
     stored = 0
     while (refusal := await refusal_of(one.submit(noise(f"fill-{one.run}-{stored}")))) is None:
         stored += 1
-    assert refusal.reason is Reason.FULL
+    assert refusal.reason is RefusalReason.FULL
     assert refusal.retry_after
     return stored
 
@@ -77,14 +77,14 @@ async def refusal_of(submitted: Awaitable[None]) -> RefusedError | None:
     return None
 
 
-async def test_what_was_answered_is_in_the_stream(world: World, config: Config) -> None:
+async def test_what_was_answered_is_in_the_stream(world: ServerPair, config: Config) -> None:
     async with agent(config) as one:
         await one.submit(chunk("a", 3))
         assert await (await shelf(world.leaf)).texts() == ["a/0", "a/1", "a/2"]
 
 
 async def test_chunks_that_come_together_share_a_batch_in_the_order_they_came(
-    world: World, config: Config
+    world: ServerPair, config: Config
 ) -> None:
     async with agent(config) as one:
         await asyncio.gather(*(one.submit(chunk(str(number))) for number in range(20)))
@@ -92,7 +92,7 @@ async def test_chunks_that_come_together_share_a_batch_in_the_order_they_came(
     assert batch.texts == [f"{number}/0" for number in range(20)]
 
 
-async def test_batches_are_numbered_from_one_without_gaps(world: World, config: Config) -> None:
+async def test_batches_are_numbered_from_one_without_gaps(world: ServerPair, config: Config) -> None:
     async with agent(config) as one:
         for number in range(5):
             await one.submit(chunk(str(number)))
@@ -100,14 +100,14 @@ async def test_batches_are_numbered_from_one_without_gaps(world: World, config: 
         assert [(ident.run, ident.n) for ident in ids] == [(one.run, n) for n in range(1, 6)]
 
 
-async def test_a_request_repeated_with_the_same_key_is_stored_once(world: World, config: Config) -> None:
+async def test_a_request_repeated_with_the_same_key_is_stored_once(world: ServerPair, config: Config) -> None:
     async with agent(config) as one:
         await asyncio.gather(*(one.submit(chunk("a", key="k")) for _ in range(3)))
         await one.submit(chunk("a", key="k"))
         assert await (await shelf(world.leaf)).texts() == ["a/0"]
 
 
-async def test_a_request_repeated_after_a_restart_is_stored_once(world: World, config: Config) -> None:
+async def test_a_request_repeated_after_a_restart_is_stored_once(world: ServerPair, config: Config) -> None:
     for _ in range(2):
         async with agent(config) as one:
             await one.submit(chunk("a", key="k"))
@@ -115,7 +115,7 @@ async def test_a_request_repeated_after_a_restart_is_stored_once(world: World, c
     assert await (await shelf(world.leaf)).texts() == ["a/0"]
 
 
-async def test_keys_of_two_scopes_are_known_apart_after_a_restart(world: World, config: Config) -> None:
+async def test_keys_of_two_scopes_are_known_apart_after_a_restart(world: ServerPair, config: Config) -> None:
     for _ in range(2):
         async with agent(config) as one:
             await one.submit(chunk("a", key="1", scope="http"))
@@ -127,7 +127,7 @@ async def test_keys_of_two_scopes_are_known_apart_after_a_restart(world: World, 
 
 
 async def test_a_request_that_an_agent_without_scopes_stored_is_known_after_a_restart(
-    world: World, config: Config
+    world: ServerPair, config: Config
 ) -> None:
     again = chunk("a", key="k")
     assert again.request is not None
@@ -144,7 +144,7 @@ async def test_a_request_that_an_agent_without_scopes_stored_is_known_after_a_re
 
 
 async def test_requests_of_ten_minutes_are_known_after_a_restart_whatever_became_of_the_clock(
-    world: World, config: Config, monkeypatch: pytest.MonkeyPatch
+    world: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = FakeMachine(behind=50 * 365 * 86_400 * SECOND)
     monkeypatch.setattr(clock, "machine", machine)
@@ -159,7 +159,7 @@ async def test_requests_of_ten_minutes_are_known_after_a_restart_whatever_became
     assert (await (await shelf(world.leaf)).texts()).count("0/0") == 1
 
 
-async def test_the_number_of_known_keys_is_shown(world: World, config: Config) -> None:
+async def test_the_number_of_known_keys_is_shown(world: ServerPair, config: Config) -> None:
     async with agent(config) as one:
         await one.submit(chunk("a"))
         for key in ("k", "l", "k"):
@@ -167,16 +167,18 @@ async def test_the_number_of_known_keys_is_shown(world: World, config: Config) -
         assert one.value("petiole_known_requests") == 2
 
 
-async def test_a_key_that_comes_with_another_body_is_refused(world: World, config: Config) -> None:
+async def test_a_key_that_comes_with_another_body_is_refused(world: ServerPair, config: Config) -> None:
     async with agent(config) as one:
         await one.submit(chunk("a", key="k"))
         with pytest.raises(RefusedError) as caught:
             await one.submit(chunk("b", key="k"))
-        assert caught.value.reason is Reason.KEY_REUSED
+        assert caught.value.reason is RefusalReason.KEY_REUSED
         assert await (await shelf(world.leaf)).texts() == ["a/0"]
 
 
-async def test_a_request_whose_sender_went_away_is_stored_and_known(world: World, config: Config) -> None:
+async def test_a_request_whose_sender_went_away_is_stored_and_known(
+    world: ServerPair, config: Config
+) -> None:
     async with agent(config) as one:
         gone = asyncio.create_task(one.submit(chunk("a", key="k")))
         await asyncio.sleep(0)
@@ -185,13 +187,13 @@ async def test_a_request_whose_sender_went_away_is_stored_and_known(world: World
         assert await (await shelf(world.leaf)).texts() == ["a/0"]
 
 
-async def test_a_chunk_above_the_servers_limit_is_refused_for_good(world: World, config: Config) -> None:
+async def test_a_chunk_above_the_servers_limit_is_refused_for_good(world: ServerPair, config: Config) -> None:
     async with agent(config) as one:
         limit = (await world.leaf.connect("agent")).max_payload
         huge = Chunk(os.urandom(limit) + b"\n", 1)
         with pytest.raises(RefusedError) as caught:
             await one.submit(huge)
-        assert caught.value.reason is Reason.TOO_LARGE
+        assert caught.value.reason is RefusalReason.TOO_LARGE
         assert caught.value.retry_after is None
         await one.submit(chunk("a"))
         (batch,) = await (await shelf(world.leaf)).batches()
@@ -205,12 +207,12 @@ def rows(size: int) -> Chunk:
     return Chunk((line + b"\n") * (count - 1) + line + b" " * rest + b"\n", count)
 
 
-async def test_what_is_acknowledged_can_be_unpacked_by_the_jobs(world: World, config: Config) -> None:
+async def test_what_is_acknowledged_can_be_unpacked_by_the_jobs(world: ServerPair, config: Config) -> None:
     async with agent(config) as one:
         await one.submit(rows(MAX_UNPACKED_BYTES))
         with pytest.raises(RefusedError, match="send fewer readings") as caught:
             await one.submit(rows(MAX_UNPACKED_BYTES + 1))
-        assert (caught.value.reason, caught.value.retry_after) == (Reason.TOO_LARGE, None)
+        assert (caught.value.reason, caught.value.retry_after) == (RefusalReason.TOO_LARGE, None)
         assert one.value("petiole_unaccounted_readings", **{"class": CLASS}) == 0
         one_shelf = await shelf(world.leaf)
         (stored,) = [m for m in await one_shelf.messages() if H_ENCODING in m.headers]
@@ -218,7 +220,7 @@ async def test_what_is_acknowledged_can_be_unpacked_by_the_jobs(world: World, co
 
 
 async def test_a_piece_that_the_jobs_could_not_unpack_goes_into_several_batches(
-    world: World, config: Config, monkeypatch: pytest.MonkeyPatch
+    world: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher, "MAX_UNPACKED_BYTES", 200)
     async with agent(config) as one:
@@ -230,7 +232,7 @@ async def test_a_piece_that_the_jobs_could_not_unpack_goes_into_several_batches(
 
 
 async def test_a_message_above_the_servers_limit_is_an_error_of_jetstream(
-    world: World, config: Config
+    world: ServerPair, config: Config
 ) -> None:
     async with agent(config):
         one_shelf = await shelf(world.leaf)
@@ -240,7 +242,7 @@ async def test_a_message_above_the_servers_limit_is_an_error_of_jetstream(
         await one_shelf.js.stream_info(one_shelf.stream)
 
 
-async def test_a_position_is_stored_with_its_batch_and_read_back(world: World, config: Config) -> None:
+async def test_a_position_is_stored_with_its_batch_and_read_back(world: ServerPair, config: Config) -> None:
     async with agent(config) as one:
         assert (await one.leaf.intake.position("tail")).position is None
         await one.submit(chunk("a", position="17"), "tail")
@@ -251,7 +253,7 @@ async def test_a_position_is_stored_with_its_batch_and_read_back(world: World, c
         assert (await one.leaf.intake.position("tail")).position == "17"
 
 
-async def test_a_position_is_known_as_soon_as_its_batch_is_settled(world: World, config: Config) -> None:
+async def test_a_position_is_known_as_soon_as_its_batch_is_settled(world: ServerPair, config: Config) -> None:
     async with agent(config) as one:
         submitted = asyncio.create_task(one.submit(chunk("a", position="17"), "tail"))
         await asyncio.sleep(0)
@@ -260,7 +262,7 @@ async def test_a_position_is_known_as_soon_as_its_batch_is_settled(world: World,
         assert (await one.leaf.intake.position("tail")).position == "17"
 
 
-async def test_a_position_outlives_the_batch_that_carried_it(world: World, config: Config) -> None:
+async def test_a_position_outlives_the_batch_that_carried_it(world: ServerPair, config: Config) -> None:
     one_shelf = await shelf(world.leaf)
     async with agent(config) as one:
         await one.submit(chunk("a", position="17"), "tail")
@@ -270,7 +272,7 @@ async def test_a_position_outlives_the_batch_that_carried_it(world: World, confi
         assert (await one.leaf.intake.position("tail")).position == "17"
 
 
-async def test_an_ordered_stop_closes_the_run(world: World, config: Config) -> None:
+async def test_an_ordered_stop_closes_the_run(world: ServerPair, config: Config) -> None:
     async with agent(config) as one:
         await one.submit(chunk("a", 3))
         await one.stop()
@@ -282,7 +284,7 @@ async def test_an_ordered_stop_closes_the_run(world: World, config: Config) -> N
 
 
 async def test_a_stop_answers_all_that_is_under_way_and_refuses_what_comes_after(
-    world: World, config: Config
+    world: ServerPair, config: Config
 ) -> None:
     async with agent(config) as one:
         under_way = [asyncio.create_task(one.submit(chunk(str(number)))) for number in range(50)]
@@ -290,7 +292,7 @@ async def test_a_stop_answers_all_that_is_under_way_and_refuses_what_comes_after
         stopped = asyncio.create_task(one.stop())
         while (refusal := await refusal_of(one.submit(chunk("late")))) is None:
             continue
-        assert refusal.reason is Reason.STOPPING
+        assert refusal.reason is RefusalReason.STOPPING
         await stopped
         assert [task.done() and task.exception() for task in under_way] == [None] * 50
     assert {*await (await shelf(world.leaf)).texts()} >= {f"{number}/0" for number in range(50)}
@@ -307,14 +309,14 @@ class Late:
         await intake.submit(self.name, CLASS, chunk("late"))
 
 
-async def test_what_an_input_had_read_before_a_stop_is_stored(world: World, config: Config) -> None:
+async def test_what_an_input_had_read_before_a_stop_is_stored(world: ServerPair, config: Config) -> None:
     async with agent(config, [Late()]) as one:
         await one.stop()
         assert one.state().acked[CLASS].closed
     assert await (await shelf(world.leaf)).texts() == ["late/0"]
 
 
-async def test_the_next_run_tells_of_the_one_before(world: World, config: Config) -> None:
+async def test_the_next_run_tells_of_the_one_before(world: ServerPair, config: Config) -> None:
     async with agent(config) as before:
         await before.submit(chunk("a", 3))
         await before.crash()
@@ -326,7 +328,9 @@ async def test_the_next_run_tells_of_the_one_before(world: World, config: Config
         assert record.previous.readings.stored == 3
 
 
-async def test_memory_in_flight_stays_within_its_bound_under_a_flood(world: World, tmp_path: Path) -> None:
+async def test_memory_in_flight_stays_within_its_bound_under_a_flood(
+    world: ServerPair, tmp_path: Path
+) -> None:
     bound = 200_000
     publish = Publish(in_flight=Size(bound), window=4, batch_bytes=Size(50_000))
     highest = 0.0
@@ -353,7 +357,7 @@ async def test_memory_in_flight_stays_within_its_bound_under_a_flood(world: Worl
     assert len(texts) == len({*texts}) == 30_000
 
 
-async def test_a_device_that_publishes_on_its_own_does_no_harm(world: World, config: Config) -> None:
+async def test_a_device_that_publishes_on_its_own_does_no_harm(world: ServerPair, config: Config) -> None:
     device = await world.leaf.connect("device")
     one_shelf = await shelf(world.leaf)
     async with agent(config) as one:
@@ -379,7 +383,7 @@ async def _holds(one_shelf: Shelf, messages: int) -> None:
 
 
 async def test_a_full_stream_refuses_and_the_ledger_names_what_was_refused(
-    world: World, tmp_path: Path
+    world: ServerPair, tmp_path: Path
 ) -> None:
     config = leaf_config(world.leaf, tmp_path / "state", QUICK, SMALL)
     async with agent(config) as one:
@@ -394,7 +398,7 @@ async def test_a_full_stream_refuses_and_the_ledger_names_what_was_refused(
         }
         with pytest.raises(RefusedError) as caught:
             await one.submit(chunk("at once", key="at once"))
-        assert caught.value.reason is Reason.FULL
+        assert caught.value.reason is RefusalReason.FULL
         await _make_room(await shelf(world.leaf))
         await one.stop()
     record = (await (await shelf(world.leaf)).ledgers())[-1]
@@ -408,7 +412,7 @@ async def _make_room(one_shelf: Shelf) -> None:
 
 
 @asynccontextmanager
-async def registrar(world: World, tmp_path: Path) -> AsyncIterator[None]:
+async def registrar(world: ServerPair, tmp_path: Path) -> AsyncIterator[None]:
     """The hub's agent."""
     config = Config(
         domain="hub",
@@ -420,11 +424,11 @@ async def registrar(world: World, tmp_path: Path) -> AsyncIterator[None]:
             seed_file=world.hub.keys["registrar"],
             system_seed_file=world.hub.keys["registrar_system"],
         ),
-        registrar=Registrar(max_bytes=Size(64 * 2**20)),
+        registrar=RegistrarConfig(max_bytes=Size(64 * 2**20)),
         leaf=[LeafMember(user.domain, user.key, list(user.classes)) for user in world.hub.config.leaves],
     )
     stopping, metrics = asyncio.Event(), Metrics()
-    task = asyncio.create_task(Hub(config, metrics, ServerHealth(metrics)).run(stopping))
+    task = asyncio.create_task(HubAgent(config, metrics, ServerHealth(metrics)).run(stopping))
     try:
         yield
     finally:
@@ -432,7 +436,9 @@ async def registrar(world: World, tmp_path: Path) -> AsyncIterator[None]:
         await task
 
 
-async def test_a_full_stream_takes_readings_again_once_the_hub_has_them(world: World, tmp_path: Path) -> None:
+async def test_a_full_stream_takes_readings_again_once_the_hub_has_them(
+    world: ServerPair, tmp_path: Path
+) -> None:
     config = leaf_config(world.leaf, tmp_path / "state", QUICK, SMALL)
     one_shelf = await shelf(world.leaf)
     async with agent(config) as one:
@@ -456,7 +462,9 @@ async def test_a_full_stream_takes_readings_again_once_the_hub_has_them(world: W
     assert numbers | refused == set(range(1, record.n + 1))
 
 
-async def test_a_request_whose_batch_was_trimmed_is_known_after_a_crash(world: World, tmp_path: Path) -> None:
+async def test_a_request_whose_batch_was_trimmed_is_known_after_a_crash(
+    world: ServerPair, tmp_path: Path
+) -> None:
     config = leaf_config(world.leaf, tmp_path / "state", QUICK, SMALL)
     first = chunk("a", key="a-1")
     async with agent(config) as one:
@@ -480,7 +488,7 @@ class HubByHand:
         self.answer = ClassAnswer("TELEMETRY_0", 0, "", "flowing")
         self.asked = 0
 
-    async def serve(self, world: World) -> None:
+    async def serve(self, world: ServerPair) -> None:
         """Answer from now on."""
         nc = await world.hub.connect("registrar")
 
@@ -500,7 +508,7 @@ class HubByHand:
             await until(lambda before=asked: self.asked > before, "an announcement")  # type: ignore[misc]
 
 
-async def test_nothing_beyond_the_confirmed_message_is_trimmed(world: World, tmp_path: Path) -> None:
+async def test_nothing_beyond_the_confirmed_message_is_trimmed(world: ServerPair, tmp_path: Path) -> None:
     one_shelf = await shelf(world.leaf)
     hub = HubByHand()
     async with agent(leaf_config(world.leaf, tmp_path / "state", QUICK, SMALL)) as one:
@@ -523,7 +531,7 @@ async def test_nothing_beyond_the_confirmed_message_is_trimmed(world: World, tmp
         await until(lambda: one.state().checkpoint.get(CLASS) == checkpoint, "the checkpoint is remembered")
 
 
-async def test_a_hub_that_holds_less_than_before_confirms_less(world: World, config: Config) -> None:
+async def test_a_hub_that_holds_less_than_before_confirms_less(world: ServerPair, config: Config) -> None:
     one_shelf = await shelf(world.leaf)
     hub = HubByHand()
     await hub.serve(world)
@@ -550,7 +558,7 @@ async def _first(one_shelf: Shelf) -> int:
 
 
 async def test_an_agent_that_starts_on_a_full_stream_is_trimmed_and_goes_on(
-    world: World, tmp_path: Path
+    world: ServerPair, tmp_path: Path
 ) -> None:
     config = leaf_config(world.leaf, tmp_path / "state", QUICK, SMALL)
     one_shelf = await shelf(world.leaf)
@@ -574,7 +582,7 @@ async def _stuff(one_shelf: Shelf) -> None:
         await one_shelf.js.publish(subject, b"")
 
 
-async def test_the_first_epoch_is_made_before_anything_is_stored(world: World, config: Config) -> None:
+async def test_the_first_epoch_is_made_before_anything_is_stored(world: ServerPair, config: Config) -> None:
     one_shelf = await shelf(world.leaf)
     async with agent(config) as one:
         await one.submit(chunk("a"))

@@ -18,17 +18,17 @@ import pytest
 from agent.config import Config, Publish, Seconds, Size
 from agent.contract import H_SEALED_AT, direct_subject, parse_batch_headers
 from agent.jetstream import JetStream, connection
-from agent.leaf.intake import Reason, RefusedError, UnknownOutcomeError
+from agent.leaf.intake import RefusalReason, RefusedError, UnknownOutcomeError
 from agent.leaf.publish import publisher, sender
 from tests.harness.agents import CLASS, Agent, Shelf, agent, chunk, insist, leaf_config, shelf
 from tests.harness.servers import Leaf as LeafServer
-from tests.harness.servers import World, until
+from tests.harness.servers import ServerPair, until
 
 QUICK = Publish(linger=Seconds(0.005), drain=Seconds(1.0))
 
 
 @pytest.fixture
-def config(world: World, tmp_path: Path) -> Config:
+def config(world: ServerPair, tmp_path: Path) -> Config:
     """An agent beside the first leaf's server."""
     return leaf_config(world.leaf, tmp_path / "state", QUICK)
 
@@ -71,7 +71,7 @@ async def all_is_there_once(one_shelf: Shelf, acknowledged: list[str]) -> None:
 
 
 async def test_a_batch_that_waits_for_the_server_tells_when_it_was_sealed(
-    world: World, config: Config
+    world: ServerPair, config: Config
 ) -> None:
     async with agent(config) as one:
         await world.leaf.kill()
@@ -90,7 +90,7 @@ async def test_a_batch_that_waits_for_the_server_tells_when_it_was_sealed(
 
 
 async def test_nothing_is_lost_or_doubled_when_the_server_is_killed_under_load(
-    world: World, config: Config
+    world: ServerPair, config: Config
 ) -> None:
     async with agent(config) as one:
         load = Load(one)
@@ -111,7 +111,7 @@ async def test_nothing_is_lost_or_doubled_when_the_server_is_killed_under_load(
 
 
 async def test_the_outcome_of_a_hung_server_is_unknown_and_settles_when_it_goes_on(
-    world: World, config: Config, monkeypatch: pytest.MonkeyPatch
+    world: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher, "PATIENCE", 2.0)
     monkeypatch.setattr(sender, "ACK_WAIT", 0.3)
@@ -134,7 +134,7 @@ async def test_the_outcome_of_a_hung_server_is_unknown_and_settles_when_it_goes_
 
 @pytest.mark.parametrize("noticed_by", ["pings", "unanswered batches"])
 async def test_a_hung_server_that_reads_nothing_is_noticed_and_its_connection_dropped(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noticed_by: str
+    world: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noticed_by: str
 ) -> None:
     config = leaf_config(
         world.leaf, tmp_path / "state", Publish(linger=Seconds(0.005), in_flight=Size(2**26))
@@ -178,7 +178,7 @@ def _sockets(server: LeafServer) -> set[int]:
 
 
 async def test_readings_are_refused_at_once_while_the_server_is_away(
-    world: World, config: Config, monkeypatch: pytest.MonkeyPatch
+    world: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher, "AWAY_GRACE", 0.3)
     monkeypatch.setattr(publisher, "PATIENCE", 0.5)
@@ -186,7 +186,7 @@ async def test_readings_are_refused_at_once_while_the_server_is_away(
         await insist(one, chunk("before", key="before"))
         await world.leaf.kill()
         refusals = [await _refusal(one, f"away-{number}") for number in range(20)]
-        assert {refusal.reason for refusal in refusals} == {Reason.UNAVAILABLE}
+        assert {refusal.reason for refusal in refusals} == {RefusalReason.UNAVAILABLE}
         assert all(refusal.retry_after for refusal in refusals)
         assert len(one.leaf._publisher.queue) == 0, "what was refused takes no memory"
         assert one.value("petiole_in_flight_bytes") == 0
@@ -202,7 +202,7 @@ async def _refusal(one: Agent, text: str) -> RefusedError:
     return caught.value
 
 
-async def test_what_waits_through_a_short_outage_is_stored(world: World, config: Config) -> None:
+async def test_what_waits_through_a_short_outage_is_stored(world: ServerPair, config: Config) -> None:
     async with agent(config) as one:
         await world.leaf.kill()
         waiting = [asyncio.create_task(one.submit(chunk(str(number)))) for number in range(20)]
@@ -212,7 +212,7 @@ async def test_what_waits_through_a_short_outage_is_stored(world: World, config:
 
 
 async def test_a_stop_while_the_server_is_away_ends_and_leaves_the_run_open(
-    world: World, config: Config
+    world: ServerPair, config: Config
 ) -> None:
     async with agent(config) as one:
         await one.submit(chunk("a"))
@@ -228,7 +228,9 @@ async def test_a_stop_while_the_server_is_away_ends_and_leaves_the_run_open(
     assert not any(record.final for record in await (await shelf(world.leaf)).ledgers())
 
 
-async def test_a_first_start_that_never_saw_a_server_stops_in_order(world: World, config: Config) -> None:
+async def test_a_first_start_that_never_saw_a_server_stops_in_order(
+    world: ServerPair, config: Config
+) -> None:
     await world.leaf.kill()
     one = Agent(config)
     await asyncio.sleep(0.3)
@@ -285,7 +287,7 @@ class Process:
 
 
 async def test_requests_repeated_after_the_agent_was_killed_are_stored_once(
-    world: World, config: Config
+    world: ServerPair, config: Config
 ) -> None:
     one_shelf = await shelf(world.leaf)
     for turn in range(3):
@@ -302,7 +304,7 @@ async def test_requests_repeated_after_the_agent_was_killed_are_stored_once(
 
 
 async def test_requests_that_a_stream_has_discarded_are_known_after_a_kill(
-    world: World, config: Config
+    world: ServerPair, config: Config
 ) -> None:
     device = JetStream(await world.leaf.connect("device"))
     subject = direct_subject(world.leaf.domain, CLASS, "camera", "noise")

@@ -15,28 +15,28 @@ from agent.config import Config, Publish, Seconds, Size, StreamClass
 from agent.contract import LostStream, MessageId, direct_subject, link_consumer
 from agent.jetstream import JetStream, JetStreamError, UnavailableError
 from agent.leaf import stream_configs
-from agent.leaf.link.guard import Why
+from agent.leaf.link.guard import EpochReason
 from agent.leaf.link.prepare import make_ready
 from agent.leaf.publish.sender import Sender
 from agent.leaf.state import StateFile
 from hub_jobs.audit.ledgers import Lost
 from tests.harness.agents import CLASS, Agent, Shelf, agent, chunk, insist, leaf_config, shelf
 from tests.harness.servers import Leaf as LeafServer
-from tests.harness.servers import World, until
+from tests.harness.servers import ServerPair, until
 
 FILLING = direct_subject("edge-1", CLASS, "press", "noise")
 QUICK = Publish(linger=Seconds(0.005), drain=Seconds(1.0))
 
 
 @pytest.fixture
-def config(world: World, tmp_path: Path) -> Config:
+def config(world: ServerPair, tmp_path: Path) -> Config:
     """An agent beside the first leaf's server."""
     return leaf_config(world.leaf, tmp_path / "state", QUICK)
 
 
 @pytest.mark.parametrize("wiped", [False, True])
 async def test_a_batch_whose_ack_was_lost_is_not_sent_again_when_the_server_has_forgotten_it(
-    world: World, config: Config, monkeypatch: pytest.MonkeyPatch, wiped: bool
+    world: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch, wiped: bool
 ) -> None:
     monkeypatch.setattr(stream_configs, "DUPLICATE_WINDOW_NS", 100_000_000)
     one_shelf = await shelf(world.leaf)
@@ -100,7 +100,7 @@ async def wipe(server: LeafServer) -> None:
 
 
 async def test_a_store_that_is_wiped_while_the_agent_runs_gets_a_new_epoch_first(
-    world: World, config: Config
+    world: ServerPair, config: Config
 ) -> None:
     async with agent(config) as one:
         await one.submit(chunk("before"))
@@ -112,7 +112,7 @@ async def test_a_store_that_is_wiped_while_the_agent_runs_gets_a_new_epoch_first
 
 
 async def test_a_store_that_is_wiped_while_the_agent_is_down_gets_a_new_epoch_first(
-    world: World, config: Config
+    world: ServerPair, config: Config
 ) -> None:
     async with agent(config) as one:
         await one.submit(chunk("before", position="7"), "tail")
@@ -144,7 +144,7 @@ async def put_back(server: LeafServer, copy: Path) -> None:
 
 
 async def test_a_store_that_was_put_back_gets_a_new_epoch_first(
-    world: World, config: Config, tmp_path: Path
+    world: ServerPair, config: Config, tmp_path: Path
 ) -> None:
     async with agent(config) as one:
         await one.submit(chunk("before"))
@@ -160,7 +160,7 @@ async def test_a_store_that_was_put_back_gets_a_new_epoch_first(
 
 
 async def test_what_devices_published_to_a_store_that_an_older_one_replaced_is_named(
-    world: World, config: Config, tmp_path: Path
+    world: ServerPair, config: Config, tmp_path: Path
 ) -> None:
     async with agent(config) as one:
         kept, last = await _copied_and_filled(world, one, tmp_path / "copy")
@@ -172,7 +172,7 @@ async def test_what_devices_published_to_a_store_that_an_older_one_replaced_is_n
 
 @pytest.mark.parametrize("newer", [0, 7, 40], ids=["none", "fewer than were lost", "more than were lost"])
 async def test_what_devices_publish_to_an_older_store_before_the_agent_looks_is_not_taken_for_its_own(
-    world: World, config: Config, tmp_path: Path, newer: int
+    world: ServerPair, config: Config, tmp_path: Path, newer: int
 ) -> None:
     async with agent(config) as one:
         kept, last = await _copied_and_filled(world, one, tmp_path / "copy")
@@ -186,7 +186,7 @@ async def test_what_devices_publish_to_an_older_store_before_the_agent_looks_is_
     await _names(world, kept, last)
 
 
-async def _copied_and_filled(world: World, one: Agent, copy: Path) -> tuple[int, int]:
+async def _copied_and_filled(world: ServerPair, one: Agent, copy: Path) -> tuple[int, int]:
     """A copy of the leaf's store, to which devices then publish until the agent has seen it; the last
     sequence of the copy, and that of the store."""
     await one.submit(chunk("before"))
@@ -199,14 +199,14 @@ async def _copied_and_filled(world: World, one: Agent, copy: Path) -> tuple[int,
     return kept, last
 
 
-async def _publish(world: World, count: int) -> int:
+async def _publish(world: ServerPair, count: int) -> int:
     """A device's messages, each acknowledged; the sequence of the last."""
     device = (await world.leaf.connect("device")).jetstream()
     acks = [await device.publish(f"tel.edge-1.{CLASS}.pump-1.flow", b"%d" % n) for n in range(count)]
     return acks[-1].seq
 
 
-async def _names(world: World, kept: int, last: int) -> None:
+async def _names(world: ServerPair, kept: int, last: int) -> None:
     """The newest ledger record names what stood behind the one sequence up to the other."""
     record = (await (await shelf(world.leaf)).ledgers())[-1]
     (lost,) = record.lost
@@ -215,7 +215,7 @@ async def _names(world: World, kept: int, last: int) -> None:
 
 
 async def test_a_copy_that_is_restored_twice_is_told_of_as_two_losses_though_as_much_was_lost_each_time(
-    world: World, config: Config, tmp_path: Path
+    world: ServerPair, config: Config, tmp_path: Path
 ) -> None:
     copy, source = tmp_path / "copy", ("TEL_edge-1_normal", "abc")
     async with agent(config) as one:
@@ -238,7 +238,7 @@ async def test_a_copy_that_is_restored_twice_is_told_of_as_two_losses_though_as_
 
 
 async def test_a_restore_is_told_of_once_where_no_state_was_written_since_and_the_agent_was_killed(
-    world: World, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: ServerPair, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, told = ("TEL_edge-1_normal", "abc"), Lost()
     async with agent(config) as one:
@@ -274,7 +274,7 @@ class Unanswered(JetStream):
 
 
 async def test_a_store_put_back_is_told_of_again_where_its_old_link_consumer_could_not_be_deleted(
-    world: World, config: Config
+    world: ServerPair, config: Config
 ) -> None:
     async with agent(config) as one:
         await one.submit(chunk("before"))
@@ -288,7 +288,7 @@ async def test_a_store_put_back_is_told_of_again_where_its_old_link_consumer_cou
         await make_ready(Unanswered(nc), config.domain, klass, state)
     _, verdict = await make_ready(JetStream(nc), config.domain, klass, state)
     assert verdict is not None
-    assert verdict.why is Why.PUT_BACK
+    assert verdict.why is EpochReason.PUT_BACK
     lost = LostStream(known.created, known.last + 10, known.last, known.at)
     assert state.current.lost == {CLASS: [lost]}, "a restore that is found twice is one"
     assert state.current.epochs[CLASS] != old
@@ -296,7 +296,7 @@ async def test_a_store_put_back_is_told_of_again_where_its_old_link_consumer_cou
 
 
 async def test_a_position_is_the_newest_that_was_stored_whatever_store_and_state_remember(
-    world: World, config: Config, tmp_path: Path
+    world: ServerPair, config: Config, tmp_path: Path
 ) -> None:
     one_shelf = await shelf(world.leaf)
     async with agent(config) as one:
@@ -317,7 +317,7 @@ async def test_a_position_is_the_newest_that_was_stored_whatever_store_and_state
 
 
 async def test_a_link_consumer_that_was_deleted_is_made_anew_without_the_hub(
-    world: World, config: Config
+    world: ServerPair, config: Config
 ) -> None:
     one_shelf = await shelf(world.leaf)
     async with agent(config) as one:
@@ -330,7 +330,7 @@ async def test_a_link_consumer_that_was_deleted_is_made_anew_without_the_hub(
         assert link_consumer(one.state().epochs[CLASS]) in await one_shelf.link_consumers()
 
 
-async def test_a_state_file_that_was_lost_means_a_new_epoch_first(world: World, config: Config) -> None:
+async def test_a_state_file_that_was_lost_means_a_new_epoch_first(world: ServerPair, config: Config) -> None:
     one_shelf = await shelf(world.leaf)
     async with agent(config) as one:
         await one.submit(chunk("before", key="k", position="7"), "tail")
@@ -347,7 +347,7 @@ async def test_a_state_file_that_was_lost_means_a_new_epoch_first(world: World, 
 
 
 async def test_an_epoch_that_could_not_be_saved_is_saved_when_the_disk_takes_it(
-    world: World, config: Config, monkeypatch: pytest.MonkeyPatch
+    world: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = True
     replace = Path.replace
@@ -367,7 +367,7 @@ async def test_an_epoch_that_could_not_be_saved_is_saved_when_the_disk_takes_it(
 
 
 async def test_a_batch_that_a_lost_store_may_have_passed_on_waits_for_room_under_its_id(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deaf, refused, hear = False, asyncio.Event(), Sender._on_reply
 
@@ -405,7 +405,7 @@ async def test_a_batch_that_a_lost_store_may_have_passed_on_waits_for_room_under
         assert await _id_of(one_shelf, "passed on/0") == first, "the hub drops the second of them"
 
 
-async def _fill(world: World) -> None:
+async def _fill(world: ServerPair) -> None:
     """Let a device publish until the leaf's stream has no room."""
     device, answer = await world.leaf.connect("device"), b""
     while b"maximum bytes" not in answer:

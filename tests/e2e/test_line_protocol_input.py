@@ -15,7 +15,7 @@ from influxdb_client.client.write_api import SYNCHRONOUS
 from influxdb_client.rest import ApiException
 
 from agent.config import Size
-from agent.leaf.intake import Reason, RefusedError
+from agent.leaf.intake import RefusalReason, RefusedError
 from tests.harness.http_harness import Served, serving
 
 LINE = b"cpu,host=pump-7,cpu=cpu0 usage=2.5,idle=3i 1790000000000000000\n"
@@ -81,7 +81,7 @@ async def test_bad_lines_alone_store_nothing_and_say_so(served: Served) -> None:
 async def test_while_nothing_can_be_stored_a_partial_write_is_not_told_as_one(
     served: Served, path: str
 ) -> None:
-    served.core.refuse = RefusedError(Reason.FULL, "the stream is full", 7)
+    served.core.refuse = RefusedError(RefusalReason.FULL, "the stream is full", 7)
     status, body, headers = await served.post(LINE + b"nonsense\n", TEXT, path)
     telegraf_1_drops_what_is_answered_4xx = path == WRITES[0]
     assert status == (503 if telegraf_1_drops_what_is_answered_4xx else 429)

@@ -15,7 +15,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from agent.hub.registrar import link_cutter
-from agent.hub.registrar.active_problems import Problems
+from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.fleet_events import LinkEvent
 from agent.hub.registrar.fleet_store import FleetStore
 from agent.hub.registrar.link_cutter import LinkCutter
@@ -51,7 +51,7 @@ async def cutter_of(
         kicked = Kicked()
         for server in ("hub-1", "hub-2"):
             await client.subscribe(KICK.format(server), cb=kicked.take)
-        store = FleetStore(JetStream(client), 1, Problems(log))
+        store = FleetStore(JetStream(client), 1, ActiveProblems(log))
         await store.ensure()
         if before is not None:
             await store.save_let_in(before)

@@ -11,18 +11,18 @@ from agent.base.metrics import Metrics
 from agent.config.link_windows import Windows
 from agent.leaf.link.states import LinkState
 from agent.server.health import ServerHealth
-from agent.server.link_schedule import LinkGate
+from agent.server.link_schedule import LinkScheduler
 from tests.harness.agents import CLASS
-from tests.harness.linked_pair import Road, open_road
-from tests.harness.servers import World, until
+from tests.harness.linked_pair import LinkedPair, open_road
+from tests.harness.servers import ServerPair, until
 
 NIGHT, NOON = datetime(2026, 11, 21, 23, 0), datetime(2026, 11, 21, 12, 0)
 
 
-async def test_a_link_is_taken_down_outside_of_its_windows_and_up_again_within(world: World) -> None:
+async def test_a_link_is_taken_down_outside_of_its_windows_and_up_again_within(world: ServerPair) -> None:
     clock = [NOON]
     health, server = ServerHealth(Metrics()), world.leaf.server
-    gate = LinkGate(server, Windows(["22:00-06:00"]), health, lambda: clock[0])
+    gate = LinkScheduler(server, Windows(["22:00-06:00"]), health, lambda: clock[0])
     pid = server.pid
     await gate.follow()
     await world.leaf.wait_linked(False)
@@ -34,9 +34,11 @@ async def test_a_link_is_taken_down_outside_of_its_windows_and_up_again_within(w
     assert server.pid == pid, "it is not started anew for it"
 
 
-async def test_a_server_that_is_started_again_while_the_link_is_closed_does_not_dial(world: World) -> None:
+async def test_a_server_that_is_started_again_while_the_link_is_closed_does_not_dial(
+    world: ServerPair,
+) -> None:
     health = ServerHealth(Metrics())
-    gate = LinkGate(world.leaf.server, Windows(["22:00-06:00"]), health, lambda: NOON)
+    gate = LinkScheduler(world.leaf.server, Windows(["22:00-06:00"]), health, lambda: NOON)
     await gate.follow()
     await world.leaf.wait_linked(False)
     await world.leaf.kill()
@@ -45,14 +47,16 @@ async def test_a_server_that_is_started_again_while_the_link_is_closed_does_not_
     assert not await world.leaf.linked()
 
 
-def seconds_to_loss(road: Road) -> float:
+def seconds_to_loss(road: LinkedPair) -> float:
     return road.agent.value("petiole_seconds_to_loss", **{"class": CLASS})
 
 
-async def test_a_closed_link_says_so_and_readings_wait_until_it_opens(world: World, tmp_path: Path) -> None:
+async def test_a_closed_link_says_so_and_readings_wait_until_it_opens(
+    world: ServerPair, tmp_path: Path
+) -> None:
     clock = [NIGHT]
     async with open_road(world, tmp_path / "state") as road:
-        gate = LinkGate(world.leaf.server, Windows(["22:00-06:00"]), road.agent.health, lambda: clock[0])
+        gate = LinkScheduler(world.leaf.server, Windows(["22:00-06:00"]), road.agent.health, lambda: clock[0])
         clock[0] = NOON
         await gate.follow()
         await road.reaches(LinkState.CLOSED)

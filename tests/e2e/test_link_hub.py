@@ -14,15 +14,15 @@ from agent.leaf import stream_configs
 from agent.leaf.link import controller, decide
 from agent.leaf.link.states import LinkState
 from tests.e2e.test_registrar_refusals import world_without
-from tests.harness.linked_pair import Road, open_road
+from tests.harness.linked_pair import LinkedPair, open_road
 from tests.harness.registrar import LeafHand
-from tests.harness.servers import World
+from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE
 
 WINDOW = 50
 
 
-async def permitted(road: Road, wrong: pytest.MonkeyPatch) -> None:
+async def permitted(road: LinkedPair, wrong: pytest.MonkeyPatch) -> None:
     """The hub's server as it should be; it takes new permissions of a leaf in only when it starts."""
     wrong.undo()
     await road.world.hub.stop()
@@ -66,7 +66,7 @@ async def test_without_flow_control_the_link_is_stuck_after_a_window_and_flows_o
 
 
 async def test_a_full_hub_makes_the_leaf_wait_and_lets_it_go_on_once_there_is_room(
-    world: World, tmp_path: Path
+    world: ServerPair, tmp_path: Path
 ) -> None:
     async with open_road(world, tmp_path / "state", max_bytes=Size(2 * 2**20)) as road:
         for _ in range(20):
@@ -82,7 +82,9 @@ async def test_a_full_hub_makes_the_leaf_wait_and_lets_it_go_on_once_there_is_ro
         await road.reaches(LinkState.FLOWING)
 
 
-async def test_a_leaf_is_told_that_another_machine_announces_its_domain(world: World, tmp_path: Path) -> None:
+async def test_a_leaf_is_told_that_another_machine_announces_its_domain(
+    world: ServerPair, tmp_path: Path
+) -> None:
     async with open_road(world, tmp_path / "state") as road:
         await road.send(1)
         await road.agreed()
@@ -98,7 +100,7 @@ async def test_a_leaf_is_told_that_another_machine_announces_its_domain(world: W
 
 
 async def test_a_leaf_that_the_hub_does_not_know_says_so_and_keeps_its_readings(
-    world: World, tmp_path: Path
+    world: ServerPair, tmp_path: Path
 ) -> None:
     async with open_road(world, tmp_path / "state", knows_leaves=False, state=LinkState.REFUSED) as road:
         assert "not among the leaves in the hub's configuration" in road.agent.leaf.link.board.sentence

@@ -7,11 +7,11 @@ from pathlib import Path
 from agent.config import Size, StreamClass
 from agent.contract import link_consumer
 from tests.harness.agents import CLASS, agent, leaf_config, shelf
-from tests.harness.servers import World
+from tests.harness.servers import ServerPair
 
 
 async def test_a_class_gets_its_rate_and_another_one_later_within_one_epoch(
-    world: World, tmp_path: Path
+    world: ServerPair, tmp_path: Path
 ) -> None:
     one_shelf = await shelf(world.leaf)
     epochs = []

@@ -14,14 +14,16 @@ import pytest_asyncio
 from agent.jetstream import JetStreamError
 from agent.leaf.link import decide
 from agent.leaf.link.states import LinkState
-from tests.harness.linked_pair import Road, open_road
+from tests.harness.linked_pair import LinkedPair, open_road
 from tests.harness.registrar import LeafHand
-from tests.harness.servers import Node, World, until
+from tests.harness.servers import Node, ServerPair, until
 from tests.harness.streams import AGGREGATE
 
 
 @pytest_asyncio.fixture
-async def road(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Road]:
+async def road(
+    world: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[LinkedPair]:
     """A leaf and a hub between which data flows, once both were compared: on a machine that is busy with
     other tests the registrar's answer may take longer than the time after which data flows without it."""
     monkeypatch.setattr(decide, "ANSWER_WITHIN", 60.0)
@@ -36,7 +38,7 @@ async def copied(node: Node, to: Path) -> None:
     await node.start()
 
 
-async def older_by_ten(road: Road, node: Node, copy: Path) -> None:
+async def older_by_ten(road: LinkedPair, node: Node, copy: Path) -> None:
     """A copy of a server's store that holds ten batches, while both sides agree on ten more."""
     await road.send(10)
     await road.agreed()
@@ -63,7 +65,7 @@ async def wiped(node: Node) -> None:
 
 
 async def test_a_hub_put_back_is_found_under_the_pause_and_nothing_comes_twice(
-    road: Road, tmp_path: Path
+    road: LinkedPair, tmp_path: Path
 ) -> None:
     await older_by_ten(road, road.world.hub, tmp_path / "copy")
     await put_back(road.world.hub, tmp_path / "copy")
@@ -73,7 +75,7 @@ async def test_a_hub_put_back_is_found_under_the_pause_and_nothing_comes_twice(
 
 
 async def test_a_hub_put_back_while_the_agent_is_dead_is_found_when_it_is_back(
-    road: Road, tmp_path: Path
+    road: LinkedPair, tmp_path: Path
 ) -> None:
     await older_by_ten(road, road.world.hub, tmp_path / "copy")
     await road.agent.crash()
@@ -90,7 +92,9 @@ async def test_a_hub_put_back_while_the_agent_is_dead_is_found_when_it_is_back(
     assert road.epochs("hub_lost") == 1
 
 
-async def test_an_aggregate_deleted_by_hand_is_filled_again_from_what_the_leaf_holds(road: Road) -> None:
+async def test_an_aggregate_deleted_by_hand_is_filled_again_from_what_the_leaf_holds(
+    road: LinkedPair,
+) -> None:
     await road.send(10)
     await road.agreed()
     await road.world.hub.stop()
@@ -101,7 +105,7 @@ async def test_an_aggregate_deleted_by_hand_is_filled_again_from_what_the_leaf_h
     assert road.epochs("hub_lost") == 1
 
 
-async def test_a_hub_wiped_before_anything_was_agreed_on_is_filled_again(road: Road) -> None:
+async def test_a_hub_wiped_before_anything_was_agreed_on_is_filled_again(road: LinkedPair) -> None:
     """The agent dies between its announcement and the answer, so that data flows into the empty hub before
     anybody compares."""
     await road.send(10)
@@ -131,12 +135,12 @@ async def test_a_hub_wiped_before_anything_was_agreed_on_is_filled_again(road: R
     assert road.epochs("hub_lost") == 1
 
 
-async def _acknowledged(road: Road) -> bool:
+async def _acknowledged(road: LinkedPair) -> bool:
     info = await road.shelf.js.stream_info(road.shelf.stream)
     return (await road.link_consumer()).ack_floor == info.last
 
 
-async def test_a_leaf_store_wiped_twice_in_a_row_loses_nothing_that_came_after(road: Road) -> None:
+async def test_a_leaf_store_wiped_twice_in_a_row_loses_nothing_that_came_after(road: LinkedPair) -> None:
     await road.send(10)
     await road.agreed()
     for _ in range(2):
@@ -147,7 +151,7 @@ async def test_a_leaf_store_wiped_twice_in_a_row_loses_nothing_that_came_after(r
     assert road.epochs("stream_recreated") == 2
 
 
-async def _takes(road: Road) -> bool:
+async def _takes(road: LinkedPair) -> bool:
     before = len(road.sent)
     try:
         await road.send(5)
@@ -157,7 +161,7 @@ async def _takes(road: Road) -> bool:
 
 
 async def test_a_leaf_put_back_while_the_agent_runs_is_found_before_anything_is_sent(
-    road: Road, tmp_path: Path
+    road: LinkedPair, tmp_path: Path
 ) -> None:
     await older_by_ten(road, road.world.leaf, tmp_path / "copy")
     await put_back(road.world.leaf, tmp_path / "copy")
@@ -168,7 +172,7 @@ async def test_a_leaf_put_back_while_the_agent_runs_is_found_before_anything_is_
 
 
 async def test_a_leaf_put_back_while_the_agent_is_dead_and_written_on_is_found(
-    road: Road, tmp_path: Path
+    road: LinkedPair, tmp_path: Path
 ) -> None:
     await older_by_ten(road, road.world.leaf, tmp_path / "copy")
     agreed = road.agent.leaf._state.current.checkpoint
@@ -186,7 +190,7 @@ async def test_a_leaf_put_back_while_the_agent_is_dead_and_written_on_is_found(
     await until(lambda: all_of_the_device(road), "what a device stored meanwhile has arrived too")
 
 
-async def all_of_the_device(road: Road) -> bool:
+async def all_of_the_device(road: LinkedPair) -> bool:
     """Whether the hub holds the thirty messages of a device."""
     info = await road.hub.js.stream_info(AGGREGATE)
     found = set()
@@ -197,7 +201,7 @@ async def all_of_the_device(road: Road) -> bool:
     return len(found) == 30
 
 
-async def test_a_link_consumer_deleted_by_hand_goes_on_where_the_hub_is(road: Road) -> None:
+async def test_a_link_consumer_deleted_by_hand_goes_on_where_the_hub_is(road: LinkedPair) -> None:
     await road.send(10)
     await road.agreed()
     old = road.epoch
@@ -208,7 +212,7 @@ async def test_a_link_consumer_deleted_by_hand_goes_on_where_the_hub_is(road: Ro
     assert road.epochs("consumer_gone") == 1
 
 
-async def test_messages_purged_before_they_were_sent_are_named(road: Road) -> None:
+async def test_messages_purged_before_they_were_sent_are_named(road: LinkedPair) -> None:
     await road.send(5)
     await road.agreed()
     road.world.leaf.proxy.cut()
@@ -223,7 +227,7 @@ async def test_messages_purged_before_they_were_sent_are_named(road: Road) -> No
     await road.reaches(LinkState.FLOWING)
 
 
-async def test_a_stream_deleted_by_hand_is_made_again(road: Road) -> None:
+async def test_a_stream_deleted_by_hand_is_made_again(road: LinkedPair) -> None:
     await road.send(5)
     await road.agreed()
     superuser = road.shelf.js

@@ -15,12 +15,12 @@ from agent.leaf.link import checkpoints, controller, decide
 from agent.server import permissions
 from tests.e2e.test_link_repair import all_of_the_device, copied, older_by_ten, put_back
 from tests.harness.agents import CLASS
-from tests.harness.linked_pair import Road, open_road
+from tests.harness.linked_pair import LinkedPair, open_road
 from tests.harness.servers import open_world, until
 
 
 @pytest_asyncio.fixture
-async def road(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Road]:
+async def road(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LinkedPair]:
     """A leaf and a hub between which data flows, once both were compared. Each checkpoint is noted, and one
     repair may follow the other at once. The agent's user may reset consumers, which it otherwise may not."""
     monkeypatch.setattr(decide, "ANSWER_WITHIN", 60.0)
@@ -31,13 +31,13 @@ async def road(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
         yield one
 
 
-async def ten_more(road: Road) -> None:
+async def ten_more(road: LinkedPair) -> None:
     """Both sides agree on ten more batches."""
     await road.send(10)
     await road.agreed()
 
 
-async def from_device(road: Road, count: int) -> None:
+async def from_device(road: LinkedPair, count: int) -> None:
     """A device publishes to the leaf's server, and the hub takes it."""
     device = await road.world.leaf.connect("device")
     last = (await road.shelf.js.stream_info(road.shelf.stream)).last + count
@@ -51,14 +51,14 @@ async def from_device(road: Road, count: int) -> None:
     await road.hub.holds("edge-1", last)
 
 
-async def saved(road: Road) -> None:
+async def saved(road: LinkedPair) -> None:
     """Return when the agent has written down what was agreed on."""
     current = road.agent.leaf._state.current
     await until(lambda: road.agent.state().checkpoint == current.checkpoint, "the state is on disk")
 
 
 async def test_a_hub_restored_while_acknowledgements_trail_is_sent_what_it_lacks_and_no_more(
-    road: Road, tmp_path: Path
+    road: LinkedPair, tmp_path: Path
 ) -> None:
     """As under a steady flow: the ack floor stands below what the restored hub holds, and tells nothing."""
     hub = road.world.hub
@@ -73,7 +73,7 @@ async def test_a_hub_restored_while_acknowledgements_trail_is_sent_what_it_lacks
 
 
 async def test_a_hub_restored_while_the_agent_is_dead_is_sent_what_came_since_the_copy(
-    road: Road, tmp_path: Path
+    road: LinkedPair, tmp_path: Path
 ) -> None:
     await older_by_ten(road, road.world.hub, tmp_path / "copy")
     await saved(road)
@@ -88,7 +88,7 @@ async def test_a_hub_restored_while_the_agent_is_dead_is_sent_what_came_since_th
 
 
 async def test_a_leaf_restored_from_before_the_newest_checkpoint_sends_nothing_again(
-    road: Road, tmp_path: Path
+    road: LinkedPair, tmp_path: Path
 ) -> None:
     await older_by_ten(road, road.world.leaf, tmp_path / "copy")
     await saved(road)
@@ -109,7 +109,7 @@ async def test_a_leaf_restored_from_before_the_newest_checkpoint_sends_nothing_a
 
 @pytest.mark.parametrize("older", ["hub", "leaf"])
 async def test_hub_and_leaf_restored_at_once_hold_all_that_either_copy_held(
-    road: Road, tmp_path: Path, older: str
+    road: LinkedPair, tmp_path: Path, older: str
 ) -> None:
     first, second = (road.world.hub, road.world.leaf) if older == "hub" else (road.world.leaf, road.world.hub)
     await ten_more(road)

@@ -13,12 +13,12 @@ import pytest_asyncio
 from agent.contract import link_consumer
 from agent.leaf.link import act
 from agent.leaf.link.states import LinkState
-from tests.harness.servers import World, until
+from tests.harness.servers import ServerPair, until
 from tests.harness.watched_link import WatchedRoad, open_watched_road
 
 
 @pytest_asyncio.fixture
-async def road(world: World, tmp_path: Path) -> AsyncIterator[WatchedRoad]:
+async def road(world: ServerPair, tmp_path: Path) -> AsyncIterator[WatchedRoad]:
     """A leaf and a hub between which data flows."""
     async with open_watched_road(world, tmp_path / "state") as one:
         yield one

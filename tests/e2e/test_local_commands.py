@@ -18,14 +18,14 @@ from agent.jetstream import JetStreamError
 from agent.server.process import EmbeddedServer
 from tests.harness.agents import agent, leaf_config
 from tests.harness.commands import Desk, open_desk
-from tests.harness.servers import World, ask, until
+from tests.harness.servers import ServerPair, ask, until
 
 APP = "plc"
 FILTER = "cmd.edge-1.plc.>"
 
 
 @pytest_asyncio.fixture
-async def desk(world: World, tmp_path: Path) -> AsyncIterator[Desk]:
+async def desk(world: ServerPair, tmp_path: Path) -> AsyncIterator[Desk]:
     """A leaf whose server lets the program `plc` read its commands, with its agent and the mirror."""
     leaf = world.leaf
     await leaf.stop()

@@ -13,7 +13,7 @@ from agent.leaf.inputs.file.input import FileInput, FileOptions
 from agent.leaf.link.trim import Trimmer
 from agent.leaf.state import StateError, load
 from tests.harness.agents import CLASS, Agent, Shelf, agent, leaf_config, shelf
-from tests.harness.servers import World, until
+from tests.harness.servers import ServerPair, until
 
 QUICK = Publish(linger=Seconds(0.005), drain=Seconds(1.0))
 
@@ -41,7 +41,7 @@ class Tail:
 
 
 @pytest.fixture
-def tail(world: World, tmp_path: Path) -> Tail:
+def tail(world: ServerPair, tmp_path: Path) -> Tail:
     """A file, and the configuration of an agent beside the first leaf's server."""
     config = leaf_config(world.leaf, tmp_path / "state", QUICK, StreamClass())
     return Tail(config, tmp_path / "sensor.ndjson")
@@ -85,7 +85,7 @@ def moved_away_as_told(path: Path, domain: str) -> None:
 
 @pytest.mark.parametrize("lost", [removed, moved_away_as_told])
 async def test_a_lost_state_file_stores_no_line_again(
-    world: World, tail: Tail, lost: Callable[[Path, str], None]
+    world: ServerPair, tail: Tail, lost: Callable[[Path, str], None]
 ) -> None:
     one_shelf = await shelf(world.leaf)
     async with agent(tail.config, [tail.agent()]) as one:
@@ -98,7 +98,7 @@ async def test_a_lost_state_file_stores_no_line_again(
 
 
 async def test_without_any_position_a_file_does_not_begin_unless_the_configuration_says_where(
-    world: World, tail: Tail, capsys: pytest.CaptureFixture[str]
+    world: ServerPair, tail: Tail, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one_shelf = await shelf(world.leaf)
     async with agent(tail.config, [tail.agent()]) as one:
@@ -128,7 +128,7 @@ async def test_without_any_position_a_file_does_not_begin_unless_the_configurati
 
 
 async def test_an_input_that_is_new_begins_after_the_state_file_was_lost(
-    world: World, tail: Tail, tmp_path: Path
+    world: ServerPair, tail: Tail, tmp_path: Path
 ) -> None:
     one_shelf = await shelf(world.leaf)
     async with agent(tail.config, [tail.agent()]) as one:

@@ -19,7 +19,7 @@ from agent.demo.ports import free_port
 from agent.demo.proxy import Proxy
 from agent.leaf.inputs.mqtt import MqttInput, MqttOptions, session
 from agent.leaf.inputs.mqtt.topics import Topic
-from agent.leaf.intake import Chunk, Place, Reason, RefusedError
+from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint
 from agent.process.preflight import problems
 from tests.harness.mqtt_broker import Mosquitto, keep_session, publish
 from tests.harness.servers import until
@@ -40,7 +40,7 @@ class Core:
         self.open = asyncio.Event()
         self.open.set()
         self.waiting = 0
-        self.place: Place | None = None
+        self.place: ResumePoint | None = None
 
     async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
         assert (input_name, cls) == ("mqtt", "normal")
@@ -57,11 +57,11 @@ class Core:
     async def bury(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
         self.buried += letters
 
-    async def position(self, input_name: str) -> Place:
+    async def position(self, input_name: str) -> ResumePoint:
         if self.place is not None:
             return self.place
         positions = [one.position for one in self.stored if one.position is not None]
-        return Place(positions[-1]) if positions else Place()
+        return ResumePoint(positions[-1]) if positions else ResumePoint()
 
     def rows(self) -> list[tuple[Any, ...]]:
         """Device, metric and value of all readings."""
@@ -139,7 +139,7 @@ async def test_the_broker_keeps_what_is_not_stored(broker: Mosquitto) -> None:
     core = Core()
     await asyncio.to_thread(keep_session, broker.port, CLIENT, "plant/#")
     core.open.clear()
-    core.refuse = RefusedError(Reason.FULL, "full", 0.05)
+    core.refuse = RefusedError(RefusalReason.FULL, "full", 0.05)
     async with running(core, broker.port):
         await send(broker.port, 1, 2, 3)
         await until(lambda: core.waiting == 1, "the first message waits for the core")
@@ -210,7 +210,7 @@ async def test_a_piece_that_was_stored_in_part_is_handed_in_again_as_it_was(brok
     await send(broker.port, 1, 2, 3)
     core.open.clear()
     handed: list[Chunk] = []
-    core.refuse = RefusedError(Reason.FULL, "full", 30.0)
+    core.refuse = RefusedError(RefusalReason.FULL, "full", 30.0)
     submit = core.submit
 
     async def note(input_name: str, cls: str, chunk: Chunk) -> None:
@@ -221,7 +221,7 @@ async def test_a_piece_that_was_stored_in_part_is_handed_in_again_as_it_was(brok
     async with running(core, broker.port):
         await until(lambda: core.waiting == 1, "a piece is being stored")
     core.refuse = None
-    core.place = Place(None, handed[-1].position)
+    core.place = ResumePoint(None, handed[-1].position)
     async with running(core, broker.port):
         await until(lambda: len(core.values()) >= 3, "all is stored")
     again = core.stored[0]

@@ -19,13 +19,13 @@ from agent.config import Size
 from agent.config.keys import ensure_key
 from agent.demo.proxy import Proxy
 from agent.leaf.inputs.nats import NatsInput, NatsOptions
-from agent.leaf.inputs.nats.subjects import Subject
+from agent.leaf.inputs.nats.subjects import SubjectTemplate
 from agent.leaf.inputs.shared.local_server import LocalServer
-from agent.leaf.intake import Reason, RefusedError, UnknownOutcomeError
+from agent.leaf.intake import RefusalReason, RefusedError, UnknownOutcomeError
 from tests.harness.http_harness import Burying
 from tests.harness.servers import Leaf, make_leaf, until
 
-PLANT = Subject(filter="plant.*.>", device="{2}", metric="{3+}")
+PLANT = SubjectTemplate(filter="plant.*.>", device="{2}", metric="{3+}")
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ async def test_a_request_is_answered_and_stored_once_under_its_id(server: Leaf) 
         assert set(await one.ask(b"5\nnonsense")) == {"refused"}
         assert set(await one.ask(b"")) == {"refused"}
         assert set(await one.ask(b"5", ident="a b")) == {"refused"}
-        one.core.refuse = RefusedError(Reason.FULL, "the stream is full", 7)
+        one.core.refuse = RefusedError(RefusalReason.FULL, "the stream is full", 7)
         assert await one.ask(b"5") == {"refused": "the stream is full", "retry": 7}
         one.core.refuse = UnknownOutcomeError("nobody knows")
         assert await one.ask(b"5") == {"unknown": "nobody knows"}
@@ -182,7 +182,7 @@ async def test_a_server_that_restarts_is_heard_again_and_a_queue_group_shares(se
 
 
 async def test_a_subject_that_the_server_refuses_is_told(server: Leaf) -> None:
-    options = NatsOptions(subjects=[Subject(filter="elsewhere.>")])
+    options = NatsOptions(subjects=[SubjectTemplate(filter="elsewhere.>")])
     with capture_logs() as logged:
         one = Hearing(server, await server.connect("device"), options)
         await until(lambda: "user subscribe to the filters" in str(logged), "it is told")
@@ -195,10 +195,10 @@ async def test_a_subject_that_the_server_refuses_is_told(server: Leaf) -> None:
     ("options", "told"),
     [
         ({"subjects": []}, "there is no subject"),
-        ({"subjects": [Subject(filter="a.*"), Subject(filter="a.b")]}, "overlap"),
+        ({"subjects": [SubjectTemplate(filter="a.*"), SubjectTemplate(filter="a.b")]}, "overlap"),
         ({"subjects": [PLANT], "queue": "a b"}, "no name of a queue group"),
         ({"subjects": [PLANT], "pending": Size(1)}, "take 64KiB at least"),
-        ({"subjects": [Subject(filter="a", device="{x}")]}, "is no template"),
+        ({"subjects": [SubjectTemplate(filter="a", device="{x}")]}, "is no template"),
     ],
 )
 def test_what_stands_in_the_way_is_told_with_a_remedy(options: dict[str, Any], told: str) -> None:

@@ -18,7 +18,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricExportR
 from opentelemetry.sdk.resources import Resource
 
 from agent.config import Size
-from agent.leaf.intake import Reason, RefusedError
+from agent.leaf.intake import RefusalReason, RefusedError
 from tests.harness.http_harness import JSON, Served, serving
 
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
@@ -97,7 +97,7 @@ async def test_a_refusal_is_a_status_in_the_form_of_the_request(served: Served) 
     assert (status, data[:1]) == (400, b"\x12")
     assert b"no ExportMetricsServiceRequest" in data
     assert (await served.post(b"x", JSON, PATH))[1]["message"].startswith("the body is no Export")
-    served.core.refuse = RefusedError(Reason.UNAVAILABLE, "away", 7)
+    served.core.refuse = RefusedError(RefusalReason.UNAVAILABLE, "away", 7)
     assert (await served.post(body(POINT), JSON, PATH))[0] == 503
     served.core.refuse = None
     status, data, _ = await refusal(served, b"")

@@ -23,7 +23,7 @@ from agent.hub.registrar.aggregate import commands_config
 from agent.jetstream import JetStream
 from tests.harness.agents import agent, leaf_config, shelf
 from tests.harness.commands import Desk, soon
-from tests.harness.servers import World, api, until
+from tests.harness.servers import ServerPair, api, until
 
 PETIOLE = str(Path(sys.executable).parent / "petiole")
 
@@ -81,7 +81,7 @@ class Operator:
 
 
 @pytest_asyncio.fixture
-async def operator(world: World, tmp_path: Path) -> Operator:
+async def operator(world: ServerPair, tmp_path: Path) -> Operator:
     """The hub's configuration beside a test's server, and an empty stream of commands."""
     hub = world.hub
     (user,) = hub.config.leaves
@@ -117,7 +117,7 @@ key = "{user.key}"
 
 
 async def test_an_operator_sends_a_command_and_reads_its_answer(
-    operator: Operator, world: World, tmp_path: Path
+    operator: Operator, world: ServerPair, tmp_path: Path
 ) -> None:
     stream = StreamClass(max_bytes=Size(2**28))
     async with (

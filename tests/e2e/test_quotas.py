@@ -15,7 +15,7 @@ import pytest
 from agent.config import Size, StreamClass
 from agent.contract import COMMANDS_BYTES, batch_subject, leaf_stream
 from agent.jetstream import JetStream
-from agent.leaf.intake import Reason, RefusedError
+from agent.leaf.intake import RefusalReason, RefusedError
 from agent.leaf.link.states import LinkState
 from agent.server.process import EmbeddedServer
 from agent.server.watch import ServerWatch
@@ -23,7 +23,7 @@ from tests.faults.tools.disk import missing, small_disk
 from tests.harness.agents import Agent, chunk, leaf_config
 from tests.harness.linked_pair import QUICK
 from tests.harness.registrar import hub_of
-from tests.harness.servers import Leaf, World, open_world, until
+from tests.harness.servers import Leaf, ServerPair, open_world, until
 from tests.harness.streams import AGGREGATE
 
 _WHY_NOT = missing()
@@ -77,11 +77,11 @@ async def test_bulk_that_fills_its_quota_leaves_critical_all_of_its_own(tmp_path
     ):
         stored, refusal = await _fill(one, "bulk", 2 * BULK)
         assert refusal is not None
-        assert refusal.reason is Reason.FULL
+        assert refusal.reason is RefusalReason.FULL
         assert stored > BULK * 0.8
         stored, refusal = await _fill(one, "critical", 2 * CRITICAL)
         assert refusal is not None
-        assert refusal.reason is Reason.FULL
+        assert refusal.reason is RefusalReason.FULL
         assert stored > CRITICAL * 0.8
         assert one.value(
             "petiole_refused_readings_total", input="http", **{"class": "bulk"}, reason="stream_full"
@@ -103,13 +103,13 @@ async def test_on_a_disk_that_runs_short_critical_is_stored_on_while_bulk_is_ref
             await until(lambda: quotas.refusal("bulk") is not None, "bulk is held back")
             _, refusal = await _fill(one, "bulk", 1)
             assert refusal is not None
-            assert refusal.reason is Reason.UNAVAILABLE
+            assert refusal.reason is RefusalReason.UNAVAILABLE
             status = one.leaf.status()["classes"]
             assert "class critical may still need" in status["bulk"]["held_back"]
             assert status["critical"]["held_back"] is None
             stored, refusal = await _fill(one, "critical", 2 * CRITICAL)
             assert refusal is not None
-            assert (refusal.reason, stored > CRITICAL * 0.8) == (Reason.FULL, True)
+            assert (refusal.reason, stored > CRITICAL * 0.8) == (RefusalReason.FULL, True)
             js = JetStream(await world.leaf.connect("agent"))
             assert (await js.stream_info(leaf_stream("edge-1", "critical"))).bytes > CRITICAL * 0.8
             assert one.health.sentence is None, "the server is well: it was not driven to the end of its disk"
@@ -126,7 +126,7 @@ async def _flowing(one: Agent) -> None:
     await until(lambda: board.state is LinkState.FLOWING, "every class flows")
 
 
-async def _allow(world: World, classes: tuple[str, ...]) -> None:
+async def _allow(world: ServerPair, classes: tuple[str, ...]) -> None:
     """As when the hub's configuration got another class and its agent was started again, then the leaf's with
     `petiole server stop` before."""
     hub, leaf = world.hub, world.leaf

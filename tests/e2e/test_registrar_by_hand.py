@@ -15,12 +15,12 @@ from agent.hub.registrar.aggregate import source
 from agent.hub.registrar.announcements import Announcements
 from agent.server import permissions
 from tests.harness.registrar import HubHand, LeafHand, hub_of
-from tests.harness.servers import World, api, open_world, until
+from tests.harness.servers import ServerPair, api, open_world, until
 from tests.harness.streams import AGGREGATE
 
 
 @pytest_asyncio.fixture
-async def open_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+async def open_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ServerPair]:
     """A world in which the registrar's key may delete streams, as a person's may."""
     monkeypatch.setattr(permissions, "_STREAM_VERBS", (*permissions._STREAM_VERBS, "DELETE"))
     async with open_world(tmp_path, "edge-1") as one:
@@ -61,7 +61,7 @@ async def said(logs: list[Any], words: str) -> None:
     ids=["a source removed", "a source changed", "a source added", "another size", "an age"],
 )
 async def test_what_is_changed_by_hand_is_put_right_and_said_once(
-    world: World, change: Callable[[dict[str, Any]], dict[str, Any]], words: str
+    world: ServerPair, change: Callable[[dict[str, Any]], dict[str, Any]], words: str
 ) -> None:
     hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
     with structlog.testing.capture_logs() as logs:
@@ -80,7 +80,7 @@ async def test_what_is_changed_by_hand_is_put_right_and_said_once(
 
 
 async def test_an_aggregate_that_is_deleted_is_made_anew_and_its_leaf_is_told_to_begin_a_new_epoch(
-    open_hub: World,
+    open_hub: ServerPair,
 ) -> None:
     hub, leaf = await hub_of(open_hub), await LeafHand.make(open_hub.leaf)
     with structlog.testing.capture_logs() as logs:
@@ -103,7 +103,7 @@ async def test_an_aggregate_that_is_deleted_is_made_anew_and_its_leaf_is_told_to
 
 
 async def test_an_aggregate_that_was_deleted_while_the_registrar_was_away_costs_a_new_epoch_too(
-    open_hub: World,
+    open_hub: ServerPair,
 ) -> None:
     hub, leaf = await hub_of(open_hub), await LeafHand.make(open_hub.leaf)
     async with hub.registrar():
@@ -117,7 +117,7 @@ async def test_an_aggregate_that_was_deleted_while_the_registrar_was_away_costs_
 
 
 async def test_an_aggregate_that_is_deleted_between_two_looks_at_it_holds_nothing_of_the_epoch(
-    open_hub: World, monkeypatch: pytest.MonkeyPatch
+    open_hub: ServerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The leaf is taken in by what was seen a moment ago, and the answer tells of the new aggregate, into
     which data has flowed on."""

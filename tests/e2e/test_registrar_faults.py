@@ -11,11 +11,11 @@ from agent.contract import (
     Committed,
 )
 from tests.harness.registrar import KEEP, MACHINE, HubHand, LeafHand, heard_again, heartbeat, hub_of, silent
-from tests.harness.servers import World, until
+from tests.harness.servers import ServerPair, until
 from tests.harness.streams import AGGREGATE
 
 
-async def test_an_aggregate_that_would_drop_messages_is_set_right(world: World) -> None:
+async def test_an_aggregate_that_would_drop_messages_is_set_right(world: ServerPair) -> None:
     hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
     async with hub.registrar():
         await leaf.announce()
@@ -32,7 +32,7 @@ async def test_an_aggregate_that_would_drop_messages_is_set_right(world: World) 
     assert any("max_age was not 0" in text for text in said)
 
 
-async def test_a_leaf_that_comes_back_flows_on(two_leaves: World) -> None:
+async def test_a_leaf_that_comes_back_flows_on(two_leaves: ServerPair) -> None:
     hub = await hub_of(two_leaves)
     one, two = [await LeafHand.make(leaf) for leaf in two_leaves.leaves.values()]
     async with hub.registrar():
@@ -51,7 +51,7 @@ async def test_a_leaf_that_comes_back_flows_on(two_leaves: World) -> None:
         assert await hub.leaf_sequences(two.domain, 1) == [1, 2]
 
 
-async def test_a_killed_hub_goes_on_where_it_was(world: World) -> None:
+async def test_a_killed_hub_goes_on_where_it_was(world: ServerPair) -> None:
     hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
     async with hub.registrar():
         await leaf.store(10)
@@ -68,7 +68,7 @@ async def test_a_killed_hub_goes_on_where_it_was(world: World) -> None:
 
 
 async def test_what_a_source_held_before_a_purge_is_remembered_when_its_leaf_comes_back(
-    world: World,
+    world: ServerPair,
 ) -> None:
     hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
     async with hub.registrar():
@@ -91,7 +91,7 @@ async def test_what_a_source_held_before_a_purge_is_remembered_when_its_leaf_com
         assert set(found[:-3]) <= {11, 12}, "only the newest may come again"
 
 
-async def test_a_registrar_that_starts_leaves_sources_that_flow_alone(world: World) -> None:
+async def test_a_registrar_that_starts_leaves_sources_that_flow_alone(world: ServerPair) -> None:
     hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
     async with hub.registrar():
         await leaf.announce()
@@ -102,7 +102,9 @@ async def test_a_registrar_that_starts_leaves_sources_that_flow_alone(world: Wor
         assert hub.counted("petiole_source_readds_total") == 0
 
 
-async def test_a_hub_that_was_killed_after_a_purge_keeps_its_cursor_and_loses_nothing(world: World) -> None:
+async def test_a_hub_that_was_killed_after_a_purge_keeps_its_cursor_and_loses_nothing(
+    world: ServerPair,
+) -> None:
     hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
     async with hub.registrar():
         await leaf.store(10)
@@ -123,7 +125,7 @@ async def test_a_hub_that_was_killed_after_a_purge_keeps_its_cursor_and_loses_no
         assert again == list(range(11 - len(again), 11)), "what comes again is the newest, in its order"
 
 
-async def test_the_aggregate_is_purged_up_to_what_is_committed_less_a_margin(world: World) -> None:
+async def test_the_aggregate_is_purged_up_to_what_is_committed_less_a_margin(world: ServerPair) -> None:
     hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
     async with hub.registrar() as registrar:
         await leaf.store(20)
@@ -136,7 +138,7 @@ async def test_the_aggregate_is_purged_up_to_what_is_committed_less_a_margin(wor
         assert hub.counted("petiole_hub_seconds_to_full", stream=AGGREGATE) > 0
 
 
-async def test_what_was_held_is_told_after_a_purge_though_the_hub_forgot_it(world: World) -> None:
+async def test_what_was_held_is_told_after_a_purge_though_the_hub_forgot_it(world: ServerPair) -> None:
     hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
     async with hub.registrar(keep=0):
         await leaf.announce()
@@ -150,7 +152,7 @@ async def test_what_was_held_is_told_after_a_purge_though_the_hub_forgot_it(worl
         assert answer.certain
 
 
-async def test_a_cursor_is_uncertain_after_a_purge_that_the_registrar_did_not_make(world: World) -> None:
+async def test_a_cursor_is_uncertain_after_a_purge_that_the_registrar_did_not_make(world: ServerPair) -> None:
     hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
     async with hub.registrar():
         await leaf.announce()
@@ -175,7 +177,7 @@ async def forget(hub: HubHand) -> None:
     assert [one.get("seq", 0) for one in info.sources] == [0]
 
 
-async def test_nothing_is_purged_that_is_not_known_to_be_committed(world: World) -> None:
+async def test_nothing_is_purged_that_is_not_known_to_be_committed(world: ServerPair) -> None:
     hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
     async with hub.registrar():
         await leaf.store(20)
@@ -193,7 +195,7 @@ async def test_nothing_is_purged_that_is_not_known_to_be_committed(world: World)
         assert (await hub.aggregate()).first == 1
 
 
-async def test_a_registrar_that_starts_again_reads_the_fleet_back(world: World) -> None:
+async def test_a_registrar_that_starts_again_reads_the_fleet_back(world: ServerPair) -> None:
     hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
     async with hub.registrar():
         await leaf.store(3)
@@ -212,7 +214,7 @@ async def test_a_registrar_that_starts_again_reads_the_fleet_back(world: World) 
         assert (await leaf.announce(held.checkpoint, confirmed=3)).agreed is True
 
 
-async def test_a_registrar_ends_in_order_while_its_server_is_away(world: World) -> None:
+async def test_a_registrar_ends_in_order_while_its_server_is_away(world: ServerPair) -> None:
     hub = await hub_of(world)
     async with hub.registrar() as registrar:
         await until(lambda: set(registrar.status()["leaves"]) == {"edge-1"}, "the leaf is known")
@@ -221,7 +223,7 @@ async def test_a_registrar_ends_in_order_while_its_server_is_away(world: World) 
 
 
 async def test_a_purged_checkpoint_is_agreed_if_the_hub_remembers_one_as_new_and_not_otherwise(
-    world: World,
+    world: ServerPair,
 ) -> None:
     hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
     async with hub.registrar():

@@ -15,7 +15,7 @@ from agent.hub.registrar import fleet_watch, service
 from agent.hub.registrar.quota import Quota
 from tests.harness.fleet import Member, ids_in
 from tests.harness.registrar import LeafHand, hub_of
-from tests.harness.servers import World, open_world, until
+from tests.harness.servers import ServerPair, open_world, until
 
 CLASSES = ("normal", "bulk")
 BOTH = (aggregate(0), aggregate(1))
@@ -82,7 +82,7 @@ async def test_a_leaf_of_an_aggregate_that_is_not_provided_any_more_is_told_the_
 
 
 async def test_a_domain_that_sends_too_much_waits_on_its_leaf_and_goes_on_by_itself(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: ServerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "Quota", partial(Quota, hour=3.0))
     monkeypatch.setattr(fleet_watch, "_TRAFFIC_SECONDS", 0.2)
@@ -110,7 +110,7 @@ async def test_a_domain_that_sends_too_much_waits_on_its_leaf_and_goes_on_by_its
 
 
 async def test_a_link_that_ends_before_it_is_looked_at_counts_with_all_that_it_carried(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: ServerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fleet_watch, "_TRAFFIC_SECONDS", 3600.0)
     hub, member = await hub_of(world), await Member.make(world.leaf, ("normal",))

@@ -14,7 +14,7 @@ from agent.contract import deliver_subject, link_consumer, new_epoch
 from agent.server import permissions
 from agent.server.permissions import Permissions
 from tests.harness.registrar import LeafHand, hub_of
-from tests.harness.servers import World, open_world, until
+from tests.harness.servers import ServerPair, open_world, until
 
 WINDOW = 50
 
@@ -22,7 +22,7 @@ WINDOW = 50
 @asynccontextmanager
 async def world_without(
     directory: Path, monkeypatch: pytest.MonkeyPatch, missing: Callable[[str], bool]
-) -> AsyncIterator[World]:
+) -> AsyncIterator[ServerPair]:
     """A world whose hub lacks some permissions of the link."""
     whole = permissions.leaf_link
 
@@ -91,7 +91,7 @@ async def test_a_link_without_flow_control_is_said_to_lack_it_and_is_not_called_
             assert (await leaf.announce(confirmed=WINDOW)).state == "linking"
 
 
-async def test_on_a_hub_server_that_is_too_old_no_leaf_is_taken_in(world: World) -> None:
+async def test_on_a_hub_server_that_is_too_old_no_leaf_is_taken_in(world: ServerPair) -> None:
     hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
     async with hub.registrar(version="2.14.6") as registrar:
         words = await leaf.refused((await leaf.announcement()).encode())

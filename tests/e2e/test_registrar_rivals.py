@@ -14,12 +14,12 @@ from agent.contract import H_MESSAGE_ID, Answer, announce_subject, parse_answer
 from agent.demo.proxy import Proxy
 from agent.jetstream import JetStreamError
 from tests.harness.registrar import MACHINE, HubHand, LeafHand, hub_of
-from tests.harness.servers import Leaf, World, make_leaf, until
+from tests.harness.servers import Leaf, ServerPair, make_leaf, until
 from tests.harness.streams import AGGREGATE, make_leaf_stream
 
 
 @asynccontextmanager
-async def another(world: World, directory: Path, machine: str) -> AsyncIterator[Leaf]:
+async def another(world: ServerPair, directory: Path, machine: str) -> AsyncIterator[Leaf]:
     """A second server with the domain and the key of the first leaf."""
     first, proxy = world.leaf, Proxy(world.hub.leaf_port)
     await proxy.start()
@@ -54,7 +54,7 @@ async def ids_at(hub: HubHand, run: str) -> set[str]:
 
 
 async def test_a_second_machine_is_refused_while_the_first_flows_on_and_both_are_told(
-    world: World, tmp_path: Path
+    world: ServerPair, tmp_path: Path
 ) -> None:
     hub, first = await hub_of(world), await LeafHand.make(world.leaf)
     async with hub.registrar() as registrar, another(world, tmp_path / "other", "other") as leaf:
@@ -73,7 +73,7 @@ async def test_a_second_machine_is_refused_while_the_first_flows_on_and_both_are
 
 
 async def test_a_copied_disk_is_found_by_its_run_and_the_first_machine_goes_on_with_a_new_epoch(
-    world: World, tmp_path: Path
+    world: ServerPair, tmp_path: Path
 ) -> None:
     hub, first = await hub_of(world), await LeafHand.make(world.leaf)
     async with hub.registrar() as registrar:

@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from agent.base.range_set import Ranges
 from agent.cli.resend_batches import stream as resend_stream
-from agent.cli.resend_batches.job import Asked, Report, resend
+from agent.cli.resend_batches.job import ResendReport, ResendRequest, resend
 from agent.config import Config, Publish, Seconds, Size, StreamClass
 from agent.contract import (
     H_MESSAGE_ID,
@@ -32,14 +32,14 @@ from agent.leaf.intake import RefusedError
 from tests.harness.agents import CLASS, Agent, Shelf, agent, chunk, leaf_config, shelf
 from tests.harness.losses import held_ids, lose, losing_world
 from tests.harness.registrar import HubHand, hub_of
-from tests.harness.servers import World, until
+from tests.harness.servers import ServerPair, until
 
 QUICK = Publish(linger=Seconds(0.001), drain=Seconds(1.0))
-MISSING = Asked(CLASS, missing=True)
+MISSING = ResendRequest(CLASS, missing=True)
 
 
 @pytest_asyncio.fixture
-async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ServerPair]:
     """A leaf and a hub that can lose messages."""
     monkeypatch.setattr(stream_configs, "DUPLICATE_WINDOW_NS", 100_000_000)
     monkeypatch.setattr(resend_stream, "_AGAIN_SECONDS", 0.05)
@@ -48,7 +48,7 @@ async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 
 @pytest.fixture
-def config(world: World, tmp_path: Path) -> Config:
+def config(world: ServerPair, tmp_path: Path) -> Config:
     """An agent beside the leaf's server."""
     return leaf_config(world.leaf, tmp_path / "state", QUICK)
 
@@ -59,7 +59,7 @@ class Told:
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    async def resend(self, config: Config, asked: Asked = MISSING) -> Report:
+    async def resend(self, config: Config, asked: ResendRequest = MISSING) -> ResendReport:
         return await resend(config, asked, self.said.append)
 
 
@@ -105,13 +105,13 @@ async def batches_at(hub: HubHand, run: str) -> list[int]:
     return sorted(int(tail) for tail in tails if tail.isdigit())
 
 
-def sent(report: Report) -> dict[str, Ranges]:
+def sent(report: ResendReport) -> dict[str, Ranges]:
     """The numbers that were sent, by run."""
     return {one.plan.run: found for one in report.runs if (found := one.numbers().get("sent", ()))}
 
 
 async def test_what_the_hub_lost_is_brought_back_while_the_agent_runs_and_nothing_else(
-    world: World, config: Config
+    world: ServerPair, config: Config
 ) -> None:
     hub, one_shelf, told = await hub_of(world), await shelf(world.leaf), Told()
     async with hub.registrar(), agent(config) as one:
@@ -121,7 +121,7 @@ async def test_what_the_hub_lost_is_brought_back_while_the_agent_runs_and_nothin
         assert sent(await told.resend(config)) == {}
         await lose_batches(hub, one.run, 3, 4, 10)
 
-        plan = await told.resend(config, Asked(CLASS, missing=True, dry_run=True))
+        plan = await told.resend(config, ResendRequest(CLASS, missing=True, dry_run=True))
         assert plan.runs[0].numbers()["to_send"] == ((3, 4), (10, 10))
         report = await told.resend(config)
         assert (report.exit, sent(report)) == (Exit.WELL, {one.run: ((3, 4), (10, 10))})
@@ -146,7 +146,7 @@ async def test_what_the_hub_lost_is_brought_back_while_the_agent_runs_and_nothin
 
 
 async def test_a_resent_batch_moves_no_input_back_and_is_not_counted_twice_by_the_next_run(
-    world: World, config: Config
+    world: ServerPair, config: Config
 ) -> None:
     one_shelf, told = await shelf(world.leaf), Told()
     async with agent(config) as one:
@@ -154,7 +154,7 @@ async def test_a_resent_batch_moves_no_input_back_and_is_not_counted_twice_by_th
         before = one.leaf.status()["classes"][CLASS]["readings"]
         await one.crash()
     await asyncio.sleep(0.1)  # the duplicate window
-    report = await told.resend(config, Asked(CLASS, first=1, last=2))
+    report = await told.resend(config, ResendRequest(CLASS, first=1, last=2))
     assert (report.exit, sent(report)) == (Exit.WELL, {one.run: ((1, 2),)})
     assert len(await one_shelf.batches()) == 6
     for state in ("kept", "lost"):
@@ -172,13 +172,13 @@ async def test_a_resent_batch_moves_no_input_back_and_is_not_counted_twice_by_th
 
 
 async def test_what_the_stream_still_drops_as_a_repeat_is_waited_for(
-    world: World, config: Config, monkeypatch: pytest.MonkeyPatch
+    world: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_configs, "DUPLICATE_WINDOW_NS", 5_000_000_000)
     one_shelf, told = await shelf(world.leaf), Told()
     async with agent(config) as one:
         await store(one, 1, 2)
-        report = await told.resend(config, Asked(CLASS, first=1))
+        report = await told.resend(config, ResendRequest(CLASS, first=1))
         assert (report.exit, sent(report)) == (Exit.WELL, {one.run: ((1, 2),)})
         assert len(told.said) == 1
         assert "stored less than 5 s ago" in told.said[0]
@@ -186,14 +186,14 @@ async def test_what_the_stream_still_drops_as_a_repeat_is_waited_for(
 
         with monkeypatch.context() as hasty:
             hasty.setattr(resend_stream, "_LONGEST_WINDOW", 0.1)
-            report = await told.resend(config, Asked(CLASS, first=2))
+            report = await told.resend(config, ResendRequest(CLASS, first=2))
         assert report.exit is Exit.FAILED
         assert report.runs[0].numbers()["repeated"] == ((2, 2),)
         assert "still knows their ids" in report.as_text()
 
 
 async def test_what_a_device_published_under_the_id_of_a_batch_is_not_its_repeat(
-    world: World, config: Config, monkeypatch: pytest.MonkeyPatch
+    world: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_configs, "DUPLICATE_WINDOW_NS", 1_000_000_000)
     hub, one_shelf, told = await hub_of(world), await shelf(world.leaf), Told()
@@ -214,7 +214,7 @@ async def test_what_a_device_published_under_the_id_of_a_batch_is_not_its_repeat
         assert [batch.id.n for batch in await one_shelf.batches()] == [1, 2, 3, 2]
 
 
-async def test_a_batch_that_is_in_no_message_any_more_is_named(world: World, config: Config) -> None:
+async def test_a_batch_that_is_in_no_message_any_more_is_named(world: ServerPair, config: Config) -> None:
     hub, one_shelf, told = await hub_of(world), await shelf(world.leaf), Told()
     async with hub.registrar(), agent(config) as one:
         await store(one, 1, 6)
@@ -229,7 +229,7 @@ async def test_a_batch_that_is_in_no_message_any_more_is_named(world: World, con
 
 
 async def test_after_a_purge_at_the_hub_the_leaf_tells_what_is_lacking_from_what_was_purged(
-    world: World, config: Config
+    world: ServerPair, config: Config
 ) -> None:
     hub, one_shelf, told = await hub_of(world), await shelf(world.leaf), Told()
     async with hub.registrar(), agent(config) as one:
@@ -244,7 +244,7 @@ async def test_after_a_purge_at_the_hub_the_leaf_tells_what_is_lacking_from_what
 
 
 async def test_what_a_hub_that_was_put_back_lost_while_no_agent_looked_is_brought_back(
-    world: World, config: Config
+    world: ServerPair, config: Config
 ) -> None:
     hub, one_shelf, told = await hub_of(world), await shelf(world.leaf), Told()
     store_dir, copy = world.hub.config.store_dir, world.hub.directory / "copy"
@@ -278,7 +278,7 @@ async def test_what_a_hub_that_was_put_back_lost_while_no_agent_looked_is_brough
         assert await batches_at(hub, one.run) == list(range(1, 11))
 
 
-async def test_what_is_on_its_way_is_not_sent_twice(world: World, config: Config) -> None:
+async def test_what_is_on_its_way_is_not_sent_twice(world: ServerPair, config: Config) -> None:
     hub, one_shelf, told = await hub_of(world), await shelf(world.leaf), Told()
     async with hub.registrar(), agent(config) as one:
         await store(one, 1, 3)
@@ -292,7 +292,7 @@ async def test_what_is_on_its_way_is_not_sent_twice(world: World, config: Config
         assert report.runs[0].numbers()["under_way"] == ((4, 5),)
 
 
-async def test_a_full_stream_refuses_and_that_is_said(world: World, tmp_path: Path) -> None:
+async def test_a_full_stream_refuses_and_that_is_said(world: ServerPair, tmp_path: Path) -> None:
     small = leaf_config(world.leaf, tmp_path / "state", QUICK, StreamClass(max_bytes=Size(64 * 1024)))
     told = Told()
     async with agent(small) as one:
@@ -300,7 +300,7 @@ async def test_a_full_stream_refuses_and_that_is_said(world: World, tmp_path: Pa
         with pytest.raises(RefusedError):
             await store(one, 4, 1_000)
         await asyncio.sleep(0.1)  # the duplicate window
-        report = await told.resend(small, Asked(CLASS, first=1))
+        report = await told.resend(small, ResendRequest(CLASS, first=1))
     assert report.exit is Exit.FAILED
     found = report.runs[0].numbers()
     assert found["not_sent"]
@@ -309,7 +309,7 @@ async def test_a_full_stream_refuses_and_that_is_said(world: World, tmp_path: Pa
 
 
 async def test_without_the_hub_the_missing_cannot_be_told(
-    world: World, config: Config, monkeypatch: pytest.MonkeyPatch
+    world: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resend_stream, "_ANSWER_SECONDS", 0.5)
     async with agent(config) as one:
@@ -322,7 +322,7 @@ async def test_without_the_hub_the_missing_cannot_be_told(
 
 
 async def test_a_hub_that_does_not_come_to_an_end_is_asked_so_often_and_no_more(
-    world: World, config: Config, monkeypatch: pytest.MonkeyPatch
+    world: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub, one_shelf, told = await hub_of(world), await shelf(world.leaf), Told()
     async with hub.registrar(), agent(config) as one:
@@ -338,7 +338,7 @@ async def test_a_hub_that_does_not_come_to_an_end_is_asked_so_often_and_no_more(
 
 
 async def test_the_command_reports_in_json_with_its_exit_code(
-    world: World, config: Config, tmp_path: Path
+    world: ServerPair, config: Config, tmp_path: Path
 ) -> None:
     async with agent(config) as one:
         await store(one, 1, 3)

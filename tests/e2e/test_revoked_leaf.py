@@ -14,7 +14,7 @@ from agent.server.setup import leaf_users
 from agent.server.values import HubConfig, LeafConfig
 from tests.e2e.test_rogue_leaf import run_open_server
 from tests.harness.registrar import HubHand, LeafHand, hub_of
-from tests.harness.servers import Hub, Leaf, World, is_answered, until
+from tests.harness.servers import Hub, Leaf, ServerPair, is_answered, until
 
 
 async def configure(hub: Hub, members: list[LeafMember]) -> None:
@@ -31,7 +31,7 @@ def refusals(leaf: Leaf) -> int:
 
 
 async def test_a_revoked_leaf_is_cut_off_and_comes_back_only_with_another_key_losing_nothing(
-    two_leaves: World, tmp_path: Path
+    two_leaves: ServerPair, tmp_path: Path
 ) -> None:
     hub, (leaf, other) = await hub_of(two_leaves), two_leaves.leaves.values()
     old, new = (ensure_key(path) for path in (leaf.config.link_key_file, tmp_path / "new"))
@@ -82,7 +82,7 @@ async def sources(hub: HubHand, domains: set[str]) -> bool:
 
 
 async def test_a_server_that_still_lets_a_revoked_key_in_has_its_link_cut_whenever_it_comes(
-    world: World,
+    world: ServerPair,
 ) -> None:
     hub, leaf = await hub_of(world), world.leaf
     key = ensure_key(leaf.config.link_key_file)
@@ -95,7 +95,7 @@ async def test_a_server_that_still_lets_a_revoked_key_in_has_its_link_cut_whenev
             await until(cut, "its link was cut again")
 
 
-async def test_links_stay_when_no_key_has_gone(world: World) -> None:
+async def test_links_stay_when_no_key_has_gone(world: ServerPair) -> None:
     hub, leaf = await hub_of(world), world.leaf
     key = ensure_key(leaf.config.link_key_file)
     for _ in range(2):

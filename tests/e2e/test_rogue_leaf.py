@@ -24,7 +24,7 @@ from agent.demo.ports import free_port
 from agent.server.child import reap, spawn
 from agent.server.probe import Watched, greeting
 from agent.server.render import LINK_INCLUDE
-from tests.harness.servers import Leaf, World, api, is_answered, open_world, until
+from tests.harness.servers import Leaf, ServerPair, api, is_answered, open_world, until
 from tests.harness.streams import (
     AGGREGATE,
     held,
@@ -154,7 +154,7 @@ async def rogue(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 @asynccontextmanager
-async def _rogue_in(world: World, tmp_path: Path, tenants: dict[str, str]) -> AsyncIterator[Rogue]:
+async def _rogue_in(world: ServerPair, tmp_path: Path, tenants: dict[str, str]) -> AsyncIterator[Rogue]:
     leaf, other = world.leaves.values()
     await leaf.stop()
     registrar, honest = await world.hub.connect("registrar"), await other.connect("agent")

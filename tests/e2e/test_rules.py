@@ -22,9 +22,9 @@ from agent.contract import leaf_stream, make_request, request_scope
 from agent.demo.ports import free_port
 from agent.leaf.inputs.http import HttpInput, HttpOptions
 from agent.leaf.inputs.socket import SocketInput, SocketOptions
-from agent.leaf.intake import Chunk, Input, Level, Place, RefusedError, UnknownOutcomeError
+from agent.leaf.intake import Chunk, Input, Level, RefusedError, ResumePoint, UnknownOutcomeError
 from tests.harness.agents import Agent, Shelf, agent, leaf_config
-from tests.harness.servers import World, open_world, until
+from tests.harness.servers import ServerPair, open_world, until
 
 CLASSES = ("critical", "normal")
 RULES = [
@@ -36,14 +36,14 @@ RULES = [
 
 
 @pytest_asyncio.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def world(tmp_path: Path) -> AsyncIterator[ServerPair]:
     """A leaf with two classes."""
     async with open_world(tmp_path, "edge-1", classes=CLASSES) as one:
         yield one
 
 
 @pytest.fixture
-def config(world: World, tmp_path: Path) -> Config:
+def config(world: ServerPair, tmp_path: Path) -> Config:
     """An agent with rules; the class for alarms is small."""
     config = leaf_config(world.leaf, tmp_path / "state", Publish(linger=Seconds(0.005)))
     config.class_ = [StreamClass("normal"), StreamClass("critical", max_bytes=Size(64 * 1024))]
@@ -61,14 +61,14 @@ def chunk(*readings: tuple[str, str, object], key: str | None = None, position: 
     return Chunk(lines, len(readings), request, position)
 
 
-async def rows(world: World, cls: str) -> list[dict[str, Any]]:
+async def rows(world: ServerPair, cls: str) -> list[dict[str, Any]]:
     """The readings in the stream of a class, in order."""
     shelf = Shelf(world.leaf.domain, await world.leaf.connect("agent"))
     shelf.stream = leaf_stream(world.leaf.domain, cls)
     return [row for batch in await shelf.rows(cls) for row in batch]
 
 
-async def values(world: World, cls: str) -> list[Any]:
+async def values(world: ServerPair, cls: str) -> list[Any]:
     return [row["value"] for row in await rows(world, cls)]
 
 
@@ -83,7 +83,7 @@ async def fill(one: Agent) -> None:
             await one.leaf.intake.submit("http", "normal", chunk(("d", "alarm", os.urandom(4000).hex())))
 
 
-async def make_room(one: Agent, world: World) -> None:
+async def make_room(one: Agent, world: ServerPair) -> None:
     shelf = Shelf(world.leaf.domain, await world.leaf.connect("agent"))
     stream = leaf_stream(world.leaf.domain, "critical")
     await shelf.js.purge(stream, (await shelf.js.stream_info(stream)).last + 1)
@@ -91,7 +91,7 @@ async def make_room(one: Agent, world: World) -> None:
 
 
 async def test_readings_go_where_the_rules_say_and_what_is_dropped_is_counted(
-    world: World, config: Config
+    world: ServerPair, config: Config
 ) -> None:
     async with agent(config) as one:
         submit = one.leaf.intake.submit
@@ -114,7 +114,7 @@ async def test_readings_go_where_the_rules_say_and_what_is_dropped_is_counted(
 
 
 async def test_a_request_to_several_classes_is_stored_once_though_one_of_them_refused_at_first(
-    world: World, config: Config
+    world: ServerPair, config: Config
 ) -> None:
     what = chunk(("x", "flow", "f"), ("x", "alarm", "a"), ("x", "temperature", 7.0), key="k")
     async with agent(config) as one:
@@ -135,7 +135,7 @@ async def test_a_request_to_several_classes_is_stored_once_though_one_of_them_re
         assert await values(world, "critical") == ["a"]
 
 
-async def test_what_is_refused_by_all_classes_is_refused(world: World, config: Config) -> None:
+async def test_what_is_refused_by_all_classes_is_refused(world: ServerPair, config: Config) -> None:
     async with agent(config) as one:
         await fill(one)
         with pytest.raises(RefusedError):
@@ -144,7 +144,7 @@ async def test_what_is_refused_by_all_classes_is_refused(world: World, config: C
 
 
 async def test_a_piece_of_a_file_goes_on_where_one_of_its_classes_refused(
-    world: World, config: Config
+    world: ServerPair, config: Config
 ) -> None:
     piece = chunk(("x", "flow", 1), ("x", "alarm", 2), ("x", "debug", 3), ("x", "flow", 4), position="p1")
     async with agent(config) as one:
@@ -154,27 +154,29 @@ async def test_a_piece_of_a_file_goes_on_where_one_of_its_classes_refused(
         await one.crash()
     config.rule = [Rule(metric="flow", class_="critical")]
     async with agent(config) as one:
-        assert await one.leaf.intake.position("tail") == Place(None, "p1")
+        assert await one.leaf.intake.position("tail") == ResumePoint(None, "p1")
         await make_room(one, world)
         await one.leaf.intake.submit("tail", "normal", piece)
-        assert await one.leaf.intake.position("tail") == Place("p1")
+        assert await one.leaf.intake.position("tail") == ResumePoint("p1")
         assert await values(world, "normal") == [1, 4, 2, 3], "what was stored stays where it is"
         assert await values(world, "critical") == []
         await one.leaf.intake.submit("tail", "normal", chunk(("x", "flow", 5), position="p2"))
         assert await values(world, "critical") == [5]
 
 
-async def test_a_piece_of_which_all_is_dropped_moves_the_position(world: World, config: Config) -> None:
+async def test_a_piece_of_which_all_is_dropped_moves_the_position(world: ServerPair, config: Config) -> None:
     async with agent(config) as one:
         await one.leaf.intake.submit("tail", "normal", chunk(("x", "flow", 1), position="p1"))
         await one.leaf.intake.submit("tail", "normal", chunk(("x", "debug", 1), position="p2"))
         await one.stop()
     async with agent(config) as one:
-        assert await one.leaf.intake.position("tail") == Place("p2")
+        assert await one.leaf.intake.position("tail") == ResumePoint("p2")
         assert await values(world, "normal") == [1]
 
 
-async def test_at_level_accepted_a_deadband_moves_with_what_is_stored(world: World, config: Config) -> None:
+async def test_at_level_accepted_a_deadband_moves_with_what_is_stored(
+    world: ServerPair, config: Config
+) -> None:
     config.rule = [Rule(deadband=1.0)]
     async with agent(config) as one:
         one.leaf._publisher._levels = {"http": "accepted"}
@@ -191,7 +193,7 @@ async def test_at_level_accepted_a_deadband_moves_with_what_is_stored(world: Wor
 @pytest.mark.parametrize("ack", ["stored", "accepted"])
 @pytest.mark.parametrize("over", ["http", "tcp"])
 async def test_the_way_back_of_a_value_is_stored_though_the_move_is_under_way(
-    world: World, config: Config, over: str, ack: Level
+    world: ServerPair, config: Config, over: str, ack: Level
 ) -> None:
     port = free_port()
     config.rule = [Rule(metric="alarm", deadband=0.5)]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from agent.contract import ACCOUNT, new_epoch
-from tests.harness.servers import World, api, ask, until
+from tests.harness.servers import ServerPair, api, ask, until
 from tests.harness.streams import AGGREGATE, make_aggregate, make_leaf_stream
 
 
-async def test_what_a_leaf_stores_goes_to_the_hub_by_its_source_alone(world: World) -> None:
+async def test_what_a_leaf_stores_goes_to_the_hub_by_its_source_alone(world: ServerPair) -> None:
     agent, registrar = await world.leaf.connect("agent"), await world.hub.connect("registrar")
     device = await world.leaf.connect("device")
     epoch = new_epoch()
@@ -25,7 +25,9 @@ async def test_what_a_leaf_stores_goes_to_the_hub_by_its_source_alone(world: Wor
     assert not world.leaf.errors + world.hub.errors
 
 
-async def test_both_servers_have_a_domain_and_the_link_joins_the_datas_account_alone(world: World) -> None:
+async def test_both_servers_have_a_domain_and_the_link_joins_the_datas_account_alone(
+    world: ServerPair,
+) -> None:
     for node, system, domain in (
         (world.hub, "registrar_system", "hub"),
         (world.leaf, "agent_system", "edge-1"),

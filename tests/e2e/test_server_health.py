@@ -17,7 +17,7 @@ from agent.base.nats_server_version import find_binary
 from agent.config import Config, Nats
 from agent.config.keys import ensure_key
 from agent.demo.ports import free_port
-from agent.process.hub import Hub
+from agent.process.hub import HubAgent
 from agent.server import watch
 from agent.server.health import ServerHealth
 from agent.server.watch import ServerWatch
@@ -159,7 +159,7 @@ async def test_the_hub_s_agent_does_not_use_an_old_server_either(
     own, stopping, metrics = OwnServer(tmp_path), asyncio.Event(), Metrics()
     health = ServerHealth(metrics)
     nats = Nats(server="external", listen=own.listen, seed_file=own.agent, system_seed_file=own.system)
-    hub = Hub(Config(domain="hub", role="hub", state_dir=tmp_path, nats=nats), metrics, health)
+    hub = HubAgent(Config(domain="hub", role="hub", state_dir=tmp_path, nats=nats), metrics, health)
     async with own.running(binary):
         task = asyncio.create_task(hub.run(stopping))
         await until(lambda: version in (health.sentence or ""), "the old server is refused")

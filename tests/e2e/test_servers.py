@@ -15,7 +15,7 @@ from agent.contract import ACCOUNT, FLEET_BUCKET, new_epoch
 from agent.server.permissions import leaf_inbox
 from agent.server.probe import Greeting, Stranger, greeting
 from agent.server.values import address_of
-from tests.harness.servers import World, api, ask, is_answered, until
+from tests.harness.servers import ServerPair, api, ask, is_answered, until
 from tests.harness.streams import (
     AGGREGATE,
     held,
@@ -36,7 +36,7 @@ async def fill(agent: Client, domain: str, size: int = 3000) -> None:
     await asyncio.wait_for(asyncio.gather(*acks), 20)
 
 
-async def test_a_backlog_drains_from_leaf_to_hub_through_the_least_permissions(world: World) -> None:
+async def test_a_backlog_drains_from_leaf_to_hub_through_the_least_permissions(world: ServerPair) -> None:
     agent, registrar = await world.leaf.connect("agent"), await world.hub.connect("registrar")
     epoch = new_epoch()
     await make_leaf_stream(agent, "edge-1", epoch)
@@ -48,7 +48,7 @@ async def test_a_backlog_drains_from_leaf_to_hub_through_the_least_permissions(w
     assert not world.leaf.errors + world.hub.errors
 
 
-async def test_the_drain_goes_on_after_the_link_was_cut(world: World) -> None:
+async def test_the_drain_goes_on_after_the_link_was_cut(world: ServerPair) -> None:
     agent, registrar = await world.leaf.connect("agent"), await world.hub.connect("registrar")
     epoch = new_epoch()
     await make_leaf_stream(agent, "edge-1", epoch)
@@ -62,7 +62,7 @@ async def test_the_drain_goes_on_after_the_link_was_cut(world: World) -> None:
     assert (await held(registrar, AGGREGATE, MESSAGES))["state"]["messages"] == MESSAGES
 
 
-async def test_commands_reach_the_mirror_of_the_leaf_and_are_read_there(world: World) -> None:
+async def test_commands_reach_the_mirror_of_the_leaf_and_are_read_there(world: ServerPair) -> None:
     agent, registrar = await world.leaf.connect("agent"), await world.hub.connect("registrar")
     epoch = new_epoch()
     await make_commands(registrar, "edge-1", epoch)
@@ -78,7 +78,7 @@ async def test_commands_reach_the_mirror_of_the_leaf_and_are_read_there(world: W
 
 
 async def test_an_announcement_is_answered_and_the_registrar_may_ask_the_leaf_for_its_state(
-    world: World,
+    world: ServerPair,
 ) -> None:
     agent, registrar = await world.leaf.connect("agent"), await world.hub.connect("registrar")
     await make_leaf_stream(agent, "edge-1", new_epoch())
@@ -98,7 +98,7 @@ async def test_an_announcement_is_answered_and_the_registrar_may_ask_the_leaf_fo
     assert b"stream_info_response" in (await answers.next_msg(timeout=30)).data
 
 
-async def test_the_registrar_keeps_the_fleet(world: World) -> None:
+async def test_the_registrar_keeps_the_fleet(world: ServerPair) -> None:
     registrar = await world.hub.connect("registrar")
     fleet = await registrar.jetstream().create_key_value(bucket=FLEET_BUCKET)
     await fleet.put("edge-1", b"{}")
@@ -107,7 +107,7 @@ async def test_the_registrar_keeps_the_fleet(world: World) -> None:
     assert not world.hub.errors
 
 
-async def test_the_jobs_read_an_aggregate_and_say_what_they_have_committed(world: World) -> None:
+async def test_the_jobs_read_an_aggregate_and_say_what_they_have_committed(world: ServerPair) -> None:
     jobs, registrar = await world.hub.connect("jobs"), await world.hub.connect("registrar")
     await make_aggregate(registrar, {})
     told = await registrar.subscribe("petiole.v1.committed.*")
@@ -135,7 +135,7 @@ async def test_the_jobs_read_an_aggregate_and_say_what_they_have_committed(world
 
 
 async def test_the_system_users_hear_the_link_come_and_go_and_learn_how_the_server_syncs(
-    world: World,
+    world: ServerPair,
 ) -> None:
     leaf, hub = await world.leaf.connect("agent_system"), await world.hub.connect("registrar_system")
     events = f"$SYS.ACCOUNT.{ACCOUNT}.>"
@@ -157,7 +157,7 @@ async def test_the_system_users_hear_the_link_come_and_go_and_learn_how_the_serv
     assert (await ask(leaf, "$SYS.REQ.SERVER.PING.HEALTHZ"))["data"]["status"] == "ok"
 
 
-async def test_what_a_leaf_has_acknowledged_outlives_the_kill_of_its_server(world: World) -> None:
+async def test_what_a_leaf_has_acknowledged_outlives_the_kill_of_its_server(world: ServerPair) -> None:
     agent = await world.leaf.connect("agent")
     await make_leaf_stream(agent, "edge-1", new_epoch())
     await agent.jetstream().publish("tel.edge-1.normal.pump.bar", b"1")
@@ -167,7 +167,7 @@ async def test_what_a_leaf_has_acknowledged_outlives_the_kill_of_its_server(worl
     assert (await held(again, "TEL_edge-1_normal", 1))["state"]["last_seq"] == 1
 
 
-async def test_a_frozen_server_is_silent_until_it_is_let_go(world: World) -> None:
+async def test_a_frozen_server_is_silent_until_it_is_let_go(world: ServerPair) -> None:
     address = address_of(world.hub.config.listen)
 
     async def silent() -> bool:
@@ -231,7 +231,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("identity", REFUSED)
-async def test_an_identity_is_refused_all_that_is_not_its_own(world: World, identity: str) -> None:
+async def test_an_identity_is_refused_all_that_is_not_its_own(world: ServerPair, identity: str) -> None:
     where, *subjects = REFUSED[identity]
     node = world.hub if where == "hub" else world.leaf
     client = await node.connect(identity)
@@ -245,14 +245,16 @@ async def test_an_identity_is_refused_all_that_is_not_its_own(world: World, iden
     assert [subject for subject in subjects if f'publish to "{subject.lower()}"' not in refused] == []
 
 
-async def test_a_device_stores_a_reading_of_its_own(world: World) -> None:
+async def test_a_device_stores_a_reading_of_its_own(world: ServerPair) -> None:
     agent, device = await world.leaf.connect("agent"), await world.leaf.connect("device")
     await make_leaf_stream(agent, "edge-1", new_epoch())
     assert (await device.jetstream().publish("tel.edge-1.normal.pump.bar", b"4.2")).seq == 1
 
 
 @pytest.mark.parametrize("side", ["hub", "leaf"])
-async def test_who_has_no_key_or_the_key_of_a_link_is_refused_as_a_client(world: World, side: str) -> None:
+async def test_who_has_no_key_or_the_key_of_a_link_is_refused_as_a_client(
+    world: ServerPair, side: str
+) -> None:
     node = world.hub if side == "hub" else world.leaf
     link = str(world.leaf.config.link_key_file)
     strangers: tuple[dict[str, Any], ...] = ({}, {"user": "acc", "password": "acc"}, {"nkeys_seed": link})

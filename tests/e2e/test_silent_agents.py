@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tests.harness.registrar import LeafHand, hub_of
-from tests.harness.servers import World, until
+from tests.harness.servers import ServerPair, until
 
 
 async def test_a_leaf_whose_agent_missed_three_announcements_is_silent_until_it_is_heard(
-    world: World,
+    world: ServerPair,
 ) -> None:
     hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
     leaf.every = 0.5
@@ -35,7 +35,7 @@ async def test_a_leaf_whose_agent_missed_three_announcements_is_silent_until_it_
 
 
 async def test_an_agent_that_does_not_say_how_often_it_announces_itself_is_given_three_minutes(
-    world: World,
+    world: ServerPair,
 ) -> None:
     hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
     async with hub.registrar() as registrar:

@@ -19,13 +19,13 @@ from agent.config import Seconds, Size
 from agent.contract import request_scope
 from agent.demo.ports import free_port
 from agent.leaf.inputs.socket import SocketInput, SocketOptions
-from agent.leaf.intake import Reason, RefusedError, UnknownOutcomeError
+from agent.leaf.intake import RefusalReason, RefusedError, UnknownOutcomeError
 from agent.process.preflight import problems
 from tests.harness.http_harness import Burying, on_uvloop
 from tests.harness.input_contract import lines
 from tests.harness.servers import until
 
-FULL = RefusedError(Reason.FULL, "the stream is full", 0.05)
+FULL = RefusedError(RefusalReason.FULL, "the stream is full", 0.05)
 
 
 class Listening:
@@ -214,7 +214,7 @@ async def test_a_stop_stores_what_was_read_and_ends_the_connections(address: str
 @on_uvloop
 async def test_a_stop_while_nothing_can_be_stored_is_not_held_up(address: str) -> None:
     async with listening(address) as one:
-        one.core.refuse = RefusedError(Reason.FULL, "the stream is full", 60)
+        one.core.refuse = RefusedError(RefusalReason.FULL, "the stream is full", 60)
         _, writer = await one.connect()
         writer.write(lines(range(5)))
         await asyncio.sleep(0.1)
@@ -262,7 +262,7 @@ async def test_a_group_is_answered_and_stored_once(address: str) -> None:
         assert (await say(lines([3]) + b"\nnonsense\n#k2\n")).startswith(b"refused k2 line 3: ")
         assert await say(b"#k3\n") == b"refused k3 the group holds no reading"
         assert (await say(lines([3]) + b"#no key\n")).startswith(b"refused - ")
-        one.core.refuse = RefusedError(Reason.FULL, "the stream\n is full", 7)
+        one.core.refuse = RefusedError(RefusalReason.FULL, "the stream\n is full", 7)
         assert await say(lines([4]) + b"#k4\n") == b"later k4 7 the stream\\n is full"
         one.core.refuse = UnknownOutcomeError("nobody knows")
         assert (await say(lines([4]) + b"#k4\n")).startswith(b"later k4 1 nobody knows")

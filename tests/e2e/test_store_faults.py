@@ -117,7 +117,8 @@ def test_a_commit_that_was_applied_and_not_confirmed_is_known_as_ones_own(
         ensure_table(lake, "audit_hours")
         strike()
         report.store(
-            lake, report.Report(datetime.now(UTC), [of_direct("edge-1", "normal", Arrived(), ())], [], [])
+            lake,
+            report.AuditReport(datetime.now(UTC), [of_direct("edge-1", "normal", Arrived(), ())], [], []),
         )
         struck()
         assert len(contents(lake, "audit")) == count

@@ -12,7 +12,7 @@ import pytest_asyncio
 from agent.contract import (
     H_MESSAGE_ID,
     Committed,
-    Found,
+    VerifiedRun,
     VerifyAnswer,
     VerifyRequest,
     batch_subject,
@@ -22,12 +22,12 @@ from agent.contract import (
 from agent.hub.registrar import verify
 from tests.harness.losses import lose, losing_world
 from tests.harness.registrar import KEEP, LeafHand, hub_of
-from tests.harness.servers import World
+from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE
 
 
 @pytest_asyncio.fixture
-async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ServerPair]:
     """Two leaves and a hub that can lose messages."""
     async with losing_world(tmp_path, monkeypatch, "edge-1", "edge-2") as one:
         yield one
@@ -39,7 +39,7 @@ async def asked(leaf: LeafHand, request: VerifyRequest | bytes) -> VerifyAnswer:
     return parse_verify_answer((await leaf.nc.request(verify_subject(leaf.domain), data, timeout=30)).data)
 
 
-async def test_the_batches_that_were_lost_at_the_hub_are_named(world: World) -> None:
+async def test_the_batches_that_were_lost_at_the_hub_are_named(world: ServerPair) -> None:
     hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
     async with hub.registrar():
         await leaf.announce()
@@ -59,7 +59,7 @@ async def test_the_batches_that_were_lost_at_the_hub_are_named(world: World) -> 
         assert (await asked(leaf, replace(request, last=None))).last == 9
 
 
-async def test_what_was_purged_is_told_apart_from_what_is_lacking(world: World) -> None:
+async def test_what_was_purged_is_told_apart_from_what_is_lacking(world: ServerPair) -> None:
     hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
     async with hub.registrar():
         await leaf.announce()
@@ -73,7 +73,7 @@ async def test_what_was_purged_is_told_apart_from_what_is_lacking(world: World) 
         assert (answer.found.edge.run, answer.found.edge.seq) == (leaf.run, 11)
 
 
-async def test_a_batch_in_the_name_of_this_leaf_from_anywhere_else_does_not_count(world: World) -> None:
+async def test_a_batch_in_the_name_of_this_leaf_from_anywhere_else_does_not_count(world: ServerPair) -> None:
     hub = await hub_of(world)
     one, other = [await LeafHand.make(leaf) for leaf in world.leaves.values()]
     async with hub.registrar():
@@ -86,7 +86,7 @@ async def test_a_batch_in_the_name_of_this_leaf_from_anywhere_else_does_not_coun
 
 
 async def test_a_look_that_takes_too_long_says_how_far_it_came_and_goes_on_from_there(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: ServerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
     monkeypatch.setattr("agent.jetstream.read_headers._PULL", 4)
@@ -111,19 +111,21 @@ async def test_a_look_that_takes_too_long_says_how_far_it_came_and_goes_on_from_
         assert answer.lacking == ((6, 6),)
 
 
-async def test_a_purge_while_the_hub_looks_makes_it_begin_again(world: World) -> None:
+async def test_a_purge_while_the_hub_looks_makes_it_begin_again(world: ServerPair) -> None:
     hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
     async with hub.registrar():
         await leaf.announce()
         info = await hub.holds(leaf.domain, await leaf.store(20))
-        looked = Found(held=((1, 4),), next=5)
+        looked = VerifiedRun(held=((1, 4),), next=5)
         await hub.committed(Committed(AGGREGATE, info.created, 15))
         answer = await asked(leaf, VerifyRequest("normal", leaf.run, 1, 20, looked))
         assert answer.complete
         assert (answer.found.held, answer.lacking, answer.unknown) == (((11, 20),), (), ((1, 10),))
 
 
-async def test_what_cannot_be_answered_is_refused_in_words_and_the_next_is_answered(world: World) -> None:
+async def test_what_cannot_be_answered_is_refused_in_words_and_the_next_is_answered(
+    world: ServerPair,
+) -> None:
     hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
     async with hub.registrar():
         request = VerifyRequest("normal", leaf.run)
@@ -135,7 +137,7 @@ async def test_what_cannot_be_answered_is_refused_in_words_and_the_next_is_answe
         assert (await asked(leaf, request)).refused is None
 
 
-async def test_the_registrar_leaves_no_consumer_behind(world: World) -> None:
+async def test_the_registrar_leaves_no_consumer_behind(world: ServerPair) -> None:
     hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
     async with hub.registrar():
         await leaf.announce()

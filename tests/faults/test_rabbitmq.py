@@ -13,7 +13,7 @@ from agent.demo import plan
 from agent.demo.ports import free_port
 from agent.demo.proxy import Proxy
 from agent.leaf.inputs.mqtt.topics import Topic
-from agent.leaf.intake import Reason, RefusedError
+from agent.leaf.intake import RefusalReason, RefusedError
 from tests.e2e.test_every_input import SMALL_STREAM, WHOLE_STREAM, numbers_in
 from tests.e2e.test_mqtt_input import Core, running
 from tests.faults.report import Case
@@ -75,7 +75,7 @@ async def struck(broker: RabbitMQ, strike: str, case: Case) -> int:
                 core.open.set()
                 await asyncio.to_thread(broker.start)
             else:
-                core.refuse = RefusedError(Reason.FULL, "the stream is full", 0.05)
+                core.refuse = RefusedError(RefusalReason.FULL, "the stream is full", 0.05)
         core.refuse = None
         whole = STORED + UNDER_WAY
         async with running(core, proxy.port, **options):

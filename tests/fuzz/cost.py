@@ -25,20 +25,20 @@ from google.protobuf import json_format
 
 from agent.leaf.inputs.formats.line_formats import make_form
 from agent.leaf.inputs.formats.line_protocol import LineProtocol, Parsing
-from agent.leaf.inputs.formats.message import MessageError, Place, message_lines
+from agent.leaf.inputs.formats.message import MessageError, TopicNames, message_lines
 from agent.leaf.inputs.formats.ndjson import (
     BadLinesError,
+    BodyTooLargeError,
     Decoded,
-    TooLargeError,
     decode_array_slices,
     decode_slices,
 )
-from agent.leaf.inputs.formats.sift import Sifted, sift_parts
+from agent.leaf.inputs.formats.sift import Parsed, sift_parts
 from agent.leaf.inputs.http.otlp import parse as otlp
 from agent.leaf.inputs.http.otlp.source import Sources
 from agent.leaf.inputs.http.unpack import UnpackedTooLargeError, allowance, unpack_parts
 from agent.leaf.inputs.nats.subscriber import lines_of
-from agent.leaf.inputs.prometheus.exposition import Device, ExpositionError, Reading
+from agent.leaf.inputs.prometheus.exposition import Device, ExpositionError, SampleMapping
 from agent.leaf.inputs.shared.names import Names
 
 CAME: Final = 64_000
@@ -89,11 +89,11 @@ def _array(body: bytes, _room: int) -> Iterator[int]:
     return _counts(decode_array_slices(body[: 2**20], "edge-1", _NOW))
 
 
-def _counts(parts: Iterator[Decoded | Sifted]) -> Iterator[int]:
+def _counts(parts: Iterator[Decoded | Parsed]) -> Iterator[int]:
     kept = []
     for part in parts:
         kept.append(part.payload)
-        yield part.count + (len(part.bad) if isinstance(part, Sifted) else 0)
+        yield part.count + (len(part.bad) if isinstance(part, Parsed) else 0)
     b"".join(kept)
 
 
@@ -108,12 +108,12 @@ def _written(body: bytes, room: int) -> Iterator[int]:
 
 
 def _mqtt(body: bytes, _room: int) -> Iterator[int]:
-    return _counts(sift_parts(b"\n".join(message_lines(body[:CAME], Place("d", "m"))), "edge-1", _NOW))
+    return _counts(sift_parts(b"\n".join(message_lines(body[:CAME], TopicNames("d", "m"))), "edge-1", _NOW))
 
 
 def _nats(body: bytes, _room: int) -> Iterator[int]:
     lines = []
-    for line in lines_of(body[:CAME], Place("d", "m")):
+    for line in lines_of(body[:CAME], TopicNames("d", "m")):
         lines.append(line)
         yield 1
     yield from _counts(sift_parts(b"".join(lines), "edge-1", _NOW))
@@ -143,7 +143,7 @@ def _otlp_json(body: bytes, room: int) -> Iterator[int]:
 
 
 def _exposed(body: bytes, _room: int) -> Iterator[int]:
-    reading = Reading(Names((), ()), Device(None, "d"), {}, "edge-1", _NOW)
+    reading = SampleMapping(Names((), ()), Device(None, "d"), {}, "edge-1", _NOW)
     for part in reading.parts(body[: 2**20], "text/plain"):
         yield part.count + part.left_out.total()
 
@@ -165,10 +165,10 @@ IN_THREAD: Final = {"otlp json": 2e-6, "prometheus": EACH_BYTE}
 protobuf has takes about 1 µs."""
 REFUSALS: Final = (
     BadLinesError,
-    TooLargeError,
+    BodyTooLargeError,
     MessageError,
     UnpackedTooLargeError,
-    otlp.TooLargeError,
+    otlp.ExportTooLargeError,
     ExpositionError,
     ValueError,
 )

@@ -71,7 +71,7 @@ def _state() -> bytes:
         state.VERSION, "m", "edge-1", epochs={"normal": "0123456789abc"}, acked={"normal": acked}
     )
     one.checkpoint = {"normal": Checkpoint(1, "id", "TELEMETRY_0", 2)}
-    one.positions = {"normal": {"tail": position_file.Position("12", 3)}}
+    one.positions = {"normal": {"tail": position_file.PullPosition("12", 3)}}
     return msgspec.json.encode(one)
 
 

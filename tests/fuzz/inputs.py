@@ -11,16 +11,16 @@ from agent import contract
 from agent.leaf.inputs.formats.line_cutter import Cutter
 from agent.leaf.inputs.formats.line_formats import make_form
 from agent.leaf.inputs.formats.line_protocol import LineProtocol, Parsing
-from agent.leaf.inputs.formats.lines import Limits, cut
-from agent.leaf.inputs.formats.message import MessageError, Place, message_lines, reading_line
-from agent.leaf.inputs.formats.ndjson import BadLinesError, TooLargeError, decode_array, decode_ndjson
+from agent.leaf.inputs.formats.lines import ReadLimits, cut
+from agent.leaf.inputs.formats.message import MessageError, TopicNames, message_lines, reading_line
+from agent.leaf.inputs.formats.ndjson import BadLinesError, BodyTooLargeError, decode_array, decode_ndjson
 from agent.leaf.inputs.formats.sift import join_sifted
 from agent.leaf.inputs.http.otlp import parse
 from agent.leaf.inputs.http.otlp.source import Sources
 from agent.leaf.inputs.http.unpack import unpack
 from agent.leaf.inputs.mqtt.topics import Topic
-from agent.leaf.inputs.nats.subjects import Subject
-from agent.leaf.inputs.prometheus.exposition import Device, ExpositionError, Reading
+from agent.leaf.inputs.nats.subjects import SubjectTemplate
+from agent.leaf.inputs.prometheus.exposition import Device, ExpositionError, SampleMapping
 from agent.leaf.inputs.shared.names import Names
 from tests.fuzz.target import only, target
 
@@ -62,7 +62,7 @@ def array(data: bytes) -> None:
 @target(ONE, LINES, b"x\n" * 30, b"\0\0\0" + ONE, b"m v=1\nm v=2")
 def file_lines(data: bytes) -> None:
     """Cut from a file read some bytes at a time, and sifted: each line is taken or named."""
-    limits = Limits(line=256, bytes=512, lines=4)
+    limits = ReadLimits(line=256, bytes=512, lines=4)
     place, skipping, whole = 0, False, b""
     while place < len(data):
         window = data[place : place + limits.line]
@@ -108,7 +108,7 @@ def socket_framing(data: bytes) -> None:
     b"m f=1e400\n",
 )
 def line_protocol(data: bytes) -> None:
-    with only(TooLargeError):
+    with only(BodyTooLargeError):
         parsing = Parsing(data, LineProtocol(DOMAIN, "host"), 1, NOW, MOST)
         while parsing.step():
             pass
@@ -129,7 +129,7 @@ OTLP_JSON = json.dumps(
 
 
 def export(data: bytes, is_json: bool) -> None:
-    with only(ValueError, parse.TooLargeError):
+    with only(ValueError, parse.ExportTooLargeError):
         found = parse.Export(data, is_json, Sources(DOMAIN), NOW, MOST)
         while found.step():
             pass
@@ -159,7 +159,7 @@ def otlp_protobuf(data: bytes) -> None:
     b"a 1\n",
 )
 def exposition(data: bytes) -> None:
-    reading = Reading(Names((), ()), Device("{x}", "fallback"), {"job": "j"}, DOMAIN, NOW)
+    reading = SampleMapping(Names((), ()), Device("{x}", "fallback"), {"job": "j"}, DOMAIN, NOW)
     for kind in ("text/plain", "application/openmetrics-text; version=1.0.0"):
         with only(ExpositionError):
             for part in reading.parts(data, kind):
@@ -168,7 +168,7 @@ def exposition(data: bytes) -> None:
 
 @target(b"1.5", b'"text"', b"true", ONE, b'{"a":{"b":1,"c":null},"ts":3}', b'{"value":1}')
 def message(data: bytes) -> None:
-    for place in (Place(), Place("d", "m"), Place("d\0", None)):
+    for place in (TopicNames(), TopicNames("d", "m"), TopicNames("d\0", None)):
         with only(MessageError):
             lines = message_lines(data, place)
             assert lines
@@ -193,7 +193,7 @@ def mqtt_topic(data: bytes) -> None:
 def nats_subject(data: bytes) -> None:
     wanted, _, subject = data.decode(errors="replace").partition("\0")
     for template in ("{1}", "{2+}", wanted):
-        one = Subject(filter=wanted, device=template)
+        one = SubjectTemplate(filter=wanted, device=template)
         if not list(one.problems()):
             one.place(subject)
 

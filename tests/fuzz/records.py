@@ -19,7 +19,7 @@ from agent.leaf.inputs.file.positions import parse_positions
 from agent.leaf.publish import acks
 from agent.leaf.publish.pieces import parse_progress
 from hub_jobs.refine.lines import UnpackError, count_lines, unpack
-from hub_jobs.refine.messages import RefusedError, slices
+from hub_jobs.refine.messages import QuarantinedError, slices
 from hub_jobs.source.lineage import parse_source
 from hub_jobs.source.plan import PlanError, parse_moment, parse_offsets
 from hub_jobs.source.progress import decode as decode_places
@@ -144,7 +144,7 @@ def bronze_payload(data: bytes) -> None:
         with only(UnpackError):
             assert len(unpack(data, compressed=compressed, limit=10_000)) <= 10_000
     for row in (batch_row(LINES), dead_row(LETTERS), direct_row(data)):
-        with only(RefusedError):
+        with only(QuarantinedError):
             _, found = slices(row | {"payload": data})
             pieces = list(found)
             if row["n"] is not None and "_batch" in row["subject"]:
@@ -156,7 +156,7 @@ def bronze_payload(data: bytes) -> None:
 def bronze_headers(data: bytes) -> None:
     """Whether the payload is compressed is for the headers to say."""
     row = batch_row(LINES)
-    with only(RefusedError):
+    with only(QuarantinedError):
         _, found = slices(row | {"headers": data})
         taken = sum(len(one.rows) + len(one.bad) for one in found)
         assert taken in (3, count_lines(row["payload"]))
@@ -167,7 +167,7 @@ def bronze_headers(data: bytes) -> None:
 )
 def bronze_subject(data: bytes) -> None:
     for text in {data.decode(errors="replace"), data.decode("latin-1")}:
-        with only(RefusedError):
+        with only(QuarantinedError):
             _, found = slices(direct_row(b"1.5") | {"subject": text})
             list(found)
 

@@ -34,7 +34,7 @@ from agent.jetstream import JetStream, RawMessage
 from agent.leaf.intake import Chunk, Input, RefusedError, UnknownOutcomeError
 from agent.leaf.publish.pieces import parse_progress
 from agent.leaf.state import State, StateFile, load
-from agent.process.leaf import Leaf
+from agent.process.leaf import LeafAgent
 from agent.server.health import ServerHealth
 from tests.harness.servers import Leaf as LeafServer
 from tests.harness.servers import until
@@ -71,7 +71,7 @@ class Agent:
         self.health = ServerHealth(self.metrics)
         config.state_dir.mkdir(exist_ok=True)
         self.state_path = config.state_dir / "state.json"
-        self.leaf = Leaf(
+        self.leaf = LeafAgent(
             config,
             StateFile(self.state_path, load(self.state_path, config.domain)),
             self.metrics,

@@ -17,7 +17,7 @@ from agent.demo.ports import free_port
 from agent.server import permissions, workspace
 from agent.server.render import render
 from agent.server.values import LeafUser, ServerConfig
-from tests.harness.servers import Cable, Hub, Leaf, World, ask, is_answered, make_hub, make_leaf, until
+from tests.harness.servers import Cable, Hub, Leaf, ServerPair, ask, is_answered, make_hub, make_leaf, until
 
 _BLOCK = """
 cluster: {{ name: hub, listen: "127.0.0.1:{port}", routes: [{routes}] }}
@@ -30,7 +30,7 @@ class Cluster:
     def __init__(self, hubs: list[Hub], leaf: Leaf) -> None:
         self.hubs = {hub.config.server_name: hub for hub in hubs}
         self.leaf = leaf
-        self.world = World(hubs[0], {leaf.domain: leaf})
+        self.world = ServerPair(hubs[0], {leaf.domain: leaf})
 
     async def leader(self) -> str:
         """The server that leads the aggregate, "" while none does."""

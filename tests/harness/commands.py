@@ -21,13 +21,13 @@ from agent.contract import (
 from agent.jetstream import JetStream, JetStreamError, RawMessage
 from tests.harness.agents import CLASS, Shelf, shelf
 from tests.harness.registrar import hub_of
-from tests.harness.servers import World, until
+from tests.harness.servers import ServerPair, until
 
 
 class Desk:
     """Sends commands to the first leaf of a world and sees what becomes of them."""
 
-    def __init__(self, world: World, hub: JetStream, leaf: Shelf) -> None:
+    def __init__(self, world: ServerPair, hub: JetStream, leaf: Shelf) -> None:
         self.world, self.hub, self.leaf = world, hub, leaf
         self.domain = world.leaf.domain
         self.sent: list[str] = []
@@ -76,7 +76,7 @@ def answers_of(message: RawMessage) -> list[CommandAnswer]:
 
 
 @asynccontextmanager
-async def open_desk(world: World) -> AsyncIterator[Desk]:
+async def open_desk(world: ServerPair) -> AsyncIterator[Desk]:
     """A desk at a hub whose registrar runs as long as the context."""
     hub = await hub_of(world)
     async with hub.registrar():

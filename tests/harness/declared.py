@@ -115,10 +115,10 @@ def rights(config: Config, *own: str) -> tuple[LinkRights, ...]:
 
 def leaf_mirror(**options: Any) -> Config:
     """A leaf that mirrors the hub's PLANS."""
-    return Config(domain="edge-1", mirror=[settings.Mirror(**{"name": "PLANS", **options})])
+    return Config(domain="edge-1", mirror=[settings.MirrorConfig(**{"name": "PLANS", **options})])
 
 
 def hub_source(*domains: str, **options: Any) -> Config:
     """A hub that gathers the stream LOCAL of each of these leaves."""
-    origins = [settings.Origin(of="LOCAL", domain=domain, **options) for domain in domains]
-    return Config(domain="hub", role="hub", source=[settings.Source(name="ALL", from_=origins)])
+    origins = [settings.OriginConfig(of="LOCAL", domain=domain, **options) for domain in domains]
+    return Config(domain="hub", role="hub", source=[settings.SourceConfig(name="ALL", from_=origins)])

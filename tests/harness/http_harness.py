@@ -17,7 +17,7 @@ from agent.base.metrics import Metrics
 from agent.contract import Letter
 from agent.demo.ports import free_port
 from agent.leaf.inputs.http import HttpInput, HttpOptions
-from agent.leaf.intake import Chunk, Place, Reason, RefusedError
+from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint
 from agent.leaf.publish.idempotency import name_of
 from agent.process.preflight import problems
 from tests.harness.intakes import NoLetters
@@ -51,12 +51,12 @@ class Core(NoLetters):
         known = {name_of(one.request): one.request for one in self.stored if one.request is not None}
         if chunk.request is not None and (name := name_of(chunk.request)) in known:
             if known[name] != chunk.request:
-                raise RefusedError(Reason.KEY_REUSED, "the key was used for another request")
+                raise RefusedError(RefusalReason.KEY_REUSED, "the key was used for another request")
             return
         self.stored.append(chunk)
 
-    async def position(self, input_name: str) -> Place:
-        return Place()
+    async def position(self, input_name: str) -> ResumePoint:
+        return ResumePoint()
 
 
 class Burying(Core):

@@ -19,16 +19,16 @@ from agent.leaf.inputs.shared.options import InputOptions
 from agent.leaf.link.states import LinkState
 from tests.harness.agents import CHUNK_DEVICE, CLASS, Agent, Shelf, chunk, leaf_config, shelf
 from tests.harness.registrar import HubHand, hub_of
-from tests.harness.servers import WAIT_SECONDS, World, until
+from tests.harness.servers import WAIT_SECONDS, ServerPair, until
 from tests.harness.streams import AGGREGATE
 
 QUICK = Publish(linger=Seconds(0.005), drain=Seconds(1.0))
 
 
-class Road:
+class LinkedPair:
     """One leaf and the hub of a world, with their agents. `sent` are the texts that were acknowledged."""
 
-    def __init__(self, world: World, config: Config, hub: HubHand, leaf_shelf: Shelf) -> None:
+    def __init__(self, world: ServerPair, config: Config, hub: HubHand, leaf_shelf: Shelf) -> None:
         self.world, self.config, self.hub, self.shelf = world, config, hub, leaf_shelf
         self.stack = AsyncExitStack()
         self.agent: Agent
@@ -136,17 +136,17 @@ class Road:
 
 @asynccontextmanager
 async def open_road(
-    world: World,
+    world: ServerPair,
     state_dir: Path,
     state: LinkState = LinkState.FLOWING,
     inputs: Sequence[InputOptions] = (),
     **registrar: Any,
-) -> AsyncIterator[Road]:
+) -> AsyncIterator[LinkedPair]:
     """A road whose link is in this state, with the levels of these `inputs`; `registrar` are options of
     `HubHand.registrar`."""
     config = leaf_config(world.leaf, state_dir, QUICK)
     config.input = list(inputs)
-    road = Road(world, config, await hub_of(world), await shelf(world.leaf))
+    road = LinkedPair(world, config, await hub_of(world), await shelf(world.leaf))
     await road.start_registrar(**registrar)
     await road.start_agent()
     try:

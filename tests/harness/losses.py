@@ -11,14 +11,14 @@ import pytest
 from agent.contract import H_MESSAGE_ID
 from agent.server import permissions
 from tests.harness.registrar import HubHand
-from tests.harness.servers import World, open_world
+from tests.harness.servers import ServerPair, open_world
 from tests.harness.streams import AGGREGATE
 
 
 @asynccontextmanager
 async def losing_world(
     directory: Path, monkeypatch: pytest.MonkeyPatch, *domains: str
-) -> AsyncIterator[World]:
+) -> AsyncIterator[ServerPair]:
     """A world whose registrar's key may also delete single messages, which the product's may not."""
     with monkeypatch.context() as rendered:
         verbs = (*permissions._STREAM_VERBS, "MSG.DELETE")

@@ -20,9 +20,9 @@ from agent.contract import (
 from agent.jetstream import RawMessage
 from agent.leaf.link.states import LinkState
 from tests.harness.agents import CLASS, chunk, leaf_config, shelf
-from tests.harness.linked_pair import QUICK, Road
+from tests.harness.linked_pair import QUICK, LinkedPair
 from tests.harness.registrar import hub_of
-from tests.harness.servers import World, until
+from tests.harness.servers import ServerPair, until
 from tests.harness.streams import AGGREGATE
 
 MAX_BYTES = 128 * 1024
@@ -32,7 +32,7 @@ BULKY = 10_000
 Number = tuple[str, int]
 
 
-class LossyRoad(Road):
+class LossyRoad(LinkedPair):
     """A road whose leaf discards. `stored` are the readings of each batch that was acknowledged."""
 
     stored: dict[Number, int]
@@ -103,7 +103,7 @@ def _number(headers: dict[str, str]) -> Number | None:
 
 
 @asynccontextmanager
-async def open_lossy_road(world: World, directory: Path) -> AsyncIterator[LossyRoad]:
+async def open_lossy_road(world: ServerPair, directory: Path) -> AsyncIterator[LossyRoad]:
     """A road over which some batches have come to the hub."""
     cls = StreamClass(max_bytes=Size(MAX_BYTES), discard="old")
     config = leaf_config(world.leaf, directory / "state", QUICK, cls)

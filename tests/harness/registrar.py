@@ -14,7 +14,7 @@ from nats.aio.client import Client
 
 from agent.base.metrics import Metrics
 from agent.config import Config, LeafMember, Size
-from agent.config import Registrar as RegistrarConfig
+from agent.config import RegistrarConfig as RegistrarConfig
 from agent.contract import (
     H_MESSAGE_ID,
     H_SOURCE,
@@ -39,7 +39,7 @@ from agent.hub.registrar.service import Registrar
 from agent.jetstream import JetStream, JetStreamError, StreamInfo
 from agent.jetstream.connection import end
 from agent.leaf.link.announcer import acknowledged
-from tests.harness.servers import WAIT_SECONDS, Leaf, World, until
+from tests.harness.servers import WAIT_SECONDS, Leaf, ServerPair, until
 from tests.harness.streams import AGGREGATE, make_leaf_stream
 
 MACHINE = "test"
@@ -151,7 +151,7 @@ class LeafHand:
 class HubHand:
     """The hub's side: looks at the aggregate, starts and stops registrars."""
 
-    def __init__(self, world: World, nc: Client, jobs: Client) -> None:
+    def __init__(self, world: ServerPair, nc: Client, jobs: Client) -> None:
         self.world = world
         self.js = JetStream(nc)
         self.nc = nc
@@ -272,7 +272,7 @@ async def saying(version: str | None, port: int) -> AsyncIterator[int]:
         yield server.sockets[0].getsockname()[1]
 
 
-async def hub_of(world: World) -> HubHand:
+async def hub_of(world: ServerPair) -> HubHand:
     """The hub's side of a world."""
     return HubHand(world, await world.hub.connect("registrar"), await world.hub.connect("jobs"))
 

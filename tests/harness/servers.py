@@ -178,7 +178,7 @@ class Leaf(Node):
         await until(reached, f"the link of {self.domain} is {'up' if linked else 'down'}")
 
 
-class World:
+class ServerPair:
     """A hub and its leaves, running and linked."""
 
     def __init__(self, hub: Hub, leaves: dict[str, Leaf]) -> None:
@@ -203,7 +203,7 @@ async def open_world(
     gives: tuple[str, ...] = (),
     links: Mapping[str, tuple[LinkRights, ...]] = MappingProxyType({}),
     tenants: Mapping[str, str] = MappingProxyType({}),
-) -> AsyncIterator[World]:
+) -> AsyncIterator[ServerPair]:
     """A world with a leaf for every domain; all of it ends with the context. Each leaf has a proxy of its own
     before the hub, unless a `cable` is given, which leads to the hub's `leaf_listen`. Every leaf `takes` and
     `gives` these streams; `links` are the declared links of each domain, `tenants` says whose it is."""
@@ -226,7 +226,7 @@ async def open_world(
             await leaves[domain].start()
         for leaf in leaves.values():
             await leaf.wait_linked()
-        yield World(hub, leaves)
+        yield ServerPair(hub, leaves)
 
 
 async def _proxy(stack: AsyncExitStack, hub: Hub) -> Proxy:

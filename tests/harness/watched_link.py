@@ -14,14 +14,14 @@ from agent.contract import link_consumer
 from agent.jetstream import JetStreamError
 from agent.leaf.link.states import LinkState
 from tests.harness.agents import chunk, insist, leaf_config, shelf
-from tests.harness.linked_pair import QUICK, Road
+from tests.harness.linked_pair import QUICK, LinkedPair
 from tests.harness.registrar import hub_of
-from tests.harness.servers import WAIT_SECONDS, World, until
+from tests.harness.servers import WAIT_SECONDS, ServerPair, until
 
 _LOOK_SECONDS = 0.005
 
 
-class WatchedRoad(Road):
+class WatchedRoad(LinkedPair):
     """`seen` holds every state with its sentence and when it came, in monotonic seconds. What `sends` and
     `flows_on` send is repeated until it is acknowledged."""
 
@@ -109,7 +109,7 @@ class WatchedRoad(Road):
 
 
 @asynccontextmanager
-async def open_watched_road(world: World, state_dir: Path) -> AsyncIterator[WatchedRoad]:
+async def open_watched_road(world: ServerPair, state_dir: Path) -> AsyncIterator[WatchedRoad]:
     """A road over which some readings have come to the hub."""
     config = leaf_config(world.leaf, state_dir, QUICK)
     road = WatchedRoad(world, config, await hub_of(world), await shelf(world.leaf))

@@ -7,7 +7,7 @@ from xdist.scheduler import LoadScopeScheduling
 _TOGETHER = ("tests/spark/", "tests/e2e/test_client_contract", "tests/upstream/")
 
 
-class Dealer(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
+class XdistScheduler(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
     """One test at a time to whichever process is free, but those that share what is dear to start, first of
     all, to one process: the Spark tests a Java machine, others their servers."""
 

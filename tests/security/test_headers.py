@@ -17,7 +17,7 @@ from nats.errors import Error as NatsError
 
 from agent.contract import DEFAULT_CLASS, aggregate, batch_subject, direct_subject, inbox_prefix
 from agent.demo.plan import Member
-from hub_jobs.ingest.bronze import Origin, bronze_rows
+from hub_jobs.ingest.bronze import StreamOrigin, bronze_rows
 from hub_jobs.source.wire import Connection, Server, read_columns, stream_info
 from tests.faults.report import Case
 from tests.faults.world.machine import wait_for
@@ -101,7 +101,7 @@ def at_hub(world: World) -> pa.Table:
     with Connection(server, 30.0) as conn:
         info = stream_info(conn, stream)
         columns = list(read_columns(conn, stream, info.first_seq, info.last_seq))
-    origin = Origin(stream, info.created, info.source_index)
+    origin = StreamOrigin(stream, info.created, info.source_index)
     return pa.concat_tables([bronze_rows(one, origin) for one in columns])
 
 

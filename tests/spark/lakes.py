@@ -17,7 +17,7 @@ from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import rows
 from hub_jobs.tables.schemas import BRONZE, SCHEMAS
-from hub_jobs.tables.stream_history import Incarnation
+from hub_jobs.tables.stream_history import StreamHistory
 
 JOB_SECONDS = 300
 
@@ -70,7 +70,7 @@ def add_bronze(
     stream and incarnation, unless they are `numbered`."""
     for history in sorted({(one["stream"], one["created"]) for one in given}):
         table = ensure_table(lake, "bronze")
-        one = Incarnation(*history)
+        one = StreamHistory(*history)
         last = table.offset(one.ingested) or 0
         chosen = [row for row in given if (row["stream"], row["created"]) == history]
         if not numbered:

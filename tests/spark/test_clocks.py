@@ -11,7 +11,7 @@ import pytest
 
 from agent.contract import Clock, Correction, Exit, machine_time
 from hub_jobs.audit import deep
-from hub_jobs.audit.scan import Tables
+from hub_jobs.audit.scan import AuditTables
 from hub_jobs.refine import run as refine
 from hub_jobs.session import run_tasks
 from hub_jobs.tables import ensure_table, open_table, schemas, stream_history
@@ -95,11 +95,11 @@ def test_a_correction_reaches_what_came_before_it_with_it_and_after_it(tmp_path:
     assert deep.compared(tables_of(tmp_path)).sentences == []
 
 
-def tables_of(lake: Path) -> Tables:
+def tables_of(lake: Path) -> AuditTables:
     """What the audit compares."""
     bronze, readings, quarantine = (ensure_table(lake, one) for one in ("bronze", "readings", "quarantine"))
     done = stream_history.offsets(stream_history.all_of(bronze), readings)
-    return Tables(bronze, readings, quarantine, done)
+    return AuditTables(bronze, readings, quarantine, done)
 
 
 _KILLED = """

@@ -15,7 +15,7 @@ from hub_jobs.audit import run as audit
 from hub_jobs.ingest import run as ingest
 from hub_jobs.refine import run as refine
 from tests.harness.lossy_proxy import LossyRoad, open_lossy_road
-from tests.harness.servers import World
+from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -39,7 +39,7 @@ async def _audited(road: LossyRoad, lake: Path) -> tuple[Exit, dict[str | None, 
 
 @pytest.mark.timeout(400)
 async def test_the_audit_names_what_was_discarded_of_each_run_and_of_devices_and_finds_no_loss(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agent.leaf.ledger.publisher.LEDGER_SECONDS", 1.0)
     async with open_lossy_road(world, tmp_path) as road:

@@ -16,7 +16,7 @@ from hub_jobs.rollup import run as rollup
 from hub_jobs.tables import ensure_table
 from hub_jobs.tables.parquet import is_own
 from hub_jobs.tables.scan import files
-from hub_jobs.where import Found, Part, Waiting, look, open_lake
+from hub_jobs.where import DomainFindings, ScanPart, Waiting, look, open_lake
 from tests.spark.lakes import contents
 from tests.spark.plants import Sent, bronze, every, fill
 from tests.spark.test_foreign_files import PROGRAMS
@@ -63,8 +63,8 @@ def told(lake: Path) -> list[Any]:
     return [windows, found, seen_by_where(lake)]
 
 
-def seen_by_where(lake: Path) -> Found:
-    return look(open_lake(lake), Part("edge-1"), Waiting(), "pump-1")
+def seen_by_where(lake: Path) -> DomainFindings:
+    return look(open_lake(lake), ScanPart("edge-1"), Waiting(), "pump-1")
 
 
 def test_what_is_told_of_a_lake_does_not_depend_on_who_wrote_its_files(tmp_path: Path) -> None:

@@ -131,6 +131,6 @@ def test_who_is_silent_what_has_holes_and_what_came_late_is_told_and_kept(
 def test_what_the_hub_has_not_taken_in_yet_is_no_silence(lake: Path) -> None:
     """A look that would go on until tomorrow ends when the newest reading arrived."""
     newest = END + MINUTE
-    options = gaps.Options(lake, None, END + 24 * HOUR, HOUR, 3.0, None, None)
+    options = gaps.GapsOptions(lake, None, END + 24 * HOUR, HOUR, 3.0, None, None)
     assert gaps.window(options, newest) == (newest - 24 * HOUR, newest)
     assert gaps.main(["--lake", str(lake), "--from", (END + HOUR).isoformat()]) is Exit.USAGE

@@ -43,7 +43,7 @@ from hub_jobs.audit import run as audit
 from hub_jobs.ingest import run as ingest
 from hub_jobs.session import run_tasks
 from hub_jobs.tables import ensure_table, open_table
-from tests.harness.servers import World, api, open_world, until
+from tests.harness.servers import ServerPair, api, open_world, until
 from tests.harness.standalone import busy_with
 from tests.harness.streams import AGGREGATE, held, make_aggregate, make_leaf_stream
 from tests.security.hidden import files_below, leaked
@@ -62,7 +62,7 @@ EPOCHS = {"edge-1": "epoch0000000a", "edge-2": "epoch0000000b"}
 class Fleet:
     """Two leaves whose streams flow into the aggregate, and a lake beside."""
 
-    def __init__(self, world: World, registrar: Client, agents: dict[str, Client], lake: Path) -> None:
+    def __init__(self, world: ServerPair, registrar: Client, agents: dict[str, Client], lake: Path) -> None:
         self.world, self.registrar, self.lake = world, registrar, lake
         self._agents = agents
         self._sent = 0
@@ -98,7 +98,7 @@ class Fleet:
 
 
 @pytest_asyncio.fixture
-async def fleet(two_leaves: World, tmp_path: Path) -> AsyncIterator[Fleet]:
+async def fleet(two_leaves: ServerPair, tmp_path: Path) -> AsyncIterator[Fleet]:
     """A fleet with three batches of `edge-1` and two of `edge-2` at the hub."""
     agents = {domain: await leaf.connect("agent") for domain, leaf in two_leaves.leaves.items()}
     for domain, agent in agents.items():

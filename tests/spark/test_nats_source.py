@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hub_jobs.source.wire import Connection, Server, stream_info
-from tests.harness.servers import World
+from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE, make_aggregate, make_leaf_stream
 from tests.security.hidden import leaked
 from tests.spark.kept import events, plans
@@ -139,7 +139,7 @@ def test_records_that_expired_fail_the_read_unless_that_is_allowed(
 
 
 async def test_a_sourced_record_says_where_it_came_from_read_as_the_jobs_identity(
-    nats: SparkSession, two_leaves: World
+    nats: SparkSession, two_leaves: ServerPair
 ) -> None:
     hub = two_leaves.hub
     epochs = {domain: f"epoch{number}" for number, domain in enumerate(two_leaves.leaves)}

@@ -13,7 +13,7 @@ import pytest
 from agent.contract import Exit, Letter, Previous, Readings
 from hub_jobs.audit import run as audit
 from hub_jobs.refine import run as refine
-from hub_jobs.where import Part, Waiting, look, open_lake
+from hub_jobs.where import ScanPart, Waiting, look, open_lake
 from tests.spark.lakes import add_bronze
 from tests.unit.hub_jobs.rows import OTHER_RUN, batch_row, dead_row, direct_row
 from tests.unit.hub_jobs.where.test_where import LEDGER, LINE, ledger_row, numbered, replace_readings
@@ -66,7 +66,7 @@ def test_both_count_the_same(tmp_path: Path) -> None:
     assert audit.main(["--lake", str(lake), "--json", str(report)]) == Exit.LOSS
     audited = [one for one in json.loads(report.read_text())["rows"] if one["domain"] == "edge-1"]
 
-    found = look(open_lake(lake), Part("edge-1"), Waiting())
+    found = look(open_lake(lake), ScanPart("edge-1"), Waiting())
     sums = found.classes["normal"]
 
     counted = "accepted stored in_bronze pending in_readings quarantined doubled discarded refused dead"

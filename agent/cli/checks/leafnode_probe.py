@@ -56,7 +56,7 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class LeafRefused:
     """The hub did not let the leaf in, for this reason."""
 
     why: str
@@ -69,7 +69,7 @@ class Dialled:
 
     url: str
     greeting: Greeted | Nowhere
-    outcome: Joined | Refused | None = None
+    outcome: Joined | LeafRefused | None = None
 
 
 def shown(url: str) -> str:
@@ -91,12 +91,12 @@ async def dial(url: str, seed: Path | None, needed: Permissions, tls: Tls | None
         return Dialled(url, greeting)
     if "client_ip" in greeting.info:  # which a server tells its clients, and no leaf
         greeting.close()
-        return Dialled(url, greeting, Refused(CLIENT_PORT))
+        return Dialled(url, greeting, LeafRefused(CLIENT_PORT))
     if (version := versions.parse(str(greeting.info["version"]))) is None or version < MINIMUM:
         # Before 2.11 a server delivers what is only to be traced; in some versions after that every leaf that
         # comes starts all sources anew (nats-server #7796).
         greeting.close()
-        return Dialled(url, greeting, Refused(TOO_OLD))
+        return Dialled(url, greeting, LeafRefused(TOO_OLD))
     try:
         credentials = _credentials(parts, seed, greeting.info)
         if credentials is None:
@@ -104,9 +104,9 @@ async def dial(url: str, seed: Path | None, needed: Permissions, tls: Tls | None
         async with asyncio.timeout(2 * _SECONDS):
             outcome = await _join(greeting, credentials, needed)
     except TimeoutError:
-        outcome = Refused(SILENCE)
+        outcome = LeafRefused(SILENCE)
     except (OSError, ValueError, asyncio.IncompleteReadError) as error:
-        outcome = Refused(f"it ended the conversation ({error})")
+        outcome = LeafRefused(f"it ended the conversation ({error})")
     finally:
         greeting.close()
     return Dialled(url, greeting, outcome)
@@ -129,7 +129,9 @@ def _credentials(parts: SplitResult, seed: Path | None, info: Mapping[str, Any])
     }
 
 
-async def _join(greeting: Greeted, credentials: Mapping[str, Any], needed: Permissions) -> Joined | Refused:
+async def _join(
+    greeting: Greeted, credentials: Mapping[str, Any], needed: Permissions
+) -> Joined | LeafRefused:
     reader, writer = greeting.reader, greeting.writer
     hello = {
         "name": f"{CHECK_SERVER}.{secrets.token_hex(4)}",  # the hub ends a link of the same name
@@ -145,9 +147,9 @@ async def _join(greeting: Greeted, credentials: Mapping[str, Any], needed: Permi
             if line.startswith(b"INFO"):
                 told = json.loads(line[4:])
             elif line.startswith(b"-ERR"):
-                return Refused(_said(line))
+                return LeafRefused(_said(line))
             elif not line:
-                return Refused("it hung up")
+                return LeafRefused("it hung up")
             elif line.startswith(b"PING"):
                 writer.write(b"PONG\r\n")
     publish = [sample(one) for one in needed.publish if is_granted(told, "publish", one)]

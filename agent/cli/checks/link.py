@@ -9,7 +9,7 @@ from agent import contract
 from agent.cli.checks import permissions, versions
 from agent.cli.checks.finding import Finding, failure, ok, warning
 from agent.cli.checks.handshake import Greeted, Nowhere
-from agent.cli.checks.leafnode_probe import CLIENT_PORT, SILENCE, TOO_OLD, Dialled, Joined, Refused, shown
+from agent.cli.checks.leafnode_probe import CLIENT_PORT, SILENCE, TOO_OLD, Dialled, Joined, LeafRefused, shown
 from agent.contract import Exit
 from agent.server.permissions import Permissions
 
@@ -76,22 +76,22 @@ def _address(domain: str, one: Dialled) -> Iterator[Finding]:
     yield versions.judge(f"the hub at {where}", str(one.greeting.info.get("version")))
     if isinstance(one.outcome, Joined):
         yield ok(GROUP, f"the hub at {where} knows this leaf's key")
-    elif isinstance(one.outcome, Refused) and one.outcome.why == CLIENT_PORT:
+    elif isinstance(one.outcome, LeafRefused) and one.outcome.why == CLIENT_PORT:
         yield failure(
             GROUP,
             f"{where} is the port for clients of the hub's server, and leaves dial another",
             "write the port of leaf_listen (7422 unless the hub says otherwise) into nats.hub_urls",
         )
-    elif isinstance(one.outcome, Refused) and one.outcome.why == _UNKNOWN_KEY:
+    elif isinstance(one.outcome, LeafRefused) and one.outcome.why == _UNKNOWN_KEY:
         yield failure(
             GROUP,
             f"the hub at {where} does not know this leaf's key ({_UNKNOWN_KEY})",
             f"put the [[leaf]] table of {domain} that `petiole enrol` prints into the hub's configuration, "
             "and start its agent",
         )
-    elif isinstance(one.outcome, Refused) and one.outcome.why == TOO_OLD:
+    elif isinstance(one.outcome, LeafRefused) and one.outcome.why == TOO_OLD:
         return  # which its version has said
-    elif isinstance(one.outcome, Refused):
+    elif isinstance(one.outcome, LeafRefused):
         code = Exit.UNREACHABLE if one.outcome.why == SILENCE else Exit.FAILED
         sentence = f"the hub at {where} does not let this leaf in: {one.outcome.why}"
         yield failure(GROUP, sentence, "see the log of the hub's server", code)

@@ -21,7 +21,7 @@ from agent.cli.checks.streams import Streams
 from agent.cli.checks.trace import Trace, headers, parse
 from agent.jetstream import request
 from agent.jetstream.connection import EXPECTED, connected
-from agent.server.health import Kind, diagnose
+from agent.server.health import TroubleKind, diagnose
 from agent.server.permissions import Permissions
 
 HEALTH: Final = "HEALTHZ"
@@ -38,7 +38,7 @@ _HEALTH_PAUSE: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class AccountProbe:
     """What the agent's user saw: `closed` says why it was not let in; `info` is JetStream's answer, None
     where there is none; `refusals` what was said against the subjects that were tried."""
 
@@ -65,7 +65,7 @@ async def account(
     destination: str,
     own: Mapping[str, str],
     questions: Mapping[str, tuple[str, str]],
-) -> Account:
+) -> AccountProbe:
     """Look as the agent's user. `destination` is where servers tell what they would do with what is tried: a
     subject that this user may use and nobody does; `own` are streams to look for and their subjects, where
     this user may not list all; `questions` one for each domain, and where to answer it."""
@@ -82,9 +82,9 @@ async def account(
             for subject in needed.publish:
                 await nc.publish(sample(subject), b"", headers=headers(destination))
             await _settled(nc)
-            return Account("", info, tuple(refusals), streams, answered)
+            return AccountProbe("", info, tuple(refusals), streams, answered)
     except EXPECTED as error:
-        return Account(closed=_why(error, refusals))
+        return AccountProbe(closed=_why(error, refusals))
 
 
 async def system(url: str, seed: Path, identity: str, server: str) -> System:
@@ -146,7 +146,7 @@ async def _health(nc: Client, server: str) -> Mapping[str, Any] | None:
 
 def _is_doubtful(healthz: Mapping[str, Any]) -> bool:
     trouble = diagnose(healthz)
-    return trouble is not None and trouble.kind is Kind.OTHER
+    return trouble is not None and trouble.kind is TroubleKind.OTHER
 
 
 async def _info(nc: Client) -> Mapping[str, Any] | None:

@@ -29,33 +29,35 @@ _NO_KEY: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class LocalServerInfo:
     """What was seen of the machine's own server."""
 
     greeting: Mapping[str, Any] | Nowhere
-    account: local_probe.Account | None = None
+    account: local_probe.AccountProbe | None = None
     system: local_probe.System | None = None
     leaf_port: Mapping[str, Any] | Nowhere | None = None
 
 
-async def look(config: Config) -> Here:
+async def look(config: Config) -> LocalServerInfo:
     """See the machine's own server."""
     greeting, leaf_port = await asyncio.gather(
         _greeting(config.nats.listen),
         _greeting(config.nats.leaf_listen) if config.role == "hub" else _nothing(),
     )
     if isinstance(greeting, Nowhere):
-        return Here(greeting, leaf_port=leaf_port)
+        return LocalServerInfo(greeting, leaf_port=leaf_port)
     version = versions.parse(str(greeting.get("version")))
     if version is None or version < MINIMUM:
-        return Here(greeting, leaf_port=leaf_port)  # an older one might deliver what is only to be traced
+        return LocalServerInfo(
+            greeting, leaf_port=leaf_port
+        )  # an older one might deliver what is only to be traced
     mine, url = identities(config), f"nats://{config.nats.listen}"
     who = config.domain if config.role == "leaf" else _REGISTRAR
     name = str(greeting.get("server_name"))
     account, system = await asyncio.gather(
         _as_account(config, url, mine.account, who), _as_system(url, mine.system, who, name)
     )
-    return Here(greeting, account, system, leaf_port)
+    return LocalServerInfo(greeting, account, system, leaf_port)
 
 
 async def _nothing() -> None:
@@ -76,9 +78,9 @@ def near(host: str) -> str:
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - looked at, not listened on
 
 
-async def _as_account(config: Config, url: str, seed: Path, who: str) -> local_probe.Account:
+async def _as_account(config: Config, url: str, seed: Path, who: str) -> local_probe.AccountProbe:
     if (why := _no_key(config, seed) or _unusable(seed)) is not None:
-        return local_probe.Account(closed=why)
+        return local_probe.AccountProbe(closed=why)
     own = {contract.leaf_stream(config.domain, one.name): one.name for one in config.class_}
     subjects = {name: contract.leaf_subjects(config.domain, cls) for name, cls in own.items()}
     return await local_probe.account(
@@ -148,7 +150,7 @@ def _questions(config: Config) -> dict[str, tuple[str, str]]:
     }
 
 
-def judge(config: Config, seen: Here, hub: Mapping[str, Any] | None) -> list[Finding]:
+def judge(config: Config, seen: LocalServerInfo, hub: Mapping[str, Any] | None) -> list[Finding]:
     """What to say of it; `hub` is how the hub's server greets a leaf."""
     embedded = config.nats.server == "embedded"
     at = config.nats.listen
@@ -177,7 +179,7 @@ def judge(config: Config, seen: Here, hub: Mapping[str, Any] | None) -> list[Fin
     return found
 
 
-def _judged_account(config: Config, account: local_probe.Account, embedded: bool) -> list[Finding]:
+def _judged_account(config: Config, account: local_probe.AccountProbe, embedded: bool) -> list[Finding]:
     if account.closed:
         return [_closed("the agent's user", account.closed, embedded)]
     needed = _needed_here(config)

@@ -103,7 +103,9 @@ def _certificate(one: Dialled, now: datetime) -> Finding:
     return machine.certificate(f"the certificate of {shown(one.url)}", one.greeting.certificate, now)
 
 
-def _judged_there(config: Config, seen: local_server.Here, dialled: Sequence[Dialled]) -> list[Finding]:
+def _judged_there(
+    config: Config, seen: local_server.LocalServerInfo, dialled: Sequence[Dialled]
+) -> list[Finding]:
     if config.role == "hub":
         return local_server.judge_leaf_port(config, seen.leaf_port)
     classes = [one.name for one in config.class_]

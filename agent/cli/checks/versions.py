@@ -19,7 +19,7 @@ _NEXT: Final = (2, 16, 0)
 _ADVICE: Final = f"install nats-server {'.'.join(map(str, MINIMUM))} and restart it"
 
 
-class Fault(NamedTuple):
+class KnownDefect(NamedTuple):
     """A fault of the versions from `first` on and before `fixed`; the gravest stands first in the table."""
 
     first: Version
@@ -29,15 +29,19 @@ class Fault(NamedTuple):
 
 
 FAULTS: Final = (
-    Fault((0, 0, 0), (2, 14, 0), "it has no durable sources, over which the link runs", "#7613"),
-    Fault(
+    KnownDefect((0, 0, 0), (2, 14, 0), "it has no durable sources, over which the link runs", "#7613"),
+    KnownDefect(
         (2, 14, 0),
         (2, 15, 0),
         "the hub skips without a word what a leaf sends whose stream was made again",
         "#8346",
     ),
-    Fault((2, 14, 0), (2, 14, 1), "every leaf that connects starts the sources of all others anew", "#8111"),
-    Fault((2, 15, 0), (2, 15, 1), "a source that waits for flow control stops without an error", "#8633"),
+    KnownDefect(
+        (2, 14, 0), (2, 14, 1), "every leaf that connects starts the sources of all others anew", "#8111"
+    ),
+    KnownDefect(
+        (2, 15, 0), (2, 15, 1), "a source that waits for flow control stops without an error", "#8633"
+    ),
 )
 """Ranges of versions that this program refuses to work with, each with the fault that is worst there."""
 

@@ -25,7 +25,7 @@ NONSENSE: Final = (KeyError, TypeError, ValueError, AttributeError)
 """What an answer that is not JetStream's shows itself as where it is read."""
 
 
-class AskError(Exception):
+class AdminStatusError(Exception):
     """Nobody answers, or not what an agent answers; the text is for people."""
 
 
@@ -97,25 +97,25 @@ _FORMS: Final = {"leaf": _Leaf, "hub": _Hub}
 
 def status_of(admin: Admin) -> dict[str, Any]:
     """What the agent that listens there answers to `/status`, checked as far as the commands rely on it.
-    Raises `AskError`."""
+    Raises `AdminStatusError`."""
     try:
         how = dial(admin)
     except AccessError as error:
-        raise AskError(f"the agent's admin server cannot be asked: [admin] {error}") from None
+        raise AdminStatusError(f"the agent's admin server cannot be asked: [admin] {error}") from None
     url = how.url
     try:
         status = json.loads(_read(how))
     except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
         if isinstance(error, urllib.error.HTTPError):
             error.close()
-        raise AskError(
+        raise AdminStatusError(
             f"the agent does not answer at {url} ({error}); see whether `petiole run` runs"
         ) from None
     return checked(status, url)
 
 
 def checked(status: Any, url: str) -> dict[str, Any]:
-    """The answer, if it is an agent's. Raises `AskError`."""
+    """The answer, if it is an agent's. Raises `AdminStatusError`."""
     role = status.get("role") if isinstance(status, dict) else None
     form = _FORMS.get(role) if isinstance(role, str) else None
     why = "it names neither the role leaf nor hub"
@@ -125,7 +125,7 @@ def checked(status: Any, url: str) -> dict[str, Any]:
             return dict(status)
     except msgspec.ValidationError as error:
         why = str(error)
-    raise AskError(
+    raise AdminStatusError(
         f"what answers at {url} is no agent of this version: {why}; see who listens at [admin] listen"
     )
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from agent.base.terminal import GOOD, WAITS, Line, table
+from agent.base.terminal import GOOD, WAITS, TerminalLine, table
 from agent.cli.query.admin_status import NONSENSE
 from agent.config import Config
 from agent.contract import COMMANDS, leaf_stream
@@ -23,7 +23,7 @@ _HEAD: Final = ("STREAM", "CONSUMER", *_COUNTS, "FILTER")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ConsumerRow:
     """A consumer of a stream. `ack_floor` and `delivered` are sequences of the stream, the others numbers of
     messages; `lag` is what is not acknowledged. `active` is the seconds since it last delivered, None where
     it never did."""
@@ -44,14 +44,14 @@ class Row:
         return asdict(self)
 
 
-def gather(config: Config, status: Mapping[str, Any], account: Path) -> tuple[list[Row], str]:
+def gather(config: Config, status: Mapping[str, Any], account: Path) -> tuple[list[ConsumerRow], str]:
     """All rows, those that are furthest behind first, and why there are not all of them ("" if there are)."""
-    rows: list[Row] = []
+    rows: list[ConsumerRow] = []
     problem = asyncio.run(_ask(config, status, account, rows))
     return sorted(rows, key=lambda row: (-row.lag, row.stream, row.name)), problem
 
 
-async def _ask(config: Config, status: Mapping[str, Any], account: Path, rows: list[Row]) -> str:
+async def _ask(config: Config, status: Mapping[str, Any], account: Path, rows: list[ConsumerRow]) -> str:
     hub = status["role"] == "hub"
     identity = _REGISTRAR if hub else str(status["domain"])
     own = status["fleet"].get("aggregates", {}) if hub else status["classes"]
@@ -71,10 +71,10 @@ async def _ask(config: Config, status: Mapping[str, Any], account: Path, rows: l
     return ""
 
 
-def _row(stream: str, info: ConsumerInfo) -> Row:
+def _row(stream: str, info: ConsumerInfo) -> ConsumerRow:
     filters = info.config.get("filter_subjects") or [info.config.get("filter_subject") or ">"]
     at = info.delivered_at
-    return Row(
+    return ConsumerRow(
         stream,
         info.name,
         ", ".join(filters),
@@ -88,18 +88,22 @@ def _row(stream: str, info: ConsumerInfo) -> Row:
     )
 
 
-def lines(rows: Sequence[Row], problem: str, most: int | None, width: int | None) -> list[Line]:
+def lines(
+    rows: Sequence[ConsumerRow], problem: str, most: int | None, width: int | None
+) -> list[TerminalLine]:
     """The rows as a table, at most so many."""
     shown = rows if most is None else rows[:most]
     found = table(_HEAD, [(_cells(row), WAITS if row.lag else GOOD) for row in shown], range(2, 9), width)
     if len(shown) < len(rows):
-        found.append(Line(f"and {len(rows) - len(shown)} more; all of them in a pipe or with --json", WAITS))
+        found.append(
+            TerminalLine(f"and {len(rows) - len(shown)} more; all of them in a pipe or with --json", WAITS)
+        )
     if problem:
-        found.append(Line(f"not all could be asked: {problem}", WAITS))
+        found.append(TerminalLine(f"not all could be asked: {problem}", WAITS))
     return found
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: ConsumerRow) -> tuple[str, ...]:
     numbers = (row.ack_floor, row.delivered, row.pending, row.ack_pending, row.redelivered, row.lag)
     active = "never" if row.active is None else f"{row.active:.0f}s"
     return (row.stream, row.name, *map(str, numbers), active, row.filter)

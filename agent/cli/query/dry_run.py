@@ -10,8 +10,8 @@ from typing import Final
 
 from agent.base.text import harmless, shown
 from agent.contract import Letter
-from agent.leaf.intake import Chunk, Input, Intake, Place
-from agent.leaf.publish.pieces import Part
+from agent.leaf.intake import Chunk, Input, Intake, ResumePoint
+from agent.leaf.publish.pieces import Fragment
 
 END_SECONDS: Final = 5.0
 """How long inputs may take to end."""
@@ -40,7 +40,7 @@ class Screen:
         self._settle(chunk.on_settled)
         await self._heard(input_name, cls, chunk)
 
-    async def submit_piece(self, input_name: str, cls: str, chunk: Chunk, parts: Sequence[Part]) -> None:
+    async def submit_piece(self, input_name: str, cls: str, chunk: Chunk, parts: Sequence[Fragment]) -> None:
         """Show what rules have left of a chunk."""
         for part in parts:
             self._show(harmless(part.payload))
@@ -67,9 +67,9 @@ class Screen:
             self.letters += 1
             self._tell(f"input {input_name}: {shown(one.at)}: {shown(one.reason)}")
 
-    async def position(self, input_name: str) -> Place:
+    async def position(self, input_name: str) -> ResumePoint:
         """Nothing of it is stored."""
-        return Place()
+        return ResumePoint()
 
 
 async def run(

@@ -38,7 +38,7 @@ class HubError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HubMessage:
     """A message of the domain at the hub: of a batch its `run` and number `n`, and how many readings; neither
     for what a device published itself. `moment` is when it was sealed or, where that clock was not
     synchronised, arrived, in microseconds since 1970."""
@@ -52,7 +52,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class NewestLedger:
     """The newest ledger record of a class at the hub."""
 
     cls: str
@@ -62,7 +62,7 @@ class Record:
 
 
 @dataclass(slots=True)
-class Place:
+class AggregatePosition:
     """One aggregate: up to which sequence the tables have it, where it begins and ends."""
 
     stream: str
@@ -76,9 +76,9 @@ class HubSide:
     """What the hub's streams hold of a domain behind what the tables have; `cut` says that not all of it was
     looked at."""
 
-    messages: list[Held] = field(default_factory=list)
-    ledgers: list[Record] = field(default_factory=list)
-    places: list[Place] = field(default_factory=list)
+    messages: list[HubMessage] = field(default_factory=list)
+    ledgers: list[NewestLedger] = field(default_factory=list)
+    places: list[AggregatePosition] = field(default_factory=list)
     cut: bool = False
 
 
@@ -117,12 +117,12 @@ async def _look(
         js = JetStream(link.nc)
         for stream in streams:
             info = await js.stream_info(stream)
-            place = Place(stream, _after(info, ingested), info.first, info.last)
+            place = AggregatePosition(stream, _after(info, ingested), info.first, info.last)
             found.places.append(place)
             for cls in classes:
                 message = await js.get_message(stream, last_by_subject=ledger_subject(domain, cls))
                 if message is not None:
-                    found.ledgers.append(Record(cls, stream, message.seq, message.data))
+                    found.ledgers.append(NewestLedger(cls, stream, message.seq, message.data))
             if place.after >= info.last:
                 continue
             start = {
@@ -146,7 +146,7 @@ def _after(info: StreamInfo, ingested: Callable[[str, str], int]) -> int:
     return done if done <= info.last else 0
 
 
-def _held(domain: str, message: StoredHeaders) -> Held | None:
+def _held(domain: str, message: StoredHeaders) -> HubMessage | None:
     """A message as it counts, None for what holds no readings."""
     try:
         subject = parse_subject(message.subject)
@@ -157,16 +157,16 @@ def _held(domain: str, message: StoredHeaders) -> Held | None:
     headers = message.headers
     moment = _moment(headers, message.time)
     if subject.kind == "direct":
-        return Held(subject.cls, None, None, 1, False, moment)
+        return HubMessage(subject.cls, None, None, 1, False, moment)
     try:
         ident = parse_message_id(headers.get(H_MESSAGE_ID, ""))
     except ContractError:
-        return Held(subject.cls, None, None, 1, False, moment)
+        return HubMessage(subject.cls, None, None, 1, False, moment)
     count = headers.get(H_COUNT, "")
     readings = int(count) if count.isdecimal() and len(count) <= _DIGITS else 0
     # A line has a byte at least; who has the agent's key may write any number there.
     readings = readings if readings <= MAX_UNPACKED_BYTES else 0
-    return Held(subject.cls, ident.run, ident.n, readings, subject.kind == "dead", moment)
+    return HubMessage(subject.cls, ident.run, ident.n, readings, subject.kind == "dead", moment)
 
 
 def _moment(headers: Mapping[str, str], arrived: float) -> int:

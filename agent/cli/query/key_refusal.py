@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from agent.cli.checks.leafnode_probe import Joined, Refused, dial, shown
+from agent.cli.checks.leafnode_probe import Joined, LeafRefused, dial, shown
 from agent.cli.checks.machine import remote_tls
 from agent.config import Config
 from agent.leaf.link.states import LinkState
@@ -32,7 +32,7 @@ async def _asked(config: Config) -> str | None:
     if any(isinstance(one.outcome, Joined) for one in dialled):
         return None
     for one in dialled:
-        if isinstance(one.outcome, Refused) and one.outcome.why == _REFUSED:
+        if isinstance(one.outcome, LeafRefused) and one.outcome.why == _REFUSED:
             return (
                 f"the hub at {shown(one.url)} refuses the key of {config.domain} ({_REFUSED}); let it in: "
                 "petiole enrol here, petiole fleet add at the hub"

@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from agent.base.terminal import BAD, GOOD, WAITS, Line, table
+from agent.base.terminal import BAD, GOOD, WAITS, TerminalLine, table
 from agent.cli.query.admin_status import NONSENSE
 from agent.config import Config
-from agent.config.mirrors import Origin
+from agent.config.mirrors import ResolvedOrigin
 from agent.contract import (
     HUB_DOMAIN,
     ContractError,
@@ -27,7 +27,7 @@ from agent.contract import (
 )
 from agent.jetstream import JetStream, request
 from agent.jetstream.connection import EXPECTED, connected
-from agent.mirrors.probe import Asker
+from agent.mirrors.probe import StreamProbe
 
 _AT_ONCE: Final = 64
 _ALL_SECONDS: Final = 15.0
@@ -37,7 +37,7 @@ _REGISTRAR: Final = "registrar"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LinkRow:
     """A mirror or source: `stream` takes from `origin` of a domain ("" for this one). `active` is the seconds
     since a sign of life, None where it was never heard or that is not known; `lag` is in messages, None where
     it is not known, and at least so many where it is a `bound`. `state` says what is wrong, "" if nothing
@@ -57,18 +57,18 @@ class Row:
         return asdict(self)
 
 
-def gather(config: Config, status: Mapping[str, Any], account: Path) -> tuple[list[Row], str]:
+def gather(config: Config, status: Mapping[str, Any], account: Path) -> tuple[list[LinkRow], str]:
     """All rows, those in trouble first, and why the ends could not be asked ("" if they could)."""
     look = _hub(config, status, account) if status["role"] == "hub" else _leaf(config, status, account)
     rows, problem = asyncio.run(look)
     return sorted([*rows, *map(_declared, status["links"])], key=_gravity), problem
 
 
-def _gravity(row: Row) -> tuple[bool, int, str, str]:
+def _gravity(row: LinkRow) -> tuple[bool, int, str, str]:
     return not row.state, -(row.lag or 0), row.stream, row.origin
 
 
-def lines(rows: Sequence[Row], problem: str, most: int | None, width: int | None) -> list[Line]:
+def lines(rows: Sequence[LinkRow], problem: str, most: int | None, width: int | None) -> list[TerminalLine]:
     """The rows as a table, at most so many, and then what is wrong with each, in words."""
     shown = rows if most is None else rows[:most]
     cells = [
@@ -77,12 +77,16 @@ def lines(rows: Sequence[Row], problem: str, most: int | None, width: int | None
     ]
     found = table(("STREAM", "KIND", "DOMAIN", "ORIGIN", "ACTIVE", "LAG"), cells, (4, 5), width)
     if len(shown) < len(rows):
-        found.append(Line(f"and {len(rows) - len(shown)} more; all of them in a pipe or with --json", WAITS))
+        found.append(
+            TerminalLine(f"and {len(rows) - len(shown)} more; all of them in a pipe or with --json", WAITS)
+        )
     found += [
-        Line(f"  {one.stream} from {one.origin}: {one.state}", _style(one)) for one in shown if one.state
+        TerminalLine(f"  {one.stream} from {one.origin}: {one.state}", _style(one))
+        for one in shown
+        if one.state
     ]
     if problem:
-        found.append(Line(f"the lags are those last announced: {problem}", WAITS))
+        found.append(TerminalLine(f"the lags are those last announced: {problem}", WAITS))
     return found
 
 
@@ -90,27 +94,27 @@ def _active(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds:.2f}s"
 
 
-def _lag(one: Row) -> str:
+def _lag(one: LinkRow) -> str:
     return "unknown" if one.lag is None else f"{'≥ ' if one.bound else ''}{one.lag}"
 
 
-def _style(one: Row) -> str:
+def _style(one: LinkRow) -> str:
     if one.state:
         return BAD
     return WAITS if one.lag is None or one.lag or one.bound else GOOD
 
 
-def _declared(row: Mapping[str, Any]) -> Row:
+def _declared(row: Mapping[str, Any]) -> LinkRow:
     stream, _, _ = str(row["link"]).partition(" from ")
     origin, _, place = str(row.get("of", "")).partition(" of ")
     well = bool(row.get("up")) and not row["lag"]
     state = "" if well else str(row["state"])
     active = row.get("active")
     domain = place.removeprefix("domain ") if place else HUB_DOMAIN
-    return Row(stream, str(row["kind"]), domain, origin, active, row["lag"], state=state)
+    return LinkRow(stream, str(row["kind"]), domain, origin, active, row["lag"], state=state)
 
 
-async def _hub(config: Config, status: Mapping[str, Any], account: Path) -> tuple[list[Row], str]:
+async def _hub(config: Config, status: Mapping[str, Any], account: Path) -> tuple[list[LinkRow], str]:
     """The sources of the aggregates."""
     members = status["fleet"].get("leaves", {})
     asked = [(domain, cls) for domain, one in members.items() for cls in one.get("classes", {})]
@@ -125,14 +129,14 @@ async def _hub(config: Config, status: Mapping[str, Any], account: Path) -> tupl
             held = {
                 (name, one["name"]): one.get("seq", 0) for name, info in infos.items() for one in info.sources
             }
-            asker = Asker(HUB_DOMAIN, _REGISTRAR)
+            asker = StreamProbe(HUB_DOMAIN, _REGISTRAR)
             places = asyncio.Semaphore(_AT_ONCE)
 
             async def look(domain: str, cls: str) -> None:
                 row = rows[domain, cls]
                 api = api_prefix(domain)
                 async with places:
-                    there = await asker.origin(link.nc, Origin(row.origin, domain, api, ""))
+                    there = await asker.origin(link.nc, ResolvedOrigin(row.origin, domain, api, ""))
                 cursor = max(members[domain]["classes"][cls]["cursor"], held.get((row.stream, row.origin), 0))
                 if there.kind == "answers":
                     rows[domain, cls] = replace(row, lag=max(0, there.newest - cursor), bound=False)
@@ -152,12 +156,12 @@ async def _all(looks: Any) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _announced(domain: str, cls: str, member: Mapping[str, Any]) -> Row:
+def _announced(domain: str, cls: str, member: Mapping[str, Any]) -> LinkRow:
     one = member["classes"][cls]
     lag = None if one["last"] is None else max(0, one["last"] - one["cursor"])
     well = member["linked"] and not one.get("error") and member["state"] == "flowing"
     state = "" if well else one.get("error") or member["state"]
-    return Row(
+    return LinkRow(
         one["stream"],
         "source",
         domain,
@@ -169,11 +173,11 @@ def _announced(domain: str, cls: str, member: Mapping[str, Any]) -> Row:
     )
 
 
-async def _leaf(config: Config, status: Mapping[str, Any], account: Path) -> tuple[list[Row], str]:
+async def _leaf(config: Config, status: Mapping[str, Any], account: Path) -> tuple[list[LinkRow], str]:
     """The hub's sources that take from this leaf."""
     domain, classes = status["domain"], status["classes"]
     rows = {
-        cls: Row(
+        cls: LinkRow(
             one.get("hub_stream") or "at the hub",
             "source",
             domain,

@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from agent.base.terminal import BAD, DIM, GOOD, WAITS, Line, table, wrapped
+from agent.base.terminal import BAD, DIM, GOOD, WAITS, TerminalLine, table, wrapped
 from agent.cli.query.hub_streams import HubSide
 from agent.contract import Exit
 
 if TYPE_CHECKING:
-    from hub_jobs.where import DeviceCounts, Found
+    from hub_jobs.where import DeviceCounts, DomainFindings
 
 STAGES: Final = ("accepted", "stored", "at the hub", "in bronze", "in readings", "quarantined")
 _COLUMNS: Final = 4
@@ -23,7 +23,7 @@ _NAMED: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class ReadingCount:
     """A number of readings; `bound`: so many or more."""
 
     readings: int
@@ -35,7 +35,7 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class StageReason:
     """Why so many readings of a class are at one stage and not at the next; a `grave` one is a loss or a
     double that nothing explains."""
 
@@ -47,7 +47,7 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class LeafReport:
     """The leaf as its hub's agent knows it, or itself: a sentence, and of each class what it announced last:
     its ledger's `run` and readings, and how many messages of its stream the hub lacks."""
 
@@ -57,17 +57,17 @@ class Leaf:
 
 
 @dataclass(slots=True)
-class Seen:
+class Observation:
     """All that was seen; None where it was not."""
 
-    leaf: Leaf | None = None
+    leaf: LeafReport | None = None
     hub: HubSide | None = None
-    tables: Found | None = None
+    tables: DomainFindings | None = None
     device: DeviceCounts | None = None
 
 
 @dataclass(slots=True)
-class Report:
+class WhereReport:
     """What is shown. `classes` gives each class its stages; one that is not known is absent. `sentences` name
     what is missing and what is explained; `unseen` is what could not be looked at, `failed` whether that was
     asked for."""
@@ -77,8 +77,8 @@ class Report:
     span: str = ""
     device: str | None = None
     sentence: str = ""
-    classes: dict[str, dict[str, Count]] = field(default_factory=dict)
-    reasons: list[Reason] = field(default_factory=list)
+    classes: dict[str, dict[str, ReadingCount]] = field(default_factory=dict)
+    reasons: list[StageReason] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     explained: list[str] = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
@@ -130,25 +130,25 @@ class Report:
             "not_looked_at": self.unseen,
         }
 
-    def lines(self, most: int | None, width: int | None) -> list[Line]:
+    def lines(self, most: int | None, width: int | None) -> list[TerminalLine]:
         """What people are shown, within so many lines where `most` says so."""
         style = BAD if self.grave else WAITS if self.failed or self.unseen else GOOD
-        head = [Line(f"{self.domain}: {self.verdict()}", style)]
+        head = [TerminalLine(f"{self.domain}: {self.verdict()}", style)]
         about = [f"{self.at:%Y-%m-%d %H:%M:%SZ}", *([self.span] if self.span else [])]
-        head.append(Line("; ".join([*about, *([self.sentence] if self.sentence else [])]), DIM))
-        said = [*self._reasons(), *(Line(f"  {one}", BAD) for one in self.lost)]
-        said += [Line(f"  {one}") for one in self.explained]
-        missed = [Line(f"not looked at: {one}", WAITS) for one in self.unseen]
+        head.append(TerminalLine("; ".join([*about, *([self.sentence] if self.sentence else [])]), DIM))
+        said = [*self._reasons(), *(TerminalLine(f"  {one}", BAD) for one in self.lost)]
+        said += [TerminalLine(f"  {one}") for one in self.explained]
+        missed = [TerminalLine(f"not looked at: {one}", WAITS) for one in self.unseen]
         head, body, tail = (
             [row for one in part for row in wrapped(one, width)] for part in (head, said, missed)
         )
         head += self._table(width)
         room = None if most is None else most - len(head) - len(tail)
         if room is not None and len(body) > room:
-            body = [*body[: max(0, room - 1)], Line("  and more: in a pipe or with --json", WAITS)]
+            body = [*body[: max(0, room - 1)], TerminalLine("  and more: in a pipe or with --json", WAITS)]
         return [*head, *body, *tail]
 
-    def _table(self, width: int | None) -> list[Line]:
+    def _table(self, width: int | None) -> list[TerminalLine]:
         columns = sorted(self.classes.items())
         if len(columns) > _COLUMNS:
             columns = [("all classes", _together([one for _, one in columns]))]
@@ -158,34 +158,36 @@ class Report:
             rows.append(((stage, *(one.text() if one else "-" for one in counts)), ""))
         return table(("READINGS", *(name for name, _ in columns)), rows, range(1, len(columns) + 1), width)
 
-    def _reasons(self) -> list[Line]:
-        found: list[Line] = []
+    def _reasons(self) -> list[TerminalLine]:
+        found: list[TerminalLine] = []
         for between in dict.fromkeys(one.between for one in self.reasons):
-            found.append(Line(f"{between[0]}, not {between[1]}:"))
+            found.append(TerminalLine(f"{between[0]}, not {between[1]}:"))
             for one in (one for one in self.reasons if one.between == between):
                 name = f"{one.cls}: " if len(self.classes) > 1 else ""
                 style = BAD if one.grave else ""
-                found.append(Line(f"  {name}{one.readings:,} {one.text}", style))
+                found.append(TerminalLine(f"  {name}{one.readings:,} {one.text}", style))
         return found
 
 
-def _every(counts: Mapping[str, Count]) -> list[tuple[str, Count | None]]:
+def _every(counts: Mapping[str, ReadingCount]) -> list[tuple[str, ReadingCount | None]]:
     return [(stage, counts.get(stage)) for stage in STAGES]
 
 
-def _together(columns: Sequence[Mapping[str, Count]]) -> dict[str, Count]:
+def _together(columns: Sequence[Mapping[str, ReadingCount]]) -> dict[str, ReadingCount]:
     found = {}
     for stage in STAGES:
         counts = [one[stage] for one in columns if stage in one]
         if counts:
             bound = any(one.bound for one in counts) or len(counts) < len(columns)
-            found[stage] = Count(sum(one.readings for one in counts), bound)
+            found[stage] = ReadingCount(sum(one.readings for one in counts), bound)
     return found
 
 
-def report(domain: str, at: datetime, seen: Seen, device: str | None = None, span: str = "") -> Report:
+def report(
+    domain: str, at: datetime, seen: Observation, device: str | None = None, span: str = ""
+) -> WhereReport:
     """Put together what was seen."""
-    found = Report(domain, at, span, device, "" if seen.leaf is None else seen.leaf.sentence)
+    found = WhereReport(domain, at, span, device, "" if seen.leaf is None else seen.leaf.sentence)
     if seen.tables is None:
         _without_tables(found, seen)
         return found
@@ -203,19 +205,19 @@ def report(domain: str, at: datetime, seen: Seen, device: str | None = None, spa
     return found
 
 
-def _class(found: Report, cls: str, sums: Any, seen: Seen) -> None:
+def _class(found: WhereReport, cls: str, sums: Any, seen: Observation) -> None:
     leaf = seen.leaf
     newer = _newer(found, cls, seen)
     accepted = None if sums.accepted is None else sums.accepted + newer["accepted"]
     # What the leaf has beyond the records in bronze only itself and the hub's streams can tell.
     more = leaf is None or cls not in leaf.ledgers or seen.hub is None
     stages = {
-        "accepted": None if accepted is None else Count(accepted, more),
-        "stored": Count(sums.stored + newer["stored"], more or sums.never_came > 0),
-        "at the hub": Count(sums.at_hub, seen.hub is None or seen.hub.cut),
-        "in bronze": Count(sums.in_bronze),
-        "in readings": Count(sums.in_readings),
-        "quarantined": Count(sums.quarantined),
+        "accepted": None if accepted is None else ReadingCount(accepted, more),
+        "stored": ReadingCount(sums.stored + newer["stored"], more or sums.never_came > 0),
+        "at the hub": ReadingCount(sums.at_hub, seen.hub is None or seen.hub.cut),
+        "in bronze": ReadingCount(sums.in_bronze),
+        "in readings": ReadingCount(sums.in_readings),
+        "quarantined": ReadingCount(sums.quarantined),
     }
     found.classes[cls] = {stage: one for stage, one in stages.items() if one is not None}
     refused = (sums.refused or 0) + newer["refused"]
@@ -249,13 +251,13 @@ def _class(found: Report, cls: str, sums: Any, seen: Seen) -> None:
         (bronze, sums.missing, "are in bronze and nowhere else", True),
         (bronze, sums.doubled, "are in readings more than once", True),
     ]
-    found.reasons += [Reason(between, cls, *rest) for between, *rest in given if rest[0] > 0]
+    found.reasons += [StageReason(between, cls, *rest) for between, *rest in given if rest[0] > 0]
 
 
 _SAID: Final = ("accepted", "stored", "refused", "dead")
 
 
-def _newer(found: Report, cls: str, seen: Seen) -> dict[str, int]:
+def _newer(found: WhereReport, cls: str, seen: Observation) -> dict[str, int]:
     """What the leaf announced of its run beyond what its ledger records at the hub say; nothing of a span of
     time, which no ledger knows."""
     ledger = (seen.leaf.ledgers if seen.leaf else {}).get(cls)
@@ -266,24 +268,24 @@ def _newer(found: Report, cls: str, seen: Seen) -> dict[str, int]:
     return {name: max(0, int(ledger["readings"][name]) - known[name]) for name in _SAID}
 
 
-def _without_tables(found: Report, seen: Seen, only: str | None = None) -> None:
+def _without_tables(found: WhereReport, seen: Observation, only: str | None = None) -> None:
     """What is known of the leaf's present run and of what the hub's streams still hold."""
     leaf = seen.leaf
     names = set(leaf.ledgers if leaf else ()) | {one.cls for one in (seen.hub.messages if seen.hub else ())}
     for cls in sorted(names if only is None else {only}):
-        stages: dict[str, Count] = {}
+        stages: dict[str, ReadingCount] = {}
         ledger = (leaf.ledgers if leaf else {}).get(cls)
         if ledger is not None:
             # Earlier runs are in the tables' ledgers only.
-            stages["accepted"] = Count(int(ledger["readings"]["accepted"]), bound=True)
-            stages["stored"] = Count(int(ledger["readings"]["stored"]), bound=True)
+            stages["accepted"] = ReadingCount(int(ledger["readings"]["accepted"]), bound=True)
+            stages["stored"] = ReadingCount(int(ledger["readings"]["stored"]), bound=True)
         if seen.hub is not None:
             mine = {
                 (one.run, one.n, None if one.run else at): one.readings
                 for at, one in enumerate(seen.hub.messages)
                 if one.cls == cls and not one.dead
             }
-            stages["at the hub"] = Count(sum(mine.values()), bound=True)
+            stages["at the hub"] = ReadingCount(sum(mine.values()), bound=True)
         found.classes[cls] = stages
         if (behind := (leaf.behind if leaf else {}).get(cls, 0)) > 0:
             found.explained.append(
@@ -292,7 +294,7 @@ def _without_tables(found: Report, seen: Seen, only: str | None = None) -> None:
             )
 
 
-def _device(found: Report, device: str, counts: DeviceCounts) -> None:
+def _device(found: WhereReport, device: str, counts: DeviceCounts) -> None:
     """The device's own column, beside that of its domain."""
     domain = _together(list(found.classes.values()))
     known = counts.cut or counts.thinned > 0
@@ -300,10 +302,10 @@ def _device(found: Report, device: str, counts: DeviceCounts) -> None:
     waiting = any(one.between[1] in ("at the hub", "in bronze") for one in found.reasons)
     found.classes = {
         f"device {device}": {
-            "at the hub": Count(held, waiting or known),
-            "in bronze": Count(held, known),
-            "in readings": Count(counts.in_readings, counts.cut),
-            "quarantined": Count(counts.quarantined, counts.unnamed > 0),
+            "at the hub": ReadingCount(held, waiting or known),
+            "in bronze": ReadingCount(held, known),
+            "in readings": ReadingCount(counts.in_readings, counts.cut),
+            "quarantined": ReadingCount(counts.quarantined, counts.unnamed > 0),
         },
         f"all of {found.domain}": domain,
     }
@@ -313,7 +315,7 @@ def _device(found: Report, device: str, counts: DeviceCounts) -> None:
         (counts.missing, "are in bronze and nowhere else", True),
         (counts.doubled, "are in readings more than once", True),
     ]
-    found.reasons += [Reason(between, device, *one) for one in own if one[0] > 0]
+    found.reasons += [StageReason(between, device, *one) for one in own if one[0] > 0]
     notes = [
         (counts.unnamed, "readings of its domain in quarantine name no device that can be read"),
         (counts.thinned, "messages of bronze have no payload any more, so they were not looked into"),

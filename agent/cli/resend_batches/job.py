@@ -17,7 +17,7 @@ from agent.cli.resend_batches.plan import (
     plan_range,
     ranges_of,
 )
-from agent.cli.resend_batches.stream import AskError, LeafStream, Sent
+from agent.cli.resend_batches.stream import HubQueryError, LeafStream, ResendResult
 from agent.config import Config
 from agent.contract import Exit, Ledger
 from agent.jetstream import JetStreamError, UnavailableError
@@ -38,7 +38,7 @@ _MEANINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ResendRequest:
     """What is to be sent again: of a class, a run (None: the newest, or all with `missing`) and a range of
     numbers (None: all), or whatever is `missing` at the hub."""
 
@@ -55,7 +55,7 @@ class RunReport:
     """What became of the numbers of one run; `sent` is None where nothing was tried."""
 
     plan: Plan
-    sent: Sent | None = None
+    sent: ResendResult | None = None
 
     def numbers(self) -> dict[str, Ranges]:
         """The numbers by what became of them."""
@@ -81,7 +81,7 @@ class RunReport:
 
 
 @dataclass(slots=True)
-class Report:
+class ResendReport:
     """What came of it all; `failure` says in words what ended it before it was done."""
 
     domain: str
@@ -134,22 +134,24 @@ def _lines(one: RunReport) -> list[str]:
     return [f"run {one.plan.run}:", *lines] if lines else []
 
 
-async def resend(config: Config, asked: Asked, say: Callable[[str], None]) -> Report:
+async def resend(config: Config, asked: ResendRequest, say: Callable[[str], None]) -> ResendReport:
     """Do what is asked; `say` is told what is waited for. Raises `NatsError`, `OSError` or `TimeoutError`
     when the local server can't be reached at all."""
-    report = Report(config.domain, asked.cls, asked.dry_run)
+    report = ResendReport(config.domain, asked.cls, asked.dry_run)
     url = f"nats://{config.nats.listen}"
     async with connected(url, identities(config).account, config.domain) as link:
         stream = LeafStream(link.nc, config.domain, asked.cls)
         try:
             await _resend(stream, asked, report, say)
-        except (AskError, JetStreamError) as error:
+        except (HubQueryError, JetStreamError) as error:
             report.failure = str(error)
             report.failed_as = Exit.UNREACHABLE if isinstance(error, UnavailableError) else Exit.FAILED
     return report
 
 
-async def _resend(stream: LeafStream, asked: Asked, report: Report, say: Callable[[str], None]) -> None:
+async def _resend(
+    stream: LeafStream, asked: ResendRequest, report: ResendReport, say: Callable[[str], None]
+) -> None:
     stored = (await stream.runs()).numbers
     newest_first = sorted(stored, reverse=True)
     runs = [asked.run] if asked.run is not None else newest_first if asked.missing else newest_first[:1]
@@ -165,7 +167,7 @@ async def _resend(stream: LeafStream, asked: Asked, report: Report, say: Callabl
         if asked.dry_run:
             report.runs.append(RunReport(plan))
             continue
-        sent = Sent()
+        sent = ResendResult()
         report.runs.append(RunReport(plan, sent))
         await stream.send(plan, sent, say)
         if sent.refused is not None:

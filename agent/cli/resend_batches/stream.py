@@ -28,7 +28,7 @@ from agent.contract import (
 )
 from agent.jetstream import JetStream, RawMessage, UnavailableError, request
 from agent.jetstream.read_headers import StoredHeaders, read_headers
-from agent.leaf.intake import Reason
+from agent.leaf.intake import RefusalReason
 from agent.leaf.publish import acks
 
 _ANSWER_SECONDS: Final = 10.0
@@ -42,12 +42,12 @@ _LONGEST_WINDOW: Final = 150.0
 _ROOM: Final = "wait until the agent has trimmed what the hub confirmed, or raise max_bytes of the class"
 
 
-class AskError(Exception):
+class HubQueryError(Exception):
     """The hub did not say what it lacks; the text says why."""
 
 
 @dataclass(slots=True)
-class Sent:
+class ResendResult:
     """What came of a plan: numbers sent again, those that the stream went on dropping as repeats, those that
     were gone by the time they were read, and why the stream `refused` the rest."""
 
@@ -99,7 +99,7 @@ class LeafStream:
 
     async def verify(self, run: str, last: int, say: Callable[[str], None]) -> Verified:
         """What the hub lacks of the numbers 1 to `last` of a run; `say` is told how far it has looked. Raises
-        `AskError`."""
+        `HubQueryError`."""
         lacking: list[tuple[int, int]] = []
         unknown: list[tuple[int, int]] = []
         question = VerifyRequest(self._cls, run, 1, last)
@@ -113,13 +113,13 @@ class LeafStream:
                 say(f"the hub has looked up to sequence {answer.found.next} of {answer.end}")
                 continue
             if answer.last is None or not question.first <= answer.last <= last:
-                raise AskError("the hub's answer is not for the numbers that were asked for")
+                raise HubQueryError("the hub's answer is not for the numbers that were asked for")
             lacking += answer.lacking
             unknown += answer.unknown
             if answer.last == last:
                 return Verified(tuple(lacking), tuple(unknown), answer.found.edge, cursor)
             question = VerifyRequest(self._cls, run, answer.last + 1, last)
-        raise AskError(
+        raise HubQueryError(
             f"the hub has looked up to its sequence {answer.found.next} of {answer.end} and is not done; "
             "try again later"
         )
@@ -133,12 +133,12 @@ class LeafStream:
                 "the hub does not answer: the link is down or its registrar is away"
             ) from None
         except ContractError as error:
-            raise AskError(f"the hub's answer is not understood: {error}") from None
+            raise HubQueryError(f"the hub's answer is not understood: {error}") from None
         if answer.refused is not None:
-            raise AskError(f"the hub does not say what it lacks: {answer.refused}")
+            raise HubQueryError(f"the hub does not say what it lacks: {answer.refused}")
         return answer
 
-    async def send(self, plan: Plan, sent: Sent, say: Callable[[str], None]) -> None:
+    async def send(self, plan: Plan, sent: ResendResult, say: Callable[[str], None]) -> None:
         """Publish the batches of a plan again, each under its own id, and note in `sent` what became of them.
         While the stream still drops them as repeats (`duplicate_window`) they are tried again within a bound,
         which `say` tells."""
@@ -159,7 +159,7 @@ class LeafStream:
             await asyncio.sleep(_AGAIN_SECONDS)
             waiting = repeated
 
-    async def _send_each(self, run: str, copies: Sequence[Copy], sent: Sent) -> list[Copy]:
+    async def _send_each(self, run: str, copies: Sequence[Copy], sent: ResendResult) -> list[Copy]:
         """Publish each; those that the stream dropped as repeats. Ends where the stream refuses."""
         repeated = []
         for copy in copies:
@@ -170,14 +170,14 @@ class LeafStream:
                 continue
             match await self._publish(message, copy.first):
                 # A repeat of what came behind the copy that was read is itself what was to be sent.
-                case acks.Stored(seq, duplicate) if not duplicate or (
+                case acks.StoredAck(seq, duplicate) if not duplicate or (
                     seq > copy.seq and await self._holds(seq, message)
                 ):
                     sent.again.append(copy.n)
-                case acks.Stored():
+                case acks.StoredAck():
                     repeated.append(copy)
                 case acks.NotStored(text, reason):
-                    sent.refused = f"{text}; {_ROOM}" if reason is Reason.FULL else text
+                    sent.refused = f"{text}; {_ROOM}" if reason is RefusalReason.FULL else text
                     break
         return repeated
 

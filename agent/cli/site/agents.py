@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from agent.cli.site.schema import Leaf, Topology
+from agent.cli.site.schema import SiteLeaf, Topology
 from agent.config import Config, Problem
 from agent.contract import DEFAULT_CLASS, HUB_DOMAIN
 
@@ -41,7 +41,7 @@ def hub_table(site: Topology, leaves: Mapping[str, Config]) -> dict[str, Any]:
     }
 
 
-def leaf_table(site: Topology, leaf: Leaf) -> dict[str, Any]:
+def leaf_table(site: Topology, leaf: SiteLeaf) -> dict[str, Any]:
     """The configuration of a leaf's agent."""
     common = site.leaves
     nats: dict[str, Any] = {
@@ -64,7 +64,7 @@ def leaf_table(site: Topology, leaf: Leaf) -> dict[str, Any]:
     return joined(joined(table, common.config), leaf.config)
 
 
-def classes(leaf: Leaf, config: Config | None) -> list[str]:
+def classes(leaf: SiteLeaf, config: Config | None) -> list[str]:
     """The classes of a leaf: those of its agent's configuration."""
     if config is None:
         return list(leaf.classes) or [DEFAULT_CLASS]
@@ -91,7 +91,7 @@ def joined(table: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]
     return found
 
 
-def _member(leaf: Leaf, names: list[str]) -> dict[str, Any]:
+def _member(leaf: SiteLeaf, names: list[str]) -> dict[str, Any]:
     row: dict[str, Any] = {"domain": leaf.domain, "key": leaf.key, "classes": names}
     row |= {"takes": leaf.takes, "gives": leaf.gives, "revoked": leaf.revoked, "tenant": leaf.tenant}
     row["users"] = leaf.users

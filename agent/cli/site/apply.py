@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent.base import pid_lock
-from agent.cli.query.admin_status import AskError, status_of
+from agent.cli.query.admin_status import AdminStatusError, status_of
 from agent.config import Config, members_digest, users_digest
 from agent.contract import COMMANDS, FLEET_BUCKET, command_consumer
 from agent.jetstream import JetStream, JetStreamError
@@ -69,7 +69,7 @@ async def take_in_users(config: Config) -> bool:
 def _users_of(config: Config) -> str:
     try:
         return str(status_of(config.admin).get("users"))
-    except AskError:
+    except AdminStatusError:
         return ""
 
 
@@ -77,7 +77,7 @@ def fleet_of(config: Config) -> dict[str, Any]:
     """What the hub's agent says of the fleet; empty where it does not answer."""
     try:
         return dict(status_of(config.admin).get("fleet", {}))
-    except AskError:
+    except AdminStatusError:
         return {}
 
 

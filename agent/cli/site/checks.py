@@ -10,7 +10,7 @@ import msgspec
 
 from agent import contract
 from agent.cli.site.agents import conflicts, hub_table, leaf_table
-from agent.cli.site.schema import Hub, Leaf, Server, Topology
+from agent.cli.site.schema import SiteHub, SiteLeaf, SiteServer, Topology
 from agent.config import Problem, listen_address
 from agent.config.keys import is_public_key, is_seed
 from agent.config.server_overlay import HUB_TAKEN, LEAF_TAKEN, REMOTE_TAKEN, extra_problems
@@ -27,7 +27,7 @@ def check(site: Topology) -> Iterator[Problem]:
     yield from _added(site)
 
 
-def _hub(hub: Hub) -> Iterator[Problem]:
+def _hub(hub: SiteHub) -> Iterator[Problem]:
     if not hub.urls:
         yield Problem("hub.urls", "is empty", 'write where leaves dial: ["nats-leaf://hub.example:7422"]')
     for url in hub.urls:
@@ -51,7 +51,7 @@ def _hub(hub: Hub) -> Iterator[Problem]:
         yield from _server(f"hub.server[{number}]", one, len(hub.server) > 1, names)
 
 
-def _server(key: str, one: Server, cluster: bool, names: set[str]) -> Iterator[Problem]:
+def _server(key: str, one: SiteServer, cluster: bool, names: set[str]) -> Iterator[Problem]:
     yield from _named(f"{key}.name", contract.check_domain, one.name)
     yield from _once(f"{key}.name", one.name, names)
     addresses: dict[tuple[str, int], str] = {}
@@ -90,7 +90,7 @@ def _leaves(site: Topology) -> Iterator[Problem]:
             yield from _leaf(f"leaf[{number}]", site, leaf, domains, keys)
 
 
-def _leaf(key: str, site: Topology, leaf: Leaf, domains: set[str], keys: set[str]) -> Iterator[Problem]:
+def _leaf(key: str, site: Topology, leaf: SiteLeaf, domains: set[str], keys: set[str]) -> Iterator[Problem]:
     yield from _named(f"{key}.domain", contract.check_domain, leaf.domain)
     yield from _once(f"{key}.domain", leaf.domain, domains)
     if leaf.domain in contract.RESERVED_DOMAINS:
@@ -115,7 +115,7 @@ def _added(site: Topology) -> Iterator[Problem]:
     bare_hub = Topology(hub=msgspec.structs.replace(site.hub, config={}))
     yield from conflicts(hub_table(bare_hub, {}), site.hub.config, "hub.config")
     bare = Topology(leaves=type(site.leaves)(embedded=site.leaves.embedded))
-    rendered = leaf_table(bare, Leaf("x"))
+    rendered = leaf_table(bare, SiteLeaf("x"))
     yield from conflicts(rendered, site.leaves.config, "leaves.config")
     for number, leaf in enumerate(site.leaf, 1):
         if leaf is not None:

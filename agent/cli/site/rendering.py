@@ -17,7 +17,7 @@ from agent.base.nats_conf_quoting import RenderError, Variable, quoted
 from agent.cli.site.agents import hub_table, leaf_table
 from agent.cli.site.checks import check
 from agent.cli.site.readme import readme
-from agent.cli.site.schema import Server, Topology
+from agent.cli.site.schema import SiteServer, Topology
 from agent.config import Config, ConfigError, Problem, aggregates, listen_address, parse
 from agent.contract import HUB_DOMAIN, server_name
 from agent.server.identity import IDENTITY
@@ -31,7 +31,7 @@ README: Final = "README.md"
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class RenderedFile:
     """A rendered file; one that is `private` has mode 0600."""
 
     name: str
@@ -41,7 +41,7 @@ class File:
 
 def rendered(
     site: Topology, inputs: Mapping[str, type[Struct]], password: str, told: list[Problem] | None = None
-) -> list[File]:
+) -> list[RenderedFile]:
     """The files, by name. `inputs` maps each type of input to its options; `password` is what the servers of
     a cluster show each other; `told` are problems that reading has found. Raises `ConfigError` with every
     problem."""
@@ -49,7 +49,7 @@ def rendered(
     problems = [str(one) for one in [*(told or ()), *(one for one in check(site) if one.key not in known)]]
     complaints: dict[str, list[str]] = {}
     configs: dict[str, Config] = {}
-    files: list[File] = []
+    files: list[RenderedFile] = []
     for leaf in site.leaf:
         if leaf is None:
             continue
@@ -59,7 +59,7 @@ def rendered(
         if config is None:
             continue
         configs[leaf.domain] = config
-        files.append(File(f"{name}.toml", _toml(table)))
+        files.append(RenderedFile(f"{name}.toml", _toml(table)))
         names = [one.name for one in config.class_]
         if leaf.classes and leaf.classes != names:
             problems.append(f"leaf of {leaf.domain}: its classes are {leaf.classes}, its config says {names}")
@@ -68,32 +68,33 @@ def rendered(
     problems += [_shared(text, names) for text, names in complaints.items()]
     if problems or hub is None:
         raise ConfigError(problems)
-    files.append(File("hub.toml", _toml(table)))
+    files.append(RenderedFile("hub.toml", _toml(table)))
     try:
         files += _servers(site, hub, configs, password)
     except RenderError as error:
         raise ConfigError([str(error)]) from None
-    files.append(File(README, readme(site, sorted(one.name for one in files))))
+    files.append(RenderedFile(README, readme(site, sorted(one.name for one in files))))
     return sorted(files, key=lambda one: one.name)
 
 
-def _servers(site: Topology, hub: Config, leaves: Mapping[str, Config], password: str) -> list[File]:
+def _servers(site: Topology, hub: Config, leaves: Mapping[str, Config], password: str) -> list[RenderedFile]:
     files = []
     if not site.hub.embedded:
         cluster = len(site.hub.server) > 1
         for one in site.hub.server:
             name = f"hub-{one.name}.conf" if cluster else "hub.conf"
-            files.append(File(name, render(_hub(site, one, hub))))
+            files.append(RenderedFile(name, render(_hub(site, one, hub))))
         if cluster:
-            files.append(File(CLUSTER, _routes(site, password), private=True))
+            files.append(RenderedFile(CLUSTER, _routes(site, password), private=True))
     if not site.leaves.embedded:
         files += [
-            File(f"leaf-{domain}.conf", render(_leaf(site, config))) for domain, config in leaves.items()
+            RenderedFile(f"leaf-{domain}.conf", render(_leaf(site, config)))
+            for domain, config in leaves.items()
         ]
     return files
 
 
-def _hub(site: Topology, one: Server, config: Config) -> HubConfig:
+def _hub(site: Topology, one: SiteServer, config: Config) -> HubConfig:
     return HubConfig(
         server_name=server_name(HUB_DOMAIN, one.name),
         identity=IDENTITY,

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from agent.config import Size
 
 
-class Server(Struct, forbid_unknown_fields=True):
+class SiteServer(Struct, forbid_unknown_fields=True):
     """A server of the hub; more than one are a cluster, and each then has a `cluster_listen`."""
 
     name: str = "a"
@@ -19,7 +19,7 @@ class Server(Struct, forbid_unknown_fields=True):
     cluster_listen: str = ""
 
 
-class Hub(Struct, forbid_unknown_fields=True):
+class SiteHub(Struct, forbid_unknown_fields=True):
     """The hub: `urls` are where leaves dial. Its one server is run by the agent when it is `embedded`.
     `config` has more tables of the agent's configuration, `extra` is added to that of each server."""
 
@@ -28,7 +28,7 @@ class Hub(Struct, forbid_unknown_fields=True):
     state_dir: Path = Path("/var/lib/petiole")
     store_dir: Path = Path("/var/lib/nats")
     max_file_store: Size = Size(64 * 2**30)
-    server: list[Server] = field(default_factory=lambda: [Server()])
+    server: list[SiteServer] = field(default_factory=lambda: [SiteServer()])
     config: dict[str, Any] = {}
     extra: dict[str, Any] = {}
 
@@ -46,7 +46,7 @@ class Leaves(Struct, forbid_unknown_fields=True):
     remote: dict[str, Any] = {}
 
 
-class Leaf(Struct, forbid_unknown_fields=True):
+class SiteLeaf(Struct, forbid_unknown_fields=True):
     """One leaf, as in the hub's [[leaf]] tables; without a `key` it is not let in yet. `config` is joined
     with that of all leaves and goes before it."""
 
@@ -65,6 +65,6 @@ class Topology(Struct, forbid_unknown_fields=True):
     """The whole site. Each tenant that a leaf names stands in `tenants`."""
 
     tenants: list[str] = []
-    hub: Hub = field(default_factory=Hub)
+    hub: SiteHub = field(default_factory=SiteHub)
     leaves: Leaves = field(default_factory=Leaves)
-    leaf: list[Leaf] = []
+    leaf: list[SiteLeaf] = []

@@ -9,7 +9,7 @@ from structlog.typing import FilteringBoundLogger
 _LIMIT: Final = 10_000
 
 
-class Problems:
+class ActiveProblems:
     """What is wrong now, by a key a problem."""
 
     def __init__(self, log: FilteringBoundLogger) -> None:

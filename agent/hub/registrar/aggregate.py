@@ -56,7 +56,7 @@ def source(domain: str, cls: str, epoch: str) -> Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class AggregateSettings:
     """What the configuration says of every aggregate: the bytes it may take and on how many servers it
     stands."""
 
@@ -64,7 +64,7 @@ class Settings:
     replicas: int = 1
 
 
-def aggregate_config(name: str, settings: Settings, sources: list[Source]) -> dict[str, Any]:
+def aggregate_config(name: str, settings: AggregateSettings, sources: list[Source]) -> dict[str, Any]:
     """The configuration of an aggregate, with what must not differ. Without a source the server gives it its
     own name as subject, which nobody may publish to, and a window of duplicates that only then does no
     harm."""

@@ -14,10 +14,10 @@ from typing import Any, Final
 from structlog.typing import FilteringBoundLogger
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_exponential
 
-from agent.hub.registrar.active_problems import Problems
+from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.aggregate import (
+    AggregateSettings,
     Observation,
-    Settings,
     Source,
     aggregate_config,
     changed_by_hand,
@@ -27,7 +27,7 @@ from agent.hub.registrar.aggregate import (
     planned,
 )
 from agent.hub.registrar.metrics import RegistrarMetrics
-from agent.hub.registrar.stalled_sources import Suspects, Verdicts, trouble
+from agent.hub.registrar.stalled_sources import StalledSources, Verdicts, trouble
 from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, JetStreamError, StreamInfo, covers, merged
 
 _SETTLE: Final = 0.02
@@ -39,7 +39,7 @@ _LONGEST_REST: Final = 5.0
 _NAMED: Final = 20
 
 
-class AggregateKeeper:
+class AggregateController:
     """One aggregate. `may_stay` says of a source that no leaf announced whether it may stay; `noted` is
     called with the state of the sources before some are removed; `turns` are shared by all aggregates, so
     that not all of them are scanned at once."""
@@ -48,11 +48,11 @@ class AggregateKeeper:
         self,
         js: JetStream,
         name: str,
-        settings: Settings,
+        settings: AggregateSettings,
         may_stay: Callable[[str], bool],
         noted: Callable[[Observation], None],
         turns: asyncio.Semaphore,
-        problems: Problems,
+        problems: ActiveProblems,
         metrics: RegistrarMetrics,
         log: FilteringBoundLogger,
     ) -> None:
@@ -70,7 +70,7 @@ class AggregateKeeper:
         self._placed: dict[str, Source] = {}
         self._checked: dict[str, Any] | None = None
         self._heeded = 0
-        self._suspects = Suspects()
+        self._suspects = StalledSources()
         self.seen: Observation | None = None
         self._looking = asyncio.Lock()
         self._wake = asyncio.Event()
@@ -82,7 +82,7 @@ class AggregateKeeper:
         or `UnavailableError`."""
         self.seen = None
         self._want = dict(want)
-        self._suspects = Suspects()
+        self._suspects = StalledSources()
         try:
             seen = await self.observe()
         except ApiError as error:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from structlog.typing import FilteringBoundLogger
 
 from agent.contract import leaf_stream
-from agent.hub.registrar.active_problems import Problems
-from agent.hub.registrar.aggregate import Observation, Settings
-from agent.hub.registrar.aggregate_controller import AggregateKeeper
+from agent.hub.registrar.active_problems import ActiveProblems
+from agent.hub.registrar.aggregate import AggregateSettings, Observation
+from agent.hub.registrar.aggregate_controller import AggregateController
 from agent.hub.registrar.assignment import assigned
-from agent.hub.registrar.fleet_state import FleetBook
+from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.metrics import RegistrarMetrics
 from agent.jetstream import JetStream
 
@@ -27,11 +27,11 @@ class Aggregates:
         self,
         js: JetStream,
         names: Sequence[str],
-        settings: Settings,
+        settings: AggregateSettings,
         max_sources: int,
         classes: Mapping[str, Iterable[str]],
-        book: FleetBook,
-        problems: Problems,
+        book: FleetState,
+        problems: ActiveProblems,
         metrics: RegistrarMetrics,
         log: FilteringBoundLogger,
     ) -> None:
@@ -42,7 +42,7 @@ class Aggregates:
         }
         turns = asyncio.Semaphore(_SCANS_AT_ONCE)
         self.keepers = {
-            name: AggregateKeeper(
+            name: AggregateController(
                 js, name, settings, self._may_stay(name), book.note, turns, problems, metrics, log
             )
             for name in names
@@ -109,7 +109,7 @@ class Aggregates:
             (words for keeper, name in self._sources(domain) if (words := keeper.trouble(name))), None
         )
 
-    def _sources(self, domain: str) -> Iterable[tuple[AggregateKeeper, str]]:
+    def _sources(self, domain: str) -> Iterable[tuple[AggregateController, str]]:
         leaf = self._book.leaves.get(domain)
         for cls, record in leaf.classes.items() if leaf else ():
             if (keeper := self.keepers.get(record.stream)) is not None:

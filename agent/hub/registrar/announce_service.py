@@ -13,10 +13,10 @@ from nats.aio.msg import Msg
 from structlog.typing import FilteringBoundLogger
 
 from agent.contract import Answer, ContractError, parse_announce
-from agent.hub.registrar.active_problems import Problems
+from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.announcements import Announcements
 from agent.hub.registrar.command_consumers import CommandConsumers
-from agent.hub.registrar.fleet_state import FleetBook
+from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.fleet_watch import FleetWatch
 from agent.hub.registrar.metrics import RegistrarMetrics
 from agent.jetstream import JetStreamError, UnavailableError
@@ -29,7 +29,7 @@ _ANSWER_SECONDS: Final = 4.0
 """A leaf waits five seconds for an answer."""
 
 
-class Reception:
+class AnnounceService:
     """`ready` returns once the hub can take leaves in, with a number that is another one after each restart
     of its server; `server_fault` says why the hub's server cannot be trusted with links."""
 
@@ -37,13 +37,13 @@ class Reception:
         self,
         announcements: Announcements,
         commands: CommandConsumers,
-        book: FleetBook,
+        book: FleetState,
         watch: FleetWatch,
         domains: Container[str],
         ready: Callable[[], Awaitable[int]],
         reconnects: Callable[[], int],
         server_fault: Callable[[], str | None],
-        problems: Problems,
+        problems: ActiveProblems,
         metrics: RegistrarMetrics,
         log: FilteringBoundLogger,
     ) -> None:

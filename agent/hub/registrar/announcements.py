@@ -24,11 +24,11 @@ from agent.contract import (
     leaf_stream,
     leaf_subjects,
 )
-from agent.hub.registrar.active_problems import Problems
+from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.aggregate import Observation, source_state
 from agent.hub.registrar.aggregates import Aggregates
 from agent.hub.registrar.answer import (
-    Stored,
+    StoredMessage,
     agreed,
     agreeing,
     class_answer,
@@ -38,14 +38,14 @@ from agent.hub.registrar.answer import (
     proposal,
     stored,
 )
-from agent.hub.registrar.fleet_state import EPOCH_EVERY, FleetBook
+from agent.hub.registrar.fleet_state import EPOCH_EVERY, FleetState
 from agent.hub.registrar.fleet_store import FleetStore
 from agent.hub.registrar.records import (
     COPIED,
     RECREATED,
     REVOKED,
+    AggregateRef,
     ClassRecord,
-    Place,
     admitted,
     new_epochs,
     refusal,
@@ -71,11 +71,11 @@ class Announcements:
     def __init__(
         self,
         js: JetStream,
-        book: FleetBook,
+        book: FleetState,
         store: FleetStore,
         aggregates: Aggregates,
         classes: Mapping[str, frozenset[str]],
-        problems: Problems,
+        problems: ActiveProblems,
     ) -> None:
         self._js = js
         self._book = book
@@ -152,7 +152,7 @@ class Announcements:
         places = {}
         for cls, stream in streams.items():
             info = (await self._aggregates.keepers[stream].observe(now - _OBSERVED)).info
-            places[cls] = Place(info.name, info.created, info.last)
+            places[cls] = AggregateRef(info.name, info.created, info.last)
         known = self._book.leaves.get(domain)
         now_text = datetime.now(UTC).isoformat(timespec="seconds")
         leaf = admitted(announce, known, places, now_text)
@@ -248,7 +248,7 @@ class Announcements:
             self._prove(domain, cls, found, info)
         return msgspec.structs.replace(record, held=held)
 
-    async def _newest(self, domain: str, cls: str, subject: str, info: StreamInfo) -> Stored | None:
+    async def _newest(self, domain: str, cls: str, subject: str, info: StreamInfo) -> StoredMessage | None:
         message = await self._js.get_message(info.name, last_by_subject=subject)
         return stored(message, leaf_stream(domain, cls))
 

@@ -13,12 +13,12 @@ import msgspec
 
 from agent.contract import H_MESSAGE_ID, H_SOURCE, Checkpoint, ClassAnswer, ContractError
 from agent.hub.registrar.aggregate import SourceState, is_full, parse_source_header
-from agent.hub.registrar.records import ClassRecord, Held
+from agent.hub.registrar.records import ClassRecord, HubPosition
 from agent.jetstream import RawMessage, StreamInfo
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredMessage:
     """A message of a leaf as the aggregate holds it."""
 
     leaf_seq: int
@@ -26,7 +26,7 @@ class Stored:
     hub_seq: int
 
 
-def stored(message: RawMessage | None, leaf_stream: str) -> Stored | None:
+def stored(message: RawMessage | None, leaf_stream: str) -> StoredMessage | None:
     """What a message of the aggregate says of its origin, None where it did not come from that leaf
     stream."""
     if message is None:
@@ -37,7 +37,7 @@ def stored(message: RawMessage | None, leaf_stream: str) -> Stored | None:
         return None
     if name != leaf_stream:
         return None
-    return Stored(seq, message.headers.get(H_MESSAGE_ID, ""), message.seq)
+    return StoredMessage(seq, message.headers.get(H_MESSAGE_ID, ""), message.seq)
 
 
 def is_certain(record: ClassRecord, state: SourceState | None, info: StreamInfo, noted: int = 0) -> bool:
@@ -50,8 +50,8 @@ def is_certain(record: ClassRecord, state: SourceState | None, info: StreamInfo,
 
 
 def held_now(
-    held: Held | None, state: SourceState | None, newest: Stored | None, info: StreamInfo
-) -> Held | None:
+    held: HubPosition | None, state: SourceState | None, newest: StoredMessage | None, info: StreamInfo
+) -> HubPosition | None:
     """What the hub holds of an epoch, from what was known of it, its source and the newest message of the
     leaf.
 
@@ -62,15 +62,19 @@ def held_now(
     if seq == 0:
         return held
     if newest is not None and newest.leaf_seq >= seq:
-        found = Held(newest.leaf_seq, newest.message_id, newest.hub_seq, max(info.last, newest.hub_seq))
+        found = HubPosition(
+            newest.leaf_seq, newest.message_id, newest.hub_seq, max(info.last, newest.hub_seq)
+        )
     else:
-        found = Held(seq, "", 0, info.last)
+        found = HubPosition(seq, "", 0, info.last)
     if held is not None and (held.seq, held.message_id != "") >= (found.seq, found.message_id != ""):
         return held
     return found
 
 
-def held_at_start(held: Held | None, state: SourceState | None, info: StreamInfo) -> Held | None:
+def held_at_start(
+    held: HubPosition | None, state: SourceState | None, info: StreamInfo
+) -> HubPosition | None:
     """What may still be believed of `held` after the hub's server was away: its store may have been put
     back."""
     if held is None or info.last < held.last:
@@ -80,7 +84,7 @@ def held_at_start(held: Held | None, state: SourceState | None, info: StreamInfo
     return held
 
 
-def proposal(held: Held | None, stream: str) -> Checkpoint | None:
+def proposal(held: HubPosition | None, stream: str) -> Checkpoint | None:
     """The place where leaf and hub may agree; only a message with an id can be told from another."""
     if held is None or not held.message_id:
         return None
@@ -104,7 +108,7 @@ def agreed(
     if announced.hub_seq > info.last:
         return False
     if message is not None:
-        return stored(message, leaf_stream) == Stored(
+        return stored(message, leaf_stream) == StoredMessage(
             announced.leaf_seq, announced.message_id, announced.hub_seq
         )
     if announced in (record.checkpoint, record.proposed, proposal(record.held, record.stream)):
@@ -177,7 +181,7 @@ def class_answer(
     record: ClassRecord,
     state: str,
     agreed: bool | None,
-    newest_batch: Stored | None = None,
+    newest_batch: StoredMessage | None = None,
     *,
     certain: bool = True,
     fallback: Checkpoint | None = None,
@@ -203,7 +207,7 @@ def class_answer(
     )
 
 
-def _checkpoint(message: Stored | None, stream: str) -> Checkpoint | None:
+def _checkpoint(message: StoredMessage | None, stream: str) -> Checkpoint | None:
     if message is None or not message.message_id:
         return None
     return Checkpoint(message.leaf_seq, message.message_id, stream, message.hub_seq)

@@ -22,7 +22,7 @@ from agent.contract import (
     command_deliver,
     command_subjects,
 )
-from agent.hub.registrar.active_problems import Problems
+from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.aggregate import commands_config
 from agent.jetstream import (
     ConsumerInfo,
@@ -39,7 +39,7 @@ _MAX_ACK_PENDING: Final = 1000
 class CommandConsumers:
     """Keeps the consumers of `COMMANDS`, which stands on so many servers of the hub."""
 
-    def __init__(self, js: JetStream, problems: Problems, replicas: int = 1) -> None:
+    def __init__(self, js: JetStream, problems: ActiveProblems, replicas: int = 1) -> None:
         self._js = js
         self._replicas = replicas
         self._problems = problems

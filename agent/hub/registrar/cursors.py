@@ -14,7 +14,7 @@ from agent.contract import Checkpoint, ContractError, CursorAnswer, CursorReques
 from agent.hub.registrar.aggregates import Aggregates
 from agent.hub.registrar.announce_service import respond
 from agent.hub.registrar.announcements import Announcements
-from agent.hub.registrar.fleet_state import Allowance, FleetBook
+from agent.hub.registrar.fleet_state import Allowance, FleetState
 from agent.jetstream import JetStreamError
 
 LOOK_SECONDS: Final = 0.01
@@ -33,7 +33,7 @@ class Cursors:
     def __init__(
         self,
         announcements: Announcements,
-        book: FleetBook,
+        book: FleetState,
         aggregates: Aggregates,
         domains: Container[str],
         ready: Callable[[], Awaitable[int]],

@@ -53,7 +53,7 @@ def parse_event(data: bytes) -> LinkEvent | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class ServerLink:
     """A link of the list: the name of the leaf's server, the bytes that came from it so far, and the account
     that it joins."""
 
@@ -62,12 +62,14 @@ class Link:
     account: str = ACCOUNT
 
 
-def parse_links(data: bytes, accounts: Collection[str] = (ACCOUNT,)) -> dict[LinkId, Link]:
+def parse_links(data: bytes, accounts: Collection[str] = (ACCOUNT,)) -> dict[LinkId, ServerLink]:
     """All links to these accounts in an answer to LEAFZ. Raises `ContractError`."""
     try:
         answer: Mapping[str, Any] = json.loads(data)["data"]
         return {
-            (answer["server_id"], one["id"]): Link(one["name"], int(one.get("in_bytes", 0)), one["account"])
+            (answer["server_id"], one["id"]): ServerLink(
+                one["name"], int(one.get("in_bytes", 0)), one["account"]
+            )
             for one in answer.get("leafs") or []
             if one.get("account") in accounts
         }
@@ -84,7 +86,7 @@ class Links:
         self._nameless: dict[LinkId, str] = {}
         self._nameless_of: dict[str, set[LinkId]] = {}
 
-    def replace(self, links: Mapping[LinkId, Link], domains: Mapping[str, str]) -> None:
+    def replace(self, links: Mapping[LinkId, ServerLink], domains: Mapping[str, str]) -> None:
         """These links are all there are; `domains` gives the domain of a server name, for a link of which no
         event told."""
         for link in self._up.keys() - links.keys():

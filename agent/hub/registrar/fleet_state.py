@@ -12,8 +12,8 @@ import msgspec
 from agent.contract import Announce, leaf_stream
 from agent.hub.registrar.aggregate import Observation, Source, SourceState, source, source_state
 from agent.hub.registrar.answer import held_at_start, held_now, is_certain, known_at_start
-from agent.hub.registrar.ownership import Claims
-from agent.hub.registrar.records import ClassRecord, Leaf, Noted
+from agent.hub.registrar.ownership import DomainOwnership
+from agent.hub.registrar.records import ClassRecord, LeafRecord, PurgeMarker
 from agent.jetstream import StreamInfo
 
 ANNOUNCES_AT_ONCE: Final = 10
@@ -38,15 +38,15 @@ class Allowance:
         return True
 
 
-class FleetBook:
+class FleetState:
     """All leaves that have announced themselves. Those that are `revoked` have no sources."""
 
     def __init__(self, revoked: Collection[str] = ()) -> None:
         self.revoked = frozenset(revoked)
-        self.leaves: dict[str, Leaf] = {}
-        self._noted: dict[str, Noted] = {}
+        self.leaves: dict[str, LeafRecord] = {}
+        self._noted: dict[str, PurgeMarker] = {}
         self.announced: dict[str, Announce] = {}
-        self.claims = Claims()
+        self.claims = DomainOwnership()
         self.capped: set[str] = set()
         self._announces: dict[str, Allowance] = {}
         self._run_announces: dict[str, dict[str, Allowance]] = {}
@@ -54,8 +54,8 @@ class FleetBook:
 
     def begin(
         self,
-        leaves: Mapping[str, Leaf],
-        noted: Mapping[str, Noted],
+        leaves: Mapping[str, LeafRecord],
+        noted: Mapping[str, PurgeMarker],
         seen: Mapping[str, Observation],
         now: float,
     ) -> None:
@@ -115,11 +115,11 @@ class FleetBook:
         last = noted.last if noted is not None and noted.created == info.created else 0
         return is_certain(record, state, info, last)
 
-    def purging(self, noted: Noted) -> None:
+    def purging(self, noted: PurgeMarker) -> None:
         """All records of an aggregate are stored as they were at `noted`, and it is going to be purged."""
         self._noted[noted.stream] = noted
 
-    def records(self, stream: str) -> Iterator[tuple[Leaf, str, ClassRecord]]:
+    def records(self, stream: str) -> Iterator[tuple[LeafRecord, str, ClassRecord]]:
         """The leaves, classes and records of an aggregate."""
         return ((leaf, cls, one) for _, leaf, cls, one in self._records() if one.stream == stream)
 
@@ -174,7 +174,7 @@ class FleetBook:
         one."""
         return self._epochs.setdefault(domain, Allowance(EPOCHS_AT_ONCE, EPOCH_EVERY)).take(now)
 
-    def _records(self) -> Iterator[tuple[str, Leaf, str, ClassRecord]]:
+    def _records(self) -> Iterator[tuple[str, LeafRecord, str, ClassRecord]]:
         for leaf in self.leaves.values():
             for cls, record in leaf.classes.items():
                 yield leaf_stream(leaf.domain, cls), leaf, cls, record

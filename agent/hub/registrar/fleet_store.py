@@ -10,9 +10,9 @@ import msgspec
 
 from agent.base.bounded_gather import gathered
 from agent.contract import FLEET_BUCKET, ContractError
-from agent.hub.registrar.active_problems import Problems
+from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.aggregate import fleet_config
-from agent.hub.registrar.records import Leaf, Noted, decode_leaf, decode_noted, encode
+from agent.hub.registrar.records import LeafRecord, PurgeMarker, decode_leaf, decode_noted, encode
 from agent.jetstream import JetStream
 
 _STREAM: Final = f"KV_{FLEET_BUCKET}"
@@ -24,44 +24,44 @@ Record = TypeVar("Record")
 class FleetStore:
     """Reads and writes the records; knows nothing of what they mean."""
 
-    def __init__(self, js: JetStream, replicas: int, problems: Problems) -> None:
+    def __init__(self, js: JetStream, replicas: int, problems: ActiveProblems) -> None:
         self._js = js
         self._replicas = replicas
         self._problems = problems
-        self._stored: dict[str, tuple[Leaf, float]] = {}
+        self._stored: dict[str, tuple[LeafRecord, float]] = {}
 
     async def ensure(self) -> None:
         """Make the bucket. Raises `ApiError` or `UnavailableError`."""
         self._stored.clear()
         await self._js.ensure_stream(fleet_config(self._replicas))
 
-    async def save(self, leaf: Leaf) -> None:
+    async def save(self, leaf: LeafRecord) -> None:
         """Replace the record of a leaf. Raises `ApiError` or `UnavailableError`."""
         await self._js.publish(_subject(leaf.domain), encode(leaf))
         self._stored[leaf.domain] = (leaf, asyncio.get_running_loop().time())
 
-    async def save_changed(self, leaf: Leaf, every: float) -> None:
+    async def save_changed(self, leaf: LeafRecord, every: float) -> None:
         """The same if anything but the time of its announcement is new, or so many seconds have passed."""
         old, at = self._stored.get(leaf.domain, (None, 0.0))
         same = old is not None and msgspec.structs.replace(old, announced_at=leaf.announced_at) == leaf
         if not same or asyncio.get_running_loop().time() - at >= every:
             await self.save(leaf)
 
-    async def save_all(self, leaves: Iterable[Leaf]) -> None:
+    async def save_all(self, leaves: Iterable[LeafRecord]) -> None:
         """Replace these records, several at once. Raises `ApiError` or `UnavailableError`."""
         await gathered(self.save, leaves)
 
-    async def note(self, noted: Noted) -> None:
+    async def note(self, noted: PurgeMarker) -> None:
         """Replace what is noted of an aggregate. Raises `ApiError` or `UnavailableError`."""
         await self._js.publish(_noted_subject(noted.stream), encode(noted))
 
-    async def load(self, domains: Iterable[str]) -> dict[str, Leaf]:
+    async def load(self, domains: Iterable[str]) -> dict[str, LeafRecord]:
         """The records of these domains; one that cannot be read is said and left out, for the leaf's next
         announcement writes it anew. Raises `ApiError` or `UnavailableError`."""
         found = await gathered(lambda domain: self._load(_subject(domain), domain, decode_leaf), domains)
         return {leaf.domain: leaf for leaf in found if leaf is not None}
 
-    async def load_noted(self, streams: Iterable[str]) -> dict[str, Noted]:
+    async def load_noted(self, streams: Iterable[str]) -> dict[str, PurgeMarker]:
         """What is noted of these aggregates. Raises `ApiError` or `UnavailableError`."""
         found = await gathered(lambda name: self._load(_noted_subject(name), name, decode_noted), streams)
         return {one.stream: one for one in found if one is not None}

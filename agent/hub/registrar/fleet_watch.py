@@ -12,21 +12,21 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from agent.contract import ContractError, server_name
-from agent.hub.registrar.active_problems import Problems
+from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.aggregate import ALIVE
 from agent.hub.registrar.aggregates import Aggregates
 from agent.hub.registrar.fleet_events import (
     CONNECT,
     DISCONNECT,
     LEAFZ,
-    Link,
     LinkEvent,
     LinkId,
     Links,
+    ServerLink,
     parse_event,
     parse_links,
 )
-from agent.hub.registrar.fleet_state import FleetBook
+from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.link_cutter import LinkCutter
 from agent.hub.registrar.quota import Quota, sentence
 
@@ -46,9 +46,9 @@ class FleetWatch:
         self,
         nc: Client | None,
         keys: Mapping[str, str],
-        book: FleetBook,
+        book: FleetState,
         aggregates: Aggregates,
-        problems: Problems,
+        problems: ActiveProblems,
         cutter: LinkCutter,
         accounts: Collection[str],
         servers: int = 1,
@@ -136,9 +136,9 @@ class FleetWatch:
             else:
                 self._aggregates.unlinked(domain)
 
-    async def _links(self, nc: Client) -> tuple[dict[LinkId, Link], bool]:
+    async def _links(self, nc: Client) -> tuple[dict[LinkId, ServerLink], bool]:
         """The links of the hub's servers that answer in time, and whether all have."""
-        inbox, answers = nc.new_inbox(), list[dict[LinkId, Link]]()
+        inbox, answers = nc.new_inbox(), list[dict[LinkId, ServerLink]]()
         answered = asyncio.Event()
 
         async def take(msg: Msg) -> None:
@@ -160,7 +160,7 @@ class FleetWatch:
         links = {link: one for answer in answers for link, one in answer.items()}
         return links, len(answers) >= self._servers
 
-    def _count(self, quota: Quota, links: Mapping[LinkId, Link]) -> None:
+    def _count(self, quota: Quota, links: Mapping[LinkId, ServerLink]) -> None:
         now = asyncio.get_running_loop().time()
         quota.count({link: one.received for link, one in links.items()}, self.links.by_link(), now)
         self._judge(quota, now)

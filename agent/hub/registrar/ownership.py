@@ -28,7 +28,7 @@ class _Runs:
     copied: bool = False
 
 
-class Claims:
+class DomainOwnership:
     """The claims to all domains."""
 
     def __init__(self) -> None:

@@ -15,10 +15,10 @@ from agent.contract import ContractError, parse_committed
 from agent.hub.registrar.aggregate import Observation, purge_up_to
 from agent.hub.registrar.aggregates import Aggregates
 from agent.hub.registrar.announcements import Announcements
-from agent.hub.registrar.fleet_state import FleetBook
+from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.fleet_store import FleetStore
 from agent.hub.registrar.metrics import RegistrarMetrics
-from agent.hub.registrar.records import ClassRecord, Leaf, Noted
+from agent.hub.registrar.records import ClassRecord, LeafRecord, PurgeMarker
 from agent.jetstream import JetStream
 
 _FOREVER: Final = float("inf")
@@ -31,7 +31,7 @@ class Purging:
         self,
         js: JetStream,
         keep: int,
-        book: FleetBook,
+        book: FleetState,
         store: FleetStore,
         aggregates: Aggregates,
         announcements: Announcements,
@@ -71,7 +71,7 @@ class Purging:
         info = seen.info
         self._book.note(seen)
 
-        async def look(one: tuple[Leaf, str, ClassRecord]) -> None:
+        async def look(one: tuple[LeafRecord, str, ClassRecord]) -> None:
             leaf, cls, _ = one
             await self._announcements.with_message(leaf.domain, cls, seen)
 
@@ -82,7 +82,7 @@ class Purging:
             if record.unsure or (record.held is not None and record.held.hub_seq <= up_to)
         }
         await gathered(lambda domain: self._store.save_changed(self._book.leaves[domain], _FOREVER), going)
-        noted = Noted(info.name, info.created, info.last)
+        noted = PurgeMarker(info.name, info.created, info.last)
         await self._store.note(noted)
         self._book.purging(noted)
 

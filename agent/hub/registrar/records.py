@@ -34,10 +34,10 @@ _SLOWEST: Final = 60.0
 FRESH: Final = 60.0
 """Seconds for which a machine that was heard owns its domain."""
 
-_Record = TypeVar("_Record", "Leaf", "Noted")
+_Record = TypeVar("_Record", "LeafRecord", "PurgeMarker")
 
 
-class Held(Struct, frozen=True):
+class HubPosition(Struct, frozen=True):
     """The highest leaf sequence `seq` that the hub held of an epoch, the id of the message there and the hub
     sequence that holds it ("" and 0 where that was not seen); `last` is the aggregate's last sequence
     then."""
@@ -64,7 +64,7 @@ class ClassRecord(Struct, frozen=True):
     created: str
     stream: str
     stream_created: str
-    held: Held | None = None
+    held: HubPosition | None = None
     checkpoint: Checkpoint | None = None
     since: int = 0
     unsure: bool = False
@@ -78,7 +78,7 @@ class ClassRecord(Struct, frozen=True):
         return self.held.last if self.held else self.since
 
 
-class Place(Struct, frozen=True):
+class AggregateRef(Struct, frozen=True):
     """The aggregate of a class: its name, when it was made and its last sequence."""
 
     stream: str
@@ -86,7 +86,7 @@ class Place(Struct, frozen=True):
     last: int
 
 
-class Leaf(Struct, frozen=True):
+class LeafRecord(Struct, frozen=True):
     """A leaf as it announced itself; `announced_at` is RFC 3339 by the hub's clock, for people only, and
     `said` how its streams were then, for the audit (`agent.contract.parse_fleet_record`). It announces itself
     `every` so many seconds, None where it does not say."""
@@ -107,7 +107,7 @@ class Leaf(Struct, frozen=True):
         return _MISSED * (self.every or _SLOWEST)
 
 
-class Noted(Struct, frozen=True):
+class PurgeMarker(Struct, frozen=True):
     """All stored records of an aggregate knew what of their leaf it held up to its sequence `last`."""
 
     stream: str
@@ -116,21 +116,21 @@ class Noted(Struct, frozen=True):
     v: int = VERSION
 
 
-_DECODER = msgspec.json.Decoder(Leaf)
-_NOTED = msgspec.json.Decoder(Noted)
+_DECODER = msgspec.json.Decoder(LeafRecord)
+_NOTED = msgspec.json.Decoder(PurgeMarker)
 
 
-def encode(record: Leaf | Noted) -> bytes:
+def encode(record: LeafRecord | PurgeMarker) -> bytes:
     """The record as it is stored."""
     return msgspec.json.encode(record)
 
 
-def decode_leaf(data: bytes) -> Leaf:
+def decode_leaf(data: bytes) -> LeafRecord:
     """Read the record of a leaf back; raises `ContractError`."""
     return _decoded(_DECODER, data)
 
 
-def decode_noted(data: bytes) -> Noted:
+def decode_noted(data: bytes) -> PurgeMarker:
     """Read what was noted of an aggregate back; raises `ContractError`."""
     return _decoded(_NOTED, data)
 
@@ -146,7 +146,7 @@ def _decoded(decoder: msgspec.json.Decoder[_Record], data: bytes) -> _Record:
 
 
 def refusal(
-    announce: Announce, classes: Iterable[str] | None, known: Leaf | None, heard_ago: float
+    announce: Announce, classes: Iterable[str] | None, known: LeafRecord | None, heard_ago: float
 ) -> str | None:
     """Why an announcement is not taken in, None when it is. `classes` are those configured for the domain,
     None where the domain is not; `heard_ago` is how many seconds ago the known machine was heard."""
@@ -171,7 +171,9 @@ def refusal(
     return None
 
 
-def admitted(announce: Announce, known: Leaf | None, places: Mapping[str, Place], now: str) -> Leaf:
+def admitted(
+    announce: Announce, known: LeafRecord | None, places: Mapping[str, AggregateRef], now: str
+) -> LeafRecord:
     """The record of a leaf that was taken in; `places` gives the aggregate of each class. What the hub held
     is kept only for the same epoch, leaf stream and aggregate: sequences of another one mean other messages.
     An epoch is lost under which one of the two streams was recreated, or which is new to the records though
@@ -188,7 +190,7 @@ def admitted(announce: Announce, known: Leaf | None, places: Mapping[str, Place]
             checkpoint = announce.checkpoint.get(cls)
             record = _begun(record, old, checkpoint, state.acked, leaf_stream(announce.domain, cls))
         records[cls] = record
-    return Leaf(
+    return LeafRecord(
         announce.domain,
         announce.machine,
         announce.run,
@@ -218,7 +220,7 @@ def _begun(
     )
 
 
-def new_epochs(leaf: Leaf, known: Leaf | None) -> list[str]:
+def new_epochs(leaf: LeafRecord, known: LeafRecord | None) -> list[str]:
     """The classes whose link is another one than before."""
     before = known.classes if known else {}
     return [

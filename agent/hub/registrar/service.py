@@ -29,14 +29,14 @@ from agent.contract import (
     user_account,
     verify_subject,
 )
-from agent.hub.registrar.active_problems import Problems
-from agent.hub.registrar.aggregate import Settings, commands_config
+from agent.hub.registrar.active_problems import ActiveProblems
+from agent.hub.registrar.aggregate import AggregateSettings, commands_config
 from agent.hub.registrar.aggregates import Aggregates
-from agent.hub.registrar.announce_service import PENDING, Reception, about, respond
+from agent.hub.registrar.announce_service import PENDING, AnnounceService, about, respond
 from agent.hub.registrar.announcements import Announcements
 from agent.hub.registrar.command_consumers import CommandConsumers
 from agent.hub.registrar.cursors import Cursors
-from agent.hub.registrar.fleet_state import FleetBook
+from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.fleet_store import FleetStore
 from agent.hub.registrar.fleet_watch import FleetWatch
 from agent.hub.registrar.link_cutter import LinkCutter
@@ -73,14 +73,14 @@ class Registrar:
         self._replicas = config.registrar.replicas
         self._classes = {leaf.domain: frozenset(leaf.classes) for leaf in config.leaf}
         self._metrics = RegistrarMetrics(metrics.registry)
-        self._problems = Problems(log)
+        self._problems = ActiveProblems(log)
         self._js = js = JetStream(nc)
-        self._book = FleetBook({leaf.domain for leaf in config.leaf if not leaf.key})
+        self._book = FleetState({leaf.domain for leaf in config.leaf if not leaf.key})
         self._store = FleetStore(js, self._replicas, self._problems)
         self._aggregates = Aggregates(
             js,
             aggregates(config),
-            Settings(config.registrar.max_bytes, self._replicas),
+            AggregateSettings(config.registrar.max_bytes, self._replicas),
             config.registrar.max_sources,
             self._classes,
             self._book,
@@ -113,7 +113,7 @@ class Registrar:
             None if limit is None else Quota(limit),
             [user_account(user.name) for user in config.user],
         )
-        self._reception = Reception(
+        self._reception = AnnounceService(
             self._announcements,
             CommandConsumers(js, self._problems, self._replicas),
             self._book,

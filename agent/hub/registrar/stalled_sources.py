@@ -96,7 +96,7 @@ class Verdicts:
     saved: set[str] = field(default_factory=set)
 
 
-class Suspects:
+class StalledSources:
     """The sources of one aggregate whose leaves are linked, and those among them that are silent."""
 
     def __init__(self) -> None:

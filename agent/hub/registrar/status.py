@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from agent.contract import Announce, ClassState, leaf_stream, seconds_to_loss
 from agent.hub.registrar.aggregate import Observation, SourceState, is_full
-from agent.hub.registrar.records import ClassRecord, Leaf
+from agent.hub.registrar.records import ClassRecord, LeafRecord
 from agent.jetstream import StreamInfo
 
 _MINUTES: Final = 120.0
@@ -17,7 +17,7 @@ _MINUTES: Final = 120.0
 
 def fleet_status(
     domains: Iterable[str],
-    leaves: dict[str, Leaf],
+    leaves: dict[str, LeafRecord],
     announced: dict[str, Announce],
     linked: set[str],
     troubles: dict[str, str],
@@ -66,7 +66,7 @@ def _aggregate(info: StreamInfo) -> dict[str, Any]:
 
 def _leaf(
     domain: str,
-    leaf: Leaf | None,
+    leaf: LeafRecord | None,
     announced: Announce | None,
     linked: bool,
     trouble: str | None,
@@ -110,7 +110,11 @@ def _class(record: ClassRecord, said: ClassState | None, state: SourceState | No
 
 
 def _said(
-    domain: str, leaf: Leaf | None, linked: bool, states: Mapping[str, SourceState], unheard: float | None
+    domain: str,
+    leaf: LeafRecord | None,
+    linked: bool,
+    states: Mapping[str, SourceState],
+    unheard: float | None,
 ) -> tuple[str, str]:
     """How a leaf is, in one word and in a sentence. Sources flow on while an agent is dead, for they are
     between the servers; but nothing is taken in by then."""

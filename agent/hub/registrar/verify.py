@@ -26,8 +26,8 @@ from agent.contract import (
     MAX_WINDOW,
     ContractError,
     Edge,
-    Found,
     MessageId,
+    VerifiedRun,
     VerifyAnswer,
     VerifyRequest,
     leaf_stream,
@@ -47,10 +47,10 @@ _ANSWER_SECONDS: Final = 8.0
 """Whoever asks waits ten seconds for an answer."""
 
 
-class Look:
+class RunScan:
     """What the headers of an aggregate tell of one run, message by message. Pure."""
 
-    def __init__(self, request: VerifyRequest, stream: str, found: Found) -> None:
+    def __init__(self, request: VerifyRequest, stream: str, found: VerifiedRun) -> None:
         self._stream, self._request = stream, request
         self._held = RangeSet(found.held)
         self._cut, self._edge, self._next = found.cut, found.edge, found.next
@@ -76,9 +76,9 @@ class Look:
             if len(self._held) > MAX_HELD:
                 self.last = self._held.drop_highest() - 1
 
-    def found(self) -> Found:
+    def found(self) -> VerifiedRun:
         """What was found so far."""
-        return Found(self._held.ranges(), self._cut, self._edge, self._next)
+        return VerifiedRun(self._held.ranges(), self._cut, self._edge, self._next)
 
     def answered(self, info: StreamInfo, cursor: int, *, complete: bool) -> VerifyAnswer:
         """The answer as it stands now."""
@@ -105,12 +105,12 @@ def _edge(edge: Edge | None, ident: MessageId, leaf_seq: int) -> Edge:
     return replace(edge, n=max(edge.n, ident.n), batches=edge.batches + 1)
 
 
-def begun(found: Found, info: StreamInfo) -> Found:
+def begun(found: VerifiedRun, info: StreamInfo) -> VerifiedRun:
     """Where to go on in an aggregate, from its beginning where what was found is not of it as it is now: a
     purge may have taken away what was not yet looked at."""
     if found.next and info.first <= found.next <= info.last + 1:
         return found
-    return Found(cut=info.first > 1, next=max(info.first, 1))
+    return VerifiedRun(cut=info.first > 1, next=max(info.first, 1))
 
 
 class Verifier:
@@ -173,7 +173,7 @@ class Verifier:
             raise ContractError(f"class {request.cls!r} of {domain!r} is not in the hub's configuration")
         stream = leaf_stream(domain, request.cls)
         info, cursor = await self._aggregate_of(stream)
-        look = Look(request, stream, begun(request.found, info))
+        look = RunScan(request, stream, begun(request.found, info))
         start = {
             "deliver_policy": "by_start_sequence",
             "opt_start_seq": look.found().next,

@@ -8,7 +8,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from agent.hub import fleet_rows
-from agent.hub.fleet_rows import STATES, Row
+from agent.hub.fleet_rows import STATES, FleetRow
 from agent.hub.web.html import Markup, document, element, join
 from agent.hub.web.query import PATH, ROWS, Question
 from agent.hub.web.style import STYLE
@@ -24,7 +24,9 @@ _DOWNWARDS: Final = frozenset({"heard", "behind"})
 """Of which the largest is looked for first."""
 
 
-def fleet_page(known: Mapping[str, Any], rows: Sequence[Row], question: Question, now: datetime) -> Markup:
+def fleet_page(
+    known: Mapping[str, Any], rows: Sequence[FleetRow], question: Question, now: datetime
+) -> Markup:
     """All leaves (`rows`) as asked for, a page of them."""
     fitting = question.rows(rows)
     last = max(1, -(-len(fitting) // ROWS))
@@ -57,7 +59,7 @@ def state_class(state: str) -> str:
     return state if state in STATES else "trouble"
 
 
-def _counts(rows: Iterable[Row]) -> Markup:
+def _counts(rows: Iterable[FleetRow]) -> Markup:
     states = [one.state for one in rows]
     found = [f"{len(states)} leaves" if len(states) != 1 else "1 leaf"]
     for state in STATES:
@@ -86,7 +88,7 @@ def _form(question: Question) -> Markup:
     )
 
 
-def _table(rows: Iterable[Row], question: Question) -> Markup:
+def _table(rows: Iterable[FleetRow], question: Question) -> Markup:
     heads = [_head(question, *column) for column in _COLUMNS]
     table = element(
         "table",
@@ -105,7 +107,7 @@ def _head(question: Question, sort: str, words: str, kind: str) -> Markup:
     return element("th", link, mark, scope="col", class_=kind or None, aria_sort=order)
 
 
-def _row(row: Row) -> Markup:
+def _row(row: FleetRow) -> Markup:
     return element(
         "tr",
         element("td", element("a", row.domain, href=leaf_path(row.domain)), class_="name"),
@@ -117,7 +119,7 @@ def _row(row: Row) -> Markup:
     )
 
 
-def _nothing(known: Mapping[str, Any], rows: Sequence[Row]) -> str:
+def _nothing(known: Mapping[str, Any], rows: Sequence[FleetRow]) -> str:
     if not known:
         return "The hub's NATS server has not answered yet."
     return "No leaf fits." if rows else "The configuration of this hub has no leaf."

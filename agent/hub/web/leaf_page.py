@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from agent.hub import fleet_rows as fleet
-from agent.hub.fleet_rows import Row
+from agent.hub.fleet_rows import FleetRow
 from agent.hub.web.fleet_page import said, state_class
 from agent.hub.web.html import Markup, document, element
 from agent.hub.web.query import PATH
@@ -16,7 +16,7 @@ from agent.hub.web.style import STYLE
 _COUNTS: Final = ("accepted", "stored", "refused", "refused_late", "discarded", "dead")
 
 
-def leaf_page(row: Row, announced_at: str, now: datetime) -> Markup:
+def leaf_page(row: FleetRow, announced_at: str, now: datetime) -> Markup:
     """A leaf: how it is, what it said of itself and when, its classes and their ledgers."""
     behind = "not known" if row.behind is None else f"{row.behind:,} messages"
     facts = [

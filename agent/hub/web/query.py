@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from agent.hub import fleet_rows
-from agent.hub.fleet_rows import Row
+from agent.hub.fleet_rows import FleetRow
 
 PATH: Final = "/fleet"
 ROWS: Final = 100
@@ -31,7 +31,7 @@ class Question:
     down: bool = False
     page: int = 1
 
-    def rows(self, rows: Iterable[Row]) -> list[Row]:
+    def rows(self, rows: Iterable[FleetRow]) -> list[FleetRow]:
         """The rows of all pages. A domain without `*`, `?` and `[` is looked for anywhere in a name."""
         pattern = self.domain if _WILD & set(self.domain) else f"*{self.domain}*"
         fitting = fleet_rows.chosen(rows, [pattern], [self.state] if self.state else [])

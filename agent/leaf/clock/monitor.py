@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from agent.base.clock import ClockReader, Instant
-from agent.base.log_edges import Fault
+from agent.base.log_edges import LogEdge
 from agent.base.metrics import Metrics
 from agent.contract import Correction, clock_subject, leaf_stream
 from agent.jetstream import JetStream, JetStreamError
@@ -23,7 +23,7 @@ MAX_WAITING = 64
 log = structlog.get_logger("clock")
 
 
-class ClockKeeper:
+class ClockMonitor:
     """The clock as the core reads it: each `look`, at every sealing and once a second, is compared with those
     before. A correction stays in the state file until the stream of every class has it; `stored(cls, seq)` is
     told where."""
@@ -40,7 +40,7 @@ class ClockKeeper:
         self._stored = stored
         self._reader = ClockReader()
         self._js: JetStream | None = None
-        self._storing = Fault(log, "corrections of the clock are stored again")
+        self._storing = LogEdge(log, "corrections of the clock are stored again")
 
     def attach(self, js: JetStream) -> None:
         """Store over this connection."""

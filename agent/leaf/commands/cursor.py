@@ -23,7 +23,7 @@ _TYPES: Final = {"created": str, "origin": str, "seq": int, "time": int, "id": s
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CommandPosition:
     """A command that was begun. `created` and `origin` say when the local stream and the one that it mirrors
     were made, as the servers wrote it (`origin` is empty where that is not known), `time` when the hub
     stored this command or, if that is later, any before it (ns since 1970); `id` is empty for a command that
@@ -41,11 +41,11 @@ class Place:
         return json.dumps(asdict(self), separators=(",", ":"))
 
 
-def parse_place(text: str) -> Place:
+def parse_place(text: str) -> CommandPosition:
     """Read a place back; raises `ContractError`."""
     try:
         row = json.loads(text)
-        place = Place(**row)
+        place = CommandPosition(**row)
     except (ValueError, TypeError) as error:
         raise ContractError(f"place of a command: {error} in {text!r:.200}") from None
     for name, kind in _TYPES.items():
@@ -54,7 +54,9 @@ def parse_place(text: str) -> Place:
     return place
 
 
-def unanswered(begun: Place | None, answered: Place | None, recent: RecentCommands) -> bool:
+def unanswered(
+    begun: CommandPosition | None, answered: CommandPosition | None, recent: RecentCommands
+) -> bool:
     """Whether `begun`, the last command begun, comes after `answered`, the last one whose answer is stored.
     It does not where it was answered, nor where what remembers it was restored from a backup."""
     if begun is None or answered is None:
@@ -67,11 +69,11 @@ def unanswered(begun: Place | None, answered: Place | None, recent: RecentComman
     return begun.time > answered.time
 
 
-class Course:
+class CommandCursor:
     """The way through the stream after the command `last`, None where none was ever run. `recent` are the
     last commands run; the caller adds each command that it runs."""
 
-    def __init__(self, last: Place | None, recent: RecentCommands) -> None:
+    def __init__(self, last: CommandPosition | None, recent: RecentCommands) -> None:
         self._last, self._recent = last, recent
         if last is not None:
             recent.reach(last.seq, last.time, last.id)
@@ -94,7 +96,7 @@ class Course:
         """No command of ours is at or below this sequence but those that were taken."""
         self.next = max(self.next, up_to + 1)
 
-    def take(self, seq: int, time: int, ident: str, verb: str) -> Place | None:
+    def take(self, seq: int, time: int, ident: str, verb: str) -> CommandPosition | None:
         """The command at this sequence is the next one: its place when it is new, None when it was run
         already. `time` is when the hub stored it."""
         last = self._last
@@ -111,7 +113,7 @@ class Course:
                 return None
         self._past_last = True
         latest = max(time, 0 if last is None else last.time)
-        self._last = Place(self._created, self._origin, seq, latest, ident, verb)
+        self._last = CommandPosition(self._created, self._origin, seq, latest, ident, verb)
         return self._last
 
     def _knows_last(self) -> bool:

@@ -22,7 +22,7 @@ class Now:
     synchronised: bool
 
 
-class Verdict(Enum):
+class ExpiryVerdict(Enum):
     """What to do with a command."""
 
     RUN = "run"
@@ -31,12 +31,12 @@ class Verdict(Enum):
     """It has not expired by this clock, but this clock is wrong."""
 
 
-def judge(expires: float | None, stored: float, now: Now) -> Verdict:
+def judge(expires: float | None, stored: float, now: Now) -> ExpiryVerdict:
     """`expires` as the command says, None for never; `stored` when the hub stored it."""
     if expires is None:
-        return Verdict.RUN
+        return ExpiryVerdict.RUN
     if expires <= max(now.wall, stored):
-        return Verdict.EXPIRED
+        return ExpiryVerdict.EXPIRED
     if now.synchronised or now.wall >= stored - TOLERANCE:
-        return Verdict.RUN
-    return Verdict.UNSURE
+        return ExpiryVerdict.RUN
+    return ExpiryVerdict.UNSURE

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from agent.leaf.commands.overrides import Settings
+from agent.leaf.commands.overrides import Overrides
 from agent.leaf.commands.setting_verbs import setting_verbs
-from agent.leaf.commands.verb import Reply, Verb, VerbError, no_arguments
+from agent.leaf.commands.verb import CommandError, CommandHandler, Reply, no_arguments
 
 _MAX_REPORT: Final = 24 * 1024
 
@@ -19,16 +19,16 @@ _MAX_REPORT: Final = 24 * 1024
 @dataclass(frozen=True, slots=True)
 class Controls:
     """What the verbs may do to the agent. `status` is what `/status` shows; `flush` seals all open batches
-    and says how many there were; `reload` plans a reload, blocks, and raises `VerbError`; it is None where
+    and says how many there were; `reload` plans a reload, blocks, and raises `CommandError`; it is None where
     the agent has no configuration file."""
 
     status: Callable[[], Mapping[str, Any]]
     flush: Callable[[], int]
-    settings: Settings
+    settings: Overrides
     reload: Callable[[], Reply] | None = None
 
 
-def make_verbs(controls: Controls) -> dict[str, Verb]:
+def make_verbs(controls: Controls) -> dict[str, CommandHandler]:
     """The verbs by name."""
 
     async def ping(args: Mapping[str, Any]) -> Reply:
@@ -46,14 +46,14 @@ def make_verbs(controls: Controls) -> dict[str, Verb]:
     async def reload(args: Mapping[str, Any]) -> Reply:
         no_arguments(args)
         if controls.reload is None:
-            raise VerbError("this agent was not started by `petiole run`, so it has no configuration file")
+            raise CommandError("this agent was not started by `petiole run`, so it has no configuration file")
         return await asyncio.to_thread(controls.reload)
 
     return {
-        "ping": Verb(ping, harmless=True),
-        "status": Verb(status, harmless=True),
-        "flush": Verb(flush, harmless=True),
-        "reload": Verb(reload),
+        "ping": CommandHandler(ping, harmless=True),
+        "status": CommandHandler(status, harmless=True),
+        "flush": CommandHandler(flush, harmless=True),
+        "reload": CommandHandler(reload),
         **setting_verbs(controls.settings),
     }
 

@@ -13,11 +13,11 @@ from typing import Any, Final
 import structlog
 
 from agent.base.clock import ClockReader
-from agent.leaf.commands.verb import VerbError
+from agent.leaf.commands.verb import CommandError
 from agent.leaf.state import Setting, StateFile
 
 Value = str | float | bool
-Lever = Callable[[Value | None, float], None]
+Setter = Callable[[Value | None, float], None]
 """Makes a value hold for so many seconds; None makes the configured one hold."""
 _LOOK_SECONDS: Final = 60.0
 
@@ -47,10 +47,10 @@ def seconds_left(setting: Setting, now: Moment) -> float:
     return setting.until - now.wall if now.wall >= setting.since else 0.0
 
 
-class Settings:
+class Overrides:
     """The values that hold instead of configured ones; `levers` make them hold, by name."""
 
-    def __init__(self, state: StateFile, levers: Mapping[str, Lever], now: Callable[[], Moment]) -> None:
+    def __init__(self, state: StateFile, levers: Mapping[str, Setter], now: Callable[[], Moment]) -> None:
         self._state, self._levers, self._now = state, levers, now
         self._changed = asyncio.Event()
 
@@ -71,13 +71,13 @@ class Settings:
                 del self._state.current.settings[name]
                 self._state.mark()
 
-    def take(self, levers: Mapping[str, Lever]) -> None:
+    def take(self, levers: Mapping[str, Setter]) -> None:
         """Go on with other levers: what holds goes on holding, what there is no lever for any more ends."""
         self._levers = levers
         self.restore()
 
     async def put(self, values: Mapping[str, Value], seconds: float) -> None:
-        """Make these values hold for a time. Raises `VerbError`, and then nothing has changed."""
+        """Make these values hold for a time. Raises `CommandError`, and then nothing has changed."""
         now = self._now()
         until, deadline = now.wall + seconds, now.since_boot + seconds
         added = {name: Setting(value, now.wall, until, now.boot, deadline) for name, value in values.items()}
@@ -86,8 +86,8 @@ class Settings:
             self._levers[name](value, seconds)
 
     async def drop(self, name: str) -> bool:
-        """Make the configured value hold; False where it does already. Raises `VerbError`, and then nothing
-        has changed."""
+        """Make the configured value hold; False where it does already. Raises `CommandError`, and then
+        nothing has changed."""
         settings = dict(self._state.current.settings)
         held = settings.pop(name, None) is not None
         if held:
@@ -130,5 +130,7 @@ class Settings:
             await self._state.save()
         except OSError as error:
             self._state.current.settings = before
-            raise VerbError(f"the state file cannot be written ({error}), so nothing was changed") from None
+            raise CommandError(
+                f"the state file cannot be written ({error}), so nothing was changed"
+            ) from None
         self._changed.set()

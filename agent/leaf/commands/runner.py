@@ -21,7 +21,7 @@ import structlog
 
 from agent.base.cancel import unless
 from agent.base.clock import ClockReader, wall_ns
-from agent.base.log_edges import Fault
+from agent.base.log_edges import LogEdge
 from agent.base.metrics import Metrics
 from agent.contract import (
     APP,
@@ -29,18 +29,18 @@ from agent.contract import (
     COMMANDS_INPUT,
     Command,
     CommandAnswer,
+    CommandOutcome,
     ContractError,
-    Outcome,
     command_subject,
     machine_time,
     parse_command,
     verb_of,
 )
 from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, JetStreamError, RawMessage, nanoseconds
-from agent.leaf.commands.cursor import Course, Place, parse_place, unanswered
-from agent.leaf.commands.expiry import Now, Verdict, judge
+from agent.leaf.commands.cursor import CommandCursor, CommandPosition, parse_place, unanswered
+from agent.leaf.commands.expiry import ExpiryVerdict, Now, judge
 from agent.leaf.commands.recent import RunCommand
-from agent.leaf.commands.verb import ArgumentError, Reply, Verb, VerbError
+from agent.leaf.commands.verb import ArgumentError, CommandError, CommandHandler, Reply
 from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 from agent.leaf.state import StateFile
 from agent.leaf.stream_configs import ORIGIN_METADATA
@@ -71,7 +71,7 @@ class CommandRunner:
         self,
         cls: str,
         state: StateFile,
-        verbs: Mapping[str, Verb],
+        verbs: Mapping[str, CommandHandler],
         metrics: Metrics,
         clock: Callable[[], Now],
     ) -> None:
@@ -79,8 +79,8 @@ class CommandRunner:
         self._recent = state.current.commands_run
         self._js: JetStream | None = None
         self._unsure_since: float | None = None
-        self._reading = Fault(log, "commands can be read again")
-        self._storing = Fault(log, "answers to commands are stored again")
+        self._reading = LogEdge(log, "commands can be read again")
+        self._storing = LogEdge(log, "answers to commands are stored again")
 
     @property
     def name(self) -> str:
@@ -101,12 +101,14 @@ class CommandRunner:
         answered = await unless(stopping, intake.position(COMMANDS_INPUT))
         if answered is None or stopping.is_set():
             return
-        course = Course(await self._last(answered.position, intake, stopping), self._recent)
+        course = CommandCursor(await self._last(answered.position, intake, stopping), self._recent)
         while not stopping.is_set():
             moved = await self._step(course, intake, stopping)
             await unless(stopping, asyncio.sleep(SPACING if moved else POLL_SECONDS))
 
-    async def _last(self, text: str | None, intake: Intake, stopping: asyncio.Event) -> Place | None:
+    async def _last(
+        self, text: str | None, intake: Intake, stopping: asyncio.Event
+    ) -> CommandPosition | None:
         """The last command that was begun; it is answered here if it was not."""
         answered = None if text is None else parse_place(text)
         remembered = self._state.current.command
@@ -114,10 +116,10 @@ class CommandRunner:
         if begun is None or not unanswered(begun, answered, self._recent):
             return answered
         ended = "the agent ended after it had begun this command; it is not run again"
-        await self._answer(begun, Outcome.INTERRUPTED, ended, intake, stopping)
+        await self._answer(begun, CommandOutcome.INTERRUPTED, ended, intake, stopping)
         return begun
 
-    async def _step(self, course: Course, intake: Intake, stopping: asyncio.Event) -> bool:
+    async def _step(self, course: CommandCursor, intake: Intake, stopping: asyncio.Event) -> bool:
         """Look once and run what was found; False when the next look may wait."""
         if self._js is None:
             return False
@@ -143,7 +145,7 @@ class CommandRunner:
 
     async def _handle(
         self,
-        place: Place,
+        place: CommandPosition,
         command: Command | None,
         malformed: str,
         run: RunCommand,
@@ -152,16 +154,16 @@ class CommandRunner:
     ) -> bool:
         """Run a command where it may be; False when the agent stops before its answer is stored."""
         if command is None:
-            return await self._answer(place, Outcome.MALFORMED, malformed, intake, stopping)
+            return await self._answer(place, CommandOutcome.MALFORMED, malformed, intake, stopping)
         verb = self._verbs.get(place.verb)
         if verb is None:
             unknown = f"there is no verb {place.verb!r} here; there are {', '.join(sorted(self._verbs))}"
-            return await self._answer(place, Outcome.UNKNOWN, unknown, intake, stopping)
+            return await self._answer(place, CommandOutcome.UNKNOWN, unknown, intake, stopping)
         too_late = await self._too_late(command.expires, run[1] / 1e9, verb, stopping)
         if stopping.is_set():
             return False
         if too_late is not None:
-            return await self._answer(place, Outcome.EXPIRED, too_late, intake, stopping)
+            return await self._answer(place, CommandOutcome.EXPIRED, too_late, intake, stopping)
         self._recent.add(run)
         outcome, reply = await self._carry_out(place, verb, command)
         is_stored = await self._answer(place, outcome, reply.text, intake, stopping)
@@ -170,20 +172,20 @@ class CommandRunner:
         return is_stored
 
     async def _too_late(
-        self, expires: float | None, stored: float, verb: Verb, stopping: asyncio.Event
+        self, expires: float | None, stored: float, verb: CommandHandler, stopping: asyncio.Event
     ) -> str | None:
         """Why a command must not be run any more, None when it may be."""
         loop = asyncio.get_running_loop()
         while True:
             now = self._clock()
             verdict = judge(expires, stored, now)
-            if verdict is Verdict.RUN and expires is not None:
+            if verdict is ExpiryVerdict.RUN and expires is not None:
                 self._unsure_since = None
-            if verdict is Verdict.UNSURE and self._unsure_since is None:
+            if verdict is ExpiryVerdict.UNSURE and self._unsure_since is None:
                 self._unsure_since = loop.time()
-            if verdict is Verdict.RUN or (verdict is Verdict.UNSURE and verb.harmless):
+            if verdict is ExpiryVerdict.RUN or (verdict is ExpiryVerdict.UNSURE and verb.harmless):
                 return None
-            if verdict is Verdict.EXPIRED:
+            if verdict is ExpiryVerdict.EXPIRED:
                 return f"expired at {_time(expires or 0.0)}; here it is {_time(now.wall)}; it was not run"
             if stopping.is_set() or loop.time() - (self._unsure_since or 0.0) > CLOCK_SECONDS:
                 return (
@@ -193,29 +195,36 @@ class CommandRunner:
                 )
             await unless(stopping, asyncio.sleep(POLL_SECONDS))
 
-    async def _carry_out(self, place: Place, verb: Verb, command: Command) -> tuple[Outcome, Reply]:
+    async def _carry_out(
+        self, place: CommandPosition, verb: CommandHandler, command: Command
+    ) -> tuple[CommandOutcome, Reply]:
         self._state.current.command = place.encode()
         try:
             await self._state.save()
         except OSError as error:
             if not verb.harmless:
                 unsafe = f"not run, since the state file cannot be written ({error}): it might be run twice"
-                return Outcome.FAILED, Reply(unsafe)
+                return CommandOutcome.FAILED, Reply(unsafe)
         try:
             async with asyncio.timeout(VERB_SECONDS):
-                return Outcome.DONE, await verb.act(command.args)
+                return CommandOutcome.DONE, await verb.act(command.args)
         except ArgumentError as error:
-            return Outcome.MALFORMED, Reply(str(error))
-        except VerbError as error:
-            return Outcome.FAILED, Reply(str(error))
+            return CommandOutcome.MALFORMED, Reply(str(error))
+        except CommandError as error:
+            return CommandOutcome.FAILED, Reply(str(error))
         except TimeoutError:
-            return Outcome.FAILED, Reply(f"not finished after {VERB_SECONDS:.0f} s and given up")
+            return CommandOutcome.FAILED, Reply(f"not finished after {VERB_SECONDS:.0f} s and given up")
         except Exception as error:  # whatever a verb fails with, the next command is run
             log.error("a verb failed", verb=place.verb, exc_info=error)
-            return Outcome.FAILED, Reply(f"{type(error).__name__}: {error}")
+            return CommandOutcome.FAILED, Reply(f"{type(error).__name__}: {error}")
 
     async def _answer(
-        self, place: Place, outcome: Outcome, text: str, intake: Intake, stopping: asyncio.Event
+        self,
+        place: CommandPosition,
+        outcome: CommandOutcome,
+        text: str,
+        intake: Intake,
+        stopping: asyncio.Event,
     ) -> bool:
         """Store the answer; False when the agent stops before it is stored."""
         log.info("command", verb=place.verb, id=place.id, outcome=outcome.value, answer=text[:_CUT])
@@ -242,7 +251,7 @@ class CommandRunner:
         return False
 
 
-async def _next(js: JetStream, course: Course, domain: str) -> RawMessage | None:
+async def _next(js: JetStream, course: CommandCursor, domain: str) -> RawMessage | None:
     """The next command in the stream, new or not. Raises `JetStreamError`."""
     info = await js.stream_info(COMMANDS)
     metadata = info.config.get("metadata") or {}

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from agent.config import Seconds
-from agent.leaf.commands.overrides import Settings, Value
-from agent.leaf.commands.verb import ArgumentError, Reply, Verb, VerbError, no_arguments, only
+from agent.leaf.commands.overrides import Overrides, Value
+from agent.leaf.commands.verb import ArgumentError, CommandError, CommandHandler, Reply, no_arguments, only
 
 LINK: Final = "link"
 _INPUT: Final = "input."
@@ -18,7 +18,7 @@ _LEVELS: Final = ("debug", "info", "warning", "error")
 _SWITCH: Final = {"on": True, "off": False}
 
 
-def setting_verbs(settings: Settings) -> dict[str, Verb]:
+def setting_verbs(settings: Overrides) -> dict[str, CommandHandler]:
     """The verbs by name."""
 
     async def set_(args: Mapping[str, Any]) -> Reply:
@@ -47,12 +47,16 @@ def setting_verbs(settings: Settings) -> dict[str, Verb]:
         held = await settings.drop(LINK)
         return Reply("the link is let go" if held else "the link was not held")
 
-    return {"set": Verb(set_), "pause-link": Verb(pause_link), "resume-link": Verb(resume_link)}
+    return {
+        "set": CommandHandler(set_),
+        "pause-link": CommandHandler(pause_link),
+        "resume-link": CommandHandler(resume_link),
+    }
 
 
-def _need_link(settings: Settings) -> None:
+def _need_link(settings: Overrides) -> None:
     if LINK not in settings.names:
-        raise VerbError("this agent does not keep its link itself, so it cannot hold it")
+        raise CommandError("this agent does not keep its link itself, so it cannot hold it")
 
 
 def _for(args: Mapping[str, Any]) -> float:

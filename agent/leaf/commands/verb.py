@@ -12,7 +12,7 @@ class ArgumentError(ValueError):
     """An argument is not one of the verb; nothing was done."""
 
 
-class VerbError(Exception):
+class CommandError(Exception):
     """The verb could not be carried out; nothing was changed."""
 
 
@@ -25,9 +25,9 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Verb:
-    """`act` carries it out; raises `ArgumentError` or `VerbError`. One that is `harmless` changes nothing, so
-    it is run whatever the clock says and although nothing can be written."""
+class CommandHandler:
+    """`act` carries it out; raises `ArgumentError` or `CommandError`. One that is `harmless` changes nothing,
+    so it is run whatever the clock says and although nothing can be written."""
 
     act: Callable[[Mapping[str, Any]], Awaitable[Reply]]
     harmless: bool = False

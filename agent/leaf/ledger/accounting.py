@@ -14,7 +14,7 @@ from agent.base.metrics import Metrics
 from agent.leaf.intake import RefusedError
 
 
-class Balance:
+class ReadingAccounts:
     """The counts of one run by class. `held(cls)` walks what is in flight."""
 
     def __init__(self, metrics: Metrics, classes: Iterable[str], held: Callable[[str], int]) -> None:

@@ -36,7 +36,7 @@ from agent.jetstream.read_headers import StoredHeaders
 from agent.leaf.events import BatchStored
 from agent.leaf.ledger.evictions.service import Discards
 from agent.leaf.ledger.ledger import ClassLedger, Discarded
-from agent.leaf.position_file import Position
+from agent.leaf.position_file import PullPosition
 from agent.leaf.state import Acked, StateFile
 
 LEDGER_SECONDS = 60.0
@@ -44,7 +44,7 @@ LEDGER_SECONDS = 60.0
 log = structlog.get_logger("ledger")
 
 
-class Books:
+class LedgerPublisher:
     """Ledgers by class with their place in the state file. A record goes out when a run opens, each minute in
     which the stream moved, and when the run is closed."""
 
@@ -83,13 +83,13 @@ class Books:
         ident = batch.id
         self._discards.stored(ident.cls, batch.seq, ident.run, ident.n, batch.readings)
         if batch.position is not None:
-            self._state.current.place(batch.input, ident.cls, Position(batch.position, batch.seq))
+            self._state.current.place(batch.input, ident.cls, PullPosition(batch.position, batch.seq))
         self._stored(ident.cls, batch.seq)
 
     def remember_position(self, input_name: str, cls: str, text: str) -> None:
         """Note how far an input is where no message can say so, for it holds nothing that is stored."""
         known = self._state.current.positions.get(cls, {}).get(input_name)
-        self._state.current.place(input_name, cls, Position(text, 0 if known is None else known.seq))
+        self._state.current.place(input_name, cls, PullPosition(text, 0 if known is None else known.seq))
         self._state.mark()
 
     def _stored(self, cls: str, seq: int) -> None:

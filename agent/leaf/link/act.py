@@ -13,8 +13,8 @@ from agent.contract import LostStream
 from agent.jetstream import CONSUMER_NOT_FOUND, ApiError, JetStream, StreamInfo
 from agent.leaf import stream_configs
 from agent.leaf.link import checkpoints
-from agent.leaf.link.guard import NewEpoch, Why
-from agent.leaf.position_file import Position
+from agent.leaf.link.guard import EpochReason, NewEpoch
+from agent.leaf.position_file import PullPosition
 from agent.leaf.state import Acked, StateFile
 
 _CONSUMER_PREFIX: Final = contract.link_consumer("")
@@ -71,13 +71,13 @@ async def remember_epoch(
         current.acked[cls] = Acked(known.run, known.n, info.last, info.created, known.readings, known.closed)
     for name, position in current.positions.get(cls, {}).items():
         # What this stream stores of an input from now on is newer than what is remembered of it.
-        current.positions[cls][name] = Position(position.text, min(position.seq, info.last))
+        current.positions[cls][name] = PullPosition(position.text, min(position.seq, info.last))
     try:
         await state.save()
     except OSError as error:
         # The consumer is there, so a disk that takes no state now does not stand in the way.
         log.error("the new epoch is not in the state file yet", **{"class": cls}, error=str(error))
-    say = log.info if verdict.why is Why.FIRST else log.warning
+    say = log.info if verdict.why is EpochReason.FIRST else log.warning
     say("new epoch", **{"class": cls}, epoch=epoch, start=verdict.start, why=verdict.sentence())
 
 

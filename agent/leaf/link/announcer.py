@@ -23,7 +23,7 @@ from agent.contract import (
 )
 from agent.jetstream import ConsumerInfo, JetStream, StreamInfo, request
 from agent.leaf.link.command_mirror.controller import CommandMirror
-from agent.leaf.link.observation import Compared, LinkSeen
+from agent.leaf.link.observation import HubComparison, LinkSeen
 from agent.leaf.state import StateFile
 
 ANSWER_SECONDS: Final = 5.0
@@ -31,14 +31,14 @@ _KNOWN_IDS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class AnnounceResult:
     """What came of one announcement: the hub's `answer` with the `streams` as they were before it (after it
     where that tells more) and each class `compared`; or the `silence` in words."""
 
     answer: Answer | None = None
     silence: str = ""
     streams: Mapping[str, StreamInfo] = field(default_factory=dict)
-    compared: Mapping[str, Compared] = field(default_factory=dict)
+    compared: Mapping[str, HubComparison] = field(default_factory=dict)
 
 
 class Announcer:
@@ -65,7 +65,7 @@ class Announcer:
         self._horizon = horizon
         self._ids: dict[tuple[str, int], str] = {}
 
-    async def ask(self, confirmed: Mapping[str, int], link: LinkSeen, *, repairs: bool) -> Said:
+    async def ask(self, confirmed: Mapping[str, int], link: LinkSeen, *, repairs: bool) -> AnnounceResult:
         """Announce; `confirmed` gives each class the sequence up to which the hub is known to hold all, and
         `repairs` says whether a new epoch is due.
         Raises `JetStreamError` when the local server does not answer."""
@@ -82,7 +82,7 @@ class Announcer:
         answer = await self._request(streams, epochs, confirmed, acked, commands, repairs)
         self._commands.answered(commands, None if isinstance(answer, str) else answer.commands)
         if isinstance(answer, str):
-            return Said(silence=answer, streams=streams)
+            return AnnounceResult(silence=answer, streams=streams)
         compared = {}
         for cls, one in answer.classes.items():
             if cls not in streams:
@@ -92,7 +92,7 @@ class Announcer:
             compared[cls] = await self._compare(
                 cls, one, asked, link.key, epochs[cls], consumers[cls], streams[cls]
             )
-        return Said(answer, "", streams, compared)
+        return AnnounceResult(answer, "", streams, compared)
 
     async def same(self, cls: str, info: StreamInfo, seq: int, message_id: str) -> bool | None:
         """Whether the leaf's message at a sequence has this id; None where that cannot be told, since there
@@ -164,7 +164,7 @@ class Announcer:
         epoch: str,
         consumer: ConsumerInfo | None,
         info: StreamInfo,
-    ) -> Compared:
+    ) -> HubComparison:
         checkpoint = self._state.current.checkpoint.get(cls)
         own = None
         if checkpoint is not None:
@@ -172,7 +172,7 @@ class Announcer:
         fallback = answer.fallback
         if fallback and not await self.same(cls, info, fallback.leaf_seq, fallback.message_id):
             fallback = None
-        return Compared(
+        return HubComparison(
             asked=asked,
             link_key=link_key,
             epoch=epoch,

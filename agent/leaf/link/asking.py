@@ -11,9 +11,9 @@ import structlog
 
 from agent.base.metrics import Metrics
 from agent.jetstream import JetStream, JetStreamError
-from agent.leaf.link.announcer import Announcer, Said
+from agent.leaf.link.announcer import Announcer, AnnounceResult
 from agent.leaf.link.observation import LinkSeen
-from agent.leaf.link.status import Board
+from agent.leaf.link.status import LinkStatusBoard
 
 CROWDED_SECONDS: Final = 2.0
 """From announcement to announcement while a stream waits to be trimmed."""
@@ -22,7 +22,7 @@ _FIRST, _LONGEST = 0.05, 1.0
 log = structlog.get_logger("link")
 
 
-class Asker:
+class AnnounceLoop:
     """Announces over the current connection. `take_in(js, announcer, said)` is told what came of each, and
     `away(js, error)` that the local server did not answer; `repairs` tells whether a new epoch is due.
     `refused` is the hub's sentence where it refused the newest announcement; `silent_since` when it was first
@@ -30,10 +30,10 @@ class Asker:
 
     def __init__(
         self,
-        board: Board,
+        board: LinkStatusBoard,
         metrics: Metrics,
         link: Callable[[], LinkSeen],
-        take_in: Callable[[JetStream, Announcer, Said], Awaitable[None]],
+        take_in: Callable[[JetStream, Announcer, AnnounceResult], Awaitable[None]],
         away: Callable[[JetStream, JetStreamError], None],
         repairs: Callable[[], bool],
         seconds: float,
@@ -91,7 +91,7 @@ class Asker:
             return False
         return said.answer is not None
 
-    def _note(self, said: Said) -> None:
+    def _note(self, said: AnnounceResult) -> None:
         self._metrics.linked.set(said.answer is not None)
         if said.answer is not None:
             self.silent_since, self._silence = None, ""

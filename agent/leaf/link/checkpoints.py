@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from agent.contract import Checkpoint
-from agent.leaf.state import Places, State
+from agent.leaf.state import Checkpoints, State
 
 APART: Final = 9.0
 """Seconds from one that is noted to the next at least: an agent may announce itself more often."""
@@ -35,7 +35,7 @@ class CheckpointLog:
             self._state.earlier[cls] = noted(self._state.earlier.get(cls, []), checkpoint)
 
 
-def noted(groups: list[Places], checkpoint: Checkpoint) -> list[Places]:
+def noted(groups: list[Checkpoints], checkpoint: Checkpoint) -> list[Checkpoints]:
     """With one more, and without those that are kept no longer."""
     rows = list(_rows(groups))
     if rows and rows[-1][1] == checkpoint:
@@ -45,7 +45,7 @@ def noted(groups: list[Places], checkpoint: Checkpoint) -> list[Places]:
     return _grouped((number, one) for number, one in rows if _is_kept(number, newest))
 
 
-def earlier(groups: list[Places]) -> list[Checkpoint]:
+def earlier(groups: list[Checkpoints]) -> list[Checkpoint]:
     """All of them, oldest first."""
     return [one for _, one in _rows(groups)]
 
@@ -65,7 +65,7 @@ def _is_kept(number: int, newest: int) -> bool:
     return any(number % each == 0 and newest - number < each * count for each, count in KEPT)
 
 
-def _rows(groups: Iterable[Places]) -> Iterator[tuple[int, Checkpoint]]:
+def _rows(groups: Iterable[Checkpoints]) -> Iterator[tuple[int, Checkpoint]]:
     yield from sorted(
         (number, Checkpoint(leaf_seq, f"{group.ids}{end}", group.stream, hub_seq))
         for group in groups
@@ -73,10 +73,10 @@ def _rows(groups: Iterable[Places]) -> Iterator[tuple[int, Checkpoint]]:
     )
 
 
-def _grouped(rows: Iterable[tuple[int, Checkpoint]]) -> list[Places]:
-    groups: dict[tuple[str, str], Places] = {}
+def _grouped(rows: Iterable[tuple[int, Checkpoint]]) -> list[Checkpoints]:
+    groups: dict[tuple[str, str], Checkpoints] = {}
     for number, one in rows:
         run, dash, end = one.message_id.rpartition("-")
-        group = groups.setdefault((run, one.hub_stream), Places(run + dash, one.hub_stream, []))
+        group = groups.setdefault((run, one.hub_stream), Checkpoints(run + dash, one.hub_stream, []))
         group.rows.append((number, one.leaf_seq, end, one.hub_seq))
     return list(groups.values())

@@ -7,11 +7,11 @@ every cursor looks well though messages are missing for good; only a place that 
 
 from __future__ import annotations
 
-from agent.leaf.link.guard import NewEpoch, Why
-from agent.leaf.link.observation import Compared
+from agent.leaf.link.guard import EpochReason, NewEpoch
+from agent.leaf.link.observation import HubComparison
 
 
-def difference(seen: Compared) -> NewEpoch | None:
+def difference(seen: HubComparison) -> NewEpoch | None:
     """The new epoch that is needed, None where nothing speaks against what both sides hold. It starts after
     the last place on which both agree, or at the first message: what arrives twice is dropped at the
     table."""
@@ -19,10 +19,10 @@ def difference(seen: Compared) -> NewEpoch | None:
     if why is None:
         return None
     start = agreed_start(seen)
-    return NewEpoch(why, start, _gone(seen, start) if why is Why.HUB_LOST else None)
+    return NewEpoch(why, start, _gone(seen, start) if why is EpochReason.HUB_LOST else None)
 
 
-def agreed_start(seen: Compared) -> int:
+def agreed_start(seen: HubComparison) -> int:
     """Where an epoch begins that loses nothing: after the highest message of which both sides are known to
     hold the same.
 
@@ -37,13 +37,13 @@ def agreed_start(seen: Compared) -> int:
     return start
 
 
-def checkpoint_start(seen: Compared) -> int:
+def checkpoint_start(seen: HubComparison) -> int:
     """The place after the newest checkpoint that both are known to hold, otherwise the first message."""
     agreed = seen.checkpoint if seen.own and seen.agreed else 0
     return max(agreed, seen.fallback) + 1
 
 
-def confirmed(seen: Compared) -> int:
+def confirmed(seen: HubComparison) -> int:
     """Up to which sequence the hub is known to hold everything of this leaf, 0 where nothing is known."""
     if _why(seen) is not None:
         return 0
@@ -51,7 +51,7 @@ def confirmed(seen: Compared) -> int:
     return max(checkpoint, seen.cursor if seen.same else 0)
 
 
-def discarded(seen: Compared, known: int) -> tuple[int, int] | None:
+def discarded(seen: HubComparison, known: int) -> tuple[int, int] | None:
     """The first and last sequence that went from the leaf's stream before the hub had them; `known` is up to
     where the hub was known to hold all earlier in this epoch. None where nothing is known of what the hub
     holds."""
@@ -59,24 +59,24 @@ def discarded(seen: Compared, known: int) -> tuple[int, int] | None:
     return (held + 1, seen.first - 1) if held and seen.first > held + 1 else None
 
 
-def _why(seen: Compared) -> Why | None:
+def _why(seen: HubComparison) -> EpochReason | None:
     if not seen.own:
-        return Why.PUT_BACK
+        return EpochReason.PUT_BACK
     if seen.cursor > seen.last:
-        return Why.PUT_BACK
+        return EpochReason.PUT_BACK
     if seen.same is False:
-        return Why.DIFFERENT
+        return EpochReason.DIFFERENT
     if seen.agreed is False:
-        return Why.HUB_LOST
-    return Why.HUB_LOST if seen.certain and _below_floor(seen) else None
+        return EpochReason.HUB_LOST
+    return EpochReason.HUB_LOST if seen.certain and _below_floor(seen) else None
 
 
-def _below_floor(seen: Compared) -> bool:
+def _below_floor(seen: HubComparison) -> bool:
     """Whether the hub holds less than it has acknowledged. The floor of an epoch that has stored nothing yet
     is where the epoch begins, and a purge of the leaf's stream lifts it: nobody acknowledged that."""
     return seen.cursor < seen.floor and seen.floor >= max(seen.start, seen.first)
 
 
-def _gone(seen: Compared, start: int) -> tuple[int, int] | None:
+def _gone(seen: HubComparison, start: int) -> tuple[int, int] | None:
     """What the hub lost and the leaf has purged since."""
     return (start, seen.first - 1) if start > 1 and seen.first > start else None

@@ -1,5 +1,5 @@
-"""The link keeper of a leaf: observes, has `decide` decide, acts, and says on the `Board` what state each
-class is in.
+"""The link keeper of a leaf: observes, has `decide` decide, acts, and says on the `LinkStatusBoard` what
+state each class is in.
 
 It asks the hub and the local server and holds no reading up: with the keeper away a link that is made flows.
 """
@@ -25,17 +25,17 @@ from agent.jetstream import (
     StreamInfo,
 )
 from agent.leaf.link import act
-from agent.leaf.link.announcer import Announcer, Said
-from agent.leaf.link.asking import Asker, wait_for
+from agent.leaf.link.announcer import Announcer, AnnounceResult
+from agent.leaf.link.asking import AnnounceLoop, wait_for
 from agent.leaf.link.checkpoints import CheckpointLog
 from agent.leaf.link.compare import confirmed, difference
-from agent.leaf.link.decide import REPAIR_EVERY, Ask, Decision, Memory, Pause, Repair, Resume, decide
-from agent.leaf.link.guard import NewEpoch, Why
-from agent.leaf.link.observation import Compared, LinkSeen, Seen
+from agent.leaf.link.decide import REPAIR_EVERY, Ask, LinkDecision, LinkMemory, Pause, Repair, Resume, decide
+from agent.leaf.link.guard import EpochReason, NewEpoch
+from agent.leaf.link.observation import HubComparison, LinkObservation, LinkSeen
 from agent.leaf.link.prepare import consumer_seen
 from agent.leaf.link.priority import first_in_turn
 from agent.leaf.link.states import LinkState
-from agent.leaf.link.status import Board
+from agent.leaf.link.status import LinkStatusBoard
 from agent.leaf.link.trim import Trimmer
 from agent.leaf.state import StateFile
 
@@ -53,13 +53,13 @@ log = structlog.get_logger("link")
 class _Work:
     """What is remembered of one class between two looks."""
 
-    memory: Memory = field(default_factory=Memory)
-    compared: Compared | None = None
+    memory: LinkMemory = field(default_factory=LinkMemory)
+    compared: HubComparison | None = None
     behind: int = 0
     accepted_epoch: str = ""
 
 
-class Keeper:
+class LinkController:
     """Keeps the link of every class; `attach` and `detach` say over which connection. What it finds stands on
     the `board`. `link_seen` tells the state of the server's connection to the hub, None where nobody knows;
     `stream_gone` is called when a stream of the leaf is not there any more, `new_epoch` when one has
@@ -72,12 +72,12 @@ class Keeper:
         classes: Mapping[str, StreamClass],
         state: StateFile,
         metrics: Metrics,
-        board: Board,
+        board: LinkStatusBoard,
         trimmer: Trimmer,
         link_seen: Callable[[], LinkSeen | None],
         stream_gone: Callable[[str], None],
         trouble: Callable[[], str | None],
-        new_epoch: Callable[[str, Why], None],
+        new_epoch: Callable[[str, EpochReason], None],
         announce_seconds: float,
     ) -> None:
         self._domain, self._classes, self._state, self._metrics = domain, classes, state, metrics
@@ -87,7 +87,7 @@ class Keeper:
         self._checkpoints = CheckpointLog(state.current)
         self._js: JetStream | None = None
         self._due = asyncio.Event()
-        self._asker = Asker(
+        self._asker = AnnounceLoop(
             board, metrics, self._link, self._take_in, self._away, self._repairs, announce_seconds
         )
         self._held_until = 0.0
@@ -112,7 +112,7 @@ class Keeper:
         """Work over this connection, and look at once."""
         self._js = js
         for one in self._work.values():
-            one.memory = Memory(confirmed=one.memory.confirmed)
+            one.memory = LinkMemory(confirmed=one.memory.confirmed)
             one.compared = None
         self.look()
         self._asker.attach(js, announcer)
@@ -124,12 +124,12 @@ class Keeper:
         for cls in self._work:
             self._board.show(cls, LinkState.AWAY, self._trouble() or "it does not answer")
 
-    def epoch_begun(self, cls: str, why: Why) -> None:
+    def epoch_begun(self, cls: str, why: EpochReason) -> None:
         """The local guard has begun a new epoch: what was known of the one before says nothing of it."""
         self._work[cls] = _Work()
         self._board.classes[cls].confirmed = 0
         self._new_epoch(cls, why)
-        if why is not Why.FIRST:
+        if why is not EpochReason.FIRST:
             self._may_repair_at = _now() + REPAIR_EVERY
 
     def look(self) -> None:
@@ -184,14 +184,14 @@ class Keeper:
         if isinstance(error, ApiError) and error.err_code == STREAM_NOT_FOUND:
             self._stream_gone(str(error))
 
-    async def _observe(self, js: JetStream, cls: str) -> Seen:
+    async def _observe(self, js: JetStream, cls: str) -> LinkObservation:
         epoch = self._state.current.epochs[cls]
         # The link first: a consumer that is looked at afterwards was paused no later than the link was lost.
         link = self._link()
         consumer = await consumer_seen(js, contract.leaf_stream(self._domain, cls), epoch)
         self._work[cls].behind = 0 if consumer is None else consumer.pending + consumer.in_flight
         now = _now()
-        return Seen(
+        return LinkObservation(
             now=now,
             epoch=epoch,
             link=link,
@@ -215,7 +215,9 @@ class Keeper:
         behind = {name: one.behind for name, one in self._work.items()}
         return first_in_turn(cls, priorities, behind, linked)
 
-    async def _carry_out(self, js: JetStream, cls: str, seen: Seen, decision: Decision) -> None:
+    async def _carry_out(
+        self, js: JetStream, cls: str, seen: LinkObservation, decision: LinkDecision
+    ) -> None:
         self._work[cls].memory = decision.memory
         self._board.show(cls, decision.state, decision.detail)
         for action in decision.actions:
@@ -245,7 +247,7 @@ class Keeper:
         self.announce_now()
         self._due.set()
 
-    async def _take_in(self, js: JetStream, announcer: Announcer, said: Said) -> None:
+    async def _take_in(self, js: JetStream, announcer: Announcer, said: AnnounceResult) -> None:
         """What came of an announcement."""
         self._due.set()
         for cls, info in said.streams.items():

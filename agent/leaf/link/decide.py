@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from agent.leaf.link.compare import agreed_start, checkpoint_start, confirmed, difference, discarded
-from agent.leaf.link.guard import NewEpoch, Why
-from agent.leaf.link.observation import Compared, ConsumerSeen, Seen
+from agent.leaf.link.guard import EpochReason, NewEpoch
+from agent.leaf.link.observation import ConsumerSeen, HubComparison, LinkObservation
 from agent.leaf.link.states import LinkState
 
 PAUSE: Final = 30.0
@@ -61,7 +61,7 @@ Action = Pause | Resume | Ask | Repair
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class LinkMemory:
     """What the decision before leaves for the next one: the link and epoch on which both sides were found to
     agree, the repair that is due and since when, when the flow last moved and when the hub last listened.
     `began` is when the keeper first looked, `confirmed` up to where the hub holds all of this epoch; what
@@ -83,33 +83,33 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class LinkDecision:
     """The state, what its sentence says in this case, what to do, and what to remember."""
 
     state: LinkState
-    memory: Memory
+    memory: LinkMemory
     actions: tuple[Action, ...] = ()
     detail: str = ""
 
 
-def decide(memory: Memory, seen: Seen) -> Decision:
+def decide(memory: LinkMemory, seen: LinkObservation) -> LinkDecision:
     """What to do now."""
     if memory.began == 0.0:
         memory = replace(memory, began=seen.now, moved_at=seen.now, heard_at=seen.now)
     compared = _fresh(seen)
-    stalled = memory.due is not None and memory.due.why is Why.STALLED
+    stalled = memory.due is not None and memory.due.why is EpochReason.STALLED
     if stalled and memory.verified != (seen.link.key, seen.epoch):
         # Over another link the hub's server asks anew for what it lacks.
         memory = replace(memory, due=None)
     if not seen.link.up:
         state = LinkState.CLOSED if seen.link.closed else LinkState.DOWN
-        return Decision(state, memory, _keep_paused(seen.consumer), seen.link.closed)
+        return LinkDecision(state, memory, _keep_paused(seen.consumer), seen.link.closed)
     if compared is not None and memory.due is None:
         due = difference(compared)
         if due is not None:
             memory = replace(memory, due=due, due_since=seen.now)
     if seen.consumer is None and memory.due is None:
-        memory = replace(memory, due=NewEpoch(Why.CONSUMER_GONE, 1), due_since=seen.now)
+        memory = replace(memory, due=NewEpoch(EpochReason.CONSUMER_GONE, 1), due_since=seen.now)
     if memory.due is not None:
         return _repair(memory, memory.due, seen, compared)
     if memory.verified != (seen.link.key, seen.epoch):
@@ -121,7 +121,7 @@ def decide(memory: Memory, seen: Seen) -> Decision:
     return _verified(memory, seen, compared)
 
 
-def _fresh(seen: Seen) -> Compared | None:
+def _fresh(seen: LinkObservation) -> HubComparison | None:
     """The newest comparison, where it was made over this link and of this epoch."""
     one = seen.compared
     if one is None or one.epoch != seen.epoch or one.link_key != seen.link.key:
@@ -141,34 +141,38 @@ def _resume(consumer: ConsumerSeen | None) -> tuple[Action, ...]:
     return (Resume(),) if consumer is not None and consumer.paused_for > 0 else ()
 
 
-def _repair(memory: Memory, due: NewEpoch, seen: Seen, compared: Compared | None) -> Decision:
+def _repair(
+    memory: LinkMemory, due: NewEpoch, seen: LinkObservation, compared: HubComparison | None
+) -> LinkDecision:
     paused = _keep_paused(seen.consumer)
     if seen.now < seen.may_repair_at:
         # The hub is asked when the repair may begin, and has its whole time to answer then.
         memory = replace(memory, due_since=seen.now)
-        return Decision(LinkState.POSTPONED, memory, paused, due.sentence())
+        return LinkDecision(LinkState.POSTPONED, memory, paused, due.sentence())
     waited = seen.now - memory.due_since
     drained = seen.consumer is None or not seen.consumer.in_flight or waited > DRAIN_WITHIN
     if paused or not drained:
-        return Decision(LinkState.REPAIRING, memory, paused, due.sentence())
+        return LinkDecision(LinkState.REPAIRING, memory, paused, due.sentence())
     # What was compared before the pause may be a step behind what flowed meanwhile.
     asked_since = compared is not None and compared.asked > memory.due_since
     patience = ANSWER_WITHIN if seen.consumer is None else DRAIN_WITHIN + ANSWER_WITHIN
     if not asked_since and waited < patience:
-        return Decision(LinkState.REPAIRING, memory, (Ask(),), due.sentence())
+        return LinkDecision(LinkState.REPAIRING, memory, (Ask(),), due.sentence())
     final = _final(memory, due, seen, compared)
     if final is None:
         memory = replace(memory, due=None)
-        return Decision(LinkState.COMPARING, memory, _resume(seen.consumer))
+        return LinkDecision(LinkState.COMPARING, memory, _resume(seen.consumer))
     # The new epoch is compared anew; what was confirmed of the old one says nothing of it.
-    stalls = memory.stalls + 1 if final.why is Why.STALLED else 0
-    memory = Memory(began=memory.began, moved_at=seen.now, heard_at=seen.now, stalls=stalls)
-    return Decision(LinkState.REPAIRING, memory, (Repair(final),), final.sentence())
+    stalls = memory.stalls + 1 if final.why is EpochReason.STALLED else 0
+    memory = LinkMemory(began=memory.began, moved_at=seen.now, heard_at=seen.now, stalls=stalls)
+    return LinkDecision(LinkState.REPAIRING, memory, (Repair(final),), final.sentence())
 
 
-def _final(memory: Memory, due: NewEpoch, seen: Seen, compared: Compared | None) -> NewEpoch | None:
+def _final(
+    memory: LinkMemory, due: NewEpoch, seen: LinkObservation, compared: HubComparison | None
+) -> NewEpoch | None:
     """The repair as the newest comparison shows it; None where nothing is wrong after all."""
-    if due.why is Why.STALLED and (compared is None or difference(compared) is None):
+    if due.why is EpochReason.STALLED and (compared is None or difference(compared) is None):
         # A consumer that is paused sends heartbeats, by which the hub's server may have seen it itself.
         if compared is None or compared.asked <= memory.due_since or compared.cursor >= memory.owed:
             return None
@@ -179,12 +183,12 @@ def _final(memory: Memory, due: NewEpoch, seen: Seen, compared: Compared | None)
         start = checkpoint_start(one) if one is not None and same_epoch else due.start
         return NewEpoch(due.why, start, due.gone)
     different = difference(compared)
-    if different is None and due.why is Why.CONSUMER_GONE:
+    if different is None and due.why is EpochReason.CONSUMER_GONE:
         return NewEpoch(due.why, agreed_start(compared)) if seen.consumer is None else None
     return different
 
 
-def _unverified(memory: Memory, seen: Seen) -> Decision:
+def _unverified(memory: LinkMemory, seen: LinkObservation) -> LinkDecision:
     since = max(seen.link.since, memory.began)
     waited = seen.now - since
     state, detail = LinkState.COMPARING, ""
@@ -193,36 +197,36 @@ def _unverified(memory: Memory, seen: Seen) -> Decision:
     elif waited > ANSWER_WITHIN:
         state = LinkState.UNVERIFIED
     if waited > ANSWER_WITHIN:
-        return Decision(state, memory, (*_held_or_flowing(seen), Ask()), detail)
+        return LinkDecision(state, memory, (*_held_or_flowing(seen), Ask()), detail)
     # A consumer that already flows is left to: pausing it now would not undo what has flowed.
     paused = seen.consumer is not None and seen.consumer.paused_for > 0
     keep = _keep_paused(seen.consumer) if paused else ()
-    return Decision(state, memory, (*keep, Ask()), detail)
+    return LinkDecision(state, memory, (*keep, Ask()), detail)
 
 
-def _held_or_flowing(seen: Seen) -> tuple[Action, ...]:
+def _held_or_flowing(seen: LinkObservation) -> tuple[Action, ...]:
     if seen.held_until > seen.now or seen.first_in_turn:
         return _keep_paused(seen.consumer)
     return _resume(seen.consumer)
 
 
-def _verified(memory: Memory, seen: Seen, compared: Compared | None) -> Decision:
+def _verified(memory: LinkMemory, seen: LinkObservation, compared: HubComparison | None) -> LinkDecision:
     if compared is not None:
         memory = replace(memory, confirmed=max(memory.confirmed, confirmed(compared)))
     if seen.held_until > seen.now:
-        return Decision(LinkState.HELD, memory, _keep_paused(seen.consumer))
+        return LinkDecision(LinkState.HELD, memory, _keep_paused(seen.consumer))
     if seen.first_in_turn:
         actions = _keep_paused(seen.consumer)
-        return Decision(LinkState.IN_TURN, memory, actions, seen.first_in_turn)
+        return LinkDecision(LinkState.IN_TURN, memory, actions, seen.first_in_turn)
     memory = _noting_flow(memory, seen, compared)
     if compared is not None and _stalled(memory, compared):
-        due = NewEpoch(Why.STALLED, agreed_start(compared))
+        due = NewEpoch(EpochReason.STALLED, agreed_start(compared))
         return _repair(replace(memory, due=due, due_since=seen.now), due, seen, compared)
     state, detail = _flow(memory, seen, compared)
-    return Decision(state, memory, _resume(seen.consumer), detail)
+    return LinkDecision(state, memory, _resume(seen.consumer), detail)
 
 
-def _noting_flow(memory: Memory, seen: Seen, compared: Compared | None) -> Memory:
+def _noting_flow(memory: LinkMemory, seen: LinkObservation, compared: HubComparison | None) -> LinkMemory:
     """What has moved since the look before, and what the hub owes."""
     consumer = seen.consumer
     if consumer is None:
@@ -243,7 +247,7 @@ def _noting_flow(memory: Memory, seen: Seen, compared: Compared | None) -> Memor
     return memory
 
 
-def _able(seen: Seen, compared: Compared | None) -> bool:
+def _able(seen: LinkObservation, compared: HubComparison | None) -> bool:
     """Whether nothing is known that keeps the hub from taking what it is sent. A source that its server does
     not hear is the registrar's to add again."""
     bound = seen.consumer is not None and seen.consumer.bound
@@ -251,7 +255,7 @@ def _able(seen: Seen, compared: Compared | None) -> bool:
     return bound and well and seen.refused is None
 
 
-def _stalled(memory: Memory, compared: Compared) -> bool:
+def _stalled(memory: LinkMemory, compared: HubComparison) -> bool:
     """Whether the hub's server has what it was sent and takes nothing of it.
 
     Seen on nats-server 2.15.1 after sources had been added again and again: the hub's server dropped every
@@ -263,7 +267,7 @@ def _stalled(memory: Memory, compared: Compared) -> bool:
     return memory.owed > compared.cursor and compared.asked > memory.owed_at + patience
 
 
-def _flow(memory: Memory, seen: Seen, compared: Compared | None) -> tuple[LinkState, str]:
+def _flow(memory: LinkMemory, seen: LinkObservation, compared: HubComparison | None) -> tuple[LinkState, str]:
     """The state of a link that is up, compared and not paused."""
     if seen.refused is not None:
         return LinkState.REFUSED, seen.refused

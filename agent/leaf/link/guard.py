@@ -10,7 +10,7 @@ from agent.contract import Checkpoint
 from agent.leaf.state import Acked
 
 
-class Why(StrEnum):
+class EpochReason(StrEnum):
     """Why a new epoch is needed; the value is the label of the metric."""
 
     FIRST = "first_start"
@@ -24,15 +24,15 @@ class Why(StrEnum):
 
 
 SENTENCES = {
-    Why.FIRST: "the link is made for the first time",
-    Why.STATE_LOST: "the state file knows nothing of a stream that holds messages",
-    Why.RECREATED: "the stream is not the one that acknowledged last: its store was lost or deleted",
-    Why.PUT_BACK: "the stream lacks messages that were acknowledged: an older store was put back",
-    Why.CONSUMER_GONE: "the link consumer was deleted",
-    Why.HUB_LOST: "the hub lacks messages that it had acknowledged: its stream was made anew or an older "
-    "store was put back there",
-    Why.DIFFERENT: "leaf and hub hold different messages under one sequence: a store was put back",
-    Why.STALLED: "the hub's server answers and takes nothing of what was sent to it",
+    EpochReason.FIRST: "the link is made for the first time",
+    EpochReason.STATE_LOST: "the state file knows nothing of a stream that holds messages",
+    EpochReason.RECREATED: "the stream is not the one that acknowledged last: its store was lost or deleted",
+    EpochReason.PUT_BACK: "the stream lacks messages that were acknowledged: an older store was put back",
+    EpochReason.CONSUMER_GONE: "the link consumer was deleted",
+    EpochReason.HUB_LOST: "the hub lacks messages that it had acknowledged: its stream was made anew or an "
+    "older store was put back there",
+    EpochReason.DIFFERENT: "leaf and hub hold different messages under one sequence: a store was put back",
+    EpochReason.STALLED: "the hub's server answers and takes nothing of what was sent to it",
 }
 
 
@@ -46,7 +46,7 @@ class Remembered:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class EpochObservation:
     """What the server shows: the stream's identity and last sequence, the message id at the checkpoint's
     sequence ("" for a message without one, None where no message is: it was trimmed), and where an older
     store was restored, the last sequence that it `kept` of what the agent saw there and that of the newest
@@ -64,7 +64,7 @@ class NewEpoch:
     """Start a new epoch at this sequence of the stream. `gone` are the first and last sequence that neither
     side's stream holds any more."""
 
-    why: Why
+    why: EpochReason
     start: int
     gone: tuple[int, int] | None = None
 
@@ -79,7 +79,7 @@ class NewEpoch:
         )
 
 
-def judge(remembered: Remembered, seen: Seen) -> NewEpoch | None:
+def judge(remembered: Remembered, seen: EpochObservation) -> NewEpoch | None:
     """A new epoch and where it starts, or None when the old one may go on. It starts after the last place on
     which both sides agreed, or at the first message: what then arrives twice is dropped at the table."""
     why = _why(remembered, seen)
@@ -88,23 +88,23 @@ def judge(remembered: Remembered, seen: Seen) -> NewEpoch | None:
     return NewEpoch(why, _start(remembered, seen))
 
 
-def _why(remembered: Remembered, seen: Seen) -> Why | None:
+def _why(remembered: Remembered, seen: EpochObservation) -> EpochReason | None:
     acked = remembered.acked
     if acked is not None and acked.created != seen.created:
-        return Why.RECREATED
+        return EpochReason.RECREATED
     if acked is not None and (seen.kept is not None or seen.last < acked.last):
-        return Why.PUT_BACK
+        return EpochReason.PUT_BACK
     if remembered.checkpoint is not None and seen.id_at_checkpoint not in (
         None,
         remembered.checkpoint.message_id,
     ):
-        return Why.PUT_BACK
+        return EpochReason.PUT_BACK
     if remembered.epoch is None:
-        return Why.FIRST if seen.last == 0 else Why.STATE_LOST
+        return EpochReason.FIRST if seen.last == 0 else EpochReason.STATE_LOST
     return None
 
 
-def _start(remembered: Remembered, seen: Seen) -> int:
+def _start(remembered: Remembered, seen: EpochObservation) -> int:
     checkpoint, acked = remembered.checkpoint, remembered.acked
     if checkpoint is None or acked is None or acked.created != seen.created:
         return 1

@@ -13,7 +13,7 @@ from nats.errors import Error as NatsError
 from agent import contract
 from agent.contract import H_MESSAGE_ID, Checkpoint, ContractError, CursorAnswer, CursorRequest
 from agent.jetstream import JetStream, JetStreamError, request
-from agent.leaf.hub_acks import HubWaits
+from agent.leaf.hub_acks import HubAckWaiters
 from agent.leaf.state import StateFile
 
 SOONEST: Final = 0.02
@@ -31,7 +31,7 @@ class CursorAsker:
         domain: str,
         run: str,
         state: StateFile,
-        waits: HubWaits,
+        waits: HubAckWaiters,
         agreed: Callable[[str], str | None],
         announce: Callable[[], None],
     ) -> None:

@@ -16,18 +16,18 @@ from agent.base.metrics import Metrics
 from agent.config import Config
 from agent.contract import Previous, hub_api
 from agent.jetstream import JetStream, StreamInfo
-from agent.leaf.hub_acks import HubWaits
+from agent.leaf.hub_acks import HubAckWaiters
 from agent.leaf.link.announcer import Announcer
 from agent.leaf.link.command_mirror.controller import CommandMirror
 from agent.leaf.link.command_mirror.local_consumers import ProgramPlaces
-from agent.leaf.link.controller import Keeper
+from agent.leaf.link.controller import LinkController
 from agent.leaf.link.disk_quota import Quotas
 from agent.leaf.link.events import LinkEvents
-from agent.leaf.link.guard import NewEpoch, Why
+from agent.leaf.link.guard import EpochReason, NewEpoch
 from agent.leaf.link.hub_cursor import CursorAsker
 from agent.leaf.link.observation import LinkSeen
 from agent.leaf.link.states import ORDINARY, PATIENT
-from agent.leaf.link.status import Board
+from agent.leaf.link.status import LinkStatusBoard
 from agent.leaf.link.time_to_loss import Horizon
 from agent.leaf.link.trim import Trimmer
 from agent.leaf.state import StateFile
@@ -57,7 +57,7 @@ class LeafLink:
         renew: Callable[[str], None],
         system_seed: Path | None,
         health: ServerHealth,
-        waits: HubWaits,
+        waits: HubAckWaiters,
         store_lost: Callable[[str], None],
     ) -> None:
         self._domain, self._run, self._state, self._metrics = config.domain, run, state, metrics
@@ -71,12 +71,12 @@ class LeafLink:
             config.nats.max_file_store if embedded else None,
         )
         self.quotas = Quotas(classes, self.horizon.held, lambda: health.room)
-        self.board = Board(config.domain, classes, metrics, self._watch, self._short_of_room)
+        self.board = LinkStatusBoard(config.domain, classes, metrics, self._watch, self._short_of_room)
         self._events: LinkEvents | None = None
         if system_seed is not None:
             url = f"nats://{config.nats.listen}"
             self._events = LinkEvents(url, system_seed, config.domain, self._changed)
-        self.keeper = Keeper(
+        self.keeper = LinkController(
             domain=config.domain,
             classes=classes,
             state=state,
@@ -179,9 +179,9 @@ class LeafLink:
             return seen
         return dataclasses.replace(seen, closed=self._health.closed)
 
-    def _began(self, cls: str, why: Why) -> None:
+    def _began(self, cls: str, why: EpochReason) -> None:
         self._waits.reached(cls, 0)
-        if why in (Why.RECREATED, Why.PUT_BACK, Why.DIFFERENT):
+        if why in (EpochReason.RECREATED, EpochReason.PUT_BACK, EpochReason.DIFFERENT):
             self._store_lost(cls)
 
     def _changed(self) -> None:

@@ -35,7 +35,7 @@ class ConsumerSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class HubComparison:
     """The hub's answer to one announcement, beside what the leaf holds.
 
     `asked` is when it was asked, over the link of `link_key`, for the link of `epoch`. `floor` and `start`
@@ -66,7 +66,7 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class LinkObservation:
     """Everything about one class. `consumer` is None where the link consumer is gone. `refused` is the hub's
     sentence when its newest answer refused this leaf; `silent_since` is when it was first asked in vain since
     its last answer, None while it answers. `held_until` is until when a person wants the link paused (0:
@@ -77,7 +77,7 @@ class Seen:
     epoch: str
     link: LinkSeen
     consumer: ConsumerSeen | None
-    compared: Compared | None = None
+    compared: HubComparison | None = None
     refused: str | None = None
     silent_since: float | None = None
     held_until: float = 0.0

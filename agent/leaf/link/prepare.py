@@ -15,7 +15,7 @@ from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, StreamInfo, n
 from agent.leaf import stream_configs
 from agent.leaf.link import checkpoints
 from agent.leaf.link.act import drop_other_epochs, make_epoch, remember_epoch
-from agent.leaf.link.guard import NewEpoch, Remembered, Seen, Why, judge
+from agent.leaf.link.guard import EpochObservation, EpochReason, NewEpoch, Remembered, judge
 from agent.leaf.link.observation import ConsumerSeen
 from agent.leaf.state import Acked, State, StateFile
 
@@ -34,19 +34,19 @@ async def make_ready(
     remembered = Remembered(
         current.epochs.get(cls.name), current.acked.get(cls.name), current.checkpoint.get(cls.name)
     )
-    seen = Seen(
+    seen = EpochObservation(
         info.created,
         info.last,
         await message_id(js, info.name, remembered.checkpoint),
         await still_held(js, info, remembered.acked, time.time_ns()),
     )
     verdict = judge(remembered, seen)
-    if verdict is not None and verdict.why is Why.PUT_BACK:
+    if verdict is not None and verdict.why is EpochReason.PUT_BACK:
         held = await newest_held(js, info, checkpoints.earlier(current.earlier.get(cls.name, [])))
         verdict = judge(remembered, replace(seen, earlier=held))
     if verdict is not None:
         epoch = await make_epoch(js, domain, cls, verdict.start)
-        if verdict.why is Why.PUT_BACK:
+        if verdict.why is EpochReason.PUT_BACK:
             # The older store has its old link consumer, which nobody has paused: what is stored from now on
             # would go to the hub over it, ahead of what stands before it in the new epoch. It goes before the
             # epoch is remembered: should that fail, the next look finds the same as this one.

@@ -31,7 +31,7 @@ class ClassLink:
     crowded: bool = False
 
 
-class Board:
+class LinkStatusBoard:
     """All classes of a leaf. `watch(cls, info, confirmed)` is told what each look at a stream shows;
     `short_of_room` says whether the disk of the streams has hardly any left."""
 

@@ -19,7 +19,7 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BatchLimits:
     """When a draft is sealed: at `bytes` of NDJSON, `readings`, or `linger` seconds after its first chunk."""
 
     bytes: int
@@ -28,7 +28,7 @@ class Limits:
 
 
 @dataclass(slots=True)
-class Entry(Generic[Waiter]):
+class PendingChunk(Generic[Waiter]):
     """A chunk and whoever waits for its outcome. `held` is how many bytes of memory it was given; `sent` once
     its batch has a number; before that it can be `withdrawn`, and is then left out of its batch. `admitted`
     once its readings count as accepted, `promised` when its sender was told so and nobody waits any more."""
@@ -43,7 +43,7 @@ class Entry(Generic[Waiter]):
 
 
 @dataclass(slots=True)
-class Draft(Generic[Waiter]):
+class OpenBatch(Generic[Waiter]):
     """A batch in the making: chunks of one input and class, in the order in which they came, all of them
     readings or all of them `dead` letters."""
 
@@ -51,12 +51,12 @@ class Draft(Generic[Waiter]):
     cls: str
     due: float
     dead: bool = False
-    entries: list[Entry[Waiter]] = field(default_factory=list)
+    entries: list[PendingChunk[Waiter]] = field(default_factory=list)
     bytes: int = 0
     readings: int = 0
     requests: int = 0
 
-    def live(self) -> list[Entry[Waiter]]:
+    def live(self) -> list[PendingChunk[Waiter]]:
         """The entries that still want to be sent."""
         return [entry for entry in self.entries if not entry.withdrawn]
 
@@ -64,15 +64,15 @@ class Draft(Generic[Waiter]):
 class Accumulator(Generic[Waiter]):
     """The open draft of each (input, class)."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: BatchLimits) -> None:
         self._limits = limits
-        self._open: dict[Key, Draft[Waiter]] = {}
+        self._open: dict[Key, OpenBatch[Waiter]] = {}
 
     def linger(self, seconds: float) -> None:
         """How long drafts that are opened from now on may wait."""
         self._limits = replace(self._limits, linger=seconds)
 
-    def add(self, key: Key, entry: Entry[Waiter], now: float) -> list[Draft[Waiter]]:
+    def add(self, key: Key, entry: PendingChunk[Waiter], now: float) -> list[OpenBatch[Waiter]]:
         """Put a chunk into the draft of `key`; returns the drafts that this seals, oldest first. A chunk with
         a position seals at once: its input waits for it alone, so lingering would only cost time."""
         sealed = []
@@ -81,7 +81,7 @@ class Accumulator(Generic[Waiter]):
             sealed.append(self._open.pop(key))
             draft = None
         if draft is None:
-            draft = self._open[key] = Draft(*key, now + self._limits.linger, entry.chunk.dead)
+            draft = self._open[key] = OpenBatch(*key, now + self._limits.linger, entry.chunk.dead)
         draft.entries.append(entry)
         draft.bytes += len(entry.chunk.payload)
         draft.readings += entry.chunk.count
@@ -90,7 +90,7 @@ class Accumulator(Generic[Waiter]):
             sealed.append(self._open.pop(key))
         return sealed
 
-    def drafts(self) -> list[Draft[Waiter]]:
+    def drafts(self) -> list[OpenBatch[Waiter]]:
         """The open drafts."""
         return list(self._open.values())
 
@@ -99,25 +99,25 @@ class Accumulator(Generic[Waiter]):
         draft = self._open.get(key)
         return None if draft is None else draft.due
 
-    def seal(self, key: Key, now: float) -> Draft[Waiter] | None:
+    def seal(self, key: Key, now: float) -> OpenBatch[Waiter] | None:
         """The draft of `key` when it has lingered long enough."""
         draft = self._open.get(key)
         return self._open.pop(key) if draft is not None and draft.due <= now else None
 
-    def flush(self) -> list[Draft[Waiter]]:
+    def flush(self) -> list[OpenBatch[Waiter]]:
         """All open drafts, oldest first."""
         drafts = sorted(self._open.values(), key=lambda draft: draft.due)
         self._open.clear()
         return drafts
 
-    def _exceeds(self, draft: Draft[Waiter], chunk: Chunk) -> bool:
+    def _exceeds(self, draft: OpenBatch[Waiter], chunk: Chunk) -> bool:
         return (
             draft.dead != chunk.dead
             or draft.bytes + len(chunk.payload) > self._limits.bytes
             or draft.readings + chunk.count > self._limits.readings
         )
 
-    def _full(self, draft: Draft[Waiter]) -> bool:
+    def _full(self, draft: OpenBatch[Waiter]) -> bool:
         return (
             draft.bytes >= self._limits.bytes
             or draft.readings >= self._limits.readings

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from agent.leaf.intake import Reason
+from agent.leaf.intake import RefusalReason
 
 _FULL: Final = frozenset({10002, 10023, 10047, 10077})
 """Limits of account, server, storage or stream (server/errors.json of nats-server). 10077 is also how a store
@@ -35,7 +35,7 @@ _decode = msgspec.json.Decoder(_PubAck).decode
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredAck:
     """The batch is at `seq`; `duplicate` when an earlier attempt had stored it."""
 
     seq: int
@@ -47,10 +47,10 @@ class NotStored:
     """This attempt stored nothing. `reason` is set when trying again soon would be refused again."""
 
     text: str
-    reason: Reason | None
+    reason: RefusalReason | None
 
 
-Answer = Stored | NotStored
+Answer = StoredAck | NotStored
 
 
 def parse(data: bytes) -> Answer:
@@ -62,9 +62,9 @@ def parse(data: bytes) -> Answer:
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return NotStored(f"the answer is no PubAck: {data[:80]!r}", None)
     if ack.error is None and ack.seq > 0:
-        return Stored(ack.seq, ack.duplicate)
+        return StoredAck(ack.seq, ack.duplicate)
     error = ack.error or _Error(description="a PubAck without a sequence")
     text = f"{error.description} (error {error.err_code})"
     if error.err_code in _FULL:
-        return NotStored(text, Reason.FULL)
-    return NotStored(text, Reason.TOO_LARGE if error.err_code in _TOO_LARGE else None)
+        return NotStored(text, RefusalReason.FULL)
+    return NotStored(text, RefusalReason.TOO_LARGE if error.err_code in _TOO_LARGE else None)

@@ -11,22 +11,22 @@ import zstandard
 from agent import contract
 from agent.contract import H_MESSAGE_ID, H_POSITION, REQUEST_BYTES, BatchHeaders, Clock, MessageId
 from agent.leaf.ledger.ledger import ClassLedger
-from agent.leaf.publish.accumulator import Draft, Entry
+from agent.leaf.publish.accumulator import OpenBatch, PendingChunk
 from agent.leaf.publish.idempotency import Settled
 
 _LEVEL = 3
 _HEADER_BYTES = 1024
 """Room for the headers whose size does not depend on the chunks."""
 
-Entries = list[Entry[Settled]]
+Entries = list[PendingChunk[Settled]]
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
+class SealedBatch:
     """A draft that takes no more chunks, and when it was sealed: `wall` in ns since 1970, `clock` as it was
     then, `at` in the event loop's seconds."""
 
-    draft: Draft[Settled]
+    draft: OpenBatch[Settled]
     wall: int
     clock: Clock
     at: float
@@ -54,7 +54,9 @@ class Packer:
         packed = self._zstd.compress(raw)
         return (packed, True) if len(packed) < len(raw) else (raw, False)
 
-    def headers(self, sealed: Sealed, entries: Entries, ident: MessageId, compressed: bool) -> dict[str, str]:
+    def headers(
+        self, sealed: SealedBatch, entries: Entries, ident: MessageId, compressed: bool
+    ) -> dict[str, str]:
         """The headers of the batch of these entries of a draft."""
         return BatchHeaders(
             id=ident,
@@ -119,7 +121,7 @@ class Numbering:
         self._serial = itertools.count(1)
 
     def batch(
-        self, sealed: Sealed, entries: Entries, packed: tuple[bytes, bool], *, floor: int, now: float
+        self, sealed: SealedBatch, entries: Entries, packed: tuple[bytes, bool], *, floor: int, now: float
     ) -> Batch:
         """The batch of these entries of a draft, which `packed` holds."""
         draft, (payload, compressed) = sealed.draft, packed

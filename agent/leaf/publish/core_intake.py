@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agent.contract import Letter
-from agent.leaf.intake import Chunk, Intake, Place
-from agent.leaf.publish.dead_letters import Burial
-from agent.leaf.publish.pieces import Part, whole
+from agent.leaf.intake import Chunk, Intake, ResumePoint
+from agent.leaf.publish.dead_letters import DeadLetterWriter
+from agent.leaf.publish.pieces import Fragment, whole
 from agent.leaf.publish.publisher import Publisher
-from agent.leaf.publish.pull_chunks import PieceStore
+from agent.leaf.publish.pull_chunks import PullChunkStore
 
 
-class Reception:
+class CoreIntake:
     """The `Intake` of one agent."""
 
-    def __init__(self, domain: str, publisher: Publisher, pieces: PieceStore, burial: Burial) -> None:
+    def __init__(
+        self, domain: str, publisher: Publisher, pieces: PullChunkStore, burial: DeadLetterWriter
+    ) -> None:
         self._domain, self._publisher = domain, publisher
         self._pieces, self._burial = pieces, burial
 
@@ -37,7 +39,7 @@ class Reception:
         """Keep what could not be taken, as `Intake.bury` says."""
         await self._burial.bury(input_name, cls, letters)
 
-    async def position(self, input_name: str) -> Place:
+    async def position(self, input_name: str) -> ResumePoint:
         """Where an input goes on, as `Intake.position` says."""
         return await self._pieces.place(input_name)
 
@@ -50,12 +52,12 @@ class Reception:
         """Which lines of the piece that ends at `position` are stored, as a bitmap; None for all of them."""
         return await self._pieces.stored(input_name, position)
 
-    async def submit_piece(self, input_name: str, cls: str, chunk: Chunk, parts: Sequence[Part]) -> None:
+    async def submit_piece(self, input_name: str, cls: str, chunk: Chunk, parts: Sequence[Fragment]) -> None:
         """Store a piece whose readings are in these parts, or are not to be stored at all."""
         await self._pieces.store(input_name, cls, chunk, parts)
 
 
-class Front:
+class SwappableIntake:
     """The `Intake` that inputs hold: what it hands on to, `behind`, may be another one from one moment to the
     next."""
 
@@ -75,6 +77,6 @@ class Front:
         """Keep what could not be taken, as `Intake.bury` says."""
         await self.behind.bury(input_name, cls, letters)
 
-    async def position(self, input_name: str) -> Place:
+    async def position(self, input_name: str) -> ResumePoint:
         """Where an input goes on, as `Intake.position` says."""
         return await self.behind.position(input_name)

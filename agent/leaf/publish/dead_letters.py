@@ -28,7 +28,7 @@ log = structlog.get_logger("letters")
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Admitted:
     """What is kept of the first letters of some, as many as go into a message: NDJSON of `count` of them,
     `omitted` being those behind that are only counted, and `told` how many, from before, the first one kept
     tells of. `cost` is what the limit was charged."""
@@ -48,7 +48,7 @@ class LetterLimit:
         self._at = float("-inf")
         self._untold: dict[str, int] = {}
 
-    def keep(self, input_name: str, letters: Sequence[Letter], now: float) -> Kept:
+    def keep(self, input_name: str, letters: Sequence[Letter], now: float) -> Admitted:
         """Charge for as many letters of an input as there is room for, and pass the others over; letters
         beyond a message's worth are left for the next call."""
         self._room = min(float(BURST_BYTES), self._room + (now - self._at) * RATE_BYTES)
@@ -66,16 +66,16 @@ class LetterLimit:
             cost += len(line)
         if not lines:
             self._note(input_name, told)
-            return Kept(b"", 0, omitted, 0, 0)
+            return Admitted(b"", 0, omitted, 0, 0)
         self._room -= cost
-        return Kept(b"".join(lines), len(lines), omitted, told, cost)
+        return Admitted(b"".join(lines), len(lines), omitted, told, cost)
 
-    def give_back(self, input_name: str, kept: Kept) -> None:
+    def give_back(self, input_name: str, kept: Admitted) -> None:
         """What was kept was refused: it is as if it had not been asked for."""
         self._room += kept.cost
         self._note(input_name, kept.told)
 
-    def pass_over(self, input_name: str, kept: Kept) -> None:
+    def pass_over(self, input_name: str, kept: Admitted) -> None:
         """What could not be kept is counted, for the next letter to tell of."""
         self._note(input_name, kept.omitted)
 
@@ -84,7 +84,7 @@ class LetterLimit:
             self._untold[input_name] = self._untold.get(input_name, 0) + count
 
 
-class Burial:
+class DeadLetterWriter:
     """Buries the letters of all inputs through `submit`."""
 
     def __init__(
@@ -113,22 +113,22 @@ class Burial:
                 if not done:
                     raise
                 # Some of them are stored: to be handed in again would store those twice.
-                kept = Kept(b"", 0, len(letters) - done, 0, 0)
+                kept = Admitted(b"", 0, len(letters) - done, 0, 0)
             except BaseException:
                 self.give_back(input_name, cls, kept)
                 raise
             self.done(input_name, cls, kept)
             done += kept.count + kept.omitted
 
-    def keep(self, input_name: str, cls: str, letters: Sequence[Letter]) -> Kept:
+    def keep(self, input_name: str, cls: str, letters: Sequence[Letter]) -> Admitted:
         """What is to be stored of some letters; tell `done` or `give_back` what became of it."""
         return self._limits[cls].keep(input_name, letters, asyncio.get_running_loop().time())
 
-    def give_back(self, input_name: str, cls: str, kept: Kept) -> None:
+    def give_back(self, input_name: str, cls: str, kept: Admitted) -> None:
         """It was refused and is not stored."""
         self._limits[cls].give_back(input_name, kept)
 
-    def done(self, input_name: str, cls: str, kept: Kept) -> None:
+    def done(self, input_name: str, cls: str, kept: Admitted) -> None:
         """It is stored; what was passed over is counted, and said once until all is kept again."""
         key = (input_name, cls)
         if not kept.omitted:

@@ -16,7 +16,7 @@ from collections import deque
 from itertools import islice
 
 from agent.contract import Request
-from agent.leaf.intake import Reason, RefusedError
+from agent.leaf.intake import RefusalReason, RefusedError
 
 KNOWN_SECONDS = 600.0
 MAX_KEYS = 500_000
@@ -59,7 +59,7 @@ class RequestLog:
         mark = self._stored_mark(cls, request) if running is None else mark_of(running[0])
         if mark is not None and not _is_same(mark, request):
             raise RefusedError(
-                Reason.KEY_REUSED,
+                RefusalReason.KEY_REUSED,
                 f"the key {request.key} was used within ten minutes for another request; use a new key",
             )
         if running is not None:
@@ -77,7 +77,9 @@ class RequestLog:
             return known
         if len(self._expiry) + len(self._in_flight) >= self._max_keys:
             raise RefusedError(
-                Reason.BUSY, f"{self._max_keys} idempotency keys are known, no more can be remembered", 60.0
+                RefusalReason.BUSY,
+                f"{self._max_keys} idempotency keys are known, no more can be remembered",
+                60.0,
             )
         self._in_flight[cls, name_of(request)] = (request, settled)
         return None

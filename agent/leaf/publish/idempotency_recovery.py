@@ -15,7 +15,7 @@ from agent.jetstream import JetStreamError
 from agent.leaf.publish import request_file
 from agent.leaf.publish.idempotency import KNOWN_SECONDS
 from agent.leaf.publish.publisher import Publisher
-from agent.leaf.publish.stream_recovery import Recall
+from agent.leaf.publish.stream_recovery import StreamRecovery
 
 _AGAIN_SECONDS: Final = 1.0
 _NOTE_SECONDS: Final = 1.0
@@ -34,7 +34,7 @@ class KnownRequests:
         publisher: Publisher,
         classes: Iterable[str],
         discarding: Iterable[str],
-        recall: Callable[[], Awaitable[Recall]],
+        recall: Callable[[], Awaitable[StreamRecovery]],
     ) -> None:
         self._path, self._added = directory / "requests.json", directory / "requests.log"
         self._publisher, self._recall = publisher, recall

@@ -11,7 +11,7 @@ from agent.base.log_edges import Sparse
 from agent.base.metrics import Metrics
 from agent.jetstream import RawMessage
 from agent.leaf.events import BatchStored
-from agent.leaf.intake import Reason, RefusedError
+from agent.leaf.intake import RefusalReason, RefusedError
 from agent.leaf.ledger.ledger import ClassLedger
 from agent.leaf.publish.batch import Batch
 from agent.leaf.publish.duplicates import TAKEN
@@ -71,11 +71,11 @@ class Outcomes:
         for entry in batch.entries:
             self._publisher.stored((batch.input, cls), entry, seq)
 
-    def refused(self, batch: Batch, reason: Reason, text: str) -> None:
+    def refused(self, batch: Batch, reason: RefusalReason, text: str) -> None:
         """A batch is not stored and will not be."""
         cls = batch.id.cls
         self.delayed(cls, text)
-        if reason is Reason.FULL:
+        if reason is RefusalReason.FULL:
             self._full_until[cls] = _now() + FULL_PAUSE
             self.awaits_room(cls)
             refusal = no_room(text)

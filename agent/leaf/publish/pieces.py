@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.contract import ContractError
-from agent.leaf.intake import Place
+from agent.leaf.intake import ResumePoint
 
 MAX_LINES: Final = 8192
 """Lines of a piece: what a header can tell of one by one."""
@@ -46,11 +46,11 @@ class Progress:
         size = "-" if self.before is None else len(self.before)
         return f"{self.piece} {_bitmap(self.lines)} {size} {self.before or ''}{self.position}"
 
-    def place(self) -> Place:
+    def place(self) -> ResumePoint:
         """Where the input goes on."""
         if self.lines is None:
-            return Place(self.position)
-        return Place(self.before, self.position)
+            return ResumePoint(self.position)
+        return ResumePoint(self.before, self.position)
 
 
 def parse_progress(text: str) -> Progress:
@@ -81,7 +81,7 @@ def _bitmap(lines: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Fragment:
     """Some readings of a piece, for one class: NDJSON of `count` lines, and which of the piece's lines they
     are; `on_settled` is called as that of a chunk, unless the part is stored in several."""
 
@@ -91,20 +91,20 @@ class Part:
     numbers: Sequence[int]
     on_settled: Callable[[int | None], None] | None = None
 
-    def halves(self) -> Iterator[Part]:
+    def halves(self) -> Iterator[Fragment]:
         """The same as two parts; there must be two lines at least."""
         rows, middle = self.payload.splitlines(keepends=True), self.count // 2
         for where in (slice(None, middle), slice(middle, None)):
-            yield Part(self.cls, b"".join(rows[where]), len(rows[where]), self.numbers[where])
+            yield Fragment(self.cls, b"".join(rows[where]), len(rows[where]), self.numbers[where])
 
 
-def whole(cls: str, payload: bytes, count: int, left_out: int = 0) -> Part:
+def whole(cls: str, payload: bytes, count: int, left_out: int = 0) -> Fragment:
     """All readings of a piece for one class, but for the lines of the bitmap `left_out`."""
     if not left_out:
-        return Part(cls, payload, count, range(count))
+        return Fragment(cls, payload, count, range(count))
     numbers = [number for number in range(count) if not left_out >> number & 1]
     rows = payload.split(b"\n")
-    return Part(cls, b"".join(rows[number] + b"\n" for number in numbers), len(numbers), numbers)
+    return Fragment(cls, b"".join(rows[number] + b"\n" for number in numbers), len(numbers), numbers)
 
 
 def bits(numbers: Sequence[int]) -> int:

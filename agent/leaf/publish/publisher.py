@@ -17,12 +17,12 @@ from collections.abc import Callable, Mapping
 from agent.base.clock import Look
 from agent.base.metrics import Metrics
 from agent.contract import AGENT_INPUT, COMMANDS_INPUT, MAX_UNPACKED_BYTES
-from agent.leaf.hub_acks import HubWaits, store_lost
-from agent.leaf.intake import Chunk, Level, Reason, RefusedError, UnknownOutcomeError
-from agent.leaf.ledger.accounting import Balance
+from agent.leaf.hub_acks import HubAckWaiters, store_lost
+from agent.leaf.intake import Chunk, Level, RefusalReason, RefusedError, UnknownOutcomeError
+from agent.leaf.ledger.accounting import ReadingAccounts
 from agent.leaf.ledger.ledger import ClassLedger
-from agent.leaf.publish.accumulator import Accumulator, Draft, Entry, Limits
-from agent.leaf.publish.batch import Sealed, count_readings
+from agent.leaf.publish.accumulator import Accumulator, BatchLimits, OpenBatch, PendingChunk
+from agent.leaf.publish.batch import SealedBatch, count_readings
 from agent.leaf.publish.idempotency import RequestLog, Settled
 from agent.leaf.publish.limits import ByteBudget
 from agent.leaf.publish.rate import RateLimit
@@ -42,7 +42,7 @@ class Publisher:
 
     def __init__(
         self,
-        limits: Limits,
+        limits: BatchLimits,
         in_flight: int,
         metrics: Metrics,
         refusal: Callable[[str], str | None],
@@ -51,11 +51,11 @@ class Publisher:
         levels: Mapping[str, Level],
         sending: Callable[[str], int],
         clock: Look,
-        hub: HubWaits,
+        hub: HubAckWaiters,
     ) -> None:
         self._hub = hub
         self._ledgers, self._levels, self._sending = ledgers, levels, sending
-        self.balance = Balance(metrics, ledgers, self._held)
+        self.balance = ReadingAccounts(metrics, ledgers, self._held)
         self.without_room: set[str] = set()
         """The classes whose stream refused the last batch for want of room: until one is stored nothing of
         them is acknowledged earlier than that."""
@@ -68,7 +68,7 @@ class Publisher:
         self._rate = RateLimit()
         self._stopping = False
         self._away_since: float | None = asyncio.get_running_loop().time()
-        self.queue: deque[Sealed] = deque()
+        self.queue: deque[SealedBatch] = deque()
         self.queued = asyncio.Event()
         self.stores_lost = 0
         """How often that happened to one of the stores."""
@@ -80,7 +80,7 @@ class Publisher:
     async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
         """Store a chunk, as `Intake.submit` says."""
         loop = asyncio.get_running_loop()
-        entry: Entry[Settled] = Entry(chunk, loop.create_future())
+        entry: PendingChunk[Settled] = PendingChunk(chunk, loop.create_future())
         key = (input_name, cls)
         known: Settled | None = None
         level = self._levels.get(input_name, "stored")
@@ -117,7 +117,7 @@ class Publisher:
         self._hub.lost(cls)
         self.stores_lost += 1
 
-    def _promise(self, cls: str, entry: Entry[Settled], known: Settled | None) -> bool:
+    def _promise(self, cls: str, entry: PendingChunk[Settled], known: Settled | None) -> bool:
         """Acknowledge a chunk that is in memory; False where its fate, or that of the request under its key,
         is settled already, or where that request may still be refused."""
         request = entry.chunk.request
@@ -132,7 +132,7 @@ class Publisher:
         return True
 
     async def _claim(
-        self, entry: Entry[Settled], cls: str, loop: asyncio.AbstractEventLoop, early: bool
+        self, entry: PendingChunk[Settled], cls: str, loop: asyncio.AbstractEventLoop, early: bool
     ) -> Settled | None:
         """What became of the request under the key of a chunk, None where it is new. A refusal says that
         nothing is stored, so the key is looked up before there can be one."""
@@ -153,22 +153,24 @@ class Publisher:
         self._refuse_at_once(cls, loop.time(), early)
         return self.requests.claim(cls, request, entry.waiter, loop.time())
 
-    def stored(self, key: tuple[str, str], entry: Entry[Settled], seq: int) -> None:
+    def stored(self, key: tuple[str, str], entry: PendingChunk[Settled], seq: int) -> None:
         """A chunk was acknowledged by the stream, which holds it at a sequence."""
         self.balance.store(key, entry.chunk.count, dead=entry.chunk.dead)
         self.settle(key[1], entry, None, seq)
 
-    def refuse(self, key: tuple[str, str], entry: Entry[Settled], refusal: RefusedError) -> None:
+    def refuse(self, key: tuple[str, str], entry: PendingChunk[Settled], refusal: RefusedError) -> None:
         """A chunk is not stored and will not be."""
         self._count_refused(key, entry, refusal)
         self.settle(key[1], entry, refusal)
 
-    def _count_refused(self, key: tuple[str, str], entry: Entry[Settled], refusal: RefusedError) -> None:
+    def _count_refused(
+        self, key: tuple[str, str], entry: PendingChunk[Settled], refusal: RefusedError
+    ) -> None:
         count, admitted, promised = entry.chunk.count, entry.admitted, entry.promised
         self.balance.refuse(key, count, refusal, admitted=admitted, promised=promised)
 
     def settle(
-        self, cls: str, entry: Entry[Settled], outcome: Exception | None, seq: int | None = None
+        self, cls: str, entry: PendingChunk[Settled], outcome: Exception | None, seq: int | None = None
     ) -> None:
         """The fate of a chunk of a class is known: None is stored. Its room, key and waiter are let go."""
         self._release(entry)
@@ -205,11 +207,11 @@ class Publisher:
 
     def _refuse_at_once(self, cls: str, now: float, early: bool) -> None:
         if self._stopping:
-            raise RefusedError(Reason.STOPPING, "the agent is stopping", 5.0)
+            raise RefusedError(RefusalReason.STOPPING, "the agent is stopping", 5.0)
         if not early and self._away_since is not None and now - self._away_since > AWAY_GRACE:
-            raise RefusedError(Reason.UNAVAILABLE, "the local NATS server does not answer", 5.0)
+            raise RefusedError(RefusalReason.UNAVAILABLE, "the local NATS server does not answer", 5.0)
         if (why := self.refusal(cls)) is not None:
-            raise RefusedError(Reason.UNAVAILABLE, why, 5.0)
+            raise RefusedError(RefusalReason.UNAVAILABLE, why, 5.0)
 
     def set_linger(self, seconds: float) -> None:
         """How long a batch waits for more readings from now on."""
@@ -219,27 +221,27 @@ class Publisher:
         """Take in no more than this, None for no limit; what the agent itself says is exempt."""
         self._rate.limit(readings_per_second)
 
-    async def _admit(self, key: tuple[str, str], entry: Entry[Settled]) -> None:
+    async def _admit(self, key: tuple[str, str], entry: PendingChunk[Settled]) -> None:
         loop = asyncio.get_running_loop()
         if (size := len(entry.chunk.payload)) > MAX_UNPACKED_BYTES:
             most = f"a batch has {MAX_UNPACKED_BYTES} at most; send fewer readings"
             text = f"the readings are {size} bytes with time and device, {most}"
-            self.refuse(key, entry, RefusedError(Reason.TOO_LARGE, text))
+            self.refuse(key, entry, RefusedError(RefusalReason.TOO_LARGE, text))
             return
         if key[0] not in _OWN and (wait := self._rate.take(entry.chunk.count, loop.time())) > 0:
             limited = "more readings come in than a command allows for the time being"
-            self.refuse(key, entry, RefusedError(Reason.RATE, limited, wait))
+            self.refuse(key, entry, RefusedError(RefusalReason.RATE, limited, wait))
             return
         try:
             await self._budget.acquire(len(entry.chunk.payload))
         except asyncio.CancelledError:
             busy = "more is in flight than memory is set aside for"
             entry.withdrawn = True
-            self.refuse(key, entry, RefusedError(Reason.BUSY, busy, 1.0))
+            self.refuse(key, entry, RefusedError(RefusalReason.BUSY, busy, 1.0))
             raise
         if self._stopping:
             self._budget.release(len(entry.chunk.payload))
-            self.refuse(key, entry, RefusedError(Reason.STOPPING, "the agent is stopping", 5.0))
+            self.refuse(key, entry, RefusedError(RefusalReason.STOPPING, "the agent is stopping", 5.0))
             return
         entry.held = len(entry.chunk.payload)
         entry.admitted = True
@@ -256,21 +258,23 @@ class Publisher:
         if draft is not None:
             self._enqueue([draft])
 
-    def _enqueue(self, drafts: list[Draft[Settled]]) -> None:
+    def _enqueue(self, drafts: list[OpenBatch[Settled]]) -> None:
         now = asyncio.get_running_loop().time()
         for draft in drafts:
             instant = self._clock()
-            self.queue.append(Sealed(draft, instant.wall, instant.clock, now))
+            self.queue.append(SealedBatch(draft, instant.wall, instant.clock, now))
         if self.queue:
             self.queued.set()
 
-    def _give_up(self, key: tuple[str, str], entry: Entry[Settled], *, joined: bool) -> Exception | None:
+    def _give_up(
+        self, key: tuple[str, str], entry: PendingChunk[Settled], *, joined: bool
+    ) -> Exception | None:
         if entry.chunk.request is not None and not self.recalled.is_set():
             return UnknownOutcomeError(_NOT_RECALLED)
         if not joined and not entry.sent and not entry.waiter.done():
             entry.withdrawn = True
             away = "the local NATS server has not taken it in time"
-            self.refuse(key, entry, RefusedError(Reason.UNAVAILABLE, away, 5.0))
+            self.refuse(key, entry, RefusedError(RefusalReason.UNAVAILABLE, away, 5.0))
             self._drop_withdrawn()
             # Where it stands behind what waits for the server it may do so for long.
             entry.chunk = _NOTHING
@@ -285,7 +289,7 @@ class Publisher:
             self.queue.popleft()
         self.queued.set()
 
-    def _release(self, entry: Entry[Settled]) -> None:
+    def _release(self, entry: PendingChunk[Settled]) -> None:
         if entry.held:
             self._budget.release(entry.held)
             entry.held = 0

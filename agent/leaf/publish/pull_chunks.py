@@ -12,9 +12,16 @@ from dataclasses import dataclass
 import structlog
 
 from agent.contract import Letter, Request
-from agent.leaf.intake import MAX_POSITION, Chunk, Place, Reason, RefusedError, UnknownOutcomeError
-from agent.leaf.publish.dead_letters import Burial
-from agent.leaf.publish.pieces import MAX_LINES, Part, Progress, bits
+from agent.leaf.intake import (
+    MAX_POSITION,
+    Chunk,
+    RefusalReason,
+    RefusedError,
+    ResumePoint,
+    UnknownOutcomeError,
+)
+from agent.leaf.publish.dead_letters import DeadLetterWriter
+from agent.leaf.publish.pieces import MAX_LINES, Fragment, Progress, bits
 
 log = structlog.get_logger("pieces")
 
@@ -39,7 +46,7 @@ class _Piece:
         return Progress(self.number, self.position, self.lines | bits(numbers), self.before)
 
 
-class PieceStore:
+class PullChunkStore:
     """Stores pieces through `submit`. `recall` reads how far an input is, once nothing of it is in flight;
     `remember` notes that a piece is settled of which no message can say so; `is_lost` says whether that of an
     input was known and is not any more."""
@@ -47,7 +54,7 @@ class PieceStore:
     def __init__(
         self,
         submit: Callable[[str, str, Chunk], Awaitable[None]],
-        burial: Burial,
+        burial: DeadLetterWriter,
         recall: Callable[[str], Awaitable[Progress | None]],
         remember: Callable[[str, str, str], None],
         is_lost: Callable[[str], bool] = lambda _: False,
@@ -56,11 +63,11 @@ class PieceStore:
         self._recall, self._remember, self._is_lost = recall, remember, is_lost
         self._known: dict[str, Progress | None] = {}
 
-    async def place(self, input_name: str) -> Place:
+    async def place(self, input_name: str) -> ResumePoint:
         """Where an input goes on."""
         self._known.pop(input_name, None)
         progress = self._known[input_name] = await self._recall(input_name)
-        return Place(lost=self._is_lost(input_name)) if progress is None else progress.place()
+        return ResumePoint(lost=self._is_lost(input_name)) if progress is None else progress.place()
 
     async def stored(self, input_name: str, position: str) -> int | None:
         """Which lines of the piece that ends at `position` are stored, as a bitmap; None for all of them."""
@@ -71,7 +78,7 @@ class PieceStore:
             return 0
         return known.lines
 
-    async def store(self, input_name: str, cls: str, chunk: Chunk, parts: Sequence[Part]) -> None:
+    async def store(self, input_name: str, cls: str, chunk: Chunk, parts: Sequence[Fragment]) -> None:
         """Store what is left of a piece: its letters, for class `cls`, then the parts. Raises `RefusedError`
         or `UnknownOutcomeError`; handed in again it is gone on with."""
         position = chunk.position
@@ -107,7 +114,7 @@ class PieceStore:
         )
         return _Piece(input_name, known.piece + 1, known.before, position, 0)
 
-    async def _store(self, piece: _Piece, cls: str, chunk: Chunk, parts: Sequence[Part]) -> None:
+    async def _store(self, piece: _Piece, cls: str, chunk: Chunk, parts: Sequence[Fragment]) -> None:
         numbered = enumerate(chunk.letters, chunk.count)
         letters = [(number, one) for number, one in numbered if not piece.lines >> number & 1]
         await self._bury(piece, cls, letters, last=not parts)
@@ -117,19 +124,19 @@ class PieceStore:
             settled = self._known[piece.input] = Progress(piece.number, piece.position)
             self._remember(piece.input, cls, settled.encode())
 
-    async def _send(self, piece: _Piece, part: Part, *, last: bool) -> None:
+    async def _send(self, piece: _Piece, part: Fragment, *, last: bool) -> None:
         progress = piece.with_(part.numbers, last=last)
         chunk = Chunk(part.payload, part.count, piece.request, progress.encode(), on_settled=part.on_settled)
         try:
             await self._submit(piece.input, part.cls, chunk)
         except RefusedError as refusal:
-            if refusal.reason is not Reason.TOO_LARGE:
+            if refusal.reason is not RefusalReason.TOO_LARGE:
                 raise
             await self._send_less(piece, part, str(refusal), last=last)
         else:
             self._note(piece, progress)
 
-    async def _send_less(self, piece: _Piece, part: Part, why: str, *, last: bool) -> None:
+    async def _send_less(self, piece: _Piece, part: Fragment, why: str, *, last: bool) -> None:
         """A part that the server does not take as one message."""
         if part.count > 1:
             first, second = part.halves()

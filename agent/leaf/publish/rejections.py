@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import structlog
 
 from agent.contract import LATE
-from agent.leaf.intake import Reason, RefusedError
+from agent.leaf.intake import RefusalReason, RefusedError
 from agent.leaf.ledger.ledger import ClassLedger
-from agent.leaf.publish.batch import Batch, Entries, Sealed, count_readings, promised_readings
+from agent.leaf.publish.batch import Batch, Entries, SealedBatch, count_readings, promised_readings
 from agent.leaf.publish.publisher import Publisher
 
 log = structlog.get_logger("sender")
@@ -18,7 +18,7 @@ log = structlog.get_logger("sender")
 
 def no_room(text: str) -> RefusedError:
     """The stream has no room now."""
-    return RefusedError(Reason.FULL, f"the local stream is full ({text})", retry_after=10.0)
+    return RefusedError(RefusalReason.FULL, f"the local stream is full ({text})", retry_after=10.0)
 
 
 class Refusals:
@@ -27,9 +27,9 @@ class Refusals:
 
     def __init__(self, publisher: Publisher, ledgers: Mapping[str, ClassLedger]) -> None:
         self._publisher, self._ledgers = publisher, ledgers
-        self._told: set[tuple[str, str, Reason]] = set()
+        self._told: set[tuple[str, str, RefusalReason]] = set()
 
-    def unsent(self, sealed: Sealed, refusal: RefusedError) -> None:
+    def unsent(self, sealed: SealedBatch, refusal: RefusedError) -> None:
         """Refuse a draft that has no number; what was promised of it gets one."""
         draft, entries = sealed.draft, sealed.draft.live()
         promised = [one for one in entries if one.promised]
@@ -37,7 +37,7 @@ class Refusals:
             self._enter(draft.cls, self._ledgers[draft.cls].number(0), promised, refusal.reason)
         self._refuse(draft.input, draft.cls, entries, refusal)
 
-    def unpromised(self, sealed: Sealed, refusal: RefusedError) -> bool:
+    def unpromised(self, sealed: SealedBatch, refusal: RefusedError) -> bool:
         """Refuse what of a draft nobody was promised; whether something is left."""
         draft, entries = sealed.draft, sealed.draft.live()
         self._refuse(draft.input, draft.cls, [one for one in entries if not one.promised], refusal)
@@ -65,7 +65,7 @@ class Refusals:
                 **{"input": input_name, "class": cls, "readings": lost, "reason": str(refusal)},
             )
 
-    def _enter(self, cls: str, n: int, entries: Entries, reason: Reason) -> None:
+    def _enter(self, cls: str, n: int, entries: Entries, reason: RefusalReason) -> None:
         late = promised_readings(entries)
         word = f"{reason.value} {LATE}" if late else reason.value
         self._ledgers[cls].refuse(n, count_readings(entries), word, late)

@@ -22,10 +22,10 @@ from nats.errors import Error as NatsError
 from agent.base.metrics import Metrics
 from agent.jetstream import JetStreamError
 from agent.leaf.events import BatchStored
-from agent.leaf.intake import Reason, RefusedError, UnknownOutcomeError
+from agent.leaf.intake import RefusalReason, RefusedError, UnknownOutcomeError
 from agent.leaf.ledger.ledger import ClassLedger
 from agent.leaf.publish import acks
-from agent.leaf.publish.batch import Batch, Numbering, Packer, Sealed, count_readings, message_bytes
+from agent.leaf.publish.batch import Batch, Numbering, Packer, SealedBatch, count_readings, message_bytes
 from agent.leaf.publish.duplicates import Look, is_own
 from agent.leaf.publish.outcomes import Outcomes
 from agent.leaf.publish.publisher import Publisher
@@ -70,7 +70,7 @@ class Sender:
         self._look: Look | None = None
         self._inbox = ""
         self._stream_seq: dict[str, int] = dict.fromkeys(ledgers, 0)
-        self._waiting: list[Sealed] = []
+        self._waiting: list[SealedBatch] = []
         self._refusals = Refusals(publisher, ledgers)
         self._outcomes = Outcomes(publisher, ledgers, metrics, self._refusals, on_stored, on_full)
         self._progress = asyncio.Event()
@@ -194,7 +194,7 @@ class Sender:
         """The agent ends: refuse what was never sent, and tell who waits for a batch in flight that its
         outcome is not known."""
         self._publisher.stop()
-        stopping = RefusedError(Reason.STOPPING, "the agent is stopping", 5.0)
+        stopping = RefusedError(RefusalReason.STOPPING, "the agent is stopping", 5.0)
         unsent = [*self._waiting, *self._publisher.queue]
         self._waiting.clear()
         self._publisher.queue.clear()
@@ -223,7 +223,7 @@ class Sender:
         if waiting:
             self._publisher.queued.set()
 
-    async def _send(self, sealed: Sealed, max_payload: int) -> None:
+    async def _send(self, sealed: SealedBatch, max_payload: int) -> None:
         self._moved = asyncio.get_running_loop().time()
         draft = sealed.draft
         entries = draft.live()
@@ -235,7 +235,7 @@ class Sender:
         if (why := self._publisher.refusal(draft.cls)) is not None:
             # What is sent to a server that can't store is of unknown outcome; what isn't is refused, or waits
             # where its sender was told that it is accepted.
-            if self._refusals.unpromised(sealed, RefusedError(Reason.UNAVAILABLE, why, 5.0)):
+            if self._refusals.unpromised(sealed, RefusedError(RefusalReason.UNAVAILABLE, why, 5.0)):
                 self._waiting.append(sealed)
             return
         if any(waiting.draft.cls == draft.cls for waiting in self._waiting):
@@ -248,7 +248,7 @@ class Sender:
             text = (
                 f"{size} bytes compressed, the server takes {max_payload} in a message; send fewer readings"
             )
-            self._refusals.unsent(sealed, RefusedError(Reason.TOO_LARGE, text))
+            self._refusals.unsent(sealed, RefusedError(RefusalReason.TOO_LARGE, text))
             return
         for entry in entries:
             entry.sent = True
@@ -279,14 +279,14 @@ class Sender:
         batch.unanswered -= 1
         self._moved = asyncio.get_running_loop().time()
         match acks.parse(msg.data):
-            case acks.Stored(seq, duplicate=False):
+            case acks.StoredAck(seq, duplicate=False):
                 self._store(batch, seq)
-            case acks.Stored(seq):
+            case acks.StoredAck(seq):
                 batch.claimed = seq
                 self._claims.set()
             case acks.NotStored(text, None):
                 self._retry_later(batch, text)
-            case acks.NotStored(text, Reason.FULL) if batch.store_lost:
+            case acks.NotStored(text, RefusalReason.FULL) if batch.store_lost:
                 # Refused, its readings would come again in another batch, which the hub can't tell from them.
                 self._retry_later(batch, text)
                 self._outcomes.awaits_room(batch.id.cls)

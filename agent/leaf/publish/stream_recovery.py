@@ -27,7 +27,7 @@ from agent.contract import (
 )
 from agent.jetstream import JetStream, RawMessage
 from agent.jetstream.read_headers import StoredHeaders, read_headers
-from agent.leaf.position_file import Position
+from agent.leaf.position_file import PullPosition
 from agent.leaf.publish.ages import Ages
 from agent.leaf.publish.idempotency import KNOWN_SECONDS, RequestLog
 from agent.leaf.publish.pieces import Progress, newest, parse_progress
@@ -40,7 +40,7 @@ _HELD_SECONDS = 120.0
 log = structlog.get_logger("leaf")
 
 
-class Recall:
+class StreamRecovery:
     """The past of a domain's streams as one connection shows it. Everything raises `ApiError` or
     `UnavailableError`."""
 
@@ -107,7 +107,7 @@ class Recall:
         return max(info.first, 1)
 
     async def progress(
-        self, input_name: str, classes: Iterable[str], remembered: Mapping[str, Position]
+        self, input_name: str, classes: Iterable[str], remembered: Mapping[str, PullPosition]
     ) -> Progress | None:
         """How far a pull input is, by what the streams of these classes and the state file know of it: the
         messages that told of it last may be trimmed, or gone with a lost store. Raises `ContractError` for

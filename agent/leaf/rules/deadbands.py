@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-from agent.leaf.rules.span import Sent, Span, moved
+from agent.leaf.rules.span import LastSent, Span, moved
 
 MAX_SERIES: Final = 10_000
 _KEY_BYTES: Final = 16
@@ -34,7 +34,7 @@ class Band(NamedTuple):
     after: float | None
 
 
-Moves = dict[bytes, Sent]
+Moves = dict[bytes, LastSent]
 """The last reading of each series that a chunk sends."""
 
 
@@ -55,7 +55,7 @@ def comparable(value: float | str | bool) -> float | bool | bytes:
 class Flight:
     """The moves of a chunk that is handed in; `number` is when it began, in steps."""
 
-    moves: Mapping[bytes, Sent]
+    moves: Mapping[bytes, LastSent]
     number: int
     over: bool = False
 
@@ -67,16 +67,16 @@ class _Series:
     the number of their flight, `span` reaches over them. Where none is known, a flight that began before
     `doubtful` cannot say what was stored last."""
 
-    last: Sent | None = None
+    last: LastSent | None = None
     seq: int = 0
     number: int = 0
     settled: int = 0
     doubtful: int = 0
-    flying: dict[int, Sent] = field(default_factory=dict)
+    flying: dict[int, LastSent] = field(default_factory=dict)
     span: Span | None = None
     gone: int = 0
 
-    def begin(self, number: int, one: Sent) -> None:
+    def begin(self, number: int, one: LastSent) -> None:
         self.flying[number] = one
         if self.span is not None:
             self.span.add(one)
@@ -101,7 +101,7 @@ class _Series:
                 self.last = one
         self.settled = now
 
-    def holds_back(self, one: Sent, band: Band) -> bool:
+    def holds_back(self, one: LastSent, band: Band) -> bool:
         if self.last is None or moved(self.last, one, band.width, band.after):
             return False
         if not self.flying:
@@ -125,7 +125,7 @@ class Deadbands:
         """How many series are known."""
         return len(self._resting) + len(self._busy)
 
-    def sends(self, key: bytes, one: Sent, band: Band, moves: Moves) -> bool:
+    def sends(self, key: bytes, one: LastSent, band: Band, moves: Moves) -> bool:
         """Whether a reading is to be sent; then it is among the moves of its chunk. The readings of a chunk
         share its fate, so behind the first of a series that it sends only that one counts."""
         own = moves.get(key)
@@ -138,7 +138,7 @@ class Deadbands:
             moves[key] = one
         return not held_back
 
-    def begin(self, moves: Mapping[bytes, Sent]) -> Flight:
+    def begin(self, moves: Mapping[bytes, LastSent]) -> Flight:
         """A chunk with these moves is handed in."""
         self._steps += 1
         flight = Flight(moves, self._steps)

@@ -15,8 +15,8 @@ from typing import Protocol
 from agent.base.metrics import Metrics
 from agent.config import Rule
 from agent.contract import Letter
-from agent.leaf.intake import Chunk, Intake, NotAtHubError, Place, RefusedError, UnknownOutcomeError
-from agent.leaf.publish.pieces import Part
+from agent.leaf.intake import Chunk, Intake, NotAtHubError, RefusedError, ResumePoint, UnknownOutcomeError
+from agent.leaf.publish.pieces import Fragment
 from agent.leaf.rules.deadbands import Deadbands, Flight
 from agent.leaf.rules.rulebook import Rulebook
 from agent.leaf.rules.split import Routed, Split, Splitter
@@ -32,7 +32,7 @@ class Core(Intake, Protocol):
     async def stored_of(self, input_name: str, position: str) -> int | None:
         """Which lines of the piece that ends at `position` are stored, as a bitmap; None for all of them."""
 
-    async def submit_piece(self, input_name: str, cls: str, chunk: Chunk, parts: Sequence[Part]) -> None:
+    async def submit_piece(self, input_name: str, cls: str, chunk: Chunk, parts: Sequence[Fragment]) -> None:
         """Store a piece whose readings are in these parts, or are not to be stored at all."""
 
 
@@ -56,7 +56,7 @@ class RulesIntake:
         """Keep what could not be taken; no rule is for that."""
         await self._core.bury(input_name, cls, letters)
 
-    async def position(self, input_name: str) -> Place:
+    async def position(self, input_name: str) -> ResumePoint:
         """Where an input goes on."""
         return await self._core.position(input_name)
 
@@ -105,10 +105,10 @@ class RulesIntake:
         split = splitter.split(chunk.payload, cls, _now(), stored)
         flights = [self._deadbands.begin(one.moves) for one in split.routed]
         if split.as_it_is is not None:
-            parts = [Part(split.as_it_is, chunk.payload, chunk.count, range(chunk.count))]
+            parts = [Fragment(split.as_it_is, chunk.payload, chunk.count, range(chunk.count))]
         else:
             parts = [
-                Part(
+                Fragment(
                     one.cls,
                     one.payload,
                     len(one.rows),

@@ -13,7 +13,7 @@ MAX_KNOWN: Final = 4096
 """Names whose verdict is remembered; beyond, it is found anew."""
 
 
-class Verdict(NamedTuple):
+class RuleResult(NamedTuple):
     """What becomes of a reading: its class (None: that of its input), tags that it is given where it has none
     of that name, its deadband, or the rule that drops it."""
 
@@ -59,7 +59,7 @@ class Rulebook:
             for number, rule in enumerate(rules, 1)
             if (match := compile_patterns(patterns_of(rule.input))) is None or match(input_name)
         ]
-        self._known: dict[tuple[str, str], Verdict] = {}
+        self._known: dict[tuple[str, str], RuleResult] = {}
 
     @property
     def empty(self) -> bool:
@@ -71,7 +71,7 @@ class Rulebook:
         """Whether a verdict depends on the device."""
         return any(one.device is not None for one in self._rules)
 
-    def verdict(self, name: tuple[str, str]) -> Verdict:
+    def verdict(self, name: tuple[str, str]) -> RuleResult:
         """What becomes of readings with this metric and device (an empty one where it is not needed)."""
         found = self._known.get(name)
         if found is None:
@@ -80,7 +80,7 @@ class Rulebook:
             found = self._known[name] = self._judge(*name)
         return found
 
-    def _judge(self, metric: str, device: str) -> Verdict:
+    def _judge(self, metric: str, device: str) -> RuleResult:
         cls, band, tags = None, None, dict[str, str]()
         for one in self._rules:
             if (one.metric is not None and not one.metric(metric)) or (
@@ -89,9 +89,9 @@ class Rulebook:
                 continue
             rule = one.rule
             if rule.drop:
-                return Verdict(dropped_by=one.name)
+                return RuleResult(dropped_by=one.name)
             cls = rule.class_ or cls
             tags.update(rule.tags)
             if rule.deadband is not None:
                 band = Band(one.name, rule.deadband, rule.after)
-        return Verdict(cls, tuple(tags.items()), band)
+        return RuleResult(cls, tuple(tags.items()), band)

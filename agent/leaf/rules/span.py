@@ -7,7 +7,7 @@ from math import inf
 from typing import NamedTuple
 
 
-class Sent(NamedTuple):
+class LastSent(NamedTuple):
     """What was sent: its value (of a text only a digest), its `ts` in seconds since 1970, and when, in
     monotonic seconds."""
 
@@ -16,7 +16,7 @@ class Sent(NamedTuple):
     at: float
 
 
-def moved(last: Sent, one: Sent, width: float, after: float | None) -> bool:
+def moved(last: LastSent, one: LastSent, width: float, after: float | None) -> bool:
     """Whether a reading moved against another one: by more than `width`, or where one of them is no number,
     at all; or by `after` seconds of its `ts` or of the agent's clock."""
     if after is not None and max(abs(one.ts - last.ts), one.at - last.at) >= after:
@@ -33,14 +33,14 @@ class Span:
 
     __slots__ = ("_at", "_high", "_low", "_others", "_ts_high", "_ts_low")
 
-    def __init__(self, readings: Iterable[Sent]) -> None:
+    def __init__(self, readings: Iterable[LastSent]) -> None:
         self._low, self._high = inf, -inf
         self._others: set[tuple[type, object]] = set()
         self._ts_low, self._ts_high, self._at = inf, -inf, inf
         for one in readings:
             self.add(one)
 
-    def add(self, one: Sent) -> None:
+    def add(self, one: LastSent) -> None:
         """Reach to this one as well."""
         self._ts_low, self._ts_high = min(self._ts_low, one.ts), max(self._ts_high, one.ts)
         self._at = min(self._at, one.at)
@@ -51,7 +51,7 @@ class Span:
         else:
             self._low, self._high = min(self._low, value), max(self._high, value)
 
-    def moved(self, one: Sent, width: float, after: float | None) -> bool:
+    def moved(self, one: LastSent, width: float, after: float | None) -> bool:
         """Whether a reading moved against any of these, as `moved` says."""
         if after is not None:
             apart = max(one.ts - self._ts_low, self._ts_high - one.ts, one.at - self._at)

@@ -16,8 +16,8 @@ import msgspec
 from msgspec import Raw, Struct
 
 from agent.leaf.rules.deadbands import Band, Deadbands, Moves, comparable, key_of
-from agent.leaf.rules.rulebook import Rulebook, Verdict
-from agent.leaf.rules.span import Sent
+from agent.leaf.rules.rulebook import Rulebook, RuleResult
+from agent.leaf.rules.span import LastSent
 from agent.leaf.rules.tagging import with_tags
 
 
@@ -105,14 +105,14 @@ class Splitter:
         found.routed = [one for one in routed.values() if one.rows]
         return found
 
-    def _verdict(self, name: _Named) -> Verdict:
+    def _verdict(self, name: _Named) -> RuleResult:
         return self._book.verdict((name, "") if isinstance(name, str) else name)
 
     def _given(
         self,
         row: bytes,
         name: _Named,
-        verdict: Verdict,
+        verdict: RuleResult,
         now: float,
         moves: Moves,
         found: Split,
@@ -135,4 +135,4 @@ class Splitter:
         metric, device = (name, _NAMES.decode(row).device) if isinstance(name, str) else name
         ts = one.ts.timestamp() if isinstance(one.ts, datetime) else float(one.ts)
         key = key_of(metric, device, bytes(one.tags))
-        return self._deadbands.sends(key, Sent(comparable(one.value), ts, now), band, moves)
+        return self._deadbands.sends(key, LastSent(comparable(one.value), ts, now), band, moves)

@@ -25,7 +25,7 @@ Parts = Mapping[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ConfigChange:
     """What has to happen: inputs that `end`, and those that `begin`, a changed one both; whether rules and
     logging are others; and the parts for which the agent has to start again, which does all of it."""
 
@@ -36,7 +36,7 @@ class Change:
     anew: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        return self != Change()
+        return self != ConfigChange()
 
     def __str__(self) -> str:
         """What happens, in words."""
@@ -70,7 +70,7 @@ def parts(config: Config) -> Parts:
     return found | {f"input.{one.name}": _digest(one) for one in config.input}
 
 
-def change(before: Parts, after: Parts, reserved: frozenset[str] = frozenset()) -> Change:
+def change(before: Parts, after: Parts, reserved: frozenset[str] = frozenset()) -> ConfigChange:
     """What is to be done to come from one to the other. For inputs with `reserved` names the agent starts
     again, as for the tables that it can't take in while it runs."""
     changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
@@ -79,7 +79,7 @@ def change(before: Parts, after: Parts, reserved: frozenset[str] = frozenset()) 
         {name for name in changed - inputs if name not in _LIVE}
         | {name for name in inputs if name.removeprefix("input.") in reserved}
     )
-    return Change(
+    return ConfigChange(
         tuple(sorted(name.removeprefix("input.") for name in inputs & before.keys())),
         tuple(sorted(name.removeprefix("input.") for name in inputs & after.keys())),
         "rule" in changed,

@@ -11,12 +11,12 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from agent.base.listen_sockets import DOORS, tcp
+from agent.base.listen_sockets import LISTEN_SOCKETS, tcp
 from agent.base.sd_notify import Notifier
 from agent.config import Config, ConfigError, listen_address
-from agent.leaf.commands.verb import Reply, VerbError
+from agent.leaf.commands.verb import CommandError, Reply
 from agent.leaf.intake import Input
-from agent.process.reload.change import Change, Parts, change, parts
+from agent.process.reload.change import ConfigChange, Parts, change, parts
 
 _FIXED: Final = ("domain", "role", "state_dir")
 """What a running agent cannot change: its state file would not be that of the new one."""
@@ -49,7 +49,7 @@ class Applied:
     """A configuration that is to hold from now on, what changed with it, and the inputs that begin."""
 
     config: Config
-    change: Change
+    change: ConfigChange
     inputs: Sequence[Input]
 
 
@@ -86,7 +86,7 @@ class Reloader:
         new = parts(config)
         todo = change(self._parts, new, _served(self._running) | _served(config))
         inputs = self._files.make(config, todo.begin)
-        with DOORS.leaving(_listened(self._running, None if todo.anew else todo.end)):
+        with LISTEN_SOCKETS.leaving(_listened(self._running, None if todo.anew else todo.end)):
             found += self._files.problems(config, inputs, anew=bool(todo.anew))
         if found:
             raise ReloadError("; ".join(found))
@@ -148,10 +148,10 @@ class Reloader:
         if not applied.change:
             return False
         if applied.change.anew:
-            DOORS.keep(_listened(applied.config))
+            LISTEN_SOCKETS.keep(_listened(applied.config))
             return True
-        DOORS.keep(_listened(applied.config, applied.change.begin))
-        asyncio.get_running_loop().call_later(KEPT_SECONDS, DOORS.close)
+        LISTEN_SOCKETS.keep(_listened(applied.config, applied.change.begin))
+        asyncio.get_running_loop().call_later(KEPT_SECONDS, LISTEN_SOCKETS.close)
         try:
             await apply(applied)
         except Exception as error:  # a part of it may hold already, and what that is nobody can say
@@ -176,13 +176,13 @@ def _listened(config: Config, names: Collection[str] | None = None) -> set[str]:
 
 def by_command(reloader: Reloader) -> Callable[[], Reply]:
     """A reload as a command asks for it: it is planned, which blocks, and carried out once the answer is
-    stored. The returned function raises `VerbError` with what is wrong in the file."""
+    stored. The returned function raises `CommandError` with what is wrong in the file."""
 
     def reload() -> Reply:
         try:
             planned = reloader.plan()
         except ReloadError as error:
-            raise VerbError(f"the agent goes on as it is; correct its configuration: {error}") from None
+            raise CommandError(f"the agent goes on as it is; correct its configuration: {error}") from None
         return Reply(f"the configuration is valid; {planned[0].change}", partial(reloader.take, planned))
 
     return reload

@@ -12,7 +12,7 @@ import zstandard
 
 from agent.contract import H_COUNT, H_ENCODING, aggregate
 from agent.demo.plan import Member
-from hub_jobs.source.wire import Connection, Record, Server, parse_headers, read_range, stream_info
+from hub_jobs.source.wire import Connection, Server, StreamRecord, parse_headers, read_range, stream_info
 from tests.faults.guest.load import METRIC, Load
 
 _LARGEST: Final = 2**26
@@ -38,7 +38,7 @@ class Arrived:
         return sum(count > 1 for counts in self.values.values() for count in counts.values())
 
 
-def at_hub(hub: Member, subject: str) -> list[Record]:
+def at_hub(hub: Member, subject: str) -> list[StreamRecord]:
     """The messages of a subject that the hub's stream holds."""
     stream, key = aggregate(0), hub.state / "keys" / "jobs.nk"
     with Connection(Server(hub.nats_url, seed_file=str(key)), 30.0) as connection:
@@ -47,7 +47,7 @@ def at_hub(hub: Member, subject: str) -> list[Record]:
         return [one for records in found for one in records]
 
 
-def arrived(load: Load, batches: Iterable[Record]) -> Arrived:
+def arrived(load: Load, batches: Iterable[StreamRecord]) -> Arrived:
     """Count the load's readings in the batches of its input."""
     found = Arrived({device: Counter() for device in load.acknowledged})
     for batch in batches:

@@ -25,14 +25,14 @@ from agent.contract import Exit, batch_subject, ledger_subject, parse_ledger
 from agent.demo import plan
 from agent.demo.ports import free_port
 from agent.leaf.inputs import OPTIONS
-from agent.leaf.link.guard import Why
+from agent.leaf.link.guard import EpochReason
 from agent.server.setup import server_config
 from agent.server.values import LeafConfig
 from agent.server.workspace import Workspace
 from hub_jobs.audit import run as audit
 from hub_jobs.ingest import run as ingest
 from hub_jobs.refine import run as refine
-from hub_jobs.source.wire import Record
+from hub_jobs.source.wire import StreamRecord
 from tests.faults.guest.arrived import Arrived, arrived, at_hub
 from tests.faults.guest.kernel import Kernel
 from tests.faults.guest.load import Load
@@ -119,8 +119,8 @@ class Edge(ABC):
         """Why this run of the agent began epochs, the very first of the link apart."""
         return {
             why.value
-            for why in Why
-            if why is not Why.FIRST and self.leaf.metric("petiole_epochs_total", reason=why.value)
+            for why in EpochReason
+            if why is not EpochReason.FIRST and self.leaf.metric("petiole_epochs_total", reason=why.value)
         }
 
     def hub_goes(self) -> None:
@@ -181,7 +181,7 @@ class Edge(ABC):
         records = [parse_ledger(one.payload) for one in self._at_hub(ledger_subject(DOMAIN, "normal"))]
         return any(one.final and one.run == run for one in records)
 
-    def _at_hub(self, subject: str) -> list[Record]:
+    def _at_hub(self, subject: str) -> list[StreamRecord]:
         return at_hub(self.hub.member, subject)
 
     def _toml(self) -> str:

@@ -28,7 +28,7 @@ from tests.faults.report import Case
 from tests.faults.schedule import seed_of
 from tests.harness.registrar import HubHand, hub_of
 from tests.harness.retrying_jetstream import PatientJetStream
-from tests.harness.servers import World, open_world, until
+from tests.harness.servers import ServerPair, open_world, until
 from tests.harness.tools import APP, Program, working
 
 DOMAIN = "edge-1"
@@ -38,7 +38,7 @@ WAIT_SECONDS = 120.0
 class Site:
     """A hub and a leaf with a program, and an agent as a process that can be killed."""
 
-    def __init__(self, world: World, hub: HubHand, directory: Path) -> None:
+    def __init__(self, world: ServerPair, hub: HubHand, directory: Path) -> None:
         self.world, self.hub, self.state = world, hub, directory / "agent"
         self._copy = directory / "copy"
         self._sender = PatientJetStream(hub.nc)

@@ -15,7 +15,7 @@ from agent.server.render import render
 from tests.faults.report import Case
 from tests.harness.agents import CLASS, Agent, agent, chunk, leaf_config
 from tests.harness.linked_pair import QUICK
-from tests.harness.servers import World, until
+from tests.harness.servers import ServerPair, until
 
 MESSAGES = 500_000
 SCALED_SECONDS = 1.0
@@ -34,7 +34,7 @@ async def publish(device: Client, domain: str) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("index", ["kept", "lost"])
 async def test_an_agent_is_ready_after_a_long_absence(
-    case: Case, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: str
+    case: Case, world: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: str
 ) -> None:
     case.expected = "readings are taken within seconds, while what was stored meanwhile is read beside"
     leaf = world.leaf

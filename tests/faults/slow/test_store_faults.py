@@ -13,7 +13,7 @@ from tests.faults.report import Case
 from tests.faults.slow.test_object_store import contents_once, job
 from tests.faults.slow.test_spark_cluster import BATCHES, READINGS, stored
 from tests.harness.object_store import imitation
-from tests.harness.servers import World, open_world
+from tests.harness.servers import ServerPair, open_world
 from tests.harness.store_faults import COMMITS, DATA, Fault, StoreFaults, store_faults
 from tests.spark.lakes import contents
 
@@ -82,7 +82,7 @@ async def test_a_store_loses_every_answer_for_as_long_as_a_job_has_patience(
     judged(case)
 
 
-async def filled(world: World) -> list[str]:
+async def filled(world: ServerPair) -> list[str]:
     """Store batches at the hub; the options by which jobs reach it."""
     await stored(await world.leaf.connect("agent"), await world.hub.connect("registrar"))
     return ["--server", world.hub.url, "--seed-file", str(world.hub.keys["jobs"])]

@@ -11,7 +11,7 @@ from agent.contract import Exit, Ledger, leaf_stream, parse_ledger
 from agent.demo.plan import Member
 from hub_jobs.audit import run as audit
 from hub_jobs.ingest import run as ingest
-from hub_jobs.ingest.gap_notes import Why
+from hub_jobs.ingest.gap_notes import GapReason
 from hub_jobs.refine import run as refine
 from hub_jobs.tables import Condition, open_table
 from hub_jobs.tables.scan import batches
@@ -113,7 +113,7 @@ def _gaps(gaps: Sequence[dict[str, Any]], domain: str | None, cls: str | None) -
     named = [one for one in gaps if one["kind"] == "source"]
     mine = [one for one in named if one["name"].partition(" ")[0].partition("/")[0] == stream]
     return [
-        Gap(first, last, one["why"] == Why.DISCARDED, one["why"] == Why.STORE_LOST)
+        Gap(first, last, one["why"] == GapReason.DISCARDED, one["why"] == GapReason.STORE_LOST)
         for one in mine
         for first, last in one["ranges"]
     ]

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from agent.base.listen_sockets import DOORS, VARIABLE, Doors, PortServer, tcp
+from agent.base.listen_sockets import LISTEN_SOCKETS, VARIABLE, ListenSockets, PortServer, tcp
 from agent.base.listening import obstacle
 
 
@@ -20,7 +20,7 @@ def listen() -> tuple[socket.socket, str]:
 
 
 def test_what_is_kept_takes_connections_while_nobody_listens() -> None:
-    doors = Doors()
+    doors = ListenSockets()
     one, where = listen()
     with doors.listening(where, [one]):
         doors.keep([where, "tcp://127.0.0.1:1"])
@@ -37,7 +37,7 @@ def test_what_is_kept_takes_connections_while_nobody_listens() -> None:
 
 
 def test_nothing_is_kept_that_nobody_wants() -> None:
-    doors = Doors()
+    doors = ListenSockets()
     one, where = listen()
     with doors.listening(where, [one]):
         doors.keep([])
@@ -46,7 +46,7 @@ def test_nothing_is_kept_that_nobody_wants() -> None:
 
 
 def test_what_is_kept_and_not_taken_is_closed_and_its_path_removed(tmp_path: Path) -> None:
-    doors = Doors()
+    doors = ListenSockets()
     path = tmp_path / "lines.sock"
     one = socket.socket(socket.AF_UNIX)
     one.bind(str(path))
@@ -61,7 +61,7 @@ def test_what_is_kept_and_not_taken_is_closed_and_its_path_removed(tmp_path: Pat
 
 
 def test_a_program_that_takes_the_place_of_this_one_takes_over_its_sockets() -> None:
-    doors = Doors()
+    doors = ListenSockets()
     one, where = listen()
     with doors.listening(where, [one]):
         doors.keep([where])
@@ -70,7 +70,7 @@ def test_a_program_that_takes_the_place_of_this_one_takes_over_its_sockets() -> 
     doors.hand_on(environment)
     code = (
         "import os; from agent.base.listen_sockets import DOORS\n"
-        f"DOORS.receive(os.environ); (one,) = DOORS.take({where!r})\n"
+        f"DOORS.receive(os.environ); (one,) = LISTEN_SOCKETS.take({where!r})\n"
         f"assert {VARIABLE!r} not in os.environ and not os.get_inheritable(one.fileno())\n"
         "one.accept()[0].sendall(b'taken over')"
     )
@@ -86,7 +86,7 @@ def test_what_is_handed_on_is_believed_only_for_sockets_that_are_bound_there() -
     with open(os.devnull) as file:  # noqa: PTH123
         elsewhere = {"tcp://127.0.0.1:1": [one.fileno()], where: [file.fileno(), 10**6]}
         for text in (json.dumps(elsewhere), "[1]", "nonsense", '{"a": 1}', '{"a": ["b"]}'):
-            doors = Doors()
+            doors = ListenSockets()
             doors.receive({VARIABLE: text})
             assert not doors.is_free(where)
             assert not doors.is_free("tcp://127.0.0.1:1")
@@ -101,7 +101,7 @@ async def test_a_server_on_a_port_takes_over_what_another_left() -> None:
     second = PortServer("127.0.0.1", port, asyncio.Protocol)
     assert await second.open() == port
     assert obstacle(("127.0.0.1", port)) is not None
-    with DOORS.leaving([tcp("127.0.0.1", port)]):
+    with LISTEN_SOCKETS.leaving([tcp("127.0.0.1", port)]):
         assert obstacle(("127.0.0.1", port)) is None, "who is about to end is not in the way"
     second.close()
 

@@ -132,7 +132,7 @@ commands = st.builds(
     expires=st.none() | st.floats(0, 2**40),
 )
 found = st.builds(
-    contract.Found,
+    contract.VerifiedRun,
     held=st.lists(st.integers(1, 10**6), max_size=6, unique=True).map(
         lambda numbers: tuple((2 * n, 2 * n) for n in sorted(numbers))
     ),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from agent.demo.load import READINGS, body
 from agent.demo.processes import DemoError
 from agent.demo.reaper import DONE, GROUP
-from agent.demo.report import Domain, Found, Report
+from agent.demo.report import DemoReport, DeviceRows, Domain
 from agent.demo.story import fresh
 
 WHOLE = Domain(accepted=10, in_table=10, missing=0, duplicates=0, discarded=0)
@@ -26,25 +26,25 @@ def test_a_device_that_is_not_in_the_table_is_missing_whole() -> None:
 
 
 def test_rows_beyond_what_was_acknowledged_hide_no_loss() -> None:
-    found = {"sender-0": Found(rows=310, distinct=310, acknowledged=295)}
+    found = {"sender-0": DeviceRows(rows=310, distinct=310, acknowledged=295)}
     compared = Domain.compare({"sender-0": 300}, found, 0)
     assert (compared.missing, compared.duplicates, compared.whole) == (5, 0, False)
 
 
 def test_a_doubled_row_is_a_duplicate() -> None:
-    found = {"sender-0": Found(rows=301, distinct=300, acknowledged=300)}
+    found = {"sender-0": DeviceRows(rows=301, distinct=300, acknowledged=300)}
     compared = Domain.compare({"sender-0": 300}, found, 0)
     assert (compared.missing, compared.duplicates, compared.whole) == (0, 1, False)
 
 
 def test_one_domain_that_is_not_whole_spoils_the_report() -> None:
     broken = Domain(accepted=10, in_table=9, missing=1, duplicates=0, discarded=0)
-    assert Report({"edge-1": WHOLE}, {}, 1.0).whole
-    assert not Report({"edge-1": WHOLE, "edge-2": broken}, {}, 1.0).whole
+    assert DemoReport({"edge-1": WHOLE}, {}, 1.0).whole
+    assert not DemoReport({"edge-1": WHOLE, "edge-2": broken}, {}, 1.0).whole
 
 
 def test_the_report_has_the_promised_keys() -> None:
-    report = Report({"edge-1": WHOLE}, {"link_cut": 0.21, "hub_kill": 0.9}, 120.0).as_json()
+    report = DemoReport({"edge-1": WHOLE}, {"link_cut": 0.21, "hub_kill": 0.9}, 120.0).as_json()
     assert report["domains"]["edge-1"].keys() == {
         "accepted",
         "in_table",

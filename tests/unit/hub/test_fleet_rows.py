@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from agent.base.terminal import Line, table
-from agent.hub.fleet_rows import Row, ago, chosen, lines, rows_of
+from agent.base.terminal import TerminalLine, table
+from agent.hub.fleet_rows import FleetRow, ago, chosen, lines, rows_of
 
 NOW = datetime(2026, 11, 21, 12, 0, 30, tzinfo=UTC)
 
@@ -34,7 +34,7 @@ FLEET: dict[str, Any] = {
 }
 
 
-def _texts(rows: list[Row], most: int | None = None, width: int | None = None) -> list[str]:
+def _texts(rows: list[FleetRow], most: int | None = None, width: int | None = None) -> list[str]:
     return [one.text for one in lines(FLEET, rows_of(FLEET, NOW), rows, most, width)]
 
 
@@ -94,4 +94,4 @@ def test_how_long_ago_is_said_shortly(seconds: float | None, said: str) -> None:
 def test_a_name_with_escape_codes_is_shown_as_text_and_keeps_its_column() -> None:
     found = table(("A", "B"), [(("\x1b[2Jx", "1"), ""), (("y", "22"), "")], (1,))
 
-    assert found[1:] == [Line("\\x1b[2Jx   1"), Line("y         22")]
+    assert found[1:] == [TerminalLine("\\x1b[2Jx   1"), TerminalLine("y         22")]

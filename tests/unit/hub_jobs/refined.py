@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hub_jobs.ingest import task as ingest_task
-from hub_jobs.ingest.bronze import Origin
+from hub_jobs.ingest.bronze import StreamOrigin
 from hub_jobs.refine import plan, task
 from hub_jobs.source.plan import Range
 from hub_jobs.source.wire import Connection, Server, stream_info
@@ -17,7 +17,7 @@ def refine_all(lake: Path) -> None:
     """Bring all of bronze into readings and quarantine, as `refine` does but for corrections of clocks."""
     while True:
         bronze = ensure_table(lake, "bronze")
-        tables = plan.Tables(bronze, ensure_table(lake, "readings"), ensure_table(lake, "quarantine"))
+        tables = plan.RefineTables(bronze, ensure_table(lake, "readings"), ensure_table(lake, "quarantine"))
         planned = plan.plan(tables)
         if planned is None:
             return
@@ -40,7 +40,7 @@ def ingest_all(lake: Path, server: Server, stream: str) -> None:
         info = stream_info(conn, stream)
         known = stream_history.current(bronze, info, conn)
     wanted = Range(info.name, info.created, (known.done or 0) + 1, info.last_seq)
-    origin = Origin(known.stream, known.created, info.source_index)
+    origin = StreamOrigin(known.stream, known.created, info.source_index)
     done = ingest_task.ingest(ingest_task.IngestPart(server, wanted, origin, lake))
     assert done.fault is None
     bronze.commit(done.files, {known.ingested: info.last_seq})

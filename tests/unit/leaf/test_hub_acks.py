@@ -6,23 +6,23 @@ import asyncio
 
 import pytest
 
-from agent.leaf.hub_acks import HubWaits
+from agent.leaf.hub_acks import HubAckWaiters
 from agent.leaf.intake import NotAtHubError
 
 
-def waits() -> HubWaits:
+def waits() -> HubAckWaiters:
     """Waits of a class whose stream holds nothing."""
-    one = HubWaits(lambda cls: f"the link of {cls} is down")
+    one = HubAckWaiters(lambda cls: f"the link of {cls} is down")
     one.began("c", 0)
     return one
 
 
-def begin(one: HubWaits, seconds: float = 5.0) -> asyncio.Task[None]:
+def begin(one: HubAckWaiters, seconds: float = 5.0) -> asyncio.Task[None]:
     loop = asyncio.get_running_loop()
     return loop.create_task(one.wait("c", loop.time() + seconds))
 
 
-async def waiting(one: HubWaits, count: int) -> None:
+async def waiting(one: HubAckWaiters, count: int) -> None:
     async with asyncio.timeout(30):
         while sum(one._waiting.values()) != count:  # noqa: ASYNC110 - it is another task that begins
             await asyncio.sleep(0)

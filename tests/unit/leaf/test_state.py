@@ -13,8 +13,8 @@ from agent.base.files import write_private
 from agent.base.machine_id import machine_id
 from agent.contract import LOST_STREAMS, Checkpoint, Readings, new_epoch, new_run
 from agent.leaf import state as module
-from agent.leaf.position_file import Position
-from agent.leaf.state import VERSION, Acked, Places, State, StateError, StateFile, load
+from agent.leaf.position_file import PullPosition
+from agent.leaf.state import VERSION, Acked, Checkpoints, State, StateError, StateFile, load
 from tests.harness.servers import until
 
 DOMAIN = "edge-1"
@@ -37,10 +37,10 @@ def full_state() -> State:
         acked={"normal": acked},
         previous={"normal": acked},
         checkpoint={"normal": Checkpoint(1, "id", "TELEMETRY_0", 2)},
-        positions={"normal": {"tail": Position("12", 3)}},
+        positions={"normal": {"tail": PullPosition("12", 3)}},
         command="c-1",
         command_epoch=new_epoch(),
-        earlier={"normal": [Places(new_run(), "TELEMETRY_0", [(1, 2, "-3", 4)])]},
+        earlier={"normal": [Checkpoints(new_run(), "TELEMETRY_0", [(1, 2, "-3", 4)])]},
     )
 
 
@@ -219,9 +219,9 @@ async def test_positions_are_written_again_only_when_an_input_has_moved(path: Pa
     before = beside.stat().st_ino
     await file.save_positions()
     assert beside.stat().st_ino == before
-    file.current.place("tail", "normal", Position("13", 4))
+    file.current.place("tail", "normal", PullPosition("13", 4))
     await file.save_positions()
-    assert load(path, DOMAIN).positions == {"normal": {"tail": Position("13", 4)}}
+    assert load(path, DOMAIN).positions == {"normal": {"tail": PullPosition("13", 4)}}
 
 
 @pytest.mark.parametrize(
@@ -237,5 +237,5 @@ def test_positions_that_cannot_be_read_count_as_none_and_are_said(
 
 def test_an_input_with_a_position_is_not_lost_any_more() -> None:
     state = State(VERSION, "m", DOMAIN, unplaced=["tail", "other"])
-    state.place("tail", "normal", Position("1", 1))
+    state.place("tail", "normal", PullPosition("1", 1))
     assert state.unplaced == ["other"]

@@ -12,38 +12,38 @@ import pytest
 
 from agent import config as settings
 from agent.config import Config, Transform
-from agent.config.mirrors import Declared, Origin, declared, key_of
+from agent.config.mirrors import Declared, ResolvedOrigin, declared, key_of
 from agent.mirrors.decide import (
     BY_ITSELF,
-    LinkState,
-    Memory,
+    MirrorMemory,
+    MirrorState,
     StreamAction,
     decide_link,
     decide_stream,
     remember,
 )
-from agent.mirrors.observation import STALLED, Entry, Here, There
+from agent.mirrors.observation import STALLED, CopyStatus, LocalStream, RemoteStream
 from agent.mirrors.service import needs
 from agent.server.setup import link_rights
 
 CREATED, OTHER = "2026-11-21T06:00:00Z", "2026-11-21T07:00:00Z"
-HUB = Origin("PLANS", "hub", "$JS.hub.API", "petiole.link.hub.edge-1.PLANS")
+HUB = ResolvedOrigin("PLANS", "hub", "$JS.hub.API", "petiole.link.hub.edge-1.PLANS")
 MIRROR = Declared("PLANS", "mirror", (HUB,), 1000)
 SOURCE = Declared("ALL", "source", (HUB,), 1000)
-WELL = There("answers", CREATED, first=1, last=50, newest=50)
-AWAY = There("silent", problem="the link is down")
+WELL = RemoteStream("answers", CREATED, first=1, last=50, newest=50)
+AWAY = RemoteStream("silent", problem="the link is down")
 
 
-def here(one: Declared, entry: Entry, **changes: Any) -> Here:
+def here(one: Declared, entry: CopyStatus, **changes: Any) -> LocalStream:
     """The stream as it was made, with its one link in this state."""
-    seen = Here(one.kind, one.made(CREATED), 50, 1, entry.seq, CREATED, {HUB.key: entry})
+    seen = LocalStream(one.kind, one.made(CREATED), 50, 1, entry.seq, CREATED, {HUB.key: entry})
     return replace(seen, **changes)
 
 
-ALIVE, DEAD = Entry(0.5, 50), Entry(30.0, 40)
+ALIVE, DEAD = CopyStatus(0.5, 50), CopyStatus(30.0, 40)
 
 
-NEW = Memory()
+NEW = MirrorMemory()
 
 
 @dataclass(frozen=True)
@@ -52,24 +52,24 @@ class Case:
 
     name: str
     one: Declared
-    entry: Entry
-    there: There
-    state: LinkState
+    entry: CopyStatus
+    there: RemoteStream
+    state: MirrorState
     lag: int | None
     words: str
     nudge: bool = False
-    memory: Memory = NEW
+    memory: MirrorMemory = NEW
 
 
 CASES = [
-    Case("all is here", MIRROR, ALIVE, WELL, LinkState.FLOWING, 0, "all messages of PLANS of domain hub"),
-    Case("behind", MIRROR, replace(ALIVE, seq=47), WELL, LinkState.LAGGING, 3, "3 messages"),
+    Case("all is here", MIRROR, ALIVE, WELL, MirrorState.FLOWING, 0, "all messages of PLANS of domain hub"),
+    Case("behind", MIRROR, replace(ALIVE, seq=47), WELL, MirrorState.LAGGING, 3, "3 messages"),
     Case(
         "behind a filter",
         MIRROR,
         replace(ALIVE, seq=40),
         replace(WELL, newest=45, exact=False),
-        LinkState.LAGGING,
+        MirrorState.LAGGING,
         5,
         "at most 5 messages",
     ),
@@ -78,24 +78,36 @@ CASES = [
         SOURCE,
         replace(ALIVE, seq=3),
         replace(WELL, first=49),
-        LinkState.LAGGING,
+        MirrorState.LAGGING,
         2,
         "2 messages",
     ),
     Case(
-        "the origin does not answer, messages come", SOURCE, ALIVE, AWAY, LinkState.UNKNOWN, None, "not known"
+        "the origin does not answer, messages come",
+        SOURCE,
+        ALIVE,
+        AWAY,
+        MirrorState.UNKNOWN,
+        None,
+        "not known",
     ),
-    Case("the link is down", SOURCE, DEAD, AWAY, LinkState.DOWN, None, "the link is down"),
+    Case("the link is down", SOURCE, DEAD, AWAY, MirrorState.DOWN, None, "the link is down"),
     Case(
-        "never heard, and nobody answers", SOURCE, Entry(None, 0), AWAY, LinkState.DOWN, None, "link is down"
+        "never heard, and nobody answers",
+        SOURCE,
+        CopyStatus(None, 0),
+        AWAY,
+        MirrorState.DOWN,
+        None,
+        "link is down",
     ),
-    Case("the link has just come up", SOURCE, DEAD, WELL, LinkState.WAITING, 10, "asks again by itself"),
+    Case("the link has just come up", SOURCE, DEAD, WELL, MirrorState.WAITING, 10, "asks again by itself"),
     Case(
         "silence with nothing missing is not well",
         SOURCE,
         replace(DEAD, seq=50),
         WELL,
-        LinkState.WAITING,
+        MirrorState.WAITING,
         0,
         "was not heard from",
     ),
@@ -104,39 +116,39 @@ CASES = [
         SOURCE,
         DEAD,
         WELL,
-        LinkState.WAITING,
+        MirrorState.WAITING,
         10,
         "asks again",
         nudge=True,
-        memory=Memory(unheard_since=99.0),
+        memory=MirrorMemory(unheard_since=99.0),
     ),
     Case(
         "what did not help is repeated more rarely",
         SOURCE,
         DEAD,
         WELL,
-        LinkState.WAITING,
+        MirrorState.WAITING,
         10,
         "asks again",
-        memory=Memory(unheard_since=90.0, nudges=3, nudged_at=95.0),
+        memory=MirrorMemory(unheard_since=90.0, nudges=3, nudged_at=95.0),
     ),
     Case(
         "a lasting silence names the permissions",
         MIRROR,
         DEAD,
         WELL,
-        LinkState.WAITING,
+        MirrorState.WAITING,
         10,
         "$JS.hub.API.CONSUMER.CREATE.PLANS",
         nudge=True,
-        memory=Memory(unheard_since=100.0 - BY_ITSELF),
+        memory=MirrorMemory(unheard_since=100.0 - BY_ITSELF),
     ),
     Case(
         "flow control does not come back",
         SOURCE,
         replace(ALIVE, seq=20, err_code=STALLED, error="stalled on flow control"),
         WELL,
-        LinkState.REFUSED,
+        MirrorState.REFUSED,
         30,
         "$JS.FC.PLANS.>",
     ),
@@ -145,17 +157,19 @@ CASES = [
         SOURCE,
         replace(ALIVE, error="no such thing"),
         WELL,
-        LinkState.REFUSED,
+        MirrorState.REFUSED,
         0,
         "no such thing",
     ),
-    Case("there is no origin", SOURCE, DEAD, There("absent"), LinkState.ABSENT, None, "does not exist"),
+    Case(
+        "there is no origin", SOURCE, DEAD, RemoteStream("absent"), MirrorState.ABSENT, None, "does not exist"
+    ),
     Case(
         "the origin of a mirror was made again",
         MIRROR,
         ALIVE,
         replace(WELL, created=OTHER),
-        LinkState.RECREATED,
+        MirrorState.RECREATED,
         None,
         "set recreate = true",
     ),
@@ -164,7 +178,7 @@ CASES = [
         MIRROR,
         ALIVE,
         replace(WELL, last=20, newest=20),
-        LinkState.RECREATED,
+        MirrorState.RECREATED,
         None,
         "older copy",
     ),
@@ -173,7 +187,7 @@ CASES = [
         SOURCE,
         ALIVE,
         replace(WELL, last=20, newest=20),
-        LinkState.RECREATED,
+        MirrorState.RECREATED,
         None,
         "ends at 20",
     ),
@@ -190,8 +204,8 @@ def test_each_state_of_a_link_has_its_sentence_and_its_lag(case: Case) -> None:
 def test_nobody_elses_stream_is_touched() -> None:
     foreign = here(MIRROR, ALIVE, kind="")
     assert decide_stream(MIRROR, foreign, WELL, 0.0) is None
-    verdict = decide_link(MIRROR, HUB, foreign, WELL, Memory(), 0.0)
-    assert verdict.state is LinkState.FOREIGN
+    verdict = decide_link(MIRROR, HUB, foreign, WELL, MirrorMemory(), 0.0)
+    assert verdict.state is MirrorState.FOREIGN
 
 
 FRESH = replace(MIRROR, recreate=True)
@@ -223,19 +237,24 @@ ELSEWHERE = replace(MIRROR, origins=(replace(HUB, filter="plans.b"),))
     ],
 )  # fmt: skip
 def test_a_stream_is_made_changed_or_left(
-    name: str, one: Declared, seen: Here | None, there: There, waited: float, action: StreamAction | None
+    name: str,
+    one: Declared,
+    seen: LocalStream | None,
+    there: RemoteStream,
+    waited: float,
+    action: StreamAction | None,
 ) -> None:
     assert decide_stream(one, seen, there, waited) == action, name
 
 
 def test_what_is_remembered_ends_when_the_link_is_heard() -> None:
-    waiting = decide_link(SOURCE, HUB, here(SOURCE, DEAD), WELL, Memory(), 5.0)
-    first = remember(Memory(), waiting, 5.0)
-    assert first == Memory(5.0, 0, 0.0)
+    waiting = decide_link(SOURCE, HUB, here(SOURCE, DEAD), WELL, MirrorMemory(), 5.0)
+    first = remember(MirrorMemory(), waiting, 5.0)
+    assert first == MirrorMemory(5.0, 0, 0.0)
     due = decide_link(SOURCE, HUB, here(SOURCE, DEAD), WELL, first, 7.0)
-    assert remember(first, due, 7.0) == Memory(5.0, 1, 7.0)
+    assert remember(first, due, 7.0) == MirrorMemory(5.0, 1, 7.0)
     well = decide_link(SOURCE, HUB, here(SOURCE, ALIVE), WELL, first, 8.0)
-    assert remember(first, well, 8.0) == Memory()
+    assert remember(first, well, 8.0) == MirrorMemory()
 
 
 def test_the_configuration_becomes_streams_and_their_origins() -> None:
@@ -243,15 +262,17 @@ def test_the_configuration_becomes_streams_and_their_origins() -> None:
     config = Config(
         domain="edge-1",
         mirror=[
-            settings.Mirror(name="PLANS", start_time=start),
-            settings.Mirror(name="B", of="PLANS", api="JS.acc@hub.API", deliver="d.x", start_sequence=7),
+            settings.MirrorConfig(name="PLANS", start_time=start),
+            settings.MirrorConfig(
+                name="B", of="PLANS", api="JS.acc@hub.API", deliver="d.x", start_sequence=7
+            ),
         ],
         source=[
-            settings.Source(
+            settings.SourceConfig(
                 name="ALL",
                 from_=[
-                    settings.Origin(of="HERE", domain="edge-1"),
-                    settings.Origin(of="PLANS", transforms=[Transform("a.>", "b.>")]),
+                    settings.OriginConfig(of="HERE", domain="edge-1"),
+                    settings.OriginConfig(of="PLANS", transforms=[Transform("a.>", "b.>")]),
                 ],
             )
         ],
@@ -276,7 +297,7 @@ def test_the_configuration_becomes_streams_and_their_origins() -> None:
 
 
 def test_an_external_server_is_told_every_subject_that_a_link_needs() -> None:
-    config = Config(domain="edge-1", mirror=[settings.Mirror(name="HERE", of="PLANS")])
+    config = Config(domain="edge-1", mirror=[settings.MirrorConfig(name="HERE", of="PLANS")])
     own, way = needs(declared(config), link_rights(config))
     for subject in (
         "$JS.API.STREAM.CREATE.HERE",

@@ -23,10 +23,10 @@ from agent.base.metrics import Metrics
 from agent.contract import H_MESSAGE_ID, H_POSITION, Clock, make_request, request_scope
 from agent.jetstream import RawMessage, UnavailableError
 from agent.leaf.events import BatchStored
-from agent.leaf.hub_acks import HubWaits
+from agent.leaf.hub_acks import HubAckWaiters
 from agent.leaf.intake import Chunk, Level, RefusedError, UnknownOutcomeError
 from agent.leaf.ledger.ledger import ClassLedger
-from agent.leaf.publish.accumulator import Limits
+from agent.leaf.publish.accumulator import BatchLimits
 from agent.leaf.publish.publisher import Publisher
 from agent.leaf.publish.sender import Sender
 from tests.unit.models import promises
@@ -83,9 +83,9 @@ class Course:
         self.time.run(self._begin())
 
     async def _begin(self) -> None:
-        self.waits = HubWaits(lambda cls: f"the link of {cls} is down")
+        self.waits = HubAckWaiters(lambda cls: f"the link of {cls} is down")
         self.publisher = Publisher(
-            Limits(200, 6, 0.1),
+            BatchLimits(200, 6, 0.1),
             MOST_BYTES,
             self.metrics,
             lambda _: self.trouble,

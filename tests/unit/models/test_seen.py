@@ -16,8 +16,8 @@ from hub_jobs.audit import count_rows as counted
 from hub_jobs.audit import reconcile
 from hub_jobs.audit.count_rows import Counted, Share
 from hub_jobs.refine.dedup import Digests, Key, decide
-from hub_jobs.refine.messages import Reason
-from hub_jobs.tables.dedup_keys import ID_COLUMNS, Seen, lacking
+from hub_jobs.refine.messages import QuarantineReason
+from hub_jobs.tables.dedup_keys import ID_COLUMNS, SeenNumbers, lacking
 from hub_jobs.tables.ranges import holes, runs_of
 from hub_jobs.tables.schemas import BRONZE, QUARANTINE, READINGS
 from tests.harness.examples import machine
@@ -39,7 +39,7 @@ class Lake(RuleBasedStateMachine):
         self.next: dict[History, int] = dict.fromkeys(self.now.values(), 1)
         self.bronze: list[Row] = []
         self.waiting: list[Row] = []
-        self.seen = Seen()
+        self.seen = SeenNumbers()
         self.first: dict[Any, bytes] = {}
         self.messages: set[Any] = set()
         self.kept: list[Row] = []
@@ -153,7 +153,7 @@ class Lake(RuleBasedStateMachine):
     @rule(cut=st.integers(1, 7))
     def the_cache_is_lost(self, cut: int) -> None:
         """It is made again from bronze, some rows at a time, and is the same."""
-        again = Seen()
+        again = SeenNumbers()
         new = {id(row) for row in self.waiting}
         done = [row for row in self.bronze if id(row) not in new]
         for at in range(0, len(done), cut):
@@ -162,7 +162,7 @@ class Lake(RuleBasedStateMachine):
         mine = {name: ranges for name, ranges in again.spaces.items() if ranges}
         assert mine == {name: ranges for name, ranges in self.seen.spaces.items() if ranges}
         parts = [(name, one) for name, ranges in again.spaces.items() for one in reversed(ranges)]
-        self.seen = Seen({name: [one for of, one in parts if of == name] for name in again.spaces})
+        self.seen = SeenNumbers({name: [one for of, one in parts if of == name] for name in again.spaces})
 
     @rule(which=st.integers(0, 50), twice=st.booleans())
     def a_reading_is_lost_or_doubled(self, which: int, twice: bool) -> None:
@@ -208,7 +208,7 @@ class Lake(RuleBasedStateMachine):
         assert strays == Counter(batch for batch, _ in held.elements() if batch not in counts)
 
     def compare_with_the_cache(self, bronze: list[Row], lost: Batch | None) -> None:
-        here = Seen()
+        here = SeenNumbers()
         here.add(pa.Table.from_pylist([{name: row[name] for name in ID_COLUMNS} for row in bronze], SCHEMA))
         gone = lacking(self.seen, here)
         assert lacking(here, self.seen).spaces == {}
@@ -221,7 +221,7 @@ class Lake(RuleBasedStateMachine):
         named = [
             {"stream": row["stream"], "created": row["created"], "seq": row["seq"], "line": None}
             | {"domain": "edge-1", "class": "normal", "run": row["run"], "n": row["n"]}
-            | {"reason": str(Reason.OTHER_CONTENT)}
+            | {"reason": str(QuarantineReason.OTHER_CONTENT)}
             for row in self.clashes
         ]
         named += [{**_place(batch, place, "line"), "reason": "bad line"} for batch, place in self.quarantine]

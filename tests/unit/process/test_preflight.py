@@ -16,7 +16,7 @@ from msgspec.structs import fields
 from agent.base.metrics import Metrics
 from agent.leaf.inputs import OPTIONS, make_inputs
 from agent.leaf.inputs.mqtt.topics import Topic
-from agent.leaf.inputs.nats.subjects import Subject
+from agent.leaf.inputs.nats.subjects import SubjectTemplate
 from agent.leaf.inputs.shared.local_server import LocalServer
 from agent.process.preflight import mistakes, obstacles
 
@@ -25,7 +25,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "exec": {"command": ["true"]},
     "file": {"path": "/nonexistent"},
     "mqtt": {"url": "mqtt://127.0.0.1", "topics": [Topic(filter="a")]},
-    "nats": {"subjects": [Subject(filter="a.b")]},
+    "nats": {"subjects": [SubjectTemplate(filter="a.b")]},
     "prometheus": {"urls": ["http://127.0.0.1:1/metrics"]},
 }
 HOSTS = ["edge..plant", "a" * 64 + ".b", "ü", "[::1", "a\0b", "256.1.1.1", "", "-", "127.0.0.1"]

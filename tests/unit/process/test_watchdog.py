@@ -9,7 +9,7 @@ import pytest
 
 from agent.base.sd_notify import Notifier
 from agent.process import watchdog
-from agent.process.watchdog import SILENT_SECONDS, STALLED_SECONDS, Signs, Silence, Vitals, ailment
+from agent.process.watchdog import SILENT_SECONDS, STALLED_SECONDS, ServerSilence, Signs, Vitals, ailment
 
 
 @dataclass
@@ -90,7 +90,7 @@ async def test_an_agent_whose_server_is_away_is_ready_in_the_end_and_alive(
 
 async def test_a_server_is_silent_only_while_it_runs_is_not_being_started_and_does_not_answer() -> None:
     server = Server()
-    silence = Silence(server, server)
+    silence = ServerSilence(server, server)
     assert silence.seconds() == 0
     await asyncio.sleep(0.02)
     assert silence.seconds() > 0

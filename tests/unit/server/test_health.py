@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agent.base.disk import Room
 from agent.base.metrics import Metrics
 from agent.base.nats_server_version import ServerError
-from agent.server.health import Kind, ServerHealth, Trouble, diagnose, unsynced
+from agent.server.health import ServerHealth, Trouble, TroubleKind, diagnose, unsynced
 from agent.server.watch import CONFIRM_SECONDS, Doubts, Restarts
 
 # As nats-server 2.15.1 says it.
@@ -34,13 +34,13 @@ SHUT_DOWN = {
     "status_code": 503,
     "errors": [{"type": "JETSTREAM", "error": "JetStream not enabled (10076)"}],
 }
-FULL = Trouble(Kind.WRITE, "no space left on device")
+FULL = Trouble(TroubleKind.WRITE, "no space left on device")
 NO_ROOM, SOME_ROOM, ENOUGH = Room(0, 100), Room(150, 100), Room(200, 100)
 
 
 def test_a_stream_that_is_not_written_any_more_is_named_with_the_reason() -> None:
     found = diagnose(FULL_STREAM)
-    assert found == Trouble(Kind.WRITE, "no space left on device", frozenset({"TEL_edge-1_normal"}))
+    assert found == Trouble(TroubleKind.WRITE, "no space left on device", frozenset({"TEL_edge-1_normal"}))
     assert found.wants_room
     assert found.needs_start
 
@@ -48,14 +48,14 @@ def test_a_stream_that_is_not_written_any_more_is_named_with_the_reason() -> Non
 def test_jetstream_that_shut_itself_down_is_told_from_a_server_that_is_well() -> None:
     found = diagnose(SHUT_DOWN)
     assert found is not None
-    assert found.kind is Kind.SHUT_DOWN
+    assert found.kind is TroubleKind.SHUT_DOWN
     assert diagnose({"status": "ok", "status_code": 200}) is None
 
 
 def test_what_else_a_server_says_of_itself_is_told_and_starts_nothing_anew() -> None:
     found = diagnose({"status": "unavailable", "status_code": 503, "error": "no meta leader"})
     assert found is not None
-    assert found.kind is Kind.OTHER
+    assert found.kind is TroubleKind.OTHER
     assert not found.needs_start
 
 
@@ -106,12 +106,12 @@ def test_a_server_on_a_full_disk_is_started_anew_once_there_is_room_and_not_befo
 
 
 def test_what_is_not_for_want_of_room_waits_only_for_a_disk_that_is_not_full() -> None:
-    broken = Trouble(Kind.WRITE, "input/output error")
+    broken = Trouble(TroubleKind.WRITE, "input/output error")
     assert not Restarts().due(broken, NO_ROOM, 0.0)
     assert Restarts().due(broken, SOME_ROOM, 0.0)
 
 
-UNREADY = Trouble(Kind.OTHER, "failed to be ready for connections after 1ms")
+UNREADY = Trouble(TroubleKind.OTHER, "failed to be ready for connections after 1ms")
 
 
 def test_general_words_are_believed_once_they_have_lasted_and_a_good_answer_ends_them() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from agent.config import Config, Nats
-from agent.config.schema import Mqtt, MqttUser
+from agent.config.schema import Mqtt, MqttUserConfig
 from agent.server.setup import server_config
 from agent.server.values import LeafConfig
 
@@ -13,7 +13,7 @@ from agent.server.values import LeafConfig
 def test_mqtt_devices_are_kept_out_of_a_store_without_the_streams_that_answer_for_them(
     tmp_path: Path,
 ) -> None:
-    mqtt = Mqtt(users=[MqttUser("plant", tmp_path / "password")])
+    mqtt = Mqtt(users=[MqttUserConfig("plant", tmp_path / "password")])
     nats = Nats(hub_urls=["nats-leaf://hub:7422"], mqtt=mqtt)
     config = Config(domain="edge-1", state_dir=tmp_path, nats=nats)
 

@@ -19,7 +19,7 @@ from agent.leaf.inputs.exec.options import ExecOptions
 from agent.leaf.inputs.formats.line_cutter import Cutter
 from agent.leaf.inputs.formats.line_formats import Form
 from agent.leaf.inputs.shared.gatherer import Buffer, Gatherer
-from agent.leaf.inputs.shared.submitter import Keeper, letter
+from agent.leaf.inputs.shared.submitter import RetryingSubmitter, letter
 
 GRACE: Final = 3.0
 """Seconds from SIGTERM to SIGKILL."""
@@ -37,7 +37,7 @@ class Program(asyncio.SubprocessProtocol):
         self,
         options: ExecOptions,
         form: Form,
-        keeper: Keeper,
+        keeper: RetryingSubmitter,
         buffer: Buffer,
         log: FilteringBoundLogger,
         said: Sparse,

@@ -8,13 +8,13 @@ from typing import Final
 from structlog.typing import FilteringBoundLogger
 
 from agent.base.cancel import unless
-from agent.base.log_edges import Fault, Sparse
+from agent.base.log_edges import LogEdge, Sparse
 from agent.base.metrics import Metrics
 from agent.leaf.inputs.exec.options import ExecOptions
 from agent.leaf.inputs.exec.program import Program
 from agent.leaf.inputs.formats.line_formats import make_form
 from agent.leaf.inputs.shared.gatherer import MAX_SHARE, Buffer
-from agent.leaf.inputs.shared.submitter import Keeper
+from agent.leaf.inputs.shared.submitter import RetryingSubmitter
 from agent.leaf.intake import Intake
 
 _FIRST_DELAY: Final = 1.0
@@ -37,11 +37,11 @@ class Schedule:
         self._stopping = stopping
         self._log = log
         self._up = metrics.input_up.labels(options.name)
-        self._keeper = Keeper(options, metrics, intake, stopping, log)
+        self._keeper = RetryingSubmitter(options, metrics, intake, stopping, log)
         self._form = make_form(
             options.format, intake.domain, precision=options.precision, device_tag=options.device_tag
         )
-        self._failing = Fault(log, "the command runs well again")
+        self._failing = LogEdge(log, "the command runs well again")
         self._said = Sparse()
 
     async def run(self) -> None:

@@ -21,8 +21,8 @@ from typing import Final
 from agent.leaf.inputs.file.glob import Choice, Match, choose, is_wild, matches, origins
 from agent.leaf.inputs.file.opened import holds
 from agent.leaf.inputs.file.positions import MAX_FILES, key_of, pack
-from agent.leaf.inputs.file.rotation import Position, changed_after
-from agent.leaf.inputs.file.tailer import Follower
+from agent.leaf.inputs.file.rotation import FilePosition, changed_after
+from agent.leaf.inputs.file.tailer import Tailer
 
 FORGET: Final = 3600.0
 """Seconds after which a file that is gone is forgotten, when it was last changed a day ago or earlier."""
@@ -34,37 +34,37 @@ _NO_PERMIT: Final = -1
 
 
 @dataclass(slots=True, eq=False)
-class Tail:
+class TrackedFile:
     """One file, with what stands for its path in a position. `named`: not found by wildcards. `idle_until` is
     when to look again, `gone` since when none is at its path (monotonic seconds)."""
 
-    follower: Follower
+    follower: Tailer
     key: bytes
     named: bool
     idle_until: float = -math.inf
     gone: float | None = None
-    packed: tuple[Position, bytes] | None = None
+    packed: tuple[FilePosition, bytes] | None = None
 
-    def record(self, position: Position) -> bytes:
+    def record(self, position: FilePosition) -> bytes:
         """A position in this file as it is stored."""
         if self.packed is None or self.packed[0] != position:
             self.packed = (position, pack(self.key, position))
         return self.packed[1]
 
 
-class Roster:
+class FileSet:
     """Follows `paths`, absolute ones, on from the positions that were `stored`. Without any, files that are
     there at the first scan are read from their beginning or, with `from_end`, from their end."""
 
     def __init__(
-        self, paths: Sequence[str], stored: Mapping[bytes, Position], *, from_end: bool = False
+        self, paths: Sequence[str], stored: Mapping[bytes, FilePosition], *, from_end: bool = False
     ) -> None:
         self._paths = paths
         self._stored = dict(stored)
         self._from_end = from_end and not stored
         self._single = len(paths) == 1 and not is_wild(paths[0])
-        self._by_path: dict[str, Tail] = {}
-        self._left_over: list[Tail] = []
+        self._by_path: dict[str, TrackedFile] = {}
+        self._left_over: list[TrackedFile] = []
         self._choice = _NOTHING
         self._began: float | None = None
         self._now = 0.0
@@ -79,7 +79,7 @@ class Roster:
             if not is_wild(path):
                 self._add(path, named=True)
 
-    def tails(self) -> list[Tail]:
+    def tails(self) -> list[TrackedFile]:
         """All that are followed."""
         return [*self._by_path.values(), *self._left_over]
 
@@ -105,14 +105,14 @@ class Roster:
         self._forget()
         self._watch()
 
-    def go_on(self, tail: Tail, position: Position) -> None:
+    def go_on(self, tail: TrackedFile, position: FilePosition) -> None:
         """Read a file on from another position."""
         old = tail.follower
         old.close()
-        tail.follower = Follower(old.path, position, alone=old.alone)
+        tail.follower = Tailer(old.path, position, alone=old.alone)
         tail.follower.permit = None if self._single else _NO_PERMIT
 
-    def drop(self, tail: Tail) -> None:
+    def drop(self, tail: TrackedFile) -> None:
         """Follow a file no more."""
         tail.follower.close()
         if self._by_path.get(tail.follower.path) is tail:
@@ -131,13 +131,13 @@ class Roster:
     def _hand_on(self) -> None:
         """A file that was renamed from one path that is followed to another goes on there."""
         live = self._choice.live
-        holders: dict[int, list[Tail]] = defaultdict(list)
+        holders: dict[int, list[TrackedFile]] = defaultdict(list)
         for tail in self._by_path.values():
             if tail.follower.inode is not None and tail.follower.place is not None:
                 holders[tail.follower.inode].append(tail)
-        moves: dict[str, Position] = {}
-        left: dict[str, Position] = {}
-        claimed: dict[bytes, Position] = {}
+        moves: dict[str, FilePosition] = {}
+        left: dict[str, FilePosition] = {}
+        claimed: dict[bytes, FilePosition] = {}
         for path, match in live.items():
             own = self._by_path.get(path)
             if own is not None and _is_at_home(own.follower, match):
@@ -159,7 +159,7 @@ class Roster:
                 if path in self._paths:
                     self._add(path, named=True)
 
-    def _has_left(self, tail: Tail, path: str) -> bool:
+    def _has_left(self, tail: TrackedFile, path: str) -> bool:
         """Whether a file that is followed is at this path and at its own no more."""
         own = tail.follower.path
         return own != path and tail.follower.is_in(path) and not tail.follower.is_in(own)
@@ -224,7 +224,7 @@ class Roster:
                 return False
         return True
 
-    def _gone(self) -> list[Tail]:
+    def _gone(self) -> list[TrackedFile]:
         """Files that wildcards found and find no more, not even what rotation made of them."""
         there = {*self._choice.live, *self._choice.rotated, *self._choice.rotated.values()}
         return [tail for path, tail in self._by_path.items() if not tail.named and path not in there]
@@ -289,16 +289,16 @@ class Roster:
         path: str,
         *,
         named: bool,
-        position: Position | None = None,
+        position: FilePosition | None = None,
         alone: bool = False,
     ) -> None:
         key = key_of(path)
         stored = self._stored.pop(key, None)
-        follower = Follower(path, position or stored, from_end=self._from_end, alone=alone)
+        follower = Tailer(path, position or stored, from_end=self._from_end, alone=alone)
         follower.permit = None if self._single else _NO_PERMIT
-        self._by_path[path] = Tail(follower, key, named)
+        self._by_path[path] = TrackedFile(follower, key, named)
 
 
-def _is_at_home(follower: Follower, match: Match) -> bool:
+def _is_at_home(follower: Tailer, match: Match) -> bool:
     """Whether the file that is followed is still at its path."""
     return follower.inode == match.inode and (follower.opened or follower.is_in(follower.path))

@@ -51,15 +51,15 @@ from agent import contract
 from agent.base.cancel import unless
 from agent.base.clock import wall_ns
 from agent.base.files import UnseenError, mode_at
-from agent.base.log_edges import Fault, Sparse
+from agent.base.log_edges import LogEdge, Sparse
 from agent.base.metrics import Metrics
 from agent.config import Seconds
 from agent.leaf.inputs.file.glob import is_wild
 from agent.leaf.inputs.file.positions import MAX_FILES, parse_positions
-from agent.leaf.inputs.file.tail_group import Following, Gathered
-from agent.leaf.inputs.file.tailer import Piece
+from agent.leaf.inputs.file.tail_group import ReadResult, TailGroup
+from agent.leaf.inputs.file.tailer import TailedLines
 from agent.leaf.inputs.formats.line_formats import Form, Format, Precision, make_form
-from agent.leaf.inputs.formats.sift import Sifted, join_sifted
+from agent.leaf.inputs.formats.sift import Parsed, join_sifted
 from agent.leaf.inputs.shared.options import InputOptions
 from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 
@@ -93,8 +93,8 @@ class FileInput:
         self._up = metrics.input_up.labels(options.name)
         self._invalid = metrics.invalid
         self._log = structlog.get_logger("file").bind(input=options.name)
-        self._reading = Fault(self._log, "all files can be read again")
-        self._storing = Fault(self._log, "lines are stored again")
+        self._reading = LogEdge(self._log, "all files can be read again")
+        self._storing = LogEdge(self._log, "lines are stored again")
         self._sparse = Sparse()
         self._absent: set[str] = set()
 
@@ -147,7 +147,7 @@ class FileInput:
                 f"where input {self.name!r} was is lost with the state file: from their beginning its files "
                 'might be stored twice; set start = "end" or start = "beginning" to say where it goes on'
             )
-        following = Following(
+        following = TailGroup(
             self._paths,
             {} if place.position is None else parse_positions(place.position),
             until=place.until,
@@ -164,7 +164,7 @@ class FileInput:
         finally:
             following.close()
 
-    async def _step(self, following: Following, form: Form, intake: Intake, stopping: asyncio.Event) -> bool:
+    async def _step(self, following: TailGroup, form: Form, intake: Intake, stopping: asyncio.Event) -> bool:
         """Look once and store what was found; False when the next look may wait."""
         gathered, sifted = await asyncio.to_thread(_look, following, form)
         self._tell(gathered)
@@ -174,9 +174,9 @@ class FileInput:
 
     async def _store(
         self,
-        following: Following,
-        gathered: Gathered,
-        sifted: list[Sifted],
+        following: TailGroup,
+        gathered: ReadResult,
+        sifted: list[Parsed],
         intake: Intake,
         stopping: asyncio.Event,
     ) -> bool:
@@ -213,7 +213,7 @@ class FileInput:
                 return True
         return False
 
-    def _tell(self, gathered: Gathered) -> None:
+    def _tell(self, gathered: ReadResult) -> None:
         problems = gathered.problems
         self._up.set(0 if problems else 1)
         if problems:
@@ -239,7 +239,7 @@ class FileInput:
             self._log.warning("line skipped", at=place, reason=text, not_reported_before=held_back)
 
 
-def _letters(piece: Piece, sifted: Sifted) -> tuple[contract.Letter, ...]:
+def _letters(piece: TailedLines, sifted: Parsed) -> tuple[contract.Letter, ...]:
     return tuple(
         contract.Letter(
             piece.lines[offset:].partition(b"\n")[0], f"{piece.file}:{piece.offset + offset}", reason
@@ -248,7 +248,7 @@ def _letters(piece: Piece, sifted: Sifted) -> tuple[contract.Letter, ...]:
     )
 
 
-def _look(following: Following, form: Form) -> tuple[Gathered, list[Sifted]]:
+def _look(following: TailGroup, form: Form) -> tuple[ReadResult, list[Parsed]]:
     while True:
         gathered = following.gather(time.monotonic())
         sifted = [_sifted(form, piece.lines) for piece in gathered.pieces]
@@ -258,17 +258,17 @@ def _look(following: Following, form: Form) -> tuple[Gathered, list[Sifted]]:
             return gathered, [_bounded(one) for one in sifted]
 
 
-def _sifted(form: Form, lines: bytes) -> Sifted:
+def _sifted(form: Form, lines: bytes) -> Parsed:
     if not form.self_ending and not lines.endswith(b"\n"):
-        return Sifted(b"", 0, ((0, "the last line of the file has no newline, so it may have been cut off"),))
+        return Parsed(b"", 0, ((0, "the last line of the file has no newline, so it may have been cut off"),))
     return join_sifted(list(form.parts(lines, wall_ns())))
 
 
-def _bounded(one: Sifted) -> Sifted:
+def _bounded(one: Parsed) -> Parsed:
     """A single line of more readings than a batch may have is none."""
     if one.count <= contract.MAX_BATCH_READINGS:
         return one
-    return Sifted(b"", 0, ((0, f"this line has {one.count} fields, above {contract.MAX_BATCH_READINGS}"),))
+    return Parsed(b"", 0, ((0, f"this line has {one.count} fields, above {contract.MAX_BATCH_READINGS}"),))
 
 
 def _same(named: list[str]) -> list[str]:

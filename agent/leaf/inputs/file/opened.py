@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from agent.leaf.inputs.file.rotation import MARK_BYTES, Mark, Position, Seen
+from agent.leaf.inputs.file.rotation import MARK_BYTES, FilePosition, Fingerprint, ListedFile
 
 
-class ShiftingError(Exception):
+class RotatedDuringScanError(Exception):
     """Files were renamed during the look: the next one will show more."""
 
 
@@ -22,7 +22,7 @@ class OpenFile:
     name: str
     inode: int
     offset: int
-    mark: Mark
+    mark: Fingerprint
     modified: int
     state: tuple[int, int]
     since: float
@@ -30,7 +30,7 @@ class OpenFile:
     drained: bool = False
 
 
-def holds(path: str, position: Position) -> bool:
+def holds(path: str, position: FilePosition) -> bool:
     """Whether the file at a path is the one of a position, by its inode and by what was read of it. One that
     can't be read is not."""
     try:
@@ -48,15 +48,15 @@ def open_to_read(path: str) -> int:
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
 
 
-def seen_at(entry: os.DirEntry[str]) -> Seen:
+def seen_at(entry: os.DirEntry[str]) -> ListedFile:
     try:
         info = entry.stat(follow_symlinks=False)
     except FileNotFoundError:
-        raise ShiftingError from None
-    return Seen(entry.name, info.st_ino, info.st_size, info.st_mtime_ns)
+        raise RotatedDuringScanError from None
+    return ListedFile(entry.name, info.st_ino, info.st_size, info.st_mtime_ns)
 
 
-def mark_at(fd: int, offset: int) -> Mark:
+def mark_at(fd: int, offset: int) -> Fingerprint:
     """What stands at the beginning of a file and just before an offset."""
     length = min(MARK_BYTES, offset)
-    return Mark(os.pread(fd, length, 0), os.pread(fd, length, offset - length))
+    return Fingerprint(os.pread(fd, length, 0), os.pread(fd, length, offset - length))

@@ -19,7 +19,7 @@ from typing import Annotated, Final
 import msgspec
 
 from agent.contract import ContractError
-from agent.leaf.inputs.file.rotation import Position
+from agent.leaf.inputs.file.rotation import FilePosition
 
 MAX_FILES: Final = 128
 _HASH: Final = 8
@@ -45,7 +45,7 @@ def key_of(path: str) -> bytes:
     return blake2b(os.fsencode(path), digest_size=_HASH).digest()
 
 
-def pack(key: bytes, position: Position) -> bytes:
+def pack(key: bytes, position: FilePosition) -> bytes:
     """The record of one file."""
     numbers = (position.inode, position.offset, max(0, position.modified))
     return b"".join((key, bytes.fromhex(position.fingerprint), *map(_packed, numbers)))
@@ -56,12 +56,12 @@ def encode(records: Iterable[bytes]) -> str:
     return json.dumps({"v": 2, "files": base64.b64encode(b"".join(records)).decode()}, separators=(",", ":"))
 
 
-def parse_positions(text: str) -> dict[bytes, Position]:
+def parse_positions(text: str) -> dict[bytes, FilePosition]:
     """Read positions back, by the key of their path; raises `ContractError`."""
     try:
         found = msgspec.convert(json.loads(text), _One | _Many)
         if isinstance(found, _One):
-            one = Position(found.inode, found.offset, found.fingerprint, found.modified)
+            one = FilePosition(found.inode, found.offset, found.fingerprint, found.modified)
             return {key_of(found.path): one}
         return dict(_records(base64.b64decode(found.files, validate=True)))
     except (ValueError, RecursionError, msgspec.ValidationError, binascii.Error) as error:
@@ -73,7 +73,7 @@ def _packed(number: int) -> bytes:
     return bytes((size,)) + number.to_bytes(size, "big")
 
 
-def _records(data: bytes) -> Iterator[tuple[bytes, Position]]:
+def _records(data: bytes) -> Iterator[tuple[bytes, FilePosition]]:
     place = 0
     while place < len(data):
         key, fingerprint = data[place : place + _HASH], data[place + _HASH : place + 2 * _HASH]
@@ -86,4 +86,4 @@ def _records(data: bytes) -> Iterator[tuple[bytes, Position]]:
             numbers.append(int.from_bytes(data[place + 1 : place + 1 + size], "big"))
             place += 1 + size
         inode, offset, modified = numbers
-        yield key, Position(inode, offset, fingerprint.hex(), modified)
+        yield key, FilePosition(inode, offset, fingerprint.hex(), modified)

@@ -19,7 +19,7 @@ _NUMBER: Final = r"[.-]\d[\dT_:.-]*"
 _numbered = re.compile(_NUMBER).fullmatch
 
 
-class Position(NamedTuple):
+class FilePosition(NamedTuple):
     """Where a file was read up to: `offset` bytes of it. `modified` is when it had last been changed (ns
     since 1970), by which the files that came after it are told. The number of its device is left out: it may
     be another after each start of the machine."""
@@ -30,13 +30,13 @@ class Position(NamedTuple):
     modified: int
 
 
-class Mark(NamedTuple):
+class Fingerprint(NamedTuple):
     """What tells a place in a file: the first bytes of the file, and those just before the place."""
 
     head: bytes = b""
     tail: bytes = b""
 
-    def after(self, data: bytes, stop: int | None = None) -> Mark:
+    def after(self, data: bytes, stop: int | None = None) -> Fingerprint:
         """The mark of the place behind `data`, or behind the first `stop` bytes of it, which stand at this
         one."""
         stop = len(data) if stop is None else stop
@@ -45,19 +45,19 @@ class Mark(NamedTuple):
             head = (head + data[: min(stop, MARK_BYTES)])[:MARK_BYTES]
         if len(tail) < MARK_BYTES:
             tail = (self.tail + tail)[-MARK_BYTES:]
-        return Mark(head, tail)
+        return Fingerprint(head, tail)
 
     def fingerprint(self) -> str:
         """The mark as a short digest."""
         return blake2b(self.head + self.tail, digest_size=8).hexdigest()
 
 
-def changed_after(modified: int) -> Position:
+def changed_after(modified: int) -> FilePosition:
     """The position before all files that were changed later than `modified`, ns since 1970."""
-    return Position(0, 0, Mark().fingerprint(), modified + 1)
+    return FilePosition(0, 0, Fingerprint().fingerprint(), modified + 1)
 
 
-class Seen(NamedTuple):
+class ListedFile(NamedTuple):
     """A file as a look into its folder showed it; `size` in bytes, `modified` in ns since 1970."""
 
     name: str
@@ -94,7 +94,9 @@ def _live_names(name: str) -> Iterator[str]:
                 yield name[:index] + name[dot:]
 
 
-def candidates(position: Position, live: Seen | None, folder: Iterable[Seen], live_name: str) -> list[Seen]:
+def candidates(
+    position: FilePosition, live: ListedFile | None, folder: Iterable[ListedFile], live_name: str
+) -> list[ListedFile]:
     """The files that may hold `position`, the likeliest first: those with its inode, which were renamed at
     most; what was copied from it before it was truncated; the live file under another inode, as after a
     restore. Whether one does, its fingerprint tells. `folder` is the other files beside the live one."""
@@ -112,8 +114,8 @@ def candidates(position: Position, live: Seen | None, folder: Iterable[Seen], li
 
 
 def successor(
-    live: Seen | None, folder: Iterable[Seen], live_name: str, after: int | None, read: int | None
-) -> Seen | None:
+    live: ListedFile | None, folder: Iterable[ListedFile], live_name: str, after: int | None, read: int | None
+) -> ListedFile | None:
     """The file to read next, after one that was last changed at `after`: the oldest rotated file that was
     changed later, for several rotations may have passed, otherwise the live one. `read` is the inode of the
     one before, as long as it is held open. An empty file is not gone on to: its writer may still be in the

@@ -1,7 +1,7 @@
 """Reading all files that an input follows: the part that blocks, to be called in a thread.
 
 What is read at a time comes from several files, in turn, so that none waits for another that has more. Where
-all of them are goes along with it as one text. What was read stays unread until `Following.take`.
+all of them are goes along with it as one text. What was read stays unread until `TailGroup.take`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from agent.leaf.inputs.file.file_set import Roster, Tail
+from agent.leaf.inputs.file.file_set import FileSet, TrackedFile
 from agent.leaf.inputs.file.positions import encode, parse_positions
-from agent.leaf.inputs.file.rotation import Position
-from agent.leaf.inputs.file.tailer import Look, Piece, read_again
-from agent.leaf.inputs.formats.lines import Limits
+from agent.leaf.inputs.file.rotation import FilePosition
+from agent.leaf.inputs.file.tailer import TailedLines, TailRead, read_again
+from agent.leaf.inputs.formats.lines import ReadLimits
 
 SCAN: Final = 1.0
 """Seconds from one look at all paths to the next."""
@@ -26,12 +26,12 @@ _LEAST: Final = 1024
 
 
 @dataclass(slots=True)
-class Gathered:
+class ReadResult:
     """What was read: pieces, and the position behind all of them. `lost` are sentences on what is, `warnings`
     on what may be a mistake, `problems` on what cannot be read; `too_long` are places of lines that were
     passed over, `absent` paths at which there is no file; `more` says that reading on at once is worth it."""
 
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[TailedLines] = field(default_factory=list)
     position: str = ""
     lost: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -41,35 +41,35 @@ class Gathered:
     more: bool = False
 
 
-class Following:
-    """Reads the files that `paths`, absolute ones, mean on from `positions`; `from_end` as for the `Roster`.
+class TailGroup:
+    """Reads the files that `paths`, absolute ones, mean on from `positions`; `from_end` as for the `FileSet`.
     `poll` is how long a file that has no more is left alone, in seconds. `until` is a position at which what
     is gathered first has to end, as it did before the agent was killed. Not for two threads at once."""
 
     def __init__(
         self,
         paths: Sequence[str],
-        positions: Mapping[bytes, Position],
+        positions: Mapping[bytes, FilePosition],
         *,
         from_end: bool = False,
         poll: float = 0.0,
         until: str | None = None,
     ) -> None:
-        self._roster = Roster(paths, positions, from_end=from_end)
+        self._roster = FileSet(paths, positions, from_end=from_end)
         self._poll = poll
         self._scanned = -math.inf
-        self._limits = Limits()
+        self._limits = ReadLimits()
         self._before = positions
         self._until = until
         self._tries = 0
         self._turn = 0
-        self._round: list[tuple[Tail, Piece]] = []
-        self._unreadable: dict[Tail, str] = {}
+        self._round: list[tuple[TrackedFile, TailedLines]] = []
+        self._unreadable: dict[TrackedFile, str] = {}
 
-    def gather(self, now: float) -> Gathered:
+    def gather(self, now: float) -> ReadResult:
         """Read on, some pieces within the limits of a batch. `now` is monotonic, in seconds. What was
         gathered before and not taken is read again."""
-        gathered = Gathered()
+        gathered = ReadResult()
         if now - self._scanned >= SCAN:
             self._scanned = now
             self._roster.scan(now)
@@ -108,7 +108,7 @@ class Following:
         """Let all files go."""
         self._roster.close()
 
-    def _read_again(self, until: str, now: float, gathered: Gathered) -> None:
+    def _read_again(self, until: str, now: float, gathered: ReadResult) -> None:
         """Read what was read before up to a position. Where that cannot be done, it is not insisted on: the
         core finds another position, and says what that means."""
         self._round = []
@@ -126,7 +126,7 @@ class Following:
             self._round.append(found)
         gathered.position, gathered.more = until, True
 
-    def _find(self, key: bytes, end: Position, now: float) -> tuple[Tail, Piece] | None:
+    def _find(self, key: bytes, end: FilePosition, now: float) -> tuple[TrackedFile, TailedLines] | None:
         """The piece that ends at a position, and the file that goes on there."""
         tails = sorted(self._roster.tails(), key=lambda one: one.key != key)
         for tail in tails:
@@ -139,7 +139,7 @@ class Following:
                 return next(iter([*there, *same]), tail), piece
         return None
 
-    def _read(self, now: float, gathered: Gathered) -> None:
+    def _read(self, now: float, gathered: ReadResult) -> None:
         """Look at each file in turn until the limits are reached; the next time begins where this ends."""
         self._round = []
         tails = self._roster.tails()
@@ -161,7 +161,9 @@ class Following:
             if room.bytes < _LEAST or room.lines <= 0:
                 return
 
-    def _look(self, tail: Tail, now: float, room: Limits, gathered: Gathered) -> Piece | None:
+    def _look(
+        self, tail: TrackedFile, now: float, room: ReadLimits, gathered: ReadResult
+    ) -> TailedLines | None:
         try:
             look = tail.follower.look(now, room)
         except OSError as error:
@@ -187,12 +189,12 @@ class Following:
         return encode(itertools.chain(records, self._roster.unclaimed()))
 
 
-def _is_in_copy(end: Position, before: Position | None) -> bool:
+def _is_in_copy(end: FilePosition, before: FilePosition | None) -> bool:
     """Whether nothing was read between two positions at one path, of which the later is in a copy."""
     return before is not None and (end.offset, end.fingerprint) == (before.offset, before.fingerprint)
 
 
-def _note(look: Look, tail: Tail, gathered: Gathered) -> None:
+def _note(look: TailRead, tail: TrackedFile, gathered: ReadResult) -> None:
     if look.lost is not None:
         gathered.lost.append(look.lost)
     if look.too_long is not None:

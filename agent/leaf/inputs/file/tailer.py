@@ -1,7 +1,7 @@
 """Following one file through rotations: the part that blocks, to be called in a thread. It reads and never
 writes.
 
-What was read stays unread until `Follower.take` says that it is done with, so a caller may fail at any time.
+What was read stays unread until `Tailer.take` says that it is done with, so a caller may fail at any time.
 What was read is believed only when what stands before it in the file is still the same afterwards: a file may
 be truncated, and filled again, between any two looks.
 """
@@ -17,17 +17,24 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from agent import contract
-from agent.leaf.inputs.file.opened import OpenFile, ShiftingError, holds, mark_at, open_to_read, seen_at
+from agent.leaf.inputs.file.opened import (
+    OpenFile,
+    RotatedDuringScanError,
+    holds,
+    mark_at,
+    open_to_read,
+    seen_at,
+)
 from agent.leaf.inputs.file.rotation import (
     MARK_BYTES,
-    Mark,
-    Position,
-    Seen,
+    FilePosition,
+    Fingerprint,
+    ListedFile,
     candidates,
     is_rotated,
     successor,
 )
-from agent.leaf.inputs.formats.lines import Limits, cut
+from agent.leaf.inputs.formats.lines import ReadLimits, cut
 
 QUIET: Final = 1.0
 """Seconds for which a renamed file must not have grown before it is left: its writer may still be in it."""
@@ -37,24 +44,24 @@ takes room on the disk for as long as it is."""
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TailedLines:
     """Whole lines of one file, the last perhaps without its newline. The first begins at byte `offset`;
     `after` is the position behind them and `mark` what tells it."""
 
     file: str
     offset: int
     lines: bytes
-    after: Position
-    mark: Mark
+    after: FilePosition
+    mark: Fingerprint
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class TailRead:
     """What a look showed: perhaps a piece; a sentence on what is lost; the place of a line that is too long
     and is passed over. `absent` says that there is no file, `more` that looking again at once is worth it,
     `ended` that nothing more will come of a file that is read alone."""
 
-    piece: Piece | None = None
+    piece: TailedLines | None = None
     lost: str | None = None
     too_long: str | None = None
     absent: bool = False
@@ -62,18 +69,18 @@ class Look:
     ended: bool = False
 
 
-_NOTHING: Final = Look()
-_MORE: Final = Look(more=True)
+_NOTHING: Final = TailRead()
+_MORE: Final = TailRead(more=True)
 
 
-class Follower:
+class Tailer:
     """Reads the file at `path`, an absolute one, on from a position; without one from its beginning or, with
     `from_end`, behind what it holds at the first look. Not for two threads at once."""
 
     def __init__(
         self,
         path: str,
-        position: Position | None = None,
+        position: FilePosition | None = None,
         *,
         from_end: bool = False,
         alone: bool = False,
@@ -89,7 +96,7 @@ class Follower:
         self._directory, self._name = os.path.split(path)
         self._after: int | None = None
         self._from_end = from_end
-        self._sought: Position | None = None
+        self._sought: FilePosition | None = None
         self._place = position
         if position is not None:
             self._seek(position)
@@ -97,15 +104,15 @@ class Follower:
         self._file: OpenFile | None = None
         self._now = 0.0
         self._searched = -math.inf
-        self._limits = Limits()
+        self._limits = ReadLimits()
         self._stop: int | None = None
 
     @property
-    def place(self) -> Position | None:
+    def place(self) -> FilePosition | None:
         """The position behind what was taken last: the beginning of a file of which nothing was; None before
         there was one."""
         if self._place is None and self._file is not None:
-            return Position(self._file.inode, 0, Mark().fingerprint(), self._file.modified)
+            return FilePosition(self._file.inode, 0, Fingerprint().fingerprint(), self._file.modified)
         return self._place
 
     @property
@@ -126,7 +133,7 @@ class Follower:
         place = self.place
         return place is not None and place.inode == self.inode and holds(path, place)
 
-    def look(self, now: float, limits: Limits) -> Look:
+    def look(self, now: float, limits: ReadLimits) -> TailRead:
         """Read on, one piece at most. `now` is monotonic, in seconds. Raises `OSError` where a file can't be
         read; the next look tries again."""
         self._now, self._limits = now, limits
@@ -135,17 +142,17 @@ class Follower:
             if self._file is None:
                 return self._begin(live)
             return self._continue(self._file, live)
-        except ShiftingError:
+        except RotatedDuringScanError:
             return _NOTHING
 
-    def take(self, piece: Piece) -> None:
+    def take(self, piece: TailedLines) -> None:
         """The piece is done with: the next look goes on behind it."""
         self._place = piece.after
         if self._file is not None:
             self._file.skipping = False
             self._move(self._file, piece.after.offset, piece.mark)
 
-    def rewind(self, before: Iterable[Position], own: Position | None) -> bool:
+    def rewind(self, before: Iterable[FilePosition], own: FilePosition | None) -> bool:
         """Read again what stands before the place, and nothing behind it: from the last of these positions
         that is in the file, or from its beginning. `own` may be in a copy of its file, which has another
         inode; of other files' positions that would be believed too easily, where files begin alike. False
@@ -169,7 +176,7 @@ class Follower:
             os.close(self._file.fd)
             self._file = None
 
-    def _seek(self, position: Position) -> None:
+    def _seek(self, position: FilePosition) -> None:
         """Find this place first. One at the beginning of a file is no place that could be told from others:
         then all that was changed since is read."""
         if position.offset or self.alone:
@@ -177,12 +184,12 @@ class Follower:
         else:
             self._after = position.modified - 1
 
-    def _begin(self, live: Seen | None) -> Look:
+    def _begin(self, live: ListedFile | None) -> TailRead:
         """Find the file to read: the one that holds the position, or the first after it."""
         if (sought := self._sought) is not None:
             return self._find(sought, live)
         if not self._permits(live):
-            return Look(absent=live is None)
+            return TailRead(absent=live is None)
         if live is not None and self._from_end:
             self._open(live)
             self._to_end(live.size)
@@ -192,36 +199,36 @@ class Follower:
             if following is not None:
                 self._open(following)
         self._from_end = False
-        return Look(absent=live is None, more=self._file is not None, ended=self.alone)
+        return TailRead(absent=live is None, more=self._file is not None, ended=self.alone)
 
-    def _find(self, sought: Position, live: Seen | None) -> Look:
+    def _find(self, sought: FilePosition, live: ListedFile | None) -> TailRead:
         """Go on at the place that is sought. While there is no file at the path, a place that is not found
         may come back with it, as when a disk is mounted late."""
         if live is None and (self._rested or self._now - self._searched < QUIET):
-            return Look(absent=True)
+            return TailRead(absent=True)
         self._searched = self._now
         for seen in candidates(sought, live, self._folder(sought.inode), self._name):
             if self._open(seen, sought):
                 self._sought, self._rested = None, False
                 return _MORE
         if self.alone:
-            return Look(ended=True)
+            return TailRead(ended=True)
         if live is None or not self._permits(live):
-            return Look(absent=live is None)
+            return TailRead(absent=live is None)
         rested, self._rested = self._rested, False
         self._sought, self._after, self._from_end = None, sought.modified, False
-        return Look(lost=None if rested else self._lost(sought), more=True)
+        return TailRead(lost=None if rested else self._lost(sought), more=True)
 
-    def _permits(self, live: Seen | None) -> bool:
+    def _permits(self, live: ListedFile | None) -> bool:
         return self.permit is None or self.permit == (0 if live is None else live.inode)
 
-    def _lost(self, sought: Position) -> str:
+    def _lost(self, sought: FilePosition) -> str:
         return (
             f"{self.path} no longer holds what was read of it up to byte {sought.offset}, nor does a rotated"
             " file beside it: lines that came after that byte, if there were any, are lost"
         )
 
-    def _continue(self, file: OpenFile, live: Seen | None) -> Look:
+    def _continue(self, file: OpenFile, live: ListedFile | None) -> TailRead:
         info = os.fstat(file.fd)
         changed = file.state != (info.st_size, info.st_mtime_ns)
         if file.offset == 0 and changed and self._was_truncated(file, info.st_size):
@@ -237,7 +244,7 @@ class Follower:
         self._searched = self._now
         return self._leave(file, live, info)
 
-    def _leave(self, file: OpenFile, live: Seen | None, info: os.stat_result) -> Look:
+    def _leave(self, file: OpenFile, live: ListedFile | None, info: os.stat_result) -> TailRead:
         """Go on from a file that was read to its end and is at its path no more."""
         quiet = self._now - file.since
         following = None
@@ -253,7 +260,7 @@ class Follower:
             self._searched = -math.inf
             return self._read(file, info.st_mtime_ns, last=True)
         if following is None:
-            return Look(ended=True)
+            return TailRead(ended=True)
         self._after = info.st_mtime_ns
         self._open(following)
         return _MORE
@@ -279,11 +286,11 @@ class Follower:
             with open(os.path.join(self._directory, copy.name), "rb") as opened:  # noqa: PTH118, PTH123
                 head = opened.read(MARK_BYTES)
         except FileNotFoundError:
-            raise ShiftingError from None
+            raise RotatedDuringScanError from None
         length = min(size, len(head))
         return copy.size > size or os.pread(file.fd, length, 0) != head[:length]
 
-    def _read(self, file: OpenFile, modified: int, *, last: bool = False) -> Look:
+    def _read(self, file: OpenFile, modified: int, *, last: bool = False) -> TailRead:
         length = self._limits.line
         if self._stop is not None:
             length, last = min(length, self._stop - file.offset), True
@@ -299,18 +306,18 @@ class Follower:
         if found.start < found.stop:
             after = self._position(file, end, mark)
             lines = data[found.start : found.stop]
-            return Look(Piece(file.name, file.offset + found.start, lines, after, mark))
+            return TailRead(TailedLines(file.name, file.offset + found.start, lines, after, mark))
         too_long = f"{file.name}:{file.offset}" if found.too_long else None
         file.skipping = found.skipping
         file.drained = found.stop == 0
         if found.stop:
             self._move(file, end, mark)
-        return Look(too_long=too_long, more=not file.drained)
+        return TailRead(too_long=too_long, more=not file.drained)
 
-    def _position(self, file: OpenFile, offset: int, mark: Mark) -> Position:
-        return Position(file.inode, offset, mark.fingerprint(), file.modified)
+    def _position(self, file: OpenFile, offset: int, mark: Fingerprint) -> FilePosition:
+        return FilePosition(file.inode, offset, mark.fingerprint(), file.modified)
 
-    def _move(self, file: OpenFile, offset: int, mark: Mark) -> None:
+    def _move(self, file: OpenFile, offset: int, mark: Fingerprint) -> None:
         file.offset, file.mark, file.drained = offset, mark, False
 
     def _to_end(self, size: int) -> None:
@@ -324,7 +331,7 @@ class Follower:
         self._move(file, offset, mark_at(file.fd, offset))
         self._place = self._position(file, offset, file.mark)
 
-    def _see(self) -> Seen | None:
+    def _see(self) -> ListedFile | None:
         """The file at the path, None while there is none."""
         try:
             info = os.stat(self.path)  # noqa: PTH116 - each look takes one, and this is four times faster
@@ -332,9 +339,9 @@ class Follower:
             return None
         if not stat.S_ISREG(info.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", self.path)
-        return Seen(self._name, info.st_ino, info.st_size, info.st_mtime_ns)
+        return ListedFile(self._name, info.st_ino, info.st_size, info.st_mtime_ns)
 
-    def _folder(self, inode: int | None = None) -> list[Seen]:
+    def _folder(self, inode: int | None = None) -> list[ListedFile]:
         """The rotated files beside the path, and whichever has this inode; none while there is no folder."""
         found = []
         try:
@@ -349,18 +356,18 @@ class Follower:
             return []
         return found
 
-    def _open(self, seen: Seen, position: Position | None = None) -> bool:
+    def _open(self, seen: ListedFile, position: FilePosition | None = None) -> bool:
         """Open a file at the position, or at its beginning; False when the position is not in it."""
         path = os.path.join(self._directory, seen.name)  # noqa: PTH118
         try:
             fd = open_to_read(path)
         except FileNotFoundError:
-            raise ShiftingError from None
+            raise RotatedDuringScanError from None
         offset = position.offset if position else 0
         mark, info = mark_at(fd, offset), os.fstat(fd)
         if info.st_ino != seen.inode:
             os.close(fd)
-            raise ShiftingError
+            raise RotatedDuringScanError
         if position is not None and mark.fingerprint() != position.fingerprint:
             os.close(fd)
             return False
@@ -374,13 +381,13 @@ class Follower:
 
 
 def read_again(
-    path: str, end: Position, before: Iterable[Position], own: Position | None, now: float
-) -> Piece | None:
+    path: str, end: FilePosition, before: Iterable[FilePosition], own: FilePosition | None, now: float
+) -> TailedLines | None:
     """The piece that ended at a position, in the file at a path or a rotated one beside it: it began at one
     of the positions before, of which `own` is that of the same path, or at the beginning of its file. None
     where that is not found."""
-    follower = Follower(path, end, alone=True)
-    limits = Limits(lines=contract.MAX_BATCH_BYTES)
+    follower = Tailer(path, end, alone=True)
+    limits = ReadLimits(lines=contract.MAX_BATCH_BYTES)
     try:
         if not (follower.look(now, limits).more and follower.rewind(before, own)):
             return None

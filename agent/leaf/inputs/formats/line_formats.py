@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from agent.base.pacing import Pacer
-from agent.leaf.inputs.formats.sift import Sifted, join_sifted, sift_parts
+from agent.leaf.inputs.formats.sift import Parsed, join_sifted, sift_parts
 
 if TYPE_CHECKING:
     from agent.leaf.inputs.formats.line_protocol import LineProtocol
@@ -27,14 +27,14 @@ class Form(Protocol):
 
     self_ending: bool
 
-    def parts(self, lines: bytes, now_ns: int) -> Iterator[Sifted]:
+    def parts(self, lines: bytes, now_ns: int) -> Iterator[Parsed]:
         """What may be stored of some lines and what not, in parts of a few milliseconds; each bad line by its
         offset in `lines`. `now_ns` (ns since 1970) is their arrival."""
 
 
-async def sift_lines(form: Form, lines: bytes, now_ns: int) -> Sifted:
+async def sift_lines(form: Form, lines: bytes, now_ns: int) -> Parsed:
     """All parts in one, with a breath between them for whatever else the agent does."""
-    parts: list[Sifted] = []
+    parts: list[Parsed] = []
     pacer = Pacer()
     for part in form.parts(lines, now_ns):
         parts.append(part)
@@ -53,7 +53,7 @@ class _Ndjson:
     def __init__(self, domain: str) -> None:
         self._domain = domain
 
-    def parts(self, lines: bytes, now_ns: int) -> Iterator[Sifted]:
+    def parts(self, lines: bytes, now_ns: int) -> Iterator[Parsed]:
         return sift_parts(lines, self._domain, now_ns)
 
 
@@ -64,7 +64,7 @@ class _Influx:
         self._domain, self._precision, self._device_tag = domain, precision, device_tag
         self._lines: LineProtocol | None = None
 
-    def parts(self, lines: bytes, now_ns: int) -> Iterator[Sifted]:
+    def parts(self, lines: bytes, now_ns: int) -> Iterator[Parsed]:
         # Imported here, so that an agent to which nobody speaks line protocol does not hold it in memory.
         from agent.leaf.inputs.formats.line_protocol import LineProtocol
 
@@ -73,7 +73,7 @@ class _Influx:
         for offset, some in _pieces(lines, _PIECE):
             yield self._sift(self._lines, some, offset, now_ns)
 
-    def _sift(self, to: LineProtocol, lines: bytes, offset: int, now_ns: int) -> Sifted:
+    def _sift(self, to: LineProtocol, lines: bytes, offset: int, now_ns: int) -> Parsed:
         from agent.leaf.inputs.formats.line_protocol import PRECISIONS, Parsing
 
         # Text that is open at the end of its line must not take in the lines that follow.
@@ -81,7 +81,7 @@ class _Influx:
         while parsing.step():
             pass
         bad = {number - 1: reason for number, reason in parsing.bad}
-        return Sifted(parsing.payload, parsing.count, _placed(lines.split(b"\n"), bad, offset) if bad else ())
+        return Parsed(parsing.payload, parsing.count, _placed(lines.split(b"\n"), bad, offset) if bad else ())
 
 
 def _placed(rows: list[bytes], bad: dict[int, str], offset: int) -> tuple[tuple[int, str], ...]:

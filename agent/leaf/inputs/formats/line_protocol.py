@@ -32,7 +32,7 @@ from agent.leaf.inputs.formats.line_values import (
     to_json,
     unescape,
 )
-from agent.leaf.inputs.formats.ndjson import MAX_COUNTED, MAX_LISTED, TooLargeError
+from agent.leaf.inputs.formats.ndjson import MAX_COUNTED, MAX_LISTED, BodyTooLargeError
 from agent.leaf.inputs.formats.stamps import Stamps
 
 PRECISIONS: Final = {
@@ -188,7 +188,7 @@ class Parsing:
         return sum(map(len, self._parts))
 
     def step(self) -> bool:
-        """Take some lines; whether there are more. Raises `TooLargeError`."""
+        """Take some lines; whether there are more. Raises `BodyTooLargeError`."""
         body = self._body
         self._skip_idle(len(body))
         begin = self._place
@@ -360,7 +360,7 @@ class Parsing:
             return
         if self._apart:
             raise LineError(f"the readings of this line are above {self._limit} bytes", "size")
-        raise TooLargeError
+        raise BodyTooLargeError
 
     def _go_on(self, passed: int, place: int) -> None:
         """The next line begins at `place`; its number counts the newlines in text that were passed over."""

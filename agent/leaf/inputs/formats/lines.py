@@ -9,7 +9,7 @@ from agent import contract
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ReadLimits:
     """What is taken at a time: at most `bytes` and `lines`, but always one line where there is one. `line` is
     the longest line in bytes, newline included, and how much is read at once; a longer one is not waited
     for."""
@@ -30,7 +30,7 @@ class Cut(NamedTuple):
     too_long: bool = False
 
 
-def cut(data: bytes, limits: Limits, *, skipping: bool = False, last: bool = False) -> Cut:
+def cut(data: bytes, limits: ReadLimits, *, skipping: bool = False, last: bool = False) -> Cut:
     """Find the whole lines at the beginning of `data`, which holds `limits.line` bytes or all there is.
     `skipping` as the cut before said. `last` says that nothing will be appended any more: what then stands at
     the end without a newline is a line too."""

@@ -20,14 +20,14 @@ class MessageError(ValueError):
     """A message cannot be taken; the text says why."""
 
 
-class Place(NamedTuple):
+class TopicNames(NamedTuple):
     """What a message's topic or subject says of it, None where it says nothing."""
 
     device: str | None = None
     metric: str | None = None
 
 
-def reading_line(payload: bytes, place: Place, *, fixed: bool = False) -> bytes:
+def reading_line(payload: bytes, place: TopicNames, *, fixed: bool = False) -> bytes:
     """A bare value or a reading as a JSON line, without a newline, that the decoder of readings has yet to
     look at. What a reading does not say of itself is that of its place; with `fixed` it may not say anything
     else. Raises `MessageError`."""
@@ -41,7 +41,7 @@ def reading_line(payload: bytes, place: Place, *, fixed: bool = False) -> bytes:
     return _line(members, place)
 
 
-def message_lines(payload: bytes, place: Place) -> list[bytes]:
+def message_lines(payload: bytes, place: TopicNames) -> list[bytes]:
     """Like `reading_line`, and an object that has neither `value` nor `metric` is a reading a member: members
     of objects within are named `outer_inner`, `null` is left out, `ts` is the time of all. Raises
     `MessageError`."""
@@ -55,7 +55,7 @@ def message_lines(payload: bytes, place: Place) -> list[bytes]:
     shared = {} if ts is None else {"ts": ts}
     lines = []
     for name, value in _flat(members, place.metric):
-        lines.append(_line(shared, Place(place.device, name), value))
+        lines.append(_line(shared, TopicNames(place.device, name), value))
     if len(lines) > _MOST_MEMBERS:
         raise MessageError(f"an object of {len(lines)} values, more than {_MOST_MEMBERS}")
     if not lines:
@@ -104,7 +104,7 @@ def _flat(members: dict[str, Any], before: str | None, level: int = 1) -> list[t
     return found
 
 
-def _line(members: dict[str, Any], place: Place, value: msgspec.Raw | None = None) -> bytes:
+def _line(members: dict[str, Any], place: TopicNames, value: msgspec.Raw | None = None) -> bytes:
     line = {name: due for name, due in place._asdict().items() if due is not None and name not in members}
     line |= members
     if value is not None:

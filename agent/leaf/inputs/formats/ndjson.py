@@ -107,7 +107,7 @@ class BadLinesError(ValueError):
         self.counted = counted
 
 
-class TooLargeError(Exception):
+class BodyTooLargeError(Exception):
     """The readings of a body are more bytes than its bound."""
 
 
@@ -118,15 +118,15 @@ def decode_ndjson(body: bytes, domain: str, now_ns: int) -> Decoded:
 
 
 def decode_slices(body: bytes, domain: str, now_ns: int, room: int | None = None) -> Iterator[Decoded]:
-    """The same in parts of a few milliseconds, of at most `room` bytes in all. Raises `TooLargeError`, too;
-    what was returned before an error is not to be stored."""
+    """The same in parts of a few milliseconds, of at most `room` bytes in all. Raises `BodyTooLargeError`,
+    too; what was returned before an error is not to be stored."""
     for begin, piece in _slices(body):
         decoded = _decode(piece, domain, now_ns)
         if decoded is None:
             yield from _find_bad_lines(body, begin)
             return
         if room is not None and (room := room - len(decoded.payload)) < 0:
-            raise TooLargeError
+            raise BodyTooLargeError
         yield decoded
 
 

@@ -51,14 +51,14 @@ import structlog
 from agent import contract
 from agent.base.cancel import unless
 from agent.base.clock import wall_ns
-from agent.base.log_edges import Fault
+from agent.base.log_edges import LogEdge
 from agent.base.metrics import Metrics
 from agent.config import Seconds
 from agent.leaf.inputs.host.procfs import Measure
 from agent.leaf.inputs.host.psutil_metrics import GROUPS, USUAL, Group, Sample, Sampler
 from agent.leaf.inputs.shared.names import Names
 from agent.leaf.inputs.shared.options import InputOptions
-from agent.leaf.inputs.shared.samples import Line, SampleStore, check_interval, encode, next_due
+from agent.leaf.inputs.shared.samples import SampleLine, SampleStore, check_interval, encode, next_due
 from agent.leaf.intake import Chunk, Intake
 
 _HANGS_AFTER: Final = 10.0
@@ -81,8 +81,8 @@ class HostInput:
         self._options = options
         log = structlog.get_logger("host").bind(input=options.name)
         self._store = SampleStore(options.name, options.class_, log)
-        self._hanging = Fault(log, "the machine answers again")
-        self._failing = {group: Fault(log, f"{group} can be read again") for group in GROUPS}
+        self._hanging = LogEdge(log, "the machine answers again")
+        self._failing = {group: LogEdge(log, f"{group} can be read again") for group in GROUPS}
 
     @property
     def name(self) -> str:
@@ -134,5 +134,5 @@ class HostInput:
 
 def _chunk(measures: list[Measure], domain: str, now_ns: int) -> Chunk:
     ts = contract.machine_time(now_ns)
-    lines = [Line(ts, domain, one.metric, one.value, one.tags) for one in measures]
+    lines = [SampleLine(ts, domain, one.metric, one.value, one.tags) for one in measures]
     return Chunk(encode(lines), len(lines))

@@ -10,10 +10,10 @@ from aiohttp import ClientPayloadError, StreamReader
 from aiohttp.web import BaseRequest, RequestPayloadError
 
 from agent.base.pacing import Pacer
-from agent.leaf.inputs.http.request import Asked
-from agent.leaf.inputs.http.responses import Answer, at_fault, refused, stopped
+from agent.leaf.inputs.http.request import RequestHead
+from agent.leaf.inputs.http.responses import HttpError, at_fault, refused, stopped
 from agent.leaf.inputs.http.unpack import LEAST, MAX_RATIO, UnpackedTooLargeError, allowance, unpack_parts
-from agent.leaf.intake import Reason, RefusedError
+from agent.leaf.intake import RefusalReason, RefusedError
 
 _BROKEN: Final = (RequestPayloadError, ClientPayloadError, ConnectionError)
 
@@ -25,7 +25,7 @@ class Body(NamedTuple):
     room: int
 
 
-def dense(what: str) -> Answer:
+def dense(what: str) -> HttpError:
     """413 for a small body of which too much would be made."""
     text = f"{what} more than {MAX_RATIO} times the bytes that came, and more than {LEAST} bytes; send fewer "
     return at_fault(413, "too_large", f"{text}readings at a time", unread=False)
@@ -39,9 +39,9 @@ class Hold:
         self._bytes = 0
 
     def add(self, count: int, *, unread: bool) -> None:
-        """Hold `count` bytes more; raises `Answer` 503 when all are in use."""
+        """Hold `count` bytes more; raises `HttpError` 503 when all are in use."""
         if self._bodies.held + count > self._bodies.limit:
-            full = RefusedError(Reason.BUSY, "too many bodies are under way", 1.0)
+            full = RefusedError(RefusalReason.BUSY, "too many bodies are under way", 1.0)
             raise refused(full, unread=unread)
         self._bodies.held += count
         self._bytes += count
@@ -66,8 +66,8 @@ class Bodies:
         self.held = 0
         self.stopping = stopping
 
-    async def receive(self, request: BaseRequest, asked: Asked, hold: Hold, most: int) -> Body:
-        """The body of a request, unpacked; its readings may have `most` bytes. Raises `Answer`."""
+    async def receive(self, request: BaseRequest, asked: RequestHead, hold: Hold, most: int) -> Body:
+        """The body of a request, unpacked; its readings may have `most` bytes. Raises `HttpError`."""
         body = await self._read(request, asked, hold)
         room = allowance(len(body), most)
         if asked.encoding is None:
@@ -87,7 +87,7 @@ class Bodies:
             raise at_fault(400, "encoding", str(error), unread=False) from None
         return Body(b"".join(parts), room)
 
-    async def _read(self, request: BaseRequest, asked: Asked, hold: Hold) -> bytes:
+    async def _read(self, request: BaseRequest, asked: RequestHead, hold: Hold) -> bytes:
         try:
             if asked.waits:
                 await _say_continue(request)
@@ -100,7 +100,7 @@ class Bodies:
             raise at_fault(400, "not_http", f"the body broke off: {error!s:.200}") from None
 
 
-async def _gather(content: StreamReader, asked: Asked, hold: Hold) -> bytes:
+async def _gather(content: StreamReader, asked: RequestHead, hold: Hold) -> bytes:
     parts: list[bytes] = []
     size = 0
     while part := await content.readany():

@@ -18,20 +18,20 @@ from agent.base.pacing import Pacer
 from agent.config import Size
 from agent.leaf.inputs.formats.ndjson import (
     BadLinesError,
+    BodyTooLargeError,
     Decoded,
-    TooLargeError,
     decode_array_slices,
     decode_slices,
     join_decoded,
 )
 from agent.leaf.inputs.http.bodies import Bodies, Hold, dense
 from agent.leaf.inputs.http.guard import Guard
-from agent.leaf.inputs.http.listener import Connection
-from agent.leaf.inputs.http.request import Asked, Kind, kind_of, read_header
+from agent.leaf.inputs.http.listener import HttpConnection
+from agent.leaf.inputs.http.request import RequestHead, ResourceKind, kind_of, read_header
 from agent.leaf.inputs.http.responses import (
     ACCEPTED,
     STORED,
-    Answer,
+    HttpError,
     Success,
     at_fault,
     bad_lines,
@@ -91,7 +91,7 @@ class Handler:
         if self._active:
             await self._quiet.wait()
 
-    def count_fault(self, answer: Answer) -> None:
+    def count_fault(self, answer: HttpError) -> None:
         """Count an answer that is no success, and what in the request breaks the contract."""
         self._metrics.http_refusals.labels(self._name, str(answer.status)).inc()
         if answer.fault is not None:
@@ -102,13 +102,13 @@ class Handler:
     async def answer(self, request: BaseRequest) -> StreamResponse:
         """Store the readings of a request and say so, or say why not."""
         connection = request.protocol
-        assert isinstance(connection, Connection)
+        assert isinstance(connection, HttpConnection)
         connection.began(request.content)
         self._active += 1
         hold = Hold(self._bodies)
         try:
             response = await self._take(request, hold)
-        except Answer as answer:
+        except HttpError as answer:
             self.count_fault(answer)
             if not answer.certain and "Idempotency-Key" in request.headers:
                 answer = answer.of_attempt(keyed=True)
@@ -143,15 +143,15 @@ class Handler:
             return influx.greet(request, self._stopping.is_set())
         if self._stopping.is_set():
             raise stopped()
-        if asked.kind is Kind.METRICS:
+        if asked.kind is ResourceKind.METRICS:
             return await self._store_metrics(request, asked, hold)
-        if asked.kind is Kind.LINES:
+        if asked.kind is ResourceKind.LINES:
             await self._store_lines(request, asked, hold)
             return STORED  # its clients know no 202
         await self._store(await self._chunk(request, asked, hold))
         return self._stored
 
-    async def _store_lines(self, request: BaseRequest, asked: Asked, hold: Hold) -> None:
+    async def _store_lines(self, request: BaseRequest, asked: RequestHead, hold: Hold) -> None:
         # Imported here, so that an agent to which nobody speaks line protocol does not hold it in memory.
         from agent.leaf.inputs.formats.line_protocol import LineProtocol
         from agent.leaf.inputs.http import influx
@@ -167,7 +167,7 @@ class Handler:
             self._count_left_out(parsing.left_out)
             raise influx.refused_lines(parsing)
 
-    async def _store_metrics(self, request: BaseRequest, asked: Asked, hold: Hold) -> Response:
+    async def _store_metrics(self, request: BaseRequest, asked: RequestHead, hold: Hold) -> Response:
         from agent.leaf.inputs.http.otlp import export
         from agent.leaf.inputs.http.otlp.source import Sources
 
@@ -183,19 +183,19 @@ class Handler:
             self._count_left_out(taken.left_out)
         return export.response(taken, asked)
 
-    def _in_its_words(self, answer: Answer, request: BaseRequest) -> Answer:
+    def _in_its_words(self, answer: HttpError, request: BaseRequest) -> HttpError:
         kind = kind_of(request)
-        if kind is Kind.LINES:
+        if kind is ResourceKind.LINES:
             from agent.leaf.inputs.http import influx
 
             return influx.translated(answer, request.path)
-        if kind is Kind.METRICS and self._otlp:
+        if kind is ResourceKind.METRICS and self._otlp:
             from agent.leaf.inputs.http.otlp import export
 
             return export.translated(answer, request)
         return answer
 
-    async def _chunk(self, request: BaseRequest, asked: Asked, hold: Hold) -> Chunk:
+    async def _chunk(self, request: BaseRequest, asked: RequestHead, hold: Hold) -> Chunk:
         body = await self._bodies.receive(request, asked, hold, max(self._body, contract.MAX_UNPACKED_BYTES))
         keyed = self._request(asked, body.data)
         try:
@@ -206,14 +206,14 @@ class Handler:
             decoded = await _joined(parts)
         except BadLinesError as error:
             raise bad_lines(error) from None
-        except TooLargeError:
+        except BodyTooLargeError:
             raise dense("its readings have") from None
         if not decoded.count:
             raise at_fault(400, "empty", "the body holds no reading", unread=False)
         return Chunk(decoded.payload, decoded.count, keyed)
 
     async def _store(self, chunk: Chunk) -> None:
-        """Hand the readings to the core; raises `Answer` when they are not stored."""
+        """Hand the readings to the core; raises `HttpError` when they are not stored."""
         try:
             await self._intake.submit(self._name, self._class, chunk)
         except RefusedError as error:
@@ -223,7 +223,7 @@ class Handler:
         except UnknownOutcomeError:
             raise unknown_outcome(keyed=chunk.request is not None) from None
 
-    def _request(self, asked: Asked, body: bytes) -> contract.Request | None:
+    def _request(self, asked: RequestHead, body: bytes) -> contract.Request | None:
         if asked.key is None:
             return None
         # Of the body as its sender meant it: packed again, or filled in later, it is the same.

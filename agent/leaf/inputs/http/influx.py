@@ -12,9 +12,9 @@ from aiohttp.web import BaseRequest, Response
 
 from agent.base.pacing import Pacer
 from agent.leaf.inputs.formats.line_protocol import PRECISIONS, LineProtocol, Parsing
-from agent.leaf.inputs.formats.ndjson import TooLargeError
+from agent.leaf.inputs.formats.ndjson import BodyTooLargeError
 from agent.leaf.inputs.http.bodies import Body, Hold
-from agent.leaf.inputs.http.responses import NOTHING, SERVER, Answer, at_fault
+from agent.leaf.inputs.http.responses import NOTHING, SERVER, HttpError, at_fault
 
 V1_WRITE: Final = "/write"
 _PING: Final = "/ping"
@@ -48,7 +48,7 @@ def greet(request: BaseRequest, stopping: bool) -> Response:
 
 
 def unit_of(request: BaseRequest) -> int:
-    """Nanoseconds of one step of the times in a body; raises `Answer`."""
+    """Nanoseconds of one step of the times in a body; raises `HttpError`."""
     precision = request.query.get("precision", "")
     unit = PRECISIONS.get(precision)
     if unit is None:
@@ -58,14 +58,14 @@ def unit_of(request: BaseRequest) -> int:
 
 
 async def parse(to: LineProtocol, body: Body, unit: int, now_ns: int, hold: Hold) -> Parsing:
-    """A body taken apart, with a breath now and then for whatever else the agent does. Raises `Answer` when
-    none of it can be stored."""
+    """A body taken apart, with a breath now and then for whatever else the agent does. Raises `HttpError`
+    when none of it can be stored."""
     parsing = Parsing(body.data, to, unit, now_ns, body.room)
     pacer = Pacer()
     try:
         while parsing.step():
             await pacer.give_way()
-    except TooLargeError:
+    except BodyTooLargeError:
         raise at_fault(
             413,
             "too_large",
@@ -79,7 +79,7 @@ async def parse(to: LineProtocol, body: Body, unit: int, now_ns: int, hold: Hold
     return parsing
 
 
-def refused_lines(parsing: Parsing) -> Answer:
+def refused_lines(parsing: Parsing) -> HttpError:
     """400 that names the lines at fault; the others, if any, are stored."""
     if not parsing.bad:
         return at_fault(400, "empty", "writing requires points: the body holds none", unread=False)
@@ -89,7 +89,7 @@ def refused_lines(parsing: Parsing) -> Answer:
     what = "partial write: unable to parse" if stored else "unable to parse"
     rest = f"the other lines are stored ({stored} readings)" if stored else NOTHING
     count = f"at least {dropped}" if parsing.hopeless else f"{dropped}"
-    return Answer(
+    return HttpError(
         400,
         f"{what} line {number}: {reason[:_MAX_REASON]} dropped={count}; {rest}",
         fault="bad_lines",
@@ -101,12 +101,12 @@ def refused_lines(parsing: Parsing) -> Answer:
     )
 
 
-def translated(answer: Answer, path: str) -> Answer:
+def translated(answer: HttpError, path: str) -> HttpError:
     """An answer in the words of both versions of the interface. A stream that is full is 503 at `/write`,
     where 429 would make Telegraf drop what it has."""
     status = 503 if answer.status == 429 and path == V1_WRITE else answer.status
     details = {"code": _CODES.get(status, "internal error"), "message": answer.error, **answer.details}
-    return Answer(
+    return HttpError(
         status,
         answer.error,
         fault=answer.fault,

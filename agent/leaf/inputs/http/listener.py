@@ -14,8 +14,8 @@ from aiohttp.web import BaseRequest, RequestHandler, StreamResponse
 from agent.base.listen_sockets import PortServer
 from agent.base.listening import cannot_listen
 from agent.config import ConfigError, listen_address
-from agent.leaf.inputs.http.responses import Answer, at_fault, refused
-from agent.leaf.intake import Reason, RefusedError
+from agent.leaf.inputs.http.responses import HttpError, at_fault, refused
+from agent.leaf.intake import RefusalReason, RefusedError
 
 _IDLE: Final = 75.0
 """Seconds an idle connection is kept; senders that post once a minute keep theirs."""
@@ -41,7 +41,7 @@ _GO_AWAY: Final = _SETTINGS + len(_REASON).to_bytes(3, "big") + b"\x07" + bytes(
 Handler = Callable[[BaseRequest], Awaitable[StreamResponse]]
 
 
-class Connection(RequestHandler):
+class HttpConnection(RequestHandler):
     """One connection. From the first byte of a request its header has a deadline, then its body; they are
     looked at now and then, which costs less than a timer for each."""
 
@@ -112,7 +112,7 @@ class Connection(RequestHandler):
         self._owner.on_fault(answer)
         return answer.of_attempt(keyed=False).response()
 
-    def refuse(self, answer: Answer) -> None:
+    def refuse(self, answer: HttpError) -> None:
         """Answer without a request, and close."""
         self._owner.on_fault(answer)
         if self.transport is not None:
@@ -122,7 +122,7 @@ class Connection(RequestHandler):
 
 class _Server(web.Server):
     def __init__(
-        self, handler: Handler, limit: int, timeout: float, on_fault: Callable[[Answer], None]
+        self, handler: Handler, limit: int, timeout: float, on_fault: Callable[[HttpError], None]
     ) -> None:
         super().__init__(handler)
         self.timeout = timeout
@@ -130,7 +130,7 @@ class _Server(web.Server):
         self._limit = limit
 
     def __call__(self) -> RequestHandler:
-        return Connection(
+        return HttpConnection(
             self,
             access_log=None,
             auto_decompress=False,
@@ -144,8 +144,8 @@ class _Server(web.Server):
 
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
-        if len(self.connections) > self._limit and isinstance(handler, Connection):
-            busy = RefusedError(Reason.BUSY, f"all {self._limit} connections are in use", 1.0)
+        if len(self.connections) > self._limit and isinstance(handler, HttpConnection):
+            busy = RefusedError(RefusalReason.BUSY, f"all {self._limit} connections are in use", 1.0)
             handler.refuse(refused(busy))
 
 
@@ -159,7 +159,7 @@ class Listener:
         *,
         max_connections: int,
         timeout: float,
-        on_fault: Callable[[Answer], None],
+        on_fault: Callable[[HttpError], None],
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._tls = tls
@@ -193,8 +193,8 @@ class Listener:
             one.look(loop.time())
         self._look = loop.call_later(self._period, self._look_at_all)
 
-    def _connections(self) -> list[Connection]:
-        return [one for one in self._server.connections if isinstance(one, Connection)]
+    def _connections(self) -> list[HttpConnection]:
+        return [one for one in self._server.connections if isinstance(one, HttpConnection)]
 
     def close_door(self) -> None:
         """Take no new connection; those that are there go on."""

@@ -11,12 +11,12 @@ from multidict import CIMultiDictProxy
 from agent import contract
 from agent.leaf.inputs.formats.ndjson import MAX_ARRAY_BYTES
 from agent.leaf.inputs.http.guard import Guard
-from agent.leaf.inputs.http.responses import Answer, at_fault
+from agent.leaf.inputs.http.responses import HttpError, at_fault
 
 PATH: Final = "/v1/readings"
 
 
-class Kind(Enum):
+class ResourceKind(Enum):
     """What is at a path."""
 
     READINGS = auto()
@@ -26,31 +26,31 @@ class Kind(Enum):
 
 
 _KINDS: Final = {
-    PATH: Kind.READINGS,
-    "/write": Kind.LINES,
-    "/api/v2/write": Kind.LINES,
-    "/v1/metrics": Kind.METRICS,
-    "/ping": Kind.GREETING,
-    "/health": Kind.GREETING,
+    PATH: ResourceKind.READINGS,
+    "/write": ResourceKind.LINES,
+    "/api/v2/write": ResourceKind.LINES,
+    "/v1/metrics": ResourceKind.METRICS,
+    "/ping": ResourceKind.GREETING,
+    "/health": ResourceKind.GREETING,
 }
 _JSON: Final = "application/json"
 _PROTOBUF: Final = "application/x-protobuf"
-_OTHER: Final = {Kind.READINGS: contract.NDJSON, Kind.METRICS: _PROTOBUF}
+_OTHER: Final = {ResourceKind.READINGS: contract.NDJSON, ResourceKind.METRICS: _PROTOBUF}
 """What may be sent beside JSON, where the type of a body is asked."""
 _SMALLER: Final = {
-    Kind.READINGS: f"; a JSON array may not be larger, {contract.NDJSON} may",
-    Kind.METRICS: "; export fewer points at a time",
-    Kind.LINES: "",
+    ResourceKind.READINGS: f"; a JSON array may not be larger, {contract.NDJSON} may",
+    ResourceKind.METRICS: "; export fewer points at a time",
+    ResourceKind.LINES: "",
 }
 _PLAIN: Final = "identity"
 _ENCODINGS: Final = (_PLAIN, "gzip", "zstd")
 
 
-class Asked(NamedTuple):
+class RequestHead(NamedTuple):
     """A request with a body, whose header is in order; `target` is its path and query; `encoding` None for a
     plain body; `limit` bounds its body in bytes, as it comes and unpacked."""
 
-    kind: Kind
+    kind: ResourceKind
     target: str
     is_json: bool
     encoding: str | None
@@ -58,37 +58,37 @@ class Asked(NamedTuple):
     limit: int
     waits: bool
 
-    def too_large(self, *, unread: bool = True) -> Answer:
+    def too_large(self, *, unread: bool = True) -> HttpError:
         """413 for this request."""
         hint = _SMALLER[self.kind] if self.limit == MAX_ARRAY_BYTES else ""
         return at_fault(413, "too_large", f"the body is above {self.limit} bytes{hint}", unread=unread)
 
 
-def kind_of(request: BaseRequest) -> Kind | None:
+def kind_of(request: BaseRequest) -> ResourceKind | None:
     """What a request is about, None for a path where there is nothing."""
     return _KINDS.get(request.path)
 
 
-def read_header(request: BaseRequest, guard: Guard, body_limit: int, *, otlp: bool) -> Asked | None:
-    """Check all that stands before the body; None for a request that has none. Raises `Answer`."""
+def read_header(request: BaseRequest, guard: Guard, body_limit: int, *, otlp: bool) -> RequestHead | None:
+    """Check all that stands before the body; None for a request that has none. Raises `HttpError`."""
     headers = request.headers
     if not guard.admits_host(headers.get("Host")):
         raise at_fault(421, "host", "this Host is not served here (option allowed_hosts)")
     if not guard.admits_origin(headers.get("Origin")):
         raise at_fault(403, "origin", "this Origin may not post (option allowed_origins)")
     kind = kind_of(request)
-    if kind is not Kind.GREETING and not guard.admits_token(headers.get("Authorization")):
+    if kind is not ResourceKind.GREETING and not guard.admits_token(headers.get("Authorization")):
         raise at_fault(
             401,
             "token",
             "send the token of this input: Authorization: Bearer …",
             WWW_Authenticate='Bearer realm="petiole"',
         )
-    if kind is Kind.METRICS and not otlp:
+    if kind is ResourceKind.METRICS and not otlp:
         raise at_fault(404, "path", "OTLP is not taken here (option otlp)")
     if kind is None:
         raise at_fault(404, "path", f"there is nothing at this path: readings go to POST {PATH}")
-    greets = kind is Kind.GREETING
+    greets = kind is ResourceKind.GREETING
     if request.method not in (("GET", "HEAD") if greets else ("POST",)):
         wanted, allow = ("GET", "GET, HEAD") if greets else ("POST readings", "POST")
         raise at_fault(405, "method", f"{request.method:.16} is not possible here: {wanted}", Allow=allow)
@@ -96,11 +96,11 @@ def read_header(request: BaseRequest, guard: Guard, body_limit: int, *, otlp: bo
         return None
     content_type = headers.get("Content-Type", "")
     is_json = kind in _OTHER and _is_json(content_type, _OTHER[kind])
-    at_once = is_json or kind is Kind.METRICS
+    at_once = is_json or kind is ResourceKind.METRICS
     encoding = headers.get("Content-Encoding", _PLAIN)
     if encoding not in _ENCODINGS:
         raise at_fault(415, "encoding", "Content-Encoding must be gzip, zstd or none")
-    asked = Asked(
+    asked = RequestHead(
         kind=kind,
         target=request.path_qs,
         is_json=is_json,
@@ -142,7 +142,7 @@ def _waits(expect: str | None) -> bool:
     return True
 
 
-def _check_length(headers: CIMultiDictProxy[str], asked: Asked) -> None:
+def _check_length(headers: CIMultiDictProxy[str], asked: RequestHead) -> None:
     length = headers.get("Content-Length")
     if length is None and "Transfer-Encoding" not in headers:
         raise at_fault(411, "length", "send Content-Length or Transfer-Encoding: chunked")

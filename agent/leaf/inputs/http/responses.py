@@ -10,7 +10,7 @@ from typing import Any, Final
 from aiohttp.web import BaseRequest, Response, StreamResponse
 
 from agent.leaf.inputs.formats.ndjson import BadLinesError
-from agent.leaf.intake import NotAtHubError, Reason, RefusedError
+from agent.leaf.intake import NotAtHubError, RefusalReason, RefusedError
 
 SERVER: Final = {"Server": "petiole"}
 _JSON: Final = "application/json"
@@ -20,13 +20,13 @@ ATTEMPT: Final = "nothing of this attempt was stored"
 _MAX_REASON: Final = 300
 _RETRY_AFTER: Final = 5.0
 _STATUS: Final = {
-    Reason.TOO_LARGE: 413,
-    Reason.FULL: 429,
-    Reason.RATE: 429,
-    Reason.BUSY: 503,
-    Reason.UNAVAILABLE: 503,
-    Reason.STOPPING: 503,
-    Reason.KEY_REUSED: 422,
+    RefusalReason.TOO_LARGE: 413,
+    RefusalReason.FULL: 429,
+    RefusalReason.RATE: 429,
+    RefusalReason.BUSY: 503,
+    RefusalReason.UNAVAILABLE: 503,
+    RefusalReason.STOPPING: 503,
+    RefusalReason.KEY_REUSED: 422,
 }
 
 
@@ -70,7 +70,7 @@ ACCEPTED: Final = Success(
 )
 
 
-class Answer(Exception):  # noqa: N818 - a 503 is no error of ours
+class HttpError(Exception):
     """An answer other than 204. `fault` is the label under which `petiole_invalid_requests` counts it, None
     where the request was in order. `unread`: the body was not read to its end, so the connection closes.
     `certain`: the core said so, which has looked the key of the request up."""
@@ -110,10 +110,10 @@ class Answer(Exception):  # noqa: N818 - a 503 is no error of ours
             response.force_close()
         return response
 
-    def of_attempt(self, *, keyed: bool) -> Answer:
+    def of_attempt(self, *, keyed: bool) -> HttpError:
         """The same without a word on earlier attempts of the request, of which this one knows nothing."""
         earlier = "; what an earlier one under its Idempotency-Key stored stays stored" if keyed else ""
-        return Answer(
+        return HttpError(
             self.status,
             self.error.replace(NOTHING, ATTEMPT + earlier),
             fault=self.fault,
@@ -132,18 +132,18 @@ class Answer(Exception):  # noqa: N818 - a 503 is no error of ours
         return f"{head}{extra}\r\n".encode() + self.body
 
 
-def at_fault(status: int, fault: str, error: str, *, unread: bool = True, **headers: str) -> Answer:
+def at_fault(status: int, fault: str, error: str, *, unread: bool = True, **headers: str) -> HttpError:
     """The sender's request breaks the contract; `headers` with `_` for `-`."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Answer(status, f"{error}; {NOTHING}", fault=fault, headers=named, unread=unread)
+    return HttpError(status, f"{error}; {NOTHING}", fault=fault, headers=named, unread=unread)
 
 
-def bad_lines(error: BadLinesError) -> Answer:
+def bad_lines(error: BadLinesError) -> HttpError:
     """400 that names the lines at fault."""
     total = len(error.lines) + error.more
     count = f"{total}" if error.counted else f"at least {total}"
     listed = [{"line": number, "reason": reason[:_MAX_REASON]} for number, reason in error.lines]
-    return Answer(
+    return HttpError(
         400,
         f"{count} line(s) cannot be taken; {NOTHING}",
         fault="bad_lines",
@@ -151,7 +151,7 @@ def bad_lines(error: BadLinesError) -> Answer:
     )
 
 
-def refused(error: RefusedError, *, unread: bool = False, certain: bool = False) -> Answer:
+def refused(error: RefusedError, *, unread: bool = False, certain: bool = False) -> HttpError:
     """What was refused, so that the sender still has it; `certain` where the core did."""
     status = _STATUS[error.reason]
     headers = {}
@@ -159,28 +159,30 @@ def refused(error: RefusedError, *, unread: bool = False, certain: bool = False)
         wait = _RETRY_AFTER if error.retry_after is None else error.retry_after
         headers["Retry-After"] = str(max(1, math.ceil(wait)))
     fault = str(error.reason) if status in (413, 422) else None
-    return Answer(status, f"{error}; {NOTHING}", fault=fault, headers=headers, unread=unread, certain=certain)
+    return HttpError(
+        status, f"{error}; {NOTHING}", fault=fault, headers=headers, unread=unread, certain=certain
+    )
 
 
-def stopped() -> Answer:
+def stopped() -> HttpError:
     """503 for a request that came too late."""
-    return refused(RefusedError(Reason.STOPPING, "the agent is stopping"), unread=True)
+    return refused(RefusedError(RefusalReason.STOPPING, "the agent is stopping"), unread=True)
 
 
-def unknown_outcome(keyed: bool) -> Answer:
+def unknown_outcome(keyed: bool) -> HttpError:
     """504: nobody knows yet."""
     repeat = (
         "repeat the same body under the same Idempotency-Key, which stores it once"
         if keyed
         else "the request had no Idempotency-Key, so a repeat may store it twice"
     )
-    return Answer(504, f"it is not known yet whether the readings are stored; {repeat}")
+    return HttpError(504, f"it is not known yet whether the readings are stored; {repeat}")
 
 
-def not_at_hub(error: NotAtHubError, keyed: bool) -> Answer:
+def not_at_hub(error: NotAtHubError, keyed: bool) -> HttpError:
     """504: stored here, and not seen at the hub in time."""
     if error.lost:
-        return Answer(
+        return HttpError(
             504, f"{error}; under a new Idempotency-Key it is stored again, and may then be there twice"
         )
     repeat = (
@@ -188,4 +190,4 @@ def not_at_hub(error: NotAtHubError, keyed: bool) -> Answer:
         if keyed
         else "it goes there by itself; the request had no Idempotency-Key, so a repeat stores it twice"
     )
-    return Answer(504, f"{error}; {repeat}", details={"acknowledged": "stored"})
+    return HttpError(504, f"{error}; {repeat}", details={"acknowledged": "stored"})

@@ -22,7 +22,7 @@ import structlog
 from agent import contract
 from agent.base.cancel import unless
 from agent.base.clock import wall_ns
-from agent.base.log_edges import Fault, Sparse
+from agent.base.log_edges import LogEdge, Sparse
 from agent.base.metrics import Metrics
 from agent.config.keys import SeedError
 from agent.contract import Letter
@@ -70,8 +70,8 @@ class MqttInput:
         self._up = metrics.input_up.labels(options.name)
         self._invalid = metrics.invalid
         self._log = structlog.get_logger("mqtt").bind(input=options.name, broker=options.url)
-        self._connecting = Fault(self._log, "the broker is connected")
-        self._storing = Fault(self._log, "messages are stored again")
+        self._connecting = LogEdge(self._log, "the broker is connected")
+        self._storing = LogEdge(self._log, "messages are stored again")
         self._sparse = Sparse()
         self._repeats = Repeats()
         self._begun: _Begun | None = None

@@ -24,11 +24,11 @@ from nats.aio.msg import Msg
 from agent import contract
 from agent.base.cancel import unless
 from agent.base.clock import wall_ns
-from agent.base.log_edges import Fault, Sparse
+from agent.base.log_edges import LogEdge, Sparse
 from agent.base.metrics import Metrics
 from agent.contract import Letter
-from agent.jetstream.connection import EXPECTED, Link, connected
-from agent.leaf.inputs.formats.message import MessageError, Place, reading_line
+from agent.jetstream.connection import EXPECTED, OpenConnection, connected
+from agent.leaf.inputs.formats.message import MessageError, TopicNames, reading_line
 from agent.leaf.inputs.formats.sift import sift
 from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 
@@ -40,7 +40,7 @@ _CHUNK_MESSAGES: Final = contract.MAX_BATCH_READINGS
 _AGAIN_SECONDS: Final = 1.0
 
 
-class Message(NamedTuple):
+class Qos0Message(NamedTuple):
     """What is kept of a message."""
 
     subject: str
@@ -51,7 +51,7 @@ class Message(NamedTuple):
 class Sorted:
     """Messages of one class with the lines that were made of them, and letters for what is no reading."""
 
-    messages: list[Message] = field(default_factory=list)
+    messages: list[Qos0Message] = field(default_factory=list)
     lines: list[bytes] = field(default_factory=list)
     letters: list[Letter] = field(default_factory=list)
 
@@ -62,13 +62,13 @@ class Qos0Input:
     def __init__(self, listen: str, seed_file: Path, classes: Sequence[str], metrics: Metrics) -> None:
         self._url, self._seed_file, self._classes = f"nats://{listen}", seed_file, tuple(classes)
         self._invalid = metrics.invalid
-        self._waiting: deque[Message] = deque()
+        self._waiting: deque[Qos0Message] = deque()
         self._bytes = 0
         self._arrived = asyncio.Event()
         log = structlog.get_logger("qos0")
         self._log = log
-        self._connecting = Fault(log, "what MQTT devices send with QoS 0 is heard again")
-        self._storing = Fault(log, "what MQTT devices send with QoS 0 is stored again")
+        self._connecting = LogEdge(log, "what MQTT devices send with QoS 0 is heard again")
+        self._storing = LogEdge(log, "what MQTT devices send with QoS 0 is stored again")
         self._sparse = Sparse()
 
     @property
@@ -97,11 +97,11 @@ class Qos0Input:
         if self._bytes + size > MAX_WAITING_BYTES:
             self._drop(message.subject, "overflow", "it came faster than it could be stored")
             return
-        self._waiting.append(Message(message.subject, message.data))
+        self._waiting.append(Qos0Message(message.subject, message.data))
         self._bytes += size
         self._arrived.set()
 
-    async def _next(self, link: Link, stopping: asyncio.Event) -> None:
+    async def _next(self, link: OpenConnection, stopping: asyncio.Event) -> None:
         """Return when a message is there, or none will come."""
         waits = [asyncio.create_task(one) for one in (self._arrived.wait(), link.ended(), stopping.wait())]
         try:
@@ -131,7 +131,7 @@ class Qos0Input:
             if one.letters:
                 await self._hand_in(intake.bury(self.name, cls, one.letters))
 
-    def _sort(self, message: Message, found: dict[str, Sorted]) -> None:
+    def _sort(self, message: Qos0Message, found: dict[str, Sorted]) -> None:
         match message.subject.split("."):
             case [_, cls, device, _] if cls in self._classes and device.startswith("_"):
                 # With QoS 1 and 2, and over NATS, the hub finds the same.
@@ -141,7 +141,7 @@ class Qos0Input:
                 )
             case [_, cls, device, metric] if cls in self._classes:
                 one = found.setdefault(cls, Sorted())
-                place = Place(contract.mqtt_text(device), contract.mqtt_text(metric))
+                place = TopicNames(contract.mqtt_text(device), contract.mqtt_text(metric))
                 try:
                     one.lines.append(reading_line(message.data, place, fixed=True))
                     one.messages.append(message)
@@ -151,7 +151,7 @@ class Qos0Input:
                 one = found.setdefault(self._classes[0], Sorted())
                 self._refuse(message, "bad_topic", "not readings/<class>/<device>/<metric>", one.letters)
 
-    def _refuse(self, message: Message, reason: str, text: str, letters: list[Letter]) -> None:
+    def _refuse(self, message: Qos0Message, reason: str, text: str, letters: list[Letter]) -> None:
         self._drop(message.subject, reason, text)
         letters.append(Letter(message.data, message.subject, text))
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from agent.leaf.inputs.formats.message import Place
+from agent.leaf.inputs.formats.message import TopicNames
 from agent.leaf.inputs.shared.templates import filled, template_problem
 
 _MOST: Final = 65_535
@@ -46,13 +46,13 @@ class Topic(Struct, forbid_unknown_fields=True, kw_only=True):
             return False
         return all(want in ("+", level) for level, want in zip(levels, wanted, strict=False))
 
-    def place(self, topic: str) -> Place:
+    def place(self, topic: str) -> TopicNames:
         """What the topic says."""
         device = filled(self.device, topic, "/") or None
-        return Place(device, filled(self.metric, topic, "/") or None)
+        return TopicNames(device, filled(self.metric, topic, "/") or None)
 
 
-def place_of(topics: list[Topic], topic: str) -> Place | None:
+def place_of(topics: list[Topic], topic: str) -> TopicNames | None:
     """What the first entry that covers a topic makes of it; None where none does."""
     return next((one.place(topic) for one in topics if one.matches(topic)), None)
 

@@ -83,6 +83,6 @@ class NatsInput:
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Hear messages until `stopping` is set, then store and answer what has come."""
         # Imported here, so that an agent without such an input does not hold it in memory.
-        from agent.leaf.inputs.nats.subscriber import Hearing
+        from agent.leaf.inputs.nats.subscriber import Subscriber
 
-        await Hearing(self._options, self._metrics, self.server, intake, stopping).run()
+        await Subscriber(self._options, self._metrics, self.server, intake, stopping).run()

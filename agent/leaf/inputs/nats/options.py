@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agent.config import Size
-from agent.leaf.inputs.nats.subjects import Subject
+from agent.leaf.inputs.nats.subjects import SubjectTemplate
 from agent.leaf.inputs.shared.options import InputOptions
 
 
@@ -11,7 +11,7 @@ class NatsOptions(InputOptions, tag="nats", kw_only=True):
     """The options of one `nats` input; the module says what each means."""
 
     name: str = "nats"
-    subjects: list[Subject]
+    subjects: list[SubjectTemplate]
     queue: str = ""
     pending: Size = Size(4 * 2**20)
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from agent.leaf.inputs.formats.message import Place
+from agent.leaf.inputs.formats.message import TopicNames
 from agent.leaf.inputs.shared.templates import filled, template_problem
 
 _TOKEN: Final = re.compile(r"[^\s.*>\x00-\x1f\x7f]+\Z")
@@ -17,7 +17,7 @@ _TAKEN: Final = ("tel", "cmd", "petiole", "readings")
 """First tokens of the agent's own subjects and of what MQTT devices send."""
 
 
-class Subject(Struct, forbid_unknown_fields=True, kw_only=True):
+class SubjectTemplate(Struct, forbid_unknown_fields=True, kw_only=True):
     """Subjects to subscribe to, with the wildcards of NATS, and templates of device and metric
     (`agent.leaf.inputs.shared.templates`). Without `device` it is the domain; an empty `metric` leaves it to
     the message."""
@@ -43,13 +43,13 @@ class Subject(Struct, forbid_unknown_fields=True, kw_only=True):
             if (problem := template_problem(template)) is not None:
                 yield f"{name} {problem}"
 
-    def place(self, subject: str) -> Place:
+    def place(self, subject: str) -> TopicNames:
         """What a subject says of its message."""
         device = filled(self.device, subject, ".") or None
-        return Place(device, filled(self.metric, subject, ".") or None)
+        return TopicNames(device, filled(self.metric, subject, ".") or None)
 
 
-def overlapping(subjects: Sequence[Subject]) -> Iterator[tuple[str, str]]:
+def overlapping(subjects: Sequence[SubjectTemplate]) -> Iterator[tuple[str, str]]:
     """Pairs of filters that have subjects in common: their messages would come twice."""
     for number, one in enumerate(subjects):
         for other in subjects[:number]:

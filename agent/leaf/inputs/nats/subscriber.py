@@ -13,17 +13,17 @@ from nats.aio.msg import Msg
 from agent import contract
 from agent.base.cancel import unless
 from agent.base.clock import wall_ns
-from agent.base.log_edges import Fault
+from agent.base.log_edges import LogEdge
 from agent.base.metrics import Metrics
 from agent.base.pacing import Pacer
-from agent.jetstream.connection import EXPECTED, Link, connected
+from agent.jetstream.connection import EXPECTED, OpenConnection, connected
 from agent.leaf.inputs.formats.line_formats import make_form, sift_lines
-from agent.leaf.inputs.formats.message import MessageError, Place, message_lines
+from agent.leaf.inputs.formats.message import MessageError, TopicNames, message_lines
 from agent.leaf.inputs.nats.options import NatsOptions
-from agent.leaf.inputs.nats.subjects import Subject
+from agent.leaf.inputs.nats.subjects import SubjectTemplate
 from agent.leaf.inputs.shared.gatherer import Buffer, Gatherer
 from agent.leaf.inputs.shared.local_server import LocalServer
-from agent.leaf.inputs.shared.submitter import Keeper, letter
+from agent.leaf.inputs.shared.submitter import RetryingSubmitter, letter
 from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 
 _OVERHEAD: Final = 512
@@ -35,7 +35,7 @@ _DENIED: Final = "permissions violation"
 _ID: Final = "Nats-Msg-Id"
 
 
-class Hearing:
+class Subscriber:
     """Hears the subjects of one input."""
 
     def __init__(
@@ -50,10 +50,10 @@ class Hearing:
         log = structlog.get_logger("nats").bind(input=options.name)
         self._dropped = metrics.dropped.labels(options.name)
         self._up = metrics.input_up.labels(options.name)
-        self._keeper = Keeper(options, metrics, intake, stopping, log)
+        self._keeper = RetryingSubmitter(options, metrics, intake, stopping, log)
         self._form = make_form("ndjson", intake.domain, precision="ns", device_tag="")
-        self._connecting = Fault(log, "messages are heard again")
-        self._refused = Fault(log, "the local server lets the agent subscribe again")
+        self._connecting = LogEdge(log, "messages are heard again")
+        self._refused = LogEdge(log, "the local server lets the agent subscribe again")
         self._denied = False
         self._requests: set[asyncio.Task[None]] = set()
         self._group: asyncio.TaskGroup
@@ -93,7 +93,7 @@ class Hearing:
             while self._requests and not link.nc.is_closed:
                 await asyncio.wait(self._requests)
 
-    async def _subscribe(self, link: Link, subject: Subject) -> None:
+    async def _subscribe(self, link: OpenConnection, subject: SubjectTemplate) -> None:
         async def take(message: Msg) -> None:
             await self._take(message, subject)
 
@@ -117,7 +117,7 @@ class Hearing:
                 "allow_responses"
             )
 
-    async def _take(self, message: Msg, subject: Subject) -> None:
+    async def _take(self, message: Msg, subject: SubjectTemplate) -> None:
         if self._source.room <= 0:
             self._dropped.inc()
             if message.reply:
@@ -140,7 +140,7 @@ class Hearing:
         self._requests.add(task)
         task.add_done_callback(self._requests.discard)
 
-    async def _settle(self, message: Msg, place: Place) -> None:
+    async def _settle(self, message: Msg, place: TopicNames) -> None:
         held = len(message.data) + _OVERHEAD
         self._source.hold(held)
         try:
@@ -149,7 +149,7 @@ class Hearing:
             self._source.hold(-held)
         await self._answer(message, answer)
 
-    async def _store(self, message: Msg, place: Place) -> dict[str, Any]:
+    async def _store(self, message: Msg, place: TopicNames) -> dict[str, Any]:
         try:
             request = self._request(message)
             lines = await _lines(message.data, place)
@@ -184,7 +184,7 @@ class Hearing:
             self._connecting.begin(f"a request cannot be answered: {error}")
 
 
-def lines_of(payload: bytes, place: Place) -> Iterator[bytes]:
+def lines_of(payload: bytes, place: TopicNames) -> Iterator[bytes]:
     """The lines of readings that a payload holds, some at a time; raises `MessageError`."""
     try:
         lines = message_lines(payload, place)
@@ -202,7 +202,7 @@ def _ended(lines: list[bytes]) -> bytes:
     return b"".join([line + b"\n" for line in lines])
 
 
-async def _lines(payload: bytes, place: Place) -> bytes:
+async def _lines(payload: bytes, place: TopicNames) -> bytes:
     pacer, parts = Pacer(), []
     for part in lines_of(payload, place):
         parts.append(part)

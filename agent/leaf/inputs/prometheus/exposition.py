@@ -13,7 +13,7 @@ from typing import Any, Final
 from agent import contract
 from agent.leaf.inputs.formats.sift import sift
 from agent.leaf.inputs.shared.names import Names
-from agent.leaf.inputs.shared.samples import Line, encode
+from agent.leaf.inputs.shared.samples import SampleLine, encode
 
 ACCEPT: Final = "application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.5"
 _READINGS: Final = 1_000
@@ -46,7 +46,7 @@ class Device:
 
 
 @dataclass(slots=True)
-class Part:
+class ExpositionPart:
     """Some readings of an exposition: NDJSON of `count`, and how many samples were left out, by reason."""
 
     payload: bytes = b""
@@ -55,7 +55,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class SampleMapping:
     """How samples become readings: the names that are wanted, the device, `labels` for samples that have
     none of that name themselves, and the instant of the scrape (ns since 1970)."""
 
@@ -65,11 +65,11 @@ class Reading:
     domain: str
     now_ns: int
 
-    def parts(self, body: bytes, content_type: str) -> Iterator[Part]:
+    def parts(self, body: bytes, content_type: str) -> Iterator[ExpositionPart]:
         """Read an exposition bit by bit: each step takes some milliseconds. Raises `ExpositionError` where it
         is none; what stands before that place has been returned by then."""
-        lines: list[Line] = []
-        part = Part()
+        lines: list[SampleLine] = []
+        part = ExpositionPart()
         ts = contract.machine_time(self.now_ns)
         for sample in _samples(body, content_type):
             if not self.names.wants(sample.name):
@@ -80,13 +80,13 @@ class Reading:
             labels = {**self.labels, **sample.labels}
             tags = {name: text for name, text in labels.items() if name not in self.device.labels}
             at = ts if sample.timestamp is None else float(sample.timestamp)
-            lines.append(Line(at, self.device.of(labels), sample.name, float(sample.value), tags))
+            lines.append(SampleLine(at, self.device.of(labels), sample.name, float(sample.value), tags))
             if len(lines) >= _READINGS:
                 yield self._finished(part, lines)
-                part, lines = Part(), []
+                part, lines = ExpositionPart(), []
         yield self._finished(part, lines)
 
-    def _finished(self, part: Part, lines: list[Line]) -> Part:
+    def _finished(self, part: ExpositionPart, lines: list[SampleLine]) -> ExpositionPart:
         sifted = sift(encode(lines), self.domain, self.now_ns)
         if sifted.bad:
             part.left_out["bad_sample"] += len(sifted.bad)

@@ -42,14 +42,14 @@ from agent.base.cancel import unless
 from agent.base.clock import wall_ns
 from agent.base.credentials import without_password
 from agent.base.http_access import AccessError, is_loopback, read_token
-from agent.base.log_edges import Fault
+from agent.base.log_edges import LogEdge
 from agent.base.metrics import Metrics
 from agent.config import Seconds, Size
-from agent.leaf.inputs.prometheus.exposition import Device, ExpositionError, Part, Reading
-from agent.leaf.inputs.prometheus.scrape import Limits, ScrapeError, scrape, trust
+from agent.leaf.inputs.prometheus.exposition import Device, ExpositionError, ExpositionPart, SampleMapping
+from agent.leaf.inputs.prometheus.scrape import ScrapeError, ScrapeLimits, scrape, trust
 from agent.leaf.inputs.shared.names import Names
 from agent.leaf.inputs.shared.options import InputOptions
-from agent.leaf.inputs.shared.samples import Line, SampleStore, check_interval, encode, next_due
+from agent.leaf.inputs.shared.samples import SampleLine, SampleStore, check_interval, encode, next_due
 from agent.leaf.intake import Chunk, Intake
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class PrometheusInput:
         self._log = structlog.get_logger("prometheus").bind(input=options.name)
         self._store = SampleStore(options.name, options.class_, self._log)
         self._names = Names(options.keep, options.drop)
-        self._failing = {url: Fault(self._log, f"{url} can be scraped again") for url in options.urls}
+        self._failing = {url: LogEdge(self._log, f"{url} can be scraped again") for url in options.urls}
         self._down: set[str] = set()
 
     @property
@@ -162,10 +162,10 @@ class PrometheusInput:
         options = self._options
         instance = urlsplit(url).netloc
         device = Device(options.device, intake.domain)
-        reading = Reading(self._names, device, {"instance": instance}, intake.domain, wall_ns())
+        reading = SampleMapping(self._names, device, {"instance": instance}, intake.domain, wall_ns())
         began, count = time.monotonic(), 0
         try:
-            limits = Limits(options.timeout, options.body)
+            limits = ScrapeLimits(options.timeout, options.body)
             came = await unless(stopping, scrape(session, url, options.token_file, limits))
             if came is None:
                 return
@@ -184,7 +184,7 @@ class PrometheusInput:
         about = {"up": float(url not in self._down), "scrape_duration_seconds": took, "scrape_samples": count}
         await self._store.store(_about(reading, instance, about), intake)
 
-    async def _take(self, parts: Iterator[Part], intake: Intake) -> int:
+    async def _take(self, parts: Iterator[ExpositionPart], intake: Intake) -> int:
         """Store the parts of an exposition, one after the other; returns how many samples they were. What
         follows one that was refused is dropped unread."""
         count = 0
@@ -197,12 +197,12 @@ class PrometheusInput:
         return count
 
 
-def _about(reading: Reading, instance: str, values: dict[str, float]) -> Chunk:
+def _about(reading: SampleMapping, instance: str, values: dict[str, float]) -> Chunk:
     labels = {"instance": instance}
     device = reading.device.of(labels)
     tags = {name: text for name, text in labels.items() if name not in reading.device.labels}
     ts = contract.machine_time(reading.now_ns)
-    lines = [Line(ts, device, metric, value, tags) for metric, value in values.items()]
+    lines = [SampleLine(ts, device, metric, value, tags) for metric, value in values.items()]
     return Chunk(encode(lines), len(lines))
 
 

@@ -27,7 +27,7 @@ class ScrapeError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ScrapeLimits:
     """How long a scrape may take, in seconds, and how many bytes it may have."""
 
     timeout: float
@@ -46,7 +46,7 @@ def trust(ca: Path | None) -> ssl.SSLContext | None:
 
 
 async def scrape(
-    session: aiohttp.ClientSession, url: str, token_file: Path | None, limits: Limits
+    session: aiohttp.ClientSession, url: str, token_file: Path | None, limits: ScrapeLimits
 ) -> tuple[bytes, str]:
     """The body and its content type. Raises `ScrapeError`. It is asked for as it is: what is packed would be
     of a size that nobody knows; and it follows no redirection, which might take the token elsewhere."""

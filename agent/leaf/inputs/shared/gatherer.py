@@ -15,7 +15,7 @@ from agent import contract
 from agent.base.clock import wall_ns
 from agent.base.pacing import Pacer
 from agent.leaf.inputs.formats.line_formats import Form, sift_lines
-from agent.leaf.inputs.shared.submitter import Keeper, letter
+from agent.leaf.inputs.shared.submitter import RetryingSubmitter, letter
 
 GATHER: Final = 0.005
 """Seconds for which lines wait for more of the same source: a chunk costs much more than a line."""
@@ -36,15 +36,15 @@ class Buffer:
     def __init__(self, limit: int, group: asyncio.TaskGroup, share: int = MAX_SHARE) -> None:
         self._limit = limit
         self._share = share
-        self._sources: set[Source] = set()
+        self._sources: set[GatheredSource] = set()
         self.group = group
         self.held = 0
 
-    def join(self, source: Source) -> None:
+    def join(self, source: GatheredSource) -> None:
         """One source more."""
         self._sources.add(source)
 
-    def leave(self, source: Source) -> None:
+    def leave(self, source: GatheredSource) -> None:
         """A source reads no more."""
         self._sources.discard(source)
         self.resume()
@@ -62,7 +62,7 @@ class Buffer:
                 one.go_on()
 
 
-class Source:
+class GatheredSource:
     """A connection, or the socket of datagrams: what was read of it and is not settled, in bytes. `pause` and
     `resume` stop and start its reading."""
 
@@ -93,7 +93,7 @@ class Source:
         self._resume()
 
 
-class Gatherer(Source):
+class Gatherer(GatheredSource):
     """Lines of a source that nobody waits for: they gather for a moment, good ones are stored, bad ones
     counted. `garbage` is called when there is nothing else for long."""
 
@@ -101,7 +101,7 @@ class Gatherer(Source):
         self,
         buffer: Buffer,
         form: Form,
-        keeper: Keeper,
+        keeper: RetryingSubmitter,
         pause: Callable[[], None],
         resume: Callable[[], None],
         garbage: Callable[[], None],

@@ -10,14 +10,14 @@ from typing import Final
 import msgspec
 from structlog.typing import FilteringBoundLogger
 
-from agent.base.log_edges import Fault
+from agent.base.log_edges import LogEdge
 from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 
 MIN_INTERVAL: Final = 0.1
 MAX_INTERVAL: Final = 86_400.0
 
 
-class Line(msgspec.Struct, omit_defaults=True):
+class SampleLine(msgspec.Struct, omit_defaults=True):
     """A reading as it is stored; `ts` is RFC 3339 or epoch seconds."""
 
     ts: str | float
@@ -30,7 +30,7 @@ class Line(msgspec.Struct, omit_defaults=True):
 _ENCODER: Final = msgspec.json.Encoder()
 
 
-def encode(lines: Iterable[Line]) -> bytes:
+def encode(lines: Iterable[SampleLine]) -> bytes:
     """Readings as NDJSON."""
     return _ENCODER.encode_lines(lines)
 
@@ -52,7 +52,7 @@ class SampleStore:
 
     def __init__(self, name: str, cls: str, log: FilteringBoundLogger) -> None:
         self._name, self._class = name, cls
-        self._storing = Fault(log, "samples are stored again")
+        self._storing = LogEdge(log, "samples are stored again")
 
     async def store(self, chunk: Chunk, intake: Intake) -> bool:
         """Store a sample or a part of it; False when it was dropped, or when nobody knows yet."""

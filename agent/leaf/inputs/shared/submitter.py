@@ -16,11 +16,11 @@ from typing import Final
 from structlog.typing import FilteringBoundLogger
 
 from agent.base.cancel import unless
-from agent.base.log_edges import Fault, Sparse
+from agent.base.log_edges import LogEdge, Sparse
 from agent.base.metrics import Metrics
 from agent.contract import MAX_RECEIVED, Letter
 from agent.leaf.inputs.shared.options import InputOptions
-from agent.leaf.intake import Chunk, Intake, Reason, RefusedError, UnknownOutcomeError
+from agent.leaf.intake import Chunk, Intake, RefusalReason, RefusedError, UnknownOutcomeError
 
 _MAX_RETRY: Final = 30.0
 _RETRY: Final = 1.0
@@ -28,7 +28,7 @@ _TOGETHER: Final = 100
 """Letters that are handed in at a time."""
 
 
-class Keeper:
+class RetryingSubmitter:
     """Stores what one input received. `lost` counts readings that were read and could not be stored before
     the agent stopped."""
 
@@ -45,7 +45,7 @@ class Keeper:
         self._intake = intake
         self._stopping = stopping
         self._log = log
-        self._storing = Fault(log, "readings are stored again")
+        self._storing = LogEdge(log, "readings are stored again")
         self._sparse = Sparse()
         self._numbers = itertools.count()
         self._refused: set[int] = set()
@@ -101,7 +101,7 @@ class Keeper:
                 try:
                     await hand_in()
                 except RefusedError as refusal:
-                    if refusal.reason is Reason.TOO_LARGE:
+                    if refusal.reason is RefusalReason.TOO_LARGE:
                         return refusal
                     self._storing.begin(str(refusal))
                     if self._stopping.is_set():

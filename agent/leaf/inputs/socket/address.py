@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from agent.base.files import UnseenError, mode_at
-from agent.base.listen_sockets import DOORS
+from agent.base.listen_sockets import LISTEN_SOCKETS
 from agent.base.listening import cannot_listen
 from agent.config import ConfigError, listen_address
 
@@ -90,7 +90,7 @@ def parse_listen(text: str) -> Address:
 
 def obstacles(address: Address) -> Iterator[str]:
     """What stands in the way of listening there, one sentence a problem."""
-    if DOORS.is_free(address.text):
+    if LISTEN_SOCKETS.is_free(address.text):
         return
     if address.is_path:
         yield from _path_obstacles(address.path)
@@ -141,7 +141,7 @@ def open_socket(address: Address, access: Access) -> socket.socket:
     address, if any. What a program that is gone has left at a path is replaced, at once and with its mode
     set. Raises `ConfigError`."""
     try:
-        for kept in DOORS.take(address.text):
+        for kept in LISTEN_SOCKETS.take(address.text):
             return _taken_over(kept, address, access)
         return _open_path(address, access) if address.is_path else _open_port(address)
     except OSError as error:

@@ -16,7 +16,7 @@ from structlog.typing import FilteringBoundLogger
 from agent.contract import MAX_RECEIVED, Letter
 from agent.leaf.inputs.formats.line_formats import Form
 from agent.leaf.inputs.shared.gatherer import Buffer, Gatherer
-from agent.leaf.inputs.shared.submitter import Keeper
+from agent.leaf.inputs.shared.submitter import RetryingSubmitter
 
 _LONGEST: Final = 64 * 1024
 """Bytes of a datagram; UDP has no longer ones."""
@@ -35,7 +35,12 @@ class Datagrams:
     dropped."""
 
     def __init__(
-        self, one: socket.socket, buffer: Buffer, form: Form, keeper: Keeper, dropped: Callable[[int], None]
+        self,
+        one: socket.socket,
+        buffer: Buffer,
+        form: Form,
+        keeper: RetryingSubmitter,
+        dropped: Callable[[int], None],
     ) -> None:
         self._socket = one
         self._keeper = keeper

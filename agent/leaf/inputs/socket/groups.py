@@ -9,9 +9,9 @@ from typing import Final
 from agent import contract
 from agent.base.clock import wall_ns
 from agent.leaf.inputs.formats.line_formats import sift_lines
-from agent.leaf.inputs.shared.gatherer import Source
+from agent.leaf.inputs.shared.gatherer import GatheredSource
 from agent.leaf.inputs.shared.options import InputOptions
-from agent.leaf.inputs.socket.streams import Connection, Connections
+from agent.leaf.inputs.socket.streams import Connections, StreamConnection
 from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 
 _GROUP: Final = 1024
@@ -29,12 +29,12 @@ class GroupRefusedError(Exception):
         self.reason = reason
 
 
-class Groups(Connection):
+class Groups(StreamConnection):
     """A connection in groups of at most `limit` bytes."""
 
     def __init__(self, all_of_them: Connections, options: InputOptions, intake: Intake, limit: int) -> None:
         super().__init__(all_of_them)
-        self.source = Source(all_of_them.buffer, self.pause, self.resume)
+        self.source = GatheredSource(all_of_them.buffer, self.pause, self.resume)
         self._options, self._intake, self._limit = options, intake, limit
         self._parts: list[bytes] = []
         self._size = 0

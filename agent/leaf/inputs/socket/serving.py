@@ -7,23 +7,23 @@ import contextlib
 import socket
 from collections.abc import Iterator
 
-from agent.base.listen_sockets import DOORS
+from agent.base.listen_sockets import LISTEN_SOCKETS
 from agent.leaf.inputs.formats.line_formats import make_form
 from agent.leaf.inputs.shared.gatherer import MAX_SHARE, Buffer
-from agent.leaf.inputs.shared.submitter import Keeper
+from agent.leaf.inputs.shared.submitter import RetryingSubmitter
 from agent.leaf.inputs.socket.address import Address, open_socket, remove_socket
 from agent.leaf.inputs.socket.datagrams import Datagrams, widen
 from agent.leaf.inputs.socket.groups import Groups
 from agent.leaf.inputs.socket.input import SocketInput
 from agent.leaf.inputs.socket.options import SocketOptions, access
-from agent.leaf.inputs.socket.streams import Connection, Connections, Flow, Terms
+from agent.leaf.inputs.socket.streams import Connections, Flow, StreamConnection, Terms
 from agent.leaf.intake import Intake
 
 
 async def serve(one: SocketInput, address: Address, intake: Intake, stopping: asyncio.Event) -> None:
     """Serve until `stopping` is set, then store what was read, and answer what is under way."""
     options = one.options
-    keeper = Keeper(options, one.metrics, intake, stopping, one.log)
+    keeper = RetryingSubmitter(options, one.metrics, intake, stopping, one.log)
     form = make_form(
         options.format, intake.domain, precision=options.precision, device_tag=options.device_tag
     )
@@ -66,7 +66,7 @@ async def _serve_streams(
             connections = all_of_them = Connections(terms, buffer)
             limit = min(MAX_SHARE, options.buffer // options.max_connections)
 
-            def make() -> Connection:
+            def make() -> StreamConnection:
                 if options.reply:
                     return Groups(all_of_them, options, intake, limit)
                 return Flow(all_of_them)
@@ -90,9 +90,9 @@ def _opened(address: Address, options: SocketOptions) -> Iterator[socket.socket]
     listening = open_socket(address, access(options))
     inode = address.path.lstat().st_ino if address.is_path else 0
     try:
-        with DOORS.listening(address.text, [listening]):
+        with LISTEN_SOCKETS.listening(address.text, [listening]):
             yield listening
     finally:
         listening.close()
-        if address.is_path and not DOORS.is_kept(address.text):
+        if address.is_path and not LISTEN_SOCKETS.is_kept(address.text):
             remove_socket(address.path, inode)

@@ -14,8 +14,8 @@ from typing import Any, Final, cast
 from agent.contract import Letter
 from agent.leaf.inputs.formats.line_cutter import Cutter
 from agent.leaf.inputs.formats.line_formats import Form
-from agent.leaf.inputs.shared.gatherer import Buffer, Gatherer, Source
-from agent.leaf.inputs.shared.submitter import Keeper, letter
+from agent.leaf.inputs.shared.gatherer import Buffer, GatheredSource, Gatherer
+from agent.leaf.inputs.shared.submitter import RetryingSubmitter, letter
 
 _READ: Final = 256 * 1024
 """Bytes read at a time, into one place that all connections share: what is read is taken out at once."""
@@ -32,7 +32,7 @@ class Terms:
     end after `idle` seconds of silence. `shown` is told how many there are."""
 
     form: Form
-    keeper: Keeper
+    keeper: RetryingSubmitter
     most: int
     line: int
     idle: float
@@ -47,10 +47,10 @@ class Connections:
         self.buffer = buffer
         self.scratch = memoryview(bytearray(_READ))
         self.stopped = False
-        self._open: set[Connection] = set()
+        self._open: set[StreamConnection] = set()
         self._look: asyncio.TimerHandle | None = None
 
-    def admit(self, one: Connection) -> bool:
+    def admit(self, one: StreamConnection) -> bool:
         """Whether there is room for another one."""
         if self.stopped or len(self._open) >= self.terms.most:
             return False
@@ -61,7 +61,7 @@ class Connections:
             self._look_at_all()
         return True
 
-    def gone(self, one: Connection) -> None:
+    def gone(self, one: StreamConnection) -> None:
         """A connection has ended."""
         if one in self._open:
             self._open.remove(one)
@@ -91,10 +91,10 @@ class Connections:
         self._look = loop.call_later(min(15.0, self.terms.idle / 4), self._look_at_all)
 
 
-class Connection(asyncio.BufferedProtocol):
+class StreamConnection(asyncio.BufferedProtocol):
     """One connection, of which whole lines are taken."""
 
-    source: Source
+    source: GatheredSource
     _transport: asyncio.Transport
 
     def __init__(self, all_of_them: Connections) -> None:
@@ -184,7 +184,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.close()
 
 
-class Flow(Connection):
+class Flow(StreamConnection):
     """A connection whose sender is told nothing: it is slowed while readings can't be stored as fast as it
     sends them."""
 

@@ -27,7 +27,7 @@ MAX_WAITING: Final = 100_000
 """Records that wait for a disk that takes none. What comes then is read from the stream at the next start."""
 
 
-class Entry(NamedTuple):
+class IndexedMessage(NamedTuple):
     """A message of the agent at a sequence; a ledger record and the like has neither run nor number."""
 
     seq: int
@@ -68,7 +68,7 @@ class Index:
         self._waiting, self._torn = [], False
         self._head = self._given = self._end = self.top = 0
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: IndexedMessage) -> None:
         """A message was stored; `flush` writes it."""
         self._torn = self._torn or len(self._waiting) >= MAX_WAITING
         if self._torn:
@@ -89,18 +89,20 @@ class Index:
         self._end += len(data)
         self._waiting.clear()
 
-    def front(self, last: int, most: int = 50_000) -> tuple[list[Entry], int]:
+    def front(self, last: int, most: int = 50_000) -> tuple[list[IndexedMessage], int]:
         """What stands first, up to sequence `last`, and up to which sequence that is all: where that is below
         `last`, the rest comes after `drop`. A message whose acknowledgement came late may stand behind a
         higher one: it comes with what follows."""
         self.flush()
-        found: list[Entry] = []
+        found: list[IndexedMessage] = []
         self._given = self._head
         for at, (seq, n, readings, run, _) in self._records(self._head):
             if seq > last:
                 break
             self._given = at + _SIZE
-            found.append(Entry(seq, "" if run == _NO_RUN else str(uuid.UUID(bytes=run)), n, readings))
+            found.append(
+                IndexedMessage(seq, "" if run == _NO_RUN else str(uuid.UUID(bytes=run)), n, readings)
+            )
             if len(found) == most:
                 return found, min(last, max(one.seq for one in found))
         return found, last

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agent.leaf.ledger.evictions.record import Claims
+from agent.leaf.ledger.evictions.record import EvictionRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class StreamObservation:
     """A class's stream and link at one moment, the stream first: its `first` sequence; up to where the hub is
     known to hold all of this `epoch` (`confirmed`), which begins at `start`; and up to which sequence
     (`delivered`) and how often (`deliveries`) the link consumer has delivered, and its ack floor."""
@@ -30,7 +30,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class EvictionVerdict:
     """Of the messages that are gone: those up to `taken` are at the hub, the next ones up to `doubtful` were
     sent and may be, and the rest up to `gone` are not. `settled` says whether those that were in doubt before
     and are above `taken` are not there either."""
@@ -41,7 +41,7 @@ class Verdict:
     settled: bool
 
 
-def judge(known: Claims, seen: Seen) -> Verdict:
+def judge(known: EvictionRecord, seen: StreamObservation) -> EvictionVerdict:
     """What became of the messages below the stream's first one."""
     taken, doubtful, settled = known.taken, 0, True
     if seen.epoch != known.epoch:
@@ -52,10 +52,10 @@ def judge(known: Claims, seen: Seen) -> Verdict:
         doubtful, settled = seen.delivered, False
     gone = max(known.judged, seen.first - 1)
     taken_of_gone = min(taken, gone)
-    return Verdict(taken_of_gone, min(max(doubtful, taken_of_gone), gone), gone, settled)
+    return EvictionVerdict(taken_of_gone, min(max(doubtful, taken_of_gone), gone), gone, settled)
 
 
-def remember(known: Claims, seen: Seen, verdict: Verdict) -> None:
+def remember(known: EvictionRecord, seen: StreamObservation, verdict: EvictionVerdict) -> None:
     """Take the verdict over: the next one starts here."""
     if known.epoch not in ("", seen.epoch):
         known.taken = seen.start - 1

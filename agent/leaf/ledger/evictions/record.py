@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from agent.leaf.ledger.evictions.index import Entry
+from agent.leaf.ledger.evictions.index import IndexedMessage
 
 VERSION: Final = 1
 FULL: Final = "stream_full"
@@ -56,7 +56,7 @@ class RunClaims(Struct):
     recorded: int = 0
 
 
-class Claims(Struct):
+class EvictionRecord(Struct):
     """One class. All up to sequence `judged` of the stream made at `created` is judged, all up to `taken` is
     known to be at the hub; `delivered` and `deliveries` are up to which sequence and how often the link
     consumer of `epoch` had delivered then. `doubtful` was sent and may be at the hub or not. `gone` are the
@@ -78,7 +78,7 @@ class Claims(Struct):
         self.created, self.judged, self.taken, self.epoch = created, judged, 0, ""
         self.doubtful, self.gone = [], []
 
-    def claim(self, entry: Entry, reason: str) -> int:
+    def claim(self, entry: IndexedMessage, reason: str) -> int:
         """A message of the agent was discarded; returns its readings."""
         for one in self.runs.values():
             if one.recorded == entry.seq:

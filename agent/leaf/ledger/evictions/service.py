@@ -19,10 +19,10 @@ from agent.config import StreamClass
 from agent.contract import Ledger, Readings, StreamState
 from agent.jetstream import JetStream, JetStreamError, StreamInfo
 from agent.jetstream.read_headers import StoredHeaders, read_headers
-from agent.leaf.ledger.evictions.index import Entry
-from agent.leaf.ledger.evictions.judge import Seen
+from agent.leaf.ledger.evictions.index import IndexedMessage
+from agent.leaf.ledger.evictions.judge import StreamObservation
 from agent.leaf.ledger.evictions.record import RunClaims
-from agent.leaf.ledger.evictions.tracker import Shelf
+from agent.leaf.ledger.evictions.tracker import EvictionTracker
 from agent.leaf.ledger.ledger import ClassLedger
 
 _SAVE_SECONDS: Final = 1.0
@@ -48,7 +48,7 @@ class Discards:
         self._domain, self._run, self._epochs, self._ledgers = domain, run, epochs, ledgers
         self._metrics = metrics
         self._classes = {name: cls for name, cls in classes.items() if cls.discard == "old"}
-        self._shelves = {name: Shelf(directory, domain, name, run) for name in self._classes}
+        self._shelves = {name: EvictionTracker(directory, domain, name, run) for name in self._classes}
         self._confirmed = dict.fromkeys(self._classes, 0)
         self._above: dict[str, int] = {}
         self._behind: tuple[Client, JetStream] | None = None
@@ -78,7 +78,7 @@ class Discards:
     def stored(self, cls: str, seq: int, run: str = "", n: int = 0, readings: int = 0) -> None:
         """A message of the agent was stored; without a run it is not one that has a number."""
         if cls in self._shelves:
-            self._shelves[cls].stored(Entry(seq, run, n, readings))
+            self._shelves[cls].stored(IndexedMessage(seq, run, n, readings))
 
     def trimmed(self, cls: str, first: int, last: int) -> None:
         """The agent has purged a stream of what the hub has."""
@@ -166,7 +166,7 @@ class Discards:
         consumer = await js.find_consumer(stream, contract.link_consumer(epoch))
         if consumer is None or info.created != self._shelves[name].claims.created:
             return
-        seen = Seen(
+        seen = StreamObservation(
             info.first,
             confirmed,
             epoch,

@@ -22,16 +22,16 @@ from agent.contract import (
 )
 from agent.jetstream import StreamInfo
 from agent.jetstream.read_headers import StoredHeaders
-from agent.leaf.ledger.evictions.index import MAX_WAITING, Entry, Index
-from agent.leaf.ledger.evictions.judge import Seen, judge, remember
-from agent.leaf.ledger.evictions.record import FULL, MAX_DOUBTFUL, PURGED, VERSION, Claims
+from agent.leaf.ledger.evictions.index import MAX_WAITING, Index, IndexedMessage
+from agent.leaf.ledger.evictions.judge import StreamObservation, judge, remember
+from agent.leaf.ledger.evictions.record import FULL, MAX_DOUBTFUL, PURGED, VERSION, EvictionRecord
 
 _FLUSH_EVERY: Final = 10_000
 
 log = structlog.get_logger("ledger")
 
 
-class Shelf:
+class EvictionTracker:
     """The claims of one class in `directory`. Everything but `stored` raises `OSError`."""
 
     def __init__(self, directory: Path, domain: str, cls: str, run: str) -> None:
@@ -42,9 +42,9 @@ class Shelf:
         self._index = Index(directory / f"discards-{cls}.index")
         self._saved = b""
         self._read = 0
-        self._later: list[Entry] = []
+        self._later: list[IndexedMessage] = []
         self._overflowed = False
-        self.claims = Claims()
+        self.claims = EvictionRecord()
         self.loaded = False
 
     def load(self, info: StreamInfo) -> int | None:
@@ -68,7 +68,7 @@ class Shelf:
     def _load(self) -> None:
         try:
             self._saved = self._path.read_bytes()
-            claims = msgspec.json.decode(self._saved, type=Claims)
+            claims = msgspec.json.decode(self._saved, type=EvictionRecord)
             if claims.version == VERSION:
                 self.claims = claims
         except FileNotFoundError:
@@ -106,7 +106,7 @@ class Shelf:
         self._index.flush()
         self.loaded = complete
 
-    def stored(self, entry: Entry) -> None:
+    def stored(self, entry: IndexedMessage) -> None:
         """A message of the agent was stored. The index is in the order of the stream, so while that is read
         this one waits."""
         if self.loaded:
@@ -123,7 +123,7 @@ class Shelf:
                 self.claims.judged = last
             self.claims.taken = max(self.claims.taken, last)
 
-    def look(self, info: StreamInfo, seen: Seen, max_bytes: int) -> dict[str, int]:
+    def look(self, info: StreamInfo, seen: StreamObservation, max_bytes: int) -> dict[str, int]:
         """Judge what has gone since the last look; returns how many readings are claimed, by reason."""
         verdict = judge(self.claims, seen)
         reason = FULL if info.bytes * 2 >= max_bytes else PURGED
@@ -150,7 +150,7 @@ class Shelf:
         """Once the claims are saved, the index need not keep what they tell."""
         self._index.compact()
 
-    def _pieces(self, begin: int, last: int) -> Iterator[tuple[list[Entry], int, int]]:
+    def _pieces(self, begin: int, last: int) -> Iterator[tuple[list[IndexedMessage], int, int]]:
         while begin < last:
             entries, end = self._index.front(last)
             yield entries, begin + 1, end
@@ -158,12 +158,12 @@ class Shelf:
             begin = max(begin, end)
 
     def _piece(
-        self, entries: list[Entry], first: int, last: int, taken: int, doubtful: int, reason: str
+        self, entries: list[IndexedMessage], first: int, last: int, taken: int, doubtful: int, reason: str
     ) -> int:
         """The messages of a piece of the stream that is gone."""
         mine = {one.seq: one for one in entries}
         for seq in range(max(first, taken + 1), min(last, doubtful) + 1):
-            one = mine.pop(seq, Entry(seq, readings=1))
+            one = mine.pop(seq, IndexedMessage(seq, readings=1))
             self.claims.doubtful.append((one.seq, one.run, one.n, one.readings))
         counted = 0
         if len(self.claims.doubtful) > MAX_DOUBTFUL:
@@ -184,7 +184,7 @@ class Shelf:
     def _settle(self, taken: int, reason: str) -> int:
         """What was in doubt is not at the hub, but for what was taken."""
         counted = 0
-        for one in map(Entry._make, self.claims.doubtful):
+        for one in map(IndexedMessage._make, self.claims.doubtful):
             if one.seq <= taken:
                 continue
             direct = 1 if not one.run and one.readings else 0
@@ -194,14 +194,14 @@ class Shelf:
         return counted
 
 
-def _entry(message: StoredHeaders, dead: bool) -> Entry:
+def _entry(message: StoredHeaders, dead: bool) -> IndexedMessage:
     """A message as the index has it. One that was published again says nothing that the first did not, and
     dead letters are numbered like batches, but are no readings."""
     try:
         ident = parse_message_id(message.headers.get(H_MESSAGE_ID, ""))
         count = int(message.headers.get(H_COUNT, "0"))
     except (ContractError, ValueError):
-        return Entry(message.seq)
+        return IndexedMessage(message.seq)
     if H_RESENT in message.headers:
-        return Entry(message.seq)
-    return Entry(message.seq, ident.run, ident.n, 0 if dead else count)
+        return IndexedMessage(message.seq)
+    return IndexedMessage(message.seq, ident.run, ident.n, 0 if dead else count)

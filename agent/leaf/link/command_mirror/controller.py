@@ -29,7 +29,16 @@ from agent.contract import (
 )
 from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, JetStreamError, nanoseconds
 from agent.leaf import stream_configs
-from agent.leaf.link.command_mirror.decide import Decision, Make, Mirror, NewEpoch, Release, Seen, Why, decide
+from agent.leaf.link.command_mirror.decide import (
+    Make,
+    MirrorDecision,
+    MirrorEpochReason,
+    MirrorInfo,
+    MirrorObservation,
+    NewMirrorEpoch,
+    Release,
+    decide,
+)
 from agent.leaf.link.command_mirror.history import History
 from agent.leaf.link.command_mirror.local_consumers import ProgramPlaces
 from agent.leaf.link.command_mirror.positions import Stage
@@ -78,7 +87,7 @@ class CommandMirror:
         self._answer: _Answer | None = None
         self._missed = 0
         self._announced = programs.stage is not Stage.DUE
-        self._decision = Decision("the mirror of the commands was not looked at yet", up=False)
+        self._decision = MirrorDecision("the mirror of the commands was not looked at yet", up=False)
 
     def attach(self, nc: Client, js: JetStream) -> None:
         """Look at the mirror over this connection, at once."""
@@ -89,7 +98,7 @@ class CommandMirror:
         """There is no connection to look over."""
         self._over = None
         self._answer = None
-        self._say(Decision("the local NATS server does not answer", up=False))
+        self._say(MirrorDecision("the local NATS server does not answer", up=False))
 
     async def wanted(self) -> CommandsWanted | None:
         """What to announce: the mirror as it is now, not as it was at the last look. None before the first
@@ -153,7 +162,7 @@ class CommandMirror:
             mirror = await self._noted(js)
             decision = decide(self._seen(mirror))
             match decision.action:
-                case NewEpoch(why):
+                case NewMirrorEpoch(why):
                     await self._new_epoch(why)
                 case Make() as make:
                     await self._make(nc, js, mirror, make.origin)
@@ -161,9 +170,9 @@ class CommandMirror:
                     await self._programs.place(nc, js, mirror.created)
             self._say(decision)
         except JetStreamError as error:
-            self._say(Decision(f"the mirror of the commands cannot be kept: {error}", up=False))
+            self._say(MirrorDecision(f"the mirror of the commands cannot be kept: {error}", up=False))
 
-    async def _noted(self, js: JetStream) -> Mirror | None:
+    async def _noted(self, js: JetStream) -> MirrorInfo | None:
         """The mirror now, and where local programs are in it."""
         mirror = await self._read(js, self._state.current.command_epoch)
         if mirror is not None and mirror.deliver:
@@ -176,13 +185,13 @@ class CommandMirror:
             self._announce()
         return mirror
 
-    def _seen(self, mirror: Mirror | None) -> Seen:
+    def _seen(self, mirror: MirrorInfo | None) -> MirrorObservation:
         answer = self._answer
         if answer is not None and not answer.judged:
             answer.judged = True
             lacks = answer.held.last > self._last and not answer.held.behind
             self._missed = self._missed + 1 if lacks and not self._fresh else 0
-        return Seen(
+        return MirrorObservation(
             deliver=self._deliver(self._state.current.command_epoch),
             fresh=self._fresh,
             mirror=mirror,
@@ -193,7 +202,7 @@ class CommandMirror:
             top=self._programs.top,
         )
 
-    async def _read(self, js: JetStream, epoch: str | None) -> Mirror | None:
+    async def _read(self, js: JetStream, epoch: str | None) -> MirrorInfo | None:
         mirror = await _mirror(js, self._api, self._domain, self._programs.last_out)
         ours = mirror is not None and mirror.deliver == self._deliver(epoch)
         self._last = mirror.last if mirror is not None and ours else 0
@@ -214,14 +223,14 @@ class CommandMirror:
     def _deliver(self, epoch: str | None) -> str | None:
         return None if epoch is None else command_deliver(self._domain, epoch)
 
-    async def _new_epoch(self, why: Why) -> None:
+    async def _new_epoch(self, why: MirrorEpochReason) -> None:
         now = asyncio.get_running_loop().time()
         if self._epoch_at is not None and now - self._epoch_at < EPOCH_EVERY:
             return
         self._epoch_at = now
         self._fresh = True
         epoch = await self._choose_epoch()
-        (log.info if why is Why.FIRST else log.warning)(
+        (log.info if why is MirrorEpochReason.FIRST else log.warning)(
             "new epoch of the commands", epoch=epoch, why=why.value
         )
         self._announce()
@@ -235,7 +244,7 @@ class CommandMirror:
             await self._state.save()
         return epoch
 
-    async def _make(self, nc: Client, js: JetStream, mirror: Mirror | None, origin: str) -> None:
+    async def _make(self, nc: Client, js: JetStream, mirror: MirrorInfo | None, origin: str) -> None:
         await self._programs.keep(nc, js, None if mirror is None else mirror.created)
         if mirror is not None:
             await js.api(f"STREAM.DELETE.{COMMANDS}")
@@ -254,7 +263,7 @@ class CommandMirror:
         self._due.set()
         self._announce()
 
-    def _say(self, decision: Decision) -> None:
+    def _say(self, decision: MirrorDecision) -> None:
         if decision.sentence != self._decision.sentence:
             (log.info if decision.up or decision.usual else log.warning)(
                 "link", link=COMMANDS, state=decision.sentence
@@ -263,7 +272,7 @@ class CommandMirror:
         self._metrics.show_link(COMMANDS, up=decision.up, lag=decision.lag)
 
 
-async def _mirror(js: JetStream, api: str, domain: str, last_out: int) -> Mirror | None:
+async def _mirror(js: JetStream, api: str, domain: str, last_out: int) -> MirrorInfo | None:
     """The mirror as it is. What counts is its newest command, or the one at `last_out`, which was taken out,
     if that came later: the stream's own last sequence may be ahead of both, where the server has skipped what
     the hub's consumer had delivered before (seen on 2.15.1)."""
@@ -275,7 +284,7 @@ async def _mirror(js: JetStream, api: str, domain: str, last_out: int) -> Mirror
             raise
         return None
     mirror = info.config.get("mirror") or {}
-    return Mirror(
+    return MirrorInfo(
         last=max(last_out, 0 if newest is None else newest.seq),
         newest=None if newest is None else (newest.seq, nanoseconds(newest.time)),
         deliver=(mirror.get("consumer") or {}).get("deliver_subject", ""),

@@ -18,7 +18,7 @@ MISSED_ANSWERS: Final = 3
 """How many answers in a row must say that the hub has delivered what the mirror lacks."""
 
 
-class Why(StrEnum):
+class MirrorEpochReason(StrEnum):
     """Why the mirror needs a new epoch; the value is what the log says."""
 
     FIRST = "the mirror of the commands is made for the first time"
@@ -31,7 +31,7 @@ class Why(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Mirror:
+class MirrorInfo:
     """The mirror as the local server shows it: the last sequence of a command that came into it (0 without
     one), the deliver subject of its consumer ("" for a stream that is no mirror), when its origin was
     created, and whether it looks for it `elsewhere`; `newest` is the newest command that it holds now,
@@ -46,7 +46,7 @@ class Mirror:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class MirrorObservation:
     """`deliver` is the subject of the present epoch (None without one); `fresh` that no mirror was made under
     it yet; `held` what the hub answered to the epoch, and `asked_last` the mirror's newest command when it
     was asked; `missed` in how many answers in a row the hub had delivered what the mirror lacked. `mirrored`
@@ -55,7 +55,7 @@ class Seen:
 
     deliver: str | None
     fresh: bool
-    mirror: Mirror | None
+    mirror: MirrorInfo | None
     held: CommandsHeld | None
     asked_last: int
     missed: int = 0
@@ -64,10 +64,10 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class NewEpoch:
+class NewMirrorEpoch:
     """Choose a new epoch and announce it."""
 
-    why: Why
+    why: MirrorEpochReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,70 +84,70 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class MirrorDecision:
     """The state in one sentence, whether commands come in, how many are missing at most (None: not known),
     what to do, and whether all this is `usual`, as on a first start."""
 
     sentence: str
     up: bool
     lag: int | None = None
-    action: NewEpoch | Make | Release | None = None
+    action: NewMirrorEpoch | Make | Release | None = None
     usual: bool = False
 
 
-def decide(seen: Seen) -> Decision:
+def decide(seen: MirrorObservation) -> MirrorDecision:
     """The state of the mirror, and the one thing to do about it."""
     mirror, held = seen.mirror, seen.held
     if mirror is not None and not mirror.deliver:
-        return Decision(
+        return MirrorDecision(
             "the stream COMMANDS on this leaf was not made by the agent, so commands cannot come in; delete "
             "it, then the mirror is made",
             up=False,
         )
     why = _why(seen)
-    if why is Why.FIRST:
-        return Decision(why.value, up=False, action=NewEpoch(why), usual=True)
+    if why is MirrorEpochReason.FIRST:
+        return MirrorDecision(why.value, up=False, action=NewMirrorEpoch(why), usual=True)
     if why is not None:
-        return Decision(f"{why.value}; it is recreated", up=False, action=NewEpoch(why))
+        return MirrorDecision(f"{why.value}; it is recreated", up=False, action=NewMirrorEpoch(why))
     if held is None:
         return _unheard(seen)
     if mirror is None or mirror.deliver != seen.deliver:
         make = Make(held.stream_created, replacing=mirror is not None)
         sentence = "the mirror of the commands is being made"
-        return Decision(sentence, up=False, action=make, usual=not seen.mirrored)
+        return MirrorDecision(sentence, up=False, action=make, usual=not seen.mirrored)
     release = seen.top is not None and mirror.last >= min(seen.top, held.last)
     action = Release() if release else None
     if held.behind and mirror.last < held.last:
         sentence = f"lagging: at most {held.behind} commands are still at the hub"
-        return Decision(sentence, True, held.behind, action)
-    return Decision("flowing: all commands that the hub holds are here", True, 0, action)
+        return MirrorDecision(sentence, True, held.behind, action)
+    return MirrorDecision("flowing: all commands that the hub holds are here", True, 0, action)
 
 
-def _unheard(seen: Seen) -> Decision:
+def _unheard(seen: MirrorObservation) -> MirrorDecision:
     silence = "the hub does not answer for the commands (the link is down or its registrar is unreachable)"
     if seen.mirror is None:
-        return Decision(f"there is no mirror yet: {silence}", up=False, usual=not seen.mirrored)
+        return MirrorDecision(f"there is no mirror yet: {silence}", up=False, usual=not seen.mirrored)
     if seen.top is not None:
-        return Decision(f"down: {silence}; local programs wait until it has answered", up=False)
-    return Decision(f"down: {silence}; those that are here can be read", up=False)
+        return MirrorDecision(f"down: {silence}; local programs wait until it has answered", up=False)
+    return MirrorDecision(f"down: {silence}; those that are here can be read", up=False)
 
 
-def _why(seen: Seen) -> Why | None:
+def _why(seen: MirrorObservation) -> MirrorEpochReason | None:
     mirror, held = seen.mirror, seen.held
     if seen.deliver is None:
-        return Why.FIRST if mirror is None else Why.FOREIGN
+        return MirrorEpochReason.FIRST if mirror is None else MirrorEpochReason.FOREIGN
     if seen.fresh:
         return None
     if mirror is None:
-        return Why.GONE if seen.mirrored else Why.FIRST
+        return MirrorEpochReason.GONE if seen.mirrored else MirrorEpochReason.FIRST
     if mirror.elsewhere:
-        return Why.ELSEWHERE
+        return MirrorEpochReason.ELSEWHERE
     if mirror.deliver != seen.deliver:
-        return Why.FOREIGN
+        return MirrorEpochReason.FOREIGN
     if held is None:
         return None
     if mirror.origin != held.stream_created:
-        return Why.RECREATED
+        return MirrorEpochReason.RECREATED
     if held.agreed is False or held.stream_last < seen.asked_last:
-        return Why.RESTORED
-    return Why.MISSED if seen.missed >= MISSED_ANSWERS else None
+        return MirrorEpochReason.RESTORED
+    return MirrorEpochReason.MISSED if seen.missed >= MISSED_ANSWERS else None

@@ -16,14 +16,14 @@ import structlog
 from nats.aio.client import Client
 
 from agent.base.files import write_private
-from agent.base.log_edges import Fault
+from agent.base.log_edges import LogEdge
 from agent.contract import APP, COMMANDS, CommandKey, command_subject
 from agent.jetstream import ApiError, ConsumerInfo, JetStream, JetStreamError, nanoseconds
 from agent.leaf.link.command_mirror import consumer_requests
 from agent.leaf.link.command_mirror.positions import (
-    Place,
+    ConsumerPosition,
+    ConsumerPositions,
     Placement,
-    Places,
     Stage,
     is_held,
     is_leaving,
@@ -52,12 +52,12 @@ class ProgramPlaces:
 
     def __init__(self, path: Path, domain: str) -> None:
         self._path, self._domain = path, domain
-        self._places = Places()
+        self._places = ConsumerPositions()
         self._saved = b""
         self._failures = 0
         self._list_at = 0.0
-        self._writing = Fault(log, "the places of local programs in the commands are written again")
-        self._listing = Fault(log, "the consumers of the commands can be listed again")
+        self._writing = LogEdge(log, "the places of local programs in the commands are written again")
+        self._listing = LogEdge(log, "the consumers of the commands can be listed again")
 
     def load(self) -> None:
         """Read the file."""
@@ -150,12 +150,12 @@ class ProgramPlaces:
         self._places.mirror = created or self._places.mirror
         await self._save()
 
-    async def _last_places(self, nc: Client, js: JetStream) -> dict[str, Place]:
+    async def _last_places(self, nc: Client, js: JetStream) -> dict[str, ConsumerPosition]:
         places = dict(self._places.consumers) if self.stage is not Stage.NONE else {}
         for info in await consumer_requests.settled(js):
             if info.name not in places or not is_held(info.config):
                 commands = await consumer_requests.commands(nc, js, info.config)
-                places[info.name] = Place(kept_config(info.config), info.ack_floor, commands)
+                places[info.name] = ConsumerPosition(kept_config(info.config), info.ack_floor, commands)
         return places
 
     async def hold(self, js: JetStream) -> None:
@@ -195,7 +195,7 @@ class ProgramPlaces:
         for seq, _ in commands:
             await js.api(f"STREAM.MSG.DELETE.{COMMANDS}", {"seq": seq, "no_erase": True})
 
-    async def _release(self, js: JetStream, name: str, place: Place, one: Placement) -> None:
+    async def _release(self, js: JetStream, name: str, place: ConsumerPosition, one: Placement) -> None:
         await consumer_requests.move(js, name, place.config, one.start)
         # Only this lets it go on: an agent that is killed before gives it the same place again.
         await consumer_requests.pause(js, name, paused_until(place.config))
@@ -208,7 +208,7 @@ class ProgramPlaces:
                 sequences=one.unread[:_NAMED],
             )
 
-    async def _hold(self, js: JetStream, name: str, place: Place) -> ConsumerInfo | None:
+    async def _hold(self, js: JetStream, name: str, place: ConsumerPosition) -> ConsumerInfo | None:
         try:
             return await consumer_requests.hold(js, name, place.config)
         except ApiError as error:
@@ -223,17 +223,17 @@ class ProgramPlaces:
         await consumer_requests.pause(js, name, None if known is None else paused_until(known.config))
         log.warning("local program let go", consumer=name)
 
-    async def _noted(self, js: JetStream, info: ConsumerInfo, agreed: CommandKey | None) -> Place:
+    async def _noted(self, js: JetStream, info: ConsumerInfo, agreed: CommandKey | None) -> ConsumerPosition:
         known = self._places.consumers.get(info.name)
         config, floor = kept_config(info.config), info.ack_floor
         if known is not None and (is_held(config) or is_leaving(config)):
             config = known.config
         if agreed is None or not floor:
-            return Place(config, floor)
+            return ConsumerPosition(config, floor)
         if agreed[0] <= floor:
-            return Place(config, floor, [agreed])
+            return ConsumerPosition(config, floor, [agreed])
         last = await js.get_message(COMMANDS, seq=floor)
-        return Place(config, floor, [] if last is None else [(last.seq, nanoseconds(last.time))])
+        return ConsumerPosition(config, floor, [] if last is None else [(last.seq, nanoseconds(last.time))])
 
     async def _save(self) -> None:
         data = self._places.encode()

@@ -28,7 +28,7 @@ LEAVING_UNTIL: Final = "2201-01-01T00:00:00Z"
 _HELD, _LEAVING = datetime.fromisoformat(HELD_UNTIL), datetime.fromisoformat(LEAVING_UNTIL)
 
 
-class Place(Struct, frozen=True):
+class ConsumerPosition(Struct, frozen=True):
     """A durable consumer of the mirror: its configuration, the last sequence up to which all is acknowledged,
     and commands that were in the mirror, the oldest first: all that were for it, or only one up to which it
     has acknowledged all and which the hub was found to hold."""
@@ -56,7 +56,10 @@ class Placement:
 
 
 def placement(
-    place: Place, there: Mapping[int, int], every: Mapping[int, int], taken_out: Collection[CommandKey] = ()
+    place: ConsumerPosition,
+    there: Mapping[int, int],
+    every: Mapping[int, int],
+    taken_out: Collection[CommandKey] = (),
 ) -> Placement:
     """Where a consumer goes on in a mirror that is `there` for it, of `every` command in the mirror (times by
     sequence), after one of which these were `taken_out`."""
@@ -94,7 +97,7 @@ class Stage(StrEnum):
     """The new mirror has each consumer, paused, and nothing was delivered before they were."""
 
 
-class Places(Struct):
+class ConsumerPositions(Struct):
     """The whole file: the consumers of the mirror by name, when that mirror was created (empty where there
     never was one), how far its replacement by another is, and the commands that were `taken_out` of it or one
     before it, since each consumer that they are for has acknowledged them; `last_out` is the last sequence of
@@ -105,7 +108,7 @@ class Places(Struct):
     mirror: str = ""
     taken_out: list[CommandKey] = []
     last_out: int = 0
-    consumers: dict[str, Place] = {}
+    consumers: dict[str, ConsumerPosition] = {}
 
     def encode(self) -> bytes:
         """The places as they are written."""
@@ -117,9 +120,9 @@ class Places(Struct):
         return max((place.top for place in self.consumers.values()), default=0)
 
 
-def parse_places(data: bytes) -> Places:
+def parse_places(data: bytes) -> ConsumerPositions:
     """Read the file; raises `ValueError` for one that is damaged or of another version."""
-    places = msgspec.json.decode(data, type=Places)
+    places = msgspec.json.decode(data, type=ConsumerPositions)
     if places.version != VERSION:
         raise ValueError(f"it is of version {places.version}, this release reads {VERSION}")
     return places

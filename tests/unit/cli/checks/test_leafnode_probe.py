@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from agent.cli.checks import leafnode_probe as dialling
-from agent.cli.checks.leafnode_probe import Dialled, Joined, Refused, dial, shown
+from agent.cli.checks.leafnode_probe import Dialled, Joined, LeafRefused, dial, shown
 from agent.server.permissions import Permissions
 
 GREETING = {"version": "2.15.1", "server_name": "hub", "nonce": "x", "jetstream": True}
@@ -115,7 +115,7 @@ async def test_a_hub_that_does_not_let_in_is_told_as_that(
         monkeypatch.setattr(dialling, "_SECONDS", 0.3)
     async with hub(said) as (url, _):
         one = await dialled(url)
-    assert isinstance(one.outcome, Refused)
+    assert isinstance(one.outcome, LeafRefused)
     assert why in one.outcome.why
 
 
@@ -131,4 +131,4 @@ async def test_a_hub_that_falls_silent_or_lies_about_sizes_ends_the_conversation
     assert silent.outcome.traces == {}
     for line in (b"LMSG x 999999999\r\n", b"LMSG x -5\r\n", b"LMSG x y\r\n", b"LMSG\r\n"):
         async with hub(joining, [line]) as (url, _):
-            assert isinstance((await dialled(url)).outcome, Refused), line
+            assert isinstance((await dialled(url)).outcome, LeafRefused), line

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agent.cli.query import admin_status
-from agent.cli.query.admin_status import AskError, checked, status_of
+from agent.cli.query.admin_status import AdminStatusError, checked, status_of
 from agent.config import Admin
 from tests.unit.cli.query.answers import LEAF
 
@@ -60,7 +60,7 @@ def _answering(body: bytes, code: int = 200, *, endless: bool = False) -> Iterat
     ],
 )
 def test_who_answers_something_else_is_told(body: bytes, code: int, said: str) -> None:
-    with _answering(body, code) as listen, pytest.raises(AskError) as told:
+    with _answering(body, code) as listen, pytest.raises(AdminStatusError) as told:
         status_of(Admin(listen=listen))
 
     assert said in str(told.value)
@@ -68,13 +68,16 @@ def test_who_answers_something_else_is_told(body: bytes, code: int, said: str) -
 
 def test_an_answer_without_an_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin_status, "_MAX_BYTES", 1_000_000)
-    with _answering(b"x" * 60_000, endless=True) as listen, pytest.raises(AskError, match="longer than"):
+    with (
+        _answering(b"x" * 60_000, endless=True) as listen,
+        pytest.raises(AdminStatusError, match="longer than"),
+    ):
         status_of(Admin(listen=listen))
 
 
 def test_no_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    with _answering(b"{}") as listen, pytest.raises(AskError, match="no agent of this version"):
+    with _answering(b"{}") as listen, pytest.raises(AdminStatusError, match="no agent of this version"):
         status_of(Admin(listen=listen))
 
 

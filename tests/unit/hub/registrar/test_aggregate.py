@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agent.contract import Committed, ContractError, aggregate, leaf_stream
 from agent.hub.registrar.aggregate import (
     ALIVE,
-    Settings,
+    AggregateSettings,
     SourceState,
     aggregate_config,
     changed_by_hand,
@@ -24,7 +24,7 @@ from agent.hub.registrar.aggregate import (
     purge_up_to,
     source,
 )
-from agent.hub.registrar.stalled_sources import Suspect, Suspects, judge, next_look, trouble
+from agent.hub.registrar.stalled_sources import StalledSources, Suspect, judge, next_look, trouble
 from agent.jetstream import StreamInfo, covers
 
 EPOCHS = ["0000000000000", "1111111111111"]
@@ -152,7 +152,7 @@ def test_the_state_of_a_source_is_read_with_its_absent_and_negative_fields() -> 
 
 def test_what_is_dangerous_in_an_aggregate_is_named_and_the_configuration_sets_it_right() -> None:
     bad = {
-        **aggregate_config(aggregate(0), Settings(10), [a]),
+        **aggregate_config(aggregate(0), AggregateSettings(10), [a]),
         "duplicate_window": 1,
         "max_age": 1,
         "discard": "old",
@@ -160,12 +160,12 @@ def test_what_is_dangerous_in_an_aggregate_is_named_and_the_configuration_sets_i
         "max_msgs_per_subject": 1,
     }
     assert len(faults(bad)) == 5
-    assert not covers(bad, aggregate_config(aggregate(0), Settings(10), [a]))
-    assert faults(aggregate_config(aggregate(0), Settings(10), [a])) == []
+    assert not covers(bad, aggregate_config(aggregate(0), AggregateSettings(10), [a]))
+    assert faults(aggregate_config(aggregate(0), AggregateSettings(10), [a])) == []
 
 
 def test_what_was_changed_by_hand_is_named_once() -> None:
-    want = aggregate_config(aggregate(0), Settings(10), [a])
+    want = aggregate_config(aggregate(0), AggregateSettings(10), [a])
     told = changed_by_hand({**want, "max_bytes": 5, "compression": "none", "max_age": 7}, want)
     assert len(told) == 2
     assert "max_age was not 0" in told[0]
@@ -192,7 +192,7 @@ def test_whose_sources_were_moved_by_hand_is_named(
 
 
 def test_a_linked_source_that_falls_silent_is_suspect_and_one_that_is_not_linked_is_let_alone() -> None:
-    suspects = Suspects()
+    suspects = StalledSources()
     suspects.linked("A", since=0)
     suspects.linked("B", since=0)
     heard = {name: SourceState(1, 0.1) for name in ("A", "B", "C")}
@@ -205,7 +205,7 @@ def test_a_linked_source_that_falls_silent_is_suspect_and_one_that_is_not_linked
 
 
 def test_a_source_that_is_added_again_in_vain_is_told_of_once_and_again_when_it_flows() -> None:
-    suspects, now, told = Suspects(), 0.0, 0
+    suspects, now, told = StalledSources(), 0.0, 0
     suspects.linked("A", since=0)
     for _ in range(40):
         now += 1.0
@@ -219,7 +219,7 @@ def test_a_source_that_is_added_again_in_vain_is_told_of_once_and_again_when_it_
 
 
 def test_a_source_that_became_another_one_is_tried_anew() -> None:
-    suspects = Suspects()
+    suspects = StalledSources()
     suspects.linked("A", since=0)
     for now in range(1, 20):
         suspects.tried(suspects.look({"A": SourceState(0, None)}, now).again, now)
@@ -237,7 +237,7 @@ def test_the_error_of_a_source_is_told_with_its_remedy() -> None:
 
 
 def test_an_aggregate_without_sources_is_left_as_its_server_makes_it() -> None:
-    config = aggregate_config(aggregate(0), Settings(10), [])
+    config = aggregate_config(aggregate(0), AggregateSettings(10), [])
     made = {**config, "subjects": ["TELEMETRY_0"], "duplicate_window": 1}
     assert faults(made) == []
     assert covers(made, config)

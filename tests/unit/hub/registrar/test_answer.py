@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from agent.contract import H_MESSAGE_ID, H_SOURCE, Checkpoint
 from agent.hub.registrar.aggregate import SourceState
 from agent.hub.registrar.answer import (
-    Stored,
+    StoredMessage,
     agreed,
     agreeing,
     class_answer,
@@ -22,7 +22,7 @@ from agent.hub.registrar.answer import (
     proposal,
     stored,
 )
-from agent.hub.registrar.records import ClassRecord, Held
+from agent.hub.registrar.records import ClassRecord, HubPosition
 from agent.jetstream import RawMessage, StreamInfo
 
 STREAM = "TEL_a_normal"
@@ -38,7 +38,7 @@ def message(leaf_seq: int, message_id: str, hub_seq: int, stream: str = STREAM) 
     return RawMessage(hub_seq, "tel.a.normal.d.m", headers, b"", CREATED)
 
 
-def record(held: Held | None = None, checkpoint: Checkpoint | None = None) -> ClassRecord:
+def record(held: HubPosition | None = None, checkpoint: Checkpoint | None = None) -> ClassRecord:
     return ClassRecord("0000000000000", CREATED, "TELEMETRY_0", CREATED, held, checkpoint)
 
 
@@ -46,15 +46,15 @@ def record(held: Held | None = None, checkpoint: Checkpoint | None = None) -> Cl
     ("held", "seq", "newest", "expected"),
     [
         (None, 0, None, None),
-        (None, 0, Stored(9, "id", 50), None),
-        (None, 9, Stored(9, "id", 50), Held(9, "id", 50, 100)),
-        (None, 9, Stored(11, "id", 101), Held(11, "id", 101, 101)),
-        (None, 9, Stored(7, "id", 50), Held(9, "", 0, 100)),
-        (None, 9, None, Held(9, "", 0, 100)),
-        (Held(9, "id", 50, 60), 0, None, Held(9, "id", 50, 60)),
-        (Held(9, "id", 50, 60), 9, None, Held(9, "id", 50, 60)),
-        (Held(9, "", 0, 60), 9, Stored(9, "id", 50), Held(9, "id", 50, 100)),
-        (Held(9, "id", 50, 60), 12, None, Held(12, "", 0, 100)),
+        (None, 0, StoredMessage(9, "id", 50), None),
+        (None, 9, StoredMessage(9, "id", 50), HubPosition(9, "id", 50, 100)),
+        (None, 9, StoredMessage(11, "id", 101), HubPosition(11, "id", 101, 101)),
+        (None, 9, StoredMessage(7, "id", 50), HubPosition(9, "", 0, 100)),
+        (None, 9, None, HubPosition(9, "", 0, 100)),
+        (HubPosition(9, "id", 50, 60), 0, None, HubPosition(9, "id", 50, 60)),
+        (HubPosition(9, "id", 50, 60), 9, None, HubPosition(9, "id", 50, 60)),
+        (HubPosition(9, "", 0, 60), 9, StoredMessage(9, "id", 50), HubPosition(9, "id", 50, 100)),
+        (HubPosition(9, "id", 50, 60), 12, None, HubPosition(12, "", 0, 100)),
     ],
     ids=[
         "nothing yet",
@@ -70,18 +70,18 @@ def record(held: Held | None = None, checkpoint: Checkpoint | None = None) -> Cl
     ],
 )
 def test_what_the_hub_holds_is_told_from_its_source_and_the_newest_message(
-    held: Held | None, seq: int, newest: Stored | None, expected: Held | None
+    held: HubPosition | None, seq: int, newest: StoredMessage | None, expected: HubPosition | None
 ) -> None:
     assert held_now(held, SourceState(seq, 0.1), newest, info()) == expected
 
 
 seqs = st.integers(0, 200)
-helds = st.none() | st.builds(Held, seqs, st.sampled_from(["", "id"]), seqs, seqs)
+helds = st.none() | st.builds(HubPosition, seqs, st.sampled_from(["", "id"]), seqs, seqs)
 
 
-@given(held=helds, seq=seqs, newest=st.none() | st.builds(Stored, seqs, st.just("id"), seqs))
+@given(held=helds, seq=seqs, newest=st.none() | st.builds(StoredMessage, seqs, st.just("id"), seqs))
 def test_a_cursor_is_never_above_what_the_source_or_the_aggregate_shows_nor_below_what_was_held(
-    held: Held | None, seq: int, newest: Stored | None
+    held: HubPosition | None, seq: int, newest: StoredMessage | None
 ) -> None:
     now = held_now(held, SourceState(seq, 0.1), newest, info())
     shown = [0, held.seq if held else 0, seq, newest.leaf_seq if newest else 0]
@@ -91,7 +91,7 @@ def test_a_cursor_is_never_above_what_the_source_or_the_aggregate_shows_nor_belo
 
 @given(held=helds, seq=seqs, last=seqs)
 def test_after_the_hub_was_away_nothing_is_held_that_its_stream_contradicts(
-    held: Held | None, seq: int, last: int
+    held: HubPosition | None, seq: int, last: int
 ) -> None:
     now = held_at_start(held, SourceState(seq, None), info(last))
     if now is not None:
@@ -101,8 +101,8 @@ def test_after_the_hub_was_away_nothing_is_held_that_its_stream_contradicts(
 
 
 def test_only_a_message_with_an_id_is_proposed_as_a_checkpoint() -> None:
-    assert proposal(Held(9, "id", 50, 60), "TELEMETRY_0") == Checkpoint(9, "id", "TELEMETRY_0", 50)
-    assert proposal(Held(9, "", 50, 60), "TELEMETRY_0") is None
+    assert proposal(HubPosition(9, "id", 50, 60), "TELEMETRY_0") == Checkpoint(9, "id", "TELEMETRY_0", 50)
+    assert proposal(HubPosition(9, "", 50, 60), "TELEMETRY_0") is None
     assert proposal(None, "TELEMETRY_0") is None
 
 
@@ -119,7 +119,7 @@ ANNOUNCED = Checkpoint(9, "id", "TELEMETRY_0", 50)
         (record(), 49, None, False),
         (record(), 100, None, None),
         (record(checkpoint=ANNOUNCED), 100, None, True),
-        (record(held=Held(9, "id", 50, 60)), 100, None, True),
+        (record(held=HubPosition(9, "id", 50, 60)), 100, None, True),
         (record(checkpoint=Checkpoint(8, "id", "TELEMETRY_0", 49)), 100, None, None),
         (record(checkpoint=ANNOUNCED), 49, None, False),
         (record(checkpoint=ANNOUNCED), 100, message(9, "other", 50), False),
@@ -187,7 +187,7 @@ def test_a_purged_checkpoint_holds_as_far_as_the_record_knows(
 
 def test_a_checkpoint_is_remembered_once_nothing_speaks_against_it() -> None:
     known = record(checkpoint=OLDER)
-    answer = class_answer(record(held=Held(12, "id", 60, 60)), "flowing", True)
+    answer = class_answer(record(held=HubPosition(12, "id", 60, 60)), "flowing", True)
     assert answer.checkpoint == NEWER
     both = agreeing(known, ANNOUNCED, True, answer)
     assert (both.checkpoint, both.proposed) == (ANNOUNCED, NEWER)
@@ -202,7 +202,7 @@ def test_a_checkpoint_is_remembered_once_nothing_speaks_against_it() -> None:
 def test_what_a_hub_lacks_of_what_it_acknowledged_is_remembered_with_the_place_up_to_which_it_holds_all() -> (
     None
 ):
-    known = record(held=Held(12, "id", 60, 60))
+    known = record(held=HubPosition(12, "id", 60, 60))
     assert lacking(known, 12, OLDER, certain=True) == known
     assert lacking(known, 13, OLDER, certain=False) == known, "its server lost count"
     lost = lacking(known, 13, OLDER, certain=True)
@@ -211,7 +211,10 @@ def test_what_a_hub_lacks_of_what_it_acknowledged_is_remembered_with_the_place_u
     nothing = lacking(record(), 1, OLDER, certain=True)
     assert nothing.proposed == OLDER, "both still hold the checkpoint"
     device = lacking(
-        msgspec.structs.replace(record(held=Held(12, "", 0, 60)), proposed=OLDER), 13, None, certain=True
+        msgspec.structs.replace(record(held=HubPosition(12, "", 0, 60)), proposed=OLDER),
+        13,
+        None,
+        certain=True,
     )
     assert device.proposed == OLDER, "a message without an id is no place"
 
@@ -226,7 +229,9 @@ def test_a_record_that_knows_more_than_its_aggregate_holds_was_not_restored_with
 
 
 def test_a_lost_epoch_is_told_with_the_place_to_fall_back_to() -> None:
-    lost = msgspec.structs.replace(record(held=Held(12, "id", 60, 60)), lost="TELEMETRY_0 was recreated")
+    lost = msgspec.structs.replace(
+        record(held=HubPosition(12, "id", 60, 60)), lost="TELEMETRY_0 was recreated"
+    )
     answer = class_answer(lost, "flowing", True, fallback=OLDER)
     assert (answer.cursor, answer.agreed, answer.fallback) == (0, False, OLDER)
 
@@ -237,7 +242,7 @@ def test_a_checkpoint_in_another_aggregate_does_not_hold_so_that_the_epoch_begin
 
 
 def test_a_message_of_another_stream_or_without_an_origin_says_nothing_of_the_leaf() -> None:
-    assert stored(message(9, "id", 50), STREAM) == Stored(9, "id", 50)
+    assert stored(message(9, "id", 50), STREAM) == StoredMessage(9, "id", 50)
     assert stored(message(9, "id", 50, "TEL_b_normal"), STREAM) is None
     assert stored(RawMessage(1, "tel.a.normal.d.m", {}, b"", CREATED), STREAM) is None
     assert stored(None, STREAM) is None
@@ -263,7 +268,7 @@ def test_a_source_of_which_its_server_complains_does_not_flow() -> None:
 
 
 def test_of_an_epoch_that_is_lost_nothing_is_held_or_agreed() -> None:
-    lost = msgspec.structs.replace(record(Held(9, "id", 50, 60)), lost="the aggregate was made anew")
+    lost = msgspec.structs.replace(record(HubPosition(9, "id", 50, 60)), lost="the aggregate was made anew")
     answer = class_answer(lost, "flowing", True)
     assert (answer.cursor, answer.message_id, answer.agreed, answer.checkpoint) == (0, "", False, None)
     assert answer.certain
@@ -275,14 +280,14 @@ def test_an_answer_without_anything_held_has_the_cursor_nought() -> None:
 
 
 def test_where_a_device_spoke_last_the_newest_batch_is_proposed() -> None:
-    held = Held(seq=9, message_id="", hub_seq=0, last=20)
-    answer = class_answer(record(held), "flowing", None, Stored(7, "run-normal-3", 18))
+    held = HubPosition(seq=9, message_id="", hub_seq=0, last=20)
+    answer = class_answer(record(held), "flowing", None, StoredMessage(7, "run-normal-3", 18))
     assert (answer.cursor, answer.message_id) == (9, "")
     assert answer.checkpoint == Checkpoint(7, "run-normal-3", "TELEMETRY_0", 18)
-    assert class_answer(record(held), "flowing", None, Stored(7, "", 18)).checkpoint is None
+    assert class_answer(record(held), "flowing", None, StoredMessage(7, "", 18)).checkpoint is None
 
 
 def test_a_batch_behind_the_cursor_came_through_an_epoch_before_and_is_not_proposed() -> None:
-    held = Held(seq=9, message_id="", hub_seq=0, last=20)
-    answer = class_answer(record(held), "flowing", None, Stored(10, "run-normal-3", 18))
+    held = HubPosition(seq=9, message_id="", hub_seq=0, last=20)
+    answer = class_answer(record(held), "flowing", None, StoredMessage(10, "run-normal-3", 18))
     assert (answer.cursor, answer.checkpoint) == (9, None)

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.hub.registrar.ownership import Claims
+from agent.hub.registrar.ownership import DomainOwnership
 from agent.hub.registrar.records import FRESH
 
 
 def test_a_claim_is_told_as_long_as_it_is_made_and_its_end_once() -> None:
-    claims = Claims()
+    claims = DomainOwnership()
     claims.claimed("a", now=0)
     assert claims.contested("a", FRESH - 1)
     assert claims.settled(FRESH - 1) == []
@@ -44,19 +44,19 @@ def test_a_claim_is_told_as_long_as_it_is_made_and_its_end_once() -> None:
 def test_two_runs_that_take_turns_are_two_machines_and_the_newcomer_is_the_copy(
     runs: str, copies: str
 ) -> None:
-    claims = Claims()
+    claims = DomainOwnership()
     found = "".join("x" if claims.is_copy("a", run, float(now)) else "-" for now, run in enumerate(runs))
     assert found == copies
 
 
 def test_the_run_of_the_record_was_there_first() -> None:
-    claims = Claims()
+    claims = DomainOwnership()
     claims.begin("a", "A", now=0)
     assert [claims.is_copy("a", run, 1.0) for run in "BABABA"] == [False, False, False, False, True, False]
 
 
 def test_when_the_copy_is_gone_the_domain_is_uncontested_again() -> None:
-    claims = Claims()
+    claims = DomainOwnership()
     for run in "ABABAB":
         claims.is_copy("a", run, 0.0)
     claims.claimed("a", 0.0)
@@ -68,7 +68,7 @@ def test_when_the_copy_is_gone_the_domain_is_uncontested_again() -> None:
 
 @given(st.lists(st.floats(0, 30), min_size=1, max_size=30))
 def test_an_agent_that_is_started_ever_again_is_never_its_own_copy(gaps: list[float]) -> None:
-    claims, now = Claims(), 0.0
+    claims, now = DomainOwnership(), 0.0
     for number, gap in enumerate(gaps):
         now += gap
         assert not claims.is_copy("a", f"run {number}", now)

@@ -21,17 +21,17 @@ from agent.contract import (
     new_run,
     parse_fleet_record,
 )
-from agent.hub.registrar.active_problems import Problems
+from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.aggregate import observed, source
-from agent.hub.registrar.fleet_events import Link, LinkEvent, LinkId, Links, parse_event, parse_links
-from agent.hub.registrar.fleet_state import Allowance, FleetBook
+from agent.hub.registrar.fleet_events import LinkEvent, LinkId, Links, ServerLink, parse_event, parse_links
+from agent.hub.registrar.fleet_state import Allowance, FleetState
 from agent.hub.registrar.records import (
     FRESH,
+    AggregateRef,
     ClassRecord,
-    Held,
-    Leaf,
-    Noted,
-    Place,
+    HubPosition,
+    LeafRecord,
+    PurgeMarker,
     admitted,
     decode_leaf,
     decode_noted,
@@ -44,7 +44,7 @@ from agent.jetstream import StreamInfo
 RUN = new_run()
 CREATED = "2026-01-01T00:00:00Z"
 AGGREGATE = ("TELEMETRY_0", CREATED)
-HELD = Held(9, "id", 50, 60)
+HELD = HubPosition(9, "id", 50, 60)
 CHECKPOINT = Checkpoint(9, "id", "TELEMETRY_0", 50)
 EPOCH = "0000000000000"
 
@@ -55,9 +55,9 @@ def announce(
     return Announce("a", machine, RUN, {}, {cls: ClassState(epoch, created, 1, 9, 0, 100)})
 
 
-def leaf(**changes: Any) -> Leaf:
+def leaf(**changes: Any) -> LeafRecord:
     record = msgspec.structs.replace(ClassRecord(EPOCH, CREATED, *AGGREGATE, HELD, CHECKPOINT), **changes)
-    return Leaf("a", "m1", RUN, {"agent": "1"}, CREATED, {"normal": record})
+    return LeafRecord("a", "m1", RUN, {"agent": "1"}, CREATED, {"normal": record})
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def leaf(**changes: Any) -> Leaf:
     ],
 )
 def test_a_leaf_is_taken_in_or_told_why_not(
-    said: Announce, classes: list[str] | None, known: Leaf | None, heard_ago: float, words: str | None
+    said: Announce, classes: list[str] | None, known: LeafRecord | None, heard_ago: float, words: str | None
 ) -> None:
     refused = refusal(said, classes, known, heard_ago)
     assert refused is None if words is None else words in (refused or "")
@@ -96,9 +96,13 @@ def test_a_leaf_is_taken_in_or_told_why_not(
     ],
 )
 def test_what_the_hub_held_is_remembered_only_of_the_same_link(
-    said: Announce, aggregate: tuple[str, str], held: Held | None, checkpoint: Checkpoint | None, lost: str
+    said: Announce,
+    aggregate: tuple[str, str],
+    held: HubPosition | None,
+    checkpoint: Checkpoint | None,
+    lost: str,
 ) -> None:
-    places = {"normal": Place(*aggregate, last=70)}
+    places = {"normal": AggregateRef(*aggregate, last=70)}
     record = admitted(said, leaf(), places, CREATED).classes["normal"]
     assert (record.held, record.checkpoint, record.lost) == (held, checkpoint, lost)
     assert record.known_to == (60 if held else 70)
@@ -122,9 +126,9 @@ def acked(seq: int, checkpoint: Checkpoint | None = None) -> Announce:
     ids=["begins", "no record", "a record of an epoch before", "with a checkpoint to check", "known"],
 )
 def test_an_epoch_is_lost_whose_acknowledged_messages_the_records_do_not_know(
-    said: Announce, known: Leaf | None, lost: bool
+    said: Announce, known: LeafRecord | None, lost: bool
 ) -> None:
-    places = {"normal": Place(*AGGREGATE, last=70)}
+    places = {"normal": AggregateRef(*AGGREGATE, last=70)}
     record = admitted(said, known, places, CREATED).classes["normal"]
     assert bool(record.lost) is lost
 
@@ -132,9 +136,9 @@ def test_an_epoch_is_lost_whose_acknowledged_messages_the_records_do_not_know(
 def test_what_both_agreed_on_is_carried_into_a_new_epoch_in_the_same_aggregate_only() -> None:
     known = leaf(proposed=CHECKPOINT, cut=3)
     said, anew = announce(epoch="1111111111111"), "2026-02-02T00:00:00Z"
-    same = admitted(said, known, {"normal": Place(*AGGREGATE, last=70)}, CREATED).classes["normal"]
+    same = admitted(said, known, {"normal": AggregateRef(*AGGREGATE, last=70)}, CREATED).classes["normal"]
     assert (same.checkpoint, same.proposed, same.cut) == (CHECKPOINT, CHECKPOINT, 3)
-    other = admitted(said, known, {"normal": Place("TELEMETRY_0", anew, last=70)}, CREATED)
+    other = admitted(said, known, {"normal": AggregateRef("TELEMETRY_0", anew, last=70)}, CREATED)
     assert other.classes["normal"].proposed is None
     assert other.classes["normal"].cut == 0, "of what was agreed on before nothing is known to be there"
 
@@ -155,11 +159,11 @@ def test_a_class_has_a_new_epoch_when_it_is_new_or_another_one() -> None:
 def test_a_record_is_read_back_as_it_was_written() -> None:
     assert decode_leaf(encode(leaf())) == leaf()
     assert json.loads(encode(leaf()))["v"] == 1
-    assert decode_noted(encode(Noted(*AGGREGATE, 9))) == Noted(*AGGREGATE, 9)
+    assert decode_noted(encode(PurgeMarker(*AGGREGATE, 9))) == PurgeMarker(*AGGREGATE, 9)
 
 
 def test_the_record_says_to_the_jobs_what_the_leaf_announced_and_what_the_hub_held() -> None:
-    places = {"normal": Place(*AGGREGATE, last=70)}
+    places = {"normal": AggregateRef(*AGGREGATE, last=70)}
     said = announce()
 
     record = parse_fleet_record(encode(admitted(said, leaf(), places, CREATED)))
@@ -185,9 +189,9 @@ def observation(last: int, seq: int, created: str = CREATED, first: int = 1, epo
     return observed(StreamInfo("TELEMETRY_0", created, first, last, last, 0, config, sources), 0.0)
 
 
-def book_of(seen: Any, now: float = 0.0, noted: int = 0, **record: Any) -> FleetBook:
-    book = FleetBook()
-    all_noted = {"TELEMETRY_0": Noted(*AGGREGATE, noted)} if noted else {}
+def book_of(seen: Any, now: float = 0.0, noted: int = 0, **record: Any) -> FleetState:
+    book = FleetState()
+    all_noted = {"TELEMETRY_0": PurgeMarker(*AGGREGATE, noted)} if noted else {}
     book.begin({"a": leaf(**record)}, all_noted, {"TELEMETRY_0": seen}, now)
     return book
 
@@ -203,13 +207,15 @@ def book_of(seen: Any, now: float = 0.0, noted: int = 0, **record: Any) -> Fleet
     ],
     ids=["as it was", "purged", "the stream was put back", "the source was put back", "made anew"],
 )
-def test_a_fleet_that_is_read_back_believes_only_what_the_stream_allows(seen: Any, held: Held | None) -> None:
+def test_a_fleet_that_is_read_back_believes_only_what_the_stream_allows(
+    seen: Any, held: HubPosition | None
+) -> None:
     book = book_of(seen)
     assert book.leaves["a"].classes["normal"].held == held
 
 
 def test_a_machine_that_was_read_back_counts_as_heard_but_is_not_refreshed_by_a_reconnect() -> None:
-    book = FleetBook()
+    book = FleetState()
     for now in (100.0, 130.0):
         book.begin({"a": leaf()}, {}, {"TELEMETRY_0": observation(60, 9)}, now)
     assert book.claims.heard_ago("a", 140.0) == 40.0
@@ -219,7 +225,7 @@ def test_a_machine_that_was_read_back_counts_as_heard_but_is_not_refreshed_by_a_
 def test_what_a_source_holds_is_noted_before_it_is_changed() -> None:
     book = book_of(observation(60, 9))
     book.note(observation(70, 12))
-    assert book.leaves["a"].classes["normal"].held == Held(12, "", 0, 70)
+    assert book.leaves["a"].classes["normal"].held == HubPosition(12, "", 0, 70)
 
 
 def test_what_a_source_holds_of_an_epoch_before_is_not_counted_for_this_one() -> None:
@@ -251,7 +257,7 @@ def test_a_cursor_is_certain_unless_something_may_have_been_purged_unseen(
     assert book.certain(normal, seen.states["TEL_a_normal"], seen.info) is certain
     book.note(seen)
     assert book.leaves["a"].classes["normal"].unsure is not certain
-    book.purging(Noted(*AGGREGATE, 100))
+    book.purging(PurgeMarker(*AGGREGATE, 100))
     again = book.leaves["a"].classes["normal"]
     assert book.certain(again, None, seen.info) is certain
 
@@ -332,7 +338,7 @@ class Walked:
         self.up: dict[LinkId, tuple[str, str]] = {}
         self.nameless: dict[LinkId, str] = {}
 
-    def replace(self, links: dict[LinkId, Link], domains: dict[str, str]) -> None:
+    def replace(self, links: dict[LinkId, ServerLink], domains: dict[str, str]) -> None:
         known = self.up
         self.up = {link: known[link] for link in links if link in known}
         self.nameless = {link: one.server for link, one in links.items() if link not in known}
@@ -371,7 +377,7 @@ def test_the_links_are_those_that_a_walk_through_all_of_them_finds(data: st.Data
                 walked.named(event.server, domain)
             case _:
                 found = data.draw(st.dictionaries(numbers.map(lambda n: ("HUB", n)), names))
-                listed = {link: Link(server, 0) for link, server in found.items()}
+                listed = {link: ServerLink(server, 0) for link, server in found.items()}
                 domains = data.draw(st.dictionaries(names, st.sampled_from("ab")))
                 links.replace(listed, domains)
                 walked.replace(listed, domains)
@@ -383,7 +389,7 @@ def test_the_links_are_those_that_a_walk_through_all_of_them_finds(data: st.Data
 
 def test_what_is_wrong_with_the_hub_is_kept_however_many_leaves_are_in_trouble() -> None:
     with structlog.testing.capture_logs():
-        problems = Problems(structlog.get_logger())
+        problems = ActiveProblems(structlog.get_logger())
         for number in range(10_001):
             problems.begin(f"leaf {number}", "broken")
         assert problems.of("leaf 10000") is None, "of leaves, so many are kept"
@@ -395,7 +401,7 @@ def test_what_is_wrong_with_the_hub_is_kept_however_many_leaves_are_in_trouble()
 
 def test_a_problem_is_told_once_when_it_begins_and_once_when_it_ends() -> None:
     with structlog.testing.capture_logs() as logs:
-        problems = Problems(structlog.get_logger())
+        problems = ActiveProblems(structlog.get_logger())
         problems.end("x", "was never there")
         problems.begin("x", "broken")
         problems.begin("x", "broken")

@@ -14,7 +14,7 @@ from agent.contract import (
     H_RESENT,
     H_SOURCE,
     Edge,
-    Found,
+    VerifiedRun,
     VerifyAnswer,
     VerifyRequest,
     new_run,
@@ -23,7 +23,7 @@ from agent.contract import (
 )
 from agent.contract import verify as contract_verify
 from agent.hub.registrar import verify
-from agent.hub.registrar.verify import Look, begun
+from agent.hub.registrar.verify import RunScan, begun
 from agent.jetstream import StreamInfo
 from agent.jetstream.read_headers import StoredHeaders
 
@@ -50,10 +50,10 @@ def message(
 def look_at(messages: list[StoredHeaders], request: VerifyRequest, first: int) -> VerifyAnswer:
     """The complete answer, asked for in pages of a few messages, through the wire format."""
     end = max((one.seq for one in messages), default=first - 1)
-    found = Found()
+    found = VerifiedRun()
     while True:
         request = parse_verify_request(replace(request, found=found).encode())
-        look = Look(request, STREAM, begun(request.found, info(first, end)))
+        look = RunScan(request, STREAM, begun(request.found, info(first, end)))
         page = [one for one in messages if one.seq >= look.found().next][:4]
         for one in page:
             look.take(one)
@@ -181,6 +181,6 @@ def test_a_run_with_more_holes_than_an_answer_may_name_is_told_in_part(
 
 @pytest.mark.parametrize(("first", "last"), [(9, 20), (1, 6)])
 def test_a_look_begins_again_when_what_it_had_not_seen_is_gone(first: int, last: int) -> None:
-    old = Found(held=((1, 2),), next=8)
-    assert begun(old, info(first, last)) == Found(cut=first > 1, next=first)
+    old = VerifiedRun(held=((1, 2),), next=8)
+    assert begun(old, info(first, last)) == VerifiedRun(cut=first > 1, next=first)
     assert begun(old, info(1, 20)) == old

@@ -17,10 +17,10 @@ from hub_jobs.audit import run as audit
 from hub_jobs.audit.accounts import Account
 from hub_jobs.audit.in_transit import OnTheWay
 from hub_jobs.audit.ledgers import Lost
-from hub_jobs.audit.totals import Said
+from hub_jobs.audit.totals import LedgerClaims
 from hub_jobs.maintain import run as maintain
 from hub_jobs.tables import Table
-from hub_jobs.tables.dedup_keys import Seen
+from hub_jobs.tables.dedup_keys import SeenNumbers
 from tests.spark.lakes import add_bronze
 from tests.unit.hub_jobs.damage import flip
 from tests.unit.hub_jobs.refined import refine_all
@@ -88,12 +88,14 @@ def test_of_the_last_run_of_which_a_record_came_something_may_still_be_on_its_wa
     run: str, on_the_way: int
 ) -> None:
     """All of an earlier run stands before that record in the leaf's stream."""
-    heard = Said({("edge-1", "normal", OTHER_RUN): replace(SAID, run=OTHER_RUN)}, {}, {}, {}, Lost(), [])
+    heard = LedgerClaims(
+        {("edge-1", "normal", OTHER_RUN): replace(SAID, run=OTHER_RUN)}, {}, {}, {}, Lost(), []
+    )
     account = Account("edge-1", "normal", run, 30, 30, 30, 0, 30, 0, 0, 0, 0, 0, None)
     announced = Previous(run, 4, Readings(accepted=40, stored=40), closed=False)
     way = OnTheWay("edge-1", "normal", datetime.now(UTC), [(10, 11)], 1, 1, ledger=announced)
 
-    assert audit._announced(account, [way], heard, Seen()).on_the_way == on_the_way
+    assert audit._announced(account, [way], heard, SeenNumbers()).on_the_way == on_the_way
 
 
 def _said(lake: Path) -> tuple[Exit, dict[str, Any], str]:

@@ -13,13 +13,13 @@ from agent.contract import Ledger, LostStream, Readings, StreamState
 from hub_jobs.audit import stream_gaps
 from hub_jobs.audit.evictions import Named, Origin
 from hub_jobs.audit.gap_reasons import Gap, Neighbours, of_source
-from hub_jobs.audit.held import Held
-from hub_jobs.audit.ledgers import Lost, Source, Spoken, Tail
+from hub_jobs.audit.held import BronzeContents
+from hub_jobs.audit.ledgers import Lost, LostEnd, Source, Spoken
 from hub_jobs.ingest import gap_notes
-from hub_jobs.ingest.gap_notes import Why, limits_say
-from hub_jobs.source.wire import Limits, StreamInfo
+from hub_jobs.ingest.gap_notes import GapReason, limits_say
+from hub_jobs.source.wire import StreamInfo, StreamLimits
 from hub_jobs.tables import ensure_table, seen, stream_history
-from hub_jobs.tables.stream_history import Incarnation
+from hub_jobs.tables.stream_history import StreamHistory
 from tests.spark.lakes import add_bronze
 from tests.unit.hub_jobs.rows import RUN, direct_row
 
@@ -28,7 +28,7 @@ SOURCE = ("TEL_edge-1_normal", "abc")
 ORIGIN = ("edge-1", "normal", "made")
 
 
-def _stream(limits: Limits, created: str = MADE) -> StreamInfo:
+def _stream(limits: StreamLimits, created: str = MADE) -> StreamInfo:
     return StreamInfo("TELEMETRY_0", created, 1, 9, 9, 0, 900, limits=limits)
 
 
@@ -36,7 +36,7 @@ def _lake(
     where: Path,
     hub: Sequence[int],
     source: Sequence[int],
-    note: Why | None = None,
+    note: GapReason | None = None,
     created: str = MADE,
 ) -> None:
     """Bronze of which only these hub sequences are there, with these sequences of one source."""
@@ -49,7 +49,9 @@ def _lake(
             gap_notes.GAPS_NOTE: json.dumps(gone),
             gap_notes.WHY_NOTE: json.dumps(["TELEMETRY_0", MADE, note]),
         }
-        ensure_table(where, "bronze").commit([], {Incarnation("TELEMETRY_0", MADE).ingested: max(hub)}, notes)
+        ensure_table(where, "bronze").commit(
+            [], {StreamHistory("TELEMETRY_0", MADE).ingested: max(hub)}, notes
+        )
 
 
 def _gaps(
@@ -58,11 +60,11 @@ def _gaps(
     hub: dict[str, StreamInfo] | None = None,
     lost: Lost | None = None,
     origins: dict[Source, set[Origin]] | None = None,
-) -> list[tuple[str, Sequence[tuple[int, int]], Why, bool]]:
+) -> list[tuple[str, Sequence[tuple[int, int]], GapReason, bool]]:
     bronze = ensure_table(where, "bronze")
     held = seen.load(where, bronze, stream_history.all_of(bronze))
     origins = {SOURCE: {ORIGIN}} if origins is None else origins
-    found = stream_gaps.gaps(bronze, Held(held), gone or {}, origins, lost or Lost(), hub or {})
+    found = stream_gaps.gaps(bronze, BronzeContents(held), gone or {}, origins, lost or Lost(), hub or {})
     return [(gap.kind, gap.ranges, gap.why, gap.lost) for gap in found]
 
 
@@ -70,13 +72,13 @@ def test_what_a_leaf_discarded_is_told_from_what_the_hub_never_had(tmp_path: Pat
     _lake(tmp_path, hub=[1, 2, 3, 4], source=[2, 5, 9, 10])
 
     assert _gaps(tmp_path, {ORIGIN: [(1, 1, 1, "stream_full"), (6, 7, 2, "stream_full")]}) == [
-        ("source", [(1, 1), (6, 7)], Why.DISCARDED, False),
-        ("source", [(3, 4), (8, 8)], Why.NOT_SOURCED, True),
+        ("source", [(1, 1), (6, 7)], GapReason.DISCARDED, False),
+        ("source", [(3, 4), (8, 8)], GapReason.NOT_SOURCED, True),
     ]
 
 
-@pytest.mark.parametrize("why", [Why.EXPIRED, Why.LIMIT, Why.UNKNOWN])
-def test_what_went_at_the_hub_has_the_reason_noted_when_it_was_found(tmp_path: Path, why: Why) -> None:
+@pytest.mark.parametrize("why", [GapReason.EXPIRED, GapReason.LIMIT, GapReason.UNKNOWN])
+def test_what_went_at_the_hub_has_the_reason_noted_when_it_was_found(tmp_path: Path, why: GapReason) -> None:
     _lake(tmp_path, hub=[1, 4, 5], source=[1, 4, 5], note=why)
 
     assert _gaps(tmp_path) == [("hub", [(2, 3)], why, True), ("source", [(2, 3)], why, True)]
@@ -84,51 +86,51 @@ def test_what_went_at_the_hub_has_the_reason_noted_when_it_was_found(tmp_path: P
 
 def test_without_a_note_the_stream_as_it_is_now_tells_if_it_is_still_the_same(tmp_path: Path) -> None:
     _lake(tmp_path, hub=[1, 4, 5], source=[1, 4, 5])
-    limits = Limits(max_age_ns=1)
+    limits = StreamLimits(max_age_ns=1)
 
-    for created, why in ((MADE, Why.EXPIRED), ("later", Why.UNKNOWN)):
+    for created, why in ((MADE, GapReason.EXPIRED), ("later", GapReason.UNKNOWN)):
         found = _gaps(tmp_path, hub={"TELEMETRY_0": _stream(limits, created)})
         assert [one[2] for one in found] == [why, why]
 
 
 def test_a_stream_that_was_put_back_is_still_the_same_to_its_limits(tmp_path: Path) -> None:
     _lake(tmp_path, hub=[1, 4, 5], source=[1, 4, 5], created=f"{MADE}~1")
-    found = _gaps(tmp_path, hub={"TELEMETRY_0": _stream(Limits(max_age_ns=1))})
+    found = _gaps(tmp_path, hub={"TELEMETRY_0": _stream(StreamLimits(max_age_ns=1))})
 
-    assert [one[2] for one in found] == [Why.EXPIRED, Why.EXPIRED]
+    assert [one[2] for one in found] == [GapReason.EXPIRED, GapReason.EXPIRED]
 
 
 def test_what_was_noted_of_several_holes_counts_for_each(tmp_path: Path) -> None:
-    _lake(tmp_path, hub=[1, 3, 4], source=[1, 3, 4], note=Why.EXPIRED)
+    _lake(tmp_path, hub=[1, 3, 4], source=[1, 3, 4], note=GapReason.EXPIRED)
     more = [direct_row(b"1", source_seq=at, created=MADE) | {"seq": at} for at in (6, 7)]
     add_bronze(tmp_path, more, numbered=True)
     notes = {
         gap_notes.GAPS_NOTE: json.dumps([[5, 5]]),
-        gap_notes.WHY_NOTE: json.dumps(["TELEMETRY_0", MADE, Why.LIMIT]),
+        gap_notes.WHY_NOTE: json.dumps(["TELEMETRY_0", MADE, GapReason.LIMIT]),
     }
-    ensure_table(tmp_path, "bronze").commit([], {Incarnation("TELEMETRY_0", MADE).ingested: 7}, notes)
+    ensure_table(tmp_path, "bronze").commit([], {StreamHistory("TELEMETRY_0", MADE).ingested: 7}, notes)
 
     hub = {why: ranges for kind, ranges, why, _ in _gaps(tmp_path) if kind == "hub"}
-    assert hub == {Why.EXPIRED: [(2, 2)], Why.LIMIT: [(5, 5)]}
+    assert hub == {GapReason.EXPIRED: [(2, 2)], GapReason.LIMIT: [(5, 5)]}
 
 
 def test_a_message_that_the_hub_held_twice_stood_where_it_came_first(tmp_path: Path) -> None:
-    _lake(tmp_path, hub=[1, 4, 6], source=[1, 4, 1], note=Why.EXPIRED)
+    _lake(tmp_path, hub=[1, 4, 6], source=[1, 4, 1], note=GapReason.EXPIRED)
 
-    assert _gaps(tmp_path)[-1] == ("source", [(2, 3)], Why.EXPIRED, True)
+    assert _gaps(tmp_path)[-1] == ("source", [(2, 3)], GapReason.EXPIRED, True)
 
 
 @pytest.mark.parametrize(
     ("holes", "beside", "why"),
     [
-        ([((3, 4), Why.EXPIRED)], (2, 9), Why.EXPIRED),
-        ([((3, 4), Why.EXPIRED)], (9, 2), Why.EXPIRED),
-        ([((3, 3), Why.EXPIRED), ((5, 5), Why.LIMIT)], (2, 9), Why.UNKNOWN),
-        ([((3, 4), Why.EXPIRED)], (5, 9), Why.NOT_SOURCED),
+        ([((3, 4), GapReason.EXPIRED)], (2, 9), GapReason.EXPIRED),
+        ([((3, 4), GapReason.EXPIRED)], (9, 2), GapReason.EXPIRED),
+        ([((3, 3), GapReason.EXPIRED), ((5, 5), GapReason.LIMIT)], (2, 9), GapReason.UNKNOWN),
+        ([((3, 4), GapReason.EXPIRED)], (5, 9), GapReason.NOT_SOURCED),
     ],
 )
 def test_a_hole_of_a_source_has_the_one_reason_of_what_went_between_its_neighbours(
-    holes: list[tuple[tuple[int, int], Why]], beside: tuple[int, int], why: Why
+    holes: list[tuple[tuple[int, int], GapReason]], beside: tuple[int, int], why: GapReason
 ) -> None:
     """Which of the two the hub held first is another matter: after a repair both came again."""
     history = ("TELEMETRY_0", MADE)
@@ -144,55 +146,55 @@ def test_holes_beyond_those_that_are_looked_at_are_named_all_the_same(
     _lake(tmp_path, hub=[1, 2, 3, 4], source=[1, 3, 5, 7])
 
     assert _gaps(tmp_path) == [
-        ("source", [(2, 2)], Why.NOT_SOURCED, True),
-        ("source", [(4, 4), (6, 6)], Why.UNKNOWN, True),
+        ("source", [(2, 2)], GapReason.NOT_SOURCED, True),
+        ("source", [(4, 4), (6, 6)], GapReason.UNKNOWN, True),
     ]
 
 
 def test_a_hole_larger_than_what_went_at_the_hub_is_not_explained_by_it(tmp_path: Path) -> None:
-    _lake(tmp_path, hub=[1, 3, 4], source=[1, 4, 5], note=Why.EXPIRED)
+    _lake(tmp_path, hub=[1, 3, 4], source=[1, 4, 5], note=GapReason.EXPIRED)
 
     assert _gaps(tmp_path) == [
-        ("hub", [(2, 2)], Why.EXPIRED, True),
-        ("source", [(2, 3)], Why.UNKNOWN, True),
+        ("hub", [(2, 2)], GapReason.EXPIRED, True),
+        ("source", [(2, 3)], GapReason.UNKNOWN, True),
     ]
 
 
 def test_what_went_elsewhere_at_the_hub_explains_nothing_of_a_source(tmp_path: Path) -> None:
-    _lake(tmp_path, hub=[1, 4, 5, 6], source=[1, 2, 3, 6], note=Why.EXPIRED)
+    _lake(tmp_path, hub=[1, 4, 5, 6], source=[1, 2, 3, 6], note=GapReason.EXPIRED)
 
     assert _gaps(tmp_path) == [
-        ("hub", [(2, 3)], Why.EXPIRED, True),
-        ("source", [(4, 5)], Why.NOT_SOURCED, True),
+        ("hub", [(2, 3)], GapReason.EXPIRED, True),
+        ("source", [(4, 5)], GapReason.NOT_SOURCED, True),
     ]
 
 
 def test_what_stands_before_the_first_that_came_is_named_and_no_loss_of_its_own(tmp_path: Path) -> None:
     _lake(tmp_path, hub=[1, 2], source=[8, 9])
 
-    assert _gaps(tmp_path) == [("source", [(1, 7)], Why.UNKNOWN, False)]
+    assert _gaps(tmp_path) == [("source", [(1, 7)], GapReason.UNKNOWN, False)]
 
 
 @pytest.mark.parametrize(
     ("limits", "why"),
     [
-        (Limits(), Why.UNKNOWN),
-        (Limits(max_age_ns=1), Why.EXPIRED),
-        (Limits(max_messages=9, discards_old=True), Why.LIMIT),
-        (Limits(max_messages=10, discards_old=True), Why.UNKNOWN),
-        (Limits(max_bytes=950, discards_old=True), Why.LIMIT),
-        (Limits(max_bytes=950), Why.UNKNOWN),
-        (Limits(max_bytes=2000, discards_old=True), Why.UNKNOWN),
-        (Limits(max_per_subject=1), Why.LIMIT),
-        (Limits(max_age_ns=1, max_per_subject=1), Why.UNKNOWN),
+        (StreamLimits(), GapReason.UNKNOWN),
+        (StreamLimits(max_age_ns=1), GapReason.EXPIRED),
+        (StreamLimits(max_messages=9, discards_old=True), GapReason.LIMIT),
+        (StreamLimits(max_messages=10, discards_old=True), GapReason.UNKNOWN),
+        (StreamLimits(max_bytes=950, discards_old=True), GapReason.LIMIT),
+        (StreamLimits(max_bytes=950), GapReason.UNKNOWN),
+        (StreamLimits(max_bytes=2000, discards_old=True), GapReason.UNKNOWN),
+        (StreamLimits(max_per_subject=1), GapReason.LIMIT),
+        (StreamLimits(max_age_ns=1, max_per_subject=1), GapReason.UNKNOWN),
     ],
 )
-def test_a_limit_is_a_reason_only_if_it_is_the_one_that_can_be(limits: Limits, why: Why) -> None:
+def test_a_limit_is_a_reason_only_if_it_is_the_one_that_can_be(limits: StreamLimits, why: GapReason) -> None:
     assert limits_say(_stream(limits)) is why
 
 
 def test_a_gap_is_said_in_one_sentence() -> None:
-    gap = Gap("source", "TEL_edge-1_normal/abc", [(3, 4)], Why.NOT_SOURCED)
+    gap = Gap("source", "TEL_edge-1_normal/abc", [(3, 4)], GapReason.NOT_SOURCED)
 
     assert str(gap) == (
         "source TEL_edge-1_normal/abc: sequences 3-4 never came: not sourced, "
@@ -203,15 +205,15 @@ def test_a_gap_is_said_in_one_sentence() -> None:
 def test_the_end_of_a_stream_whose_store_was_lost_is_named(tmp_path: Path) -> None:
     _lake(tmp_path, hub=[1, 2], source=[1, 2])
 
-    assert _gaps(tmp_path, lost=Lost({ORIGIN: 5})) == [("source", [(3, 5)], Why.STORE_LOST, True)]
-    assert _gaps(tmp_path, lost=Lost({ORIGIN: 3})) == [("source", [(3, 3)], Why.STORE_LOST, True)]
+    assert _gaps(tmp_path, lost=Lost({ORIGIN: 5})) == [("source", [(3, 5)], GapReason.STORE_LOST, True)]
+    assert _gaps(tmp_path, lost=Lost({ORIGIN: 3})) == [("source", [(3, 3)], GapReason.STORE_LOST, True)]
     assert _gaps(tmp_path, lost=Lost({ORIGIN: 2})) == []
 
 
 def test_the_end_of_a_lost_stream_is_what_stands_behind_the_last_that_came(tmp_path: Path) -> None:
     _lake(tmp_path, hub=[1, 2, 3], source=[1, 3, 4])
 
-    assert _gaps(tmp_path, lost=Lost({ORIGIN: 5}))[-1] == ("source", [(5, 5)], Why.STORE_LOST, True)
+    assert _gaps(tmp_path, lost=Lost({ORIGIN: 5}))[-1] == ("source", [(5, 5)], GapReason.STORE_LOST, True)
 
 
 def test_a_source_that_took_from_a_stream_nobody_named_may_have_taken_from_the_lost_one(
@@ -219,14 +221,16 @@ def test_a_source_that_took_from_a_stream_nobody_named_may_have_taken_from_the_l
 ) -> None:
     _lake(tmp_path, hub=[1, 2], source=[1, 2])
 
-    assert _gaps(tmp_path, lost=Lost({ORIGIN: 5}), origins={}) == [("source", [(3, 5)], Why.STORE_LOST, True)]
+    assert _gaps(tmp_path, lost=Lost({ORIGIN: 5}), origins={}) == [
+        ("source", [(3, 5)], GapReason.STORE_LOST, True)
+    ]
 
 
 def test_a_stream_of_which_nothing_ever_came_may_be_older_than_the_lake(tmp_path: Path) -> None:
     _lake(tmp_path, hub=[1, 2], source=[1, 2])
     older = ("edge-1", "normal", "older")
 
-    assert _gaps(tmp_path, lost=Lost({older: 5})) == [("source", [(1, 5)], Why.STORE_LOST, False)]
+    assert _gaps(tmp_path, lost=Lost({older: 5})) == [("source", [(1, 5)], GapReason.STORE_LOST, False)]
 
 
 def _arrivals(where: Path, *rows: tuple[int, bytes, int]) -> None:
@@ -238,7 +242,7 @@ def _arrivals(where: Path, *rows: tuple[int, bytes, int]) -> None:
 def _ends(*ends: tuple[int, int, int, int]) -> Lost:
     """Stores that were replaced: what the older one held, what the newer had held, and where the first record
     stands that knows of it: when it arrived, and its sequence."""
-    return Lost(tails={Tail(ORIGIN, kept, last): {SOURCE: (at, seq)} for kept, last, at, seq in ends})
+    return Lost(tails={LostEnd(ORIGIN, kept, last): {SOURCE: (at, seq)} for kept, last, at, seq in ends})
 
 
 @pytest.mark.parametrize(
@@ -253,7 +257,7 @@ def test_what_stood_only_in_a_store_that_an_older_one_replaced_is_named(
     new = [(seq, b"new %d" % seq, 100 + seq) for seq in range(4, 13)]
     _arrivals(tmp_path, *old, *new)
 
-    expected = [("source", gone, Why.STORE_LOST, True)] if gone else []
+    expected = [("source", gone, GapReason.STORE_LOST, True)] if gone else []
     for record in (4, 6, 9, 12):
         assert _gaps(tmp_path, lost=_ends((3, 9, 100 + record, record))) == expected, record
 
@@ -264,7 +268,7 @@ def test_what_the_new_store_has_not_sent_yet_does_not_stand_for_the_old(tmp_path
     assert _gaps(tmp_path, lost=_ends((3, 9, 9, 5)))[-1] == (
         "source",
         [(5, 6), (9, 9)],
-        Why.STORE_LOST,
+        GapReason.STORE_LOST,
         True,
     )
 
@@ -276,7 +280,7 @@ def test_of_two_stores_that_were_replaced_one_after_the_other_each_has_its_own_e
     _arrivals(tmp_path, *first, *second, *third)
 
     lost = _ends((3, 8, 104, 4), (4, 7, 205, 5))
-    assert _gaps(tmp_path, lost=lost) == [("source", [(7, 8)], Why.STORE_LOST, True)]
+    assert _gaps(tmp_path, lost=lost) == [("source", [(7, 8)], GapReason.STORE_LOST, True)]
 
 
 def test_of_two_stores_that_were_replaced_before_any_record_told_both_ends_are_looked_for(
@@ -288,7 +292,7 @@ def test_of_two_stores_that_were_replaced_before_any_record_told_both_ends_are_l
     _arrivals(tmp_path, *first, *third)
 
     lost = _ends((3, 9, 103, 3), (2, 6, 103, 3))
-    assert _gaps(tmp_path, lost=lost) == [("source", [(4, 6), (9, 9)], Why.STORE_LOST, True)]
+    assert _gaps(tmp_path, lost=lost) == [("source", [(4, 6), (9, 9)], GapReason.STORE_LOST, True)]
 
 
 def test_of_two_stores_of_which_one_record_tells_the_first_may_have_held_the_record_before(
@@ -300,7 +304,7 @@ def test_of_two_stores_of_which_one_record_tells_the_first_may_have_held_the_rec
     _arrivals(tmp_path, *first, *second, *fourth)
 
     lost = _ends((3, 7, 106, 6), (4, 8, 207, 7), (5, 6, 207, 7))
-    assert _gaps(tmp_path, lost=lost) == [("source", [(6, 6), (8, 8)], Why.STORE_LOST, True)]
+    assert _gaps(tmp_path, lost=lost) == [("source", [(6, 6), (8, 8)], GapReason.STORE_LOST, True)]
 
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -331,8 +335,8 @@ def test_a_copy_that_was_restored_twice_has_two_ends_though_both_look_alike(tmp_
 
     for told in (_heard((104, 4, ends[:1]), (204, 4, ends)), _heard((204, 4, ends), (104, 4, ends[:1]))):
         assert _gaps(tmp_path, lost=told) == [
-            ("source", [(8, 9)], Why.STORE_LOST, True),
-            ("source", [(6, 9)], Why.STORE_LOST, True),
+            ("source", [(8, 9)], GapReason.STORE_LOST, True),
+            ("source", [(6, 9)], GapReason.STORE_LOST, True),
         ]
 
 
@@ -344,7 +348,7 @@ def test_a_copy_that_was_restored_twice_before_any_record_told_is_named_for_each
     _arrivals(tmp_path, *first, *third)
     told = _heard((204, 4, [LostStream("made", 9, 3, FIRST), LostStream("made", 9, 3, SECOND)]))
 
-    assert _gaps(tmp_path, lost=told) == [("source", [(4, 9)], Why.STORE_LOST, True)] * 2
+    assert _gaps(tmp_path, lost=told) == [("source", [(4, 9)], GapReason.STORE_LOST, True)] * 2
 
 
 def test_an_end_of_which_an_earlier_release_tells_without_its_time_is_not_another_one(
@@ -354,7 +358,7 @@ def test_an_end_of_which_an_earlier_release_tells_without_its_time_is_not_anothe
     second = [(seq, b"second %d" % seq, 100 + seq) for seq in range(4, 13)]
     _arrivals(tmp_path, *first, *second)
     with_time, without = LostStream("made", 9, 3, FIRST), LostStream("made", 9, 3)
-    expected = [("source", [(8, 9)], Why.STORE_LOST, True)]
+    expected = [("source", [(8, 9)], GapReason.STORE_LOST, True)]
 
     assert _gaps(tmp_path, lost=_heard((104, 4, [with_time]), (112, 12, [without]))) == expected
     assert _gaps(tmp_path, lost=_heard((104, 4, [without]), (112, 12, [without]))) == expected
@@ -368,15 +372,15 @@ def test_an_end_that_an_earlier_release_found_is_another_one_than_that_found_sin
     without, with_time = LostStream("made", 9, 3), LostStream("made", 9, 3, SECOND)
 
     assert _gaps(tmp_path, lost=_heard((104, 4, [without]), (204, 4, [without, with_time]))) == [
-        ("source", [(8, 9)], Why.STORE_LOST, True),
-        ("source", [(6, 9)], Why.STORE_LOST, True),
+        ("source", [(8, 9)], GapReason.STORE_LOST, True),
+        ("source", [(6, 9)], GapReason.STORE_LOST, True),
     ]
 
 
 def test_the_time_at_which_a_replaced_store_was_seen_last_is_told(tmp_path: Path) -> None:
     _arrivals(tmp_path, (1, b"old", 1), (2, b"new", 9), (3, b"new", 9))
     bronze = ensure_table(tmp_path, "bronze")
-    held = Held(seen.load(tmp_path, bronze, stream_history.all_of(bronze)))
+    held = BronzeContents(seen.load(tmp_path, bronze, stream_history.all_of(bronze)))
     told = _heard((9, 2, [LostStream("made", 2, 1, FIRST)]))
 
     found = stream_gaps.gaps(bronze, held, {}, {SOURCE: {ORIGIN}}, told, {})
@@ -389,5 +393,5 @@ def test_an_end_that_is_older_than_the_lake_is_no_loss_of_its_own(tmp_path: Path
     _arrivals(tmp_path, *((seq, b"new %d" % seq, seq) for seq in range(20, 24)))
 
     found = _gaps(tmp_path, lost=_ends((3, 9, 20, 20)))
-    assert ("source", [(4, 9)], Why.STORE_LOST, False) in found
+    assert ("source", [(4, 9)], GapReason.STORE_LOST, False) in found
     assert not any(lost for _, _, _, lost in found)

@@ -9,7 +9,7 @@ import pytest
 from agent.contract import ClassState, FleetRecord, Previous, Readings
 from hub_jobs.audit.accounts import Account, with_announced
 from hub_jobs.audit.in_transit import OnTheWay, on_the_way
-from hub_jobs.tables.dedup_keys import Seen, source_space
+from hub_jobs.tables.dedup_keys import SeenNumbers, source_space
 from tests.unit.hub_jobs.rows import RUN
 
 SOURCE = ("TEL_edge-1_normal", "abc")
@@ -19,7 +19,7 @@ STATE = ClassState("0123456789abc", "made", first=3, last=20, confirmed=0, bytes
 
 def _way(state: ClassState, held: int, seen: list[tuple[int, int]]) -> OnTheWay:
     record = FleetRecord("edge-1", "2026-11-21T10:00:00+00:00", {"normal": state}, {"normal": held})
-    spaces = Seen({source_space(*SOURCE): seen})
+    spaces = SeenNumbers({source_space(*SOURCE): seen})
     (one,) = on_the_way({"edge-1": record}, spaces, {SOURCE: {("edge-1", "normal", "made")}})
     return one
 

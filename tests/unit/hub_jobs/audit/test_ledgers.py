@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agent.contract import Ledger, LostStream, Previous, Readings, StreamState
 from hub_jobs.audit import ledgers
-from hub_jobs.audit.ledgers import Spoken, Tail, remembered
+from hub_jobs.audit.ledgers import LostEnd, Spoken, remembered
 from tests.unit.hub_jobs.rows import OTHER_RUN, RUN
 
 KEY = ("edge-1", "normal", RUN)
@@ -157,7 +157,7 @@ def test_the_first_record_that_knows_of_a_replaced_store_is_found(seqs: list[int
 
     place = int((NOON + timedelta(seconds=3)).timestamp()) * 1_000_000, 3
     source = ("TEL_edge-1_normal", "made made")
-    assert parts[0].lost.tails == {Tail(("edge-1", "normal", "made"), 4, 9): {source: place}}
+    assert parts[0].lost.tails == {LostEnd(("edge-1", "normal", "made"), 4, 9): {source: place}}
     assert parts[0].lost.streams == {}
 
 
@@ -174,8 +174,8 @@ def test_two_restores_that_agree_in_all_but_their_time_stay_two_in_any_order(
 
     moments = [int((NOON + timedelta(seconds=seq)).timestamp()) * 1_000_000 for seq in (3, 5)]
     assert parts[0].lost.ends(("TEL_edge-1_normal", "made made")) == {
-        (moments[0], 3): [Tail(("edge-1", "normal", "made"), 4, 9, times[0])],
-        (moments[1], 5): [Tail(("edge-1", "normal", "made"), 4, 9, times[1])],
+        (moments[0], 3): [LostEnd(("edge-1", "normal", "made"), 4, 9, times[0])],
+        (moments[1], 5): [LostEnd(("edge-1", "normal", "made"), 4, 9, times[1])],
     }
 
 

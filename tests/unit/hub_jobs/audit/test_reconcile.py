@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from agent.contract import Correction
 from hub_jobs.audit import count_rows, reconcile
 from hub_jobs.audit.count_rows import Counted, Share
-from hub_jobs.refine.messages import Reason
+from hub_jobs.refine.messages import QuarantineReason
 from hub_jobs.tables.schemas import BRONZE, QUARANTINE, READINGS
 from tests.unit.hub_jobs.rows import RUN, batch_row, correction_row, dead_row, direct_row
 
@@ -129,7 +129,7 @@ def test_refined_is_what_stands_up_to_the_last_sequence_of_its_own_incarnation()
 
 def test_a_batch_with_other_content_under_a_known_number_is_no_part_of_it() -> None:
     rows = [_held(1, 3), _held(1, 5) | {"seq": 2}, _held(2, 4) | {"seq": 2, "created": LATER}]
-    clash = _bad_line(1, None) | {"seq": 2, "reason": str(Reason.OTHER_CONTENT)}
+    clash = _bad_line(1, None) | {"seq": 2, "reason": str(QuarantineReason.OTHER_CONTENT)}
     found = reconcile.batches(_bronze(rows), _readings([(1, at) for at in range(3)]), _quarantine([clash]))
 
     assert (found.n.tolist(), found.count.tolist()) == ([1, 2], [3, 4]), "the other at 2 is of another stream"

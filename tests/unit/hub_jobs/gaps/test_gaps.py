@@ -18,7 +18,7 @@ from agent.contract import Exit
 from hub_jobs.gaps import run as gaps
 from hub_jobs.gaps.cadence import BUCKETS
 from hub_jobs.gaps.outages import COLUMNS, LISTED, Worst, worst
-from hub_jobs.gaps.report import Found, Late, as_json, as_text
+from hub_jobs.gaps.report import GapFindings, Late, as_json, as_text
 from hub_jobs.tables import ensure_table
 from hub_jobs.tables.schemas import GAPS
 from hub_jobs.times import moment, short, stretch
@@ -74,8 +74,8 @@ def found_in(rows: list[dict[str, Any]], size: int) -> Worst:
     return worst(pa.Table.from_pylist(rows, SCHEMA).to_batches(max_chunksize=size))
 
 
-def told(worst: Worst, late: list[Late] | None = None, end: datetime = END) -> Found:
-    return Found(end, end - timedelta(days=1), end, 3.0, worst, late or [])
+def told(worst: Worst, late: list[Late] | None = None, end: datetime = END) -> GapFindings:
+    return GapFindings(end, end - timedelta(days=1), end, 3.0, worst, late or [])
 
 
 def test_the_worst_are_the_same_however_the_rows_are_cut_into_pieces() -> None:
@@ -219,7 +219,7 @@ def test_a_lake_without_readings_starts_no_session(
 
 
 def test_a_look_ends_when_the_newest_reading_arrived() -> None:
-    options = gaps.Options(Path("/"), None, END + timedelta(days=1), timedelta(days=7), 3.0, None, None)
+    options = gaps.GapsOptions(Path("/"), None, END + timedelta(days=1), timedelta(days=7), 3.0, None, None)
     assert gaps.window(options, END) == (END - timedelta(days=1), END)
     first = datetime(1, 1, 1, 1, tzinfo=UTC)
     assert gaps.window(replace(options, end=first), END) == (first - timedelta(hours=1), first)

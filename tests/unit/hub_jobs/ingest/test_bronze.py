@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from hub_jobs.ingest.bronze import Origin, bronze_rows
+from hub_jobs.ingest.bronze import StreamOrigin, bronze_rows
 from hub_jobs.source.wire import Columns
 from tests.unit.hub_jobs.rows import batch_headers, header_block
 
-ORIGIN = Origin("TELEMETRY_0", "2026-11-21T00:00:00Z", {"TEL_edge-1_normal": "edge-1"})
+ORIGIN = StreamOrigin("TELEMETRY_0", "2026-11-21T00:00:00Z", {"TEL_edge-1_normal": "edge-1"})
 
 
 @pytest.mark.parametrize(("said", "count"), [("2", 2), ("-2", None), ("999999999999999999", None)])

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.contract import Clock, Correction, machine_time
-from hub_jobs.refine.clocks import Sealed, errors
-from hub_jobs.refine.messages import Reason
+from hub_jobs.refine.clocks import SealTime, errors
+from hub_jobs.refine.messages import QuarantineReason
 from hub_jobs.refine.readings import Refiner
 from tests.harness.clocks import SECOND
 from tests.unit.hub_jobs.rows import (
@@ -29,7 +29,7 @@ CORRECTION = Correction("edge-1", "b", 0, WRONG_UNTIL, 0, SEALED_NS)
 """A machine that began in 1970."""
 
 
-def refine(*rows: dict[str, Any]) -> tuple[list[dict[str, Any]], list[Reason]]:
+def refine(*rows: dict[str, Any]) -> tuple[list[dict[str, Any]], list[QuarantineReason]]:
     """Readings and what was refused, with the correction known."""
     refiner = Refiner({"edge-1": [CORRECTION]})
     readings = [one for given in rows for table in refiner.take(given) for one in table.to_pylist()]
@@ -84,12 +84,12 @@ def test_what_was_stamped_after_the_step_and_waited_is_left_as_it_is() -> None:
     slow = Correction("edge-1", "b", 0, WRONG_UNTIL, 0, 30 * SECOND)
     stamp = np.array([(110 + 30) * 1_000_000])
 
-    assert errors(stamp, Sealed(190 * 1_000_000, "b", 160 * SECOND), [slow]).tolist() == [0]
+    assert errors(stamp, SealTime(190 * 1_000_000, "b", 160 * SECOND), [slow]).tolist() == [0]
 
 
 @pytest.mark.parametrize("payload", [b"{}", b"", Correction("edge-2", "b", 0, 1, 0, 1).encode()])
 def test_a_correction_that_is_none_is_named(payload: bytes) -> None:
-    assert refine(correction_row(CORRECTION) | {"payload": payload}) == ([], [Reason.CLOCK])
+    assert refine(correction_row(CORRECTION) | {"payload": payload}) == ([], [QuarantineReason.CLOCK])
     assert refine(correction_row(CORRECTION)) == ([], [])
 
 
@@ -120,7 +120,7 @@ def test_a_time_is_corrected_to_the_moment_at_which_it_was_stamped(
         return tenth * 100_000 + offset * 1_000_000
 
     stamp = wall(stamped)
-    (error,) = errors(np.array([stamp]), Sealed(wall(sealed), "b", sealed * SECOND // 10), corrections)
+    (error,) = errors(np.array([stamp]), SealTime(wall(sealed), "b", sealed * SECOND // 10), corrections)
 
     moments = [
         one for one in range(sealed + 1) if wall(one) == stamp

@@ -8,8 +8,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_jobs.refine.dedup import Decision, Key, decide
-from hub_jobs.tables.dedup_keys import ID_COLUMNS, Seen
+from hub_jobs.refine.dedup import DedupDecision, Key, decide
+from hub_jobs.tables.dedup_keys import ID_COLUMNS, SeenNumbers
 from hub_jobs.tables.schemas import BRONZE
 
 _SCHEMA = pa.schema([BRONZE.field(name) for name in ID_COLUMNS])
@@ -38,14 +38,14 @@ class _Bronze:
     """Rows in the order they came, refined so many at a time."""
 
     def __init__(self, *, forgets: bool = False) -> None:
-        self.seen = Seen()
+        self.seen = SeenNumbers()
         self.unverified = 0
         self._rows: list[dict[str, Any]] = []
         self._forgets = forgets
 
     def refine(self, rows: list[dict[str, Any]]) -> tuple[set[int], set[int]]:
         """The hub sequences that are repeats, and those with other content under a known number."""
-        decision: Decision = decide(_ids(rows), self.seen, self._earlier)
+        decision: DedupDecision = decide(_ids(rows), self.seen, self._earlier)
         self.seen.add(_ids(rows))
         self._rows += [] if self._forgets else rows
         self.unverified += decision.unverified

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent.contract import Ledger, Letter, Readings, StreamState
-from hub_jobs.refine.messages import Reason
+from hub_jobs.refine.messages import QuarantineReason
 from hub_jobs.refine.readings import Refiner, quarantine_table
 from tests.unit.hub_jobs.rows import (
     ARRIVED_US,
@@ -25,7 +25,7 @@ from tests.unit.hub_jobs.rows import (
 )
 
 
-def _refine(*rows: dict[str, Any]) -> tuple[list[dict[str, Any]], list[tuple[int | None, Reason]]]:
+def _refine(*rows: dict[str, Any]) -> tuple[list[dict[str, Any]], list[tuple[int | None, QuarantineReason]]]:
     refiner = Refiner()
     readings = [one for taken in rows for table in refiner.take(taken) for one in table.to_pylist()]
     readings += refiner.drain().to_pylist()
@@ -142,7 +142,7 @@ def test_a_direct_object_may_leave_out_what_its_subject_says_and_must_not_contra
 
     assert [(one["device"], one["metric"]) for one in readings] == [("pump", "pressure")] * 2
     assert [one["ts_source"] for one in readings] == ["hub", "device"]
-    assert [reason for _, reason in refused] == [Reason.DIRECT] * len(bad)
+    assert [reason for _, reason in refused] == [QuarantineReason.DIRECT] * len(bad)
 
 
 def test_good_lines_beside_bad_ones_are_taken_and_each_bad_one_is_named() -> None:
@@ -154,7 +154,11 @@ def test_good_lines_beside_bad_ones_are_taken_and_each_bad_one_is_named() -> Non
     readings, refused = _refine(batch_row(b"\n".join(lines) + b"\n"))
 
     assert [one["index"] for one in readings] == [0, 2, 5]
-    assert sorted(refused) == [(1, Reason.LINE), (3, Reason.LINE), (4, Reason.LINE)]
+    assert sorted(refused) == [
+        (1, QuarantineReason.LINE),
+        (3, QuarantineReason.LINE),
+        (4, QuarantineReason.LINE),
+    ]
 
 
 def test_a_time_that_leaves_the_calendar_in_utc_is_named() -> None:
@@ -163,7 +167,7 @@ def test_a_time_that_leaves_the_calendar_in_utc_is_named() -> None:
     )
 
     assert [one["index"] for one in readings] == [1]
-    assert refused == [(0, Reason.LINE)]
+    assert refused == [(0, QuarantineReason.LINE)]
 
 
 def test_what_can_not_be_taken_as_a_whole_is_one_row_with_its_reason() -> None:
@@ -171,15 +175,15 @@ def test_what_can_not_be_taken_as_a_whole_is_one_row_with_its_reason() -> None:
     subject = "tel.edge-1.normal._batch.http"
     wrong_version = {**batch_headers(1, 1, compressed=False), "Petiole-Version": "2"}
     cases = {
-        Reason.SOURCE: batch_row(line, domain=None),
-        Reason.FOREIGN: batch_row(line, domain="edge-2", run=None, n=None),
-        Reason.SUBJECT: row(line, "tel.edge-1.normal._other.x", {}),
-        Reason.COUNT: batch_row(line, count=2),
-        Reason.CORRUPT: row(line, subject, batch_headers(1, 1), run=RUN, n=1, count=1),
-        Reason.TOO_LARGE: batch_row(bytes(64 * 2**20 + 1), count=1),
-        Reason.VERSION: row(line, subject, wrong_version, run=RUN, n=1, count=1),
-        Reason.HEADERS: row(line, subject, batch_headers(1, 1, cls="bulk")),
-        Reason.LEDGER: row(b"{}", "tel.edge-1.normal._ledger", {}),
+        QuarantineReason.SOURCE: batch_row(line, domain=None),
+        QuarantineReason.FOREIGN: batch_row(line, domain="edge-2", run=None, n=None),
+        QuarantineReason.SUBJECT: row(line, "tel.edge-1.normal._other.x", {}),
+        QuarantineReason.COUNT: batch_row(line, count=2),
+        QuarantineReason.CORRUPT: row(line, subject, batch_headers(1, 1), run=RUN, n=1, count=1),
+        QuarantineReason.TOO_LARGE: batch_row(bytes(64 * 2**20 + 1), count=1),
+        QuarantineReason.VERSION: row(line, subject, wrong_version, run=RUN, n=1, count=1),
+        QuarantineReason.HEADERS: row(line, subject, batch_headers(1, 1, cls="bulk")),
+        QuarantineReason.LEDGER: row(b"{}", "tel.edge-1.normal._ledger", {}),
     }
 
     for reason, taken in cases.items():
@@ -222,7 +226,7 @@ def test_dead_letters_that_are_not_what_their_headers_say_are_named_as_a_whole()
     assert _refine(
         row(b"whatever", "tel.edge-1.normal._dead.mqtt", {}),
         dead_row(b"{}\n", count=2),
-    ) == ([], [(None, Reason.VERSION), (None, Reason.COUNT)])
+    ) == ([], [(None, QuarantineReason.VERSION), (None, QuarantineReason.COUNT)])
 
 
 def test_a_quarantined_excerpt_and_its_detail_are_bounded() -> None:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from hub_jobs.source.plan import OffsetLost, PlanError, Range, parse_offsets
 from hub_jobs.source.progress import (
-    Place,
     Places,
+    StreamPosition,
     advance,
     check,
     decode,
@@ -74,49 +74,59 @@ def test_what_is_appended_is_read_once_within_the_limit(events: list[tuple[str, 
 
 def test_a_stream_that_is_met_later_is_noted_before_anything_of_it_is_read() -> None:
     both = {"A": stream("A", 1, 5), "B": stream("B", 41, 90)}
-    noted = step({"A": Place(MADE, 6)}, both)
-    assert noted == {"A": Place(MADE, 6), "B": Place(MADE, 41)}
-    assert ranges({"A": Place(MADE, 6)}, noted) == []
+    noted = step({"A": StreamPosition(MADE, 6)}, both)
+    assert noted == {"A": StreamPosition(MADE, 6), "B": StreamPosition(MADE, 41)}
+    assert ranges({"A": StreamPosition(MADE, 6)}, noted) == []
     after = step(noted, both)
     assert [(one.stream, one.first, one.last) for one in ranges(noted, after)] == [("B", 41, 90)]
 
 
 def test_a_target_that_was_fixed_is_where_the_query_ends() -> None:
     then, now = {"A": stream("A", 1, 5)}, {"A": stream("A", 1, 50)}
-    places = advance({"A": Place(MADE, 1)}, now, ends(then), None, True)
-    assert places == {"A": Place(MADE, 6)}
+    places = advance({"A": StreamPosition(MADE, 1)}, now, ends(then), None, True)
+    assert places == {"A": StreamPosition(MADE, 6)}
     assert advance(places, now, ends(then), None, True) == places
 
 
 def test_of_a_stream_that_was_made_anew_since_the_target_was_fixed_all_is_read() -> None:
     target, now = ends({"A": stream("A", 1, 5)}), {"A": stream("A", 1, 50, AGAIN)}
-    assert advance({"A": Place(AGAIN, 1)}, now, target, None, False) == {"A": Place(AGAIN, 51)}
+    assert advance({"A": StreamPosition(AGAIN, 1)}, now, target, None, False) == {
+        "A": StreamPosition(AGAIN, 51)
+    }
 
 
 @pytest.mark.parametrize(
     ("now", "said", "goes_on_at"),
     [
-        (stream("A", 41, 90), "begins at 41, and 11 was to be read next: 30 records", Place(MADE, 91)),
-        (stream("A", 1, 4), "ends at 4, and the query has read or planned up to 10", Place(MADE, 5)),
-        (stream("A", 1, 9), "ends at 9, and the query has read or planned up to 10", Place(MADE, 10)),
-        (stream("A", 20, 90, AGAIN), "was made anew", Place(AGAIN, 20)),
+        (
+            stream("A", 41, 90),
+            "begins at 41, and 11 was to be read next: 30 records",
+            StreamPosition(MADE, 91),
+        ),
+        (stream("A", 1, 4), "ends at 4, and the query has read or planned up to 10", StreamPosition(MADE, 5)),
+        (
+            stream("A", 1, 9),
+            "ends at 9, and the query has read or planned up to 10",
+            StreamPosition(MADE, 10),
+        ),
+        (stream("A", 20, 90, AGAIN), "was made anew", StreamPosition(AGAIN, 20)),
     ],
 )
 def test_what_was_lost_fails_the_query_unless_that_is_allowed(
-    now: StreamInfo, said: str, goes_on_at: Place
+    now: StreamInfo, said: str, goes_on_at: StreamPosition
 ) -> None:
-    places = {"A": Place(MADE, 11)}
+    places = {"A": StreamPosition(MADE, 11)}
     with pytest.raises(OffsetLost, match=said):
         step(places, {"A": now})
     after = step(places, {"A": now}, fail=False)
     assert after == {"A": goes_on_at}
     if goes_on_at.created == AGAIN:
         assert ranges(places, after) == []
-        assert step(after, {"A": now}, fail=False) == {"A": Place(AGAIN, 91)}
+        assert step(after, {"A": now}, fail=False) == {"A": StreamPosition(AGAIN, 91)}
 
 
 def test_a_stream_that_is_gone_fails_the_query_unless_that_is_allowed() -> None:
-    places = {"A": Place(MADE, 11)}
+    places = {"A": StreamPosition(MADE, 11)}
     with pytest.raises(OffsetLost, match="A is not there any more"):
         step(places, {})
     assert step(places, {}, fail=False) == places
@@ -126,7 +136,7 @@ def test_a_stream_that_is_gone_fails_the_query_unless_that_is_allowed() -> None:
     "now", [None, stream("A", 5, 20), stream("A", 1, 9), stream("A", 1, 20, AGAIN)], ids=lambda one: str(one)
 )
 def test_a_batch_that_is_run_again_is_checked_against_what_is_left(now: StreamInfo | None) -> None:
-    (part,) = ranges({"A": Place(MADE, 4)}, {"A": Place(MADE, 11)})
+    (part,) = ranges({"A": StreamPosition(MADE, 4)}, {"A": StreamPosition(MADE, 11)})
     check(part, stream("A", 4, 10))
     with pytest.raises(OffsetLost):
         check(part, now)
@@ -139,14 +149,14 @@ def test_a_checkpoint_of_something_else_is_refused() -> None:
 
 @given(st.dictionaries(st.text(min_size=1), st.integers(1, 2**60), min_size=1))
 def test_an_offset_can_be_given_as_the_start_of_another_query(seqs: dict[str, int]) -> None:
-    text = json.dumps(encode({name: Place(MADE, seq) for name, seq in seqs.items()}))
+    text = json.dumps(encode({name: StreamPosition(MADE, seq) for name, seq in seqs.items()}))
     offsets = parse_offsets(text, "startingOffsets")
     assert {name: offsets.of(name).at for name in seqs} == seqs
 
 
 def test_records_that_are_gone_do_not_count_against_the_limit() -> None:
-    assert step({"A": Place(MADE, 11)}, {"A": stream("A", 41, 90)}, most=5, fail=False) == {
-        "A": Place(MADE, 46)
+    assert step({"A": StreamPosition(MADE, 11)}, {"A": stream("A", 41, 90)}, most=5, fail=False) == {
+        "A": StreamPosition(MADE, 46)
     }
 
 

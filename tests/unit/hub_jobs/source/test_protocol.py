@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hub_jobs.source.protocol import (
-    Answer,
     Frames,
     ProtocolError,
+    ServerReply,
     deliveries,
     header,
     parse_headers,
@@ -53,7 +53,7 @@ def test_what_is_no_record_is_an_answer_or_a_control_line() -> None:
     other = frame(b"x", b"", sid=b"1")
     data = b"PING\r\nPONG\r\n+OK\r\nINFO {}\r\n-ERR 'Stale Connection'\r\n" + status_frame + other
     assert scan(data, SID, frames) == (len(data), 0)
-    assert frames.answers == [Answer(b"inbox", BLOCK, b""), Answer(b"s.t", b"", b"x")]
+    assert frames.answers == [ServerReply(b"inbox", BLOCK, b""), ServerReply(b"s.t", b"", b"x")]
     assert (frames.pings, frames.pongs, frames.errors) == (1, 1, ["Stale Connection"])
     assert frames.replies == []
 

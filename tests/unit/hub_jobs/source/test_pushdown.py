@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_jobs.source.pushdown import Limits, narrowed
+from hub_jobs.source.pushdown import RangeFilter, narrowed
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 TRUE: dict[str, Callable[[Any, Any], bool]] = {
@@ -35,7 +35,7 @@ filters = st.one_of(
 )
 
 
-def passes(limits: Limits, seq: int, ns: int, subject: str) -> bool:
+def passes(limits: RangeFilter, seq: int, ns: int, subject: str) -> bool:
     """Whether the server would give this record."""
 
     def matches(wanted: str) -> bool:
@@ -65,7 +65,7 @@ def test_no_record_that_the_filters_want_is_left_out(
         "subject": subject,
         "value": b"x",
     }
-    limits = Limits()
+    limits = RangeFilter()
     for operator, column, value in given_filters:
         limits = narrowed(limits, operator, column, value)
     if all(TRUE[operator](row[column], value) for operator, column, value in given_filters):
@@ -75,27 +75,27 @@ def test_no_record_that_the_filters_want_is_left_out(
 @pytest.mark.parametrize(
     ("operator", "column", "value", "found"),
     [
-        (">", "seq", 7, Limits(first=8)),
-        ("<", "seq", 7, Limits(last=6)),
-        ("=", "seq", 7, Limits(first=7, last=7)),
-        ("=", "subject", "a.b", Limits(subjects=("a.b",))),
-        ("in", "subject", ("a", "b", "a"), Limits(subjects=("a", "b"))),
-        ("prefix", "subject", "tel.edge-1.", Limits(subjects=("tel.edge-1.>",))),
-        ("prefix", "subject", "tel.edge", Limits()),
-        ("=", "subject", "tel.*", Limits()),
-        ("in", "subject", tuple(f"s{number}" for number in range(65)), Limits()),
-        (">=", "seq", True, Limits()),
+        (">", "seq", 7, RangeFilter(first=8)),
+        ("<", "seq", 7, RangeFilter(last=6)),
+        ("=", "seq", 7, RangeFilter(first=7, last=7)),
+        ("=", "subject", "a.b", RangeFilter(subjects=("a.b",))),
+        ("in", "subject", ("a", "b", "a"), RangeFilter(subjects=("a", "b"))),
+        ("prefix", "subject", "tel.edge-1.", RangeFilter(subjects=("tel.edge-1.>",))),
+        ("prefix", "subject", "tel.edge", RangeFilter()),
+        ("=", "subject", "tel.*", RangeFilter()),
+        ("in", "subject", tuple(f"s{number}" for number in range(65)), RangeFilter()),
+        (">=", "seq", True, RangeFilter()),
     ],
 )
-def test_what_can_be_used_narrows(operator: str, column: str, value: Any, found: Limits) -> None:
-    assert narrowed(Limits(), operator, column, value) == found
+def test_what_can_be_used_narrows(operator: str, column: str, value: Any, found: RangeFilter) -> None:
+    assert narrowed(RangeFilter(), operator, column, value) == found
 
 
 def test_a_moment_counts_to_the_end_of_its_microsecond() -> None:
     start = int(NOON.timestamp()) * 10**9
-    assert narrowed(Limits(), "<=", "timestamp", NOON).until == start + 1000
-    assert narrowed(Limits(), ">", "timestamp", NOON).since == start + 1000
-    assert narrowed(Limits(), "<", "timestamp", NOON).until == start
-    assert narrowed(Limits(), ">=", "timestamp", NOON).since == start
-    exactly = narrowed(Limits(), "=", "timestamp", NOON)
+    assert narrowed(RangeFilter(), "<=", "timestamp", NOON).until == start + 1000
+    assert narrowed(RangeFilter(), ">", "timestamp", NOON).since == start + 1000
+    assert narrowed(RangeFilter(), "<", "timestamp", NOON).until == start
+    assert narrowed(RangeFilter(), ">=", "timestamp", NOON).since == start
+    exactly = narrowed(RangeFilter(), "=", "timestamp", NOON)
     assert (exactly.since, exactly.until) == (start, start + 1000)

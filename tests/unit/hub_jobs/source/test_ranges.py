@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from hub_jobs.source import ranges
-from hub_jobs.source.wire import Connection, RangeLost, Record, Server, Unreachable, read_range, stream_info
+from hub_jobs.source.wire import (
+    Connection,
+    RangeLost,
+    Server,
+    StreamRecord,
+    Unreachable,
+    read_range,
+    stream_info,
+)
 from tests.unit.hub_jobs.source.plain import PlainServer, fill, make_stream
 
 
@@ -18,7 +26,7 @@ def small_pulls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranges, "PULL_ROWS", 50)
 
 
-def rows(found: Iterator[list[Record]]) -> list[Record]:
+def rows(found: Iterator[list[StreamRecord]]) -> list[StreamRecord]:
     return [record for some in found for record in some]
 
 

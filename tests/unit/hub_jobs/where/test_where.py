@@ -16,7 +16,16 @@ from hub_jobs.tables import TableError, ensure_table
 from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.scan import rows
 from hub_jobs.tables.schemas import READINGS
-from hub_jobs.where import Found, Message, Part, Record, Sums, Waiting, look, open_lake
+from hub_jobs.where import (
+    DomainFindings,
+    ScanPart,
+    Sums,
+    Waiting,
+    WaitingLedger,
+    WaitingMessage,
+    look,
+    open_lake,
+)
 from hub_jobs.where import device as device_module
 from tests.spark.lakes import add_bronze
 from tests.unit.hub_jobs.refined import refine_all
@@ -79,8 +88,10 @@ def lake(tmp_path: Path) -> Path:
     return where
 
 
-def found_in(lake: Path, waiting: Waiting | None = None, device: str | None = None, **span: int) -> Found:
-    return look(open_lake(lake), Part("edge-1", **span), waiting or Waiting(), device)
+def found_in(
+    lake: Path, waiting: Waiting | None = None, device: str | None = None, **span: int
+) -> DomainFindings:
+    return look(open_lake(lake), ScanPart("edge-1", **span), waiting or Waiting(), device)
 
 
 def shown(sums: Sums) -> dict[str, int | None]:
@@ -122,10 +133,10 @@ def test_what_is_not_refined_is_pending_also_without_the_other_tables(lake: Path
 
 def test_what_waits_at_the_hub_is_counted_once_and_tells_of_a_newer_ledger(lake: Path) -> None:
     said = replace(LEDGER, n=7, stored=((1, 7),), readings=Readings(accepted=75, stored=70, refused=5))
-    batches = [Message("normal", RUN, n, 10, False, 0) for n in (4, 5, 5, 6)]
+    batches = [WaitingMessage("normal", RUN, n, 10, False, 0) for n in (4, 5, 5, 6)]
     waiting = Waiting(
-        [*batches, Message("normal", None, None, 1, False, 0)],
-        [Record("normal", "TELEMETRY_0", 99, said.encode())],
+        [*batches, WaitingMessage("normal", None, None, 1, False, 0)],
+        [WaitingLedger("normal", "TELEMETRY_0", 99, said.encode())],
     )
 
     found = found_in(lake, waiting)

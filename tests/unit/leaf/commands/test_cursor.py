@@ -7,16 +7,18 @@ from hypothesis import strategies as st
 
 from agent.contract import ContractError
 from agent.leaf.commands import recent as recent_module
-from agent.leaf.commands.cursor import Course, Place, parse_place, unanswered
+from agent.leaf.commands.cursor import CommandCursor, CommandPosition, parse_place, unanswered
 from agent.leaf.commands.recent import RecentCommands
 
-LAST = Place("first", "o", 5, 50, "e", "set")
+LAST = CommandPosition("first", "o", 5, 50, "e", "set")
 
 
-def _course(last: Place | None, created: str, origin: str = "p", known: bool = True) -> Course:
+def _course(
+    last: CommandPosition | None, created: str, origin: str = "p", known: bool = True
+) -> CommandCursor:
     """A runner after `last`, which is among the recent commands where it is `known`."""
     recent = RecentCommands(40 if known else 0, [(5, 50, "e")] if known else [])
-    course = Course(last, recent)
+    course = CommandCursor(last, recent)
     course.enter(created, origin)
     return course
 
@@ -24,35 +26,35 @@ def _course(last: Place | None, created: str, origin: str = "p", known: bool = T
 def test_whoever_ran_nothing_runs_all_from_the_beginning() -> None:
     course = _course(None, "first")
     assert course.next == 1
-    assert course.take(3, 30, "c", "ping") == Place("first", "p", 3, 30, "c", "ping")
+    assert course.take(3, 30, "c", "ping") == CommandPosition("first", "p", 3, 30, "c", "ping")
     assert course.next == 4
 
 
 def test_in_the_same_stream_the_sequence_decides_whatever_the_hubs_clock_says() -> None:
     course = _course(LAST, "first")
     assert course.next == 6
-    assert course.take(6, 10, "f", "ping") == Place("first", "p", 6, 50, "f", "ping")
+    assert course.take(6, 10, "f", "ping") == CommandPosition("first", "p", 6, 50, "f", "ping")
 
 
 def test_a_stream_that_was_made_anew_is_looked_through_for_what_is_later() -> None:
     course = _course(LAST, "second")
     assert course.next == 1
     assert course.take(1, 40, "x", "ping") is None
-    assert course.take(2, 60, "y", "ping") == Place("second", "p", 2, 60, "y", "ping")
-    assert course.take(3, 55, "z", "ping") == Place("second", "p", 3, 60, "z", "ping")
+    assert course.take(2, 60, "y", "ping") == CommandPosition("second", "p", 2, 60, "y", "ping")
+    assert course.take(3, 55, "z", "ping") == CommandPosition("second", "p", 3, 60, "z", "ping")
 
 
 def test_what_follows_the_last_command_run_is_new_although_the_hubs_clock_went_back() -> None:
     course = _course(LAST, "second")
     assert course.take(4, 20, "d", "ping") is None
     assert course.take(5, 50, "e", "set") is None
-    assert course.take(6, 20, "f", "ping") == Place("second", "p", 6, 50, "f", "ping")
+    assert course.take(6, 20, "f", "ping") == CommandPosition("second", "p", 6, 50, "f", "ping")
 
 
 def test_what_stands_above_the_last_command_of_the_same_origin_is_new_whatever_the_clock_says() -> None:
     course = _course(LAST, "second", origin="o")
     assert course.take(4, 20, "d", "ping") is None
-    assert course.take(6, 20, "f", "ping") == Place("second", "o", 6, 50, "f", "ping")
+    assert course.take(6, 20, "f", "ping") == CommandPosition("second", "o", 6, 50, "f", "ping")
 
 
 def test_another_command_at_the_sequence_of_the_last_one_is_not_taken_for_it() -> None:
@@ -121,8 +123,8 @@ class Runs:
         self.hub: list[tuple[int, int, str]] = []
         self.mirror: list[tuple[int, int, str]] = []
         self.recent = RecentCommands()
-        self.last: Place | None = None
-        self.course = Course(None, self.recent)
+        self.last: CommandPosition | None = None
+        self.course = CommandCursor(None, self.recent)
         self.sent: list[str] = []
         self.run: list[str] = []
         self.forgot = False
@@ -160,7 +162,7 @@ class Runs:
     def _restart(self) -> None:
         last = None if self.last is None else parse_place(self.last.encode())
         self.recent = msgspec.json.decode(msgspec.json.encode(self.recent), type=RecentCommands)
-        self.course = Course(last, self.recent)
+        self.course = CommandCursor(last, self.recent)
 
     def _read(self) -> None:
         self.course.enter(str(self.local), str(self.origin))
@@ -175,7 +177,7 @@ class Runs:
 
 def test_what_a_mirror_of_two_histories_had_dropped_is_run_and_nothing_else() -> None:
     recent = RecentCommands()
-    course = Course(None, recent)
+    course = CommandCursor(None, recent)
     course.enter("first", "o")
     for command in ((1, 10, "a"), (2, 20, "b"), (3, 30, "c"), (5, 50, "y")):  # 5 is of the restored hub
         assert course.take(*command, "set") is not None
@@ -195,7 +197,7 @@ def test_without_the_recent_commands_what_is_older_than_the_last_one_run_is_left
 def test_a_malformed_command_is_not_taken_for_another_malformed_one() -> None:
     recent = RecentCommands()
     recent.add((5, 50, ""))
-    course = Course(Place("first", "o", 5, 50, "", "set"), recent)
+    course = CommandCursor(CommandPosition("first", "o", 5, 50, "", "set"), recent)
     course.enter("second", "p")
     assert course.take(5, 60, "", "set") is not None
 
@@ -204,7 +206,10 @@ def test_which_of_two_histories_came_later_is_told_by_the_order_of_running() -> 
     recent = RecentCommands()
     for command in ((15, 150, "old"), (6, 100, "new")):
         recent.add(command)
-    answered, begun = Place("a", "o", 15, 150, "old", "set"), Place("b", "o", 6, 150, "new", "set")
+    answered, begun = (
+        CommandPosition("a", "o", 15, 150, "old", "set"),
+        CommandPosition("b", "o", 6, 150, "new", "set"),
+    )
     assert unanswered(begun, answered, recent)
     assert not unanswered(answered, begun, recent)
 
@@ -216,20 +221,20 @@ def test_which_of_two_histories_came_later_is_told_by_the_order_of_running() -> 
         (None, LAST, False),
         (LAST, None, True),
         (LAST, LAST, False),
-        (Place("first", "o", 6, 50, "f", "set"), LAST, True),
-        (Place("first", "o", 4, 50, "d", "set"), LAST, False),
-        (Place("second", "o", 1, 60, "g", "set"), LAST, True),
-        (Place("zeroth", "o", 9, 40, "a", "set"), LAST, False),
+        (CommandPosition("first", "o", 6, 50, "f", "set"), LAST, True),
+        (CommandPosition("first", "o", 4, 50, "d", "set"), LAST, False),
+        (CommandPosition("second", "o", 1, 60, "g", "set"), LAST, True),
+        (CommandPosition("zeroth", "o", 9, 40, "a", "set"), LAST, False),
     ],
 )
 def test_a_command_is_unanswered_when_it_comes_after_the_last_answer(
-    begun: Place | None, answered: Place | None, open_: bool
+    begun: CommandPosition | None, answered: CommandPosition | None, open_: bool
 ) -> None:
     assert unanswered(begun, answered, RecentCommands()) is open_
 
 
-@given(st.builds(Place, st.text(), st.text(), st.integers(), st.integers(), st.text(), st.text()))
-def test_a_place_travels_as_printable_ascii(place: Place) -> None:
+@given(st.builds(CommandPosition, st.text(), st.text(), st.integers(), st.integers(), st.text(), st.text()))
+def test_a_place_travels_as_printable_ascii(place: CommandPosition) -> None:
     text = place.encode()
     assert text.isascii()
     assert text.isprintable()

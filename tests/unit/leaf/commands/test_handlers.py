@@ -11,8 +11,8 @@ import pytest
 
 from agent.config import Config, ConfigError, Log
 from agent.leaf.commands.handlers import Controls, make_verbs, report
-from agent.leaf.commands.overrides import Lever, Settings, this_moment
-from agent.leaf.commands.verb import ArgumentError, VerbError
+from agent.leaf.commands.overrides import Overrides, Setter, this_moment
+from agent.leaf.commands.verb import ArgumentError, CommandError
 from agent.leaf.intake import Input
 from agent.leaf.state import State, StateFile
 from agent.process.reload import Applied, Reloader
@@ -26,10 +26,10 @@ class World:
         self.moved: list[tuple[str, Any]] = []
         names = ["log_level", "linger", "rate_limit", "input.http", *(["link"] if link else [])]
         self.state = StateFile(path / "state.json", State(1, "m", "d"))
-        settings = Settings(self.state, {name: self._lever(name) for name in names}, this_moment())
+        settings = Overrides(self.state, {name: self._lever(name) for name in names}, this_moment())
         self.verbs = make_verbs(Controls(dict, lambda: 3, settings, by_command(reload) if reload else None))
 
-    def _lever(self, name: str) -> Lever:
+    def _lever(self, name: str) -> Setter:
         return lambda value, _seconds: self.moved.append((name, value))
 
 
@@ -103,7 +103,7 @@ async def test_the_link_is_held_for_a_time_and_let_go(one: World) -> None:
 @pytest.mark.parametrize("verb", ["pause-link", "resume-link"])
 async def test_an_agent_that_does_not_keep_its_link_says_so(tmp_path: Path, verb: str) -> None:
     args = {"for": "1m"} if verb == "pause-link" else {}
-    with pytest.raises(VerbError, match="does not keep its link"):
+    with pytest.raises(CommandError, match="does not keep its link"):
         await World(tmp_path, link=False).verbs[verb].act(args)
 
 
@@ -128,7 +128,7 @@ class Files:
 async def test_a_configuration_with_problems_is_not_reloaded(tmp_path: Path) -> None:
     running = Config("edge-1")
     bad = Reloader(running, Files(running, ["domain: is missing", "x: no"]))
-    with pytest.raises(VerbError, match=r"goes on as it is; .*: domain: is missing; x: no"):
+    with pytest.raises(CommandError, match=r"goes on as it is; .*: domain: is missing; x: no"):
         await World(tmp_path, bad).verbs["reload"].act({})
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from agent.leaf.commands.overrides import Moment, Settings, seconds_left
-from agent.leaf.commands.verb import VerbError
+from agent.leaf.commands.overrides import Moment, Overrides, seconds_left
+from agent.leaf.commands.verb import CommandError
 from agent.leaf.state import Setting, State, StateFile, load
 from tests.harness.servers import until
 
@@ -50,7 +50,7 @@ class Bench:
             for name in ("log_level", "linger")
         }
         self.at.clear()
-        self.settings = Settings(self.state, levers, lambda: self.now)
+        self.settings = Overrides(self.state, levers, lambda: self.now)
         self.settings.restore()
 
 
@@ -95,9 +95,9 @@ async def test_nothing_changes_when_the_state_file_cannot_be_written(bench: Benc
     await bench.settings.put({"linger": 1.0}, 600.0)
     bench.path.unlink()
     bench.path.mkdir()
-    with pytest.raises(VerbError, match="nothing was changed"):
+    with pytest.raises(CommandError, match="nothing was changed"):
         await bench.settings.put({"log_level": "debug"}, 600.0)
-    with pytest.raises(VerbError, match="nothing was changed"):
+    with pytest.raises(CommandError, match="nothing was changed"):
         await bench.settings.drop("linger")
     assert bench.at == {"linger": (1.0, 600.0)}
     assert set(bench.settings.shown()) == {"linger"}

@@ -24,8 +24,8 @@ from agent.jetstream.read_headers import StoredHeaders
 from agent.leaf.events import BatchStored
 from agent.leaf.ledger.evictions.service import Discards
 from agent.leaf.ledger.ledger import ClassLedger
-from agent.leaf.ledger.publisher import Books
-from agent.leaf.position_file import Position
+from agent.leaf.ledger.publisher import LedgerPublisher
+from agent.leaf.position_file import PullPosition
 from agent.leaf.state import VERSION, Acked, State, StateFile
 
 BEFORE, NOW = new_run(now_ns=10**18), new_run()
@@ -44,10 +44,10 @@ def no_discards(directory: Path) -> Discards:
 
 
 @pytest.fixture
-def books(tmp_path: Path) -> Books:
+def books(tmp_path: Path) -> LedgerPublisher:
     """The books of a run that follows on `BEFORE`."""
     state = State(VERSION, "machine", "edge-1", acked={"normal": KNOWN})
-    return Books(
+    return LedgerPublisher(
         "edge-1",
         NOW,
         {"normal": ClassLedger("edge-1", "normal", NOW)},
@@ -56,7 +56,7 @@ def books(tmp_path: Path) -> Books:
     )
 
 
-def previous(books: Books) -> tuple[int, Readings]:
+def previous(books: LedgerPublisher) -> tuple[int, Readings]:
     """What the first record of this run says of the run before."""
     found = books._ledgers["normal"].previous
     assert found is not None
@@ -64,33 +64,37 @@ def previous(books: Books) -> tuple[int, Readings]:
     return found.n, found.readings
 
 
-async def test_a_run_that_ended_when_the_state_was_saved_is_told_as_it_was_known(books: Books) -> None:
+async def test_a_run_that_ended_when_the_state_was_saved_is_told_as_it_was_known(
+    books: LedgerPublisher,
+) -> None:
     books.recall("normal", CREATED, [])
     assert previous(books) == (10, KNOWN.readings)
 
 
-async def test_batches_stored_after_the_state_was_saved_are_counted(books: Books) -> None:
+async def test_batches_stored_after_the_state_was_saved_are_counted(books: LedgerPublisher) -> None:
     books.recall("normal", CREATED, [stored(21, f"{BEFORE}-normal-11"), stored(22, f"{BEFORE}-normal-12")])
     assert previous(books) == (12, Readings(accepted=120, stored=110, refused=20))
 
 
-async def test_a_batch_that_was_published_again_is_not_counted_again(books: Books) -> None:
+async def test_a_batch_that_was_published_again_is_not_counted_again(books: LedgerPublisher) -> None:
     again = stored(21, f"{BEFORE}-normal-9")
     books.recall("normal", CREATED, [StoredHeaders(21, 0.0, {**again.headers, H_RESENT: "9"})])
     assert previous(books) == (10, KNOWN.readings)
 
 
-async def test_no_more_is_stored_than_was_accepted(books: Books) -> None:
+async def test_no_more_is_stored_than_was_accepted(books: LedgerPublisher) -> None:
     books.recall("normal", CREATED, [stored(21, f"{BEFORE}-normal-11", "50")])
     assert previous(books) == (11, Readings(accepted=150, stored=150, refused=20))
 
 
-async def test_a_batch_that_was_stored_late_under_an_earlier_number_is_counted(books: Books) -> None:
+async def test_a_batch_that_was_stored_late_under_an_earlier_number_is_counted(
+    books: LedgerPublisher,
+) -> None:
     books.recall("normal", CREATED, [stored(21, f"{BEFORE}-normal-9")])
     assert previous(books) == (10, Readings(accepted=120, stored=105, refused=20))
 
 
-async def test_what_others_stored_is_not_counted(books: Books) -> None:
+async def test_what_others_stored_is_not_counted(books: LedgerPublisher) -> None:
     foreign = [
         stored(21, f"{new_run(now_ns=0)}-normal-11"),
         stored(22, "nonsense"),
@@ -101,7 +105,7 @@ async def test_what_others_stored_is_not_counted(books: Books) -> None:
     assert previous(books) == (10, KNOWN.readings)
 
 
-async def test_a_later_run_of_which_only_the_stream_knows_is_the_one_before(books: Books) -> None:
+async def test_a_later_run_of_which_only_the_stream_knows_is_the_one_before(books: LedgerPublisher) -> None:
     later = new_run()
     since = [
         stored(21, f"{BEFORE}-normal-11"),
@@ -113,12 +117,12 @@ async def test_a_later_run_of_which_only_the_stream_knows_is_the_one_before(book
     assert found == Previous(later, 2, Readings(accepted=10, stored=10), closed=False)
 
 
-async def test_a_stream_that_is_another_one_tells_nothing_of_the_run_before(books: Books) -> None:
+async def test_a_stream_that_is_another_one_tells_nothing_of_the_run_before(books: LedgerPublisher) -> None:
     books.recall("normal", OTHER, [stored(21, f"{BEFORE}-normal-11")])
     assert previous(books) == (10, KNOWN.readings)
 
 
-async def test_recalling_twice_counts_once(books: Books) -> None:
+async def test_recalling_twice_counts_once(books: LedgerPublisher) -> None:
     for _ in range(2):
         books.recall("normal", CREATED, [stored(21, f"{BEFORE}-normal-11")])
     assert previous(books) == (11, Readings(accepted=120, stored=105, refused=20))
@@ -127,12 +131,14 @@ async def test_recalling_twice_counts_once(books: Books) -> None:
 async def test_a_first_run_has_no_previous_one(tmp_path: Path) -> None:
     ledger = ClassLedger("edge-1", "normal", NOW)
     state = StateFile(tmp_path / "s", State(VERSION, "m", "edge-1"))
-    books = Books("edge-1", NOW, {"normal": ledger}, state, no_discards(tmp_path))
+    books = LedgerPublisher("edge-1", NOW, {"normal": ledger}, state, no_discards(tmp_path))
     books.recall("normal", CREATED, [])
     assert ledger.previous is None
 
 
-async def test_dead_letters_stored_after_the_state_was_saved_are_counted_as_such(books: Books) -> None:
+async def test_dead_letters_stored_after_the_state_was_saved_are_counted_as_such(
+    books: LedgerPublisher,
+) -> None:
     letters = StoredHeaders(
         21, 0.0, {H_MESSAGE_ID: f"{BEFORE}-normal-11", H_COUNT: "40"}, "tel.edge-1.normal._dead.file"
     )
@@ -147,7 +153,7 @@ def batch(n: int, seq: int, position: str | None = None) -> BatchStored:
 
 @pytest.mark.parametrize("created", [CREATED, OTHER])
 async def test_the_last_sequence_of_a_stream_is_remembered_in_whatever_order_it_acknowledges(
-    books: Books, created: str
+    books: LedgerPublisher, created: str
 ) -> None:
     """That of another stream says nothing: the guard would take this one for an older store."""
     before = KNOWN.seq if created == CREATED else 0
@@ -162,14 +168,14 @@ async def test_the_last_sequence_of_a_stream_is_remembered_in_whatever_order_it_
         before = now.seq
 
 
-async def test_a_position_is_remembered_with_the_sequence_of_its_batch(books: Books) -> None:
+async def test_a_position_is_remembered_with_the_sequence_of_its_batch(books: LedgerPublisher) -> None:
     info = StreamInfo("TEL_edge-1_normal", CREATED, 0, 0, 0, 0, {}, [])
     books.attach(cast(JetStream, None), {"normal": info})
     books.stored(batch(1, 21, "line 9"))
-    assert books._state.current.positions == {"normal": {"file": Position("line 9", 21)}}
+    assert books._state.current.positions == {"normal": {"file": PullPosition("line 9", 21)}}
 
 
-async def test_every_record_tells_of_the_streams_whose_store_was_lost(books: Books) -> None:
+async def test_every_record_tells_of_the_streams_whose_store_was_lost(books: LedgerPublisher) -> None:
     books._state.current.lose("normal", KNOWN)
     info = StreamInfo("TEL_edge-1_normal", OTHER, 0, 0, 0, 0, {}, [])
     books.attach(cast(JetStream, None), {"normal": info})
@@ -177,7 +183,9 @@ async def test_every_record_tells_of_the_streams_whose_store_was_lost(books: Boo
     assert record.lost == (LostStream(CREATED, 20),)
 
 
-async def test_a_stream_that_devices_fill_is_remembered_up_to_where_it_was_seen(books: Books) -> None:
+async def test_a_stream_that_devices_fill_is_remembered_up_to_where_it_was_seen(
+    books: LedgerPublisher,
+) -> None:
     state = books._state.current
     state.acked["normal"] = KNOWN
     books.seen("normal", _info(CREATED, 30))

@@ -20,9 +20,9 @@ from agent.contract import Announce, Checkpoint, ClassState, Readings
 from agent.leaf.link import guard
 from agent.leaf.link.checkpoints import CheckpointLog, earlier, forget
 from agent.leaf.link.compare import confirmed, difference
-from agent.leaf.link.decide import Ask, Memory, Pause, Repair, Resume, decide
-from agent.leaf.link.guard import NewEpoch, Remembered, Why
-from agent.leaf.link.observation import Compared, ConsumerSeen, LinkSeen, Seen
+from agent.leaf.link.decide import Ask, LinkMemory, Pause, Repair, Resume, decide
+from agent.leaf.link.guard import EpochReason, NewEpoch, Remembered
+from agent.leaf.link.observation import ConsumerSeen, HubComparison, LinkObservation, LinkSeen
 from agent.leaf.state import Acked, State
 from tests.unit.leaf.link import registrar
 from tests.unit.leaf.link.registrar import CLS
@@ -36,7 +36,7 @@ RUN = "01a1fd89-9817-7b93-a754-e595539c3d06"
 class Link(RuleBasedStateMachine):
     """The leaf, the hub, and the agent between them."""
 
-    compared: Compared | None
+    compared: HubComparison | None
 
     @initialize()
     def begin(self) -> None:
@@ -95,17 +95,17 @@ class Link(RuleBasedStateMachine):
             id_here = self.leaf.ids[self.checkpoint.leaf_seq - 1]
         verdict = guard.judge(
             Remembered(self.epoch, self.acked, self.checkpoint),
-            guard.Seen(self.leaf.created, self.leaf.last, id_here, earlier=max(held, default=0)),
+            guard.EpochObservation(self.leaf.created, self.leaf.last, id_here, earlier=max(held, default=0)),
         )
         if verdict is not None:
             self.new_epoch(verdict)
-            if verdict.why is Why.PUT_BACK:
+            if verdict.why is EpochReason.PUT_BACK:
                 # Over the consumer of an older store nothing flows any more.
                 self.leaf.consumers = {str(self.epoch): self.leaf.consumers[str(self.epoch)]}
         self.store(f"{RUN}-normal-ledger-{next(self.payload)}")
         self.acked = Acked(RUN, 1, self.leaf.last, self.leaf.created, Readings())
         self.flow(50)  # what the link does before anybody has asked
-        self.memory, self.compared, self.agreed_to = Memory(), None, 0
+        self.memory, self.compared, self.agreed_to = LinkMemory(), None, 0
         self.may_repair_at = 0.0
 
     def store(self, message: str) -> None:
@@ -138,7 +138,7 @@ class Link(RuleBasedStateMachine):
         same = None
         if answer.message_id and leaf.holds(answer.cursor):
             same = leaf.ids[answer.cursor - 1] == answer.message_id
-        compared = Compared(
+        compared = HubComparison(
             asked=self.now,
             link_key=self.link_key,
             epoch=self.epoch,
@@ -187,7 +187,7 @@ class Link(RuleBasedStateMachine):
             return
         assert self.epoch is not None
         consumer = self.leaf.consumers.get(self.epoch)
-        seen = Seen(
+        seen = LinkObservation(
             now=self.now,
             epoch=self.epoch,
             link=LinkSeen(self.up, self.up_since, self.link_key if self.up else ""),

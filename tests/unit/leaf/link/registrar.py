@@ -15,7 +15,7 @@ from agent.contract import (
 )
 from agent.hub.registrar.aggregate import SourceState
 from agent.hub.registrar.answer import (
-    Stored,
+    StoredMessage,
     agreed,
     agreeing,
     class_answer,
@@ -25,7 +25,7 @@ from agent.hub.registrar.answer import (
     known_at_start,
     lacking,
 )
-from agent.hub.registrar.records import ClassRecord, Place, admitted
+from agent.hub.registrar.records import AggregateRef, ClassRecord, admitted
 from agent.jetstream import RawMessage, StreamInfo
 from tests.unit.leaf.link.stores import HubStore
 
@@ -46,7 +46,7 @@ def begin(hub: HubStore) -> None:
 
 def take_in(hub: HubStore, announce: Announce) -> None:
     """Bring the record up to date, and have the source follow the announced epoch."""
-    place = Place(hub.name, hub.created, hub.last)
+    place = AggregateRef(hub.name, hub.created, hub.last)
     hub.leaf = admitted(announce, hub.leaf, {CLS: place}, "")
     hub.follow(announce.classes[CLS].epoch)
 
@@ -64,7 +64,7 @@ def answer(hub: HubStore, announce: Announce) -> ClassAnswer:
     batch = None
     if record.held is not None and not record.held.message_id:
         found = hub.newest(lambda row: row.leaf_seq and row.message)
-        batch = Stored(found[1].leaf_seq, found[1].message, found[0]) if found else None
+        batch = StoredMessage(found[1].leaf_seq, found[1].message, found[0]) if found else None
     told = class_answer(record, "flowing", agrees, batch, certain=certain, fallback=fallback)
     _put(hub, agreeing(record, checkpoint, agrees, told))
     return told
@@ -85,7 +85,7 @@ def _look(hub: HubStore) -> ClassRecord:
     record, newest = hub.leaf.classes[CLS], None
     state, found = _state(hub, record), hub.newest(lambda row: row.leaf_seq)
     if found is not None:
-        newest = Stored(found[1].leaf_seq, found[1].message, found[0])
+        newest = StoredMessage(found[1].leaf_seq, found[1].message, found[0])
     return msgspec.structs.replace(record, held=held_now(record.held, state, newest, _info(hub)))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from agent.hub.registrar.records import Leaf
+from agent.hub.registrar.records import LeafRecord
 
 NOT_PAUSED = float("-inf")
 
@@ -77,7 +77,7 @@ class HubStore:
     cursor: int = 0
     taken: int = 0
     subscribed: bool = False
-    leaf: Leaf | None = None
+    leaf: LeafRecord | None = None
     noted: int = 0
 
     @property

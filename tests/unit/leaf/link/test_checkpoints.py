@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from agent.contract import Checkpoint, new_run
 from agent.leaf.link.checkpoints import APART, KEPT, CheckpointLog, earlier, forget, noted
-from agent.leaf.state import VERSION, Places, State
+from agent.leaf.state import VERSION, Checkpoints, State
 
 RUN, OTHER = new_run(0), new_run(1)
 CLS = "normal"
@@ -21,15 +21,15 @@ def checkpoint(number: int, run: str = RUN) -> Checkpoint:
     return Checkpoint(10 * number, f"{run}-normal-{kind}{number}", f"TELEMETRY_{number % 2}", 30 * number)
 
 
-def row(count: int) -> list[Places]:
+def row(count: int) -> list[Checkpoints]:
     """What is kept of so many."""
-    groups: list[Places] = []
+    groups: list[Checkpoints] = []
     for number in range(1, count + 1):
         groups = noted(groups, checkpoint(number, RUN if number < 500 else OTHER))
     return groups
 
 
-def state(groups: list[Places]) -> State:
+def state(groups: list[Checkpoints]) -> State:
     """A state with these, and the newest of them."""
     known = earlier(groups)
     return State(VERSION, "m", "edge-1", earlier={CLS: groups}, checkpoint={CLS: known[-1]} if known else {})

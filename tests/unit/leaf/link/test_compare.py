@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.leaf.link.compare import agreed_start, confirmed, difference, discarded
-from agent.leaf.link.guard import NewEpoch, Why
-from agent.leaf.link.observation import Compared
+from agent.leaf.link.guard import EpochReason, NewEpoch
+from agent.leaf.link.observation import HubComparison
 
-WELL = Compared(
+WELL = HubComparison(
     asked=1.0,
     link_key="s/1",
     epoch="e",
@@ -53,83 +53,87 @@ CASES = [
         {"cursor": 100, "floor": 149, "first": 150},
         None,
     ),
-    Case("the hub lacks the last that it had acknowledged", {"cursor": 199}, NewEpoch(Why.HUB_LOST, 200)),
+    Case(
+        "the hub lacks the last that it had acknowledged",
+        {"cursor": 199},
+        NewEpoch(EpochReason.HUB_LOST, 200),
+    ),
     Case(
         "hub put back to before the first message of the epoch",
         {"start": 200, "cursor": 0, "same": None},
-        NewEpoch(Why.HUB_LOST, 151),
+        NewEpoch(EpochReason.HUB_LOST, 151),
     ),
     Case(
         "hub put back, before data flowed",
         {"cursor": 100, "agreed": False},
-        NewEpoch(Why.HUB_LOST, 101),
+        NewEpoch(EpochReason.HUB_LOST, 101),
     ),
     Case(
         "hub put back to after the checkpoint, before data flowed",
         {"cursor": 180},
-        NewEpoch(Why.HUB_LOST, 181),
+        NewEpoch(EpochReason.HUB_LOST, 181),
     ),
     Case(
         "hub put back, after data flowed: every cursor looks well",
         {"cursor": 205, "floor": 205, "agreed": False},
-        NewEpoch(Why.HUB_LOST, 1),
+        NewEpoch(EpochReason.HUB_LOST, 1),
     ),
     Case(
         "hub restored, after data flowed, and it knows where it was",
         {"cursor": 205, "floor": 205, "agreed": False, "fallback": 140},
-        NewEpoch(Why.HUB_LOST, 141),
+        NewEpoch(EpochReason.HUB_LOST, 141),
     ),
     Case(
         "hub restored, before data flowed, and it tells of a place before",
         {"cursor": 145, "agreed": False, "fallback": 140},
-        NewEpoch(Why.HUB_LOST, 146),
+        NewEpoch(EpochReason.HUB_LOST, 146),
     ),
     Case(
         "hub restored to below the checkpoint, with an ack floor that trails: it may have taken more since",
         {"cursor": 145, "floor": 100, "agreed": False},
-        NewEpoch(Why.HUB_LOST, 1),
+        NewEpoch(EpochReason.HUB_LOST, 1),
     ),
     Case(
         "both restored, the leaf to after the place of which the hub tells",
         {"cursor": 205, "last": 150, "own": False, "agreed": False, "fallback": 140},
-        NewEpoch(Why.PUT_BACK, 141),
+        NewEpoch(EpochReason.PUT_BACK, 141),
     ),
     Case(
         "the hub's stream was made anew",
         {"cursor": 0, "same": None, "agreed": False},
-        NewEpoch(Why.HUB_LOST, 1),
+        NewEpoch(EpochReason.HUB_LOST, 1),
     ),
     Case(
         "hub put back, and the leaf has purged a part of what it lacks",
         {"cursor": 120, "first": 120, "floor": 200, "agreed": False, "last": 210},
-        NewEpoch(Why.HUB_LOST, 121),
+        NewEpoch(EpochReason.HUB_LOST, 121),
     ),
     Case(
         "the cursor may be too low, and nothing else speaks against it",
         {"cursor": 100, "certain": False},
         None,
     ),
-    Case("leaf put back to one message below the cursor", {"last": 204}, NewEpoch(Why.PUT_BACK, 151)),
+    Case("leaf put back to one message below the cursor", {"last": 204}, NewEpoch(EpochReason.PUT_BACK, 151)),
     Case(
         "leaf put back to before the checkpoint, and what it has stored since has flowed",
         {"own": False},
-        NewEpoch(Why.PUT_BACK, 1),
+        NewEpoch(EpochReason.PUT_BACK, 1),
     ),
-    Case("leaf put back to after the checkpoint", {"last": 160}, NewEpoch(Why.PUT_BACK, 151)),
+    Case("leaf put back to after the checkpoint", {"last": 160}, NewEpoch(EpochReason.PUT_BACK, 151)),
     Case(
         "leaf put back to before the checkpoint",
         {"last": 120, "own": False},
-        NewEpoch(Why.PUT_BACK, 1),
+        NewEpoch(EpochReason.PUT_BACK, 1),
     ),
     Case(
         "leaf put back and written past the cursor",
         {"last": 250, "same": False},
-        NewEpoch(Why.DIFFERENT, 151),
+        NewEpoch(EpochReason.DIFFERENT, 151),
     ),
     Case(
         "leaf put back to before the checkpoint and written past the cursor",
         {"last": 250, "same": False, "own": False},
-        NewEpoch(Why.PUT_BACK, 1),
+        NewEpoch(EpochReason.PUT_BACK, 1),
     ),
 ]
 
@@ -141,8 +145,10 @@ def test_a_difference_is_found_and_the_epoch_begins_where_both_agree(case: Case)
 
 def test_what_neither_side_holds_any_more_is_named() -> None:
     lost = replace(WELL, cursor=100, same=None, agreed=True, checkpoint=90, first=121)
-    assert difference(lost) == NewEpoch(Why.HUB_LOST, 91, gone=(91, 120))
-    assert difference(replace(lost, first=91)) == NewEpoch(Why.HUB_LOST, 91), "the leaf still holds all of it"
+    assert difference(lost) == NewEpoch(EpochReason.HUB_LOST, 91, gone=(91, 120))
+    assert difference(replace(lost, first=91)) == NewEpoch(EpochReason.HUB_LOST, 91), (
+        "the leaf still holds all of it"
+    )
 
 
 def test_where_the_hub_holds_all_that_the_leaf_has_an_epoch_begins_behind_it() -> None:

@@ -14,15 +14,15 @@ from agent.leaf.link.decide import (
     UNHEARD_AFTER,
     Action,
     Ask,
-    Decision,
-    Memory,
+    LinkDecision,
+    LinkMemory,
     Pause,
     Repair,
     Resume,
     decide,
 )
-from agent.leaf.link.guard import NewEpoch, Why
-from agent.leaf.link.observation import Compared, ConsumerSeen, LinkSeen, Seen
+from agent.leaf.link.guard import EpochReason, NewEpoch
+from agent.leaf.link.observation import ConsumerSeen, HubComparison, LinkObservation, LinkSeen
 from agent.leaf.link.states import ORDINARY, SENTENCES, LinkState, sentence, worst
 from tests.unit.leaf.link.test_compare import WELL
 
@@ -33,12 +33,12 @@ FLOWS = ConsumerSeen(start=1, paused_for=0.0, bound=True, delivered=210, floor=2
 PAUSED = replace(FLOWS, paused_for=25.0)
 SAID = replace(WELL, asked=NOW - 0.5, link_key="s/1", epoch="e")
 LOST = replace(SAID, cursor=100, agreed=False)
-SEEN = Seen(now=NOW, epoch="e", link=UP, consumer=FLOWS, compared=SAID)
-NEW = Memory()
-KNOWN = Memory(began=NOW - 60, verified=("s/1", "e"), moved_at=NOW - 1, heard_at=NOW - 1, confirmed=205)
+SEEN = LinkObservation(now=NOW, epoch="e", link=UP, consumer=FLOWS, compared=SAID)
+NEW = LinkMemory()
+KNOWN = LinkMemory(began=NOW - 60, verified=("s/1", "e"), moved_at=NOW - 1, heard_at=NOW - 1, confirmed=205)
 LATE = LinkSeen(True, NOW - ANSWER_WITHIN - 1, "s/1")
-HUB_LOST = NewEpoch(Why.HUB_LOST, 101)
-GONE = NewEpoch(Why.CONSUMER_GONE, 206)
+HUB_LOST = NewEpoch(EpochReason.HUB_LOST, 101)
+GONE = NewEpoch(EpochReason.CONSUMER_GONE, 206)
 
 
 @dataclass(frozen=True)
@@ -46,20 +46,20 @@ class Case:
     """What is remembered and seen, and what follows."""
 
     name: str
-    memory: Memory
-    seen: Seen
+    memory: LinkMemory
+    seen: LinkObservation
     state: LinkState
     actions: tuple[Action, ...] = ()
 
 
 def seen(
-    *, link: LinkSeen = UP, consumer: ConsumerSeen | None = FLOWS, compared: Compared | None = SAID
-) -> Seen:
+    *, link: LinkSeen = UP, consumer: ConsumerSeen | None = FLOWS, compared: HubComparison | None = SAID
+) -> LinkObservation:
     """`SEEN` with these parts."""
     return replace(SEEN, link=link, consumer=consumer, compared=compared)
 
 
-def said(word: str) -> Seen:
+def said(word: str) -> LinkObservation:
     """The hub answers with this word of state."""
     return seen(compared=replace(SAID, word=word))
 
@@ -269,14 +269,14 @@ CASES = [
         replace(KNOWN, due=GONE, due_since=NOW - ANSWER_WITHIN),
         seen(consumer=None, compared=replace(SAID, asked=NOW - 20, link_key="s/0")),
         LinkState.REPAIRING,
-        (Repair(NewEpoch(Why.CONSUMER_GONE, 151)),),
+        (Repair(NewEpoch(EpochReason.CONSUMER_GONE, 151)),),
     ),
     Case(
         "the consumer is gone, the hub says nothing, and what it said was of the epoch before",
-        replace(KNOWN, due=NewEpoch(Why.CONSUMER_GONE, 1), due_since=NOW - ANSWER_WITHIN),
+        replace(KNOWN, due=NewEpoch(EpochReason.CONSUMER_GONE, 1), due_since=NOW - ANSWER_WITHIN),
         seen(consumer=None, compared=replace(SAID, epoch="d")),
         LinkState.REPAIRING,
-        (Repair(NewEpoch(Why.CONSUMER_GONE, 1)),),
+        (Repair(NewEpoch(EpochReason.CONSUMER_GONE, 1)),),
     ),
     Case(
         "the consumer was gone for one look and is there again",
@@ -334,7 +334,7 @@ def test_the_keeper_decides(case: Case) -> None:
     assert (decision.state, decision.actions) == (case.state, case.actions)
 
 
-def after(decision: Decision, seconds: float, what: Seen) -> Decision:
+def after(decision: LinkDecision, seconds: float, what: LinkObservation) -> LinkDecision:
     """The next decision, so many seconds later."""
     return decide(decision.memory, replace(what, now=NOW + seconds))
 
@@ -374,13 +374,13 @@ SENT = replace(FLOWS, delivered=300, floor=205, in_flight=95)
 TAKES_NOTHING = replace(SAID, cursor=205, floor=205, last=400)
 
 
-def sent(after: float, *, asked: float, cursor: int = 205, consumer: ConsumerSeen = SENT) -> Seen:
+def sent(after: float, *, asked: float, cursor: int = 205, consumer: ConsumerSeen = SENT) -> LinkObservation:
     """So many seconds after `NOW` the newest answer, to a question of then, has this cursor."""
     compared = replace(TAKES_NOTHING, asked=NOW + asked, cursor=cursor)
     return replace(SEEN, now=NOW + after, consumer=consumer, compared=compared)
 
 
-def course(*steps: Seen, memory: Memory = KNOWN) -> list[Decision]:
+def course(*steps: LinkObservation, memory: LinkMemory = KNOWN) -> list[LinkDecision]:
     """What is decided, step by step."""
     decisions = []
     for step in steps:
@@ -404,7 +404,7 @@ def test_a_hub_that_answers_and_takes_nothing_of_what_was_sent_gets_a_new_epoch_
     assert (first.state, going.state) == (LinkState.FLOWING, LinkState.FLOWING)
     assert (due.state, due.actions) == (LinkState.REPAIRING, (Pause(PAUSE),))
     assert asks.actions == (Ask(),)
-    assert begins.actions == (Repair(NewEpoch(Why.STALLED, 206)),)
+    assert begins.actions == (Repair(NewEpoch(EpochReason.STALLED, 206)),)
     assert begins.memory.stalls == 1
 
 
@@ -449,13 +449,13 @@ def test_patience_with_a_stall_doubles_with_each_epoch_that_did_not_help() -> No
     steps = [sent(at, asked=at - 1) for at in (0, STUCK_AFTER + 2, 2 * STUCK_AFTER, 2 * STUCK_AFTER + 2)]
     *early, late = course(*steps, memory=replace(KNOWN, stalls=1))
     assert [one.memory.due for one in early] == [None] * 3
-    assert late.memory.due == NewEpoch(Why.STALLED, 206)
+    assert late.memory.due == NewEpoch(EpochReason.STALLED, 206)
     owing = replace(KNOWN, stalls=3, moved=(300, 205, 205), owed=300, owed_at=NOW - 1)
     moved = decide(owing, sent(0, asked=-1, cursor=250))
     assert moved.memory.stalls == 0, "the hub has taken something"
 
 
-def cannot(why: str, step: Seen) -> Seen:
+def cannot(why: str, step: LinkObservation) -> LinkObservation:
     """The same while the hub has a reason to take nothing."""
     assert step.consumer is not None
     assert step.compared is not None
@@ -477,7 +477,7 @@ def test_a_hub_that_had_a_reason_to_take_nothing_has_all_its_time_once_that_is_g
     late = sent(101 + STUCK_AFTER, asked=100 + STUCK_AFTER)
     *waits, due = course(*away, *back, late)
     assert [one.memory.due for one in waits] == [None] * len(waits)
-    assert due.memory.due == NewEpoch(Why.STALLED, 206)
+    assert due.memory.due == NewEpoch(EpochReason.STALLED, 206)
 
 
 @pytest.mark.parametrize("word", ["full", "capped"])
@@ -495,7 +495,7 @@ def test_a_hub_that_had_no_room_is_not_said_to_be_stuck_once_it_has(word: str) -
 
 STALLED = replace(
     KNOWN,
-    due=NewEpoch(Why.STALLED, 206),
+    due=NewEpoch(EpochReason.STALLED, 206),
     due_since=NOW - 60,
     moved=(300, 205, 205),
     owed=300,

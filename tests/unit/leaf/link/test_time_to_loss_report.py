@@ -7,7 +7,7 @@ import math
 
 from agent.base.metrics import Metrics
 from agent.contract import parse_reading
-from agent.leaf.intake import Chunk, Place, Reason, RefusedError
+from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint
 from agent.leaf.link.time_to_loss import Horizon
 from agent.leaf.link.time_to_loss_report import FARTHEST, HorizonReport
 from tests.harness.intakes import NoLetters
@@ -27,10 +27,10 @@ class Taken(NoLetters):
     async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
         self.chunks.append((input_name, cls, chunk))
         if self.refuses:
-            raise RefusedError(Reason.FULL, "full", 1.0)
+            raise RefusedError(RefusalReason.FULL, "full", 1.0)
 
-    async def position(self, input_name: str) -> Place:
-        return Place()
+    async def position(self, input_name: str) -> ResumePoint:
+        return ResumePoint()
 
 
 async def test_a_minute_in_which_something_moved_is_told_and_one_in_which_nothing_did_is_not() -> None:

@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 
 from agent.contract import Request
 from agent.leaf.intake import Chunk
-from agent.leaf.publish.accumulator import MAX_REQUESTS, Accumulator, Draft, Entry, Limits
+from agent.leaf.publish.accumulator import MAX_REQUESTS, Accumulator, BatchLimits, OpenBatch, PendingChunk
 
-LIMITS = Limits(bytes=100, readings=10, linger=0.5)
+LIMITS = BatchLimits(bytes=100, readings=10, linger=0.5)
 KEY = ("http", "normal")
 
 
-def entry(size: int = 10, count: int = 1, **more: object) -> Entry[int]:
+def entry(size: int = 10, count: int = 1, **more: object) -> PendingChunk[int]:
     """A chunk of `size` bytes."""
-    return Entry(Chunk(b"x" * size, count, **more), 0)  # type: ignore[arg-type]
+    return PendingChunk(Chunk(b"x" * size, count, **more), 0)  # type: ignore[arg-type]
 
 
 def test_a_chunk_waits_for_more_until_it_has_lingered() -> None:
@@ -44,7 +44,7 @@ def test_a_draft_is_sealed_when_its_readings_are_full() -> None:
 
 
 def test_a_draft_is_sealed_when_it_holds_as_many_requests_as_a_header_may_name() -> None:
-    one: Accumulator[int] = Accumulator(Limits(10**6, 10**6, 1.0))
+    one: Accumulator[int] = Accumulator(BatchLimits(10**6, 10**6, 1.0))
     sealed = [
         draft
         for number in range(MAX_REQUESTS)
@@ -87,7 +87,7 @@ def test_inputs_and_classes_do_not_share_a_draft() -> None:
 
 
 def test_a_withdrawn_chunk_is_left_out_of_its_batch() -> None:
-    draft: Draft[int] = Draft(*KEY, due=0, entries=[entry(1), entry(2), entry(3)])
+    draft: OpenBatch[int] = OpenBatch(*KEY, due=0, entries=[entry(1), entry(2), entry(3)])
     draft.entries[1].withdrawn = True
     assert [len(one.chunk.payload) for one in draft.live()] == [1, 3]
 
@@ -102,8 +102,8 @@ def test_nothing_is_split_lost_or_put_in_another_order(
     plan: list[tuple[str, int, int, bool, float]],
 ) -> None:
     one: Accumulator[int] = Accumulator(LIMITS)
-    given: dict[str, list[Entry[int]]] = {"a": [], "b": []}
-    drafts: list[Draft[int]] = []
+    given: dict[str, list[PendingChunk[int]]] = {"a": [], "b": []}
+    drafts: list[OpenBatch[int]] = []
     now = 0.0
     for name, size, count, positioned, pause in plan:
         now += pause

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.leaf.intake import Reason
+from agent.leaf.intake import RefusalReason
 from agent.leaf.publish import acks
-from agent.leaf.publish.acks import NotStored, Stored, parse
+from agent.leaf.publish.acks import NotStored, StoredAck, parse
 
 
 def refusal(err_code: int) -> bytes:
@@ -17,11 +17,11 @@ def refusal(err_code: int) -> bytes:
 
 
 def test_a_puback_gives_the_sequence() -> None:
-    assert parse(b'{"stream":"TEL_a_normal","domain":"a","seq":7}') == Stored(7, duplicate=False)
+    assert parse(b'{"stream":"TEL_a_normal","domain":"a","seq":7}') == StoredAck(7, duplicate=False)
 
 
 def test_a_puback_of_a_repeat_says_so() -> None:
-    assert parse(b'{"stream":"S","seq":7,"duplicate":true}') == Stored(7, duplicate=True)
+    assert parse(b'{"stream":"S","seq":7,"duplicate":true}') == StoredAck(7, duplicate=True)
 
 
 def test_no_answer_of_a_stream_is_told_apart() -> None:
@@ -30,12 +30,12 @@ def test_no_answer_of_a_stream_is_told_apart() -> None:
 
 @pytest.mark.parametrize("err_code", [10002, 10023, 10047, 10077])
 def test_a_stream_or_disk_without_room_is_full(err_code: int) -> None:
-    assert parse(refusal(err_code)) == NotStored(f"why (error {err_code})", Reason.FULL)
+    assert parse(refusal(err_code)) == NotStored(f"why (error {err_code})", RefusalReason.FULL)
 
 
 @pytest.mark.parametrize("err_code", [10054, 10097])
 def test_a_message_that_will_never_fit_is_too_large(err_code: int) -> None:
-    assert parse(refusal(err_code)) == NotStored(f"why (error {err_code})", Reason.TOO_LARGE)
+    assert parse(refusal(err_code)) == NotStored(f"why (error {err_code})", RefusalReason.TOO_LARGE)
 
 
 @pytest.mark.parametrize("err_code", [0, 10008, 10076, 99999])

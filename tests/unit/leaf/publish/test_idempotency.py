@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from agent.contract import Request, make_request, request_scope
-from agent.leaf.intake import Reason, RefusedError
+from agent.leaf.intake import RefusalReason, RefusedError
 from agent.leaf.publish.idempotency import KNOWN_SECONDS, RequestLog, Settled
 
 CLS = "normal"
@@ -56,7 +56,7 @@ async def test_a_known_key_with_another_body_is_refused(stored: bool) -> None:
         log.store(CLS, ONE, 0)
     with pytest.raises(RefusedError, match="another request") as caught:
         log.claim(CLS, OTHER_BODY, fate(), 0)
-    assert caught.value.reason is Reason.KEY_REUSED
+    assert caught.value.reason is RefusalReason.KEY_REUSED
     assert caught.value.retry_after is None
 
 
@@ -94,7 +94,7 @@ async def test_above_the_bound_a_new_key_is_refused_rather_than_an_old_one_forgo
     log.claim(CLS, of("b"), fate(), 0)
     with pytest.raises(RefusedError) as caught:
         log.claim(CLS, of("c"), fate(), 0)
-    assert caught.value.reason is Reason.BUSY
+    assert caught.value.reason is RefusalReason.BUSY
     assert log.claim(CLS, of("a"), fate(), 0) is not None
     assert log.count(1) == 2
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from agent.base.metrics import Metrics
 from agent.contract import ContractError, Letter, new_run, parse_letter
-from agent.leaf.intake import Chunk, Place, Reason, RefusedError, UnknownOutcomeError
+from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint, UnknownOutcomeError
 from agent.leaf.ledger.ledger import ClassLedger
-from agent.leaf.publish.dead_letters import Burial
-from agent.leaf.publish.pieces import MAX_LINES, Part, Progress, bits, newest, parse_progress, whole
-from agent.leaf.publish.pull_chunks import PieceStore
+from agent.leaf.publish.dead_letters import DeadLetterWriter
+from agent.leaf.publish.pieces import MAX_LINES, Fragment, Progress, bits, newest, parse_progress, whole
+from agent.leaf.publish.pull_chunks import PullChunkStore
 
 METRICS = Metrics()
 texts = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=30)
@@ -45,8 +45,8 @@ def test_the_newest_is_of_the_highest_piece_and_tells_most_of_it() -> None:
     assert newest(found) == found[2]
     assert newest([*found, Progress(3, "c")]) == Progress(3, "c")
     assert newest([]) is None
-    assert found[2].place() == Place("b", "c")
-    assert found[0].place() == Place("b")
+    assert found[2].place() == ResumePoint("b", "c")
+    assert found[0].place() == ResumePoint("b")
 
 
 @given(st.sets(st.integers(0, MAX_LINES - 1), max_size=40))
@@ -77,9 +77,9 @@ class Streams:
         kind = self.chance.choice(["crash", "crash after", "refuse", "unknown", "unknown after"])
         assert chunk.position is not None
         if chunk.count > 3 and not chunk.dead:
-            raise RefusedError(Reason.TOO_LARGE, "too large")
+            raise RefusedError(RefusalReason.TOO_LARGE, "too large")
         if bad and kind == "refuse":
-            raise RefusedError(Reason.FULL, "full", 1.0)
+            raise RefusedError(RefusalReason.FULL, "full", 1.0)
         if not bad or kind.endswith("after"):
             rows = chunk.payload.splitlines()
             lines = [parse_letter(row).at if chunk.dead else str(json.loads(row)) for row in rows]
@@ -108,10 +108,10 @@ class Tailer:
     def __init__(self, lines: int, streams: Streams, classes: list[str | None]) -> None:
         self.lines, self.streams, self.classes = lines, streams, classes
         ledgers = {cls: ClassLedger("d", cls, new_run()) for cls in ("a", "b", "c")}
-        burial = Burial(streams.submit, ledgers, METRICS)
+        burial = DeadLetterWriter(streams.submit, ledgers, METRICS)
         for limit in burial._limits.values():
             limit._at, limit._room = float("inf"), streams.chance.choice([0.0, 800.0, 1e6])
-        self.store = PieceStore(streams.submit, burial, streams.recall, streams.remember)
+        self.store = PullChunkStore(streams.submit, burial, streams.recall, streams.remember)
         self.dropped: set[int] = set()
 
     async def run(self) -> None:
@@ -120,7 +120,7 @@ class Tailer:
             start = int(place.position or 0)
             end = int(place.until or min(self.lines, start + self.streams.chance.randint(1, 12)))
             await self._insist(range(start, end))
-            place = Place(str(end))
+            place = ResumePoint(str(end))
 
     async def _insist(self, numbers: range) -> None:
         while True:
@@ -148,7 +148,7 @@ class Tailer:
             elif not stored >> at & 1:
                 routed.setdefault(cls, []).append(at)
         parts = [
-            Part(cls, "".join(f"{good[at]}\n" for at in ats).encode(), len(ats), ats)
+            Fragment(cls, "".join(f"{good[at]}\n" for at in ats).encode(), len(ats), ats)
             for cls, ats in routed.items()
         ]
         await self.store.store("tail", "a", chunk, parts)
@@ -185,7 +185,7 @@ def test_a_reading_that_is_too_large_alone_becomes_a_dead_letter() -> None:
 
     async def submit(_input: str, _cls: str, chunk: Chunk) -> None:
         if b"x" * 50 in chunk.payload and not chunk.dead:
-            raise RefusedError(Reason.TOO_LARGE, "too large for this server")
+            raise RefusedError(RefusalReason.TOO_LARGE, "too large for this server")
         assert chunk.position is not None
         kept.append((chunk.dead, chunk.payload, parse_progress(chunk.position)))
 
@@ -193,8 +193,8 @@ def test_a_reading_that_is_too_large_alone_becomes_a_dead_letter() -> None:
         return None
 
     async def course() -> None:
-        burial = Burial(submit, {"a": ClassLedger("d", "a", new_run())}, Metrics())
-        store = PieceStore(submit, burial, recall, lambda *_: None)
+        burial = DeadLetterWriter(submit, {"a": ClassLedger("d", "a", new_run())}, Metrics())
+        store = PullChunkStore(submit, burial, recall, lambda *_: None)
         payload = b'"1"\n"' + b"x" * 50 + b'"\n"3"\n'
         await store.store("tail", "a", Chunk(payload, 3, position="9"), [whole("a", payload, 3)])
 
@@ -202,7 +202,11 @@ def test_a_reading_that_is_too_large_alone_becomes_a_dead_letter() -> None:
     assert [payload for dead, payload, _ in kept if not dead] == [b'"1"\n', b'"3"\n']
     (letter,) = [parse_letter(payload) for dead, payload, _ in kept if dead]
     assert letter.reason == "too large for this server"
-    assert [progress.place() for _, _, progress in kept] == [Place(None, "9"), Place(None, "9"), Place("9")]
+    assert [progress.place() for _, _, progress in kept] == [
+        ResumePoint(None, "9"),
+        ResumePoint(None, "9"),
+        ResumePoint("9"),
+    ]
 
 
 def test_what_is_left_out_is_not_in_the_whole() -> None:

@@ -11,22 +11,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.leaf.rules.deadbands import Band, Deadbands, Flight, Moves
-from agent.leaf.rules.span import Sent, Span, moved
+from agent.leaf.rules.span import LastSent, Span, moved
 
 KEY = b"series"
 BAND = Band("rule", 1.0, None)
 VALUES: tuple[float | bool | bytes, ...] = (0.0, 0.6, 1.2, 5.0, True, b"open")
 
 
-def sent(value: float | bool | bytes, at: float = 0.0, ts: float = 0.0) -> Sent:
-    return Sent(value, ts, at)
+def sent(value: float | bool | bytes, at: float = 0.0, ts: float = 0.0) -> LastSent:
+    return LastSent(value, ts, at)
 
 
 @dataclass
 class Handed:
     """A chunk under way: its last move, and where the stream holds it."""
 
-    last: Sent
+    last: LastSent
     flight: Flight
     seq: int | None = None
     over: bool = False
@@ -36,7 +36,7 @@ class Handed:
 class Watch:
     """A reading that was acknowledged and held back, and the chunks that were stored or under way then."""
 
-    one: Sent
+    one: LastSent
     before: list[Handed]
 
 
@@ -125,7 +125,7 @@ def test_what_is_stored_last_is_within_the_deadband_of_what_was_held_back(seed: 
     st.none() | st.integers(1, 9),
 )
 def test_a_span_tells_as_its_readings_do_one_by_one(
-    readings: list[Sent], one: Sent, width: float, after: int | None
+    readings: list[LastSent], one: LastSent, width: float, after: int | None
 ) -> None:
     assert Span(readings).moved(one, width, after) == any(
         moved(other, one, width, after) for other in readings
@@ -207,7 +207,7 @@ def test_comparing_with_many_moves_in_flight_looks_at_few_of_them(
     added = 0
     add = Span.add
 
-    def counting(self: Span, one: Sent) -> None:
+    def counting(self: Span, one: LastSent) -> None:
         nonlocal added
         added += 1
         add(self, one)

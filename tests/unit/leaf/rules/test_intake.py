@@ -10,12 +10,12 @@ import pytest
 
 from agent.base.metrics import Metrics
 from agent.config import Rule
-from agent.leaf.intake import Chunk, Place, Reason, RefusedError, UnknownOutcomeError
-from agent.leaf.publish.pieces import Part
+from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint, UnknownOutcomeError
+from agent.leaf.publish.pieces import Fragment
 from agent.leaf.rules.intake import RulesIntake
 from tests.harness.intakes import NoLetters
 
-FULL = RefusedError(Reason.FULL, "the stream is full", 1.0)
+FULL = RefusedError(RefusalReason.FULL, "the stream is full", 1.0)
 
 
 class Core(NoLetters):
@@ -25,23 +25,23 @@ class Core(NoLetters):
     stores_lost = 0
 
     def __init__(self) -> None:
-        self.under_way: list[tuple[Chunk | Part, asyncio.Future[None]]] = []
+        self.under_way: list[tuple[Chunk | Fragment, asyncio.Future[None]]] = []
         self.stored: list[object] = []
 
     async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
         await self._take(chunk)
 
-    async def submit_piece(self, input_name: str, cls: str, chunk: Chunk, parts: Sequence[Part]) -> None:
+    async def submit_piece(self, input_name: str, cls: str, chunk: Chunk, parts: Sequence[Fragment]) -> None:
         for part in parts:
             await self._take(part)
 
     async def stored_of(self, input_name: str, position: str) -> int | None:
         return 0
 
-    async def position(self, input_name: str) -> Place:
-        return Place()
+    async def position(self, input_name: str) -> ResumePoint:
+        return ResumePoint()
 
-    async def _take(self, what: Chunk | Part) -> None:
+    async def _take(self, what: Chunk | Fragment) -> None:
         self.under_way.append((what, asyncio.get_running_loop().create_future()))
         await self.under_way[-1][1]
 
@@ -59,7 +59,7 @@ class Core(NoLetters):
             self.settle(what, None)
         answer.set_exception(error)
 
-    def settle(self, what: Chunk | Part, seq: int | None) -> None:
+    def settle(self, what: Chunk | Fragment, seq: int | None) -> None:
         assert what.on_settled is not None
         what.on_settled(seq)
 

@@ -10,14 +10,14 @@ from msgspec.structs import replace
 
 from agent.config import Config, Log, Nats, Publish, Rule, Seconds
 from agent.leaf.inputs import OPTIONS
-from agent.process.reload import Change, change, parts
+from agent.process.reload import ConfigChange, change, parts
 
 
 def config(*inputs: Any, **rest: Any) -> Config:
     return Config("edge-1", input=list(inputs), **rest)
 
 
-def between(before: Config, after: Config, *reserved: str) -> Change:
+def between(before: Config, after: Config, *reserved: str) -> ConfigChange:
     return change(parts(before), parts(after), frozenset(reserved))
 
 
@@ -34,13 +34,13 @@ def test_the_same_configuration_is_no_change() -> None:
 def test_inputs_that_came_went_and_changed_are_told_apart() -> None:
     other = replace(SOCKET, name="lines")
     found = between(config(HTTP, SOCKET), config(replace(HTTP, body=1_000), other))
-    assert found == Change(end=("http", "socket"), begin=("http", "lines"))
+    assert found == ConfigChange(end=("http", "socket"), begin=("http", "lines"))
     assert str(found) == "input started anew: http; input ended: socket; input begun: lines"
 
 
 def test_rules_and_logging_are_taken_in_and_all_else_takes_a_new_start() -> None:
     rules = between(config(), config(rule=[Rule(drop=True)], log=Log("debug")))
-    assert rules == Change(rules=True, log=True)
+    assert rules == ConfigChange(rules=True, log=True)
     assert str(rules) == "rules taken in; logging taken in"
     found = between(config(HTTP), config(publish=Publish(linger=Seconds(1.0)), rule=[Rule(drop=True)]))
     assert found.anew == ("publish",)
@@ -87,4 +87,4 @@ def test_the_options_of_every_input_can_be_compared(kind: str) -> None:
     }
     one: Any = OPTIONS[kind](**needed.get(kind, {}))
     renamed = replace(one, name="another")
-    assert between(config(one), config(renamed)) == Change(end=(one.name,), begin=("another",))
+    assert between(config(one), config(renamed)) == ConfigChange(end=(one.name,), begin=("another",))

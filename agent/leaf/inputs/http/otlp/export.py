@@ -10,10 +10,10 @@ from aiohttp.web import BaseRequest, Response
 
 from agent.base.pacing import Pacer
 from agent.leaf.inputs.http.bodies import Body, Hold
-from agent.leaf.inputs.http.otlp.parse import Export, TooLargeError, status_message
+from agent.leaf.inputs.http.otlp.parse import Export, ExportTooLargeError, status_message
 from agent.leaf.inputs.http.otlp.source import Sources
-from agent.leaf.inputs.http.request import Asked
-from agent.leaf.inputs.http.responses import SERVER, Answer, at_fault
+from agent.leaf.inputs.http.request import RequestHead
+from agent.leaf.inputs.http.responses import SERVER, HttpError, at_fault
 
 _PROTOBUF: Final = "application/x-protobuf"
 _JSON: Final = "application/json"
@@ -21,8 +21,9 @@ _APART: Final = 32
 """How many times its size a message may need in memory: an empty part of it is two bytes."""
 
 
-async def parse(body: Body, asked: Asked, sources: Sources, now_ns: int, hold: Hold) -> Export:
-    """An export taken apart, with a breath now and then for whatever else the agent does. Raises `Answer`."""
+async def parse(body: Body, asked: RequestHead, sources: Sources, now_ns: int, hold: Hold) -> Export:
+    """An export taken apart, with a breath now and then for whatever else the agent does. Raises
+    `HttpError`."""
     apart = _APART * len(body.data)
     hold.add(apart, unread=False)
     pacer = Pacer()
@@ -32,7 +33,7 @@ async def parse(body: Body, asked: Asked, sources: Sources, now_ns: int, hold: H
             await pacer.give_way()
     except ValueError as error:
         raise at_fault(400, "otlp", str(error), unread=False) from None
-    except TooLargeError:
+    except ExportTooLargeError:
         raise at_fault(
             413,
             "too_large",
@@ -45,7 +46,7 @@ async def parse(body: Body, asked: Asked, sources: Sources, now_ns: int, hold: H
     return export
 
 
-async def _read(body: Body, asked: Asked, sources: Sources, now_ns: int) -> Export:
+async def _read(body: Body, asked: RequestHead, sources: Sources, now_ns: int) -> Export:
     if not asked.is_json:
         return Export(body.data, False, sources, now_ns, body.room)
     # JSON takes up to a second for a megabyte. In a thread, and one at a time, for others need threads too.
@@ -53,16 +54,16 @@ async def _read(body: Body, asked: Asked, sources: Sources, now_ns: int) -> Expo
         return await asyncio.to_thread(Export, body.data, True, sources, now_ns, body.room)
 
 
-def response(export: Export, asked: Asked) -> Response:
+def response(export: Export, asked: RequestHead) -> Response:
     """200, which says what was rejected."""
     kind = _JSON if asked.is_json else _PROTOBUF
     return Response(status=200, body=export.response(asked.is_json), headers={**SERVER, "Content-Type": kind})
 
 
-def translated(answer: Answer, request: BaseRequest) -> Answer:
+def translated(answer: HttpError, request: BaseRequest) -> HttpError:
     """A refusal as exporters read it: a `google.rpc.Status` in the form of the request."""
     if request.headers.get("Content-Type", "").startswith(_JSON):
-        return Answer(
+        return HttpError(
             answer.status,
             answer.error,
             fault=answer.fault,

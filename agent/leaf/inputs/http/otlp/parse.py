@@ -28,7 +28,7 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2
 
 from agent.leaf.inputs.formats.line_values import LineError
 from agent.leaf.inputs.http.otlp.packed import apart, quick
-from agent.leaf.inputs.http.otlp.source import Resource, Source, Sources, tail_of
+from agent.leaf.inputs.http.otlp.source import OtlpResource, Resource, Sources, tail_of
 from agent.leaf.inputs.http.otlp.values import number, values_of
 
 _STEP: Final = 500
@@ -42,7 +42,7 @@ _KINDS: Final = 100
 """Reasons that are counted apart."""
 
 
-class TooLargeError(Exception):
+class ExportTooLargeError(Exception):
     """The readings of a body are more bytes than its bound."""
 
 
@@ -75,7 +75,7 @@ class Export:
         return sum(map(len, self._parts))
 
     def step(self) -> bool:
-        """Take some points; whether there are more. Raises `TooLargeError`."""
+        """Take some points; whether there are more. Raises `ExportTooLargeError`."""
         taken = 0
         for points in self._points:
             taken += points
@@ -103,13 +103,13 @@ class Export:
             resource = Resource(of_resource.resource)
             for of_scope in of_resource.scope_metrics:
                 yield 1
-                sources: dict[bool, Source] = {}
+                sources: dict[bool, OtlpResource] = {}
                 for metric in of_scope.metrics:
                     yield 1
                     yield from self._of_metric(metric, resource, of_scope.scope, sources)
 
     def _of_metric(
-        self, metric: Any, resource: Resource, scope: Any, sources: dict[bool, Source]
+        self, metric: Any, resource: Resource, scope: Any, sources: dict[bool, OtlpResource]
     ) -> Iterator[int]:
         """The points of a metric. `sources` are those of its scope by whether values are a delta: to look one
         up costs as much as its attributes are long."""
@@ -129,7 +129,7 @@ class Export:
             self._take(metric.name, kind, point, source)
             yield 1 + self.count - before
 
-    def _numbers(self, name: str, kind: str, data: Any, source: Source) -> Iterator[int]:
+    def _numbers(self, name: str, kind: str, data: Any, source: OtlpResource) -> Iterator[int]:
         """Points of one number, which are most: looked at one by one only where they are not as expected."""
         before, cost = None, source.cost + 2 * len(name.encode())
         for index, packed in enumerate(apart(data)):
@@ -140,7 +140,7 @@ class Export:
                 ns, value, tail = found
                 self._room -= len(tail) + cost
                 if self._room < 0:
-                    raise TooLargeError
+                    raise ExportTooLargeError
                 try:
                     self._parts.append(self._stamps.reading(ns) + before + number(value) + tail)
                     self.count += 1
@@ -149,7 +149,7 @@ class Export:
             if index % _STRIDE == 0:
                 yield _STRIDE
 
-    def _take(self, name: str, kind: str, point: Any, source: Source) -> bytes | None:
+    def _take(self, name: str, kind: str, point: Any, source: OtlpResource) -> bytes | None:
         """Take a point; returns what stands before the values of its metric where that may be stored."""
         if point.flags & _NO_VALUE:
             return None
@@ -169,14 +169,14 @@ class Export:
         known = reason in self._reasons or len(self._reasons) < _KINDS
         self._reasons[reason if known else "other reasons"] += 1
 
-    def _lines(self, name: str, kind: str, point: Any, source: Source) -> list[bytes]:
+    def _lines(self, name: str, kind: str, point: Any, source: OtlpResource) -> list[bytes]:
         values = values_of(kind, point)
         tags = source.tags(point)
         tail = tail_of(tags)
         ts = self._stamps.reading(point.time_unix_nano) if point.time_unix_nano else self._now
         self._room -= len(values) * (len(tail) + source.cost + 2 * len(name.encode()))
         if self._room < 0:
-            raise TooLargeError
+            raise ExportTooLargeError
         lines = []
         for suffix, value, tag in values:
             end = tail if tag is None else tail_of({**tags, tag[0]: tag[1]})

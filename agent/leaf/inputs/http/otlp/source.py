@@ -48,10 +48,10 @@ class Sources:
         self.reading: Final = asyncio.Lock()
         """Held while an export is read in a thread."""
         self._domain = domain
-        self._known: dict[tuple[bytes, bytes, bool], Source] = {}
+        self._known: dict[tuple[bytes, bytes, bool], OtlpResource] = {}
         self._cached = 0
 
-    def source(self, resource: Resource, scope: Any, *, delta: bool) -> Source:
+    def source(self, resource: Resource, scope: Any, *, delta: bool) -> OtlpResource:
         """What the points of this scope share; `delta` where they are not cumulative."""
         key = resource.key, scope.SerializeToString(), delta
         known = self._known.get(key)
@@ -66,14 +66,14 @@ class Sources:
         """How many are remembered."""
         return len(self._known)
 
-    def _make(self, resource: Resource, scope: Any, delta: bool) -> Source:
+    def _make(self, resource: Resource, scope: Any, delta: bool) -> OtlpResource:
         try:
             named, tags = resource.tags
             tags = {**tags, **tags_of_scope(scope)}
         except LineError as error:
-            return Source(self._domain, {}, self, error)
+            return OtlpResource(self._domain, {}, self, error)
         device = named or self._domain
-        return Source(device, {**tags, "otel.temporality": "delta"} if delta else tags, self)
+        return OtlpResource(device, {**tags, "otel.temporality": "delta"} if delta else tags, self)
 
     def remember(self, size: int) -> None:
         """Make room for `size` bytes more: all is forgotten now and then."""
@@ -83,7 +83,7 @@ class Sources:
             self._cached = size
 
 
-class Source:
+class OtlpResource:
     """The device, and tags to which each point adds its own; an `error` is that of each point."""
 
     def __init__(self, device: str, tags: Tags, sources: Sources, error: LineError | None = None) -> None:

@@ -20,7 +20,7 @@ from agent.config import Seconds
 from agent.leaf.inputs.file.input import FileInput, FileOptions
 from agent.leaf.inputs.formats.line_formats import Format
 from agent.leaf.inputs.formats.sift import sift
-from agent.leaf.intake import Chunk, Place, Reason, RefusedError, UnknownOutcomeError
+from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint, UnknownOutcomeError
 from agent.process.preflight import problems
 from tests.harness.intakes import NoLetters
 
@@ -49,8 +49,8 @@ class Core(NoLetters):
             raise answer
         self.chunks.append(chunk)
 
-    async def position(self, input_name: str) -> Place:
-        return Place(self.chunks[-1].position if self.chunks else None)
+    async def position(self, input_name: str) -> ResumePoint:
+        return ResumePoint(self.chunks[-1].position if self.chunks else None)
 
     @property
     def values(self) -> list[int]:
@@ -117,7 +117,7 @@ def test_good_lines_go_on_and_bad_ones_are_named_by_their_offset(lines: list[byt
 
 async def test_what_is_refused_is_handed_in_again_and_said_once(path: Path, logged: list[EventDict]) -> None:
     core = Core()
-    core.answers = [RefusedError(Reason.FULL, "the stream is full", 0.01) for _ in range(5)]
+    core.answers = [RefusedError(RefusalReason.FULL, "the stream is full", 0.01) for _ in range(5)]
     write(path, 1, 2)
     async with running(path, core):
         await until(lambda: core.values == [1, 2])
@@ -211,9 +211,9 @@ async def test_a_position_that_cannot_be_read_stops_the_input_rather_than_begin_
 
 async def test_it_stops_while_the_core_does_not_answer(path: Path) -> None:
     class Silent(Core):
-        async def position(self, input_name: str) -> Place:
+        async def position(self, input_name: str) -> ResumePoint:
             await asyncio.Event().wait()
-            return Place()
+            return ResumePoint()
 
     async with running(path, Silent()):
         await asyncio.sleep(0.05)

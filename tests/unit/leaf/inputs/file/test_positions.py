@@ -11,21 +11,21 @@ from hypothesis import strategies as st
 
 from agent.contract import ContractError
 from agent.leaf.inputs.file.positions import MAX_FILES, encode, key_of, pack, parse_positions
-from agent.leaf.inputs.file.rotation import Position
+from agent.leaf.inputs.file.rotation import FilePosition
 from agent.leaf.intake import MAX_POSITION
 
 NATURAL = st.integers(0, 2**64 - 1)
 FINGERPRINTS = st.binary(min_size=8, max_size=8).map(bytes.hex)
 POSITIONS = st.dictionaries(
     st.text(st.characters(codec="utf-8")).map(key_of),
-    st.builds(Position, NATURAL, NATURAL, FINGERPRINTS, NATURAL),
+    st.builds(FilePosition, NATURAL, NATURAL, FINGERPRINTS, NATURAL),
     max_size=9,
 )
 ONE = {"v": 1, "path": "/x/a.log", "inode": 7, "offset": 9, "fingerprint": "0123456789abcdef", "modified": 3}
 
 
 @given(POSITIONS)
-def test_positions_survive_their_header(positions: dict[bytes, Position]) -> None:
+def test_positions_survive_their_header(positions: dict[bytes, FilePosition]) -> None:
     text = encode(pack(key, position) for key, position in positions.items())
     assert text.isascii()
     assert text.isprintable()
@@ -33,19 +33,19 @@ def test_positions_survive_their_header(positions: dict[bytes, Position]) -> Non
 
 
 def test_as_many_files_as_are_followed_fit_whatever_their_positions() -> None:
-    largest = Position(2**64 - 1, 2**64 - 1, "f" * 16, 2**64 - 1)
+    largest = FilePosition(2**64 - 1, 2**64 - 1, "f" * 16, 2**64 - 1)
     text = encode(pack(key_of(f"/x/{number}"), largest) for number in range(MAX_FILES))
     assert len(text) <= MAX_POSITION
     assert len(parse_positions(text)) == MAX_FILES
 
 
 def test_the_position_of_the_one_file_that_there_was_can_still_be_read() -> None:
-    assert parse_positions(json.dumps(ONE)) == {key_of("/x/a.log"): Position(7, 9, "0123456789abcdef", 3)}
+    assert parse_positions(json.dumps(ONE)) == {key_of("/x/a.log"): FilePosition(7, 9, "0123456789abcdef", 3)}
 
 
 @given(POSITIONS, st.data())
 def test_a_position_that_was_cut_off_is_refused_or_lacks_whole_files(
-    positions: dict[bytes, Position], data: st.DataObject
+    positions: dict[bytes, FilePosition], data: st.DataObject
 ) -> None:
     records = [pack(key, position) for key, position in positions.items()]
     whole = b"".join(records)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from agent.leaf.inputs.file.rotation import (
     MARK_BYTES,
-    Mark,
-    Position,
-    Seen,
+    FilePosition,
+    Fingerprint,
+    ListedFile,
     candidates,
     is_rotated,
     live_names,
@@ -20,11 +20,11 @@ from agent.leaf.inputs.file.rotation import (
 
 @given(st.lists(st.binary(max_size=2 * MARK_BYTES), max_size=8))
 def test_a_mark_that_grew_is_the_mark_of_the_whole(pieces: list[bytes]) -> None:
-    mark = Mark()
+    mark = Fingerprint()
     for piece in pieces:
         mark = mark.after(piece + b"more", len(piece))
     whole = b"".join(pieces)
-    assert mark == Mark(whole[:MARK_BYTES], whole[-MARK_BYTES:])
+    assert mark == Fingerprint(whole[:MARK_BYTES], whole[-MARK_BYTES:])
 
 
 @pytest.mark.parametrize(
@@ -61,28 +61,39 @@ def test_the_names_that_a_rotated_file_may_have_had_are_those_whose_rotation_it_
     assert live_names(name) == {one for one in cuts if is_rotated(name, one) and one}
 
 
-def at(inode: int, offset: int, modified: int = 10) -> Position:
-    return Position(inode, offset, "f", modified)
+def at(inode: int, offset: int, modified: int = 10) -> FilePosition:
+    return FilePosition(inode, offset, "f", modified)
 
 
 def test_a_renamed_file_is_sought_by_its_inode_under_any_name() -> None:
-    live, old, other = Seen("a.log", 7, 99, 30), Seen("a.log.gone", 5, 99, 20), Seen("a.log.1", 6, 99, 15)
+    live, old, other = (
+        ListedFile("a.log", 7, 99, 30),
+        ListedFile("a.log.gone", 5, 99, 20),
+        ListedFile("a.log.1", 6, 99, 15),
+    )
     assert candidates(at(5, 50), live, [other, old], "a.log") == [old, other, live]
 
 
 def test_what_is_shorter_than_the_position_cannot_hold_it() -> None:
-    assert candidates(at(5, 50), Seen("a.log", 5, 49, 30), [Seen("a.log.1", 6, 49, 30)], "a.log") == []
+    assert (
+        candidates(at(5, 50), ListedFile("a.log", 5, 49, 30), [ListedFile("a.log.1", 6, 49, 30)], "a.log")
+        == []
+    )
 
 
 def test_a_copy_made_before_the_position_cannot_hold_it() -> None:
-    live = Seen("a.log", 5, 99, 30)
-    new, old = Seen("a.log.1", 6, 99, 10), Seen("a.log.2", 8, 99, 9)
+    live = ListedFile("a.log", 5, 99, 30)
+    new, old = ListedFile("a.log.1", 6, 99, 10), ListedFile("a.log.2", 8, 99, 9)
     assert candidates(at(5, 50), live, [old, new], "a.log") == [live, new]
 
 
 def test_after_a_file_comes_the_oldest_rotated_one_changed_later_and_at_last_the_live_one() -> None:
-    live = Seen("a.log", 7, 9, 40)
-    folder = [Seen("a.log.1", 6, 9, 30), Seen("a.log.2", 5, 9, 20), Seen("a.log.3", 4, 9, 10)]
+    live = ListedFile("a.log", 7, 9, 40)
+    folder = [
+        ListedFile("a.log.1", 6, 9, 30),
+        ListedFile("a.log.2", 5, 9, 20),
+        ListedFile("a.log.3", 4, 9, 10),
+    ]
     assert successor(live, folder, "a.log", 10, None) == folder[1]
     assert successor(live, folder, "a.log", 20, None) == folder[0]
     assert successor(live, folder, "a.log", 30, None) == live
@@ -91,8 +102,10 @@ def test_after_a_file_comes_the_oldest_rotated_one_changed_later_and_at_last_the
 
 
 def test_an_empty_file_is_not_gone_on_to() -> None:
-    assert successor(Seen("a.log", 7, 0, 40), [Seen("a.log.1", 6, 0, 30)], "a.log", 10, None) is None
+    assert (
+        successor(ListedFile("a.log", 7, 0, 40), [ListedFile("a.log.1", 6, 0, 30)], "a.log", 10, None) is None
+    )
 
 
 def test_a_file_is_not_its_own_successor() -> None:
-    assert successor(None, [Seen("a.log.1", 6, 9, 30)], "a.log", 10, 6) is None
+    assert successor(None, [ListedFile("a.log.1", 6, 9, 30)], "a.log", 10, 6) is None

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from agent import contract
 from agent.leaf.inputs.file.file_set import FORGET, WATCH
 from agent.leaf.inputs.file.positions import MAX_FILES, parse_positions
-from agent.leaf.inputs.file.tail_group import SCAN, Following, Gathered
+from agent.leaf.inputs.file.tail_group import SCAN, ReadResult, TailGroup
 from agent.leaf.inputs.file.tailer import QUIET, REST
 
 NAMES = st.sampled_from(["a", "b", "c"])
@@ -33,15 +33,15 @@ class Reader:
         self.now = 0.0
         self.stored: list[str] = []
         self.position: str | None = None
-        self.seen: list[Gathered] = []
+        self.seen: list[ReadResult] = []
         self.begun: tuple[str, list[str]] | None = None
         self._from_end = from_end
         self.following = self._begin()
 
-    def _begin(self) -> Following:
+    def _begin(self) -> TailGroup:
         positions = parse_positions(self.position) if self.position is not None else {}
         until = self.begun[0] if self.begun is not None else None
-        return Following(self.paths, positions, from_end=self._from_end, until=until)
+        return TailGroup(self.paths, positions, from_end=self._from_end, until=until)
 
     def look(self, *, take: bool = True) -> bool:
         gathered = self.following.gather(self.now)

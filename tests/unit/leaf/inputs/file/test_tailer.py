@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from agent import contract
-from agent.leaf.inputs.file.rotation import Position
-from agent.leaf.inputs.file.tailer import QUIET, Follower, Look
-from agent.leaf.inputs.formats.lines import Limits
+from agent.leaf.inputs.file.rotation import FilePosition
+from agent.leaf.inputs.file.tailer import QUIET, Tailer, TailRead
+from agent.leaf.inputs.formats.lines import ReadLimits
 
 
 class Reader:
@@ -27,13 +27,13 @@ class Reader:
         self.path = path
         self.now = 0.0
         self.stored: list[str] = []
-        self.position: Position | None = None
-        self.looks: list[Look] = []
+        self.position: FilePosition | None = None
+        self.looks: list[TailRead] = []
         self._from_end = from_end
-        self.follower = Follower(str(path), from_end=from_end)
+        self.follower = Tailer(str(path), from_end=from_end)
 
     def look(self, *, take: bool = True) -> bool:
-        look = self.follower.look(self.now, Limits())
+        look = self.follower.look(self.now, ReadLimits())
         self.looks.append(look)
         if look.piece is not None and take:
             self.stored += look.piece.lines.decode().splitlines()
@@ -50,7 +50,7 @@ class Reader:
 
     def restart(self) -> None:
         self.follower.close()
-        self.follower = Follower(str(self.path), self.position, from_end=self._from_end)
+        self.follower = Tailer(str(self.path), self.position, from_end=self._from_end)
 
     @property
     def lost(self) -> list[str]:
@@ -164,7 +164,7 @@ def test_a_file_that_is_truncated_and_filled_to_its_size_before_anything_was_tak
 
 
 def test_a_file_that_is_not_there_yet_is_waited_for(reader: Reader) -> None:
-    assert reader.follower.look(0, Limits()).absent
+    assert reader.follower.look(0, ReadLimits()).absent
     append(reader.path, "a\n")
     reader.settle()
     assert reader.stored == ["a"]
@@ -223,9 +223,9 @@ def test_a_file_truncated_and_filled_beyond_the_old_size_is_noticed(reader: Read
 
 def test_a_truncation_between_reading_and_storing_does_not_shift_the_next_read(reader: Reader) -> None:
     append(reader.path, "old 1\n")
-    look = reader.follower.look(0, Limits())
+    look = reader.follower.look(0, ReadLimits())
     while look.piece is None:
-        look = reader.follower.look(0, Limits())
+        look = reader.follower.look(0, ReadLimits())
     reader.path.write_text("new 1\nnew 2\n")
     reader.follower.take(look.piece)
     reader.settle()
@@ -295,4 +295,4 @@ def test_a_line_beyond_the_limit_is_named_once_and_passed_over(reader: Reader) -
 
 def test_what_is_no_file_is_refused_in_words(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="not a regular file"):
-        Follower(str(tmp_path)).look(0, Limits())
+        Tailer(str(tmp_path)).look(0, ReadLimits())

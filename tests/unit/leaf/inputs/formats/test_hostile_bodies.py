@@ -22,7 +22,7 @@ from agent.leaf.inputs.http.bodies import Bodies, Body, Hold
 from agent.leaf.inputs.http.otlp import export
 from agent.leaf.inputs.http.otlp.parse import Export
 from agent.leaf.inputs.http.otlp.source import Sources
-from agent.leaf.inputs.http.request import Asked, Kind
+from agent.leaf.inputs.http.request import RequestHead, ResourceKind
 from agent.leaf.inputs.http.unpack import UnpackedTooLargeError, allowance, unpack, unpack_parts
 
 NOW = 1_790_000_000_000_000_000
@@ -329,7 +329,7 @@ def test_attributes_that_many_share_are_looked_at_once(shared: str) -> None:
 
 async def test_an_export_in_json_is_read_beside_the_loop() -> None:
     body = b'{"resourceMetrics":[' + b"{}," * 300_000 + b"{}]}"
-    asked = Asked(Kind.METRICS, "/v1/metrics", True, None, None, 2**20, False)
+    asked = RequestHead(ResourceKind.METRICS, "/v1/metrics", True, None, None, 2**20, False)
     bodies = Bodies(2**28, asyncio.Event())
     turns = 0
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agent import contract
 from agent.leaf.inputs.formats.line_formats import Form, Format, make_form, sift_lines
-from agent.leaf.inputs.formats.sift import Sifted
+from agent.leaf.inputs.formats.sift import Parsed
 
 GOOD = {"ndjson": b'{"metric":"m","value":%d}', "influx": b"m f=%d"}
 BAD = {
@@ -25,7 +25,7 @@ def form(kind: Format) -> Form:
     return make_form(kind, "edge-1", precision="ns", device_tag="host")
 
 
-def sift(kind: Format, lines: bytes) -> Sifted:
+def sift(kind: Format, lines: bytes) -> Parsed:
     return asyncio.run(sift_lines(form(kind), lines, 1_790_000_000 * 10**9))
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agent import contract
 from agent.leaf.inputs.formats.line_protocol import LineProtocol, Parsing
-from agent.leaf.inputs.formats.ndjson import MAX_COUNTED, MAX_LISTED, TooLargeError
+from agent.leaf.inputs.formats.ndjson import MAX_COUNTED, MAX_LISTED, BodyTooLargeError
 
 NOW = 1_770_000_000_123_456_789
 ARRIVED = "2026-02-02T02:40:00.123456-00:00"
@@ -265,7 +265,7 @@ def test_the_list_of_bad_lines_is_bounded_and_a_hopeless_body_is_given_up() -> N
 @pytest.mark.parametrize("field", ["f=1", 'f="x"'])
 def test_a_small_body_cannot_become_a_large_one(field: str) -> None:
     head = b"m,t=" + b"x" * 30_000 + b" "
-    with pytest.raises(TooLargeError):
+    with pytest.raises(BodyTooLargeError):
         parse(head + b",".join([field.encode()] * 20_000))
 
 
@@ -274,7 +274,7 @@ def test_the_payload_stays_within_its_limit() -> None:
     for limit in (50_000, 90_000, 100_000, 150_000):
         try:
             assert len(parse(body, limit=limit).payload) <= limit
-        except TooLargeError:
+        except BodyTooLargeError:
             continue
 
 

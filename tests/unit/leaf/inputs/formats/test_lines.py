@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.leaf.inputs.formats.lines import Cut, Limits, cut
+from agent.leaf.inputs.formats.lines import Cut, ReadLimits, cut
 
 LINE = 8
 CONTENT = st.lists(st.binary(max_size=12).map(lambda one: one.replace(b"\n", b"x").replace(b"\0", b"y")))
 
 
-def read_all(content: bytes, limits: Limits, visible: list[int]) -> tuple[list[bytes], int]:
+def read_all(content: bytes, limits: ReadLimits, visible: list[int]) -> tuple[list[bytes], int]:
     """The lines, and how many were too long, of content that becomes visible bit by bit."""
     lines: list[bytes] = []
     offset, too_long, skipping = 0, 0, False
@@ -32,7 +32,7 @@ def test_every_line_that_fits_comes_out_once_in_order(
     written: list[bytes], visible: list[int], most_bytes: int, most_lines: int
 ) -> None:
     content = b"".join(one + b"\n" for one in written)
-    limits = Limits(line=LINE, bytes=most_bytes, lines=most_lines)
+    limits = ReadLimits(line=LINE, bytes=most_bytes, lines=most_lines)
     lines, too_long = read_all(content, limits, sorted(min(one, len(content)) for one in visible))
     assert b"".join(lines) == b"".join(one + b"\n" for one in written if len(one) < LINE)
     assert too_long == sum(len(one) >= LINE for one in written)
@@ -42,7 +42,7 @@ def test_every_line_that_fits_comes_out_once_in_order(
 def test_a_cut_keeps_to_its_limits_unless_one_line_exceeds_them(
     data: bytes, most_bytes: int, most_lines: int
 ) -> None:
-    found = cut(data, Limits(line=LINE, bytes=most_bytes, lines=most_lines))
+    found = cut(data, ReadLimits(line=LINE, bytes=most_bytes, lines=most_lines))
     lines = data[found.start : found.stop]
     assert lines.count(b"\n") <= most_lines
     assert len(lines) <= most_bytes or lines.count(b"\n") == 1
@@ -50,17 +50,17 @@ def test_a_cut_keeps_to_its_limits_unless_one_line_exceeds_them(
 
 
 def test_a_line_without_its_newline_waits_until_nothing_more_can_come() -> None:
-    assert cut(b"abc", Limits()) == Cut(0, 0)
-    assert cut(b"abc", Limits(), last=True) == Cut(0, 3)
+    assert cut(b"abc", ReadLimits()) == Cut(0, 0)
+    assert cut(b"abc", ReadLimits(), last=True) == Cut(0, 3)
 
 
 def test_a_line_that_is_too_long_is_passed_over_not_collected() -> None:
-    limits = Limits(line=4)
+    limits = ReadLimits(line=4)
     assert cut(b"abcd", limits) == Cut(4, 4, skipping=True, too_long=True)
     assert cut(b"efgh", limits, skipping=True) == Cut(4, 4, skipping=True)
     assert cut(b"i\nj\n", limits, skipping=True) == Cut(2, 4)
 
 
 def test_the_hole_that_a_truncation_leaves_is_passed_over() -> None:
-    assert cut(b"\0\0\0ab\n", Limits()) == Cut(3, 6)
-    assert cut(b"\0\0\0", Limits()) == Cut(3, 3)
+    assert cut(b"\0\0\0ab\n", ReadLimits()) == Cut(3, 6)
+    assert cut(b"\0\0\0", ReadLimits()) == Cut(3, 3)

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.leaf.inputs.formats.message import MessageError, Place, message_lines, reading_line
+from agent.leaf.inputs.formats.message import MessageError, TopicNames, message_lines, reading_line
 from agent.leaf.inputs.formats.sift import sift
 
-PLACE = Place("pump", "rpm")
+PLACE = TopicNames("pump", "rpm")
 
 
-def readings(payload: bytes, place: Place = PLACE) -> list[tuple[Any, ...]]:
+def readings(payload: bytes, place: TopicNames = PLACE) -> list[tuple[Any, ...]]:
     rows = [json.loads(line) for line in message_lines(payload, place)]
     return [(row.get("device"), row.get("metric"), row["value"], row.get("ts")) for row in rows]
 
@@ -44,7 +44,7 @@ def test_an_object_of_values_is_a_reading_a_member() -> None:
         ("pump", "rpm_out_a", "x", 7),
         ("pump", "rpm_out_c_d", False, 7),
     ]
-    assert readings(b'{"in": 1}', Place("pump")) == [("pump", "in", 1, None)]
+    assert readings(b'{"in": 1}', TopicNames("pump")) == [("pump", "in", 1, None)]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_long_name_is_not_repeated_for_each_value_within() -> None:
     tracemalloc.start()
     try:
         with pytest.raises(MessageError, match="a name longer than 255 characters"):
-            message_lines(payload, Place("d", None))
+            message_lines(payload, TopicNames("d", None))
         assert tracemalloc.get_traced_memory()[1] < 20 * len(payload)
     finally:
         tracemalloc.stop()

@@ -16,7 +16,7 @@ from agent.config import Seconds
 from agent.leaf.inputs.host.input import HostInput, HostOptions
 from agent.leaf.inputs.host.psutil_metrics import GROUPS, Sampler, cpu_shares, mounts
 from agent.leaf.inputs.shared.samples import next_due
-from agent.leaf.intake import Chunk, Place, Reason, RefusedError
+from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint
 from tests.harness.intakes import NoLetters
 
 TIMES = st.fixed_dictionaries(
@@ -37,11 +37,11 @@ class Core(NoLetters):
     async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
         if self.refuse:
             self.refuse -= 1
-            raise RefusedError(Reason.FULL, "the stream is full", 10.0)
+            raise RefusedError(RefusalReason.FULL, "the stream is full", 10.0)
         self.chunks.append(chunk)
         self.taken.set()
 
-    async def position(self, input_name: str) -> Place:
+    async def position(self, input_name: str) -> ResumePoint:
         raise AssertionError("a host has no position")
 
 

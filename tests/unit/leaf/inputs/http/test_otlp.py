@@ -17,7 +17,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Exemplar, NumberDataPoint
 
 from agent import contract
-from agent.leaf.inputs.http.otlp.parse import Export, TooLargeError, status_message
+from agent.leaf.inputs.http.otlp.parse import Export, ExportTooLargeError, status_message
 from agent.leaf.inputs.http.otlp.source import Sources
 
 NOW = 1_770_000_000_123_456_789
@@ -271,7 +271,7 @@ def test_sources_are_told_apart_and_forgotten_when_they_are_too_many() -> None:
 def test_attributes_do_not_make_a_small_export_a_large_one() -> None:
     metric = {"name": "g", "gauge": {"dataPoints": [{"asInt": "1"}] * 2000}}
     small = body_of(metric, resource=attributes(a="x" * 30_000))
-    with pytest.raises(TooLargeError):
+    with pytest.raises(ExportTooLargeError):
         export(small)
 
 

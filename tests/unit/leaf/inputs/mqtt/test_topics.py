@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from paho.mqtt.client import topic_matches_sub
 
-from agent.leaf.inputs.formats.message import Place
+from agent.leaf.inputs.formats.message import TopicNames
 from agent.leaf.inputs.mqtt.topics import Topic, place_of
 
 LEVELS = st.lists(st.sampled_from(["a", "b", "", "c d"]), min_size=1, max_size=4)
@@ -17,14 +17,14 @@ WANTED = st.lists(st.sampled_from(["a", "b", "", "+"]), max_size=3)
 @pytest.mark.parametrize(
     ("device", "metric", "place"),
     [
-        ("", "{0}", Place(None, "plant/line 1/pump/rpm")),
-        ("{3}", "{4}", Place("pump", "rpm")),
-        ("{2}-{3}", "{3+}", Place("line 1-pump", "pump.rpm")),
-        ("{9}", "", Place(None, None)),
-        ("fixed", "m{9}", Place("fixed", "m")),
+        ("", "{0}", TopicNames(None, "plant/line 1/pump/rpm")),
+        ("{3}", "{4}", TopicNames("pump", "rpm")),
+        ("{2}-{3}", "{3+}", TopicNames("line 1-pump", "pump.rpm")),
+        ("{9}", "", TopicNames(None, None)),
+        ("fixed", "m{9}", TopicNames("fixed", "m")),
     ],
 )
-def test_templates_take_levels_of_the_topic(device: str, metric: str, place: Place) -> None:
+def test_templates_take_levels_of_the_topic(device: str, metric: str, place: TopicNames) -> None:
     topic = Topic(filter="plant/#", device=device, metric=metric)
     assert topic.problems() == []
     assert topic.place("plant/line 1/pump/rpm") == place
@@ -32,8 +32,8 @@ def test_templates_take_levels_of_the_topic(device: str, metric: str, place: Pla
 
 def test_the_first_entry_that_covers_a_topic_says_what_it_means() -> None:
     topics = [Topic(filter="a/+", metric="1"), Topic(filter="$share/all/a/#", metric="2")]
-    assert place_of(topics, "a/b") == Place(None, "1")
-    assert place_of(topics, "a/b/c") == Place(None, "2")
+    assert place_of(topics, "a/b") == TopicNames(None, "1")
+    assert place_of(topics, "a/b/c") == TopicNames(None, "2")
     assert place_of(topics, "b") is None
 
 

@@ -30,9 +30,9 @@ from agent import contract
 from agent.base.metrics import Metrics
 from agent.config import Seconds, Size
 from agent.leaf.inputs.prometheus import PrometheusInput, PrometheusOptions
-from agent.leaf.inputs.prometheus.exposition import Device, ExpositionError, Reading
+from agent.leaf.inputs.prometheus.exposition import Device, ExpositionError, SampleMapping
 from agent.leaf.inputs.shared.names import Names
-from agent.leaf.intake import Chunk, Place, Reason, RefusedError
+from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint
 from agent.process.preflight import problems
 from tests.harness.intakes import NoLetters
 
@@ -42,9 +42,9 @@ OPEN = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 def reading(
     keep: list[str] | None = None, drop: list[str] | None = None, device: str | None = None
-) -> Reading:
+) -> SampleMapping:
     names = Names(keep or [], drop or [])
-    return Reading(names, Device(device, "edge-1"), {"instance": "x:1"}, "edge-1", NOW)
+    return SampleMapping(names, Device(device, "edge-1"), {"instance": "x:1"}, "edge-1", NOW)
 
 
 def rows(text: str, content_type: str = "text/plain", **options: Any) -> list[dict[str, Any]]:
@@ -67,13 +67,13 @@ class Core(NoLetters):
     async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
         if self.refuse:
             self.refuse -= 1
-            raise RefusedError(Reason.FULL, "the stream is full", 10.0)
+            raise RefusedError(RefusalReason.FULL, "the stream is full", 10.0)
         found = [json.loads(line) for line in chunk.payload.splitlines()]
         assert len(found) == chunk.count
         self.rows += found
         self.chunks += 1
 
-    async def position(self, input_name: str) -> Place:
+    async def position(self, input_name: str) -> ResumePoint:
         raise AssertionError("a scrape has no position")
 
     def values(self, metric: str) -> list[float]:

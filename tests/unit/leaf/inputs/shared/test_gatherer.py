@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agent.leaf.inputs.shared.gatherer import Buffer, Source
+from agent.leaf.inputs.shared.gatherer import Buffer, GatheredSource
 
 LIMIT = 1000
 ONE_AFTER_THE_OTHER = [step for number in range(4) for step in (("join", 0), ("read", number))]
@@ -18,10 +18,10 @@ STEPS = st.lists(st.tuples(st.sampled_from(["join", "read", "store", "leave"]), 
 @example(ONE_AFTER_THE_OTHER)
 def test_all_sources_together_hold_no_more_than_the_buffer(steps: list[tuple[str, int]]) -> None:
     buffer = Buffer(LIMIT, asyncio.TaskGroup(), share=400)
-    sources: list[Source] = []
+    sources: list[GatheredSource] = []
     for what, number in steps:
         if what == "join":
-            sources.append(Source(buffer, _nothing, _nothing))
+            sources.append(GatheredSource(buffer, _nothing, _nothing))
             buffer.join(sources[-1])
         elif sources:
             one = sources[number % len(sources)]

@@ -12,10 +12,10 @@ import structlog
 from agent.base.metrics import Metrics
 from agent.contract import Letter
 from agent.leaf.inputs.exec import ExecOptions
-from agent.leaf.inputs.shared.submitter import Keeper
-from agent.leaf.intake import Chunk, Reason, RefusedError, UnknownOutcomeError
+from agent.leaf.inputs.shared.submitter import RetryingSubmitter
+from agent.leaf.intake import Chunk, RefusalReason, RefusedError, UnknownOutcomeError
 
-REFUSED = RefusedError(Reason.UNAVAILABLE, "the server is away", 0.01)
+REFUSED = RefusedError(RefusalReason.UNAVAILABLE, "the server is away", 0.01)
 
 
 class Core:
@@ -43,12 +43,12 @@ class Core:
         self.letters += letters
 
 
-def keeper(core: Core, stopping: asyncio.Event) -> Keeper:
+def keeper(core: Core, stopping: asyncio.Event) -> RetryingSubmitter:
     """The keeper of a command's output."""
-    return Keeper(ExecOptions(command=["true"]), Metrics(), core, stopping, structlog.get_logger())  # type: ignore[arg-type]
+    return RetryingSubmitter(ExecOptions(command=["true"]), Metrics(), core, stopping, structlog.get_logger())  # type: ignore[arg-type]
 
 
-async def store_all(one: Keeper, payloads: Sequence[bytes]) -> None:
+async def store_all(one: RetryingSubmitter, payloads: Sequence[bytes]) -> None:
     """Each as it comes, without waiting for the one before."""
     async with asyncio.TaskGroup() as group:
         for payload in payloads:

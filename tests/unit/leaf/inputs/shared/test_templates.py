@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.leaf.inputs.nats.subjects import Subject, overlapping
+from agent.leaf.inputs.nats.subjects import SubjectTemplate, overlapping
 from agent.leaf.inputs.shared.templates import filled, template_problem
 
 TOKENS = st.lists(st.sampled_from("ab"), min_size=1, max_size=4)
@@ -65,7 +65,7 @@ def covers(pattern: str, subject: tuple[str, ...]) -> bool:
 def test_filters_overlap_when_some_subject_comes_through_both(one: str, other: str) -> None:
     subjects = [found for size in range(1, 6) for found in product("ab", repeat=size)]
     both = any(covers(one, subject) and covers(other, subject) for subject in subjects)
-    assert bool(list(overlapping([Subject(filter=one), Subject(filter=other)]))) is both
+    assert bool(list(overlapping([SubjectTemplate(filter=one), SubjectTemplate(filter=other)]))) is both
 
 
 @pytest.mark.parametrize(
@@ -73,9 +73,9 @@ def test_filters_overlap_when_some_subject_comes_through_both(one: str, other: s
     ["", "a..b", "a b", "a.>.b", "a*", ">", "*.a", "tel.x", "cmd.>", "$JS.API.>", "_INBOX.>", "a.\n"],
 )
 def test_a_filter_that_is_none_or_not_ours_is_told(pattern: str) -> None:
-    assert len(list(Subject(filter=pattern).problems())) == 1
+    assert len(list(SubjectTemplate(filter=pattern).problems())) == 1
 
 
 def test_filters_of_ones_own_are_taken() -> None:
     for pattern in ("plant", "plant.*.x", "plant.>", "plant.*.>"):
-        assert list(Subject(filter=pattern).problems()) == []
+        assert list(SubjectTemplate(filter=pattern).problems()) == []

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from agent.contract import H_COUNT, H_MESSAGE_ID, batch_subject, ledger_subject, new_run
 from agent.jetstream import StreamInfo
 from agent.jetstream.read_headers import StoredHeaders
-from agent.leaf.ledger.evictions.index import Entry
-from agent.leaf.ledger.evictions.judge import Seen
-from agent.leaf.ledger.evictions.tracker import Shelf
+from agent.leaf.ledger.evictions.index import IndexedMessage
+from agent.leaf.ledger.evictions.judge import StreamObservation
+from agent.leaf.ledger.evictions.tracker import EvictionTracker
 
 MAX_BYTES = 1000
 STEPS = ("own", "own", "direct", "ledger", "discard", "deliver", "deliver", "look", "ask", "trim")
@@ -46,7 +46,7 @@ class Model:
     n: int = 0
     last: int = 0
     held: list[int] = field(default_factory=list)
-    mine: dict[int, Entry] = field(default_factory=dict)
+    mine: dict[int, IndexedMessage] = field(default_factory=dict)
     hub: set[int] = field(default_factory=set)
     cursor: int = 0
     confirmed: int = 0
@@ -64,7 +64,7 @@ class Model:
     def begin(self, *, slowly: bool = False) -> None:
         """A new run of the agent, which reads what the stream holds: at once, or step by step."""
         self.run, self.n = new_run(now_ns=10**18 + len(self.mine) * 10**9), 0
-        self.shelf = Shelf(self.directory, "d", "c", self.run)
+        self.shelf = EvictionTracker(self.directory, "d", "c", self.run)
         above = self.shelf.load(self.info())
         assert above is not None
         # What went before it was written is named by its sequence alone.
@@ -113,7 +113,7 @@ class Model:
     def own(self, run: str, n: int, readings: int) -> None:
         """Store a message of the agent."""
         self.direct()
-        self.mine[self.last] = Entry(self.last, run, n, readings)
+        self.mine[self.last] = IndexedMessage(self.last, run, n, readings)
         self.shelf.stored(self.mine[self.last])
 
     def direct(self) -> None:
@@ -136,7 +136,7 @@ class Model:
         floor = max((seq for seq in self.hub if seq <= self.cursor - 1), default=0)
         self.shelf.look(
             self.info(),
-            Seen(self.first, self.confirmed, "e", 1, self.delivered, self.deliveries, floor),
+            StreamObservation(self.first, self.confirmed, "e", 1, self.delivered, self.deliveries, floor),
             MAX_BYTES,
         )
         data = self.shelf.content()

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from agent.contract import new_run
 from agent.leaf.ledger.evictions import record
-from agent.leaf.ledger.evictions.index import Entry, Index
-from agent.leaf.ledger.evictions.record import FULL, PURGED, Claims, Range, extend
+from agent.leaf.ledger.evictions.index import Index, IndexedMessage
+from agent.leaf.ledger.evictions.record import FULL, PURGED, EvictionRecord, Range, extend
 
 RUN, OTHER = new_run(), new_run()
 
@@ -36,9 +36,9 @@ def test_ranges_of_two_reasons_are_not_joined() -> None:
 
 
 def test_a_run_of_too_many_ranges_keeps_its_sum_and_the_newest_names() -> None:
-    one = Claims()
+    one = EvictionRecord()
     for n in range(1, 2 * record.MAX_RANGES + 5, 2):
-        one.claim(Entry(n, RUN, n, 10), FULL)
+        one.claim(IndexedMessage(n, RUN, n, 10), FULL)
     found = one.runs[RUN]
     assert len(found.ranges) == record.MAX_RANGES
     assert found.readings == 10 * (record.MAX_RANGES + 2)
@@ -46,42 +46,42 @@ def test_a_run_of_too_many_ranges_keeps_its_sum_and_the_newest_names() -> None:
 
 
 def test_a_record_that_is_discarded_is_due_again() -> None:
-    one = Claims()
-    one.claim(Entry(3, RUN, 1, 10), FULL)
+    one = EvictionRecord()
+    one.claim(IndexedMessage(3, RUN, 1, 10), FULL)
     one.runs[RUN].recorded = 9
-    one.claim(Entry(8), FULL)
+    one.claim(IndexedMessage(8), FULL)
     assert one.runs[RUN].recorded == 9
-    one.claim(Entry(9), FULL)
+    one.claim(IndexedMessage(9), FULL)
     assert one.runs[RUN].recorded == 0
 
 
 def test_the_file_gives_back_in_order_what_was_added_before_and_after_a_restart(tmp_path: Path) -> None:
     index = Index(tmp_path / "index")
     index.load()
-    given = [Entry(1, RUN, 1, 10), Entry(3), Entry(4, OTHER, 1, 2**20)]
+    given = [IndexedMessage(1, RUN, 1, 10), IndexedMessage(3), IndexedMessage(4, OTHER, 1, 2**20)]
     for entry in given:
         index.add(entry)
     index.flush()
     again = Index(tmp_path / "index")
     again.load()
     assert again.top == 4
-    again.add(Entry(9, OTHER, 2, 1))
+    again.add(IndexedMessage(9, OTHER, 2, 1))
     assert again.front(5) == (given, 5)
     again.drop()
-    assert again.front(9) == ([Entry(9, OTHER, 2, 1)], 9)
+    assert again.front(9) == ([IndexedMessage(9, OTHER, 2, 1)], 9)
 
 
 def test_a_torn_end_is_left_out(tmp_path: Path) -> None:
     index = Index(tmp_path / "index")
     index.load()
     for seq in range(1, 5):
-        index.add(Entry(seq, RUN, seq, 1))
+        index.add(IndexedMessage(seq, RUN, seq, 1))
     index.flush()
     path = tmp_path / "index"
     path.write_bytes(path.read_bytes()[:-50] + bytes(80))
     index.load()
     assert index.top == 2
-    index.add(Entry(7, RUN, 7, 1))
+    index.add(IndexedMessage(7, RUN, 7, 1))
     assert [one.seq for one in index.front(10)[0]] == [1, 2, 7]
 
 
@@ -90,7 +90,7 @@ def test_what_was_given_is_left_out_of_the_file_in_the_end(tmp_path: Path) -> No
     index.load()
     many = 80_000
     for seq in range(1, many + 1):
-        index.add(Entry(seq, RUN, seq, 1))
+        index.add(IndexedMessage(seq, RUN, seq, 1))
     seen = 0
     while seen < many - 10:
         found, seen = index.front(many - 10)

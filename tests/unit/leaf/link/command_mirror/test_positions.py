@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from agent.leaf.link.command_mirror.positions import (
     HELD_UNTIL,
     LEAVING_UNTIL,
-    Place,
-    Places,
+    ConsumerPosition,
+    ConsumerPositions,
     Stage,
     is_held,
     is_leaving,
@@ -31,7 +31,7 @@ CONFIG = {"durable_name": "plc", "name": "plc", "ack_policy": "explicit"}
 
 def start(floor: int, commands: list[tuple[int, int]], there: dict[int, int]) -> int:
     """From where a consumer goes on that has acknowledged all up to `floor`."""
-    return placement(Place(CONFIG, floor, commands), there, there).start
+    return placement(ConsumerPosition(CONFIG, floor, commands), there, there).start
 
 
 def test_in_the_same_history_it_goes_on_after_what_it_has_acknowledged() -> None:
@@ -65,33 +65,33 @@ def test_one_command_is_enough_while_the_hub_still_has_it() -> None:
 
 
 def test_the_command_that_is_known_may_be_for_another() -> None:
-    place = Place(CONFIG, 8, [OLD[6]])
+    place = ConsumerPosition(CONFIG, 8, [OLD[6]])
     own = {seq: time for seq, time in OLD if seq % 2 == 0}
     assert placement(place, own, dict(OLD)).start == 8
 
 
 def test_what_was_not_read_and_is_not_there_any_more_is_named() -> None:
-    place = Place(CONFIG, 7, OLD)
+    place = ConsumerPosition(CONFIG, 7, OLD)
     assert placement(place, dict(OLD), {}).unread == []
     assert placement(place, dict(OLD[:8]) | {9: 999}, {}).unread == [9, 10]
 
 
 def test_what_was_taken_out_of_the_mirror_was_acknowledged() -> None:
-    place = Place(CONFIG, 6, [*OLD[:4], OLD[5]])
+    place = ConsumerPosition(CONFIG, 6, [*OLD[:4], OLD[5]])
     assert placement(place, dict(OLD), dict(OLD), [OLD[4], OLD[7]]).wanted == {7, 9, 10}
 
 
 def test_what_one_consumer_needs_stays_for_it() -> None:
     there = dict(OLD[:4]) | {5: 905, 6: 906}
     mixed = [*OLD[:5], (6, 906)]
-    quick, slow = (placement(Place(CONFIG, floor, mixed), there, there) for floor in (6, 3))
+    quick, slow = (placement(ConsumerPosition(CONFIG, floor, mixed), there, there) for floor in (6, 3))
     assert (quick.start, set(quick.again), slow.start, set(slow.again)) == (5, {6}, 4, set())
     assert superfluous([quick]) == {6}
     assert superfluous([quick, slow]) == set()
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> tuple[Place, dict[int, int], set[tuple[int, int]]]:
+def histories(draw: st.DrawFn) -> tuple[ConsumerPosition, dict[int, int], set[tuple[int, int]]]:
     """A place in a mirror, what the recreated mirror holds, and the commands that were acknowledged. The hub
     was restored: it lost some commands and has others there; of those the old mirror took what came after its
     own last one. It may have dropped any since."""
@@ -102,12 +102,12 @@ def histories(draw: st.DrawFn) -> tuple[Place, dict[int, int], set[tuple[int, in
     mixed = before + [one for one in after[shared + lost :] if draw(st.booleans())]
     floor = draw(st.sampled_from([0, *(seq for seq, _ in mixed)]))
     there = {seq: time for seq, time in after if draw(st.integers(0, 3))}
-    return Place(CONFIG, floor, mixed), there, {one for one in mixed if one[0] <= floor}
+    return ConsumerPosition(CONFIG, floor, mixed), there, {one for one in mixed if one[0] <= floor}
 
 
 @given(histories())
 def test_no_command_is_skipped_and_none_that_was_acknowledged_comes_again(
-    history: tuple[Place, dict[int, int], set[tuple[int, int]]],
+    history: tuple[ConsumerPosition, dict[int, int], set[tuple[int, int]]],
 ) -> None:
     place, there, acknowledged = history
     found = placement(place, there, there)
@@ -117,7 +117,9 @@ def test_no_command_is_skipped_and_none_that_was_acknowledged_comes_again(
 
 
 def test_the_file_is_read_as_it_was_written() -> None:
-    places = Places(stage=Stage.HELD, mirror="2026", consumers={"plc": Place(CONFIG, 7, OLD)})
+    places = ConsumerPositions(
+        stage=Stage.HELD, mirror="2026", consumers={"plc": ConsumerPosition(CONFIG, 7, OLD)}
+    )
     assert parse_places(places.encode()) == places
     assert places.top == 10
 
