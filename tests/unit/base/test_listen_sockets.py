@@ -69,8 +69,8 @@ def test_a_program_that_takes_the_place_of_this_one_takes_over_its_sockets() -> 
     environment: dict[str, str] = {}
     doors.hand_on(environment)
     code = (
-        "import os; from agent.base.listen_sockets import DOORS\n"
-        f"DOORS.receive(os.environ); (one,) = LISTEN_SOCKETS.take({where!r})\n"
+        "import os; from agent.base.listen_sockets import LISTEN_SOCKETS\n"
+        f"LISTEN_SOCKETS.receive(os.environ); (one,) = LISTEN_SOCKETS.take({where!r})\n"
         f"assert {VARIABLE!r} not in os.environ and not os.get_inheritable(one.fileno())\n"
         "one.accept()[0].sendall(b'taken over')"
     )

@@ -109,7 +109,7 @@ def test_a_copied_file_gets_the_id_of_this_machine(path: Path) -> None:
 def test_a_machine_without_an_id_keeps_the_one_it_was_given(
     monkeypatch: pytest.MonkeyPatch, path: Path
 ) -> None:
-    monkeypatch.setattr(module, "_MACHINE_ID", path)
+    monkeypatch.setattr("agent.base.machine_id._MACHINE_ID", path)
     assert machine_id("known") == "known"
     assert machine_id() != machine_id()
 
