@@ -18,7 +18,7 @@ from agent.config import Admin
 from agent.hub.web.fleet import FleetPages
 from agent.process.admin_server import AdminServer
 from tests.browser.chromium import NAMES, Page, browsing, chromium
-from tests.harness.servers import until
+from tests.harness.wait import until
 
 HOSTILE = "</title></span><script>document.title='taken'</script><img src=//127.0.0.1:9/x onerror=alert(1)>"
 DOMAINS = "[...document.querySelectorAll('tbody .name')].map(one => one.innerText)"

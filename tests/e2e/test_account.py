@@ -21,7 +21,8 @@ from agent.leaf.link.states import LinkState
 from agent.leaf.publish import publisher, sender
 from tests.harness.agents import CLASS, Agent, Shelf, chunk
 from tests.harness.linked_pair import LinkedPair, open_road
-from tests.harness.servers import ServerPair, until
+from tests.harness.servers import ServerPair
+from tests.harness.wait import until
 
 LEVELS = [HttpOptions(name=ack, ack=ack) for ack in ("accepted", "stored", "hub")]
 NAME = "petiole_unaccounted_readings"

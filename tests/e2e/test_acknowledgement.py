@@ -19,7 +19,8 @@ from tests.e2e.test_leaf_agent import SMALL, noise, refusal_of
 from tests.e2e.test_link_repair import wiped
 from tests.harness.agents import CLASS, Agent, agent, chunk, insist, leaf_config, shelf
 from tests.harness.linked_pair import LinkedPair, open_road
-from tests.harness.servers import ServerPair, until
+from tests.harness.servers import ServerPair
+from tests.harness.wait import until
 
 QUICK = Publish(linger=Seconds(0.005), drain=Seconds(1.0))
 LATE = "petiole_refused_after_acceptance_readings_total"

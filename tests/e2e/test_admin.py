@@ -27,7 +27,7 @@ from agent.hub.web.fleet import FleetPages
 from agent.process import admin_server as admin
 from agent.process.admin_server import AdminServer
 from tests.harness.certificates import self_signed
-from tests.harness.servers import until
+from tests.harness.wait import until
 
 
 class Agent:

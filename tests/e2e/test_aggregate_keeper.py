@@ -15,8 +15,9 @@ from agent.hub.registrar.aggregate import AggregateSettings, Source, source
 from agent.hub.registrar.aggregate_controller import AggregateController
 from agent.hub.registrar.metrics import RegistrarMetrics
 from agent.jetstream import JetStream, StreamInfo
-from tests.harness.servers import WAIT_SECONDS, ServerPair, until
+from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE
+from tests.harness.wait import WAIT_SECONDS, until
 
 
 class Interrupted(JetStream):

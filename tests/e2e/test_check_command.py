@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 from agent.cli.main import app
 from agent.demo import plan
 from agent.demo.ports import free_port
-from tests.harness.agent_process import Agent, wait_for
+from tests.harness.agent_process import Agent
+from tests.harness.wait import wait_for
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from agent.server.child import reap, spawn
 from agent.server.probe import Watched, greeting
 from tests.harness.check_cases import check, of
 from tests.harness.check_pair import pair
-from tests.harness.servers import until
+from tests.harness.wait import until
 
 
 def certificate(directory: Path) -> tuple[Path, Path]:

@@ -10,7 +10,7 @@ from agent.cli.checks.link import GROUP as LINK
 from agent.contract import Exit
 from tests.harness.check_cases import bad, check, of
 from tests.harness.check_pair import pair
-from tests.harness.servers import until
+from tests.harness.wait import until
 
 _ASIDE = ("registrar does not run", "no link to the hub")
 

@@ -26,8 +26,9 @@ from agent.server import permissions
 from agent.server.permissions import Permissions
 from tests.harness.check_cases import bad, check, config_of, hub_config_of, of
 from tests.harness.check_pair import pair
-from tests.harness.servers import Leaf, ServerPair, api, open_world, until
+from tests.harness.servers import Leaf, ServerPair, api, open_world
 from tests.harness.streams import AGGREGATE, held, make_aggregate, make_commands, make_leaf_stream
+from tests.harness.wait import until
 
 
 @contextlib.asynccontextmanager

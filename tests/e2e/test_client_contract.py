@@ -16,7 +16,7 @@ from agent.jetstream.errors import MaxAckPendingError
 from agent.jetstream.info import PubAck
 from agent.jetstream.window import AckWindow
 from tests.harness.places import Place, new_name
-from tests.harness.servers import until
+from tests.harness.wait import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -16,7 +16,7 @@ from nats.js import api
 from agent.jetstream import UnavailableError
 from agent.jetstream.pull import Consumer, ConsumerGoneError, fetch, messages, term
 from tests.harness.places import Place, new_name
-from tests.harness.servers import until
+from tests.harness.wait import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

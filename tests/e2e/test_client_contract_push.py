@@ -11,7 +11,7 @@ from nats.js import api
 from nats.js.errors import Error
 
 from tests.harness.places import Place, new_name
-from tests.harness.servers import until
+from tests.harness.wait import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -12,7 +12,7 @@ from nats.js.errors import APIError, NotFoundError
 
 from agent.jetstream import MESSAGE_NOT_FOUND, STREAM_NOT_FOUND, ApiError
 from tests.harness.places import Place, new_name
-from tests.harness.servers import until
+from tests.harness.wait import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -19,7 +19,8 @@ from agent.contract import (
 )
 from tests.harness.agents import Shelf, agent, chunk, leaf_config, shelf
 from tests.harness.clocks import SECOND, SYNCHRONISED, FakeMachine
-from tests.harness.servers import ServerPair, until
+from tests.harness.servers import ServerPair
+from tests.harness.wait import until
 
 YEARS = 50 * 365 * 24 * 3600 * SECOND
 

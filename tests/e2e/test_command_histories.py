@@ -21,7 +21,8 @@ from agent.leaf.link.command_mirror.controller import CommandMirror
 from agent.process import leaf as leaf_module
 from tests.harness.agents import agent, leaf_config
 from tests.harness.commands import Desk, open_desk
-from tests.harness.servers import ServerPair, until
+from tests.harness.servers import ServerPair
+from tests.harness.wait import until
 
 OLD, NEW = 5, 9
 

@@ -19,8 +19,9 @@ from agent.leaf.link.command_mirror.local_consumers import ProgramPlaces
 from agent.leaf.state import StateFile, load
 from tests.harness.agents import Agent, agent, leaf_config
 from tests.harness.registrar import HubHand, LeafHand, hub_of
-from tests.harness.servers import ServerPair, open_world, until
+from tests.harness.servers import ServerPair, open_world
 from tests.harness.streams import make_mirror
+from tests.harness.wait import until
 
 DOMAIN = "edge-1"
 

@@ -27,8 +27,9 @@ from agent.leaf.state import StateFile, load
 from agent.server.process import EmbeddedServer
 from tests.harness.registrar import HubHand, LeafHand, hub_of
 from tests.harness.retrying_jetstream import PatientJetStream
-from tests.harness.servers import ServerPair, open_world, until
+from tests.harness.servers import ServerPair, open_world
 from tests.harness.tools import APP, Program, working
+from tests.harness.wait import until
 
 DOMAIN = "edge-1"
 

@@ -23,8 +23,9 @@ from agent.leaf.inputs.host.input import HostInput, HostOptions
 from agent.leaf.intake import RefusedError
 from tests.harness.agents import Agent, agent, chunk, leaf_config
 from tests.harness.commands import Desk, open_desk
-from tests.harness.servers import ServerPair, until
+from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE
+from tests.harness.wait import until
 
 HOLD: dict[str, Any] = {"for": "10m"}
 SLOW: dict[str, Any] = {"rate_limit": 10, "for": "3s"}

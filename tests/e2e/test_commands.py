@@ -24,7 +24,8 @@ from agent.leaf.commands.verb import CommandHandler, Reply
 from agent.process import leaf as leaf_module
 from tests.harness.agents import agent, leaf_config
 from tests.harness.commands import Desk, open_desk, soon
-from tests.harness.servers import Leaf, ServerPair, api, open_world, until
+from tests.harness.servers import Leaf, ServerPair, api, open_world
+from tests.harness.wait import until
 
 
 @pytest_asyncio.fixture

@@ -19,7 +19,8 @@ from agent.contract import (
 from agent.hub.registrar.announcements import Announcements
 from agent.hub.registrar.cursors import LOOK_SECONDS
 from tests.harness.registrar import MACHINE, LeafHand, hub_of
-from tests.harness.servers import ServerPair, until
+from tests.harness.servers import ServerPair
+from tests.harness.wait import until
 
 
 async def asked(leaf: LeafHand, data: bytes) -> CursorAnswer:

@@ -10,7 +10,8 @@ from pathlib import Path
 from agent.contract import link_deliver
 from tests.e2e.test_rogue_leaf import run_open_server
 from tests.harness.declared import End, at, hub_source, leaf_mirror, rights
-from tests.harness.servers import ServerPair, is_answered, open_world, until
+from tests.harness.servers import ServerPair, is_answered, open_world
+from tests.harness.wait import until
 
 LEAF, HUB = leaf_mirror(), hub_source("edge-1")
 FORBIDDEN = (

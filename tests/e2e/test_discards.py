@@ -16,7 +16,8 @@ from agent.jetstream.read_headers import StoredHeaders, read_headers
 from agent.leaf.link.states import LinkState
 from tests.harness.agents import CLASS
 from tests.harness.lossy_proxy import LossyRoad, open_lossy_road
-from tests.harness.servers import ServerPair, until
+from tests.harness.servers import ServerPair
+from tests.harness.wait import until
 
 
 @pytest_asyncio.fixture

@@ -25,7 +25,8 @@ from agent.demo.ports import free_port
 from agent.server.probe import process_of
 from agent.server.process import EmbeddedServer
 from agent.server.values import HubConfig, LeafUser, address_of
-from tests.harness.servers import make_hub, until
+from tests.harness.servers import make_hub
+from tests.harness.wait import until
 
 AGENT = """
 import asyncio, pathlib, pickle, socket, sys, uvloop

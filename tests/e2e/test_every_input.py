@@ -21,9 +21,10 @@ from agent.cli.configuration import read
 from agent.config import ConfigError
 from agent.demo import plan
 from agent.demo.ports import free_port
-from tests.harness.agent_process import Agent, wait_for
+from tests.harness.agent_process import Agent
 from tests.harness.agents import CLASS, Shelf
 from tests.harness.input_contract import INPUTS, Entry, lines
+from tests.harness.wait import wait_for
 
 WHOLE_STREAM = 'max_bytes = "512MiB"'
 SMALL_STREAM = 'max_bytes = "16KiB"'

@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from agent.leaf.inputs.exec.program import shown
 from agent.leaf.intake import RefusalReason, RefusedError
 from agent.process.preflight import problems
 from tests.harness.http_harness import Burying, on_uvloop
-from tests.harness.servers import until
+from tests.harness.wait import until, wait_for
 
 LINE = '{"metric": "n", "value": %s}'
 ORPHANS = """
@@ -237,14 +237,7 @@ asyncio.run(main())
 def test_nothing_outlives_an_agent_that_is_killed(tmp_path: Path) -> None:
     command = json.dumps(python(ORPHANS + "time.sleep(600)\n", tmp_path))
     with subprocess.Popen([sys.executable, "-c", KILLED, command]) as agent:
-        _wait(lambda: len(orphans(tmp_path)) == 2)
+        wait_for(lambda: len(orphans(tmp_path)) == 2, "it has started others")
         agent.kill()
     pids = orphans(tmp_path)
-    _wait(lambda: not any(map(alive, pids)))
-
-
-def _wait(true: Callable[[], bool]) -> None:
-    async def wait() -> None:
-        await until(true, "it comes")
-
-    asyncio.run(wait())
+    wait_for(lambda: not any(map(alive, pids)), "they are ended")

@@ -12,7 +12,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from tests.harness.servers import until
+from tests.harness.wait import until
 
 TAILER = """
 import asyncio, json, os, pathlib, sys

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from agent.contract import Exit
-from tests.harness.agent_process import wait_for
 from tests.harness.keyed import Pair
+from tests.harness.wait import wait_for
 
 
 @pytest.fixture

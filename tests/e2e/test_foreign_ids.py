@@ -25,7 +25,8 @@ from agent.leaf.publish import acks
 from agent.leaf.publish.stream_recovery import StreamRecovery
 from tests.harness.agents import CLASS, Agent, Shelf, agent, chunk, insist, leaf_config, shelf
 from tests.harness.linked_pair import open_road
-from tests.harness.servers import ServerPair, until
+from tests.harness.servers import ServerPair
+from tests.harness.wait import until
 
 QUICK = Publish(linger=Seconds(0.005), drain=Seconds(1.0))
 TAKEN = "petiole_taken_message_ids_total"

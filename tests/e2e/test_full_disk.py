@@ -18,7 +18,8 @@ from agent.server.process import EmbeddedServer
 from agent.server.watch import ServerWatch
 from tests.faults.tools.disk import SmallDisk, missing, small_disk
 from tests.harness.agents import Agent, chunk, leaf_config, shelf
-from tests.harness.servers import Leaf, ServerPair, until
+from tests.harness.servers import Leaf, ServerPair
+from tests.harness.wait import until
 
 _WHY_NOT = missing()
 pytestmark = pytest.mark.skipif(_WHY_NOT is not None, reason=f"no disk can be filled: {_WHY_NOT}")

@@ -20,7 +20,8 @@ from agent.base.metrics import Metrics
 from agent.config import ConfigError, Seconds, Size
 from agent.leaf.inputs.http import HttpInput, HttpOptions
 from agent.leaf.intake import Chunk, NotAtHubError, RefusalReason, RefusedError, UnknownOutcomeError
-from tests.harness.http_harness import JSON, NDJSON, Core, Served, serving, until
+from tests.harness.http_harness import JSON, NDJSON, Core, Served, serving
+from tests.harness.wait import until
 
 Post = tuple[str, bytes, dict[str, str]]
 """The path of a request, its body and headers."""

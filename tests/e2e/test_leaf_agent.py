@@ -40,7 +40,8 @@ from agent.server.health import ServerHealth
 from hub_jobs.refine.lines import unpack
 from tests.harness.agents import CLASS, Agent, Shelf, agent, chunk, insist, leaf_config, shelf
 from tests.harness.clocks import SECOND, FakeMachine
-from tests.harness.servers import ServerPair, until
+from tests.harness.servers import ServerPair
+from tests.harness.wait import until
 
 QUICK = Publish(linger=Seconds(0.01))
 SMALL = StreamClass(max_bytes=Size(256 * 1024))

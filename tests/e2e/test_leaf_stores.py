@@ -22,7 +22,8 @@ from agent.leaf.state import StateFile
 from hub_jobs.audit.ledgers import Lost
 from tests.harness.agents import CLASS, Agent, Shelf, agent, chunk, insist, leaf_config, shelf
 from tests.harness.servers import Leaf as LeafServer
-from tests.harness.servers import ServerPair, until
+from tests.harness.servers import ServerPair
+from tests.harness.wait import until
 
 FILLING = direct_subject("edge-1", CLASS, "press", "noise")
 QUICK = Publish(linger=Seconds(0.005), drain=Seconds(1.0))

@@ -14,7 +14,8 @@ from agent.server.health import ServerHealth
 from agent.server.link_schedule import LinkScheduler
 from tests.harness.agents import CLASS
 from tests.harness.linked_pair import LinkedPair, open_road
-from tests.harness.servers import ServerPair, until
+from tests.harness.servers import ServerPair
+from tests.harness.wait import until
 
 NIGHT, NOON = datetime(2026, 11, 21, 23, 0), datetime(2026, 11, 21, 12, 0)
 

@@ -16,8 +16,9 @@ from agent.leaf.link import decide
 from agent.leaf.link.states import LinkState
 from tests.harness.linked_pair import LinkedPair, open_road
 from tests.harness.registrar import LeafHand
-from tests.harness.servers import Node, ServerPair, until
+from tests.harness.servers import Node, ServerPair
 from tests.harness.streams import AGGREGATE
+from tests.harness.wait import until
 
 
 @pytest_asyncio.fixture

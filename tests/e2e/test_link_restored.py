@@ -16,7 +16,8 @@ from agent.server import permissions
 from tests.e2e.test_link_repair import all_of_the_device, copied, older_by_ten, put_back
 from tests.harness.agents import CLASS
 from tests.harness.linked_pair import LinkedPair, open_road
-from tests.harness.servers import open_world, until
+from tests.harness.servers import open_world
+from tests.harness.wait import until
 
 
 @pytest_asyncio.fixture

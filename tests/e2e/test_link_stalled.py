@@ -14,7 +14,8 @@ from agent.contract import link_consumer
 from agent.leaf.link import decide
 from agent.leaf.link.states import LinkState
 from agent.server import permissions
-from tests.harness.servers import open_world, until
+from tests.harness.servers import open_world
+from tests.harness.wait import until
 from tests.harness.watched_link import WatchedRoad, open_watched_road
 
 

@@ -11,7 +11,8 @@ import pytest
 import pytest_asyncio
 
 from agent.leaf.link.states import LinkState
-from tests.harness.servers import ServerPair, until
+from tests.harness.servers import ServerPair
+from tests.harness.wait import until
 from tests.harness.watched_link import WatchedRoad, open_watched_road
 
 

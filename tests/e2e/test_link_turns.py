@@ -10,8 +10,9 @@ from agent.leaf.link.priority import CAUGHT_UP
 from agent.leaf.link.states import LinkState
 from tests.harness.agents import Agent, chunk, leaf_config
 from tests.harness.registrar import HubHand, hub_of
-from tests.harness.servers import open_world, until
+from tests.harness.servers import open_world
 from tests.harness.streams import AGGREGATE
+from tests.harness.wait import until
 
 BATCHES = 3 * CAUGHT_UP
 

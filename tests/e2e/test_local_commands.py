@@ -18,7 +18,8 @@ from agent.jetstream import JetStreamError
 from agent.server.process import EmbeddedServer
 from tests.harness.agents import agent, leaf_config
 from tests.harness.commands import Desk, open_desk
-from tests.harness.servers import ServerPair, ask, until
+from tests.harness.servers import ServerPair, ask
+from tests.harness.wait import until
 
 APP = "plc"
 FILTER = "cmd.edge-1.plc.>"

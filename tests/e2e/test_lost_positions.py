@@ -13,7 +13,8 @@ from agent.leaf.inputs.file.input import FileInput, FileOptions
 from agent.leaf.link.trim import Trimmer
 from agent.leaf.state import StateError, load
 from tests.harness.agents import CLASS, Agent, Shelf, agent, leaf_config, shelf
-from tests.harness.servers import ServerPair, until
+from tests.harness.servers import ServerPair
+from tests.harness.wait import until
 
 QUICK = Publish(linger=Seconds(0.005), drain=Seconds(1.0))
 

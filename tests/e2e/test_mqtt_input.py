@@ -22,7 +22,7 @@ from agent.leaf.inputs.mqtt.topics import Topic
 from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint
 from agent.process.preflight import problems
 from tests.harness.mqtt_broker import Mosquitto, keep_session, publish
-from tests.harness.servers import until
+from tests.harness.wait import until
 
 CLIENT = "petiole-edge-1-mqtt"
 TOPICS = [Topic(filter="plant/+/#", device="{2}", metric="{3+}"), Topic(filter="zigbee/+", metric="")]

@@ -18,9 +18,10 @@ import zstandard
 
 from agent import contract
 from agent.jetstream import RawMessage
-from tests.harness.agent_process import Agent, wait_for
+from tests.harness.agent_process import Agent
 from tests.harness.agents import Shelf
 from tests.harness.mqtt_client import PASSWORD, USER, Listening, device, listening
+from tests.harness.wait import wait_for
 
 T = TypeVar("T")
 

@@ -23,7 +23,8 @@ from agent.leaf.inputs.nats.subjects import SubjectTemplate
 from agent.leaf.inputs.shared.local_server import LocalServer
 from agent.leaf.intake import RefusalReason, RefusedError, UnknownOutcomeError
 from tests.harness.http_harness import Burying
-from tests.harness.servers import Leaf, make_leaf, until
+from tests.harness.servers import Leaf, make_leaf
+from tests.harness.wait import until
 
 PLANT = SubjectTemplate(filter="plant.*.>", device="{2}", metric="{3+}")
 

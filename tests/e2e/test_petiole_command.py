@@ -23,7 +23,8 @@ from agent.hub.registrar.aggregate import commands_config
 from agent.jetstream import JetStream
 from tests.harness.agents import agent, leaf_config, shelf
 from tests.harness.commands import Desk, soon
-from tests.harness.servers import ServerPair, api, until
+from tests.harness.servers import ServerPair, api
+from tests.harness.wait import until
 
 PETIOLE = str(Path(sys.executable).parent / "petiole")
 

@@ -24,7 +24,8 @@ from typer.testing import CliRunner, Result
 from agent.cli.main import app
 from agent.demo import plan
 from agent.demo.ports import free_port
-from tests.harness.agent_process import PETIOLE, WAIT_SECONDS, Agent, wait_for
+from tests.harness.agent_process import PETIOLE, Agent
+from tests.harness.wait import WAIT_SECONDS, wait_for
 
 READING = b'{"device":"pump-7","metric":"pressure","value":2.4}'
 ROWS, COLUMNS = 24, 80

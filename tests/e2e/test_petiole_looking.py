@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 from agent.cli.main import app
 from agent.demo import plan
 from agent.demo.ports import free_port
-from tests.harness.agent_process import PETIOLE, WAIT_SECONDS, Agent, wait_for
+from tests.harness.agent_process import PETIOLE, Agent
+from tests.harness.wait import WAIT_SECONDS, wait_for
 
 GOOD = '{"device":"pump-7","metric":"pressure","value":2.4}'
 EVIL = '{"device":"pump-8","metric":"rpm\u009b2J","value":3}'

@@ -15,7 +15,8 @@ import pytest
 
 from agent.demo import plan
 from agent.demo.ports import free_port
-from tests.harness.agent_process import PETIOLE, Agent, wait_for
+from tests.harness.agent_process import PETIOLE, Agent
+from tests.harness.wait import wait_for
 
 READING = b'{"device":"pump-7","metric":"pressure","value":2.4}'
 

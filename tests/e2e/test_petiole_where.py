@@ -18,7 +18,8 @@ from agent.cli.main import app
 from agent.demo import plan
 from agent.demo.ports import free_port
 from hub_jobs.source.wire import Server
-from tests.harness.agent_process import Agent, wait_for
+from tests.harness.agent_process import Agent
+from tests.harness.wait import wait_for
 from tests.unit.hub_jobs.refined import ingest_all, refine_all
 from tests.unit.hub_jobs.where.test_where import replace_readings
 

@@ -23,8 +23,9 @@ from tests.faults.tools.disk import missing, small_disk
 from tests.harness.agents import Agent, chunk, leaf_config
 from tests.harness.linked_pair import QUICK
 from tests.harness.registrar import hub_of
-from tests.harness.servers import Leaf, ServerPair, open_world, until
+from tests.harness.servers import Leaf, ServerPair, open_world
 from tests.harness.streams import AGGREGATE
+from tests.harness.wait import until
 
 _WHY_NOT = missing()
 MIB = 2**20

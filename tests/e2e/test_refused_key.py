@@ -10,7 +10,8 @@ from typer.testing import CliRunner, Result
 from agent.cli.main import app
 from agent.demo import plan
 from agent.demo.ports import free_port
-from tests.harness.agent_process import Agent, wait_for
+from tests.harness.agent_process import Agent
+from tests.harness.wait import wait_for
 
 
 def says(leaf: Agent, *options: str) -> Result:

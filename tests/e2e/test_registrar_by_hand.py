@@ -15,8 +15,9 @@ from agent.hub.registrar.aggregate import source
 from agent.hub.registrar.announcements import Announcements
 from agent.server import permissions
 from tests.harness.registrar import HubHand, LeafHand, hub_of
-from tests.harness.servers import ServerPair, api, open_world, until
+from tests.harness.servers import ServerPair, api, open_world
 from tests.harness.streams import AGGREGATE
+from tests.harness.wait import until
 
 
 @pytest_asyncio.fixture

@@ -17,7 +17,7 @@ from agent.jetstream import JetStreamError
 from tests.harness.cluster import Cluster, open_cluster
 from tests.harness.fleet import Member, ids_in
 from tests.harness.registrar import HubHand
-from tests.harness.servers import until
+from tests.harness.wait import until
 
 
 @pytest_asyncio.fixture

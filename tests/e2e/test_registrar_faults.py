@@ -11,8 +11,9 @@ from agent.contract import (
     Committed,
 )
 from tests.harness.registrar import KEEP, MACHINE, HubHand, LeafHand, heard_again, heartbeat, hub_of, silent
-from tests.harness.servers import ServerPair, until
+from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE
+from tests.harness.wait import until
 
 
 async def test_an_aggregate_that_would_drop_messages_is_set_right(world: ServerPair) -> None:

@@ -15,7 +15,8 @@ from agent.hub.registrar import fleet_watch, service
 from agent.hub.registrar.quota import Quota
 from tests.harness.fleet import Member, ids_in
 from tests.harness.registrar import LeafHand, hub_of
-from tests.harness.servers import ServerPair, open_world, until
+from tests.harness.servers import ServerPair, open_world
+from tests.harness.wait import until
 
 CLASSES = ("normal", "bulk")
 BOTH = (aggregate(0), aggregate(1))

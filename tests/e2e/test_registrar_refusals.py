@@ -14,7 +14,8 @@ from agent.contract import deliver_subject, link_consumer, new_epoch
 from agent.server import permissions
 from agent.server.permissions import Permissions
 from tests.harness.registrar import LeafHand, hub_of
-from tests.harness.servers import ServerPair, open_world, until
+from tests.harness.servers import ServerPair, open_world
+from tests.harness.wait import until
 
 WINDOW = 50
 

@@ -14,8 +14,9 @@ from agent.contract import H_MESSAGE_ID, Answer, announce_subject, parse_answer
 from agent.demo.proxy import Proxy
 from agent.jetstream import JetStreamError
 from tests.harness.registrar import MACHINE, HubHand, LeafHand, hub_of
-from tests.harness.servers import Leaf, ServerPair, make_leaf, until
+from tests.harness.servers import Leaf, ServerPair, make_leaf
 from tests.harness.streams import AGGREGATE, make_leaf_stream
+from tests.harness.wait import until
 
 
 @asynccontextmanager

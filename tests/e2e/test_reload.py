@@ -21,7 +21,8 @@ import pytest
 
 from agent.demo import plan
 from agent.demo.ports import free_port
-from tests.harness.agent_process import Agent, wait_for
+from tests.harness.agent_process import Agent
+from tests.harness.wait import wait_for
 
 READING = b'{"metric": "m", "value": 1}'
 WITHOUT_RIGHTS = (

@@ -15,7 +15,7 @@ from agent.cli.main import app
 from agent.contract import inbox_prefix
 from agent.demo.ports import free_port
 from tests.harness.configured import ConfiguredServer, closed
-from tests.harness.servers import until
+from tests.harness.wait import until
 
 SITE = """
 [hub]

@@ -17,7 +17,8 @@ from agent.base.nats_server_version import find_binary
 from agent.cli.main import app
 from agent.demo import plan
 from agent.demo.ports import free_port
-from tests.harness.agent_process import Agent, wait_for
+from tests.harness.agent_process import Agent
+from tests.harness.wait import wait_for
 
 READING = b'{"device":"pump-7","metric":"pressure","value":2.4}'
 SITE = """

@@ -32,7 +32,8 @@ from agent.leaf.intake import RefusedError
 from tests.harness.agents import CLASS, Agent, Shelf, agent, chunk, leaf_config, shelf
 from tests.harness.losses import held_ids, lose, losing_world
 from tests.harness.registrar import HubHand, hub_of
-from tests.harness.servers import ServerPair, until
+from tests.harness.servers import ServerPair
+from tests.harness.wait import until
 
 QUICK = Publish(linger=Seconds(0.001), drain=Seconds(1.0))
 MISSING = ResendRequest(CLASS, missing=True)

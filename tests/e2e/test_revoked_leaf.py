@@ -14,7 +14,8 @@ from agent.server.setup import leaf_users
 from agent.server.values import HubConfig, LeafConfig
 from tests.e2e.test_rogue_leaf import run_open_server
 from tests.harness.registrar import HubHand, LeafHand, hub_of
-from tests.harness.servers import Hub, Leaf, ServerPair, is_answered, until
+from tests.harness.servers import Hub, Leaf, ServerPair, is_answered
+from tests.harness.wait import until
 
 
 async def configure(hub: Hub, members: list[LeafMember]) -> None:

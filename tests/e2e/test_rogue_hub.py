@@ -16,8 +16,9 @@ from agent.demo.ports import free_port
 from agent.demo.proxy import Proxy
 from agent.server.child import reap, spawn
 from agent.server.probe import Watched
-from tests.harness.servers import api, ask, is_answered, make_leaf, until
+from tests.harness.servers import api, ask, is_answered, make_leaf
 from tests.harness.streams import make_leaf_stream
+from tests.harness.wait import until
 
 OPEN = """
 server_name: rogue

@@ -24,7 +24,7 @@ from agent.demo.ports import free_port
 from agent.server.child import reap, spawn
 from agent.server.probe import Watched, greeting
 from agent.server.render import LINK_INCLUDE
-from tests.harness.servers import Leaf, ServerPair, api, is_answered, open_world, until
+from tests.harness.servers import Leaf, ServerPair, api, is_answered, open_world
 from tests.harness.streams import (
     AGGREGATE,
     held,
@@ -33,6 +33,7 @@ from tests.harness.streams import (
     make_leaf_stream,
     make_mirror,
 )
+from tests.harness.wait import until
 
 OPEN = """
 server_name: rogue

@@ -24,7 +24,8 @@ from agent.leaf.inputs.http import HttpInput, HttpOptions
 from agent.leaf.inputs.socket import SocketInput, SocketOptions
 from agent.leaf.intake import Chunk, Input, Level, RefusedError, ResumePoint, UnknownOutcomeError
 from tests.harness.agents import Agent, Shelf, agent, leaf_config
-from tests.harness.servers import ServerPair, open_world, until
+from tests.harness.servers import ServerPair, open_world
+from tests.harness.wait import until
 
 CLASSES = ("critical", "normal")
 RULES = [

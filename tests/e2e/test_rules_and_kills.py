@@ -21,9 +21,10 @@ import zstandard
 from agent import contract
 from agent.demo import plan
 from agent.demo.ports import free_port
-from tests.harness.agent_process import WAIT_SECONDS, Agent, wait_for
+from tests.harness.agent_process import Agent
 from tests.harness.agents import Shelf
 from tests.harness.input_contract import post
+from tests.harness.wait import WAIT_SECONDS, wait_for
 
 RULES = """
 [[class]]

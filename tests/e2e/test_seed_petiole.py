@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from agent.contract import ACCOUNT, new_epoch
-from tests.harness.servers import ServerPair, api, ask, until
+from tests.harness.servers import ServerPair, api, ask
 from tests.harness.streams import AGGREGATE, make_aggregate, make_leaf_stream
+from tests.harness.wait import until
 
 
 async def test_what_a_leaf_stores_goes_to_the_hub_by_its_source_alone(world: ServerPair) -> None:

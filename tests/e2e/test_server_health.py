@@ -22,7 +22,7 @@ from agent.server import watch
 from agent.server.health import ServerHealth
 from agent.server.watch import ServerWatch
 from tests.harness.agents import Agent, chunk
-from tests.harness.servers import until
+from tests.harness.wait import until
 
 CONFIGURATION = """
 server_name: own

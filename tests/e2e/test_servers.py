@@ -15,7 +15,7 @@ from agent.contract import ACCOUNT, FLEET_BUCKET, new_epoch
 from agent.server.permissions import leaf_inbox
 from agent.server.probe import Greeting, Stranger, greeting
 from agent.server.values import address_of
-from tests.harness.servers import ServerPair, api, ask, is_answered, until
+from tests.harness.servers import ServerPair, api, ask, is_answered
 from tests.harness.streams import (
     AGGREGATE,
     held,
@@ -24,6 +24,7 @@ from tests.harness.streams import (
     make_leaf_stream,
     make_mirror,
 )
+from tests.harness.wait import until
 
 MESSAGES = 1500
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tests.harness.registrar import LeafHand, hub_of
-from tests.harness.servers import ServerPair, until
+from tests.harness.servers import ServerPair
+from tests.harness.wait import until
 
 
 async def test_a_leaf_whose_agent_missed_three_announcements_is_silent_until_it_is_heard(

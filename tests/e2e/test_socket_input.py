@@ -23,7 +23,7 @@ from agent.leaf.intake import RefusalReason, RefusedError, UnknownOutcomeError
 from agent.process.preflight import problems
 from tests.harness.http_harness import Burying, on_uvloop
 from tests.harness.input_contract import lines
-from tests.harness.servers import until
+from tests.harness.wait import until
 
 FULL = RefusedError(RefusalReason.FULL, "the stream is full", 0.05)
 

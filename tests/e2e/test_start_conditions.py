@@ -20,7 +20,8 @@ from agent.config.keys import make_key
 from agent.demo import plan
 from agent.demo.ports import free_port
 from tests.faults.tools.disk import SmallDisk, missing, small_disk
-from tests.harness.agent_process import PETIOLE, Agent, wait_for
+from tests.harness.agent_process import PETIOLE, Agent
+from tests.harness.wait import wait_for
 
 READING = b'{"device":"pump-7","metric":"pressure","value":2.4}'
 ADDRESS = "198.51.100.77"

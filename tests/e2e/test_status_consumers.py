@@ -13,7 +13,8 @@ import pytest
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
 from tests.e2e.test_petiole_fleet import READING, Pair
-from tests.harness.agent_process import Agent, wait_for
+from tests.harness.agent_process import Agent
+from tests.harness.wait import wait_for
 
 STREAM = "TEL_edge-1_normal"
 

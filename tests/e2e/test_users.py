@@ -29,7 +29,7 @@ from agent.demo import plan
 from agent.demo.ports import free_port
 from agent.jetstream.connection import EXPECTED, connected
 from tests.harness.agent_process import Agent
-from tests.harness.servers import until
+from tests.harness.wait import until
 
 USER = "app"
 TELEMETRY = leaf_stream("edge-1", "normal")

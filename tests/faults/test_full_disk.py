@@ -24,7 +24,8 @@ from agent.demo.ports import free_port
 from tests.faults.report import Case
 from tests.faults.tools.disk import SmallDisk, small_disk
 from tests.faults.tools.wire import missing
-from tests.harness.agent_process import Agent, wait_for
+from tests.harness.agent_process import Agent
+from tests.harness.wait import wait_for
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=f"no disk can be mounted: {missing()}")
 

@@ -17,10 +17,10 @@ from agent.leaf.intake import RefusalReason, RefusedError
 from tests.e2e.test_every_input import SMALL_STREAM, WHOLE_STREAM, numbers_in
 from tests.e2e.test_mqtt_input import Core, running
 from tests.faults.report import Case
-from tests.harness.agent_process import Agent, wait_for
+from tests.harness.agent_process import Agent
 from tests.harness.mqtt_broker import keep_session, publish
 from tests.harness.rabbitmq import RabbitMQ
-from tests.harness.servers import until
+from tests.harness.wait import until, wait_for
 
 pytestmark = pytest.mark.timeout(600)
 STORED, UNDER_WAY = 20, 5

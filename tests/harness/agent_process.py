@@ -6,10 +6,8 @@ import json
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent.demo.plan import Member
 from agent.server.probe import process_of
+from tests.harness.wait import WAIT_SECONDS, wait_for
 
 PETIOLE = str(Path(sys.executable).parent / "petiole")
-WAIT_SECONDS = 60.0
 _LOG_END = 4000
 
 
@@ -118,10 +116,3 @@ class Agent:
             self.process.wait()
         if self.server() is not None:
             self.petiole("server", "stop")
-
-
-def wait_for(true: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not true():
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
-        time.sleep(0.02)

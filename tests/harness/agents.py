@@ -37,7 +37,7 @@ from agent.leaf.state import State, StateFile, load
 from agent.process.leaf import LeafAgent
 from agent.server.health import ServerHealth
 from tests.harness.servers import Leaf as LeafServer
-from tests.harness.servers import until
+from tests.harness.wait import until
 
 CLASS = "normal"
 CHUNK_DEVICE = "d"

@@ -17,7 +17,8 @@ from agent.config.keys import ensure_key
 from agent.demo.ports import free_port
 from agent.server.child import reap, spawn
 from agent.server.probe import Watched, greeting
-from tests.harness.servers import ask, until
+from tests.harness.servers import ask
+from tests.harness.wait import until
 
 ACCOUNTS = """
 accounts {{

@@ -17,7 +17,8 @@ from agent.demo.ports import free_port
 from agent.server import permissions, workspace
 from agent.server.render import render
 from agent.server.values import LeafUser, ServerConfig
-from tests.harness.servers import Cable, Hub, Leaf, ServerPair, ask, is_answered, make_hub, make_leaf, until
+from tests.harness.servers import Cable, Hub, Leaf, ServerPair, ask, is_answered, make_hub, make_leaf
+from tests.harness.wait import until
 
 _BLOCK = """
 cluster: {{ name: hub, listen: "127.0.0.1:{port}", routes: [{routes}] }}

@@ -21,7 +21,8 @@ from agent.contract import (
 from agent.jetstream import JetStream, JetStreamError, RawMessage
 from tests.harness.agents import CLASS, Shelf, shelf
 from tests.harness.registrar import hub_of
-from tests.harness.servers import ServerPair, until
+from tests.harness.servers import ServerPair
+from tests.harness.wait import until
 
 
 class Desk:

@@ -13,7 +13,7 @@ from nats.aio.client import Client
 from agent.base.nats_server_version import find_binary
 from agent.server.child import reap, spawn
 from agent.server.probe import Watched, greeting
-from tests.harness.servers import until
+from tests.harness.wait import until
 
 _CLOSE_SECONDS = 2.0
 

@@ -18,7 +18,8 @@ from agent.jetstream import JetStream, JetStreamError
 from agent.mirrors.controller import DeclaredLinks
 from agent.server.permissions import LinkRights
 from agent.server.setup import link_rights
-from tests.harness.servers import Node, until
+from tests.harness.servers import Node
+from tests.harness.wait import until
 
 
 class End:

@@ -21,6 +21,7 @@ from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint
 from agent.leaf.publish.idempotency import name_of
 from agent.process.preflight import problems
 from tests.harness.intakes import NoLetters
+from tests.harness.wait import until
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
 JSON = {"Content-Type": "application/json"}
@@ -119,12 +120,6 @@ class Served:
 
     def metric(self, name: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(name, {"input": "http", **labels}) or 0.0
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 - what is waited for lies outside the loop
-            await asyncio.sleep(0.005)
 
 
 @contextlib.asynccontextmanager

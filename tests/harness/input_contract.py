@@ -11,8 +11,9 @@ import time
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,8 +23,9 @@ import nats.errors
 from agent.contract import inbox_prefix
 from agent.demo.plan import Member
 from agent.server.permissions import DEVICE
-from tests.harness.agent_process import WAIT_SECONDS, Agent
+from tests.harness.agent_process import Agent
 from tests.harness.mqtt_broker import broker_beside, broker_port, publish
+from tests.harness.wait import wait_for
 
 LARGE = 300 * 1024
 """Bytes of a reading that is above every limit of the entries."""
@@ -73,15 +75,13 @@ def _post_once(agent: Agent, body: bytes) -> None:
 
 def _post_until_stored(agent: Agent, numbers: range) -> None:
     """A careful sender: the same body under the same key until it is acknowledged."""
-    for first in range(numbers.start, numbers.stop, 5):
-        body = lines(range(first, min(first + 5, numbers.stop)))
-        deadline = time.monotonic() + WAIT_SECONDS
-        key = f"k{first}"
-        while post(
-            agent, "/v1/readings", body, Content_Type="application/x-ndjson", Idempotency_Key=key
-        ) not in (202, 204):
-            assert time.monotonic() < deadline, "never stored"
-            time.sleep(0.05)
+    for first, body in _fives(numbers):
+        wait_for(partial(_post_stored, agent, body, f"k{first}"), "the body is acknowledged")
+
+
+def _post_stored(agent: Agent, body: bytes, key: str) -> bool:
+    code = post(agent, "/v1/readings", body, Content_Type="application/x-ndjson", Idempotency_Key=key)
+    return code in (202, 204)
 
 
 def _append(agent: Agent, numbers: range) -> None:
@@ -117,12 +117,13 @@ def _say_once(agent: Agent, body: bytes) -> None:
 
 def _say_until_stored(agent: Agent, numbers: range) -> None:
     """A careful sender: the same group under the same key until it is stored."""
-    for first in range(numbers.start, numbers.stop, 5):
-        group = lines(range(first, min(first + 5, numbers.stop))) + b"#k%d\n" % first
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not _say(agent, group).startswith(b"ok"):
-            assert time.monotonic() < deadline, "never stored"
-            time.sleep(0.05)
+    for first, body in _fives(numbers):
+        group = body + b"#k%d\n" % first
+        wait_for(partial(_say_stored, agent, group), "the group is stored")
+
+
+def _say_stored(agent: Agent, group: bytes) -> bool:
+    return _say(agent, group).startswith(b"ok")
 
 
 def _ask(agent: Agent, payload: bytes, ident: str) -> dict[str, object]:
@@ -154,12 +155,18 @@ def _ask_once(agent: Agent, body: bytes) -> None:
 
 def _ask_until_stored(agent: Agent, numbers: range) -> None:
     """A careful program: the same request under the same id until it is stored."""
+    for first, body in _fives(numbers):
+        wait_for(partial(_ask_stored, agent, body, f"k{first}"), "the request is stored")
+
+
+def _ask_stored(agent: Agent, body: bytes, ident: str) -> bool:
+    return "stored" in _ask(agent, body, ident)
+
+
+def _fives(numbers: range) -> Iterator[tuple[int, bytes]]:
+    """Five lines at a time, each under its first number."""
     for first in range(numbers.start, numbers.stop, 5):
-        body = lines(range(first, min(first + 5, numbers.stop)))
-        deadline = time.monotonic() + WAIT_SECONDS
-        while "stored" not in _ask(agent, body, f"k{first}"):
-            assert time.monotonic() < deadline, "never stored"
-            time.sleep(0.05)
+        yield first, lines(range(first, min(first + 5, numbers.stop)))
 
 
 _PRINTS = [

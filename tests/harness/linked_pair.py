@@ -19,8 +19,9 @@ from agent.leaf.inputs.shared.options import InputOptions
 from agent.leaf.link.states import LinkState
 from tests.harness.agents import CHUNK_DEVICE, CLASS, Agent, Shelf, chunk, leaf_config, shelf
 from tests.harness.registrar import HubHand, hub_of
-from tests.harness.servers import WAIT_SECONDS, ServerPair, until
+from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE
+from tests.harness.wait import WAIT_SECONDS, until
 
 QUICK = Publish(linger=Seconds(0.005), drain=Seconds(1.0))
 

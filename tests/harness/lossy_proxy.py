@@ -22,8 +22,9 @@ from agent.leaf.link.states import LinkState
 from tests.harness.agents import CLASS, chunk, leaf_config, shelf
 from tests.harness.linked_pair import QUICK, LinkedPair
 from tests.harness.registrar import hub_of
-from tests.harness.servers import ServerPair, until
+from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE
+from tests.harness.wait import until
 
 MAX_BYTES = 128 * 1024
 BULKY = 10_000

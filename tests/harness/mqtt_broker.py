@@ -16,7 +16,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from agent.demo.plan import Member
 from agent.demo.ports import free_port
-from tests.harness.agent_process import wait_for
+from tests.harness.wait import wait_for
 
 WAIT_SECONDS = 45.0
 _PLACES = ("/usr/sbin", "/usr/local/sbin")

@@ -14,7 +14,8 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from agent.demo import plan
 from agent.demo.ports import free_port
-from tests.harness.agent_process import Agent, wait_for
+from tests.harness.agent_process import Agent
+from tests.harness.wait import wait_for
 
 WAIT_SECONDS = 20.0
 USER, PASSWORD = "plant", 'se"cr\\et $1'

@@ -39,8 +39,9 @@ from agent.hub.registrar.service import Registrar
 from agent.jetstream import JetStream, JetStreamError, StreamInfo
 from agent.jetstream.connection import end
 from agent.leaf.link.announcer import acknowledged
-from tests.harness.servers import WAIT_SECONDS, Leaf, ServerPair, until
+from tests.harness.servers import Leaf, ServerPair
 from tests.harness.streams import AGGREGATE, make_leaf_stream
+from tests.harness.wait import WAIT_SECONDS, until
 
 MACHINE = "test"
 KEEP = 5

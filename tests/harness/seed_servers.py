@@ -18,7 +18,8 @@ from agent.demo.ports import free_port
 from agent.demo.proxy import Proxy
 from agent.jetstream import JetStream
 from tests.harness.configured import ConfiguredServer, closed
-from tests.harness.servers import is_answered, until
+from tests.harness.servers import is_answered
+from tests.harness.wait import until
 
 SILENCE_SECONDS = 0.3
 SIDES = ("hub", "leaf")

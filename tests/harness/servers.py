@@ -5,12 +5,10 @@ Each identity connects with its own key and inbox, so that what a test may do is
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -28,8 +26,8 @@ from agent.demo.proxy import Proxy
 from agent.server.permissions import LinkRights
 from agent.server.process import EmbeddedServer
 from agent.server.values import HubConfig, LeafConfig, LeafUser, ServerConfig, address_of
+from tests.harness.wait import until
 
-WAIT_SECONDS = 45.0
 _STORE = 2 * 1024**3
 _HUB_KEYS = ("registrar", "registrar_system", "jobs")
 _LEAF_KEYS = ("agent", "agent_system", "device")
@@ -257,17 +255,6 @@ async def is_answered(client: Client, subject: str) -> bool:
     except (NoRespondersError, NoAnswerError):
         return False
     return True
-
-
-async def until(true: Callable[[], bool | Awaitable[bool]], what: str, seconds: float = WAIT_SECONDS) -> None:
-    """Return when a condition (plain or async) holds; fails the test when it does not in time."""
-    deadline = time.monotonic() + seconds
-    while True:
-        found = true()
-        if found if isinstance(found, bool) else await found:
-            return
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        await asyncio.sleep(0.02)
 
 
 def _keys(directory: Path, names: tuple[str, ...]) -> tuple[dict[str, Path], dict[str, str]]:

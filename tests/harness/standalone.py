@@ -14,7 +14,7 @@ from typing import Final
 import psutil
 import pyspark
 
-from tests.harness.servers import until
+from tests.harness.wait import until
 
 SPARK_HOME: Final = Path(pyspark.__file__).parent
 _START_SECONDS: Final = 180.0

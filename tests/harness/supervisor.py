@@ -7,7 +7,7 @@ import socket
 import time
 from pathlib import Path
 
-from tests.harness.agent_process import WAIT_SECONDS
+from tests.harness.wait import WAIT_SECONDS
 
 
 class Supervisor:

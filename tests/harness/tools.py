@@ -14,7 +14,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from agent.contract import Command, parse_command
-from tests.harness.servers import WAIT_SECONDS, until
+from tests.harness.wait import WAIT_SECONDS, until
 
 APP: Final = "plc"
 OPERATORS = Path(__file__).parents[2] / "docs" / "operators.md"

@@ -16,7 +16,8 @@ from agent.leaf.link.states import LinkState
 from tests.harness.agents import chunk, insist, leaf_config, shelf
 from tests.harness.linked_pair import QUICK, LinkedPair
 from tests.harness.registrar import hub_of
-from tests.harness.servers import WAIT_SECONDS, ServerPair, until
+from tests.harness.servers import ServerPair
+from tests.harness.wait import WAIT_SECONDS, until
 
 _LOOK_SECONDS = 0.005
 

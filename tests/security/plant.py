@@ -30,7 +30,8 @@ from agent.server.mqtt import MqttListener, MqttUser
 from agent.server.render import LINK_INCLUDE, render
 from agent.server.values import LeafConfig, LeafUser, ServerConfig, address_of
 from tests.harness.configured import ConfiguredServer, closed
-from tests.harness.servers import make_hub, make_leaf, until
+from tests.harness.servers import make_hub, make_leaf
+from tests.harness.wait import until
 from tests.security.catalogue import APP, HEARD
 
 TENANT = tenant_account("acme")

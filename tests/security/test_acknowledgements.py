@@ -7,7 +7,8 @@ from pathlib import Path
 from agent.contract import ACCOUNT, COMMANDS, command_consumer, command_deliver, new_epoch
 from agent.hub.registrar.aggregate import commands_config
 from agent.hub.registrar.command_consumers import consumer_config
-from tests.harness.servers import api, until
+from tests.harness.servers import api
+from tests.harness.wait import until
 from tests.security.plant import Place, open_plant
 from tests.security.raw_link import raw_link
 

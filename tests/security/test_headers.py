@@ -20,8 +20,8 @@ from agent.demo.plan import Member
 from hub_jobs.ingest.bronze import StreamOrigin, bronze_rows
 from hub_jobs.source.wire import Connection, Server, read_columns, stream_info
 from tests.faults.report import Case
-from tests.faults.world.machine import wait_for
 from tests.faults.world.world import World, open_world
+from tests.harness.wait import wait_for
 from tests.security.headers import FOREIGN, forged, not_thought_of, obeyed
 
 KEY = "pump-1-1-1"

@@ -23,8 +23,9 @@ from agent.demo import plan
 from agent.demo.plan import Member
 from agent.demo.ports import free_port
 from agent.server.probe import process_of
-from tests.harness.agent_process import PETIOLE, wait_for
+from tests.harness.agent_process import PETIOLE
 from tests.harness.certificates import self_signed
+from tests.harness.wait import wait_for
 from tests.security.hidden import leaked
 
 WAIT_SECONDS = 90.0

@@ -16,7 +16,7 @@ from nats.aio.msg import Msg
 from agent.contract import ACCOUNT, inbox_prefix
 from tests.harness.configured import closed
 from tests.harness.mqtt_client import device
-from tests.harness.servers import until
+from tests.harness.wait import until
 from tests.security.catalogue import Subject
 from tests.security.plant import MQTT_PASSWORD, MQTT_USER, TENANT, Place, Plant, passed
 from tests.security.raw_link import raw_link

@@ -43,9 +43,10 @@ from hub_jobs.audit import run as audit
 from hub_jobs.ingest import run as ingest
 from hub_jobs.session import run_tasks
 from hub_jobs.tables import ensure_table, open_table
-from tests.harness.servers import ServerPair, api, open_world, until
+from tests.harness.servers import ServerPair, api, open_world
 from tests.harness.standalone import busy_with
 from tests.harness.streams import AGGREGATE, held, make_aggregate, make_leaf_stream
+from tests.harness.wait import until
 from tests.security.hidden import files_below, leaked
 from tests.spark.kept import events
 from tests.spark.lakes import contents, killed, orphans

@@ -11,8 +11,9 @@ from agent.demo import plan
 from agent.demo.ports import free_port
 from hub_jobs.ingest import run as ingest
 from hub_jobs.refine import run as refine
-from tests.harness.agent_process import Agent, wait_for
+from tests.harness.agent_process import Agent
 from tests.harness.mqtt_client import PASSWORD, USER, device, listening
+from tests.harness.wait import wait_for
 from tests.spark.lakes import contents
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]

@@ -6,13 +6,14 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from hub_jobs.source.wire import Connection, Server
+from tests.harness.wait import WAIT_SECONDS, wait_for
 from tests.unit.hub_jobs.source.plain import PlainServer, fill, make_stream
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 Batch = tuple[int, Counter[tuple[str, int]]]
-WAIT_SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -81,13 +81,6 @@ class Reading:
         rows = frame.select("stream", "seq", "value").collect()
         assert all(row.stream != "T_0" or row.value == b"%d" % row.seq for row in rows)
         self.batches.append((number, Counter((row.stream, row.seq) for row in rows)))
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 def test_a_query_reads_all_once_in_batches_of_bounded_size_and_goes_on_where_it_ended(

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from agent.jetstream import ApiError
 from tests.harness.seed_servers import ACCOUNTS, SIDES, Seed, answers, configured, open_seed, remote
-from tests.harness.servers import until
+from tests.harness.wait import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -16,7 +16,7 @@ from agent.jetstream.pull import Consumer, fetch
 from agent.jetstream.window import AckWindow
 from tests.harness.declared import End
 from tests.harness.seed_servers import SIDES, Seed, open_seed
-from tests.harness.servers import until
+from tests.harness.wait import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -20,7 +20,7 @@ from agent.jetstream import ApiError, JetStreamError
 from tests.harness.configured import ConfiguredServer
 from tests.harness.retrying_jetstream import PatientJetStream
 from tests.harness.seed_servers import ACCOUNTS, Clients, answers, configured, remote
-from tests.harness.servers import until
+from tests.harness.wait import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -21,7 +21,7 @@ from nats.aio.client import Client
 from agent.base.nats_server_version import ask, find_binary
 from agent.demo.ports import free_port
 from tests.harness.configured import ConfiguredServer, closed
-from tests.harness.servers import until
+from tests.harness.wait import until
 
 UNLIMITED = dict.fromkeys(("subs", "data", "payload"), -1)
 SERVER = """

@@ -16,8 +16,9 @@ from tests.faults.oracle.judge import Terms
 from tests.faults.oracle.numbered import HEAVY, HEAVY_BYTES
 from tests.faults.report import Case
 from tests.faults.world.configs import HubSettings, LeafSettings
-from tests.faults.world.machine import Machine, Program, wait_for
+from tests.faults.world.machine import Machine, Program
 from tests.faults.world.world import World
+from tests.harness.wait import wait_for
 
 READINGS = 200_000
 BACKLOG = os.environ.get("BACKLOG") or "64MB"

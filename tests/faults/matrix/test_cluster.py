@@ -8,8 +8,8 @@ from pathlib import Path
 from tests.faults.oracle.judge import Terms
 from tests.faults.report import Case
 from tests.faults.world.cluster import Cluster, open_cluster_world
-from tests.faults.world.machine import wait_for
 from tests.faults.world.world import World
+from tests.harness.wait import wait_for
 
 WHOLE = "nothing acknowledged is lost or doubled"
 

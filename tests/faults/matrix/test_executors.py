@@ -12,10 +12,9 @@ from deploy import dist
 from tests.faults.matrix.conftest import Worlds
 from tests.faults.report import Case
 from tests.faults.world.cable import Cord, cord
-from tests.faults.world.machine import wait_for
 from tests.faults.world.world import World
-from tests.harness.servers import until
 from tests.harness.standalone import Cluster, Node, busy_with, open_cluster
+from tests.harness.wait import until, wait_for
 from tests.spark.lakes import orphans
 
 _MESSAGES = 6_000

@@ -15,11 +15,11 @@ from tests.faults.matrix.test_processes import ended_and_back
 from tests.faults.oracle.judge import Terms
 from tests.faults.report import Case
 from tests.faults.world.configs import LeafSettings
-from tests.faults.world.machine import wait_for
 from tests.faults.world.senders import FileDevice, MqttDevice, RequestDevice, SocketDevice, stored_from
 from tests.faults.world.strikes import Trace
 from tests.faults.world.world import World
 from tests.harness.mqtt_broker import broker_beside, broker_port
+from tests.harness.wait import wait_for
 
 WHOLE = "what is not taken is refused in words, and nothing acknowledged is lost or doubled"
 LONG = Terms(seconds=180)

@@ -6,8 +6,9 @@ from tests.faults.matrix.conftest import Worlds
 from tests.faults.report import Case
 from tests.faults.schedule import schedule, seed_of
 from tests.faults.world.configs import LeafSettings
-from tests.faults.world.machine import Machine, Program, wait_for
+from tests.faults.world.machine import Machine, Program
 from tests.faults.world.world import World
+from tests.harness.wait import wait_for
 
 WHOLE = "nothing acknowledged is lost or doubled; devices repeat the rest under their keys"
 HANG_SECONDS = 60.0

@@ -12,8 +12,8 @@ from tests.faults.matrix.courses import in_table, judged
 from tests.faults.oracle.judge import Terms
 from tests.faults.report import Case
 from tests.faults.world.ask import asked
-from tests.faults.world.machine import wait_for
 from tests.faults.world.world import World
+from tests.harness.wait import wait_for
 
 NAMED = "what was purged and is not in the table is named by the audit; all else is there once"
 _RESEND_SECONDS = 300.0

@@ -14,8 +14,9 @@ from tests.faults.oracle.judge import Terms
 from tests.faults.report import Case
 from tests.faults.tools.disk import SmallDisk, missing, small_disk
 from tests.faults.world.configs import HubSettings, LeafSettings
-from tests.faults.world.machine import Machine, wait_for
+from tests.faults.world.machine import Machine
 from tests.faults.world.world import World
+from tests.harness.wait import wait_for
 
 WHOLE = "nothing acknowledged is lost or doubled"
 SMALL = 'max_bytes = "1MiB"'

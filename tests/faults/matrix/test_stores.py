@@ -15,9 +15,10 @@ from tests.faults.matrix.courses import in_table, judged, little_came_again
 from tests.faults.oracle.again import SECONDS
 from tests.faults.oracle.judge import Terms
 from tests.faults.report import Case
-from tests.faults.world.machine import Machine, wait_for
+from tests.faults.world.machine import Machine
 from tests.faults.world.strikes import Trace
 from tests.faults.world.world import World, stream_of
+from tests.harness.wait import wait_for
 
 WHOLE = "nothing acknowledged is lost or doubled"
 NAMED = "what was only in that store is gone and named by the audit; all else is there once"

@@ -17,8 +17,9 @@ from tests.faults.mixed.site import Site, is_stopped, kill, lives
 from tests.faults.mixed.units import Unit
 from tests.faults.oracle.numbered import HEAVY
 from tests.faults.world.devices import HttpDevice
-from tests.faults.world.machine import Machine, Program, wait_for
+from tests.faults.world.machine import Machine, Program
 from tests.harness.agent_process import PETIOLE
+from tests.harness.wait import wait_for
 
 _FILLERS: Final = 20
 _FULL_SECONDS: Final = 8.0

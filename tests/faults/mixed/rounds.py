@@ -15,7 +15,7 @@ from tests.faults.oracle.journal import Journal
 from tests.faults.oracle.judge import Terms
 from tests.faults.report import Case
 from tests.faults.world.devices import Device
-from tests.faults.world.machine import wait_for
+from tests.harness.wait import wait_for
 
 _SECONDS = 150.0
 """In which all must flow again on a machine that is busy."""

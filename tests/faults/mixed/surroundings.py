@@ -40,7 +40,7 @@ from tests.faults.world.cable import Link, cord
 from tests.faults.world.configs import HubSettings, LeafSettings, hub_toml, leaf_toml
 from tests.faults.world.devices import DirectDevice, HttpDevice
 from tests.faults.world.load import Load, load
-from tests.faults.world.machine import Machine, wait_for
+from tests.faults.world.machine import Machine
 from tests.faults.world.repeats import ManyHanded, Repeater
 from tests.faults.world.scrape import scrapes
 from tests.faults.world.senders import MqttDevice, RequestDevice, SocketDevice
@@ -48,6 +48,7 @@ from tests.faults.world.strikes import Strikes
 from tests.faults.world.world import World, link_flows
 from tests.harness.mqtt_broker import broker_beside, broker_port
 from tests.harness.mqtt_client import PASSWORD, USER
+from tests.harness.wait import wait_for
 
 _OWN_KEYS = (("seed_file", "agent.nk"), ("system_seed_file", "agent_system.nk"))
 _ROUTED = "second"

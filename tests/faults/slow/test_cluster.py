@@ -13,7 +13,7 @@ from tests.faults.report import Case
 from tests.harness.cluster import Cluster, open_cluster
 from tests.harness.fleet import Member
 from tests.harness.registrar import HubHand
-from tests.harness.servers import until
+from tests.harness.wait import until
 
 _MORE = 50
 

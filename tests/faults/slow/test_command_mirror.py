@@ -9,7 +9,8 @@ from agent.contract import command_consumer
 from agent.jetstream import JetStreamError
 from tests.e2e.test_command_mirror import DOMAIN, Commands, running
 from tests.faults.report import Case
-from tests.harness.servers import open_world, until
+from tests.harness.servers import open_world
+from tests.harness.wait import until
 
 
 async def test_a_consumer_of_commands_deleted_by_hand_is_made_again_at_the_next_announcement(

@@ -19,7 +19,8 @@ from tests.faults.guest.edge import only_http
 from tests.faults.guest.load import METRIC, Load
 from tests.faults.report import Case
 from tests.faults.tools.earlier import Earlier, EarlierAgent, NoHistoryError, kill
-from tests.harness.agent_process import Agent, wait_for
+from tests.harness.agent_process import Agent
+from tests.harness.wait import wait_for
 from tests.spark.conftest import spark  # noqa: F401
 from tests.spark.lakes import contents
 

@@ -11,8 +11,8 @@ import pytest
 
 from agent.contract import Exit
 from tests.faults.report import Case
-from tests.harness.agent_process import wait_for
 from tests.harness.keyed import Pair
+from tests.harness.wait import wait_for
 
 
 @pytest.fixture

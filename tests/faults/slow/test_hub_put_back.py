@@ -11,7 +11,8 @@ from agent.contract import aggregate
 from tests.faults.report import Case
 from tests.harness.fleet import Member, ids_in
 from tests.harness.registrar import HubHand, hub_of
-from tests.harness.servers import open_world, until
+from tests.harness.servers import open_world
+from tests.harness.wait import until
 
 LEAVES = [f"edge-{number}" for number in range(1, 6)]
 CLASSES = [f"c{number}" for number in range(10)]

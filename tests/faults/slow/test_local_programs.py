@@ -28,8 +28,9 @@ from tests.faults.report import Case
 from tests.faults.schedule import seed_of
 from tests.harness.registrar import HubHand, hub_of
 from tests.harness.retrying_jetstream import PatientJetStream
-from tests.harness.servers import ServerPair, open_world, until
+from tests.harness.servers import ServerPair, open_world
 from tests.harness.tools import APP, Program, working
+from tests.harness.wait import until
 
 DOMAIN = "edge-1"
 WAIT_SECONDS = 120.0

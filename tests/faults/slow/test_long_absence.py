@@ -15,7 +15,8 @@ from agent.server.render import render
 from tests.faults.report import Case
 from tests.harness.agents import CLASS, Agent, agent, chunk, leaf_config
 from tests.harness.linked_pair import QUICK
-from tests.harness.servers import ServerPair, until
+from tests.harness.servers import ServerPair
+from tests.harness.wait import until
 
 MESSAGES = 500_000
 SCALED_SECONDS = 1.0

@@ -13,9 +13,10 @@ from agent.contract import BatchHeaders, Clock, Exit, MessageId, new_run
 from agent.demo.proxy import Proxy
 from deploy import dist
 from tests.faults.report import Case
-from tests.harness.servers import open_world, until
+from tests.harness.servers import open_world
 from tests.harness.standalone import Cluster, Node, busy_with, open_cluster
 from tests.harness.streams import AGGREGATE, held, make_aggregate, make_leaf_stream
+from tests.harness.wait import until
 from tests.spark.lakes import contents
 
 BATCHES = 4_400

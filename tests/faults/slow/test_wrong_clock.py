@@ -18,8 +18,9 @@ from agent.demo.ports import free_port
 from hub_jobs.ingest import run as ingest
 from hub_jobs.refine import run as refine
 from tests.faults.report import Case
-from tests.harness.agent_process import Agent, wait_for
+from tests.harness.agent_process import Agent
 from tests.harness.clocks import SYNCHRONISED, UNSYNCHRONISED
+from tests.harness.wait import wait_for
 from tests.spark.conftest import spark  # noqa: F401
 from tests.spark.lakes import contents
 

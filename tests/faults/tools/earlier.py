@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 from agent.demo.plan import Member
-from tests.harness.agent_process import PETIOLE, WAIT_SECONDS, Agent, wait_for
+from tests.harness.agent_process import PETIOLE, Agent
+from tests.harness.wait import WAIT_SECONDS, wait_for
 
 _ROOT = Path(__file__).parents[3]
 _JOB_SECONDS = 600.0

@@ -22,11 +22,12 @@ from tests.faults.world.ask import asked
 from tests.faults.world.cable import Link, cord
 from tests.faults.world.configs import LeafSettings, leaf_toml
 from tests.faults.world.load import load
-from tests.faults.world.machine import Machine, Program, wait_for
+from tests.faults.world.machine import Machine, Program
 from tests.faults.world.scrape import scrapes
 from tests.faults.world.strikes import Strikes
 from tests.faults.world.world import World, link_flows
 from tests.harness.agent_process import PETIOLE
+from tests.harness.wait import wait_for
 
 _STREAM = aggregate(0)
 _SITE = """

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -20,8 +19,8 @@ from agent.demo.plan import Member
 from agent.leaf.link.states import LinkState
 from tests.faults.world.strikes import Strikes
 from tests.harness.agent_process import PETIOLE, Agent
+from tests.harness.wait import WAIT_SECONDS, wait_for
 
-WAIT_SECONDS = 90.0
 _ANSWER_SECONDS = 5.0
 
 
@@ -193,14 +192,6 @@ class Machine(Agent):
             with suppress(ValueError, TypeError, KeyError):
                 line = json.loads(text)
                 yield datetime.fromisoformat(line["timestamp"]).timestamp(), line
-
-
-def wait_for(true: Callable[[], bool], what: str, seconds: float = WAIT_SECONDS) -> None:
-    """Return when a condition holds; fails the test when it does not in time."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"waited {seconds:.0f} s in vain: {what}"
-        time.sleep(0.05)
 
 
 def _status(pid: int) -> str | None:

@@ -10,8 +10,9 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.faults.oracle.evidence import Metrics
-from tests.faults.world.machine import Machine, wait_for
+from tests.faults.world.machine import Machine
 from tests.harness.following import following
+from tests.harness.wait import wait_for
 
 _PERIOD_SECONDS = 1.0
 _WAITING = "petiole_in_flight_bytes"

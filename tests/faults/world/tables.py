@@ -18,7 +18,7 @@ from hub_jobs.tables.scan import batches
 from tests.faults.oracle.again import COLUMNS, SentAgain, sent_again
 from tests.faults.oracle.evidence import Account, Audit, Gap, Named, Row, Run
 from tests.faults.oracle.numbered import LIFE, NUMBER, short
-from tests.faults.world.machine import wait_for
+from tests.harness.wait import wait_for
 
 _READINGS = (
     "domain",

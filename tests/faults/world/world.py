@@ -28,10 +28,11 @@ from tests.faults.tools.wire import Wire
 from tests.faults.world.cable import Link, cord
 from tests.faults.world.configs import HubSettings, LeafSettings, hub_toml, leaf_toml
 from tests.faults.world.load import Load, load
-from tests.faults.world.machine import Machine, wait_for
+from tests.faults.world.machine import Machine
 from tests.faults.world.scrape import Scrapes, scrapes
 from tests.faults.world.strikes import Strikes
 from tests.faults.world.tables import Tables
+from tests.harness.wait import wait_for
 
 _POLL_SECONDS = 0.1
 

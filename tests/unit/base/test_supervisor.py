@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 
 from agent.base.supervisor import Switch
-from tests.harness.servers import until
+from tests.harness.wait import until
 
 
 async def test_a_part_is_turned_off_and_on_again_and_ends_when_the_agent_stops() -> None:

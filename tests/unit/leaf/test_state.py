@@ -15,7 +15,7 @@ from agent.contract import LOST_STREAMS, Checkpoint, Readings, new_epoch, new_ru
 from agent.leaf import state as module
 from agent.leaf.position_file import PullPosition
 from agent.leaf.state import VERSION, Acked, Checkpoints, State, StateError, StateFile, load
-from tests.harness.servers import until
+from tests.harness.wait import until
 
 DOMAIN = "edge-1"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from agent.base.http_access import Hosts, shows
+from agent.base.hosts import Hosts
+from agent.base.http_access import shows
 
 
 class Guard:

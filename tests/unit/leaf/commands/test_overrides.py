@@ -9,7 +9,7 @@ import pytest
 from agent.leaf.commands.overrides import Moment, Overrides, seconds_left
 from agent.leaf.commands.verb import CommandError
 from agent.leaf.state import Setting, State, StateFile, load
-from tests.harness.servers import until
+from tests.harness.wait import until
 
 SET = Setting("debug", since=1000.0, until=1600.0, boot="b", deadline=650.0)
 

@@ -11,7 +11,7 @@ from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint
 from agent.leaf.link.time_to_loss import Horizon
 from agent.leaf.link.time_to_loss_report import FARTHEST, HorizonReport
 from tests.harness.intakes import NoLetters
-from tests.harness.servers import until
+from tests.harness.wait import until
 from tests.unit.leaf.link.test_time_to_loss import stream
 
 

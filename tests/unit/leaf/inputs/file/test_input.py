@@ -23,6 +23,7 @@ from agent.leaf.inputs.formats.sift import sift
 from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint, UnknownOutcomeError
 from agent.process.preflight import problems
 from tests.harness.intakes import NoLetters
+from tests.harness.wait import until
 
 NOW = 1_700_000_000_000_000_000
 GOOD = st.builds(lambda n: f'{{"metric":"m","value":{n},"ts":1,"device":"d"}}'.encode(), st.integers(0, 99))
@@ -83,11 +84,6 @@ async def running(
         group.create_task(FileInput(options, metrics or Metrics()).run(core, stopping))
         yield
         stopping.set()
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    while not holds():  # noqa: ASYNC110 - bounded by whoever runs the input
-        await asyncio.sleep(0.005)
 
 
 def put(path: Path, text: str) -> None:

@@ -35,6 +35,7 @@ from agent.leaf.inputs.shared.names import Names
 from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint
 from agent.process.preflight import problems
 from tests.harness.intakes import NoLetters
+from tests.harness.wait import until
 
 NOW = 1_700_000_000_000_000_000
 OPEN = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -91,11 +92,6 @@ async def scraping(
         group.create_task(one.run(core, stopping))
         yield
         stopping.set()
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    while not holds():  # noqa: ASYNC110 - bounded by whoever scrapes
-        await asyncio.sleep(0.005)
 
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
