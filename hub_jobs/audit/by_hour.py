@@ -13,9 +13,9 @@ from typing import Final
 
 import numpy as np
 
-from hub_jobs.audit.grouping import Names, grouped, summed
-from hub_jobs.audit.in_transit import OnTheWay
-from hub_jobs.audit.reconcile import Batches, Messages
+from hub_jobs.audit.claims.in_transit import OnTheWay
+from hub_jobs.audit.rows.grouping import Names, grouped, summed
+from hub_jobs.audit.rows.reconcile import Batches, Messages
 from hub_jobs.tables.ranges import Numbers
 
 _HOUR: Final = 3_600_000_000

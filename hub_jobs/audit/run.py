@@ -16,34 +16,26 @@ from typing import Final
 
 from agent.contract import Exit
 from hub_jobs import hub_client
-from hub_jobs.audit import (
-    accounts,
-    by_hour,
-    evictions,
-    html_report,
-    lookups,
-    order,
-    report,
-    scan,
-    stream_gaps,
-    totals,
-)
-from hub_jobs.audit.accounts import Account, Arrived, with_announced
-from hub_jobs.audit.deep import Differences
-from hub_jobs.audit.deep import compared as compared_contents
-from hub_jobs.audit.held import BronzeContents, cached, compared
-from hub_jobs.audit.in_transit import OnTheWay, on_the_way
-from hub_jobs.audit.ledgers import Run, Spoken, remembered
-from hub_jobs.audit.scan import AuditTables
-from hub_jobs.audit.strays import Rows
-from hub_jobs.audit.totals import Class, LedgerClaims
+from hub_jobs.audit import bronze_contents, by_hour, html_report, report
+from hub_jobs.audit.bronze_contents import BronzeContents, cached, compared
+from hub_jobs.audit.claims import accounts, ledgers
+from hub_jobs.audit.claims.accounts import Account, Arrived, with_announced
+from hub_jobs.audit.claims.in_transit import OnTheWay, on_the_way
+from hub_jobs.audit.claims.ledgers import Run, Spoken, remembered
+from hub_jobs.audit.contents.compare import Differences
+from hub_jobs.audit.contents.compare import compared as compared_contents
+from hub_jobs.audit.rows import lookups, scan, totals
+from hub_jobs.audit.rows.mismatches import Rows
+from hub_jobs.audit.rows.scan import AuditTables
+from hub_jobs.audit.rows.totals import Class, LedgerClaims
+from hub_jobs.audit.streams.gaps import find_gaps
 from hub_jobs.exits import ended, say
 from hub_jobs.hub_client import HubClient
 from hub_jobs.source.wire import Server, WireError
 from hub_jobs.tables import ensure_table, open_table, stream_history
 from hub_jobs.tables.dedup_keys import SeenNumbers, batch_space, source_space
 from hub_jobs.tables.places import Place, parse_place
-from hub_jobs.tables.ranges import Range
+from hub_jobs.tables.ranges import Range, intersection
 
 _NAME: Final = "audit"
 
@@ -145,7 +137,7 @@ def _audit(lake: Place, at: datetime, there: HubClient | None, *, deep: bool) ->
     ]
     if moving is not None:
         rows = [_announced(one, moving, said, held.ever) for one in rows]
-    gaps = stream_gaps.gaps(
+    gaps = find_gaps(
         bronze,
         held,
         said.gone,
@@ -161,9 +153,9 @@ def _audit(lake: Place, at: datetime, there: HubClient | None, *, deep: bool) ->
         said.unreadable + found.unnamed + differing.notes + (there.faults if there else []),
         by_hour.merged([*found.hours, *by_hour.of_way(moving or ())]),
         moving,
-        [*found.unexplained, *order.invented(bronze, held, known, surveyed.rows)],
+        [*found.unexplained, *bronze_contents.invented(bronze, held, known, surveyed.rows)],
         tables.unreadable,
-        [*order.untrue(held, cache, readings, known)],
+        [*bronze_contents.untrue(held, cache, readings, known)],
         altered=differing.sentences,
     )
 
@@ -215,7 +207,7 @@ def _placed(
     numbers, gone = held.here.ranges(batch_space(*key)), held.gone.ranges(batch_space(*key))
     ledger = said.ledgers.get(key)
     named: list[Range] = [(first, last) for first, last, _, _ in ledger.discarded] if ledger else []
-    came = evictions.both(named, numbers)
+    came = intersection(named, numbers)
     kept = lookups.kept_readings(tables, key, came) if came else 0
     due = accounts.promised_or_gone(ledger, said.remembered.get(key), gone)
     kept_rows, invented = strays.of(due) if strays is not None else (accounts.NOTHING, accounts.NOTHING)
@@ -235,7 +227,7 @@ def _devices(
     tables: AuditTables, said: LedgerClaims, held: BronzeContents, arrived: dict[Class, Arrived]
 ) -> list[Account]:
     """The accounts of messages that are of no run, with those of them that leaves discarded."""
-    named: dict[Class, list[evictions.Named]] = {}
+    named: dict[Class, list[ledgers.Named]] = {}
     kept: dict[Class, int] = {}
     for (domain, cls, created), ranges in said.gone.items():
         direct = [one for one in ranges if one[2]]
@@ -244,7 +236,7 @@ def _devices(
             if not direct or (domain, cls, created) not in origins:
                 continue
             here = held.here.ranges(source_space(stream, identity))
-            came = evictions.both([(first, last) for first, last, _, _ in direct], here)
+            came = intersection([(first, last) for first, last, _, _ in direct], here)
             if came:
                 kept.setdefault((domain, cls), 0)
                 kept[domain, cls] += lookups.kept_messages(tables, stream, identity, came)

@@ -80,3 +80,9 @@ def text(ranges: Sequence[Range], most: int = 20) -> str:
     """The ranges for people: `1-3, 7`."""
     shown = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges[:most])
     return f"{shown} and {len(ranges) - most} more" if len(ranges) > most else shown
+
+
+def intersection(ranges: Iterable[Range], others: Iterable[Range]) -> list[Range]:
+    """What is in both."""
+    mine = union(ranges)
+    return without(mine, without(mine, union(others)))

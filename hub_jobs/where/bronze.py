@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hub_jobs.audit.held import BronzeContents
+from hub_jobs.audit.bronze_contents import BronzeContents
 from hub_jobs.tables.dedup_keys import SeenNumbers, lacking
 
 

@@ -11,8 +11,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hub_jobs.audit import count_rows
-from hub_jobs.audit.scan import AuditTables
+from hub_jobs.audit.rows import count_rows
+from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.refine.messages import QuarantineReason
 from hub_jobs.refine.readings import Refiner
 from hub_jobs.tables.scan import batches

@@ -9,16 +9,18 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from hub_jobs.audit import accounts, evictions, lookups, scan, stream_gaps, totals
-from hub_jobs.audit.accounts import Account, Arrived
-from hub_jobs.audit.held import BronzeContents, Cached, cached
-from hub_jobs.audit.ledgers import Lost, Run, Spoken, remembered
-from hub_jobs.audit.scan import AuditTables, ScanPart
-from hub_jobs.audit.strays import Rows
+from hub_jobs.audit.bronze_contents import BronzeContents, Cached, cached
+from hub_jobs.audit.claims import accounts
+from hub_jobs.audit.claims.accounts import Account, Arrived
+from hub_jobs.audit.claims.ledgers import Lost, Run, Spoken, remembered
+from hub_jobs.audit.rows import lookups, scan, totals
+from hub_jobs.audit.rows.mismatches import Rows
+from hub_jobs.audit.rows.scan import AuditTables, ScanPart
+from hub_jobs.audit.streams.gaps import find_gaps
 from hub_jobs.tables import Table, TableError, open_table, seen, stream_history
 from hub_jobs.tables.dedup_keys import SeenNumbers, batch_space, joined, source_space
 from hub_jobs.tables.places import Place
-from hub_jobs.tables.ranges import Range, size, text, union, without
+from hub_jobs.tables.ranges import Range, intersection, size, text, union, without
 from hub_jobs.tables.stream_history import StreamHistory
 from hub_jobs.where.bronze import held_of
 from hub_jobs.where.device import DeviceCounts, count_device, refused
@@ -238,7 +240,7 @@ class _Look:
     def _kept(self, key: Run, came: Sequence[Range]) -> int:
         """Readings of batches that came although the leaf called them discarded."""
         ledger = self._ledgers.get(key)
-        both = evictions.both([one[:2] for one in ledger.discarded], came) if ledger else []
+        both = intersection([one[:2] for one in ledger.discarded], came) if ledger else []
         if not both:
             return 0
         mine = [one for one in self._messages if self._run(one) == key and not one.dead]
@@ -266,7 +268,7 @@ class _Look:
             SeenNumbers({name: ranges for name, ranges in one.spaces.items() if _counts(name, mine)})
             for one in (self._held.here, self._held.gone)
         )
-        for gap in stream_gaps.gaps(
+        for gap in find_gaps(
             self._tables.bronze,
             BronzeContents(here, gone),
             self._spoken.gone(),

@@ -19,7 +19,7 @@ from agent.leaf.link.guard import EpochReason
 from agent.leaf.link.prepare import make_ready
 from agent.leaf.publish.sender import Sender
 from agent.leaf.state import StateFile
-from hub_jobs.audit.ledgers import Lost
+from hub_jobs.audit.claims.ledgers import Lost
 from tests.harness.agents import CLASS, Agent, Shelf, agent, chunk, insist, leaf_config, shelf
 from tests.harness.servers import Leaf as LeafServer
 from tests.harness.servers import ServerPair

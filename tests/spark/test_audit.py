@@ -15,7 +15,7 @@ import pytest
 
 from agent.contract import H_CLOCK, Clock, Exit, Ledger, Letter, Previous, Readings, StreamState
 from hub_jobs.audit import run as audit
-from hub_jobs.audit import scan
+from hub_jobs.audit.rows import scan
 from hub_jobs.refine import run as refine
 from hub_jobs.session import run_tasks
 from hub_jobs.tables import ensure_table

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from agent.contract import Clock, Correction, Exit, machine_time
-from hub_jobs.audit import deep
-from hub_jobs.audit.scan import AuditTables
+from hub_jobs.audit.contents import compare
+from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.refine import run as refine
 from hub_jobs.session import run_tasks
 from hub_jobs.tables import ensure_table, open_table, schemas, stream_history
@@ -92,7 +92,7 @@ def test_a_correction_reaches_what_came_before_it_with_it_and_after_it(tmp_path:
     assert contents(tmp_path, "readings", "event_date") == sorted(
         (one[3].date() for one in stamped(tmp_path)), key=str
     )
-    assert deep.compared(tables_of(tmp_path)).sentences == []
+    assert compare.compared(tables_of(tmp_path)).sentences == []
 
 
 def tables_of(lake: Path) -> AuditTables:

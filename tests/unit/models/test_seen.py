@@ -12,9 +12,9 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from hub_jobs.audit import count_rows as counted
-from hub_jobs.audit import reconcile
-from hub_jobs.audit.count_rows import Counted, Share
+from hub_jobs.audit.rows import count_rows as counted
+from hub_jobs.audit.rows import reconcile
+from hub_jobs.audit.rows.count_rows import Counted, Share
 from hub_jobs.refine.dedup import Digests, Key, decide
 from hub_jobs.refine.messages import QuarantineReason
 from hub_jobs.tables.dedup_keys import ID_COLUMNS, SeenNumbers, lacking

@@ -12,7 +12,7 @@ import pytest
 from agent.cli.query.hub_streams import AggregatePosition, HubMessage, HubSide
 from agent.cli.query.where_report import STAGES, LeafReport, Observation, WhereReport, report
 from agent.contract import Exit
-from hub_jobs.audit.accounts import Account
+from hub_jobs.audit.claims.accounts import Account
 from hub_jobs.where import DeviceCounts, DomainFindings, Sums
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -14,10 +14,10 @@ from deltalake import DeltaTable
 
 from agent.contract import Exit, Ledger, Previous, Readings, StreamState
 from hub_jobs.audit import run as audit
-from hub_jobs.audit.accounts import Account
-from hub_jobs.audit.in_transit import OnTheWay
-from hub_jobs.audit.ledgers import Lost
-from hub_jobs.audit.totals import LedgerClaims
+from hub_jobs.audit.claims.accounts import Account
+from hub_jobs.audit.claims.in_transit import OnTheWay
+from hub_jobs.audit.claims.ledgers import Lost
+from hub_jobs.audit.rows.totals import LedgerClaims
 from hub_jobs.maintain import run as maintain
 from hub_jobs.tables import Table
 from hub_jobs.tables.dedup_keys import SeenNumbers

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 
 from agent.contract import Clock, Exit
-from hub_jobs.audit import content_hash, scan
 from hub_jobs.audit import run as audit
+from hub_jobs.audit.contents import file_sums
+from hub_jobs.audit.rows import scan
 from hub_jobs.maintain import run as maintain
 from hub_jobs.refine.clocks import with_errors
 from hub_jobs.refine.readings import Refiner
@@ -43,12 +44,12 @@ def _deep(lake: Path) -> tuple[Exit, list[str]]:
 
 def test_a_reading_has_one_number_however_its_row_is_stored() -> None:
     rows = _decoded()
-    whole = content_hash.of_readings(rows, SECRET)
+    whole = file_sums.of_readings(rows, SECRET)
 
     assert np.unique(whole).size == rows.num_rows == 3
     again = pa.concat_tables([rows.slice(1), rows.slice(0, 1)]).combine_chunks()
-    assert sorted(content_hash.of_readings(again, SECRET).tolist()) == sorted(whole.tolist())
-    assert not np.isin(content_hash.of_readings(rows, b"1" * 16), whole).any()
+    assert sorted(file_sums.of_readings(again, SECRET).tolist()) == sorted(whole.tolist())
+    assert not np.isin(file_sums.of_readings(rows, b"1" * 16), whole).any()
 
 
 def test_a_reading_whose_time_was_corrected_has_the_number_of_what_the_clock_had_said() -> None:
@@ -56,10 +57,7 @@ def test_a_reading_whose_time_was_corrected_has_the_number_of_what_the_clock_had
     corrected = with_errors(rows, np.array([0, 5_000_000, 0]))
 
     assert corrected["ts_source"].to_pylist()[1] == "corrected"
-    assert (
-        content_hash.of_readings(corrected, SECRET).tolist()
-        == content_hash.of_readings(rows, SECRET).tolist()
-    )
+    assert file_sums.of_readings(corrected, SECRET).tolist() == file_sums.of_readings(rows, SECRET).tolist()
 
 
 def _repeated(lake: Path) -> None:

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.contract import Correction
-from hub_jobs.audit import count_rows, reconcile
-from hub_jobs.audit.count_rows import Counted, Share
+from hub_jobs.audit.rows import count_rows, reconcile
+from hub_jobs.audit.rows.count_rows import Counted, Share
 from hub_jobs.refine.messages import QuarantineReason
 from hub_jobs.tables.schemas import BRONZE, QUARANTINE, READINGS
 from tests.unit.hub_jobs.rows import RUN, batch_row, correction_row, dead_row, direct_row

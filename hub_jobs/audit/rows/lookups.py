@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.contract import H_ENCODING, ZSTD
-from hub_jobs.audit import count_rows
-from hub_jobs.audit.count_rows import BATCH
-from hub_jobs.audit.ledgers import Run
-from hub_jobs.audit.scan import AuditTables
+from hub_jobs.audit.claims.ledgers import Run
+from hub_jobs.audit.rows import count_rows
+from hub_jobs.audit.rows.count_rows import BATCH
+from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.refine.lines import UnpackError, count_lines, unpack
 from hub_jobs.source.wire import header
 from hub_jobs.tables import Condition

@@ -1,18 +1,29 @@
-"""What leaves say in the ledger records of bronze: of every run the newest one and the one that names most as
-discarded, and the records that can't be used. Pure."""
+"""What the leaves claim in the ledger records of bronze: of every run the newest record and the one that names
+most as discarded; the sequences that were discarded; lost stores; and records that can't be used. Pure.
+
+A leaf names what it discarded before it knows that the hub has it, so it may name what arrived all the same:
+the caller subtracts what the tables hold."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from agent.contract import ContractError, Ledger, Previous, parse_ledger
-from hub_jobs.audit import evictions
+from agent.contract import ContractError, Ledger, Previous, Readings, parse_ledger
+from hub_jobs.audit.claims import ledgers
+from hub_jobs.tables.ranges import union
+
+Named = tuple[int, int, int, str]
+"""First and last sequence, how many direct messages stood there, and the reason."""
+
+Origin = tuple[str, str, str]
+"""Domain, class, and when the leaf's stream was made."""
 
 LISTED: Final = 1_000
 """Records that can't be used and are named one by one."""
+
 COLUMNS: Final = (
     "subject",
     "payload",
@@ -29,7 +40,9 @@ COLUMNS: Final = (
 
 NAMED_AT_ONCE: Final = 10_000
 """Ranges of a stream that are held before those that lie in others are dropped; a record names 1,000."""
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 Run = tuple[str, str, str]
@@ -66,7 +79,7 @@ class LostEnd(NamedTuple):
     where an agent of an earlier release told of it. One copy may be restored twice, with as many messages
     stored in between as before."""
 
-    origin: evictions.Origin
+    origin: Origin
     kept: int
     last: int
     at: int = 0
@@ -78,7 +91,7 @@ class Lost:
     have been filled, and of each end that is gone, the place in each source of the first record that knows of
     it. What stands in the stream above that one and arrived before it is of the store that was replaced."""
 
-    streams: dict[evictions.Origin, int] = field(default_factory=dict)
+    streams: dict[Origin, int] = field(default_factory=dict)
     tails: dict[LostEnd, dict[Source, Place]] = field(default_factory=dict)
 
     def hear(self, ledger: Ledger, source: Source | None = None, place: Place = (0, 0)) -> None:
@@ -126,8 +139,8 @@ class Spoken:
 
     newest: dict[Run, Ledger] = field(default_factory=dict)
     naming: dict[Run, Ledger] = field(default_factory=dict)
-    discarded: dict[evictions.Origin, set[evictions.Named]] = field(default_factory=dict)
-    origins: dict[Source, set[evictions.Origin]] = field(default_factory=dict)
+    discarded: dict[Origin, set[Named]] = field(default_factory=dict)
+    origins: dict[Source, set[Origin]] = field(default_factory=dict)
     lost: Lost = field(default_factory=Lost)
     unusable: list[Unusable] = field(default_factory=list)
 
@@ -163,11 +176,11 @@ class Spoken:
 
     def ledgers(self) -> dict[Run, Ledger]:
         """What the records of each run say together."""
-        return {run: evictions.merged(one, self.naming[run]) for run, one in self.newest.items()}
+        return {run: ledgers.merged(one, self.naming[run]) for run, one in self.newest.items()}
 
-    def gone(self) -> dict[evictions.Origin, list[evictions.Named]]:
+    def gone(self) -> dict[Origin, list[Named]]:
         """The sequences that were discarded, by the stream they were in."""
-        return {origin: evictions.outermost(named) for origin, named in self.discarded.items()}
+        return {origin: ledgers.outermost(named) for origin, named in self.discarded.items()}
 
     def _take(self, ledger: Ledger) -> None:
         run = (ledger.domain, ledger.cls, ledger.run)
@@ -179,14 +192,14 @@ class Spoken:
         if ledger.gone:
             self._add_discarded((ledger.domain, ledger.cls, ledger.stream.created), ledger.gone)
 
-    def _add_discarded(self, origin: evictions.Origin, named: Iterable[evictions.Named]) -> None:
+    def _add_discarded(self, origin: Origin, named: Iterable[Named]) -> None:
         # No count of a record grows with them: what devices published is discarded too. So no record is the
         # newest in this, and all of them count.
         known = self.discarded.setdefault(origin, set())
         before = len(known)
         known.update(named)
         if len(known) > max(before, NAMED_AT_ONCE):
-            self.discarded[origin] = set(evictions.outermost(known))
+            self.discarded[origin] = set(ledgers.outermost(known))
 
     def _cut(self) -> None:
         if len(self.unusable) > 2 * LISTED:
@@ -217,3 +230,31 @@ def _age(ledger: Ledger) -> tuple[bool, int, *tuple[int, ...]]:
 
 def _named(ledger: Ledger) -> tuple[int, tuple[bool, int, *tuple[int, ...]]]:
     return ledger.readings.discarded, _age(ledger)
+
+
+def merged(newest: Ledger, naming: Ledger) -> Ledger:
+    """What two records of one run say together: the newest one, and the one that names the most as
+    discarded, which a later run may have written in its name."""
+    most = {
+        name: max(getattr(newest.readings, name), getattr(naming.readings, name))
+        for name in Readings.__slots__
+    }
+    return replace(
+        newest,
+        n=max(newest.n, naming.n),
+        stored=tuple(union(newest.stored, naming.stored)),
+        readings=Readings(**most),
+        discarded=naming.discarded,
+        previous=newest.previous or naming.previous,
+        final=newest.final or naming.final,
+    )
+
+
+def outermost(ranges: Iterable[Named]) -> list[Named]:
+    """The sequences of a stream that were discarded, from all that is said of it. What is named only grows:
+    of two ranges the one that holds the other says it."""
+    kept: list[Named] = []
+    for one in sorted(ranges, key=lambda each: (each[0], -each[1], -each[2])):
+        if not kept or one[1] > kept[-1][1]:
+            kept.append(one)
+    return kept

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from agent.contract import ClassState, FleetRecord, Previous
-from hub_jobs.audit.evictions import Origin
+from hub_jobs.audit.claims.ledgers import Origin
 from hub_jobs.tables.dedup_keys import SeenNumbers, source_space
 from hub_jobs.tables.ranges import Range, size, text, union, without
 

@@ -1,24 +1,42 @@
-"""The contents of readings and quarantine beside the payloads of bronze, and these beside their digests."""
+"""The contents of readings and quarantine against the payloads of bronze, and these against their digests.
+Sums find the batches that differ (`file_sums`); of the first of them each reading is compared."""
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from hub_jobs.audit import contents, details, scan
-from hub_jobs.audit.contents import Contents
-from hub_jobs.audit.count_rows import BATCH, HISTORY, SOURCE, Mask, Share
-from hub_jobs.audit.grouping import Names, changes, coded, grouped
-from hub_jobs.audit.lookups import Key
-from hub_jobs.audit.scan import AuditTables, FileShare
-from hub_jobs.audit.strays import run_of
+from hub_jobs.audit.contents import file_sums
+from hub_jobs.audit.contents.file_sums import Contents
+from hub_jobs.audit.rows import scan
+from hub_jobs.audit.rows.count_rows import BATCH, HISTORY, SOURCE, Mask, Share
+from hub_jobs.audit.rows.grouping import Names, changes, coded, grouped
+from hub_jobs.audit.rows.lookups import Key
+from hub_jobs.audit.rows.mismatches import run_of
+from hub_jobs.audit.rows.scan import AuditTables, FileShare
+from hub_jobs.refine.readings import Refiner
+from hub_jobs.tables import Condition
+from hub_jobs.tables.places import UnreadableError
 from hub_jobs.tables.ranges import Numbers, runs_of, text
-from hub_jobs.tables.scan import file_paths
+from hub_jobs.tables.scan import batches, file_paths
+from hub_jobs.tables.schemas import BRONZE
+
+LOOKED_AT: Final = 50
+"""Batches that are looked at reading by reading."""
+
+_NAMED: Final = 3
+
+_COLUMNS: Final = ("ts", "device", "metric", "value", "text", "tags")
+
+_AT_ONCE: Final = 16
+
+Reading = dict[str, Any]
 
 _LISTED: Final = 1_000
 
@@ -46,7 +64,7 @@ def compared(tables: AuditTables) -> Differences:
     found = Differences()
     for share in tables.shares:
         _compare_share(tables, share, secrets.token_bytes(16), found)
-    found.sentences += details.of_batches(tables, found.batches)
+    found.sentences += of_batches(tables, found.batches)
     return found
 
 
@@ -56,11 +74,11 @@ def _compare_share(tables: AuditTables, share: Share, secret: bytes, found: Diff
         for table in tables.there
         for path in file_paths(table)
     ]
-    schemas = {"bronze": contents.MESSAGES, "readings": contents.READ, "quarantine": contents.NAMED}
+    schemas = {"bronze": file_sums.MESSAGES, "readings": file_sums.READ, "quarantine": file_sums.NAMED}
     parts = {name: [schema.empty_table()] for name, schema in schemas.items()}
     changed: list[tuple[str, str, int]] = []
     one: Contents
-    for piece, one in scan.each(tables, partial(contents.of_file, secret=secret), work):
+    for piece, one in scan.each(tables, partial(file_sums.of_file, secret=secret), work):
         parts[piece.table].append(one.rows)
         changed += one.changed
     found.sentences += _of_digests(changed)
@@ -151,7 +169,7 @@ def _name(found: Differences, wrong: Numbers, owner: Numbers, numbers: Numbers, 
         ranges = text(runs_of(numbers[wrong][owner[wrong] == code]))
         if len(names) == len(BATCH):
             domain, cls, run = run_of(names)
-            mine = numbers[wrong][owner[wrong] == code][: details.LOOKED_AT].tolist()
+            mine = numbers[wrong][owner[wrong] == code][:LOOKED_AT].tolist()
             found.batches += [((domain, cls, run), n) for n in mine]
             where = f"{domain}, class {cls}, run {run}: batches {ranges}"
         else:
@@ -161,3 +179,69 @@ def _name(found: Differences, wrong: Numbers, owner: Numbers, numbers: Numbers, 
             found.sentences.append(
                 f"{where}: what is in readings and quarantine is not what their payloads hold"
             )
+
+
+def of_batches(tables: AuditTables, keys: Sequence[Key]) -> Iterator[str]:
+    """Sentences about the first readings that differ, a few of each batch."""
+    wanted = set(keys[:LOOKED_AT])
+    if not wanted or tables.readings is None:
+        return
+    where: list[Condition] = [
+        ("run", "in", sorted({run for (_, _, run), _ in wanted})),
+        ("n", "in", sorted({n for _, n in wanted})),
+    ]
+    due: dict[Key, dict[int, Reading]] = {}
+    there: dict[Key, dict[int, Reading]] = {}
+    try:
+        for rows in batches(tables.bronze, BRONZE.names, where, _AT_ONCE):
+            for row in _plain(rows):
+                if _key(row) in wanted and row["payload"] is not None:
+                    due.setdefault(_key(row), _decoded(row))
+        for rows in batches(tables.readings, [*BATCH, "n", "index", "ts_original", *_COLUMNS], where):
+            for row in rows.to_pylist():
+                if _key(row) in wanted:
+                    there.setdefault(_key(row), {})[row["index"]] = _reading(row)
+    except UnreadableError:
+        return  # that it can't be read is told elsewhere
+    for key in sorted(wanted & due.keys()):
+        yield from _differences(key, due[key], there.get(key, {}))
+
+
+def _differences(key: Key, due: dict[int, Reading], there: dict[int, Reading]) -> Iterator[str]:
+    (domain, cls, run), n = key
+    found = [
+        f"{domain}, class {cls}, run {run}, batch {n}, index {at}: {name} is {there[at][name]}, "
+        f"and {one[name]} in its payload"
+        for at, one in sorted(due.items())
+        if at in there
+        for name in _COLUMNS
+        if there[at][name] != one[name]
+    ]
+    yield from found[:_NAMED]
+    if len(found) > _NAMED:
+        yield f"{domain}, class {cls}, run {run}, batch {n}: and {len(found) - _NAMED} more differences"
+
+
+def _plain(rows: pa.RecordBatch) -> list[dict[str, Any]]:
+    table = pa.Table.from_batches([rows])
+    at = table.column_names.index("arrived")
+    found: list[dict[str, Any]] = table.set_column(
+        at, "arrived", table["arrived"].cast(pa.int64())
+    ).to_pylist()
+    return found
+
+
+def _decoded(row: dict[str, Any]) -> dict[int, Reading]:
+    refiner = Refiner()
+    tables = [*refiner.take(row), refiner.drain()]
+    return {one["index"]: _reading(one) for table in tables for one in table.to_pylist()}
+
+
+def _reading(row: dict[str, Any]) -> Reading:
+    """A reading with the time that the clock had said."""
+    ts = row["ts"] if row["ts_original"] is None else row["ts_original"]
+    return {name: row[name] for name in _COLUMNS} | {"ts": ts, "tags": dict(row["tags"] or ())}
+
+
+def _key(row: dict[str, Any]) -> Key:
+    return (row["domain"], row["class"], row["run"]), row["n"]

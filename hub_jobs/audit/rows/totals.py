@@ -10,17 +10,17 @@ import numpy as np
 
 from agent.contract import Ledger, Previous
 from hub_jobs.audit import by_hour as hours
-from hub_jobs.audit import evictions, lookups, reconcile, scan
-from hub_jobs.audit.accounts import Arrived, never_came_of
-from hub_jobs.audit.broken import LISTED, Broken
+from hub_jobs.audit.bronze_contents import BronzeContents
 from hub_jobs.audit.by_hour import Hour
-from hub_jobs.audit.count_rows import Mask
-from hub_jobs.audit.grouping import Names, grouped, summed
-from hub_jobs.audit.held import BronzeContents
-from hub_jobs.audit.ledgers import Lost, Run, Source
-from hub_jobs.audit.reconcile import Messages
-from hub_jobs.audit.scan import AuditTables
-from hub_jobs.audit.strays import Rows, StrayScan, run_of
+from hub_jobs.audit.claims import ledgers
+from hub_jobs.audit.claims.accounts import Arrived, never_came_of
+from hub_jobs.audit.claims.ledgers import Lost, Run, Source
+from hub_jobs.audit.rows import lookups, reconcile, scan
+from hub_jobs.audit.rows.count_rows import Mask
+from hub_jobs.audit.rows.grouping import Names, grouped, summed
+from hub_jobs.audit.rows.mismatches import LISTED, Broken, Rows, StrayScan, run_of
+from hub_jobs.audit.rows.reconcile import Messages
+from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.tables.dedup_keys import SeenNumbers, batch_space
 from hub_jobs.tables.ranges import Numbers
 
@@ -35,8 +35,8 @@ class LedgerClaims(NamedTuple):
 
     ledgers: dict[Run, Ledger]
     remembered: dict[Run, Previous]
-    gone: dict[evictions.Origin, list[evictions.Named]]
-    origins: dict[Source, set[evictions.Origin]]
+    gone: dict[ledgers.Origin, list[ledgers.Named]]
+    origins: dict[Source, set[ledgers.Origin]]
     lost: Lost
     unreadable: list[str]
 

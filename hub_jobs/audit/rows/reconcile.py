@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from hub_jobs.audit.count_rows import BATCH, SOURCE, Counted, Mask, marks
-from hub_jobs.audit.grouping import Names, changes, coded, grouped, times
+from hub_jobs.audit.rows.count_rows import BATCH, SOURCE, Counted, Mask, marks
+from hub_jobs.audit.rows.grouping import Names, changes, coded, grouped, times
 from hub_jobs.tables.ranges import Numbers
 
 

@@ -1,19 +1,30 @@
-"""Sequences that never came, of the hub's stream and of the leaves', and why as far as that can be told.
+"""Why sequences of the hub's and of the leaves' streams never came, as far as that can be told.
 
-What is known: `discarded` is the leaf's own word. Whether the hub ever held a message of a leaf is told by
-the hub sequences beside it: without a hole between them it was never there. A hole in the hub's own sequences
-has the reason that the stream's limits gave when the hole was found; nobody says which of several it was, nor
-that it was none of them but a hand. Pure.
-"""
+`discarded` is the leaf's own word. The hub sequences around a hole tell whether the hub ever held it: without
+a hole between them it did not. A hole in the hub's sequences has the reason that the limits of the stream
+gave when ingest found it; which of two limits it was, or a purge by hand, can't be told.
+
+A leaf's store that was restored from an older copy uses sequences again, under the same identity, so that a
+sequence that came does not say which message came. But a source delivers what the stream holds in its order:
+below a ledger record that knows of the lost end, both messages came or the new one alone; what stands above
+it and arrived before it is an old one. Where a record is the first to know of several ends, a sequence may
+have had an old message in each of these stores; whose they are can't be told when fewer came."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import combinations
 from typing import Any, Final, NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hub_jobs.audit.claims.ledgers import Lost, LostEnd, Place, Source
 from hub_jobs.ingest.gap_notes import GapReason
-from hub_jobs.tables.ranges import History, Range, size, text, union
+from hub_jobs.tables import Condition, Table
+from hub_jobs.tables.ranges import History, Range, intersection, size, text, union, without
+from hub_jobs.tables.scan import rows
 
 _SAID: Final = {
     GapReason.DISCARDED: "were discarded at the edge",
@@ -90,3 +101,46 @@ def joined(gaps: Sequence[Gap]) -> list[Gap]:
         Gap(kind, name, union(ranges), why, detail, lost)
         for (kind, name, why, detail, lost), ranges in found.items()
     ]
+
+
+def missing_of_restored(bronze: Table, source: Source, lost: Lost) -> Iterator[tuple[LostEnd, list[Range]]]:
+    """Of each end that records of a source know to be gone, by the order of these records, the sequences of
+    which an old message never came."""
+    before: Place = (0, 0)
+    for place, tails in sorted(lost.ends(source).items()):
+        ends = [(tail.kept + 1, tail.last) for tail in tails]
+        came = _came(ends, _messages(bronze, source, ends, before, place), before, place)
+        for tail, end in zip(tails, ends, strict=True):
+            yield tail, without([end], came)
+        before = place
+
+
+def _came(ends: Sequence[Range], messages: Mapping[int, int], before: Place, place: Place) -> list[Range]:
+    """The sequences of which all old messages came, by how many messages of each arrived between two records
+    that know of ends. What stands below the first of these in the stream came, of one store."""
+
+    def old(seq: int) -> int:
+        stores = sum(first <= seq <= last for first, last in ends)
+        return stores - (seq <= before[1])
+
+    found = [(seq, seq) for seq, count in messages.items() if count >= old(seq) + (seq <= place[1])]
+    several = union(*(intersection([one], [other]) for one, other in combinations(ends, 2)))
+    return union(found, without([(1, before[1])], several) if before[1] else [])
+
+
+def _messages(
+    bronze: Table, source: Source, ends: Sequence[Range], before: Place, place: Place
+) -> dict[int, int]:
+    """How many different messages of each sequence arrived behind one place and up to another."""
+    where: list[Condition] = [
+        ("source_stream", "=", source[0]),
+        ("source_identity", "=", source[1]),
+        ("source_seq", ">=", min(first for first, _ in ends)),
+        ("source_seq", "<=", max(last for _, last in ends)),
+    ]
+    here = pa.scalar(before[0]), pa.scalar(place[0])
+    found = rows(bronze, ("source_seq", "digest", "arrived"), where)
+    moment = pc.cast(found["arrived"], "int64")
+    found = found.filter(pc.and_(pc.greater(moment, here[0]), pc.less_equal(moment, here[1])))
+    counted = found.group_by("source_seq").aggregate([("digest", "count_distinct")])
+    return dict(zip(*(counted[name].to_pylist() for name in counted.column_names), strict=True))

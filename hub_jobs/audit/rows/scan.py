@@ -16,9 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hub_jobs.audit import count_rows, ledgers
-from hub_jobs.audit.count_rows import TEXTS, Counted, Offsets, Share
-from hub_jobs.audit.ledgers import Spoken
+from hub_jobs.audit.claims import ledgers
+from hub_jobs.audit.claims.ledgers import Spoken
+from hub_jobs.audit.rows import count_rows
+from hub_jobs.audit.rows.count_rows import TEXTS, Counted, Offsets, Share
 from hub_jobs.audit.unreadable import Unreadable, described, put_aside
 from hub_jobs.session import run_tasks
 from hub_jobs.tables import Condition, Table

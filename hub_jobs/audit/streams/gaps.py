@@ -1,4 +1,4 @@
-"""Which sequences of the hub's and of the leaves' streams never came, and what bronze tells of why."""
+"""Which sequences of the hub's and of the leaves' streams never came, and what bronze tells of the reason."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from datetime import UTC, datetime
 from typing import Final
 
 from agent.contract import leaf_stream
-from hub_jobs.audit import evictions, restored_stores
-from hub_jobs.audit.gap_reasons import Gap, Neighbours, joined, of_source
-from hub_jobs.audit.held import BronzeContents
-from hub_jobs.audit.ledgers import Lost, Source
+from hub_jobs.audit.bronze_contents import BronzeContents
+from hub_jobs.audit.claims.ledgers import Lost, Named, Origin, Source
+from hub_jobs.audit.streams.reasons import Gap, Neighbours, joined, missing_of_restored, of_source
 from hub_jobs.audit.unreadable import Unreadable
 from hub_jobs.ingest.gap_notes import GAPS_NOTE, WHY_NOTE, GapReason, limits_say
 from hub_jobs.source.wire import StreamInfo
 from hub_jobs.tables import Condition, Table
 from hub_jobs.tables.dedup_keys import SeenNumbers, hub_space, source_space
-from hub_jobs.tables.ranges import History, Range, holes, union, without
+from hub_jobs.tables.ranges import History, Range, holes, intersection, union, without
 from hub_jobs.tables.scan import batches
 from hub_jobs.tables.stream_history import StreamHistory
 
@@ -28,11 +27,11 @@ _LOOKED_AT: Final = 1_000
 HubGaps = Mapping[History, Sequence[tuple[Range, GapReason]]]
 
 
-def gaps(
+def find_gaps(
     bronze: Table,
     held: BronzeContents,
-    gone: Mapping[evictions.Origin, list[evictions.Named]],
-    origins: Mapping[Source, set[evictions.Origin]],
+    gone: Mapping[Origin, list[Named]],
+    origins: Mapping[Source, set[Origin]],
     lost: Lost,
     hub: Mapping[str, StreamInfo],
     unreadable: Sequence[Unreadable] = (),
@@ -124,7 +123,7 @@ def _reasons(
     now."""
     rest = list(lacking)
     for one, why in noted:
-        for part in evictions.both(rest, [one]):
+        for part in intersection(rest, [one]):
             yield part, why
         rest = without(rest, [one])
     if now is None or now.created != history[1].partition("~")[0]:
@@ -144,7 +143,7 @@ def _noted(bronze: Table) -> dict[History, list[tuple[Range, GapReason]]]:
     return found
 
 
-def _of_lost(seen: SeenNumbers, origins: Mapping[Source, set[evictions.Origin]], lost: Lost) -> Iterator[Gap]:
+def _of_lost(seen: SeenNumbers, origins: Mapping[Source, set[Origin]], lost: Lost) -> Iterator[Gap]:
     """What stood at the end of streams that are no more and never came."""
     for origin, last in sorted(lost.streams.items()):
         high = _highest(seen, origins, origin)
@@ -157,15 +156,13 @@ def _of_replaced(bronze: Table, seen: SeenNumbers, lost: Lost) -> Iterator[Gap]:
     """What stood at the end of streams of which an older store was put back and never came."""
     for source in sorted({one for told in lost.tails.values() for one in told}):
         came = seen.ranges(source_space(*source))
-        for tail, missing in restored_stores.missing(bronze, source, lost):
+        for tail, missing in missing_of_restored(bronze, source, lost):
             if missing:
                 known = bool(came) and came[0][0] <= max(tail.kept, 1)
                 yield _store_gap(tail.origin, missing, lost=known, at=tail.at)
 
 
-def _highest(
-    seen: SeenNumbers, origins: Mapping[Source, set[evictions.Origin]], origin: evictions.Origin
-) -> int:
+def _highest(seen: SeenNumbers, origins: Mapping[Source, set[Origin]], origin: Origin) -> int:
     """The highest sequence that came of a stream. A source of which no record says from which stream it took
     may have taken from any of its leaf."""
     stream, high = leaf_stream(*origin[:2]), 0
@@ -181,7 +178,7 @@ def _moment(ns: int) -> str:
     return f"{datetime.fromtimestamp(ns // 1_000_000_000, UTC):%Y-%m-%dT%H:%M:%S}.{ns % 1_000_000_000:09d}Z"
 
 
-def _store_gap(origin: evictions.Origin, gone: Sequence[Range], *, lost: bool, at: int = 0) -> Gap:
+def _store_gap(origin: Origin, gone: Sequence[Range], *, lost: bool, at: int = 0) -> Gap:
     domain, cls, created = origin
     # Of two restores of one copy each is a finding of its own: the same sequences are gone twice.
     when = f"the store that held them was seen last at {_moment(at)}; " if at else ""

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from agent.contract import LATE, Ledger, Previous, Readings
-from hub_jobs.audit.evictions import both
-from hub_jobs.tables.ranges import Range, size, text, union, without
+from hub_jobs.tables.ranges import Range, intersection, size, text, union, without
 
 if TYPE_CHECKING:
-    from hub_jobs.audit.accounts import Account, Arrived, Unbacked
+    from hub_jobs.audit.claims.accounts import Account, Arrived, Unbacked
 
 
 def said_of(ledger: Ledger | None, previous: Previous | None) -> Readings:
@@ -100,7 +99,7 @@ def findings_of(
             "batches are in bronze: these say that they hold fewer"
         )
     for first, last, readings, reason in ledger.discarded if ledger else ():
-        came = both([(first, last)], known)
+        came = intersection([(first, last)], known)
         but = f"; batches {text(came)} of them had arrived" if came else ""
         found.append(
             f"{name}: batches {first}-{last}, {readings} readings, were discarded at the edge: {reason}{but}"

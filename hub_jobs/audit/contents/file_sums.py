@@ -1,23 +1,41 @@
 """What a file of a table comes to when its contents are compared: of bronze what its payloads hold, decoded
-as refine does, of readings and quarantine what is there. Sums only, so that memory stays bounded."""
+as refine does; of readings and quarantine what is there.
+
+Only sums are kept, so that memory stays bounded. Each reading and each line in quarantine is hashed with a
+secret of this audit, so that a writer can't choose two contents with the same sum."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hub_jobs.audit import content_hash, count_rows
-from hub_jobs.audit.count_rows import BATCH, HISTORY, SOURCE
-from hub_jobs.audit.scan import FileShare
+from hub_jobs.audit.contents import file_sums
+from hub_jobs.audit.rows import count_rows
+from hub_jobs.audit.rows.count_rows import BATCH, HISTORY, SOURCE, marks
+from hub_jobs.audit.rows.scan import FileShare
 from hub_jobs.refine.messages import QuarantineReason
 from hub_jobs.refine.readings import Refiner
 from hub_jobs.tables.places import parquet_file
-from hub_jobs.tables.schemas import BRONZE, digest
+from hub_jobs.tables.ranges import Numbers
+from hub_jobs.tables.schemas import BRONZE, TIME, digest
+
+COMPARED_COLUMNS: Final = (
+    *("ts", "ts_source", "device", "metric", "value", "text", "tags"),
+    *("index", "event_date", "ts_original"),
+)
+"""The columns of readings that are compared. Of a reading whose time was corrected it is what the clock had
+said."""
+
+_TEXTS: Final = ("device", "metric", "text")
+
+_NO_LINE: Final = -1
 
 NAMES: Final = (*BATCH, *SOURCE, *HISTORY)
 _AT_ONCE: Final = 256
@@ -78,7 +96,7 @@ def _summed(rows: pa.Table, secret: bytes) -> pa.Table:
     """The sums of readings by the batch or the place that they name."""
     texts = {name: rows[name].cast(pa.string()) for name in (*BATCH, *SOURCE)}
     numbers = {name: rows[name] for name in ("n", "source_seq")}
-    found = pa.table({**texts, **numbers, "sum": content_hash.of_readings(rows, secret)})
+    found = pa.table({**texts, **numbers, "sum": file_sums.of_readings(rows, secret)})
     keys = [*texts, *numbers]
     return found.group_by(keys).aggregate([("sum", "sum")]).rename_columns([*keys, "sum"])
 
@@ -87,7 +105,7 @@ def _quarantine(rows: pa.Table, secret: bytes) -> pa.Table:
     pairs = zip(rows["line"].to_pylist(), rows["excerpt"].to_pylist(), strict=True)
     found = {
         **{name: rows[name] for name in (*HISTORY, "seq")},
-        "sum": pa.array([content_hash.of_line(line, text, secret) for line, text in pairs], pa.int64()),
+        "sum": pa.array([file_sums.of_line(line, text, secret) for line, text in pairs], pa.int64()),
         "other": pc.equal(rows["reason"], str(QuarantineReason.OTHER_CONTENT)),
     }
     return _coded(pa.table(found), NAMED)
@@ -165,10 +183,9 @@ def _decoded(rows: list[dict[str, Any]], secret: bytes) -> list[tuple[int, int]]
     named: list[list[int]] = [[] for _ in rows]
     for refused in refiner.refused:
         message = tuple(getattr(refused.message, name) for name in _MESSAGE)
-        named[messages[message]].append(content_hash.of_line(refused.line, refused.excerpt, secret))
+        named[messages[message]].append(file_sums.of_line(refused.line, refused.excerpt, secret))
     return [
-        (content_hash.total(some), content_hash.total(others))
-        for some, others in zip(read, named, strict=True)
+        (file_sums.total(some), file_sums.total(others)) for some, others in zip(read, named, strict=True)
     ]
 
 
@@ -177,3 +194,62 @@ def _key(row: dict[str, Any]) -> tuple[Any, ...]:
     if row["n"] is not None:
         return tuple(row[name] for name in (*BATCH, "n"))
     return tuple(row[name] for name in (*SOURCE, "source_seq"))
+
+
+def of_readings(rows: pa.Table, secret: bytes) -> Numbers:
+    """The numbers of some readings."""
+    source = rows["ts_source"].cast(pa.string())
+    ts = rows["ts"].cast(TIME)
+    stamps = pc.coalesce(rows["ts_original"].cast(TIME), ts)
+    found = marks(rows["index"].cast(pa.int64()).to_numpy())
+    found = marks(found ^ stamps.cast(pa.int64()).to_numpy())
+    found = marks(found ^ _hashed(pc.if_else(pc.equal(source, "corrected"), "agent", source), secret))
+    for name in _TEXTS:
+        found = marks(found ^ _hashed(rows[name].cast(pa.string()), secret))
+    found = marks(found ^ _values(rows["value"]))
+    found = marks(found ^ _tags(rows["tags"], secret))
+    # The day follows from the time; one that does not is no line's.
+    day = pc.equal(ts.cast(pa.date32()), rows["event_date"]).to_numpy()
+    return np.where(day, found, ~found)
+
+
+def of_line(line: int | None, excerpt: bytes | None, secret: bytes) -> int:
+    """The number of a line in quarantine, or of a whole message."""
+    place = str(_NO_LINE if line is None else line).encode()
+    return _number(place + b" " + (excerpt or b""), secret)
+
+
+def total(numbers: Iterable[int]) -> int:
+    """The sum of some numbers, as 64 bits hold it."""
+    found = sum(numbers) & 0xFFFFFFFFFFFFFFFF
+    return found - (1 << 64) if found >> 63 else found
+
+
+def _values(column: pa.ChunkedArray) -> Numbers:
+    bits: Numbers = pc.fill_null(column, 0.0).to_numpy().view(np.int64)
+    return np.where(pc.is_null(column).to_numpy(), _NO_LINE, bits)
+
+
+def _hashed(column: pa.ChunkedArray, secret: bytes) -> Numbers:
+    encoded = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    encoded = encoded.dictionary_encode()
+    distinct = [_number(text.encode(), secret) for text in encoded.dictionary.to_pylist()]
+    known: npt.NDArray[np.int64] = np.array([0, *distinct], dtype=np.int64)
+    found: Numbers = known[pc.fill_null(encoded.indices, -1).to_numpy() + 1]
+    return found
+
+
+def _tags(column: pa.ChunkedArray, secret: bytes) -> Numbers:
+    """The sum over the tags of each row, in whatever order they stand."""
+    held = column.combine_chunks()
+    if isinstance(held, pa.ChunkedArray):
+        held = held.chunk(0) if held.num_chunks else pa.array([], column.type)
+    pairs = marks(_hashed(held.keys, secret) ^ marks(_hashed(held.items, secret)))
+    sums = np.concatenate(([0], np.cumsum(pairs)))
+    ends = held.offsets.to_numpy()
+    found: Numbers = sums[ends[1:]] - sums[ends[:-1]]
+    return found
+
+
+def _number(text: bytes, secret: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8, key=secret).digest(), "little", signed=True)

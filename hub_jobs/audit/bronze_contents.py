@@ -1,0 +1,121 @@
+"""What bronze holds by its rows, against what the cache `seen` says that it held and against the offsets.
+
+The rows are the truth. What the cache alone has was in bronze and no longer is, or another program wrote into
+the cache. Rows above the ingested sequence were committed by no ingest; a `readings` behind the cache is
+older than it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from hub_jobs.audit.claims.ledgers import Run
+from hub_jobs.audit.unreadable import Unreadable, put_aside
+from hub_jobs.tables import Table, open_table, seen
+from hub_jobs.tables.dedup_keys import SeenNumbers, hub_space, joined, lacking
+from hub_jobs.tables.places import Place, UnreadableError
+from hub_jobs.tables.ranges import History, runs_of, size, text, without
+from hub_jobs.tables.scan import batches
+from hub_jobs.tables.stream_history import StreamHistory, offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Cached:
+    """The cache as it was at one moment; without a table there is none, or it can't be read."""
+
+    seen: SeenNumbers = field(default_factory=SeenNumbers)
+    table: Table | None = None
+    unreadable: tuple[Unreadable, ...] = ()
+
+    def upto(self, known: Sequence[StreamHistory]) -> dict[History, int]:
+        """Up to which sequence of each history it should know all."""
+        return offsets(known, self.table)
+
+
+@dataclass(frozen=True)
+class BronzeContents:
+    """What bronze holds `here`; what the cache has and bronze has not, so that it is `gone`; and what the
+    cache should have and has not, so that a repeat of it would be taken for new (`forgotten`)."""
+
+    here: SeenNumbers
+    gone: SeenNumbers = field(default_factory=SeenNumbers)
+    forgotten: SeenNumbers = field(default_factory=SeenNumbers)
+
+    @cached_property
+    def ever(self) -> SeenNumbers:
+        """All that bronze holds or held."""
+        return joined(self.here, self.gone)
+
+    def gone_runs(self) -> set[Run]:
+        """The runs of which batches are gone."""
+        names = [space.split("/") for space in self.gone.spaces if space.startswith("batch/")]
+        return {(domain, cls, run) for _, domain, cls, run in names}
+
+
+def cached(lake: Place) -> Cached:
+    """The cache, empty where there is none. It is to be read before bronze is opened: whatever it has then
+    stands in bronze. Raises `TableError`."""
+    table = open_table(lake, "seen")
+    if table is None:
+        return Cached()
+    try:
+        known = seen.read(table)
+    except UnreadableError as error:
+        return Cached(unreadable=(put_aside(table, error),))
+    return Cached(known, table)
+
+
+def compared(cache: Cached, before: SeenNumbers, after: SeenNumbers) -> BronzeContents:
+    """What bronze holds `before` the end of what the cache should know, and `after` it, beside the cache."""
+    here = joined(before, after)
+    if cache.table is None:
+        return BronzeContents(here)
+    return BronzeContents(here, lacking(cache.seen, here), lacking(before, cache.seen))
+
+
+def invented(
+    bronze: Table, held: BronzeContents, known: Sequence[StreamHistory], rows: Mapping[History, int]
+) -> Iterator[str]:
+    """Sentences about rows of bronze that ingest did not commit, or that stand there more than once. `rows`
+    are how many there are of each history."""
+    for one in known:
+        name, here = "/".join(one.history), held.here.ranges(hub_space(*one.history))
+        if beyond := without(here, [(1, one.done or 0)]):
+            yield f"bronze holds sequences {text(beyond)} of {name}, which no ingest has committed"
+        if more := rows[one.history] - size(here):
+            yield (
+                f"bronze holds sequences {text(_twice(bronze, one))} of {name} more than once: "
+                f"{more} rows too many"
+            )
+
+
+def _twice(bronze: Table, one: StreamHistory) -> list[tuple[int, int]]:
+    where = one.rows(0, np.iinfo(np.int64).max)
+    seqs = np.concatenate([rows["seq"].to_numpy() for rows in batches(bronze, ["seq"], where)])
+    distinct, counts = np.unique(seqs, return_counts=True)
+    return runs_of(distinct[counts > 1])
+
+
+def untrue(
+    held: BronzeContents, cache: Cached, readings: Table | None, known: Sequence[StreamHistory]
+) -> Iterator[str]:
+    """Sentences about what is not as it was and no loss: the next refine makes it good, or could."""
+    for file in cache.unreadable:
+        yield f"{file}. The next refine that finds new messages makes the table `seen` again from bronze"
+    for space, ranges in sorted(held.forgotten.spaces.items()):
+        yield (
+            f"the cache `seen` does not know {text(ranges)} of {space}, which bronze holds: "
+            "a repeat would be taken for new. Delete the table `seen`: the next refine makes it again from "
+            "bronze"
+        )
+    before, now = cache.upto(known), offsets(known, readings)
+    for history, end in before.items():
+        if now[history] < end:
+            yield (
+                f"readings is older than it was: {'/'.join(history)} is refined up to {now[history]}, "
+                f"and had been up to {end}. The next refine makes again what it lacks, from payloads that "
+                "bronze has"
+            )

@@ -1,0 +1,1 @@
+"""Bronze against readings and quarantine, row by row: scanned once, counted, and reconciled."""
