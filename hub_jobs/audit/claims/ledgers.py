@@ -1,5 +1,5 @@
-"""What the leaves claim in the ledger records of bronze: of every run the newest record and the one that names
-most as discarded; the sequences that were discarded; lost stores; and records that can't be used. Pure.
+"""What the leaves claim in the ledger records of bronze: of every run the newest record and the one that
+names most as discarded; the discarded sequences; lost stores; and records that can't be used. Pure.
 
 A leaf names what it discarded before it knows that the hub has it, so it may name what arrived all the same:
 the caller subtracts what the tables hold."""
