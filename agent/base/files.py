@@ -1,5 +1,5 @@
-"""Files that are written whole or not at all, most of them for their owner only. Knows nothing of what
-stands in them."""
+"""Files that are written whole or not at all, most of them for their owner only, and the room that their
+disk has left."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ import errno
 import os
 import secrets
 import stat
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
+
+_RESERVE: Final = 64 * 2**20
+_SHARE: Final = 20
 
 
 class UnseenError(Exception):
-    """A path cannot be looked at; the text says why. What is there, if anything, is not known."""
+    """A path cannot be read, so it is unknown whether it exists; the text says why."""
 
 
 def mode_at(path: Path | str) -> int | None:
-    """Type and mode of what is at a path, None where nothing is. `Path.exists` and its like let some errors
-    out, as that of a directory which may not be entered. Raises `UnseenError`."""
+    """Type and mode of the file at a path, None if there is none. Unlike `Path.exists`, raises `UnseenError`
+    where this user may not look, as in a directory without permission."""
     try:
         return os.stat(path).st_mode  # noqa: PTH116 - a text may hold what a Path does not take
     except (FileNotFoundError, NotADirectoryError):
@@ -27,7 +31,7 @@ def mode_at(path: Path | str) -> int | None:
 
 
 def is_there(path: Path | str) -> bool:
-    """Whether something is at a path, as far as this user may see."""
+    """Whether a file is at a path, as far as this user may see."""
     try:
         return mode_at(path) is not None
     except UnseenError:
@@ -35,8 +39,8 @@ def is_there(path: Path | str) -> bool:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file to read it. Raises `OSError`, also for what is none: to open a named pipe would wait for
-    whoever writes into it."""
+    """Open a regular file to read it. Raises `OSError`, also for a named pipe: opening one would wait for a
+    writer."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except ValueError as error:
@@ -48,7 +52,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def private_directory(path: Path) -> Path:
-    """Make a directory and its missing parents with mode 0700; one that is there is left as it is."""
+    """Make a directory and its missing parents with mode 0700; an existing one keeps its mode."""
     for missing in reversed([path, *path.parents]):
         if not missing.exists():
             missing.mkdir(mode=0o700, exist_ok=True)
@@ -70,7 +74,7 @@ def write_private(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 
 def create_private(path: Path, data: bytes) -> None:
-    """Like `write_private`, but raises `FileExistsError` instead of replacing, whoever else writes too."""
+    """Like `write_private`, but never replaces: raises `FileExistsError`, also when several write at once."""
     aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         _write(aside, data, os.O_EXCL)
@@ -78,6 +82,37 @@ def create_private(path: Path, data: bytes) -> None:
     finally:
         aside.unlink(missing_ok=True)
     _sync_directory(path.parent)
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The room on a disk, in bytes. A nats-server whose disk becomes full stops writing until it is
+    restarted, so messages are refused while the reserve is left."""
+
+    free: int
+    """What this user may still write."""
+    reserve: int
+    """What should be left: 64 MiB, or a twentieth of a small disk."""
+
+    @property
+    def low(self) -> bool:
+        """Whether new messages must be refused."""
+        return self.free < self.reserve
+
+    @property
+    def enough(self) -> bool:
+        """Whether messages may be accepted again: twice the reserve, so that the state does not flap."""
+        return self.free >= 2 * self.reserve
+
+
+def room(directory: Path) -> Room | None:
+    """The room of the disk on which a directory is, None if it is unknown."""
+    try:
+        disk = os.statvfs(directory)
+    except OSError:
+        return None
+    total = disk.f_blocks * disk.f_frsize
+    return Room(disk.f_bavail * disk.f_frsize, min(_RESERVE, total // _SHARE))
 
 
 def _write(path: Path, data: bytes, flag: int, mode: int = 0o600) -> None:

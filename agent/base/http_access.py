@@ -1,4 +1,6 @@
-"""Who may speak to a listener: its token and its certificate, both from files. Neither is ever logged."""
+"""Access to an HTTP listener: its token and certificate, both from files and never logged, and the `Host`
+names it answers. A page in a local browser must not reach it under a name that resolves here (DNS
+rebinding)."""
 
 from __future__ import annotations
 
@@ -9,13 +11,18 @@ import ipaddress
 import os
 import re
 import ssl
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from agent.base.credentials import named, others_may
-from agent.base.errors import ConditionError
 from agent.base.files import open_regular
+from agent.base.listen_sockets import EVERYWHERE
+from agent.base.supervisor import ConditionError
 
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_EVERYWHERE: Final = EVERYWHERE | {""}
 _TOKEN: Final = re.compile(rb"[!-~]{1,512}\Z")
 _MOST: Final = 1024
 
@@ -84,3 +91,32 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+class Hosts:
+    """The names of a server that listens on `listen`: that address, the loopback's, and `more`. A server that
+    listens everywhere answers to any address, for rebinding needs a name."""
+
+    def __init__(self, listen: str, more: Iterable[str] = ()) -> None:
+        self._names = _LOOPBACK | {name.lower() for name in (listen, *more) if name not in _EVERYWHERE}
+        self._any_address = listen in _EVERYWHERE
+
+    def admit(self, header: str | None) -> bool:
+        """Whether a `Host` header names this server; its port does not matter."""
+        name = _host(header or "")
+        return name in self._names or (self._any_address and _is_address(name))
+
+
+def _host(header: str) -> str:
+    try:
+        return urlsplit(f"//{header}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,15 +1,15 @@
-"""Sockets that are listened on, so that they outlive whoever listens while that is started anew: what comes
-meanwhile waits in the kernel instead of being refused.
+"""Addresses to listen on: their sockets, which stay open while a listener restarts, and why one is not free.
 
-They belong to the process, as its descriptors do: there is one `LISTEN_SOCKETS`. Across an exec they are
-handed on by their numbers in an environment variable, which is believed only for sockets that are bound where
-it says.
+A connection that arrives meanwhile waits in the kernel instead of being refused. Sockets belong to the
+process, as its descriptors do: there is one `LISTEN_SOCKETS`. Across an exec their numbers are passed in an
+environment variable; a number counts only if its socket is bound to the address named with it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -17,16 +17,19 @@ from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequ
 from pathlib import Path
 from typing import Any, Final
 
+EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, not listened on
+"""Hosts that mean every address of a machine."""
 VARIABLE: Final = "PETIOLE_DOORS"
 
 
 def tcp(host: str, port: int) -> str:
-    """The name of where connections to a port come in."""
+    """The name of a TCP address in `LISTEN_SOCKETS`."""
     return f"tcp://{host}:{port}"
 
 
 class ListenSockets:
-    """All sockets of the process on which parts of it listen, by the name of where."""
+    """All listening sockets of the process, by the name of their address: those in use, and those kept for
+    the next listener."""
 
     def __init__(self) -> None:
         self._open: dict[str, Sequence[socket.socket]] = {}
@@ -34,12 +37,12 @@ class ListenSockets:
         self._leaving: frozenset[str] = frozenset()
 
     def is_free(self, where: str) -> bool:
-        """Whether what is bound there in this process is for whoever listens there next."""
+        """Whether this address is held for the next listener."""
         return where in self._kept or where in self._leaving
 
     @contextlib.contextmanager
     def leaving(self, wheres: Collection[str]) -> Iterator[None]:
-        """Meanwhile take it that whoever listens there now is about to end."""
+        """Meanwhile treat these addresses as free: their listeners are about to stop."""
         self._leaving = frozenset(wheres)
         try:
             yield
@@ -47,16 +50,16 @@ class ListenSockets:
             self._leaving = frozenset()
 
     def is_kept(self, where: str) -> bool:
-        """Whether there is a socket to take over."""
+        """Whether a socket is kept for the next listener."""
         return where in self._kept
 
     def take(self, where: str) -> list[socket.socket]:
-        """The sockets that were kept for whoever listens there next; they are the caller's now."""
+        """The sockets kept for the next listener; the caller owns them now."""
         return self._kept.pop(where, [])
 
     @contextlib.contextmanager
     def listening(self, where: str, sockets: Sequence[socket.socket]) -> Iterator[None]:
-        """Whoever listens there does so with these."""
+        """Meanwhile these sockets are in use for an address."""
         self._open[where] = sockets
         try:
             yield
@@ -65,31 +68,31 @@ class ListenSockets:
                 del self._open[where]
 
     def keep(self, wanted: Collection[str]) -> None:
-        """Keep what is listened on there now, until it is taken or `close` is called."""
+        """Keep the sockets in use at these addresses until they are taken or closed."""
         for where in self._open.keys() & set(wanted):
             if where not in self._kept:
                 self._kept[where] = [_another(one) for one in self._open[where]]
 
     def close(self) -> None:
-        """Keep nothing any more."""
+        """Close all kept sockets."""
         for where in list(self._kept):
             for one in self.take(where):
                 one.close()
             _remove(where)
 
-    def hand_on(self, environment: MutableMapping[str, str]) -> None:
-        """Let the program that takes the place of this one have what is kept."""
+    def pass_fds(self, environment: MutableMapping[str, str]) -> None:
+        """Pass the kept sockets to the program that replaces this one."""
         numbers = {where: [one.fileno() for one in sockets] for where, sockets in self._kept.items()}
-        for number in (number for some in numbers.values() for number in some):
+        for number in (number for each in numbers.values() for number in each):
             os.set_inheritable(number, True)
         if numbers:
             environment[VARIABLE] = json.dumps(numbers)
 
-    def receive(self, environment: MutableMapping[str, str]) -> None:
-        """Keep what the program that had the place of this one has handed on; anything else is let alone."""
+    def inherit_fds(self, environment: MutableMapping[str, str]) -> None:
+        """Keep the sockets that the replaced program passed; ignore anything else."""
         try:
             given = json.loads(environment.pop(VARIABLE, "{}"))
-            pairs = [(str(where), int(number)) for where, some in given.items() for number in some]
+            pairs = [(str(where), int(number)) for where, numbers in given.items() for number in numbers]
         except (ValueError, TypeError, AttributeError):
             return
         for where, number in pairs:
@@ -103,8 +106,8 @@ LISTEN_SOCKETS: Final = ListenSockets()
 
 
 class PortServer:
-    """Connections to a port, of which `make` makes protocols; made inside a running loop. What was kept for
-    this port is taken over. Give it options of `loop.create_server` besides."""
+    """A listener on a port, which takes over the sockets kept for it. Connections get protocols from `make`;
+    `options` are those of `loop.create_server`."""
 
     def __init__(self, host: str, port: int, make: Callable[[], asyncio.Protocol], **options: Any) -> None:
         self._host, self._port, self._make, self._options = host, port, make, options
@@ -112,7 +115,7 @@ class PortServer:
         self._door = contextlib.ExitStack()
 
     async def open(self) -> int:
-        """Listen; returns the port, which is another one than 0. Raises `OSError`."""
+        """Listen and return the port, never 0. Raises `OSError`."""
         loop = asyncio.get_running_loop()
         where = tcp(self._host, self._port)
         for one in LISTEN_SOCKETS.take(where):
@@ -124,10 +127,62 @@ class PortServer:
         return int(sockets[0].getsockname()[1])
 
     def close(self) -> None:
-        """Take no new connection; those that are there go on."""
+        """Accept no new connection; open ones continue."""
         self._door.close()
         for server in self._servers:
             server.close()
+
+
+def near_host(host: str) -> str:
+    """The host under which this machine reaches a server that listens on `host`."""
+    if host not in EVERYWHERE:
+        return host
+    return "::1" if ":" in host else "127.0.0.1"
+
+
+def host_and_port(host: str, port: int) -> str:
+    """An address as text, such as `[::1]:4222`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_free(address: tuple[str, int]) -> bool:
+    """Whether a server could listen on this address now; binds for a moment. Raises `OSError` for an address
+    that this user or this machine may not have."""
+    family, kind, _, _, where = socket.getaddrinfo(
+        *address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    with socket.socket(family, kind) as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind(where)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return False
+            raise
+    return True
+
+
+def obstacle(address: tuple[str, int]) -> str | None:
+    """Why listening on an address would fail, with a remedy; None if it would not. Sockets kept for the next
+    listener do not count."""
+    if LISTEN_SOCKETS.is_free(tcp(*address)):
+        return None
+    try:
+        return None if is_free(address) else cannot_listen(address, OSError(errno.EADDRINUSE, ""))
+    except OSError as error:
+        return cannot_listen(address, error)
+    except ValueError as error:  # of a host that the resolver does not take
+        return cannot_listen(address, OSError(str(error)))
+
+
+def cannot_listen(address: tuple[str, int], error: OSError) -> str:
+    """Why listening failed, with a remedy."""
+    where = host_and_port(*address)
+    if error.errno == errno.EADDRINUSE:
+        return f"{where} is taken by another program; stop it or choose another port"
+    if error.errno == errno.EACCES:
+        return f"{where} may not be used by this user; choose a port above 1023"
+    return f"{where} cannot be listened on ({error.strerror or error}); choose an address of this machine"
 
 
 def _another(one: socket.socket) -> socket.socket:
@@ -136,7 +191,7 @@ def _another(one: socket.socket) -> socket.socket:
 
 
 def _is_bound(where: str, number: int) -> bool:
-    """Whether a descriptor is a socket that is bound where a name says."""
+    """Whether a descriptor is a socket that is bound to the address of this name."""
     with socket.socket(fileno=os.dup(number)) as one:
         scheme, _, rest = where.partition("://")
         if one.family == socket.AF_UNIX:
@@ -146,7 +201,7 @@ def _is_bound(where: str, number: int) -> bool:
 
 
 def _remove(where: str) -> None:
-    """Remove the path of a Unix socket on which nobody listens any more."""
+    """Remove the path of a Unix socket that is closed."""
     scheme, _, path = where.partition("://")
     if scheme in ("unix", "unixgram"):
         with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
-"""Saying what is wrong without saying it over and over."""
+"""Logging a state once when it begins and once when it ends, and a few reports a minute of what repeats."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from structlog.typing import FilteringBoundLogger
 
@@ -11,28 +11,34 @@ _SECONDS: Final = 60.0
 
 
 class LogEdge:
-    """A state that is reported when it begins, when what is said of it changes, and when it is over."""
+    """A fault that is logged when it begins, when its facts change, and when it ends: as `over`, unless that
+    is empty. `error` logs it as an error instead of a warning."""
 
-    def __init__(self, log: FilteringBoundLogger, over: str) -> None:
-        self._log = log
+    def __init__(self, log: FilteringBoundLogger, over: str = "", *, error: bool = False) -> None:
+        self._warn = log.error if error else log.warning
+        self._info = log.info
         self._over = over
-        self._text: str | None = None
+        self._last: tuple[str, dict[str, Any]] | None = None
 
-    def begin(self, text: str) -> None:
-        """It is wrong, and this is what is wrong."""
-        if text != self._text:
-            self._log.warning(text)
-        self._text = text
+    def __bool__(self) -> bool:
+        """Whether the fault lasts."""
+        return self._last is not None
+
+    def begin(self, event: str, *, exc_info: BaseException | None = None, **facts: Any) -> None:
+        """The fault is there; a traceback is logged with it and does not make it another fault."""
+        if (event, facts) != self._last:
+            self._last = (event, facts)
+            self._warn(event, **facts, **({} if exc_info is None else {"exc_info": exc_info}))
 
     def end(self) -> None:
-        """It is well."""
-        if self._text is not None:
-            self._log.info(self._over)
-        self._text = None
+        """The fault is over."""
+        if self._last is not None and self._over:
+            self._info(self._over)
+        self._last = None
 
 
 class Sparse:
-    """Lets through the first few reports of each minute. Time is monotonic seconds that the caller brings."""
+    """Lets through the first five reports of each minute. Its times are monotonic seconds from the caller."""
 
     def __init__(self) -> None:
         self._began = float("-inf")
@@ -40,8 +46,7 @@ class Sparse:
         self._held_back = 0
 
     def held_back(self, now: float) -> int | None:
-        """None when this report is one too many, otherwise how many were held back since the last that was
-        not."""
+        """None if this report is to be held back, else how many were since the last that was not."""
         if now - self._began >= _SECONDS:
             self._began, self._passed = now, 0
         if self._passed >= _BURST:

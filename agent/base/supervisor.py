@@ -1,33 +1,37 @@
-"""Keeping parts running: what fails is told once, started again with backoff, and takes nothing else with
-it."""
+"""Keeping parts running: one that fails is logged once and restarted with backoff; the others go on."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any, TypeVar
 
 import structlog
 
-from agent.base.errors import ConditionError
+from agent.base.log_edges import LogEdge
+from agent.base.wait import Backoff, event_within
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.5, 30.0
 _STEADY_SECONDS = 60.0
 _SETTLED_SECONDS = 5.0
-"""After so long a part that had failed is said to run again."""
+"""After so long a part that had failed counts as running again."""
+
+
+class ConditionError(Exception):
+    """Something on this machine is missing or in the way; the text says what, where and the remedy. The part
+    that raises it is retried, and the text is logged once, without a traceback."""
+
 
 CONDITIONS = (OSError, ConditionError)
-"""What says that something on this machine is missing, in words: a port, a file, room on the disk."""
+"""Errors whose text explains a missing condition: a port, a file, room on the disk."""
 
-Made = TypeVar("Made")
+T = TypeVar("T")
 
 log = structlog.get_logger("agent")
 
 
 class Switch:
-    """Turns one part off and on again while the agent runs."""
+    """Stops and restarts one part while the agent runs."""
 
     def __init__(self) -> None:
         self._on = True
@@ -35,7 +39,7 @@ class Switch:
         self._turned = asyncio.Event()
 
     def turn(self, on: bool) -> None:
-        """Let the part run, or end it in order."""
+        """Run the part, or stop it in order."""
         if on != self._on:
             self._on = on
             self._turned.set()
@@ -43,7 +47,7 @@ class Switch:
                 self._stop.set()
 
     async def run(self, part: Callable[[asyncio.Event], Awaitable[None]], stopping: asyncio.Event) -> None:
-        """Run `part` while this is on; it is handed an event that is set when it shall end. Ends once
+        """Run `part` while the switch is on; the event passed to it is set when it must end. Returns once
         `stopping` is set and the part has ended."""
         while not stopping.is_set():
             self._turned.clear()
@@ -74,69 +78,53 @@ async def _either(one: asyncio.Event, other: asyncio.Event) -> None:
 async def keep_serving(
     name: str, service: Callable[[], Awaitable[Any]], stopping: asyncio.Event | None = None
 ) -> None:
-    """Run a service beside the publish path until it has ended or this is cancelled, and again when it
-    fails while `stopping` is not set."""
-    await _again(service, stopping or asyncio.Event(), "service", name)
+    """Run a service of the process until it ends or this is cancelled; restart it if it fails."""
+    await restart_failing(service, stopping or asyncio.Event(), "service", name)
 
 
 async def until_made(
-    make: Callable[[], Made], stopping: asyncio.Event, waiting: Callable[[str], None]
-) -> Made | None:
-    """What `make` returns, tried again while something on this machine is missing for it; `waiting` hears
-    what, whenever that is another thing. None when `stopping` is set before."""
-    failures, complaint = 0, ""
+    make: Callable[[], T], stopping: asyncio.Event, waiting: Callable[[str], None]
+) -> T | None:
+    """The result of `make`, retried while a condition on this machine keeps it from working; `waiting` is
+    called with each new reason. None if `stopping` is set before."""
+    backoff, last = Backoff(_FIRST_DELAY, _LONGEST_DELAY), ""
     while not stopping.is_set():
         try:
             return make()
         except CONDITIONS as error:
-            if str(error) != complaint:
-                complaint = str(error)
-                waiting(complaint)
-        await _pause(stopping, failures)
-        failures += 1
+            if str(error) != last:
+                last = str(error)
+                waiting(last)
+        await event_within(stopping, backoff.next())
     return None
 
 
-async def _again(run: Callable[[], Awaitable[Any]], stopping: asyncio.Event, kind: str, name: str) -> None:
-    loop = asyncio.get_running_loop()
-    failures, complaint = 0, ""
+async def restart_failing(
+    run: Callable[[], Awaitable[Any]], stopping: asyncio.Event, kind: str, name: str
+) -> None:
+    """Run a part until it ends, and again with backoff whenever it fails while `stopping` is not set. `kind`
+    and `name` stand in the log."""
+    loop, logger = asyncio.get_running_loop(), log.bind(**{kind: name})
+    fault = LogEdge(logger, f"{kind} runs again", error=True)
+    backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
     while not stopping.is_set():
         began = loop.time()
-        settled = loop.call_later(_SETTLED_SECONDS, partial(_settled, kind, name, complaint))
+        settled = loop.call_later(_SETTLED_SECONDS, fault.end)
         try:
             await run()
             return
-        except Exception as error:  # whatever it fails with is its own
+        except Exception as error:  # a failing part must not end the others
             if stopping.is_set():
-                log.warning(f"{kind} failed while it was stopping", **{kind: name}, error=str(error))
+                logger.warning(f"{kind} failed while it was stopping", error=str(error))
                 return
-            lasted = loop.time() - began
-            failures = 0 if lasted > _STEADY_SECONDS else failures
-            complaint = "" if lasted > _SETTLED_SECONDS else complaint
-            complaint = _complain(kind, name, error, complaint)
+            if loop.time() - began > _STEADY_SECONDS:
+                backoff.reset()
+            text = f"{type(error).__name__}: {error}"
+            if isinstance(error, CONDITIONS):
+                reason = text if isinstance(error, OSError) else str(error)
+                fault.begin(f"{kind} failed and is retried", reason=reason)
+            else:
+                fault.begin(f"{kind} failed and is retried", error=text, exc_info=error)
         finally:
             settled.cancel()
-        await _pause(stopping, failures)
-        failures += 1
-
-
-async def _pause(stopping: asyncio.Event, failures: int) -> None:
-    """Wait before the next attempt, or until `stopping` is set."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** min(failures, 10))):
-            await stopping.wait()
-
-
-def _complain(kind: str, name: str, error: Exception, before: str) -> str:
-    """Log why a part failed, unless that was said `before`. Returns what was said."""
-    text = f"{type(error).__name__}: {error}"
-    if text != before:
-        reason = text if isinstance(error, OSError) else str(error)
-        words = {"reason": reason} if isinstance(error, CONDITIONS) else {"exc_info": error}
-        log.error(f"{kind} failed and is retried", **{kind: name}, **words)
-    return text
-
-
-def _settled(kind: str, name: str, complaint: str) -> None:
-    if complaint:
-        log.info(f"{kind} runs again", **{kind: name})
+        await event_within(stopping, backoff.next())

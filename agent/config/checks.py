@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from agent import contract
 from agent.base.credentials import without_password
 from agent.base.http_access import is_loopback
-from agent.base.listening import EVERYWHERE
+from agent.base.listen_sockets import EVERYWHERE
 from agent.config import link_windows
 from agent.config.aggregates import aggregates
 from agent.config.keys import is_public_key, is_seed

@@ -11,8 +11,8 @@ from pathlib import Path
 import nkeys
 
 from agent.base.credentials import named, others_may
-from agent.base.errors import ConditionError
 from agent.base.files import create_private, is_there, open_regular, private_directory
+from agent.base.supervisor import ConditionError
 
 _SEED = re.compile(r"(?<![A-Z2-7])S[A-Z2-7]{40}")
 _MOST = 1024

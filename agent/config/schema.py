@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from agent import contract
-from agent.base.errors import ConditionError
+from agent.base.supervisor import ConditionError
 from agent.config.problem import Problem
 
 _TIMES: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

@@ -19,10 +19,8 @@ import structlog
 from aiohttp.web import BaseRequest, RequestHandler, Response, Server, StreamResponse
 from prometheus_client.exposition import choose_encoder
 
-from agent.base.hosts import Hosts
-from agent.base.http_access import AccessError, is_loopback, read_token, shows, tls_context
-from agent.base.listen_sockets import PortServer
-from agent.base.listening import obstacle
+from agent.base.http_access import AccessError, Hosts, is_loopback, read_token, shows, tls_context
+from agent.base.listen_sockets import PortServer, obstacle
 from agent.base.metrics import Metrics
 from agent.config import Admin, listen_address
 

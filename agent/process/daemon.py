@@ -82,7 +82,7 @@ def run(config: Config, inputs: Sequence[Input], metrics: Metrics, files: Files)
         return _outcome(_alone(error))
     if again.is_set():
         # The same process, whatever supervises it; what else it had open is closed with the exec.
-        LISTEN_SOCKETS.hand_on(os.environ)
+        LISTEN_SOCKETS.pass_fds(os.environ)
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - its own arguments
     return Exit.WELL
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from agent.base.metrics import Metrics
-from agent.base.supervisor import Switch, _again
+from agent.base.supervisor import Switch, restart_failing
 from agent.config import Config
 from agent.leaf.intake import Input, Intake, Level
 from agent.leaf.publish.core_intake import CoreIntake, SwappableIntake
@@ -124,4 +124,4 @@ async def keep_running(one: Input, intake: Intake, stopping: asyncio.Event, metr
         finally:
             metrics.input_up.labels(one.name).set(0)
 
-    await _again(run, stopping, "input", one.name)
+    await restart_failing(run, stopping, "input", one.name)

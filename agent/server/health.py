@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import structlog
 
-from agent.base.disk import Room
+from agent.base.files import Room
 from agent.base.metrics import Metrics
 from agent.base.nats_server_version import ServerError, check_version
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from agent.base.listening import EVERYWHERE
+from agent.base.listen_sockets import EVERYWHERE
 
 _SECONDS = 1.0
 

@@ -21,7 +21,7 @@ from typing import Literal
 import structlog
 
 from agent.base.files import private_directory
-from agent.base.listening import is_free
+from agent.base.listen_sockets import is_free
 from agent.base.nats_conf_quoting import RenderError
 from agent.base.nats_server_version import ServerError, find_binary, version_of
 from agent.config.keys import SeedError

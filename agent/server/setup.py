@@ -9,7 +9,7 @@ from pathlib import Path
 
 from agent import contract
 from agent.base.files import is_there
-from agent.base.listening import obstacle
+from agent.base.listen_sockets import obstacle
 from agent.config import Config, LeafMember, aggregates, listen_address
 from agent.config.keys import ensure_key, public_key
 from agent.config.link_windows import Windows, local_time

@@ -17,7 +17,7 @@ from typing import Any, Final
 import structlog
 from nats.aio.client import Client
 
-from agent.base.disk import Room, room
+from agent.base.files import Room, room
 from agent.base.nats_server_version import ServerError
 from agent.jetstream.connection import EXPECTED, OpenConnection, connected
 from agent.server.health import ServerHealth, Trouble, TroubleKind, diagnose, unsynced

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent import contract
-from agent.base.disk import room
+from agent.base.files import room
 from agent.base.nats_server_version import MINIMUM
 from agent.cli.checks import local_probe, permissions, server, streams, versions
 from agent.cli.checks.finding import Finding, failure, ok, warning

@@ -13,8 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from agent.base.clock import ClockReader
-from agent.base.disk import room
-from agent.base.files import is_there, open_regular
+from agent.base.files import is_there, open_regular, room
 from agent.cli.checks import certificates, clock, files
 from agent.cli.checks.finding import Finding, failure
 from agent.cli.checks.handshake import Tls, reading

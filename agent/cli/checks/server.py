@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from agent.base.disk import Room
+from agent.base.files import Room
 from agent.cli.checks.finding import Finding, failure, ok, warning
 from agent.contract import ACCOUNT, Exit
 from agent.server.health import diagnose, unsynced

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from agent.base.bounded_gather import gathered
+from agent.base.wait import bounded_gather
 from agent.contract import FLEET_BUCKET, ContractError
 from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.aggregate import fleet_config
@@ -49,7 +49,7 @@ class FleetStore:
 
     async def save_all(self, leaves: Iterable[LeafRecord]) -> None:
         """Replace these records, several at once. Raises `ApiError` or `UnavailableError`."""
-        await gathered(self.save, leaves)
+        await bounded_gather(self.save, leaves)
 
     async def note(self, noted: PurgeMarker) -> None:
         """Replace what is noted of an aggregate. Raises `ApiError` or `UnavailableError`."""
@@ -58,12 +58,16 @@ class FleetStore:
     async def load(self, domains: Iterable[str]) -> dict[str, LeafRecord]:
         """The records of these domains; one that cannot be read is said and left out, for the leaf's next
         announcement writes it anew. Raises `ApiError` or `UnavailableError`."""
-        found = await gathered(lambda domain: self._load(_subject(domain), domain, decode_leaf), domains)
+        found = await bounded_gather(
+            lambda domain: self._load(_subject(domain), domain, decode_leaf), domains
+        )
         return {leaf.domain: leaf for leaf in found if leaf is not None}
 
     async def load_noted(self, streams: Iterable[str]) -> dict[str, PurgeMarker]:
         """What is noted of these aggregates. Raises `ApiError` or `UnavailableError`."""
-        found = await gathered(lambda name: self._load(_noted_subject(name), name, decode_noted), streams)
+        found = await bounded_gather(
+            lambda name: self._load(_noted_subject(name), name, decode_noted), streams
+        )
         return {one.stream: one for one in found if one is not None}
 
     async def let_in(self) -> frozenset[str] | None:

@@ -10,7 +10,7 @@ from typing import Final
 
 from structlog.typing import FilteringBoundLogger
 
-from agent.base.bounded_gather import gathered
+from agent.base.wait import bounded_gather
 from agent.contract import ContractError, parse_committed
 from agent.hub.registrar.aggregate import Observation, purge_up_to
 from agent.hub.registrar.aggregates import Aggregates
@@ -75,13 +75,15 @@ class Purging:
             leaf, cls, _ = one
             await self._announcements.with_message(leaf.domain, cls, seen)
 
-        await gathered(look, [one for one in self._book.records(info.name) if _is_open(one[2])])
+        await bounded_gather(look, [one for one in self._book.records(info.name) if _is_open(one[2])])
         going = {
             leaf.domain
             for leaf, _, record in self._book.records(info.name)
             if record.unsure or (record.held is not None and record.held.hub_seq <= up_to)
         }
-        await gathered(lambda domain: self._store.save_changed(self._book.leaves[domain], _FOREVER), going)
+        await bounded_gather(
+            lambda domain: self._store.save_changed(self._book.leaves[domain], _FOREVER), going
+        )
         noted = PurgeMarker(info.name, info.created, info.last)
         await self._store.note(noted)
         self._book.purging(noted)

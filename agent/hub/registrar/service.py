@@ -14,7 +14,7 @@ from nats.aio.msg import Msg
 from structlog.typing import FilteringBoundLogger
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_exponential
 
-from agent.base.disk import room
+from agent.base.files import room
 from agent.base.metrics import Metrics
 from agent.base.nats_server_version import ServerError, check_version
 from agent.config import Config, aggregates, members_digest, readers

@@ -19,10 +19,10 @@ from typing import Final
 
 import structlog
 
-from agent.base.cancel import unless
 from agent.base.clock import ClockReader, wall_ns
 from agent.base.log_edges import LogEdge
 from agent.base.metrics import Metrics
+from agent.base.wait import unless
 from agent.contract import (
     APP,
     COMMANDS,

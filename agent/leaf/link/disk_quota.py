@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from agent.base.disk import Room
+from agent.base.files import Room
 from agent.config import StreamClass
 
 _MIB: Final = 2**20

@@ -10,8 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from agent.base.listen_sockets import LISTEN_SOCKETS, VARIABLE, ListenSockets, PortServer, tcp
-from agent.base.listening import obstacle
+from agent.base.listen_sockets import LISTEN_SOCKETS, VARIABLE, ListenSockets, PortServer, obstacle, tcp
 
 
 def listen() -> tuple[socket.socket, str]:
@@ -20,57 +19,57 @@ def listen() -> tuple[socket.socket, str]:
 
 
 def test_what_is_kept_takes_connections_while_nobody_listens() -> None:
-    doors = ListenSockets()
+    kept = ListenSockets()
     one, where = listen()
-    with doors.listening(where, [one]):
-        doors.keep([where, "tcp://127.0.0.1:1"])
+    with kept.listening(where, [one]):
+        kept.keep([where, "tcp://127.0.0.1:1"])
     one.close()
-    assert doors.is_free(where)
+    assert kept.is_free(where)
     waiting = socket.create_connection(one_address(where))
-    (again,) = doors.take(where)
+    (again,) = kept.take(where)
     taken, _ = again.accept()
     waiting.sendall(b"x")
     assert taken.recv(1) == b"x"
-    assert not doors.is_free(where)
+    assert not kept.is_free(where)
     for each in (waiting, taken, again):
         each.close()
 
 
 def test_nothing_is_kept_that_nobody_wants() -> None:
-    doors = ListenSockets()
+    kept = ListenSockets()
     one, where = listen()
-    with doors.listening(where, [one]):
-        doors.keep([])
+    with kept.listening(where, [one]):
+        kept.keep([])
     one.close()
-    assert doors.take(where) == []
+    assert kept.take(where) == []
 
 
 def test_what_is_kept_and_not_taken_is_closed_and_its_path_removed(tmp_path: Path) -> None:
-    doors = ListenSockets()
+    kept = ListenSockets()
     path = tmp_path / "lines.sock"
     one = socket.socket(socket.AF_UNIX)
     one.bind(str(path))
     one.listen()
     where = f"unix://{path}"
-    with doors.listening(where, [one]):
-        doors.keep([where])
+    with kept.listening(where, [one]):
+        kept.keep([where])
     one.close()
-    doors.close()
+    kept.close()
     assert not path.exists()
-    assert not doors.is_free(where)
+    assert not kept.is_free(where)
 
 
 def test_a_program_that_takes_the_place_of_this_one_takes_over_its_sockets() -> None:
-    doors = ListenSockets()
+    kept = ListenSockets()
     one, where = listen()
-    with doors.listening(where, [one]):
-        doors.keep([where])
+    with kept.listening(where, [one]):
+        kept.keep([where])
     one.close()
     environment: dict[str, str] = {}
-    doors.hand_on(environment)
+    kept.pass_fds(environment)
     code = (
         "import os; from agent.base.listen_sockets import LISTEN_SOCKETS\n"
-        f"LISTEN_SOCKETS.receive(os.environ); (one,) = LISTEN_SOCKETS.take({where!r})\n"
+        f"LISTEN_SOCKETS.inherit_fds(os.environ); (one,) = LISTEN_SOCKETS.take({where!r})\n"
         f"assert {VARIABLE!r} not in os.environ and not os.get_inheritable(one.fileno())\n"
         "one.accept()[0].sendall(b'taken over')"
     )
@@ -78,7 +77,7 @@ def test_a_program_that_takes_the_place_of_this_one_takes_over_its_sockets() -> 
     with socket.create_connection(one_address(where), timeout=20) as client:
         assert client.recv(100) == b"taken over"
     assert program.wait(20) == 0
-    doors.close()
+    kept.close()
 
 
 def test_what_is_handed_on_is_believed_only_for_sockets_that_are_bound_there() -> None:
@@ -86,10 +85,10 @@ def test_what_is_handed_on_is_believed_only_for_sockets_that_are_bound_there() -
     with open(os.devnull) as file:  # noqa: PTH123
         elsewhere = {"tcp://127.0.0.1:1": [one.fileno()], where: [file.fileno(), 10**6]}
         for text in (json.dumps(elsewhere), "[1]", "nonsense", '{"a": 1}', '{"a": ["b"]}'):
-            doors = ListenSockets()
-            doors.receive({VARIABLE: text})
-            assert not doors.is_free(where)
-            assert not doors.is_free("tcp://127.0.0.1:1")
+            kept = ListenSockets()
+            kept.inherit_fds({VARIABLE: text})
+            assert not kept.is_free(where)
+            assert not kept.is_free("tcp://127.0.0.1:1")
     one.getsockname()  # still open
     one.close()
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.base.disk import Room
+from agent.base.files import Room
 from agent.base.metrics import Metrics
 from agent.base.nats_server_version import ServerError
 from agent.server.health import ServerHealth, Trouble, TroubleKind, diagnose, unsynced

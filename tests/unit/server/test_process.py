@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.base.listening import is_free
+from agent.base.listen_sockets import is_free
 from agent.base.nats_server_version import ServerError, check_version, find_binary, version_of
 from agent.server.probe import Stranger, greeting, process_of
 from agent.server.process import backoff

@@ -7,9 +7,9 @@ from typing import Final
 
 from structlog.typing import FilteringBoundLogger
 
-from agent.base.cancel import unless
 from agent.base.log_edges import LogEdge, Sparse
 from agent.base.metrics import Metrics
+from agent.base.wait import unless
 from agent.leaf.inputs.exec.options import ExecOptions
 from agent.leaf.inputs.exec.program import Program
 from agent.leaf.inputs.formats.line_formats import make_form

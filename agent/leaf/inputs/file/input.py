@@ -48,11 +48,11 @@ from typing import ClassVar, Final, Literal
 import structlog
 
 from agent import contract
-from agent.base.cancel import unless
 from agent.base.clock import wall_ns
 from agent.base.files import UnseenError, mode_at
 from agent.base.log_edges import LogEdge, Sparse
 from agent.base.metrics import Metrics
+from agent.base.wait import unless
 from agent.config import Seconds
 from agent.leaf.inputs.file.glob import is_wild
 from agent.leaf.inputs.file.positions import MAX_FILES, parse_positions

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
-from agent.base.pacing import Pacer
+from agent.base.wait import Pacer
 from agent.leaf.inputs.formats.sift import Parsed, join_sifted, sift_parts
 
 if TYPE_CHECKING:

@@ -49,10 +49,10 @@ import msgspec
 import structlog
 
 from agent import contract
-from agent.base.cancel import unless
 from agent.base.clock import wall_ns
 from agent.base.log_edges import LogEdge
 from agent.base.metrics import Metrics
+from agent.base.wait import unless
 from agent.config import Seconds
 from agent.leaf.inputs.host.procfs import Measure
 from agent.leaf.inputs.host.psutil_metrics import GROUPS, USUAL, Group, Sample, Sampler

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from aiohttp import ClientPayloadError, StreamReader
 from aiohttp.web import BaseRequest, RequestPayloadError
 
-from agent.base.pacing import Pacer
+from agent.base.wait import Pacer
 from agent.leaf.inputs.http.request import RequestHead
 from agent.leaf.inputs.http.responses import HttpError, at_fault, refused, stopped
 from agent.leaf.inputs.http.unpack import LEAST, MAX_RATIO, UnpackedTooLargeError, allowance, unpack_parts

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from agent.base.hosts import Hosts
-from agent.base.http_access import shows
+from agent.base.http_access import Hosts, shows
 
 
 class Guard:

@@ -14,7 +14,7 @@ from agent import contract
 from agent.base.clock import wall_ns
 from agent.base.log_edges import Sparse
 from agent.base.metrics import Metrics
-from agent.base.pacing import Pacer
+from agent.base.wait import Pacer
 from agent.config import Size
 from agent.leaf.inputs.formats.ndjson import (
     BadLinesError,

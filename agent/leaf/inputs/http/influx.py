@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from aiohttp.web import BaseRequest, Response
 
-from agent.base.pacing import Pacer
+from agent.base.wait import Pacer
 from agent.leaf.inputs.formats.line_protocol import PRECISIONS, LineProtocol, Parsing
 from agent.leaf.inputs.formats.ndjson import BodyTooLargeError
 from agent.leaf.inputs.http.bodies import Body, Hold

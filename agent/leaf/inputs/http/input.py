@@ -59,7 +59,7 @@ from msgspec import Meta, field
 
 from agent import contract
 from agent.base.http_access import AccessError, is_loopback, read_token, tls_context
-from agent.base.listening import obstacle
+from agent.base.listen_sockets import obstacle
 from agent.base.metrics import Metrics
 from agent.config import Seconds, Size, listen_address
 from agent.leaf.inputs.http.guard import Guard

@@ -11,8 +11,7 @@ from typing import Any, Final
 from aiohttp import StreamReader, web
 from aiohttp.web import BaseRequest, RequestHandler, StreamResponse
 
-from agent.base.listen_sockets import PortServer
-from agent.base.listening import cannot_listen
+from agent.base.listen_sockets import PortServer, cannot_listen
 from agent.config import ConfigError, listen_address
 from agent.leaf.inputs.http.responses import HttpError, at_fault, refused
 from agent.leaf.intake import RefusalReason, RefusedError

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from agent import contract
-from agent.base.cancel import unless
 from agent.base.clock import wall_ns
 from agent.base.log_edges import LogEdge, Sparse
 from agent.base.metrics import Metrics
+from agent.base.wait import unless
 from agent.config.keys import SeedError
 from agent.contract import Letter
 from agent.leaf.inputs.formats.message import MessageError, message_lines

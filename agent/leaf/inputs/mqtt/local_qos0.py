@@ -22,10 +22,10 @@ import structlog
 from nats.aio.msg import Msg
 
 from agent import contract
-from agent.base.cancel import unless
 from agent.base.clock import wall_ns
 from agent.base.log_edges import LogEdge, Sparse
 from agent.base.metrics import Metrics
+from agent.base.wait import unless
 from agent.contract import Letter
 from agent.jetstream.connection import EXPECTED, OpenConnection, connected
 from agent.leaf.inputs.formats.message import MessageError, TopicNames, reading_line

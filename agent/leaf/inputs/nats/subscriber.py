@@ -11,11 +11,10 @@ import structlog
 from nats.aio.msg import Msg
 
 from agent import contract
-from agent.base.cancel import unless
 from agent.base.clock import wall_ns
 from agent.base.log_edges import LogEdge
 from agent.base.metrics import Metrics
-from agent.base.pacing import Pacer
+from agent.base.wait import Pacer, unless
 from agent.jetstream.connection import EXPECTED, OpenConnection, connected
 from agent.leaf.inputs.formats.line_formats import make_form, sift_lines
 from agent.leaf.inputs.formats.message import MessageError, TopicNames, message_lines

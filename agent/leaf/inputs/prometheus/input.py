@@ -38,12 +38,12 @@ import structlog
 from msgspec import field
 
 from agent import contract
-from agent.base.cancel import unless
 from agent.base.clock import wall_ns
 from agent.base.credentials import without_password
 from agent.base.http_access import AccessError, is_loopback, read_token
 from agent.base.log_edges import LogEdge
 from agent.base.metrics import Metrics
+from agent.base.wait import unless
 from agent.config import Seconds, Size
 from agent.leaf.inputs.prometheus.exposition import Device, ExpositionError, ExpositionPart, SampleMapping
 from agent.leaf.inputs.prometheus.scrape import ScrapeError, ScrapeLimits, scrape, trust

@@ -13,7 +13,7 @@ from typing import Final
 
 from agent import contract
 from agent.base.clock import wall_ns
-from agent.base.pacing import Pacer
+from agent.base.wait import Pacer
 from agent.leaf.inputs.formats.line_formats import Form, sift_lines
 from agent.leaf.inputs.shared.submitter import RetryingSubmitter, letter
 

@@ -15,9 +15,9 @@ from typing import Final
 
 from structlog.typing import FilteringBoundLogger
 
-from agent.base.cancel import unless
 from agent.base.log_edges import LogEdge, Sparse
 from agent.base.metrics import Metrics
+from agent.base.wait import unless
 from agent.contract import MAX_RECEIVED, Letter
 from agent.leaf.inputs.shared.options import InputOptions
 from agent.leaf.intake import Chunk, Intake, RefusalReason, RefusedError, UnknownOutcomeError

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from agent.base.files import UnseenError, mode_at
-from agent.base.listen_sockets import LISTEN_SOCKETS
-from agent.base.listening import cannot_listen
+from agent.base.listen_sockets import LISTEN_SOCKETS, cannot_listen
 from agent.config import ConfigError, listen_address
 
 Scheme = Literal["tcp", "udp", "unix", "unixgram"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.base.disk import Room
+from agent.base.files import Room
 from agent.base.nats_server_version import MINIMUM
 from agent.cli.checks import agent_status, clock, files, link, server, streams, versions
 from agent.cli.checks.files import Secret

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.base.disk import Room
+from agent.base.files import Room
 from agent.config import Size, StreamClass
 from agent.leaf.link.disk_quota import Quotas
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from aiohttp.web import BaseRequest, Response
 
-from agent.base.pacing import Pacer
+from agent.base.wait import Pacer
 from agent.leaf.inputs.http.bodies import Body, Hold
 from agent.leaf.inputs.http.otlp.parse import Export, ExportTooLargeError, status_message
 from agent.leaf.inputs.http.otlp.source import Sources

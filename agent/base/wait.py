@@ -1,0 +1,93 @@
+"""Waiting and taking turns: an event or a timeout, a wait that ends when the agent stops, delays between
+attempts, requests of which a bounded number is under way, and long work that lets the event loop run."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, Final, TypeVar
+
+from tenacity import RetryCallState, Retrying, wait_exponential
+
+SPAN: Final = 0.005
+"""Seconds of work after which the loop has its turn. A turn after each piece would cost more than a piece."""
+_UNDER_WAY: Final = 32
+
+T = TypeVar("T")
+Item = TypeVar("Item")
+
+
+def loop_time() -> float:
+    """Monotonic seconds of the running event loop."""
+    return asyncio.get_running_loop().time()
+
+
+async def event_within(event: asyncio.Event, seconds: float | None) -> bool:
+    """Wait for an event, at most so many seconds (None: without limit). Returns whether it was set."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    except TimeoutError:
+        return False
+
+
+async def unless(stopping: asyncio.Event, awaited: Coroutine[Any, Any, T]) -> T | None:
+    """Await a coroutine until `stopping` is set: then cancel it and return None."""
+    task, stop = asyncio.ensure_future(awaited), asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        task.cancel()
+        stop.cancel()
+
+
+class Backoff:
+    """Delays between attempts in seconds: `first` after one failure, twice as long after each further one,
+    at most `longest`."""
+
+    def __init__(self, first: float, longest: float) -> None:
+        self._wait = wait_exponential(multiplier=first, max=longest)
+        self._attempt = RetryCallState(Retrying(), None, (), {})
+        self.reset()
+
+    @property
+    def failures(self) -> int:
+        """How many delays were given since the last success."""
+        return self._attempt.attempt_number - 1
+
+    def next(self) -> float:
+        """The delay after one more failure."""
+        delay = self._wait(self._attempt)
+        self._attempt.attempt_number += 1
+        return delay
+
+    def reset(self) -> None:
+        """An attempt succeeded: begin with the first delay again."""
+        self._attempt.attempt_number = 1
+
+
+async def bounded_gather(ask: Callable[[Item], Awaitable[T]], items: Iterable[Item]) -> list[T]:
+    """The results of `ask` for all items, in their order, with at most 32 under way. Raises what one of them
+    raises."""
+    slots = asyncio.Semaphore(_UNDER_WAY)
+
+    async def limited(item: Item) -> T:
+        async with slots:
+            return await ask(item)
+
+    return await asyncio.gather(*map(limited, items))
+
+
+class Pacer:
+    """The turns of one task that works in pieces, so that it never holds up the event loop for long."""
+
+    def __init__(self) -> None:
+        self._due = time.perf_counter() + SPAN
+
+    async def give_way(self) -> None:
+        """Let the loop run if this task has worked for `SPAN`; to be called after each piece."""
+        if time.perf_counter() >= self._due:
+            await asyncio.sleep(0)
+            self._due = time.perf_counter() + SPAN

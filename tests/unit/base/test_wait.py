@@ -1,0 +1,59 @@
+"""Waiting, backoff and bounded gathering."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from agent.base.wait import Backoff, bounded_gather, event_within, loop_time, unless
+
+
+async def test_an_event_is_awaited_no_longer_than_its_timeout() -> None:
+    event = asyncio.Event()
+    assert not await event_within(event, 0.01)
+    asyncio.get_running_loop().call_later(0.01, event.set)
+    assert await event_within(event, None)
+    assert await event_within(event, 0)
+
+
+async def test_the_cancellation_of_a_wait_is_not_taken_for_its_timeout() -> None:
+    task = asyncio.create_task(event_within(asyncio.Event(), 10))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_wait_ends_when_the_agent_stops() -> None:
+    stopping, began = asyncio.Event(), loop_time()
+    assert await unless(stopping, asyncio.sleep(0, "result")) == "result"
+    asyncio.get_running_loop().call_later(0.01, stopping.set)
+    assert await unless(stopping, asyncio.sleep(10, "result")) is None
+    assert loop_time() - began < 5
+
+
+def test_delays_double_up_to_the_longest_and_begin_again_after_a_success() -> None:
+    backoff = Backoff(0.5, 30.0)
+    assert [backoff.next() for _ in range(8)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
+    assert backoff.failures == 8
+    for _ in range(5000):
+        delay = backoff.next()
+    assert delay == 30
+    backoff.reset()
+    assert (backoff.failures, backoff.next()) == (0, 0.5)
+
+
+async def test_a_bounded_number_is_under_way_and_results_keep_their_order() -> None:
+    under_way = most = 0
+
+    async def ask(number: int) -> int:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        under_way -= 1
+        return -number
+
+    assert await bounded_gather(ask, range(100)) == [-number for number in range(100)]
+    assert most == 32
