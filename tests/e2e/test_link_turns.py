@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from agent.config import Publish, Seconds, StreamClass
-from agent.leaf.link.priority import CAUGHT_UP
+from agent.leaf.link.observation import CAUGHT_UP
 from agent.leaf.link.states import LinkState
 from tests.harness.agents import Agent, chunk, leaf_config
 from tests.harness.registrar import HubHand, hub_of

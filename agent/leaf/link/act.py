@@ -1,13 +1,15 @@
-"""What the link keeper does at the local server: pause and resume the link consumer, begin a new epoch."""
+"""What the link controller does at the local server: it pauses and resumes the link consumer, sets its rate,
+begins a new epoch, and trims a stream that fills up of what the hub has confirmed, never beyond."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import structlog
 
 from agent import contract
+from agent.base.metrics import Metrics
 from agent.config import StreamClass
 from agent.contract import LostStream
 from agent.jetstream import CONSUMER_NOT_FOUND, ApiError, JetStream, StreamInfo
@@ -17,6 +19,8 @@ from agent.leaf.link.guard import EpochReason, NewEpoch
 from agent.leaf.position_file import PullPosition
 from agent.leaf.state import Acked, StateFile
 
+TRIM_ABOVE: Final = 0.8
+_KEY = "rate_limit_bps"
 _CONSUMER_PREFIX: Final = contract.link_consumer("")
 
 log = structlog.get_logger("link")
@@ -87,3 +91,62 @@ async def drop_other_epochs(js: JetStream, domain: str, cls: str, epoch: str) ->
     for name in await js.consumer_names(stream):
         if name.startswith(_CONSUMER_PREFIX) and name != keep:
             await js.delete_consumer(stream, name)
+
+
+async def ensure_rate(js: JetStream, domain: str, cls: StreamClass, epoch: str) -> None:
+    """Give the link consumer the rate of its class, where it has another one. It goes on with its epoch:
+    nothing is lost or sent twice (seen on nats-server 2.15.1, which lets through as much as one message may
+    have, 8 MiB, before it holds back). Raises `ApiError` or `UnavailableError`."""
+    stream = contract.leaf_stream(domain, cls.name)
+    consumer = await js.find_consumer(stream, contract.link_consumer(epoch))
+    if consumer is None:
+        return  # the controller recreates it, at its rate
+    bits = stream_configs.rate_limit(cls)
+    if consumer.config.get(_KEY, 0) != bits:
+        await js.create_consumer(stream, {**consumer.config, _KEY: bits})
+
+
+def is_crowded(info: StreamInfo, max_bytes: int) -> bool:
+    """Whether a stream is so full that it is trimmed."""
+    return info.bytes > TRIM_ABOVE * max_bytes
+
+
+class Trimmer:
+    """Purges streams. `allowed` says whether it may, `prepare` saves what only the purged messages tell,
+    `trimmed(cls, first, last)` is told afterwards which sequences are gone."""
+
+    def __init__(
+        self,
+        state: StateFile,
+        metrics: Metrics,
+        *,
+        allowed: Callable[[], bool],
+        prepare: Callable[[], Awaitable[None]],
+        trimmed: Callable[[str, int, int], None],
+    ) -> None:
+        self._state, self._metrics = state, metrics
+        self._allowed, self._prepare, self._trimmed = allowed, prepare, trimmed
+        self._remembered: dict[str, int] = {}
+
+    async def trim(self, js: JetStream, cls: str, info: StreamInfo, confirmed: int) -> None:
+        """Purge up to the confirmed message, which stays: it is where the next answer is compared. Raises
+        `JetStreamError`."""
+        if confirmed - 1 < info.first or not self._allowed():
+            return
+        # The last batch of a pull input goes with the rest: from here on only the state file and the file of
+        # positions have its position, and the file of requests their keys. On a full disk only what is
+        # remembered there already may go, which frees the room to remember more.
+        try:
+            await self._prepare()
+            await self._state.save()
+            await self._state.save_positions()
+            self._remembered[cls] = info.last
+        except OSError as error:
+            log.error("what is to be trimmed cannot be remembered on disk", error=str(error))
+        up_to = min(confirmed - 1, self._remembered.get(cls, 0))
+        if up_to < info.first:
+            return
+        purged = await js.purge(info.name, up_to)
+        self._metrics.trimmed.labels(cls).inc(purged)
+        self._trimmed(cls, info.first, up_to)
+        log.info("trimmed what the hub has confirmed", **{"class": cls}, messages=purged, up_to=up_to)

@@ -25,18 +25,22 @@ from agent.jetstream import (
     StreamInfo,
 )
 from agent.leaf.link import act
-from agent.leaf.link.announcer import Announcer, AnnounceResult
-from agent.leaf.link.asking import AnnounceLoop, wait_for
+from agent.leaf.link.act import Trimmer
+from agent.leaf.link.announcer import AnnounceLoop, Announcer, AnnounceResult, wait_for
 from agent.leaf.link.checkpoints import CheckpointLog
-from agent.leaf.link.compare import confirmed, difference
 from agent.leaf.link.decide import REPAIR_EVERY, Ask, LinkDecision, LinkMemory, Pause, Repair, Resume, decide
 from agent.leaf.link.guard import EpochReason, NewEpoch
-from agent.leaf.link.observation import HubComparison, LinkObservation, LinkSeen
+from agent.leaf.link.observation import (
+    HubComparison,
+    LinkObservation,
+    LinkSeen,
+    confirmed,
+    difference,
+    first_in_turn,
+)
 from agent.leaf.link.prepare import consumer_seen
-from agent.leaf.link.priority import first_in_turn
 from agent.leaf.link.states import LinkState
 from agent.leaf.link.status import LinkStatusBoard
-from agent.leaf.link.trim import Trimmer
 from agent.leaf.state import StateFile
 
 _LOOK_SECONDS: Final = 5.0

@@ -10,9 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from agent.leaf.link.compare import agreed_start, checkpoint_start, confirmed, difference, discarded
 from agent.leaf.link.guard import EpochReason, NewEpoch
-from agent.leaf.link.observation import ConsumerSeen, HubComparison, LinkObservation
+from agent.leaf.link.observation import (
+    ConsumerSeen,
+    HubComparison,
+    LinkObservation,
+    agreed_start,
+    checkpoint_start,
+    confirmed,
+    difference,
+    discarded,
+)
 from agent.leaf.link.states import LinkState
 
 PAUSE: Final = 30.0

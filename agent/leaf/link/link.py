@@ -17,6 +17,7 @@ from agent.config import Config
 from agent.contract import Previous, hub_api
 from agent.jetstream import JetStream, StreamInfo
 from agent.leaf.hub_acks import HubAckWaiters
+from agent.leaf.link.act import Trimmer
 from agent.leaf.link.announcer import Announcer
 from agent.leaf.link.command_mirror.controller import CommandMirror
 from agent.leaf.link.command_mirror.local_consumers import ProgramPlaces
@@ -29,7 +30,6 @@ from agent.leaf.link.observation import LinkSeen
 from agent.leaf.link.states import ORDINARY, PATIENT
 from agent.leaf.link.status import LinkStatusBoard
 from agent.leaf.link.time_to_loss import Horizon
-from agent.leaf.link.trim import Trimmer
 from agent.leaf.state import StateFile
 from agent.server.health import ServerHealth
 

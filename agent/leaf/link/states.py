@@ -6,6 +6,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
+from agent import contract
+
 
 class LinkState(StrEnum):
     """How the link of one class is; the value is the label of the metric. In the order of gravity."""
@@ -57,7 +59,6 @@ SENTENCES: Final = {
     LinkState.REFUSED: "the hub refuses this leaf: {detail}",
     LinkState.AWAY: "the local NATS server cannot be used: {detail}",
 }
-
 ORDINARY: Final = frozenset(
     {LinkState.FLOWING, LinkState.IN_TURN, LinkState.COMPARING, LinkState.HELD, LinkState.CLOSED}
 )
@@ -77,3 +78,16 @@ def worst(states: list[LinkState]) -> LinkState:
     """The gravest of the states of all classes; there is at least one."""
     order = list(LinkState)
     return max(states, key=order.index)
+
+
+def hint(state: LinkState, domain: str, cls: str) -> str:
+    """The detail of a state whose cause the leaf cannot see: what to add on the hub; otherwise ""."""
+    stream = contract.leaf_stream(domain, cls)
+    if state is LinkState.UNHEARD:
+        return (
+            f"publish {contract.deliver_subject(domain, cls, '*')} and $JSC.R.*, subscribe "
+            f"{contract.api_prefix(domain)}.CONSUMER.RESET.{stream}.* and $JSC.R.*"
+        )
+    if state is LinkState.STUCK:
+        return f"the hub's user of this leaf needs subscribe $JS.FC.{stream}.>"
+    return ""

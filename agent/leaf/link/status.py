@@ -11,9 +11,8 @@ import structlog
 from agent.base.metrics import Metrics
 from agent.config import StreamClass
 from agent.jetstream import StreamInfo
-from agent.leaf.link.hints import hint
-from agent.leaf.link.states import ORDINARY, LinkState, sentence, worst
-from agent.leaf.link.trim import is_crowded
+from agent.leaf.link.act import is_crowded
+from agent.leaf.link.states import ORDINARY, LinkState, hint, sentence, worst
 
 log = structlog.get_logger("link")
 

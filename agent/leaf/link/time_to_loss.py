@@ -1,23 +1,39 @@
-"""How long until something is lost: for each class the seconds until the first unconfirmed message would be
-refused or discarded for want of room. Pure: is told what the stream shows, measures rates, asks nothing.
+"""The time to loss: for each class the seconds until its first unconfirmed message is refused or discarded
+for lack of room; shown as a gauge and as a reading a minute, so that a fleet can be watched from the table.
 
-What the hub has confirmed is not counted, for it is trimmed as soon as its room is needed. A stream that is
+What the hub has confirmed does not count, for it is trimmed as soon as its room is needed. A stream that is
 caught up, or whose backlog shrinks, loses nothing: infinity. A backlog that stays as it is because the stream
 discards the oldest of it grows all the same.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
+import structlog
+
+from agent.base.clock import wall_ns
+from agent.base.metrics import Metrics
+from agent.contract import AGENT_INPUT, Reading, machine_time
 from agent.jetstream import StreamInfo
+from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
+
+METRIC: Final = "petiole_seconds_to_loss"
+REPORT_SECONDS: Final = 60.0
+FARTHEST: Final = 10 * 365 * 86_400.0
+"""Seconds; JSON has no number for infinity, and a reading that were now a number and now a text could not be
+compared with a bound."""
 
 MEMORY_SECONDS: Final = 60.0
 """Over how long the rates are measured: an older growth counts for less, by e each such time."""
 CAUGHT_UP_SECONDS: Final = 30.0
 """A backlog of what came in this time is what is under way between two announcements, not one that grows."""
+
+log = structlog.get_logger("link")
 
 
 class _Rate:
@@ -111,3 +127,43 @@ class Horizon:
         rooms = [self._max_file_store - unconfirmed] if self._max_file_store is not None else []
         rooms += [free + held - unconfirmed] if free is not None else []
         return min(rooms, default=None)
+
+
+class HorizonReport:
+    """To the core an input named `agent`. Its readings go into the class `cls`, each with the tag `class` of
+    the class that it tells of; what is further away than `FARTHEST` counts as that."""
+
+    name = AGENT_INPUT
+
+    def __init__(self, horizon: Horizon, cls: str, metrics: Metrics, seconds: float = REPORT_SECONDS) -> None:
+        self._horizon, self._cls, self._seconds = horizon, cls, seconds
+        self._told = 0
+        for name in horizon.seconds:
+            metrics.seconds_to_loss.labels(name).set_function(partial(horizon.seconds.__getitem__, name))
+
+    async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
+        """Report each minute in which something moved, until `stopping` is set."""
+        while not stopping.is_set():
+            try:
+                async with asyncio.timeout(self._seconds):
+                    await stopping.wait()
+            except TimeoutError:
+                await self._report(intake)
+
+    async def _report(self, intake: Intake) -> None:
+        seen = sum(self._horizon.last(name) for name in self._horizon.seconds)
+        # Each class's ledger adds a record in such a minute, and this a batch: they must not keep themselves
+        # going.
+        moved = seen - self._told > len(self._horizon.seconds) + 1
+        self._told = seen
+        if not moved:
+            return
+        now = machine_time(wall_ns())
+        lines = [
+            Reading(METRIC, min(left, FARTHEST), ts=now, tags={"class": name}).encode()
+            for name, left in self._horizon.seconds.items()
+        ]
+        try:
+            await intake.submit(self.name, self._cls, Chunk(b"\n".join(lines) + b"\n", len(lines)))
+        except (RefusedError, UnknownOutcomeError) as error:
+            log.debug("no reading of the time to first loss this minute", error=str(error))

@@ -30,6 +30,7 @@ from agent.contract import (
 from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, JetStreamError, nanoseconds
 from agent.leaf import stream_configs
 from agent.leaf.link.command_mirror.decide import (
+    History,
     Make,
     MirrorDecision,
     MirrorEpochReason,
@@ -39,7 +40,6 @@ from agent.leaf.link.command_mirror.decide import (
     Release,
     decide,
 )
-from agent.leaf.link.command_mirror.history import History
 from agent.leaf.link.command_mirror.local_consumers import ProgramPlaces
 from agent.leaf.link.command_mirror.positions import Stage
 from agent.leaf.state import StateFile

@@ -41,7 +41,6 @@ _TAKEN_OUT: Final = 10_000
 """How many commands are remembered that were taken out of a mirror."""
 _NAMED: Final = 20
 """How many lost commands a log line names."""
-
 _EFFECT: Final = "a local program may be handed commands again that it has acknowledged"
 
 log = structlog.get_logger("link")

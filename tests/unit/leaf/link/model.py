@@ -19,10 +19,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from agent.contract import Announce, Checkpoint, ClassState, Readings
 from agent.leaf.link import guard
 from agent.leaf.link.checkpoints import CheckpointLog, earlier, forget
-from agent.leaf.link.compare import confirmed, difference
 from agent.leaf.link.decide import Ask, LinkMemory, Pause, Repair, Resume, decide
 from agent.leaf.link.guard import EpochReason, NewEpoch, Remembered
-from agent.leaf.link.observation import ConsumerSeen, HubComparison, LinkObservation, LinkSeen
+from agent.leaf.link.observation import (
+    ConsumerSeen,
+    HubComparison,
+    LinkObservation,
+    LinkSeen,
+    confirmed,
+    difference,
+)
 from agent.leaf.state import Acked, State
 from tests.unit.leaf.link import registrar
 from tests.unit.leaf.link.registrar import CLS

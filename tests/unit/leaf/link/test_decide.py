@@ -24,7 +24,7 @@ from agent.leaf.link.decide import (
 from agent.leaf.link.guard import EpochReason, NewEpoch
 from agent.leaf.link.observation import ConsumerSeen, HubComparison, LinkObservation, LinkSeen
 from agent.leaf.link.states import ORDINARY, SENTENCES, LinkState, sentence, worst
-from tests.unit.leaf.link.test_compare import WELL
+from tests.unit.leaf.link.test_observation import WELL
 
 NOW = 1000.0
 UP = LinkSeen(True, NOW - 1, "s/1")

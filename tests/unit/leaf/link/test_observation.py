@@ -1,4 +1,4 @@
-"""Leaf and hub beside each other: whether they hold the same, and where a new epoch begins."""
+"""Whether leaf and hub hold the same, where a new epoch begins, and which class goes first."""
 
 from __future__ import annotations
 
@@ -9,10 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.leaf.link.compare import agreed_start, confirmed, difference, discarded
 from agent.leaf.link.guard import EpochReason, NewEpoch
-from agent.leaf.link.observation import HubComparison
+from agent.leaf.link.observation import (
+    CAUGHT_UP,
+    TURN_SECONDS,
+    HubComparison,
+    agreed_start,
+    confirmed,
+    difference,
+    discarded,
+    first_in_turn,
+)
 
+PRIORITIES = {"alarms": 0, "normal": 10, "bulk": 20}
+BEHIND = CAUGHT_UP + 1
 WELL = HubComparison(
     asked=1.0,
     link_key="s/1",
@@ -29,6 +39,7 @@ WELL = HubComparison(
     certain=True,
     word="flowing",
 )
+sequences = st.integers(min_value=0, max_value=40)
 
 
 @dataclass(frozen=True)
@@ -174,9 +185,6 @@ def test_messages_that_went_before_the_hub_had_them_are_named() -> None:
     assert discarded(later, 0) == (41, 49), "before the epoch nothing is lacking"
 
 
-sequences = st.integers(min_value=0, max_value=40)
-
-
 @given(
     floor=sequences,
     first=st.integers(min_value=1, max_value=40),
@@ -219,3 +227,37 @@ def test_an_epoch_never_begins_after_a_message_on_which_both_do_not_agree(
     start = agreed_start(seen)
     assert fallback + 1 <= start
     assert start in proven
+
+
+def turn(cls: str, linked: float = 1.0, **behind: int) -> str:
+    return first_in_turn(cls, PRIORITIES, behind, linked)
+
+
+def test_the_class_with_the_smallest_number_goes_first_and_the_others_name_it() -> None:
+    assert turn("alarms", alarms=BEHIND, normal=BEHIND, bulk=BEHIND) == ""
+    assert turn("normal", alarms=BEHIND, normal=BEHIND, bulk=BEHIND) == "alarms"
+    assert turn("bulk", alarms=BEHIND, normal=BEHIND, bulk=BEHIND) == "alarms"
+
+
+def test_the_next_goes_when_the_first_has_caught_up_but_for_what_flows() -> None:
+    assert turn("normal", alarms=CAUGHT_UP, normal=BEHIND, bulk=BEHIND) == ""
+    assert turn("bulk", alarms=CAUGHT_UP, normal=BEHIND, bulk=BEHIND) == "normal"
+
+
+def test_nobody_waits_for_ever() -> None:
+    assert turn("bulk", TURN_SECONDS, alarms=BEHIND) == ""
+
+
+def test_classes_of_one_priority_go_together() -> None:
+    assert first_in_turn("a", {"a": 1, "b": 1}, {"a": 1000, "b": 1000}, 0.0) == ""
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcdef"), st.tuples(st.integers(0, 3), st.integers(0, 200)), min_size=1)
+)
+def test_somebody_may_always_go(classes: dict[str, tuple[int, int]]) -> None:
+    priorities = {name: priority for name, (priority, _) in classes.items()}
+    behind = {name: messages for name, (_, messages) in classes.items()}
+    waits = {name: first_in_turn(name, priorities, behind, 0.0) for name in classes}
+    assert "" in waits.values()
+    assert all(waits[other] == "" for other in waits.values() if other), "who is waited for does not wait"
