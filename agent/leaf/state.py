@@ -26,7 +26,7 @@ from agent.contract import (
     check_epoch,
 )
 from agent.leaf import position_file
-from agent.leaf.commands.recent import RecentCommands
+from agent.leaf.commands.cursor import RecentCommands
 from agent.leaf.position_file import PullPosition
 from agent.leaf.timeline import Timeline
 

@@ -15,7 +15,8 @@ import structlog
 from nats.aio.client import Client
 
 from agent.base.metrics import Metrics
-from agent.config.mirrors import ORIGIN_METADATA, Declared, Key, ResolvedOrigin, key_of
+from agent.config import Config
+from agent.config.mirrors import ORIGIN_METADATA, Declared, Key, ResolvedOrigin, declared, key_of
 from agent.jetstream import JetStream, JetStreamError, merged
 from agent.jetstream.connection import EXPECTED, connected
 from agent.mirrors.decide import (
@@ -25,10 +26,13 @@ from agent.mirrors.decide import (
     StreamAction,
     decide_link,
     decide_stream,
+    needed,
     remember,
 )
 from agent.mirrors.observation import CopyStatus, LocalStream, RemoteStream
 from agent.mirrors.probe import StreamProbe
+from agent.server.permissions import LinkRights, declared_link
+from agent.server.setup import identities, link_rights
 
 LOOK_SECONDS: Final = 5.0
 UNWELL_SECONDS: Final = 0.5
@@ -37,7 +41,7 @@ RETRY_SECONDS: Final = 1.0
 log = structlog.get_logger("link")
 
 
-class DeclaredLinks:
+class MirrorController:
     """Keeps `links` over a connection of its own to the local server."""
 
     def __init__(
@@ -204,6 +208,30 @@ class DeclaredLinks:
             "last": 0 if entry is None else entry.seq,
             "active": None if entry is None else entry.active,
         }
+
+
+def make_controller(config: Config, identity: str, metrics: Metrics) -> MirrorController:
+    """The controller of the links that a configuration declares. Logs which permissions a server needs that
+    the agent does not render."""
+    links = declared(config)
+    if config.nats.server == "external":
+        for permissions in required_permissions(links, link_rights(config)):
+            log.info("declared links need", permissions=permissions)
+    url, seed_file = f"nats://{config.nats.listen}", identities(config).account
+    return MirrorController(links, config.domain, identity, url, seed_file, metrics)
+
+
+def required_permissions(links: Iterable[Declared], rights: Iterable[LinkRights]) -> list[str]:
+    """What servers that are not rendered here must allow, one sentence for the agent's user and one for each
+    link."""
+    own = f"the agent's user must be allowed to publish {', '.join(declared_link(rights))}"
+    passages = [
+        f"{link.link(origin)}: to and from {origin.place} must pass {', '.join(needed(origin))}"
+        for link in links
+        for origin in link.origins
+        if origin.api
+    ]
+    return [own, *passages]
 
 
 def _sources(entries: list[dict[str, Any]]) -> dict[str, Any]:

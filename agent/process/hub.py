@@ -20,7 +20,7 @@ from agent.base.supervisor import keep_serving
 from agent.config import Config, users_digest
 from agent.hub.registrar.service import Registrar
 from agent.jetstream.connection import CancellableClient, abort, end
-from agent.mirrors.service import declared_links
+from agent.mirrors import mirror_controller
 from agent.process.reload import Applied
 from agent.server.health import ServerHealth
 from agent.server.setup import identities
@@ -40,7 +40,7 @@ class HubAgent:
     def __init__(self, config: Config, metrics: Metrics, health: ServerHealth) -> None:
         self._config, self._metrics, self._health = config, metrics, health
         self._registrar: Registrar | None = None
-        self._declared = declared_links(config, _IDENTITY, metrics)
+        self._declared = mirror_controller(config, _IDENTITY, metrics)
         self._nc: Client | None = None
 
     async def run(self, stopping: asyncio.Event) -> None:

@@ -22,8 +22,7 @@ from agent.jetstream.readers import keep_readers
 from agent.leaf import stream_configs
 from agent.leaf.clock.monitor import ClockMonitor
 from agent.leaf.commands.handlers import Controls, make_verbs
-from agent.leaf.commands.levers import make_levers
-from agent.leaf.commands.overrides import Overrides, Setter, this_moment
+from agent.leaf.commands.overrides import Overrides, Setter, make_levers, this_moment
 from agent.leaf.commands.runner import CommandRunner, system_clock
 from agent.leaf.events import BatchStored
 from agent.leaf.hub_acks import HubAckWaiters
@@ -31,11 +30,10 @@ from agent.leaf.intake import Input
 from agent.leaf.ledger.evictions.service import Discards
 from agent.leaf.ledger.ledger import ClassLedger
 from agent.leaf.ledger.publisher import LedgerPublisher
+from agent.leaf.link.act import Trimmer, ensure_rate
 from agent.leaf.link.link import LeafLink
 from agent.leaf.link.prepare import make_ready, note_lost_positions
-from agent.leaf.link.rate import ensure_rate
-from agent.leaf.link.time_to_loss_report import HorizonReport
-from agent.leaf.link.trim import Trimmer
+from agent.leaf.link.time_to_loss import HorizonReport
 from agent.leaf.publish.accumulator import BatchLimits
 from agent.leaf.publish.ack_levels import Levels
 from agent.leaf.publish.core_intake import CoreIntake
@@ -47,7 +45,7 @@ from agent.leaf.publish.pull_chunks import PullChunkStore
 from agent.leaf.publish.sender import Sender
 from agent.leaf.publish.stream_recovery import StreamRecovery
 from agent.leaf.state import StateFile
-from agent.mirrors.service import declared_links
+from agent.mirrors import mirror_controller
 from agent.process.draining import drain
 from agent.process.input_runner import InputSet, keep_running, levels_of
 from agent.process.reload import Applied, Reloader
@@ -180,7 +178,7 @@ class LeafAgent:
             metrics,
             system_clock(),
         )
-        self._declared = declared_links(config, config.domain, metrics)
+        self._declared = mirror_controller(config, config.domain, metrics)
         self._recall: StreamRecovery
         self._completed = self._ending = False
         self._attached = asyncio.Event()

@@ -15,8 +15,7 @@ import pytest_asyncio
 from agent.config import Config, Size, StreamClass
 from agent.contract import COMMANDS
 from agent.jetstream import JetStreamError
-from agent.leaf.commands.handlers import Controls, make_verbs
-from agent.leaf.commands.verb import CommandHandler, Reply
+from agent.leaf.commands.handlers import CommandHandler, Controls, Reply, make_verbs
 from agent.leaf.link.command_mirror.controller import CommandMirror
 from agent.process import leaf as leaf_module
 from tests.harness.agents import agent, leaf_config

@@ -18,9 +18,8 @@ from agent.config import Config, Size, StreamClass
 from agent.contract import COMMANDS, MAX_COMMAND_BYTES
 from agent.jetstream import JetStream, JetStreamError
 from agent.leaf.commands import runner
-from agent.leaf.commands.expiry import Now
-from agent.leaf.commands.handlers import Controls, make_verbs
-from agent.leaf.commands.verb import CommandHandler, Reply
+from agent.leaf.commands.cursor import Now
+from agent.leaf.commands.handlers import CommandHandler, Controls, Reply, make_verbs
 from agent.process import leaf as leaf_module
 from tests.harness.agents import agent, leaf_config
 from tests.harness.commands import Desk, open_desk, soon

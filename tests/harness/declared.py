@@ -15,7 +15,7 @@ from agent.base.metrics import Metrics
 from agent.config import Config
 from agent.config.mirrors import declared
 from agent.jetstream import JetStream, JetStreamError
-from agent.mirrors.controller import DeclaredLinks
+from agent.mirrors.controller import MirrorController
 from agent.server.permissions import LinkRights
 from agent.server.setup import link_rights
 from tests.harness.servers import Node
@@ -68,7 +68,7 @@ class End:
 class Kept:
     """The keeper of the declared links of one agent, while it runs."""
 
-    def __init__(self, links: DeclaredLinks, metrics: Metrics) -> None:
+    def __init__(self, links: MirrorController, metrics: Metrics) -> None:
         self.links = links
         self.metrics = metrics
 
@@ -90,7 +90,7 @@ class Kept:
 async def kept(config: Config, identity: str, url: str, seed_file: Path) -> AsyncIterator[Kept]:
     """The keeper of the links that a configuration declares."""
     metrics = Metrics()
-    links = DeclaredLinks(declared(config), config.domain, identity, url, seed_file, metrics)
+    links = MirrorController(declared(config), config.domain, identity, url, seed_file, metrics)
     task = asyncio.create_task(links.run())
     try:
         yield Kept(links, metrics)

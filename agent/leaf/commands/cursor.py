@@ -1,25 +1,32 @@
 """Where in the stream of commands this leaf is: which command comes next and which was run already. Pure.
 
 A mirror keeps the sequences and times of its origin, so as long as the local stream is the same one the
-sequence decides. A mirror that was deleted and made anew holds commands that were run already, and its origin
-may be another stream by now, which counts from 1 again, or the same one put back to an older copy, which
-gives sequences a second time. No command is new that is among the recent ones (`agent.leaf.commands.recent`).
+sequence decides. A mirror that was deleted and recreated holds commands that were run already, and its origin
+may be another stream by now, which counts from 1 again, or the same one restored from a backup, which
+gives sequences a second time. No command is new that is among the recent ones (`RecentCommands`).
 Of the others those are new that stand above the last command run in the same origin, that the hub stored
 later than all that was run before the recent ones, or that follow a new one or the last command run. Where
 the recent ones do not hold the last command run, as after a loss of the state file, all counts as run that
 the hub stored before it or any earlier one: it is left out rather than run twice.
+
+Whether a command has expired is judged by a clock that may be wrong: that of a device may start in 1970, or
+where it was when the power went. The hub stamps every command, so a clock that is behind the stamp of a
+command is wrong, however plausible it looks.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from enum import Enum
 from typing import Final
 
-from agent.contract import ContractError
-from agent.leaf.commands.recent import RecentCommands
+from msgspec import Struct
 
-_TYPES: Final = {"created": str, "origin": str, "seq": int, "time": int, "id": str, "verb": str}
+from agent.contract import ContractError
+
+KNOWN: Final = 256
+"""Far more than a mirror takes in until it is compared with the hub and recreated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,3 +126,75 @@ class CommandCursor:
     def _knows_last(self) -> bool:
         last = self._last
         return last is not None and self._recent.order(last.seq, last.time, last.id) is not None
+
+
+RunCommand = tuple[int, int, str]
+"""The sequence of a command, when the hub stored it (ns since 1970), and its id ("" for one that could not be
+read)."""
+
+
+class RecentCommands(Struct):
+    """The last `KNOWN` commands that were begun or answered, in the order in which they were taken; the hub
+    had stored all the others that were run by `before` (ns since 1970)."""
+
+    before: int = 0
+    commands: list[RunCommand] = []
+
+    def add(self, command: RunCommand) -> None:
+        """This command is begun, or answered without."""
+        if command in self.commands:
+            return
+        self.commands.append(command)
+        while len(self.commands) > KNOWN:
+            self.before = max(self.before, self.commands.pop(0)[1])
+
+    def reach(self, seq: int, time: int, ident: str) -> None:
+        """The last command known to be run is this one; `time` is when the hub had stored it and all before
+        it. Where the list ends before it, commands are missing in the list: what was stored by then counts
+        as run."""
+        if self.order(seq, time, ident) is None:
+            self.before = max(self.before, time)
+
+    def order(self, seq: int, time: int, ident: str) -> int | None:
+        """Where in the list the command of this sequence and id is that was stored by `time`."""
+        return max(
+            (
+                at
+                for at, (known_seq, known_time, known_id) in enumerate(self.commands)
+                if (known_seq, known_id) == (seq, ident) and known_time <= time
+            ),
+            default=None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """What the machine's clock says, and whether the kernel calls it synchronised."""
+
+    wall: float
+    synchronised: bool
+
+
+class ExpiryVerdict(Enum):
+    """What to do with a command."""
+
+    RUN = "run"
+    EXPIRED = "expired"
+    UNSURE = "unsure"
+    """It has not expired by this clock, but this clock is wrong."""
+
+
+def judge(expires: float | None, stored: float, now: Now) -> ExpiryVerdict:
+    """`expires` as the command says, None for never; `stored` when the hub stored it."""
+    if expires is None:
+        return ExpiryVerdict.RUN
+    if expires <= max(now.wall, stored):
+        return ExpiryVerdict.EXPIRED
+    if now.synchronised or now.wall >= stored - TOLERANCE:
+        return ExpiryVerdict.RUN
+    return ExpiryVerdict.UNSURE
+
+
+TOLERANCE: Final = 60.0
+"""By how much two clocks that are both right may differ here."""
+_TYPES: Final = {"created": str, "origin": str, "seq": int, "time": int, "id": str, "verb": str}

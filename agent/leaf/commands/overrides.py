@@ -1,5 +1,5 @@
-"""What commands have set for a time. Each value has an end, after which the configured one is back, also
-after a restart; none outlives the state file."""
+"""Values that commands set for a time, and the setters that apply them. Each value has an end, after which
+the configured one holds again, also after a restart; none outlives the state file."""
 
 from __future__ import annotations
 
@@ -8,20 +8,28 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import structlog
 
+from agent.base import logs
 from agent.base.clock import ClockReader
-from agent.leaf.commands.verb import CommandError
+from agent.base.supervisor import Switch
+from agent.config import Config
+from agent.leaf.publish.publisher import Publisher
 from agent.leaf.state import Setting, StateFile
 
+LINK: Final = "link"
 Value = str | float | bool
 Setter = Callable[[Value | None, float], None]
 """Makes a value hold for so many seconds; None makes the configured one hold."""
 _LOOK_SECONDS: Final = 60.0
 
 log = structlog.get_logger("commands")
+
+
+class CommandError(Exception):
+    """The verb could not be carried out; nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,3 +142,42 @@ class Overrides:
                 f"the state file cannot be written ({error}), so nothing was changed"
             ) from None
         self._changed.set()
+
+
+class LinkControl(Protocol):
+    """Whoever keeps the link."""
+
+    def hold(self, seconds: float) -> None:
+        """Let nothing cross the link for so long."""
+
+    def release(self) -> None:
+        """Let the link flow again."""
+
+
+def make_levers(
+    config: Config, publisher: Publisher, switches: Mapping[str, Switch], link: LinkControl | None
+) -> dict[str, Setter]:
+    """The levers by name; the link's is there when somebody keeps the link."""
+
+    def log_level(value: Value | None, _seconds: float) -> None:
+        logs.set_level(config.log.level if value is None else str(value))
+
+    def linger(value: Value | None, _seconds: float) -> None:
+        publisher.set_linger(config.publish.linger if value is None else float(value))
+
+    def rate_limit(value: Value | None, _seconds: float) -> None:
+        publisher.limit_rate(None if value is None else float(value))
+
+    levers: dict[str, Setter] = {"log_level": log_level, "linger": linger, "rate_limit": rate_limit}
+    levers |= {f"input.{name}": _switch(one) for name, one in switches.items()}
+    if link is not None:
+        levers[LINK] = _link(link)
+    return levers
+
+
+def _switch(one: Switch) -> Setter:
+    return lambda value, _seconds: one.turn(value is None or bool(value))
+
+
+def _link(link: LinkControl) -> Setter:
+    return lambda value, seconds: link.release() if value is None else link.hold(seconds)

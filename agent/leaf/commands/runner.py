@@ -37,10 +37,18 @@ from agent.contract import (
     verb_of,
 )
 from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, JetStreamError, RawMessage, nanoseconds
-from agent.leaf.commands.cursor import CommandCursor, CommandPosition, parse_place, unanswered
-from agent.leaf.commands.expiry import ExpiryVerdict, Now, judge
-from agent.leaf.commands.recent import RunCommand
-from agent.leaf.commands.verb import ArgumentError, CommandError, CommandHandler, Reply
+from agent.leaf.commands.cursor import (
+    CommandCursor,
+    CommandPosition,
+    ExpiryVerdict,
+    Now,
+    RunCommand,
+    judge,
+    parse_place,
+    unanswered,
+)
+from agent.leaf.commands.handlers import ArgumentError, CommandHandler, Reply
+from agent.leaf.commands.overrides import CommandError
 from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 from agent.leaf.state import StateFile
 from agent.leaf.stream_configs import ORIGIN_METADATA

@@ -14,7 +14,8 @@ import structlog
 from agent.base.listen_sockets import LISTEN_SOCKETS, tcp
 from agent.base.sd_notify import Notifier
 from agent.config import Config, ConfigError, listen_address
-from agent.leaf.commands.verb import CommandError, Reply
+from agent.leaf.commands.handlers import Reply
+from agent.leaf.commands.overrides import CommandError
 from agent.leaf.intake import Input
 from agent.process.reload.change import ConfigChange, Parts, change, parts
 

@@ -13,6 +13,7 @@ import pytest
 from agent import config as settings
 from agent.config import Config, Transform
 from agent.config.mirrors import Declared, ResolvedOrigin, declared, key_of
+from agent.mirrors.controller import required_permissions
 from agent.mirrors.decide import (
     BY_ITSELF,
     MirrorMemory,
@@ -23,7 +24,6 @@ from agent.mirrors.decide import (
     remember,
 )
 from agent.mirrors.observation import STALLED, CopyStatus, LocalStream, RemoteStream
-from agent.mirrors.service import needs
 from agent.server.setup import link_rights
 
 CREATED, OTHER = "2026-11-21T06:00:00Z", "2026-11-21T07:00:00Z"
@@ -298,7 +298,7 @@ def test_the_configuration_becomes_streams_and_their_origins() -> None:
 
 def test_an_external_server_is_told_every_subject_that_a_link_needs() -> None:
     config = Config(domain="edge-1", mirror=[settings.MirrorConfig(name="HERE", of="PLANS")])
-    own, way = needs(declared(config), link_rights(config))
+    own, way = required_permissions(declared(config), link_rights(config))
     for subject in (
         "$JS.API.STREAM.CREATE.HERE",
         "$JS.API.STREAM.DELETE.HERE",

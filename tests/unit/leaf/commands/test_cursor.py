@@ -6,10 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.contract import ContractError
-from agent.leaf.commands import recent as recent_module
-from agent.leaf.commands.cursor import CommandCursor, CommandPosition, parse_place, unanswered
-from agent.leaf.commands.recent import RecentCommands
+from agent.leaf.commands import cursor
+from agent.leaf.commands.cursor import (
+    CommandCursor,
+    CommandPosition,
+    ExpiryVerdict,
+    Now,
+    RecentCommands,
+    judge,
+    parse_place,
+    unanswered,
+)
 
+STORED = 1_000_000.0
 LAST = CommandPosition("first", "o", 5, 50, "e", "set")
 
 
@@ -104,7 +113,7 @@ def test_no_command_is_run_twice_and_none_is_left_out_that_is_known_to_be_new(
     restarted, or the hub's stream recreated or restored from an older copy. Where that is `mixed`, the mirror
     takes the end of the new history over that which it holds, before it is recreated."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recent_module, "KNOWN", known)
+        patch.setattr(cursor, "KNOWN", known)
         one = Runs()
         for seconds, count, event in events:
             one.happens(event)
@@ -247,3 +256,27 @@ def test_a_place_travels_as_printable_ascii(place: CommandPosition) -> None:
 def test_a_place_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(ContractError, match="place of a command"):
         parse_place(text)
+
+
+@pytest.mark.parametrize(
+    ("expires", "wall", "synchronised", "expected"),
+    [
+        (None, 0.0, False, ExpiryVerdict.RUN),
+        (STORED + 3600, STORED + 10, True, ExpiryVerdict.RUN),
+        (STORED + 3600, STORED + 10, False, ExpiryVerdict.RUN),
+        (STORED + 3600, STORED + 3600, True, ExpiryVerdict.EXPIRED),
+        (STORED + 3600, STORED + 9999, False, ExpiryVerdict.EXPIRED),
+        # A clock that was never set.
+        (STORED + 3600, 0.0, False, ExpiryVerdict.UNSURE),
+        (STORED + 3600, STORED - 59, False, ExpiryVerdict.RUN),
+        (STORED + 3600, STORED - 61, False, ExpiryVerdict.UNSURE),
+        # The hub's clock is the wrong one.
+        (STORED + 3600, STORED - 7200, True, ExpiryVerdict.RUN),
+        # Whatever this clock says, it was over before the hub stored it.
+        (STORED - 1, 0.0, False, ExpiryVerdict.EXPIRED),
+    ],
+)
+def test_a_command_is_judged_by_a_clock_that_may_be_wrong(
+    expires: float | None, wall: float, synchronised: bool, expected: ExpiryVerdict
+) -> None:
+    assert judge(expires, STORED, Now(wall, synchronised)) is expected

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from agent.config import Config, ConfigError, Log
-from agent.leaf.commands.handlers import Controls, make_verbs, report
-from agent.leaf.commands.overrides import Overrides, Setter, this_moment
-from agent.leaf.commands.verb import ArgumentError, CommandError
+from agent.leaf.commands.handlers import ArgumentError, Controls, make_verbs, report
+from agent.leaf.commands.overrides import CommandError, Overrides, Setter, this_moment
 from agent.leaf.intake import Input
 from agent.leaf.state import State, StateFile
 from agent.process.reload import Applied, Reloader

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent.leaf.commands.overrides import Moment, Overrides, seconds_left
-from agent.leaf.commands.verb import CommandError
+from agent.leaf.commands.overrides import CommandError, Moment, Overrides, seconds_left
 from agent.leaf.state import Setting, State, StateFile, load
 from tests.harness.wait import until
 
