@@ -31,8 +31,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 def command(config: ConfigFile, offline: Offline = False, as_json: AsJson = False) -> None:
     """Look whether all is well, and say what to do where it is not. Changes nothing."""
-    from agent.cli.checks.report import as_json as report_json
-    from agent.cli.checks.report import lines
+    from agent.cli.checks.finding import as_json as report_json
+    from agent.cli.checks.finding import lines
 
     findings = _examined(config, offline)
     if as_json:
@@ -44,7 +44,7 @@ def command(config: ConfigFile, offline: Offline = False, as_json: AsJson = Fals
 
 
 def _examined(path: Path, offline: bool) -> list[Finding]:
-    from agent.cli.checks.configuration import unusable
+    from agent.cli.checks.run import unusable
 
     try:
         settings = read(path)

@@ -1,17 +1,17 @@
-"""Certificates: until when they are valid, and whether the clock can be believed that says so. Pure; the time
-is handed in.
+"""How long certificates are valid, and whether the clock that judges them is right: set at all, synchronised,
+near the hub's. Pure; the time is handed in.
 
-Only the validity is read, from the DER encoding as RFC 5280 (4.1) lays it out.
+Of a certificate only the validity is read, from the DER encoding of RFC 5280 (4.1).
 """
 
 from __future__ import annotations
 
 import re
 import ssl
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
-from agent.cli.checks.clock import is_set
 from agent.cli.checks.finding import Finding, failure, ok, warning
 
 GROUP: Final = "certificates"
@@ -19,6 +19,13 @@ _SOON: Final = timedelta(days=30)
 _PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _SEQUENCE, _VERSION, _UTC_TIME, _GENERALIZED_TIME = 0x30, 0xA0, 0x17, 0x18
 _SET_CLOCK: Final = "set the clock: let chrony or systemd-timesyncd run, or use `date --set`"
+
+CLOCK: Final = "clock"
+_EARLIEST: Final = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+"""No machine runs this program before it was written."""
+_NEAR: Final = 2.0
+_FAR: Final = 60.0
+_SERVICE: Final = "let chrony or systemd-timesyncd run (`timedatectl set-ntp true`) and reach a time server"
 
 
 class Validity(NamedTuple):
@@ -95,3 +102,44 @@ def judge(name: str, one: Validity, now: datetime) -> Finding:
         left = (one.ends - now).days
         return warning(GROUP, f"{name} expires in {left} days, on {one.ends:%Y-%m-%d}", "renew it")
     return ok(GROUP, f"{name} is valid until {one.ends:%Y-%m-%d}")
+
+
+def is_set(wall: float) -> bool:
+    """Whether a clock that says this (epoch seconds) can have been set."""
+    return wall >= _EARLIEST
+
+
+def judge_clock(
+    wall: float, synchronised: bool, ahead: tuple[float, float] | None = None
+) -> Iterator[Finding]:
+    """What to say of a clock; `ahead` is by how many seconds it is ahead of the hub's, and how exact that is,
+    None where the hub was not asked."""
+    shown = datetime.fromtimestamp(wall, UTC)
+    if not is_set(wall):
+        yield failure(CLOCK, f"the clock says {shown:%Y-%m-%d %H:%M} UTC: it is not set", _SERVICE)
+    elif not synchronised:
+        yield warning(
+            CLOCK,
+            f"the kernel does not call the clock synchronised; it says {shown:%Y-%m-%d %H:%M} UTC",
+            _SERVICE,
+        )
+    else:
+        yield ok(CLOCK, "the kernel calls the clock synchronised")
+    if ahead is not None:
+        yield _beside_the_hub(*ahead)
+
+
+def _beside_the_hub(ahead: float, exact: float) -> Finding:
+    apart = max(0.0, abs(ahead) - exact)
+    if apart <= _NEAR:
+        return ok(CLOCK, f"this clock and the hub's differ by less than {_NEAR + exact:.0f} s")
+    sentence = f"this clock is {_duration(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} the hub's"
+    remedy = f"{_SERVICE}; do the same on the hub"
+    return failure(CLOCK, sentence, remedy) if apart > _FAR else warning(CLOCK, sentence, remedy)
+
+
+def _duration(seconds: float) -> str:
+    for size, name in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {name}"
+    return f"{seconds:.0f} s"

@@ -28,7 +28,7 @@ from agent.base.nats_server_version import MINIMUM
 from agent.cli.checks import versions
 from agent.cli.checks.handshake import LINE, Greeted, Nowhere, Tls, greet, read_line, reading
 from agent.cli.checks.permissions import is_granted, sample
-from agent.cli.checks.trace import Trace, headers, parse
+from agent.cli.checks.streams import Trace, parse_trace, trace_headers
 from agent.contract import CHECK_SERVER
 from agent.server.permissions import Permissions
 
@@ -136,7 +136,7 @@ async def _join(
     hello = {
         "name": f"{CHECK_SERVER}.{secrets.token_hex(4)}",  # the hub ends a link of the same name
         "version": greeting.info.get("version"),
-        "headers": True,
+        "trace_headers": True,
         "protocol": 1,
         **credentials,
     }
@@ -173,7 +173,7 @@ async def _try(
     """What is refused, and what the server `hub` tells of what is not."""
     for subject in subscribe:
         writer.write(f"LS+ {subject}\r\n".encode())
-    named = "".join(f"{name}: {value}\r\n" for name, value in headers(reply).items())
+    named = "".join(f"{name}: {value}\r\n" for name, value in trace_headers(reply).items())
     head = f"NATS/1.0\r\n{named}\r\n"
     for subject in publish:
         writer.write(f"HMSG {subject} {len(head)} {len(head)}\r\n{head}\r\n".encode())
@@ -188,7 +188,7 @@ async def _try(
                 elif line.startswith(b"PING"):
                     writer.write(b"PONG\r\n")
                 elif line.startswith((b"LMSG", b"HMSG")):
-                    trace = parse(await _body(reader, line))
+                    trace = parse_trace(await _body(reader, line))
                     # Servers behind the hub tell what they would do with what it passes on, too.
                     traces |= {trace.subject: trace} if trace is not None and trace.server == hub else {}
     return refused, traces

@@ -17,8 +17,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from agent.cli.checks.permissions import PROBE, sample, violated
-from agent.cli.checks.streams import Streams
-from agent.cli.checks.trace import Trace, headers, parse
+from agent.cli.checks.streams import Streams, Trace, parse_trace, trace_headers
 from agent.jetstream import request
 from agent.jetstream.connection import EXPECTED, connected
 from agent.server.health import TroubleKind, diagnose
@@ -80,7 +79,7 @@ async def account(
             for subject in needed.subscribe:
                 await nc.subscribe(sample(subject))
             for subject in needed.publish:
-                await nc.publish(sample(subject), b"", headers=headers(destination))
+                await nc.publish(sample(subject), b"", headers=trace_headers(destination))
             await _settled(nc)
             return AccountProbe("", info, tuple(refusals), streams, answered)
     except EXPECTED as error:
@@ -183,11 +182,11 @@ async def _streams(nc: Client, own: Mapping[str, str], refusals: Collection[str]
     traces: dict[str, list[Trace]] = {}
 
     async def take(msg: Msg) -> None:
-        if (one := parse(msg.data)) is not None:
+        if (one := parse_trace(msg.data)) is not None:
             traces.setdefault(msg.subject, []).append(one)
 
     await nc.subscribe(f"{inbox}.*", cb=take)
-    await nc.publish(PROBE, b"", headers=headers(f"{inbox}.{PROBE}"))
+    await nc.publish(PROBE, b"", headers=trace_headers(f"{inbox}.{PROBE}"))
     await _settled(nc)
     if violated(f"{inbox}.{PROBE}", refusals):
         return Streams({name: (subject,) for name, subject in own.items()}, None)
@@ -196,7 +195,7 @@ async def _streams(nc: Client, own: Mapping[str, str], refusals: Collection[str]
     subjects = subjects or {name: (subject,) for name, subject in own.items()}
     literal = [sample(one) for many in subjects.values() for one in many if not one.startswith("$")]
     for number, subject in enumerate(literal[:_MOST_SUBJECTS]):
-        await nc.publish(subject, b"", headers=headers(f"{inbox}.{number}"))
+        await nc.publish(subject, b"", headers=trace_headers(f"{inbox}.{number}"))
     if literal:
         await asyncio.sleep(_TRACES)  # how many servers will tell is not known, so all the time is waited
     told = {subject: traces.get(f"{inbox}.{number}", []) for number, subject in enumerate(literal)}

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from agent.base.clock import ClockReader
+from agent.base.credentials import is_handed_over, named, others_may
 from agent.base.files import is_there, open_regular, room
-from agent.cli.checks import certificates, clock, files
-from agent.cli.checks.finding import Finding, failure
+from agent.cli.checks import certificates
+from agent.cli.checks.finding import Finding, failure, ok, warning
 from agent.cli.checks.handshake import Tls, reading
 from agent.cli.checks.server import room as judge_room
 from agent.config import Config
@@ -23,6 +25,8 @@ from agent.config.keys import SeedError
 from agent.config.passwords import password_in
 from agent.server.setup import server_directory, store_directory
 
+FILES: Final = "files"
+_ROOT: Final = 0
 _SECRET_OPTIONS: Final = {"token_file": "token", "password_file": "password", "tls_key": "key"}
 _CERTIFICATE_OPTIONS: Final = ("tls_cert", "tls_ca")
 _SERVER_CERTIFICATES: Final = ("cert_file", "ca_file")
@@ -31,7 +35,7 @@ _MOST_FILES: Final = 50_000
 
 def look(config: Config, now: datetime) -> list[Finding]:
     """All that needs no server. `now` is the time by this machine's clock."""
-    found = list(files.judge(_seen("directory", config.state_dir), _secrets(config)))
+    found = list(judge_secrets(_seen("directory", config.state_dir), _secrets(config)))
     found += [one for name, path in _certificates(config) for one in _certificate(name, path, now)]
     found += [one for name, pair in _pairs(config) for one in _pair(name, *pair)]
     found += _passwords(config)
@@ -42,7 +46,7 @@ def look(config: Config, now: datetime) -> list[Finding]:
 
 def look_at_clock(now: datetime, ahead: tuple[float, float] | None) -> list[Finding]:
     """This machine's clock, beside the hub's where that is known."""
-    return list(clock.judge(now.timestamp(), ClockReader().look().clock.synchronised, ahead))
+    return list(certificates.judge_clock(now.timestamp(), ClockReader().look().clock.synchronised, ahead))
 
 
 def certificate(name: str, der: bytes, now: datetime) -> Finding:
@@ -87,7 +91,7 @@ def _named(config: Config, options: Any) -> Iterator[tuple[str, Path, str]]:
                 yield whose, path, name
 
 
-def _secrets(config: Config) -> Iterator[files.Secret]:
+def _secrets(config: Config) -> Iterator[Secret]:
     for whose, path, name in _named(config, _SECRET_OPTIONS):
         yield _seen(f"{_SECRET_OPTIONS[name]} of {whose}", path)
     given = [
@@ -101,14 +105,14 @@ def _secrets(config: Config) -> Iterator[files.Secret]:
         yield _seen("server configuration", path)
 
 
-def _seen(what: str, path: Path) -> files.Secret:
+def _seen(what: str, path: Path) -> Secret:
     try:
         found = path.stat()
         if not os.access(path, os.R_OK):
-            return files.Secret(what, path, error="permission denied")
+            return Secret(what, path, error="permission denied")
     except OSError as error:
-        return files.Secret(what, path, error=error.strerror or str(error))
-    return files.Secret(what, path, found.st_mode & 0o7777, found.st_uid)
+        return Secret(what, path, error=error.strerror or str(error))
+    return Secret(what, path, found.st_mode & 0o7777, found.st_uid)
 
 
 def _certificates(config: Config) -> Iterator[tuple[str, Path]]:
@@ -168,7 +172,7 @@ def _passwords(config: Config) -> Iterator[Finding]:
             with open_regular(user.password_file) as file:
                 password_in(file.read(), user.password_file)
         except SeedError as error:
-            yield failure(files.GROUP, str(error), "write the password there, or its bcrypt hash")
+            yield failure(FILES, str(error), "write the password there, or its bcrypt hash")
         except OSError:
             continue
 
@@ -191,3 +195,56 @@ def _taken(directory: Path) -> int:
             continue  # gone meanwhile
         total += found.st_blocks * 512
     return total
+
+
+class Secret(NamedTuple):
+    """A file with a secret as it stands on disk: mode and owner, or the `error` in words; `what` it is."""
+
+    what: str
+    path: Path
+    mode: int = 0
+    owner: int = _ROOT
+    error: str = ""
+
+
+def judge_secrets(directory: Secret, secrets: Iterable[Secret]) -> Iterator[Finding]:
+    """What to say of the state directory and of all secrets. The owner of the directory is taken for the
+    agent's user."""
+    found = [*_directory(directory), *(one for secret in secrets for one in _secret(directory, secret))]
+    yield from found or [ok(FILES, "secrets can be read by their owner only")]
+
+
+def _directory(one: Secret) -> Iterator[Finding]:
+    if one.error == os.strerror(errno.ENOENT):
+        return  # the agent makes it when it is first started
+    if one.error:
+        yield warning(
+            FILES, f"{one.path} cannot be looked at ({one.error})", "run this as the agent's user, or as root"
+        )
+    elif one.mode & 0o022:
+        yield failure(FILES, f"others may write in {one.path} (mode {one.mode:04o})", f"chmod 700 {one.path}")
+
+
+def _secret(directory: Secret, one: Secret) -> Iterator[Finding]:
+    if one.error:
+        yield failure(
+            FILES,
+            f"{one.what} {named(one.path)} cannot be read ({one.error})",
+            f"put the file there: {named(one.path)}",
+        )
+        return
+    if others_may(one.path, one.mode):
+        yield failure(
+            FILES,
+            f"{one.what} {one.path} may be read by others (mode {one.mode:04o})",
+            f"chmod 600 {one.path}",
+        )
+    if is_handed_over(one.path):
+        return
+    if not directory.error and one.owner != directory.owner and directory.owner != _ROOT:
+        yield failure(
+            FILES,
+            f"{one.what} {one.path} belongs to another user than {directory.path}, so the agent cannot read "
+            "it",
+            f"chown --reference={directory.path} {one.path}",
+        )

@@ -1,26 +1,28 @@
-"""The whole examination of one machine: everything is looked at side by side, and judged. Ends within ten
+"""All checks of one machine: they look at everything in parallel and judge what they saw. They end within ten
 seconds, whatever answers or does not."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 from agent import contract
 from agent.cli.checks import agent_status, link, local_probe, local_server, machine, mqtt, server, streams
-from agent.cli.checks.configuration import judged
-from agent.cli.checks.finding import Finding
+from agent.cli.checks.finding import Finding, failure, ok
 from agent.cli.checks.handshake import Greeted, Nowhere
 from agent.cli.checks.leafnode_probe import Dialled, dial, shown
 from agent.config import Config, listen_address
 from agent.config.mirrors import declared
+from agent.config.problem import Problem
+from agent.contract import Exit
 from agent.server import permissions as rights
 from agent.server.permissions import Permissions
 from agent.server.setup import link_key_file
 
+GROUP: Final = "configuration"
 _MOST_HUBS: Final = 8
 
 InTheWay = Callable[[bool], tuple[list[str], list[str]]]
@@ -121,4 +123,25 @@ def _judged_there(
         assert not isinstance(seen.greeting, Nowhere)
         told = None if joined is None else joined.told
         found += streams.twice(seen.account.streams, str(seen.greeting.get("server_name")), told)
+    return found
+
+
+def unusable(problems: Iterable[Problem]) -> list[Finding]:
+    """The findings of a file that cannot be used; nothing else can be looked at then."""
+    return [failure(GROUP, f"{one.key}: {one.stood}", one.remedy, Exit.USAGE) for one in problems]
+
+
+def judged(path: Path, mistakes: Iterable[str], obstacles: Iterable[str]) -> list[Finding]:
+    """The findings of a file whose values can be read: what parts of the agent say of their options, and what
+    they lack on this machine now."""
+    wrong = _failures(mistakes, Exit.USAGE)
+    return [*(wrong or [ok(GROUP, f"{path} can be used")]), *_failures(obstacles, Exit.FAILED)]
+
+
+def _failures(sentences: Iterable[str], code: Exit) -> list[Finding]:
+    """Findings of `what it is; what to do`."""
+    found = []
+    for sentence in sentences:
+        what, _, remedy = sentence.partition("; ")
+        found.append(failure(GROUP, what, remedy or "put that right", code))
     return found

@@ -1,17 +1,67 @@
-"""Whether what one stream stores is stored in other places too. Pure."""
+"""Whether the messages of one stream are stored elsewhere too, as servers say of a traced message (ADR-41 of
+nats-architecture-and-design). A traced message reaches no subscriber and no stream. Pure."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 from agent.cli.checks.finding import Finding, failure, ok, warning
 from agent.cli.checks.permissions import is_granted, sample
-from agent.cli.checks.trace import Trace
 from agent.contract import Exit
 
 GROUP: Final = "streams"
+TRACE_TO: Final = "Nats-Trace-Dest"
+TRACE_ONLY: Final = "Nats-Trace-Only"
+_LEAF: Final = 4
+"""The kind of connection that is a leaf's link, seen on nats-server 2.15.1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What one server would do with a message on `subject`."""
+
+    subject: str
+    server: str
+    """The name of the server."""
+    domain: str
+    """Its JetStream domain, "" without."""
+    time: float
+    """Epoch seconds by its clock."""
+    heard_by: frozenset[str]
+    """The subscriptions that would get the message."""
+    links: frozenset[str]
+    """The servers to which links would carry it."""
+    streams: frozenset[str]
+    """The streams that would store it."""
+
+
+def trace_headers(destination: str) -> dict[str, str]:
+    """The headers under which a message is only traced; servers answer to `destination`."""
+    return {TRACE_TO: destination, TRACE_ONLY: "true"}
+
+
+def parse_trace(body: bytes) -> Trace | None:
+    """What one server answered; None for anything else."""
+    try:
+        row: Mapping[str, Any] = json.loads(body)
+        events, server = row["events"], row["server"]
+        ingress = next(event for event in events if event["type"] == "in")
+        egress = [event for event in events if event["type"] == "eg" and not event.get("error")]
+        return Trace(
+            subject=str(ingress["subj"]),
+            server=str(server["name"]),
+            domain=str(server.get("domain", "")),
+            time=datetime.fromisoformat(ingress["ts"]).timestamp(),
+            heard_by=frozenset(str(event["sub"]) for event in egress if "sub" in event),
+            links=frozenset(str(event["name"]) for event in egress if event.get("kind") == _LEAF),
+            streams=frozenset(str(event["stream"]) for event in events if event["type"] == "js"),
+        )
+    except (ValueError, KeyError, TypeError, StopIteration, AttributeError):
+        return None
 
 
 @dataclass(frozen=True, slots=True)

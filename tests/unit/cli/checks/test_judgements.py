@@ -10,12 +10,11 @@ import pytest
 
 from agent.base.files import Room
 from agent.base.nats_server_version import MINIMUM
-from agent.cli.checks import agent_status, clock, files, link, server, streams, versions
-from agent.cli.checks.files import Secret
+from agent.cli.checks import agent_status, certificates, link, machine, server, streams, versions
 from agent.cli.checks.finding import Finding, Level, failure, ok, outcome, warning
 from agent.cli.checks.leafnode_probe import Joined
-from agent.cli.checks.streams import Streams
-from agent.cli.checks.trace import Trace
+from agent.cli.checks.machine import Secret
+from agent.cli.checks.streams import Streams, Trace
 from agent.contract import Exit
 from agent.leaf.link.states import ORDINARY, PATIENT, SENTENCES, LinkState
 
@@ -79,7 +78,7 @@ def test_every_version_that_is_refused_has_a_fault_that_says_why() -> None:
 def test_a_clock_is_judged_by_itself_and_beside_the_hubs(
     wall: float, synchronised: bool, ahead: tuple[float, float] | None, levels: list[Level], words: str
 ) -> None:
-    found = list(clock.judge(wall, synchronised, ahead))
+    found = list(certificates.judge_clock(wall, synchronised, ahead))
     assert [one.level for one in found] == levels
     assert any(words in told(one) for one in found), [told(one) for one in found]
 
@@ -199,7 +198,7 @@ DIRECTORY = Secret("directory", Path("/s"), 0o700, 7)
     ],
 )
 def test_secrets_are_their_owners_alone(directory: Secret, secret: Secret, level: Level, words: str) -> None:
-    only(list(files.judge(directory, [secret])), level, words)
+    only(list(machine.judge_secrets(directory, [secret])), level, words)
 
 
 def trace(server_name: str, domain: str, *stored: str) -> Trace:
@@ -298,5 +297,5 @@ def test_the_document_has_every_fault_of_a_version_and_every_group() -> None:
     for fault in versions.FAULTS:
         assert fault.what in text
         assert f"nats-server {fault.source}" in text
-    for module in (clock, files, streams, versions):
-        assert module.GROUP in text
+    for group in (certificates.GROUP, certificates.CLOCK, machine.FILES, streams.GROUP, versions.GROUP):
+        assert group in text

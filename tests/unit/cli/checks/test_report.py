@@ -7,8 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cli.checks.finding import failure, ok, warning
-from agent.cli.checks.report import WIDTH, as_json, lines
+from agent.cli.checks.finding import WIDTH, as_json, failure, lines, ok, warning
 from agent.contract import Exit
 
 words = st.text(max_size=30)
