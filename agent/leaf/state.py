@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -25,17 +25,19 @@ from agent.contract import (
     Readings,
     check_epoch,
 )
-from agent.leaf import position_file
 from agent.leaf.commands.cursor import RecentCommands
-from agent.leaf.position_file import PullPosition
 from agent.leaf.timeline import Timeline
+
+POSITIONS_VERSION = 1
+
+POSITIONS_NAME = "positions.json"
 
 VERSION = 1
 SAVE_SECONDS = 0.5
 POSITION_SECONDS = 10.0
 """How long the file of positions may stay behind: until then the stream has them, unless it discards."""
 
-_KEPT = f"leave {position_file.NAME} where it is: inputs of files go on from what it says"
+_KEPT = f"leave {POSITIONS_NAME} where it is: inputs of files go on from what it says"
 
 log = structlog.get_logger("state")
 
@@ -73,6 +75,18 @@ class Acked(Struct, frozen=True):
     def previous(self) -> Previous:
         """The same as a ledger record of the next run tells it."""
         return Previous(self.run, self.n, self.readings, self.closed)
+
+
+class PullPosition(Struct, frozen=True):
+    """Where a pull input goes on after its last stored batch, which is at `seq`. The stream tells it more
+    exactly as long as it holds that batch, but may have trimmed it."""
+
+    text: str
+    seq: int
+
+
+Positions = dict[str, dict[str, PullPosition]]
+"""By class and input."""
 
 
 class Checkpoints(Struct, frozen=True):
@@ -150,7 +164,7 @@ def load(path: Path, domain: str) -> State:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        known = position_file.load(path.with_name(position_file.NAME), domain)
+        known = load_positions(path.with_name(POSITIONS_NAME), domain)
         return State(VERSION, machine_id(), domain, positions=known)
     try:
         version = msgspec.json.decode(data, type=dict).get("version")
@@ -205,9 +219,9 @@ class StateFile:
     async def save_positions(self) -> None:
         """Write the positions of inputs into their own file, where that does not have them. Raises
         `OSError`."""
-        data = position_file.encode(self.current.domain, self.current.positions)
+        data = encode_positions(self.current.domain, self.current.positions)
         if data != self._positions and (self._positions or self.current.positions):
-            await asyncio.to_thread(write_private, self._path.with_name(position_file.NAME), data)
+            await asyncio.to_thread(write_private, self._path.with_name(POSITIONS_NAME), data)
             self._positions = data
         self._positions_at = asyncio.get_running_loop().time()
 
@@ -237,3 +251,30 @@ class StateFile:
                     log.info("the state file is written again", path=str(self._path))
                 failing = False
             await asyncio.sleep(SAVE_SECONDS)
+
+
+class _PositionsFile(Struct):
+    version: int
+    domain: str
+    positions: Positions
+
+
+def encode_positions(domain: str, positions: Mapping[str, Mapping[str, PullPosition]]) -> bytes:
+    """The file as it is written."""
+    return msgspec.json.encode({"version": POSITIONS_VERSION, "domain": domain, "positions": positions})
+
+
+def load_positions(path: Path, domain: str) -> Positions:
+    """The positions of a domain; none where there is no file of its. One that cannot be read is logged and
+    counts as none: inputs whose position is lost do not begin by themselves."""
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_PositionsFile)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
+        log.error("cannot read the positions of inputs", path=str(path), error=str(error))
+        return {}
+    if (found.version, found.domain) != (POSITIONS_VERSION, domain):
+        log.error("positions are of another version or domain", path=str(path), domain=found.domain)
+        return {}
+    return found.positions

@@ -1,18 +1,26 @@
-"""The inputs of a leaf's agent that run, each with a switch and exchangeable one by one, and what stands
-between them and the core."""
+"""Runs the inputs of a leaf's agent, each with a switch and exchangeable one by one, and drains the agent."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+import structlog
 
 from agent.base.metrics import Metrics
 from agent.base.supervisor import Switch, restart_failing
 from agent.config import Config
+from agent.jetstream import JetStreamError
 from agent.leaf.intake import Input, Intake, Level
+from agent.leaf.ledger.publisher import LedgerPublisher
 from agent.leaf.publish.core_intake import CoreIntake, SwappableIntake
+from agent.leaf.publish.publisher import Publisher
+from agent.leaf.publish.sender import Sender
+from agent.leaf.state import StateFile
 from agent.process.reload import Applied
+
+log = structlog.get_logger("leaf")
 
 
 @dataclass(slots=True)
@@ -125,3 +133,37 @@ async def keep_running(one: Input, intake: Intake, stopping: asyncio.Event, metr
             metrics.input_up.labels(one.name).set(0)
 
     await restart_failing(run, stopping, "input", one.name)
+
+
+async def drain(
+    inputs: Sequence[asyncio.Task[None]],
+    publisher: Publisher,
+    sender: Sender,
+    books: LedgerPublisher,
+    state: StateFile,
+    seconds: float,
+) -> None:
+    """Settle what is in flight and close the run, within so many seconds. The inputs have been told to take
+    in nothing new."""
+    log.info("draining", at_most_seconds=seconds)
+    try:
+        async with asyncio.timeout(seconds):
+            # What an input has read already it may still hand in.
+            publisher.flush()
+            await asyncio.gather(*inputs)
+            publisher.stop()
+            await sender.drained()
+            await books.close()
+            log.info("drained: all that was accepted is stored, the run is closed")
+    except TimeoutError:
+        log.error("not drained in time: the run stays open, its tail is named by the audit")
+    except (JetStreamError, OSError) as error:
+        log.error("the run could not be closed, its tail is named by the audit", error=str(error))
+    sender.abandon()
+    books.remember()
+    for task in inputs:
+        task.cancel()
+    try:
+        await state.save()
+    except OSError as error:
+        log.error("the state file cannot be written", error=str(error))

@@ -39,15 +39,13 @@ from agent.leaf.publish.ack_levels import Levels
 from agent.leaf.publish.core_intake import CoreIntake
 from agent.leaf.publish.dead_letters import DeadLetterWriter
 from agent.leaf.publish.idempotency_recovery import KnownRequests
-from agent.leaf.publish.pieces import Progress
 from agent.leaf.publish.publisher import Publisher
-from agent.leaf.publish.pull_chunks import PullChunkStore
+from agent.leaf.publish.pull_chunks import Progress, PullChunkStore
 from agent.leaf.publish.sender import Sender
 from agent.leaf.publish.stream_recovery import StreamRecovery
 from agent.leaf.state import StateFile
 from agent.mirrors import mirror_controller
-from agent.process.draining import drain
-from agent.process.input_runner import InputSet, keep_running, levels_of
+from agent.process.input_runner import InputSet, drain, keep_running, levels_of
 from agent.process.reload import Applied, Reloader
 from agent.process.reload.reloader import by_command
 from agent.server.health import ServerHealth

@@ -21,7 +21,8 @@ from agent.contract import (
 )
 from agent.jetstream import RawMessage, UnavailableError, publish_once
 from agent.leaf.inputs.http import HttpOptions
-from agent.leaf.publish import acks
+from agent.leaf.publish import sender
+from agent.leaf.publish.batch import NotStored, PublishAnswer, StoredAck, parse_ack
 from agent.leaf.publish.stream_recovery import StreamRecovery
 from tests.harness.agents import CLASS, Agent, Shelf, agent, chunk, insist, leaf_config, shelf
 from tests.harness.linked_pair import open_road
@@ -153,15 +154,15 @@ async def test_a_server_that_ends_between_the_answer_and_the_look_costs_no_readi
 async def test_a_batch_that_its_own_first_attempt_stored_keeps_its_number(
     world: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = acks.parse
+    read = parse_ack
 
-    def misread(data: bytes) -> acks.Answer:
-        monkeypatch.setattr(acks, "parse", read)
-        assert read(data) == acks.StoredAck(2, duplicate=False)
-        return acks.NotStored("an error that may pass", None)
+    def misread(data: bytes) -> PublishAnswer:
+        monkeypatch.setattr(sender, "parse_ack", read)
+        assert read(data) == StoredAck(2, duplicate=False)
+        return NotStored("an error that may pass", None)
 
     async with agent(config) as one:
-        monkeypatch.setattr(acks, "parse", misread)
+        monkeypatch.setattr(sender, "parse_ack", misread)
         await one.submit(chunk("a"))
         one_shelf = await shelf(world.leaf)
         assert await one_shelf.texts() == ["a/0"]

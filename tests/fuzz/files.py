@@ -13,9 +13,10 @@ from agent.cli.site.edit import Enrolled, MemberError, added, enrolled, forgotte
 from agent.cli.site.site import write
 from agent.config import ConfigError, load
 from agent.contract import Checkpoint, Clock, Readings, new_run
-from agent.leaf import position_file, state
+from agent.leaf import state
 from agent.leaf.inputs import OPTIONS
-from agent.leaf.publish import request_file
+from agent.leaf.publish.idempotency_recovery import load_keys
+from agent.leaf.state import PullPosition
 from tests.fuzz.target import only, target
 from tests.unit.cli.site.test_site import CLUSTER, SITE
 
@@ -71,7 +72,7 @@ def _state() -> bytes:
         state.VERSION, "m", "edge-1", epochs={"normal": "0123456789abc"}, acked={"normal": acked}
     )
     one.checkpoint = {"normal": Checkpoint(1, "id", "TELEMETRY_0", 2)}
-    one.positions = {"normal": {"tail": position_file.PullPosition("12", 3)}}
+    one.positions = {"normal": {"tail": PullPosition("12", 3)}}
     return msgspec.json.encode(one)
 
 
@@ -92,6 +93,6 @@ TIMED = KEYS[:-1] + b',"saved":1000000000000000000,"clock":"synchronised=yes; bo
 
 @target(KEYS, TIMED, b"{", b"")
 def known_requests(data: bytes) -> None:
-    for _, request, seconds in request_file.load(kept(data), NOW):
+    for _, request, seconds in load_keys(kept(data), NOW):
         assert request.key is not None
         assert seconds >= 0

@@ -16,8 +16,8 @@ from agent.hub.registrar.aggregate import parse_source_header
 from agent.hub.registrar.records import decode_leaf, decode_noted
 from agent.jetstream.read_headers import ack_place
 from agent.leaf.inputs.file.positions import parse_positions
-from agent.leaf.publish import acks
-from agent.leaf.publish.pieces import parse_progress
+from agent.leaf.publish.batch import parse_ack
+from agent.leaf.publish.pull_chunks import parse_progress
 from hub_jobs.refine.lines import UnpackError, count_lines, unpack
 from hub_jobs.refine.messages import QuarantinedError, slices
 from hub_jobs.source.lineage import parse_source
@@ -66,7 +66,7 @@ def record(data: bytes) -> None:
     with only(ContractError):
         reading = contract.parse_reading(data)
         assert contract.parse_reading(reading.encode()) == reading
-    acks.parse(data)
+    parse_ack(data)
 
 
 HEADERS = contract.BatchHeaders(

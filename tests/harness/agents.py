@@ -32,7 +32,7 @@ from agent.contract import (
 )
 from agent.jetstream import JetStream, RawMessage
 from agent.leaf.intake import Chunk, Input, RefusedError, UnknownOutcomeError
-from agent.leaf.publish.pieces import parse_progress
+from agent.leaf.publish.pull_chunks import parse_progress
 from agent.leaf.state import State, StateFile, load
 from agent.process.leaf import LeafAgent
 from agent.server.health import ServerHealth

@@ -27,9 +27,9 @@ FLOORS = (
 LEAF = {
     "inputs": {"intake"},
     "rules": {"intake", "publish"},
-    "publish": {"intake", "events", "ledger", "hub_acks", "state", "position_file"},
-    "ledger": {"intake", "events", "state", "position_file"},
-    "link": {"intake", "hub_acks", "state", "stream_configs", "position_file"},
+    "publish": {"intake", "events", "ledger", "hub_acks", "state"},
+    "ledger": {"intake", "events", "state"},
+    "link": {"intake", "hub_acks", "state", "stream_configs"},
     "commands": {"intake", "publish", "state", "stream_configs"},
     "clock": {"intake", "state", "timeline"},
 }

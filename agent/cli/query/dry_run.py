@@ -11,7 +11,7 @@ from typing import Final
 from agent.base.text import harmless, shown
 from agent.contract import Letter
 from agent.leaf.intake import Chunk, Input, Intake, ResumePoint
-from agent.leaf.publish.pieces import Fragment
+from agent.leaf.publish.pull_chunks import Fragment
 
 END_SECONDS: Final = 5.0
 """How long inputs may take to end."""

@@ -29,7 +29,7 @@ from agent.contract import (
 from agent.jetstream import JetStream, RawMessage, UnavailableError, request
 from agent.jetstream.read_headers import StoredHeaders, read_headers
 from agent.leaf.intake import RefusalReason
-from agent.leaf.publish import acks
+from agent.leaf.publish.batch import NotStored, PublishAnswer, StoredAck, parse_ack
 
 _ANSWER_SECONDS: Final = 10.0
 _PAGES: Final = 200
@@ -170,13 +170,13 @@ class LeafStream:
                 continue
             match await self._publish(message, copy.first):
                 # A repeat of what came behind the copy that was read is itself what was to be sent.
-                case acks.StoredAck(seq, duplicate) if not duplicate or (
+                case StoredAck(seq, duplicate) if not duplicate or (
                     seq > copy.seq and await self._holds(seq, message)
                 ):
                     sent.again.append(copy.n)
-                case acks.StoredAck():
+                case StoredAck():
                     repeated.append(copy)
-                case acks.NotStored(text, reason):
+                case NotStored(text, reason):
                     sent.refused = f"{text}; {_ROOM}" if reason is RefusalReason.FULL else text
                     break
         return repeated
@@ -186,16 +186,16 @@ class LeafStream:
         message = await self._js.get_message(self._name, seq=seq)
         return message is not None and (message.subject, message.data) == (copy.subject, copy.data)
 
-    async def _publish(self, message: RawMessage, first: int) -> acks.Answer:
+    async def _publish(self, message: RawMessage, first: int) -> PublishAnswer:
         headers = resent_headers(message.headers, first)
         for _ in range(_TRIES):
             try:
                 reply = await request(self._nc, message.subject, message.data, _PUBLISH_SECONDS, headers)
             except MaxPayloadError:
-                return acks.NotStored(f"message {message.seq} is larger than the server takes now", None)
+                return NotStored(f"message {message.seq} is larger than the server takes now", None)
             except NoRespondersError:
                 break
             except NatsError:
                 continue  # under the same id, so that it is stored once
-            return acks.parse(reply.data)
+            return parse_ack(reply.data)
         raise UnavailableError(f"the local server did not answer a message on {message.subject}")

@@ -36,8 +36,7 @@ from agent.jetstream.read_headers import StoredHeaders
 from agent.leaf.events import BatchStored
 from agent.leaf.ledger.evictions.service import Discards
 from agent.leaf.ledger.ledger import ClassLedger, Discarded
-from agent.leaf.position_file import PullPosition
-from agent.leaf.state import Acked, StateFile
+from agent.leaf.state import Acked, PullPosition, StateFile
 
 LEDGER_SECONDS = 60.0
 

@@ -16,8 +16,7 @@ from agent.jetstream import CONSUMER_NOT_FOUND, ApiError, JetStream, StreamInfo
 from agent.leaf import stream_configs
 from agent.leaf.link import checkpoints
 from agent.leaf.link.guard import EpochReason, NewEpoch
-from agent.leaf.position_file import PullPosition
-from agent.leaf.state import Acked, StateFile
+from agent.leaf.state import Acked, PullPosition, StateFile
 
 TRIM_ABOVE: Final = 0.8
 _KEY = "rate_limit_bps"

@@ -1,18 +1,44 @@
-"""Making the message of a batch: joining, compressing, naming. No I/O."""
+"""Makes the message of a batch (joins, compresses, numbers) and reads how the stream answers it. No I/O.
+
+An answer is a PubAck, or an error that says whether the same batch can ever be stored. A PubAck `duplicate:
+true` names the message that a stream holds under an id, not whose it is: everybody who may publish to the
+stream may use any id, and an agent's next one can be guessed. The subjects of the agent are its own, so they
+tell."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
+import msgspec
 import zstandard
+from msgspec import Struct
 
 from agent import contract
 from agent.contract import H_MESSAGE_ID, H_POSITION, REQUEST_BYTES, BatchHeaders, Clock, MessageId
+from agent.jetstream import RawMessage
+from agent.leaf.intake import RefusalReason
 from agent.leaf.ledger.ledger import ClassLedger
 from agent.leaf.publish.accumulator import OpenBatch, PendingChunk
 from agent.leaf.publish.idempotency import Settled
+
+Look = Callable[[str, int], Awaitable[RawMessage | None]]
+"""The message of a class's stream at a sequence, None where none is. Raises `JetStreamError`."""
+
+TAKEN = "message_id_taken"
+"""The reason for which a number is refused under which something else stands in the stream. Its batch is
+stored under a later one."""
+
+_FULL: Final = frozenset({10002, 10023, 10047, 10077})
+"""Limits of account, server, storage or stream (server/errors.json of nats-server). 10077 is also how a store
+that cannot write answers; either way there is no room for this batch now."""
+
+_TOO_LARGE: Final = frozenset({10054, 10097})
+"""Message or headers (64 KiB) above the limit."""
+
+NO_STREAM: Final = "no stream takes this subject"
 
 _LEVEL = 3
 _HEADER_BYTES = 1024
@@ -161,3 +187,68 @@ class Numbering:
             claimed=None,
             carried=False,
         )
+
+
+class _PublishError(Struct):
+    code: int = 0
+    err_code: int = 0
+    description: str = ""
+
+
+class _PubAck(Struct):
+    seq: int = 0
+    duplicate: bool = False
+    error: _PublishError | None = None
+
+
+_decode = msgspec.json.Decoder(_PubAck).decode
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAck:
+    """The batch is at `seq`; `duplicate` when an earlier attempt had stored it."""
+
+    seq: int
+    duplicate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NotStored:
+    """This attempt stored nothing. `reason` is set when trying again soon would be refused again."""
+
+    text: str
+    reason: RefusalReason | None
+
+
+PublishAnswer = StoredAck | NotStored
+
+
+def parse_ack(data: bytes) -> PublishAnswer:
+    """Read one answer. An empty one is the server's "no responders": no stream listens."""
+    if not data:
+        return NotStored(NO_STREAM, None)
+    try:
+        ack = _decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return NotStored(f"the answer is no PubAck: {data[:80]!r}", None)
+    if ack.error is None and ack.seq > 0:
+        return StoredAck(ack.seq, ack.duplicate)
+    error = ack.error or _PublishError(description="a PubAck without a sequence")
+    text = f"{error.description} (error {error.err_code})"
+    if error.err_code in _FULL:
+        return NotStored(text, RefusalReason.FULL)
+    return NotStored(text, RefusalReason.TOO_LARGE if error.err_code in _TOO_LARGE else None)
+
+
+def is_own(batch: Batch, message: RawMessage | None) -> bool:
+    """Whether the message that was named as a duplicate of a batch is that batch. `message` is None where the
+    stream does not hold it any more. Then it can only be the batch if an earlier connection had sent that,
+    for over this one every attempt was answered, and none as stored; it is taken to be, for a batch that is
+    called stored and does not arrive is named by the audit, and one that is stored twice is not."""
+    if message is None:
+        return batch.carried
+    return (
+        message.subject == batch.subject
+        and message.headers.get(H_MESSAGE_ID) == str(batch.id)
+        and message.data == batch.payload
+    )

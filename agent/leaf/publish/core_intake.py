@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from agent.contract import Letter
 from agent.leaf.intake import Chunk, Intake, ResumePoint
 from agent.leaf.publish.dead_letters import DeadLetterWriter
-from agent.leaf.publish.pieces import Fragment, whole
 from agent.leaf.publish.publisher import Publisher
-from agent.leaf.publish.pull_chunks import PullChunkStore
+from agent.leaf.publish.pull_chunks import Fragment, PullChunkStore, whole
 
 
 class CoreIntake:

@@ -1,21 +1,32 @@
-"""The idempotency keys that are known over a restart: read back from the stream's tail, and from files for
-those whose messages were trimmed, or discarded by the stream itself."""
+"""Recovers the idempotency keys after a restart: from the stream's tail, and from files.
+
+A trim takes batches out of the stream, and so does a stream that discards. What is known is therefore written
+into files in the state directory: before each trim, and for streams that discard once a second."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+import os
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import structlog
+from msgspec import Struct
 
-from agent.base.clock import ClockReader
+from agent.base.clock import ClockReader, Instant
+from agent.base.files import write_private
+from agent.contract import Request, parse_clock
 from agent.jetstream import JetStreamError
-from agent.leaf.publish import request_file
-from agent.leaf.publish.idempotency import KNOWN_SECONDS
+from agent.leaf.publish.idempotency import KNOWN_SECONDS, Ages, Key
 from agent.leaf.publish.publisher import Publisher
 from agent.leaf.publish.stream_recovery import StreamRecovery
+
+VERSION: Final = 3
+
+_UNSCOPED: Final = 2
+"""Written by agents that knew keys without a scope, and contents by their CRC-32."""
 
 _AGAIN_SECONDS: Final = 1.0
 _NOTE_SECONDS: Final = 1.0
@@ -47,7 +58,7 @@ class KnownRequests:
         loop = asyncio.get_running_loop()
         requests = self._publisher.requests
         for path in (self._path, self._added):
-            for cls, request, age in request_file.load(path, ClockReader().look()):
+            for cls, request, age in load_keys(path, ClockReader().look()):
                 requests.store(cls, request, loop.time() - age)
         while True:
             recall = await self._recall()
@@ -64,7 +75,7 @@ class KnownRequests:
     async def save(self) -> None:
         """Keep the keys that are known now. Raises `OSError`."""
         known = self._publisher.requests.known(asyncio.get_running_loop().time())
-        await asyncio.to_thread(request_file.save, self._path, known, ClockReader().look())
+        await asyncio.to_thread(save_keys, self._path, known, ClockReader().look())
 
     async def keep(self) -> None:
         """Note which requests were stored in streams that discard, which drop a batch whenever they need its
@@ -92,6 +103,96 @@ class KnownRequests:
         known = requests.known(now) if anew else fresh
         noted = {key: one for key, one in known.items() if key[0] in self._discarding}
         if noted or anew:
-            write = request_file.save if anew else request_file.append
+            write = save_keys if anew else append_keys
             await asyncio.to_thread(write, self._added, noted, ClockReader().look())
         self._begun = now if anew else self._begun
+
+
+class _KeyFile(Struct):
+    """`known` maps a key of a class, behind its scope and a colon, to the mark of its content in hexadecimal
+    digits and to when it is forgotten, in seconds since 1970 by the wall clock of `saved` (ns since 1970),
+    when the clocks were as `clock` says; both are absent in a file of an agent that went by the wall clock
+    alone. `requests` is what version 2 has instead: a key of a class with its CRC-32."""
+
+    version: int
+    known: dict[str, dict[str, tuple[str, float]]] = {}
+    requests: dict[str, dict[str, tuple[int, float]]] = {}
+    saved: int = 0
+    clock: str = ""
+
+
+def save_keys(path: Path, known: Mapping[Key, tuple[bytes, float]], now: Instant) -> None:
+    """Replace the file. `known` maps a key to the mark of its content and the seconds for which it stays
+    known. Raises `OSError`."""
+    write_private(path, _encoded_keys(known, now))
+
+
+def append_keys(path: Path, known: Mapping[Key, tuple[bytes, float]], now: Instant) -> None:
+    """Add to the file, which `save_keys` has made, like that. Raises `OSError`."""
+    with path.open("ab") as file:
+        file.write(_encoded_keys(known, now))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _encoded_keys(known: Mapping[Key, tuple[bytes, float]], now: Instant) -> bytes:
+    kept: dict[str, dict[str, tuple[str, float]]] = {}
+    for (cls, name), (mark, left) in known.items():
+        kept.setdefault(cls, {})[name] = (mark.hex(), now.wall / 1e9 + left)
+    return msgspec.json.encode(_KeyFile(VERSION, kept, saved=now.wall, clock=str(now.clock))) + b"\n"
+
+
+def load_keys(path: Path, now: Instant) -> list[tuple[str, Request, float]]:
+    """The requests that are still to be known, each with its class and the seconds since it was stored. What
+    cannot be used of a file is logged and left out: it holds no readings. A kill may have cut off what was
+    added last."""
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        log.error("cannot read idempotency keys", path=str(path), error=str(error))
+        return []
+    return [one for at, line in enumerate(lines) for one in _read_line(path, line, now, cut=at > 0)]
+
+
+def _read_line(path: Path, line: bytes, now: Instant, *, cut: bool) -> list[tuple[str, Request, float]]:
+    """The requests of one line, which `cut` says may have been cut off at the end of the file."""
+    try:
+        found = msgspec.json.decode(line, type=_KeyFile)
+        if found.version not in (_UNSCOPED, VERSION):
+            log.error("idempotency keys are of another version", path=str(path), version=found.version)
+            return []
+        reckoned = _wall_now(found, now)
+        requests = list(_requests_of(found))
+    except (ValueError, msgspec.MsgspecError) as error:
+        if not cut or line.endswith(b"\n"):
+            log.error("idempotency keys of trimmed batches are lost", path=str(path), error=str(error))
+        return []
+    return [
+        (cls, request, max(0.0, KNOWN_SECONDS - (until - reckoned)))
+        for cls, request, until in requests
+        if until > reckoned
+    ]
+
+
+def _requests_of(found: _KeyFile) -> Iterator[tuple[str, Request, float]]:
+    """The requests of a file with their class and when they are forgotten; raises `ValueError`."""
+    for cls, unscoped in found.requests.items():
+        for key, (crc, until) in unscoped.items():
+            yield cls, Request(key, crc), until
+    for cls, scoped in found.known.items():
+        for name, (text, until) in scoped.items():
+            scope, _, key = name.partition(":")
+            mark = bytes.fromhex(text)
+            if scope:
+                yield cls, Request(key, 0, mark, scope), until
+            else:
+                yield cls, Request(key, int.from_bytes(mark, "big")), until
+
+
+def _wall_now(found: _KeyFile, now: Instant) -> float:
+    """Now, in seconds since 1970 by the wall clock as it was when the file was written."""
+    if not found.clock:
+        return now.wall / 1e9
+    return found.saved / 1e9 + Ages(now).of(Instant(found.saved, parse_clock(found.clock)))

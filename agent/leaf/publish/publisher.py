@@ -19,13 +19,11 @@ from agent.base.metrics import Metrics
 from agent.contract import AGENT_INPUT, COMMANDS_INPUT, MAX_UNPACKED_BYTES
 from agent.leaf.hub_acks import HubAckWaiters, store_lost
 from agent.leaf.intake import Chunk, Level, RefusalReason, RefusedError, UnknownOutcomeError
-from agent.leaf.ledger.accounting import ReadingAccounts
-from agent.leaf.ledger.ledger import ClassLedger
+from agent.leaf.ledger.ledger import ClassLedger, ReadingAccounts
 from agent.leaf.publish.accumulator import Accumulator, BatchLimits, OpenBatch, PendingChunk
 from agent.leaf.publish.batch import SealedBatch, count_readings
 from agent.leaf.publish.idempotency import RequestLog, Settled
-from agent.leaf.publish.limits import ByteBudget
-from agent.leaf.publish.rate import RateLimit
+from agent.leaf.publish.limits import ByteBudget, RateLimit
 
 PATIENCE = 10.0
 _NOTHING = Chunk(b"", 0)

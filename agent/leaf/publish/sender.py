@@ -24,12 +24,22 @@ from agent.jetstream import JetStreamError
 from agent.leaf.events import BatchStored
 from agent.leaf.intake import RefusalReason, RefusedError, UnknownOutcomeError
 from agent.leaf.ledger.ledger import ClassLedger
-from agent.leaf.publish import acks
-from agent.leaf.publish.batch import Batch, Numbering, Packer, SealedBatch, count_readings, message_bytes
-from agent.leaf.publish.duplicates import Look, is_own
-from agent.leaf.publish.outcomes import Outcomes
+from agent.leaf.publish.batch import (
+    NO_STREAM,
+    Batch,
+    Look,
+    NotStored,
+    Numbering,
+    Packer,
+    SealedBatch,
+    StoredAck,
+    count_readings,
+    is_own,
+    message_bytes,
+    parse_ack,
+)
+from agent.leaf.publish.outcomes import Outcomes, Refusals, no_room
 from agent.leaf.publish.publisher import Publisher
-from agent.leaf.publish.rejections import Refusals, no_room
 
 ACK_WAIT = 5.0
 RETRY_PAUSE = 0.5
@@ -278,19 +288,19 @@ class Sender:
             return
         batch.unanswered -= 1
         self._moved = asyncio.get_running_loop().time()
-        match acks.parse(msg.data):
-            case acks.StoredAck(seq, duplicate=False):
+        match parse_ack(msg.data):
+            case StoredAck(seq, duplicate=False):
                 self._store(batch, seq)
-            case acks.StoredAck(seq):
+            case StoredAck(seq):
                 batch.claimed = seq
                 self._claims.set()
-            case acks.NotStored(text, None):
+            case NotStored(text, None):
                 self._retry_later(batch, text)
-            case acks.NotStored(text, RefusalReason.FULL) if batch.store_lost:
+            case NotStored(text, RefusalReason.FULL) if batch.store_lost:
                 # Refused, its readings would come again in another batch, which the hub can't tell from them.
                 self._retry_later(batch, text)
                 self._outcomes.awaits_room(batch.id.cls)
-            case acks.NotStored(text, reason) if reason is not None and batch.unanswered <= 0:
+            case NotStored(text, reason) if reason is not None and batch.unanswered <= 0:
                 # While another attempt is under way that one may still be stored: its answer decides.
                 self._forget(batch)
                 self._outcomes.refused(batch, reason, text)
@@ -320,7 +330,7 @@ class Sender:
         if batch.store_lost and batch.unanswered <= 0:
             batch.first_sent = batch.refused_at  # no attempt before this one can be stored any more
         self._outcomes.delayed(batch.id.cls, text)
-        if text == acks.NO_STREAM:
+        if text == NO_STREAM:
             self._on_stuck(f"{text}: {batch.subject}")
 
     def _store(self, batch: Batch, seq: int) -> None:

@@ -27,10 +27,9 @@ from agent.contract import (
 )
 from agent.jetstream import JetStream, RawMessage
 from agent.jetstream.read_headers import StoredHeaders, read_headers
-from agent.leaf.position_file import PullPosition
-from agent.leaf.publish.ages import Ages
-from agent.leaf.publish.idempotency import KNOWN_SECONDS, RequestLog
-from agent.leaf.publish.pieces import Progress, newest, parse_progress
+from agent.leaf.publish.idempotency import KNOWN_SECONDS, Ages, RequestLog
+from agent.leaf.publish.pull_chunks import Progress, newest, parse_progress
+from agent.leaf.state import PullPosition
 
 _SPAN = 1024
 """Messages at the end of a stream that are looked at first."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import fnmatch
+import re
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from agent.config import Rule
 from agent.leaf.rules.deadbands import Band
-from agent.leaf.rules.patterns import Match, compile_patterns
+
+Match = Callable[[str], bool]
 
 MAX_KNOWN: Final = 4096
 """Names whose verdict is remembered; beyond, it is found anew."""
@@ -95,3 +98,21 @@ class Rulebook:
             if rule.deadband is not None:
                 band = Band(one.name, rule.deadband, rule.after)
         return RuleResult(cls, tuple(tags.items()), band)
+
+
+def compile_patterns(patterns: Sequence[str]) -> Match | None:
+    """Whether a name matches one of the patterns and none of those that begin with `!`; None when every name
+    does. Patterns with `!` alone are for all other names."""
+    wanted = [one for one in patterns if not one.startswith("!")]
+    unwanted = [one[1:] for one in patterns if one.startswith("!")]
+    if not unwanted and (not wanted or "*" in wanted):
+        return None
+    takes, leaves = _any(wanted), _any(unwanted)
+    return lambda name: (takes is None or takes(name)) and not (leaves is not None and leaves(name))
+
+
+def _any(patterns: Sequence[str]) -> Match | None:
+    if not patterns:
+        return None
+    found = re.compile("|".join(map(fnmatch.translate, patterns)))
+    return lambda name: found.match(name) is not None

@@ -13,8 +13,7 @@ from agent.base.files import write_private
 from agent.base.machine_id import machine_id
 from agent.contract import LOST_STREAMS, Checkpoint, Readings, new_epoch, new_run
 from agent.leaf import state as module
-from agent.leaf.position_file import PullPosition
-from agent.leaf.state import VERSION, Acked, Checkpoints, State, StateError, StateFile, load
+from agent.leaf.state import VERSION, Acked, Checkpoints, PullPosition, State, StateError, StateFile, load
 from tests.harness.wait import until
 
 DOMAIN = "edge-1"

@@ -23,8 +23,16 @@ from agent.contract import (
 from agent.jetstream import StreamInfo
 from agent.jetstream.read_headers import StoredHeaders
 from agent.leaf.ledger.evictions.index import MAX_WAITING, Index, IndexedMessage
-from agent.leaf.ledger.evictions.judge import StreamObservation, judge, remember
-from agent.leaf.ledger.evictions.record import FULL, MAX_DOUBTFUL, PURGED, VERSION, EvictionRecord
+from agent.leaf.ledger.evictions.record import (
+    FULL,
+    MAX_DOUBTFUL,
+    PURGED,
+    VERSION,
+    EvictionRecord,
+    StreamObservation,
+    judge,
+    remember,
+)
 
 _FLUSH_EVERY: Final = 10_000
 

@@ -25,8 +25,7 @@ from agent.leaf.events import BatchStored
 from agent.leaf.ledger.evictions.service import Discards
 from agent.leaf.ledger.ledger import ClassLedger
 from agent.leaf.ledger.publisher import LedgerPublisher
-from agent.leaf.position_file import PullPosition
-from agent.leaf.state import VERSION, Acked, State, StateFile
+from agent.leaf.state import VERSION, Acked, PullPosition, State, StateFile
 
 BEFORE, NOW = new_run(now_ns=10**18), new_run()
 CREATED, OTHER = "2026-11-21T06:00:00Z", "2026-11-21T07:00:00Z"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from agent.base.clock import Instant
 from agent.contract import Clock
-from agent.leaf.publish.ages import Ages
+from agent.leaf.publish.idempotency import Ages
 
 SECOND = 10**9
 

@@ -6,8 +6,7 @@ import pytest
 
 from agent.contract import H_MESSAGE_ID, MessageId, batch_subject
 from agent.jetstream import RawMessage
-from agent.leaf.publish.batch import Batch
-from agent.leaf.publish.duplicates import is_own
+from agent.leaf.publish.batch import Batch, is_own
 
 IDENT = MessageId("00e8d4a5-1000-7bbe-a6f5-1f0d7a54c0de", "normal", 7)
 SUBJECT = batch_subject("edge-1", "normal", "http")

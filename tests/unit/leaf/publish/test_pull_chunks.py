@@ -16,8 +16,16 @@ from agent.contract import ContractError, Letter, new_run, parse_letter
 from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint, UnknownOutcomeError
 from agent.leaf.ledger.ledger import ClassLedger
 from agent.leaf.publish.dead_letters import DeadLetterWriter
-from agent.leaf.publish.pieces import MAX_LINES, Fragment, Progress, bits, newest, parse_progress, whole
-from agent.leaf.publish.pull_chunks import PullChunkStore
+from agent.leaf.publish.pull_chunks import (
+    MAX_LINES,
+    Fragment,
+    Progress,
+    PullChunkStore,
+    bits,
+    newest,
+    parse_progress,
+    whole,
+)
 
 METRICS = Metrics()
 texts = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=30)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.leaf.publish.rate import RateLimit
+from agent.leaf.publish.limits import RateLimit
 
 
 def test_without_a_limit_all_is_let_in() -> None:

@@ -9,7 +9,7 @@ import pytest
 from agent.base.clock import Instant
 from agent.contract import Clock, Request, make_request, request_scope
 from agent.leaf.publish.idempotency import RequestLog
-from agent.leaf.publish.request_file import append, load, save
+from agent.leaf.publish.idempotency_recovery import append_keys, load_keys, save_keys
 
 SECOND = 10**9
 A = make_request("a:b", request_scope("http"), b"1")
@@ -36,8 +36,8 @@ def at(monotonic: float, *, wall: float = 0.0, boot: str = "boot-1", synchronise
 def test_keys_come_back_with_their_age(tmp_path: Path) -> None:
     path = tmp_path / "requests.json"
     unscoped = Request("old", 7)
-    save(path, log_of(A, unscoped).known(60.0), at(1_000))
-    found = load(path, at(1_010))
+    save_keys(path, log_of(A, unscoped).known(60.0), at(1_000))
+    found = load_keys(path, at(1_010))
     assert [(cls, one.key, one.scope, one.digest) for cls, one, _ in found] == [
         ("normal", "a:b", A.scope, A.digest),
         ("normal", "old", "", b""),
@@ -52,8 +52,8 @@ def test_keys_come_back_with_their_age(tmp_path: Path) -> None:
 
 def test_a_key_that_has_had_its_time_does_not_come_back(tmp_path: Path) -> None:
     path = tmp_path / "requests.json"
-    save(path, {("normal", ":old"): (b"1111", 5.0), ("critical", ":new"): (b"2222", 50.0)}, at(1_000))
-    assert [(cls, one.key) for cls, one, _ in load(path, at(1_006))] == [("critical", "new")]
+    save_keys(path, {("normal", ":old"): (b"1111", 5.0), ("critical", ":new"): (b"2222", 50.0)}, at(1_000))
+    assert [(cls, one.key) for cls, one, _ in load_keys(path, at(1_006))] == [("critical", "new")]
 
 
 @pytest.mark.parametrize(
@@ -62,18 +62,18 @@ def test_a_key_that_has_had_its_time_does_not_come_back(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_used_counts_as_empty(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "requests.json"
     path.write_bytes(content)
-    assert load(path, at(1)) == []
+    assert load_keys(path, at(1)) == []
 
 
 def test_no_file_is_no_key(tmp_path: Path) -> None:
-    assert load(tmp_path / "requests.json", at(1)) == []
+    assert load_keys(tmp_path / "requests.json", at(1)) == []
 
 
 @pytest.mark.parametrize("wall", [1.0, 2e9])
 def test_a_clock_that_was_set_changes_no_key_s_age(tmp_path: Path, wall: float) -> None:
     path = tmp_path / "requests.json"
-    save(path, {A_KEY: (A.digest, 500.0), ("normal", ":old"): (b"1111", 5.0)}, at(1_000))
-    [(_, request, age)] = load(path, at(1_010, wall=wall))
+    save_keys(path, {A_KEY: (A.digest, 500.0), ("normal", ":old"): (b"1111", 5.0)}, at(1_000))
+    [(_, request, age)] = load_keys(path, at(1_010, wall=wall))
     assert request.key == A.key
     assert age == pytest.approx(110.0)
 
@@ -82,28 +82,28 @@ def test_after_a_boot_under_a_doubtful_clock_a_key_is_known_for_as_long_as_the_m
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "requests.json"
-    save(path, {A_KEY: (A.digest, 500.0)}, at(1_000))
-    [(_, _, age)] = load(path, at(30, wall=3_600.0, boot="boot-2"))
+    save_keys(path, {A_KEY: (A.digest, 500.0)}, at(1_000))
+    [(_, _, age)] = load_keys(path, at(30, wall=3_600.0, boot="boot-2"))
     assert age == pytest.approx(130.0)
-    assert load(path, at(501, wall=3_600.0, boot="boot-2")) == []
+    assert load_keys(path, at(501, wall=3_600.0, boot="boot-2")) == []
 
 
 def test_a_file_of_an_agent_that_knew_no_scopes_and_went_by_the_wall_clock_is_read(tmp_path: Path) -> None:
     path = tmp_path / "requests.json"
     path.write_text('{"version":2,"requests":{"normal":{"a":[7,1000500.0]}}}')
-    [(_, request, age)] = load(path, at(0))
+    [(_, request, age)] = load_keys(path, at(0))
     assert request == Request("a", 7)
     assert age == pytest.approx(100.0)
 
 
 def test_keys_that_are_added_come_back_with_their_own_age(tmp_path: Path) -> None:
     path, known = tmp_path / "requests.log", log_of(A)
-    save(path, known.fresh(0.0), at(1_000))
+    save_keys(path, known.fresh(0.0), at(1_000))
     assert known.fresh(1.0) == {}
     later = make_request("later", A.scope, b"2")
     known.store("normal", later, 30.0)
-    append(path, known.fresh(30.0), at(1_030))
-    found = load(path, at(1_040))
+    append_keys(path, known.fresh(30.0), at(1_030))
+    found = load_keys(path, at(1_040))
     assert [one for _, one, _ in found] == [
         Request(A.key, 0, A.digest, A.scope),
         Request("later", 0, later.digest, A.scope),
@@ -116,8 +116,8 @@ def test_only_what_was_added_last_may_be_cut_off(
     tmp_path: Path, end: bytes, said: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "requests.log"
-    save(path, log_of(A).known(0.0), at(1_000))
+    save_keys(path, log_of(A).known(0.0), at(1_000))
     with path.open("ab") as file:
         file.write(end)
-    assert len(load(path, at(1_000))) == 1
+    assert len(load_keys(path, at(1_000))) == 1
     assert ("idempotency keys" in "".join(capsys.readouterr())) is said

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.leaf.rules.deadbands import Band, Deadbands, Flight, Moves
-from agent.leaf.rules.span import LastSent, Span, moved
+from agent.leaf.rules.deadbands import Band, Deadbands, Flight, LastSent, Moves, Span, moved
 
 KEY = b"series"
 BAND = Band("rule", 1.0, None)

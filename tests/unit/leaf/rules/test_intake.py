@@ -11,7 +11,7 @@ import pytest
 from agent.base.metrics import Metrics
 from agent.config import Rule
 from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint, UnknownOutcomeError
-from agent.leaf.publish.pieces import Fragment
+from agent.leaf.publish.pull_chunks import Fragment
 from agent.leaf.rules.intake import RulesIntake
 from tests.harness.intakes import NoLetters
 

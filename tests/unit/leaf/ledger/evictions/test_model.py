@@ -17,7 +17,7 @@ from agent.contract import H_COUNT, H_MESSAGE_ID, batch_subject, ledger_subject,
 from agent.jetstream import StreamInfo
 from agent.jetstream.read_headers import StoredHeaders
 from agent.leaf.ledger.evictions.index import IndexedMessage
-from agent.leaf.ledger.evictions.judge import StreamObservation
+from agent.leaf.ledger.evictions.record import StreamObservation
 from agent.leaf.ledger.evictions.tracker import EvictionTracker
 
 MAX_BYTES = 1000
