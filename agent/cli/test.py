@@ -25,7 +25,7 @@ from agent.config import Config, Seconds
 from agent.contract import Exit
 from agent.leaf.inputs import make_inputs
 from agent.leaf.inputs.file.glob import matches
-from agent.leaf.inputs.shared.local_server import LocalServer
+from agent.leaf.inputs.shared.options import LocalServer
 from agent.leaf.intake import Input
 from agent.process.preflight import problems
 

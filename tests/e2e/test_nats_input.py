@@ -19,8 +19,8 @@ from agent.config import Size
 from agent.config.keys import ensure_key
 from agent.demo.proxy import Proxy
 from agent.leaf.inputs.nats import NatsInput, NatsOptions
-from agent.leaf.inputs.nats.subjects import SubjectTemplate
-from agent.leaf.inputs.shared.local_server import LocalServer
+from agent.leaf.inputs.nats.options import SubjectTemplate
+from agent.leaf.inputs.shared.options import LocalServer
 from agent.leaf.intake import RefusalReason, RefusedError, UnknownOutcomeError
 from tests.harness.http_harness import Burying
 from tests.harness.servers import Leaf, make_leaf

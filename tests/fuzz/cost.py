@@ -23,7 +23,7 @@ from typing import Any, Final
 import zstandard
 from google.protobuf import json_format
 
-from agent.leaf.inputs.formats.line_formats import make_form
+from agent.leaf.inputs.formats.line_formats import Parsed, make_form, sift_parts
 from agent.leaf.inputs.formats.line_protocol import LineProtocol, Parsing
 from agent.leaf.inputs.formats.message import MessageError, TopicNames, message_lines
 from agent.leaf.inputs.formats.ndjson import (
@@ -33,13 +33,12 @@ from agent.leaf.inputs.formats.ndjson import (
     decode_array_slices,
     decode_slices,
 )
-from agent.leaf.inputs.formats.sift import Parsed, sift_parts
+from agent.leaf.inputs.http.bodies import UnpackedTooLargeError, allowance, unpack_parts
 from agent.leaf.inputs.http.otlp import parse as otlp
 from agent.leaf.inputs.http.otlp.source import Sources
-from agent.leaf.inputs.http.unpack import UnpackedTooLargeError, allowance, unpack_parts
 from agent.leaf.inputs.nats.subscriber import lines_of
 from agent.leaf.inputs.prometheus.exposition import Device, ExpositionError, SampleMapping
-from agent.leaf.inputs.shared.names import Names
+from agent.leaf.inputs.shared.samples import Names
 
 CAME: Final = 64_000
 LIMIT: Final = 16 * 2**20

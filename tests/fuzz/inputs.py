@@ -8,20 +8,18 @@ import json
 import zstandard
 
 from agent import contract
-from agent.leaf.inputs.formats.line_cutter import Cutter
-from agent.leaf.inputs.formats.line_formats import make_form
+from agent.leaf.inputs.formats.line_cutter import Cutter, ReadLimits, cut
+from agent.leaf.inputs.formats.line_formats import join_sifted, make_form
 from agent.leaf.inputs.formats.line_protocol import LineProtocol, Parsing
-from agent.leaf.inputs.formats.lines import ReadLimits, cut
 from agent.leaf.inputs.formats.message import MessageError, TopicNames, message_lines, reading_line
 from agent.leaf.inputs.formats.ndjson import BadLinesError, BodyTooLargeError, decode_array, decode_ndjson
-from agent.leaf.inputs.formats.sift import join_sifted
+from agent.leaf.inputs.http.bodies import unpack
 from agent.leaf.inputs.http.otlp import parse
 from agent.leaf.inputs.http.otlp.source import Sources
-from agent.leaf.inputs.http.unpack import unpack
-from agent.leaf.inputs.mqtt.topics import Topic
-from agent.leaf.inputs.nats.subjects import SubjectTemplate
+from agent.leaf.inputs.mqtt.options import Topic
+from agent.leaf.inputs.nats.options import SubjectTemplate
 from agent.leaf.inputs.prometheus.exposition import Device, ExpositionError, SampleMapping
-from agent.leaf.inputs.shared.names import Names
+from agent.leaf.inputs.shared.samples import Names
 from tests.fuzz.target import only, target
 
 DOMAIN, NOW = "edge-1", 1_790_000_000_000_000_000

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import Struct
 
 from agent.base.metrics import Metrics
-from agent.leaf.inputs.shared.local_server import LocalServer
+from agent.leaf.inputs.shared.options import LocalServer
 from agent.leaf.intake import Input
 
 

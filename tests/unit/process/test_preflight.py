@@ -15,9 +15,9 @@ from msgspec.structs import fields
 
 from agent.base.metrics import Metrics
 from agent.leaf.inputs import OPTIONS, make_inputs
-from agent.leaf.inputs.mqtt.topics import Topic
-from agent.leaf.inputs.nats.subjects import SubjectTemplate
-from agent.leaf.inputs.shared.local_server import LocalServer
+from agent.leaf.inputs.mqtt.options import Topic
+from agent.leaf.inputs.nats.options import SubjectTemplate
+from agent.leaf.inputs.shared.options import LocalServer
 from agent.process.preflight import mistakes, obstacles
 
 NOBODY = 65534

@@ -104,7 +104,7 @@ class ExecInput:
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Run the command until `stopping` is set, then end it and store what it has printed."""
         # Imported here, so that an agent without such an input does not hold it in memory.
-        from agent.leaf.inputs.exec.schedule import Schedule
+        from agent.leaf.inputs.exec.program import Schedule
 
         log = structlog.get_logger("exec").bind(input=self.name)
         await Schedule(self._options, self._metrics, intake, stopping, log).run()

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Final
 
 from agent.leaf.inputs.file.glob import Choice, Match, choose, is_wild, matches, origins
-from agent.leaf.inputs.file.opened import holds
 from agent.leaf.inputs.file.positions import MAX_FILES, key_of, pack
-from agent.leaf.inputs.file.rotation import FilePosition, changed_after
+from agent.leaf.inputs.file.rotation import FilePosition, changed_after, holds
 from agent.leaf.inputs.file.tailer import Tailer
 
 FORGET: Final = 3600.0

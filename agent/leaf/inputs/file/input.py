@@ -58,8 +58,7 @@ from agent.leaf.inputs.file.glob import is_wild
 from agent.leaf.inputs.file.positions import MAX_FILES, parse_positions
 from agent.leaf.inputs.file.tail_group import ReadResult, TailGroup
 from agent.leaf.inputs.file.tailer import TailedLines
-from agent.leaf.inputs.formats.line_formats import Form, Format, Precision, make_form
-from agent.leaf.inputs.formats.sift import Parsed, join_sifted
+from agent.leaf.inputs.formats.line_formats import Form, Format, Parsed, Precision, join_sifted, make_form
 from agent.leaf.inputs.shared.options import InputOptions
 from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 

@@ -16,7 +16,7 @@ from agent.leaf.inputs.file.file_set import FileSet, TrackedFile
 from agent.leaf.inputs.file.positions import encode, parse_positions
 from agent.leaf.inputs.file.rotation import FilePosition
 from agent.leaf.inputs.file.tailer import TailedLines, TailRead, read_again
-from agent.leaf.inputs.formats.lines import ReadLimits
+from agent.leaf.inputs.formats.line_cutter import ReadLimits
 
 SCAN: Final = 1.0
 """Seconds from one look at all paths to the next."""

@@ -17,24 +17,22 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from agent import contract
-from agent.leaf.inputs.file.opened import (
-    OpenFile,
-    RotatedDuringScanError,
-    holds,
-    mark_at,
-    open_to_read,
-    seen_at,
-)
 from agent.leaf.inputs.file.rotation import (
     MARK_BYTES,
     FilePosition,
     Fingerprint,
     ListedFile,
+    OpenFile,
+    RotatedDuringScanError,
     candidates,
+    holds,
     is_rotated,
+    mark_at,
+    open_to_read,
+    seen_at,
     successor,
 )
-from agent.leaf.inputs.formats.lines import ReadLimits, cut
+from agent.leaf.inputs.formats.line_cutter import ReadLimits, cut
 
 QUIET: Final = 1.0
 """Seconds for which a renamed file must not have grown before it is left: its writer may still be in it."""

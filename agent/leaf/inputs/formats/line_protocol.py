@@ -18,9 +18,11 @@ from collections import Counter
 from typing import Final
 
 from agent import contract
-from agent.leaf.inputs.formats.line_alike import Row, alike
 from agent.leaf.inputs.formats.line_values import (
     LineError,
+    Row,
+    Stamps,
+    alike,
     check_name,
     is_whole,
     name_of,
@@ -33,7 +35,6 @@ from agent.leaf.inputs.formats.line_values import (
     unescape,
 )
 from agent.leaf.inputs.formats.ndjson import MAX_COUNTED, MAX_LISTED, BodyTooLargeError
-from agent.leaf.inputs.formats.stamps import Stamps
 
 PRECISIONS: Final = {
     **dict.fromkeys(("", "ns", "n"), 1),

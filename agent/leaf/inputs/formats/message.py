@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from agent import contract
+
+_PART: Final = re.compile(r"\{(0|[1-9][0-9]?)(\+?)\}")
 
 _MOST_LEVELS: Final = 8
 _MOST_MEMBERS: Final = 2_000
@@ -114,3 +117,24 @@ def _line(members: dict[str, Any], place: TopicNames, value: msgspec.Raw | None 
 
 def _words(error: Exception) -> str:
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+def template_problem(template: str) -> str | None:
+    """What is wrong with a template, with a remedy; None when nothing is."""
+    rest = _PART.sub("", template)
+    if "{" in rest or "}" in rest:
+        return f"{template!r:.80} is no template; write a part of the name as {{2}}, the rest as {{2+}}"
+    return None
+
+
+def filled(template: str, name: str, separator: str) -> str:
+    """What a template makes of a name whose parts stand between separators."""
+    parts = name.split(separator)
+
+    def part(found: re.Match[str]) -> str:
+        number = int(found[1])
+        if number == 0:
+            return name
+        return ".".join(parts[number - 1 :] if found[2] else parts[number - 1 : number])
+
+    return _PART.sub(part, template)

@@ -56,9 +56,8 @@ from agent.base.wait import unless
 from agent.config import Seconds
 from agent.leaf.inputs.host.procfs import Measure
 from agent.leaf.inputs.host.psutil_metrics import GROUPS, USUAL, Group, Sample, Sampler
-from agent.leaf.inputs.shared.names import Names
 from agent.leaf.inputs.shared.options import InputOptions
-from agent.leaf.inputs.shared.samples import SampleLine, SampleStore, check_interval, encode, next_due
+from agent.leaf.inputs.shared.samples import Names, SampleLine, SampleStore, check_interval, encode, next_due
 from agent.leaf.intake import Chunk, Intake
 
 _HANGS_AFTER: Final = 10.0

@@ -25,9 +25,8 @@ from agent.leaf.inputs.formats.ndjson import (
     join_decoded,
 )
 from agent.leaf.inputs.http.bodies import Bodies, Hold, dense
-from agent.leaf.inputs.http.guard import Guard
 from agent.leaf.inputs.http.listener import HttpConnection
-from agent.leaf.inputs.http.request import RequestHead, ResourceKind, kind_of, read_header
+from agent.leaf.inputs.http.request import Guard, RequestHead, ResourceKind, kind_of, read_header
 from agent.leaf.inputs.http.responses import (
     ACCEPTED,
     STORED,

@@ -62,9 +62,9 @@ from agent.base.http_access import AccessError, is_loopback, read_token, tls_con
 from agent.base.listen_sockets import obstacle
 from agent.base.metrics import Metrics
 from agent.config import Seconds, Size, listen_address
-from agent.leaf.inputs.http.guard import Guard
 from agent.leaf.inputs.http.handler import Handler
 from agent.leaf.inputs.http.listener import Listener
+from agent.leaf.inputs.http.request import Guard
 from agent.leaf.inputs.shared.options import InputOptions
 from agent.leaf.intake import Intake
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
@@ -9,8 +10,8 @@ from aiohttp.web import BaseRequest
 from multidict import CIMultiDictProxy
 
 from agent import contract
+from agent.base.http_access import Hosts, shows
 from agent.leaf.inputs.formats.ndjson import MAX_ARRAY_BYTES
-from agent.leaf.inputs.http.guard import Guard
 from agent.leaf.inputs.http.responses import HttpError, at_fault
 
 PATH: Final = "/v1/readings"
@@ -148,3 +149,30 @@ def _check_length(headers: CIMultiDictProxy[str], asked: RequestHead) -> None:
         raise at_fault(411, "length", "send Content-Length or Transfer-Encoding: chunked")
     if length is not None and int(length) > asked.limit:
         raise asked.too_large()
+
+
+class Guard:
+    """The names of one listener, the origins that may post to it, and what they must show."""
+
+    def __init__(
+        self,
+        listen_host: str,
+        hosts: Iterable[str] = (),
+        origins: Iterable[str] = (),
+        token: bytes | None = None,
+    ) -> None:
+        self._hosts = Hosts(listen_host, hosts)
+        self._origins = frozenset(origins)
+        self._token = token
+
+    def admits_host(self, header: str | None) -> bool:
+        """Whether a `Host` header names this listener; its port does not matter."""
+        return self._hosts.admit(header)
+
+    def admits_origin(self, header: str | None) -> bool:
+        """Whether an `Origin` header may post; programs send none."""
+        return header is None or header in self._origins
+
+    def admits_token(self, header: str | None) -> bool:
+        """Whether an `Authorization` header shows the token, where there is one."""
+        return self._token is None or shows(header, self._token)

@@ -26,11 +26,10 @@ from agent.base.metrics import Metrics
 from agent.base.wait import unless
 from agent.config.keys import SeedError
 from agent.contract import Letter
+from agent.leaf.inputs.formats.line_formats import sift
 from agent.leaf.inputs.formats.message import MessageError, message_lines
-from agent.leaf.inputs.formats.sift import sift
-from agent.leaf.inputs.mqtt.options import MqttOptions, broker, file_problems, problems
+from agent.leaf.inputs.mqtt.options import MqttOptions, broker, file_problems, place_of, problems
 from agent.leaf.inputs.mqtt.repeats import Ident, Repeats, are_same, ident_of
-from agent.leaf.inputs.mqtt.topics import place_of
 from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from agent.base.metrics import Metrics
 from agent.base.wait import unless
 from agent.contract import Letter
 from agent.jetstream.connection import EXPECTED, OpenConnection, connected
+from agent.leaf.inputs.formats.line_formats import sift
 from agent.leaf.inputs.formats.message import MessageError, TopicNames, reading_line
-from agent.leaf.inputs.formats.sift import sift
 from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 
 MAX_WAITING_BYTES: Final = 4 * 2**20

@@ -39,9 +39,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from agent.base.metrics import Metrics
-from agent.leaf.inputs.nats.options import NatsOptions
-from agent.leaf.inputs.nats.subjects import overlapping
-from agent.leaf.inputs.shared.local_server import LocalServer
+from agent.leaf.inputs.nats.options import NatsOptions, overlapping
+from agent.leaf.inputs.shared.options import LocalServer
 from agent.leaf.intake import Intake
 
 _QUEUE: Final = re.compile(r"[^\s.*>\x00-\x1f\x7f]{0,64}\Z")

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from msgspec import Struct
+
 from agent.config import Size
-from agent.leaf.inputs.nats.subjects import SubjectTemplate
+from agent.leaf.inputs.formats.message import TopicNames, filled, template_problem
 from agent.leaf.inputs.shared.options import InputOptions
+
+_TOKEN: Final = re.compile(r"[^\s.*>\x00-\x1f\x7f]+\Z")
+
+_MOST: Final = 255
+
+_TAKEN: Final = ("tel", "cmd", "petiole", "readings")
+"""First tokens of the agent's own subjects and of what MQTT devices send."""
 
 
 class NatsOptions(InputOptions, tag="nats", kw_only=True):
@@ -19,3 +32,52 @@ class NatsOptions(InputOptions, tag="nats", kw_only=True):
     def heard(self) -> tuple[str, ...]:
         """The subjects that the agent's user must be let subscribe to, and local programs publish to."""
         return tuple(one.filter for one in self.subjects if one is not None)
+
+
+class SubjectTemplate(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Subjects to subscribe to, with the wildcards of NATS, and templates of device and metric
+    (`agent.leaf.inputs.formats.message`). Without `device` it is the domain; an empty `metric` leaves it to
+    the message."""
+
+    filter: str
+    device: str = ""
+    metric: str = "{0}"
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong with it, with a remedy."""
+        tokens = self.filter.split(".")
+        plain = [one for one in tokens if one != "*"]
+        if plain and plain[-1] == ">" and tokens[-1] == ">":
+            plain.pop()
+        if len(self.filter.encode()) > _MOST or not all(_TOKEN.match(one) for one in plain):
+            yield f"filter {self.filter!r:.80} is no subject; write it as plant.*.temperature or plant.>"
+        elif tokens[0] in (*_TAKEN, "*", ">") or tokens[0].startswith(("$", "_")):
+            yield (
+                f"filter {self.filter!r:.80} covers subjects of Petiole or of NATS itself; begin it with a "
+                "token of your own"
+            )
+        for name, template in (("device", self.device), ("metric", self.metric)):
+            if (problem := template_problem(template)) is not None:
+                yield f"{name} {problem}"
+
+    def place(self, subject: str) -> TopicNames:
+        """What a subject says of its message."""
+        device = filled(self.device, subject, ".") or None
+        return TopicNames(device, filled(self.metric, subject, ".") or None)
+
+
+def overlapping(subjects: Sequence[SubjectTemplate]) -> Iterator[tuple[str, str]]:
+    """Pairs of filters that have subjects in common: their messages would come twice."""
+    for number, one in enumerate(subjects):
+        for other in subjects[:number]:
+            if _meet(one.filter.split("."), other.filter.split(".")):
+                yield other.filter, one.filter
+
+
+def _meet(one: Sequence[str], other: Sequence[str]) -> bool:
+    for mine, theirs in zip(one, other, strict=False):
+        if ">" in (mine, theirs):
+            return True
+        if mine != theirs and "*" not in (mine, theirs):
+            return False
+    return len(one) == len(other)

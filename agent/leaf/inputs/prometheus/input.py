@@ -45,11 +45,18 @@ from agent.base.log_edges import LogEdge
 from agent.base.metrics import Metrics
 from agent.base.wait import unless
 from agent.config import Seconds, Size
-from agent.leaf.inputs.prometheus.exposition import Device, ExpositionError, ExpositionPart, SampleMapping
-from agent.leaf.inputs.prometheus.scrape import ScrapeError, ScrapeLimits, scrape, trust
-from agent.leaf.inputs.shared.names import Names
+from agent.leaf.inputs.prometheus.exposition import (
+    Device,
+    ExpositionError,
+    ExpositionPart,
+    SampleMapping,
+    ScrapeError,
+    ScrapeLimits,
+    scrape,
+    trust,
+)
 from agent.leaf.inputs.shared.options import InputOptions
-from agent.leaf.inputs.shared.samples import SampleLine, SampleStore, check_interval, encode, next_due
+from agent.leaf.inputs.shared.samples import Names, SampleLine, SampleStore, check_interval, encode, next_due
 from agent.leaf.intake import Chunk, Intake
 
 if TYPE_CHECKING:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 from msgspec import Struct, field
@@ -20,3 +22,11 @@ class InputOptions(Struct, tag_field="type", forbid_unknown_fields=True, kw_only
     ack: Level = "stored"
     pulls: ClassVar[bool] = False
     """Whether the input has positions, so that its source still has what is not stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalServer:
+    """The leaf's own server, and the seed of the agent's identity there."""
+
+    url: str
+    seed_file: Path

@@ -27,9 +27,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.metrics.v1 import metrics_pb2
 
 from agent.leaf.inputs.formats.line_values import LineError
-from agent.leaf.inputs.http.otlp.packed import apart, quick
 from agent.leaf.inputs.http.otlp.source import OtlpResource, Resource, Sources, tail_of
-from agent.leaf.inputs.http.otlp.values import number, values_of
+from agent.leaf.inputs.http.otlp.values import apart, number, quick, values_of
 
 _STEP: Final = 500
 """Points that are taken apart at a time, a few milliseconds."""

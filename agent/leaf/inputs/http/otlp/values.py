@@ -5,11 +5,24 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from struct import Struct
 from typing import Any, Final
 
 from agent import contract
 from agent.leaf.inputs.formats.line_values import LineError, check_name
+
+_START, _TIME, _DOUBLE, _INT = 0x11, 0x19, 0x21, 0x31
+"""How the fields of a `NumberDataPoint` begin that come before its attributes."""
+
+_FIELD: Final = 9
+"""Bytes of each of them: this one and 64 bits."""
+
+_POINT: Final = 0x0A
+
+_double: Final = Struct("<xQxd").unpack_from
+
+_int: Final = Struct("<xQxq").unpack_from
 
 _MAX_PARTS: Final = 1000
 """Buckets or quantiles of one point."""
@@ -120,3 +133,39 @@ def check_tags(tags: Tags) -> None:
         check_name(name, "an attribute's name")
         if len(text) > contract.MAX_TEXT:
             raise LineError(_TOO_LONG, "size")
+
+
+def apart(data: Any) -> Iterator[bytes]:
+    """The points of a `Gauge` or `Sum`, each as it is serialised, or empty where that is not known."""
+    packed: bytes = data.SerializeToString()
+    at, end = 0, len(packed)
+    for _ in range(len(data.data_points)):
+        if at >= end or packed[at] != _POINT:
+            yield b""
+            continue
+        size, at = packed[at + 1], at + 2
+        if size & 0x80:
+            size, shift = size & 0x7F, 7
+            while True:
+                more, at = packed[at], at + 1
+                size |= (more & 0x7F) << shift
+                if not more & 0x80:
+                    break
+                shift += 7
+        yield packed[at : at + size]
+        at += size
+
+
+def quick(point: bytes, tails: dict[bytes, bytes]) -> tuple[int, int | float, bytes] | None:
+    """Time (ns), value and end of the reading of a point; None where it has no time or no value, or anything
+    beside them but attributes that are known. `tails` are ends of readings by attributes as serialised."""
+    at = _FIELD if point[:1] == b"\x11" else 0
+    rest = at + 2 * _FIELD
+    if len(point) < rest or point[at] != _TIME:
+        return None
+    tail = tails.get(point[rest:])
+    kind = point[at + _FIELD]
+    if tail is None or (kind != _DOUBLE and kind != _INT):
+        return None
+    ns, value = _double(point, at) if kind == _DOUBLE else _int(point, at)
+    return ns, value, tail

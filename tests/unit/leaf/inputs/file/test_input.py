@@ -18,8 +18,7 @@ from agent import contract
 from agent.base.metrics import Metrics
 from agent.config import Seconds
 from agent.leaf.inputs.file.input import FileInput, FileOptions
-from agent.leaf.inputs.formats.line_formats import Format
-from agent.leaf.inputs.formats.sift import sift
+from agent.leaf.inputs.formats.line_formats import Format, sift
 from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint, UnknownOutcomeError
 from agent.process.preflight import problems
 from tests.harness.intakes import NoLetters

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from agent import contract
 from agent.leaf.inputs.file.rotation import FilePosition
 from agent.leaf.inputs.file.tailer import QUIET, Tailer, TailRead
-from agent.leaf.inputs.formats.lines import ReadLimits
+from agent.leaf.inputs.formats.line_cutter import ReadLimits
 
 
 class Reader:

@@ -18,12 +18,19 @@ from agent import contract
 from agent.leaf.inputs.formats import ndjson
 from agent.leaf.inputs.formats.line_protocol import LineProtocol, Parsing
 from agent.leaf.inputs.formats.ndjson import BadLinesError, decode_ndjson
-from agent.leaf.inputs.http.bodies import Bodies, Body, Hold
+from agent.leaf.inputs.http.bodies import (
+    Bodies,
+    Body,
+    Hold,
+    UnpackedTooLargeError,
+    allowance,
+    unpack,
+    unpack_parts,
+)
 from agent.leaf.inputs.http.otlp import export
 from agent.leaf.inputs.http.otlp.parse import Export
 from agent.leaf.inputs.http.otlp.source import Sources
 from agent.leaf.inputs.http.request import RequestHead, ResourceKind
-from agent.leaf.inputs.http.unpack import UnpackedTooLargeError, allowance, unpack, unpack_parts
 
 NOW = 1_790_000_000_000_000_000
 LIMIT = 4096

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent import contract
-from agent.leaf.inputs.formats.line_formats import Form, Format, make_form, sift_lines
-from agent.leaf.inputs.formats.sift import Parsed
+from agent.leaf.inputs.formats.line_formats import Form, Format, Parsed, make_form, sift_lines
 
 GOOD = {"ndjson": b'{"metric":"m","value":%d}', "influx": b"m f=%d"}
 BAD = {

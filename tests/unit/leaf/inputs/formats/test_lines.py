@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.leaf.inputs.formats.lines import Cut, ReadLimits, cut
+from agent.leaf.inputs.formats.line_cutter import Cut, ReadLimits, cut
 
 LINE = 8
 CONTENT = st.lists(st.binary(max_size=12).map(lambda one: one.replace(b"\n", b"x").replace(b"\0", b"y")))

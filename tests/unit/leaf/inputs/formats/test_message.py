@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.leaf.inputs.formats.line_formats import sift
 from agent.leaf.inputs.formats.message import MessageError, TopicNames, message_lines, reading_line
-from agent.leaf.inputs.formats.sift import sift
 
 PLACE = TopicNames("pump", "rpm")
 

@@ -31,7 +31,7 @@ from agent.base.metrics import Metrics
 from agent.config import Seconds, Size
 from agent.leaf.inputs.prometheus import PrometheusInput, PrometheusOptions
 from agent.leaf.inputs.prometheus.exposition import Device, ExpositionError, SampleMapping
-from agent.leaf.inputs.shared.names import Names
+from agent.leaf.inputs.shared.samples import Names
 from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint
 from agent.process.preflight import problems
 from tests.harness.intakes import NoLetters

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.leaf.inputs.nats.subjects import SubjectTemplate, overlapping
-from agent.leaf.inputs.shared.templates import filled, template_problem
+from agent.leaf.inputs.formats.message import filled, template_problem
+from agent.leaf.inputs.nats.options import SubjectTemplate, overlapping
 
 TOKENS = st.lists(st.sampled_from("ab"), min_size=1, max_size=4)
 FILTERS = st.builds(
