@@ -22,7 +22,8 @@ from nats.aio.client import Client
 
 from agent.contract import DEFAULT_CLASS, aggregate, leaf_stream
 from agent.jetstream import JetStream
-from agent.leaf.inputs.host.psutil_metrics import GROUPS, Sampler
+from agent.leaf.inputs.host.options import GROUPS
+from agent.leaf.inputs.host.psutil_metrics import Sampler
 from bench.metered import Meter, metered
 from bench.relink_raw import RawStream, make_at_hub, make_at_leaf
 from bench.relink_world import OURS, RAW, RAW_PLAIN, LinkWorld, link_world

@@ -67,6 +67,9 @@ def _in_the_way(settings: Config, runs: bool) -> tuple[list[str], list[str]]:
     from agent.leaf.inputs import make_inputs
 
     inputs = make_inputs(settings.input, Metrics(), local_server(settings))
-    listens = [hasattr(options, "listen") for options in settings.input]
-    waiting = [one for one, listening in zip(inputs, listens, strict=True) if not (runs and listening)]
+    waiting = [
+        input_
+        for input_, options in zip(inputs, settings.input, strict=True)
+        if not (runs and options.listens)
+    ]
     return mistakes(inputs), [*([] if runs else taken_ports(settings)), *obstacles(waiting)]

@@ -13,7 +13,7 @@ from agent.config import Config, ConfigError, Problem, load
 from agent.config.keys import SeedError, public_key
 from agent.contract import Exit
 from agent.leaf.inputs import OPTIONS
-from agent.leaf.inputs.shared.options import LocalServer
+from agent.leaf.inputs.shared.base import NO_SERVER, LocalServer
 from agent.process.preflight import mistakes
 from agent.server.setup import identities
 
@@ -45,10 +45,9 @@ def _of_inputs(options: Sequence[Any]) -> list[Problem]:
     from agent.base.metrics import Metrics
     from agent.leaf.inputs import make_inputs  # not held in memory by a process that a good file starts
 
-    nowhere = LocalServer("nats://127.0.0.1:4222", Path())
     found = []
     for one in options:
-        for sentence in mistakes(make_inputs([one], Metrics(), nowhere)):
+        for sentence in mistakes(make_inputs([one], Metrics(), NO_SERVER)):
             key, _, rest = sentence.partition(": ")
             stood, _, remedy = rest.partition("; ")
             found.append(Problem(key, stood, remedy or "put that right"))

@@ -15,10 +15,10 @@ from agent.cli.configuration import ConfigFile, configuration, end, local_server
 from agent.config import Config
 from agent.config.file_checks import check_files
 from agent.leaf.inputs import make_inputs
-from agent.leaf.intake import Input
+from agent.leaf.intake import CheckedInput, Input
 from agent.process import daemon
 from agent.process.admin_server import AdminServer
-from agent.process.preflight import mistakes, problems
+from agent.process.preflight import mistakes, obstacles, problems
 from agent.server.setup import identities
 
 
@@ -32,11 +32,11 @@ def command(config: ConfigFile) -> None:
     inputs = _inputs(settings, metrics)
     if wrong := mistakes(inputs):
         end(wrong)
-    inputs += _qos0(settings, metrics)
-    raise typer.Exit(daemon.run(settings, inputs, metrics, _Files(config, metrics)))
+    running = [*inputs, *_qos0(settings, metrics)]
+    raise typer.Exit(daemon.run(settings, running, metrics, _Files(config, metrics)))
 
 
-def _inputs(settings: Config, metrics: Metrics) -> list[Input]:
+def _inputs(settings: Config, metrics: Metrics) -> Sequence[CheckedInput]:
     return make_inputs(settings.input, metrics, local_server(settings))
 
 
@@ -59,15 +59,17 @@ class _Files:
         """The configuration as the file says now. Raises `ConfigError`."""
         return read(self._path)
 
-    def make(self, config: Config, names: Sequence[str]) -> list[Input]:
+    def make(self, config: Config, names: Sequence[str]) -> Sequence[CheckedInput]:
         """The inputs with these names."""
         wanted = [one for one in config.input if one.name in names]
         return make_inputs(wanted, self._metrics, local_server(config))
 
-    def problems(self, config: Config, inputs: Sequence[Input], *, anew: bool) -> list[str]:
+    def problems(self, config: Config, inputs: Sequence[CheckedInput], *, anew: bool) -> list[str]:
         """What stands in the way of these inputs on this machine, and of the agent where it starts anew."""
-        parts = [*inputs, *([_admin(config, self._metrics)] if anew else [])]
-        return [*(map(str, check_files(config)) if anew else ()), *problems(parts)]
+        if not anew:
+            return problems(inputs)
+        admin = _admin(config, self._metrics)
+        return [*map(str, check_files(config)), *mistakes(inputs), *obstacles([*inputs, admin])]
 
 
 def _admin(config: Config, metrics: Metrics) -> AdminServer:

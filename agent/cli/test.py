@@ -25,8 +25,8 @@ from agent.config import Config, Seconds
 from agent.contract import Exit
 from agent.leaf.inputs import make_inputs
 from agent.leaf.inputs.file.glob import matches
-from agent.leaf.inputs.shared.options import LocalServer
-from agent.leaf.intake import Input
+from agent.leaf.inputs.shared.base import LocalServer
+from agent.leaf.intake import CheckedInput, Input
 from agent.process.preflight import problems
 
 _SECONDS: Final = 10.0
@@ -95,7 +95,7 @@ def _chosen(settings: Config, names: Sequence[str] | None) -> list[Any]:
     return [one for one in settings.input if not names or one.name in names]
 
 
-def _made(options: Any, metrics: Metrics, server: LocalServer, from_start: bool) -> Input:
+def _made(options: Any, metrics: Metrics, server: LocalServer, from_start: bool) -> CheckedInput:
     if "start" in options.__struct_fields__:
         options = msgspec.structs.replace(options, start="beginning" if from_start else "end")
     return make_inputs([options], metrics, server)[0]
@@ -105,7 +105,7 @@ def _kind(options: Any) -> str:
     return str(options.__struct_config__.tag)
 
 
-def _told(one: Input) -> bool:
+def _told(one: CheckedInput) -> bool:
     """Whether it can't run here, which is told."""
     found = problems([one])
     for problem in found:

@@ -138,3 +138,13 @@ class Input(Protocol):
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Take in readings until `stopping` is set."""
+
+
+class CheckedInput(Input, Protocol):
+    """An input that can say before it runs why it cannot."""
+
+    def check(self) -> list[str]:
+        """The mistakes in its options, a sentence each."""
+
+    def obstacles(self) -> list[str]:
+        """What keeps it from running on this machine now, a sentence each."""

@@ -130,7 +130,7 @@ def _leaf(config: Config, machine: str) -> LeafConfig:
         device=_key(config, nats.device_seed_file, "device"),
         classes=tuple(cls.name for cls in config.class_),
         apps=tuple(config.nats.apps),
-        heard=tuple(subject for one in config.input for subject in getattr(one, "heard", ())),
+        heard=tuple(subject for input_ in config.input for subject in input_.subscribe_subjects),
         links=link_rights(config),
         users=account_users(config),
         mqtt=_mqtt(config),

@@ -9,7 +9,8 @@ import pytest
 
 from agent.base.metrics import Metrics
 from agent.config import Config, Publish, Seconds, StreamClass
-from agent.leaf.inputs.file.input import FileInput, FileOptions
+from agent.leaf.inputs.file.input import FileInput
+from agent.leaf.inputs.file.options import FileOptions
 from agent.leaf.link.act import Trimmer
 from agent.leaf.state import StateError, load
 from tests.harness.agents import CLASS, Agent, Shelf, agent, leaf_config, shelf

@@ -17,8 +17,9 @@ from agent.base.metrics import Metrics
 from agent.contract import Letter
 from agent.demo.ports import free_port
 from agent.demo.proxy import Proxy
-from agent.leaf.inputs.mqtt import MqttInput, MqttOptions, session
-from agent.leaf.inputs.mqtt.options import Topic
+from agent.leaf.inputs.mqtt import session
+from agent.leaf.inputs.mqtt.input import MqttInput
+from agent.leaf.inputs.mqtt.options import MqttOptions, Topic
 from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint
 from agent.process.preflight import problems
 from tests.harness.mqtt_broker import Mosquitto, keep_session, publish

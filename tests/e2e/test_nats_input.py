@@ -18,9 +18,9 @@ from agent.base.metrics import Metrics
 from agent.config import Size
 from agent.config.keys import ensure_key
 from agent.demo.proxy import Proxy
-from agent.leaf.inputs.nats import NatsInput, NatsOptions
-from agent.leaf.inputs.nats.options import SubjectTemplate
-from agent.leaf.inputs.shared.options import LocalServer
+from agent.leaf.inputs.nats.input import NatsInput
+from agent.leaf.inputs.nats.options import NatsOptions, SubjectTemplate
+from agent.leaf.inputs.shared.base import LocalServer
 from agent.leaf.intake import RefusalReason, RefusedError, UnknownOutcomeError
 from tests.harness.http_harness import Burying
 from tests.harness.servers import Leaf, make_leaf
@@ -48,9 +48,9 @@ class Hearing:
         self.core = Burying(options.name)
         self.metrics = Metrics()
         self.stopping = asyncio.Event()
-        one = NatsInput(options, self.metrics)
+        local_server = LocalServer(f"nats://{server.config.listen}", server.keys["agent"])
+        one = NatsInput(options, self.metrics, local_server)
         assert one.check() == []
-        one.server = LocalServer(f"nats://{server.config.listen}", server.keys["agent"])
         self.running = asyncio.create_task(one.run(self.core, self.stopping))
 
     def rows(self) -> list[dict[str, Any]]:

@@ -20,8 +20,10 @@ from agent.base.metrics import Metrics
 from agent.config import Config, Publish, Rule, Seconds, Size, StreamClass
 from agent.contract import leaf_stream, make_request, request_scope
 from agent.demo.ports import free_port
-from agent.leaf.inputs.http import HttpInput, HttpOptions
-from agent.leaf.inputs.socket import SocketInput, SocketOptions
+from agent.leaf.inputs.http.input import HttpInput
+from agent.leaf.inputs.http.options import HttpOptions
+from agent.leaf.inputs.socket.input import SocketInput
+from agent.leaf.inputs.socket.options import SocketOptions
 from agent.leaf.intake import Chunk, Input, Level, RefusedError, ResumePoint, UnknownOutcomeError
 from tests.harness.agents import Agent, Shelf, agent, leaf_config
 from tests.harness.servers import ServerPair, open_world

@@ -15,7 +15,7 @@ from agent.config import Config, Publish, Seconds
 from agent.contract import H_ENCODING, link_consumer
 from agent.hub.registrar.service import Registrar
 from agent.jetstream import ConsumerInfo, JetStreamError
-from agent.leaf.inputs.shared.options import InputOptions
+from agent.leaf.inputs.shared.base import InputOptions
 from agent.leaf.link.states import LinkState
 from tests.harness.agents import CHUNK_DEVICE, CLASS, Agent, Shelf, chunk, leaf_config, shelf
 from tests.harness.registrar import HubHand, hub_of

@@ -126,7 +126,7 @@ def _needed_here(config: Config) -> Permissions:
         [one.name for one in config.class_],
         link_rights(config),
         config.nats.mqtt.on,
-        [subject for one in config.input for subject in getattr(one, "heard", ())],
+        [subject for input_ in config.input for subject in input_.subscribe_subjects],
     )
 
 

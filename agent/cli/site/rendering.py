@@ -128,7 +128,7 @@ def _leaf(site: Topology, config: Config) -> LeafConfig:
         device=Variable("$DEVICE_KEY"),
         classes=tuple(cls.name for cls in config.class_),
         apps=tuple(config.nats.apps),
-        heard=tuple(subject for one in config.input for subject in getattr(one, "heard", ())),
+        heard=tuple(subject for input_ in config.input for subject in input_.subscribe_subjects),
         links=link_rights(config),
         users=account_users(config, make_keys=False),
         listen=config.nats.listen,

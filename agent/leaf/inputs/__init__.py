@@ -1,76 +1,72 @@
-"""The inputs: one module each. This registry is the only place that names them all; the core is handed what
-it needs of it. A module is imported when an input of its type is configured: an agent holds in memory only
-what it speaks.
+"""The inputs, a folder each. This registry alone names them all.
 
-An input's options derive from `agent.leaf.inputs.shared.options.InputOptions`. An input may have two methods
-that say what is wrong before it runs, one sentence a problem: `check() -> list[str]` names options that can't
-be used until a person changes them, and looks at nothing else; `obstacles() -> list[str]` names what stands
-in its way on this machine now and may go by itself (a taken port, a missing directory, a token that is not
-there yet). With an obstacle the agent starts, and the input is tried again until it runs.
+To add an input make a folder with `options.py` (a subclass of `InputOptions`) and `input.py` (a subclass of
+`ConfiguredInput`), both from `agent.leaf.inputs.shared.base`; add a line to `_INPUTS` below and a row to
+docs/inputs.md. A folder is imported when an input of its type is configured: an agent holds in memory only
+what it uses.
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
-
-from msgspec import Struct
+from typing import Any, Final, NamedTuple, cast
 
 from agent.base.metrics import Metrics
-from agent.leaf.inputs.shared.options import LocalServer
-from agent.leaf.intake import Input
+from agent.leaf.inputs.shared.base import ConfiguredInput, InputOptions, LocalServer
 
 
-class _Kind(NamedTuple):
-    """One type of input: in its module, the schema of its options and the class that is made from them."""
+class _Classes(NamedTuple):
+    """The names of the two classes of an input."""
 
     options: str
-    made: str
+    """In `options.py`."""
+    input: str
+    """In `input.py`."""
 
 
-_KINDS: Final = {
-    "exec": _Kind("ExecOptions", "ExecInput"),
-    "file": _Kind("FileOptions", "FileInput"),
-    "host": _Kind("HostOptions", "HostInput"),
-    "http": _Kind("HttpOptions", "HttpInput"),
-    "mqtt": _Kind("MqttOptions", "MqttInput"),
-    "nats": _Kind("NatsOptions", "NatsInput"),
-    "prometheus": _Kind("PrometheusOptions", "PrometheusInput"),
-    "socket": _Kind("SocketOptions", "SocketInput"),
+_INPUTS: Final = {
+    "exec": _Classes("ExecOptions", "ExecInput"),
+    "file": _Classes("FileOptions", "FileInput"),
+    "host": _Classes("HostOptions", "HostInput"),
+    "http": _Classes("HttpOptions", "HttpInput"),
+    "mqtt": _Classes("MqttOptions", "MqttInput"),
+    "nats": _Classes("NatsOptions", "NatsInput"),
+    "prometheus": _Classes("PrometheusOptions", "PrometheusInput"),
+    "socket": _Classes("SocketOptions", "SocketInput"),
 }
+"""By the `type` of an `[[input]]`."""
 
 
-class _Options(Mapping[str, type[Struct]]):
-    def __getitem__(self, kind: str) -> type[Struct]:
-        found: type[Struct] = _find(kind, _KINDS[kind].options)
-        return found
+class _OptionTypes(Mapping[str, type[InputOptions]]):
+    def __getitem__(self, kind: str) -> type[InputOptions]:
+        return cast(type[InputOptions], _load(kind, "options", _INPUTS[kind].options))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_KINDS)
+        return iter(_INPUTS)
 
     def __len__(self) -> int:
-        return len(_KINDS)
+        return len(_INPUTS)
 
     def __contains__(self, kind: object) -> bool:
-        return kind in _KINDS
+        return kind in _INPUTS
 
 
-OPTIONS: Final[Mapping[str, type[Struct]]] = _Options()
+OPTIONS: Final[Mapping[str, type[InputOptions]]] = _OptionTypes()
 """The schema of the options of each type of input."""
 
 
-def make_inputs(options: Iterable[Any], metrics: Metrics, server: LocalServer) -> list[Input]:
-    """The inputs with these options, beside the leaf's own server."""
+def make_inputs(
+    options: Iterable[InputOptions], metrics: Metrics, server: LocalServer
+) -> list[ConfiguredInput[Any]]:
+    """The inputs with these options; `server` is the leaf's own."""
     made = []
-    for one in options:
-        kind = one.__struct_config__.tag
-        input_ = _find(kind, _KINDS[kind].made)(one, metrics)
-        if kind == "nats":
-            input_.server = server
-        made.append(input_)
+    for input_options in options:
+        kind = str(input_options.__struct_config__.tag)
+        input_class = cast(type[ConfiguredInput[Any]], _load(kind, "input", _INPUTS[kind].input))
+        made.append(input_class(input_options, metrics, server))
     return made
 
 
-def _find(kind: str, name: str) -> Any:
-    return getattr(importlib.import_module(f"agent.leaf.inputs.{kind}"), name)
+def _load(kind: str, module: str, name: str) -> object:
+    return getattr(importlib.import_module(f"{__name__}.{kind}.{module}"), name)

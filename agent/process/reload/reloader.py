@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import structlog
 
@@ -16,7 +16,7 @@ from agent.base.sd_notify import Notifier
 from agent.config import Config, ConfigError, listen_address
 from agent.leaf.commands.handlers import Reply
 from agent.leaf.commands.overrides import CommandError
-from agent.leaf.intake import Input
+from agent.leaf.intake import CheckedInput, Input
 from agent.process.reload.change import ConfigChange, Parts, change, parts
 
 _FIXED: Final = ("domain", "role", "state_dir")
@@ -38,10 +38,10 @@ class Files(Protocol):
     def read(self) -> Config:
         """The configuration as the file says now. Raises `ConfigError`."""
 
-    def make(self, config: Config, names: Sequence[str]) -> list[Input]:
+    def make(self, config: Config, names: Sequence[str]) -> Sequence[CheckedInput]:
         """The inputs with these names."""
 
-    def problems(self, config: Config, inputs: Sequence[Input], *, anew: bool) -> list[str]:
+    def problems(self, config: Config, inputs: Sequence[CheckedInput], *, anew: bool) -> list[str]:
         """What stands in the way of these inputs on this machine, and of the agent where it starts anew."""
 
 
@@ -164,13 +164,12 @@ class Reloader:
 
 def _served(config: Config) -> frozenset[str]:
     """The inputs that the local server's configuration speaks of."""
-    return frozenset(one.name for one in config.input if getattr(one, "heard", ()))
+    return frozenset(input_.name for input_ in config.input if input_.subscribe_subjects)
 
 
 def _listened(config: Config, names: Collection[str] | None = None) -> set[str]:
     """Where the agent listens with this configuration: all of it, or inputs with these names."""
-    inputs = [one for one in config.input if names is None or one.name in names]
-    texts: list[Any] = [getattr(one, "listen", None) for one in inputs]
+    texts = [input_.listens for input_ in config.input if names is None or input_.name in names]
     texts += [config.admin.listen] if names is None else []
     return {text if "://" in text else tcp(*listen_address(text)) for text in texts if text is not None}
 

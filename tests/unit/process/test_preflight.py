@@ -17,7 +17,7 @@ from agent.base.metrics import Metrics
 from agent.leaf.inputs import OPTIONS, make_inputs
 from agent.leaf.inputs.mqtt.options import Topic
 from agent.leaf.inputs.nats.options import SubjectTemplate
-from agent.leaf.inputs.shared.options import LocalServer
+from agent.leaf.inputs.shared.base import LocalServer
 from agent.process.preflight import mistakes, obstacles
 
 NOBODY = 65534
@@ -112,7 +112,7 @@ def test_an_input_says_in_words_what_is_wrong_whatever_its_options_name(kind: st
         one: Any = make_inputs([given_options], Metrics(), LocalServer("", Path("x")))[0]
         for who in (contextlib.nullcontext(), as_nobody()):  # the first imports what is imported late
             with who:
-                found = [*one.check(), *(one.obstacles() if hasattr(one, "obstacles") else ())]
+                found = [*one.check(), *one.obstacles()]
             for problem in found:
                 assert problem.startswith(f"input '{kind}': ")
 
@@ -122,6 +122,8 @@ def test_an_input_says_in_words_what_is_wrong_whatever_its_options_name(kind: st
 def test_a_check_that_fails_itself_is_a_problem_in_words() -> None:
     class Broken:
         name = "broken"
+
+        async def run(self, intake: object, stopping: object) -> None: ...
 
         def check(self) -> list[str]:
             raise PermissionError(13, "Permission denied", "/root/x")

@@ -41,12 +41,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from agent import contract
 from agent.base.files import UnseenError, mode_at
-from agent.base.metrics import Metrics
 from agent.leaf.inputs.exec.options import ExecOptions
+from agent.leaf.inputs.shared.base import ConfiguredInput
 from agent.leaf.intake import Intake
 
 MIN_INTERVAL: Final = 0.1
@@ -54,25 +52,8 @@ MAX_INTERVAL: Final = 86_400.0
 _LEAST_LINE: Final = 256
 
 
-class ExecInput:
+class ExecInput(ConfiguredInput[ExecOptions]):
     """One `exec` input."""
-
-    def __init__(self, options: ExecOptions, metrics: Metrics) -> None:
-        self._options = options
-        self._metrics = metrics
-
-    @property
-    def name(self) -> str:
-        """The name in the configuration and in the batch subject."""
-        return self._options.name
-
-    def check(self) -> list[str]:
-        """What of its options can't be used, one sentence a problem."""
-        return [f"input {self.name!r}: {one}" for one in self._problems()]
-
-    def obstacles(self) -> list[str]:
-        """What stands in the way of running the command now, one sentence a problem."""
-        return [f"input {self.name!r}: {one}" for one in self._obstacles()]
 
     def _obstacles(self) -> Iterator[str]:
         options, directory = self._options, self._options.directory
@@ -86,7 +67,7 @@ class ExecInput:
         if not _found(options.command[0], directory, options.variables().get("PATH")):
             yield f"{options.command[0]!r:.200} is no program that can be run; give its path"
 
-    def _problems(self) -> Iterator[str]:
+    def _mistakes(self) -> Iterator[str]:
         options = self._options
         if not options.command or not options.command[0]:
             yield 'command is empty; write it as a list, as ["/usr/bin/sensors", "-j"]'
@@ -106,8 +87,7 @@ class ExecInput:
         # Imported here, so that an agent without such an input does not hold it in memory.
         from agent.leaf.inputs.exec.program import Schedule
 
-        log = structlog.get_logger("exec").bind(input=self.name)
-        await Schedule(self._options, self._metrics, intake, stopping, log).run()
+        await Schedule(self._options, self._metrics, intake, stopping, self._log).run()
 
 
 def _is_runnable(command: Sequence[str]) -> bool:

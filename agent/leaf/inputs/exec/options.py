@@ -10,7 +10,7 @@ from msgspec import field
 
 from agent.config import Seconds, Size
 from agent.leaf.inputs.formats.line_formats import Format, Precision
-from agent.leaf.inputs.shared.options import InputOptions
+from agent.leaf.inputs.shared.base import InputOptions
 
 _INHERITED: Final = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ")
 

@@ -42,10 +42,9 @@ import itertools
 import os
 import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar, Final, Literal
-
-import structlog
+from typing import Final
 
 from agent import contract
 from agent.base.clock import wall_ns
@@ -53,13 +52,13 @@ from agent.base.files import UnseenError, mode_at
 from agent.base.log_edges import LogEdge, Sparse
 from agent.base.metrics import Metrics
 from agent.base.wait import unless
-from agent.config import Seconds
 from agent.leaf.inputs.file.glob import is_wild
+from agent.leaf.inputs.file.options import FileOptions
 from agent.leaf.inputs.file.positions import MAX_FILES, parse_positions
 from agent.leaf.inputs.file.tail_group import ReadResult, TailGroup
 from agent.leaf.inputs.file.tailer import TailedLines
-from agent.leaf.inputs.formats.line_formats import Form, Format, Parsed, Precision, join_sifted, make_form
-from agent.leaf.inputs.shared.options import InputOptions
+from agent.leaf.inputs.formats.line_formats import Form, Parsed, join_sifted, make_form
+from agent.leaf.inputs.shared.base import NO_SERVER, ConfiguredInput, LocalServer
 from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 
 MIN_POLL: Final = 0.01
@@ -69,70 +68,48 @@ _RETRY: Final = 1.0
 _SHOWN: Final = 3
 
 
-class FileOptions(InputOptions, tag="file", kw_only=True):
-    """The options of one `file` input; the module says what each means."""
-
-    name: str = "file"
-    path: str | list[str]
-    pulls: ClassVar[bool] = True
-    start: Literal["beginning", "end"] | None = None
-    poll: Seconds = Seconds(0.25)
-    format: Format = "ndjson"
-    precision: Precision = "ns"
-    device_tag: str = "host"
-
-
-class FileInput:
+class FileInput(ConfiguredInput[FileOptions]):
     """Tails files."""
 
-    def __init__(self, options: FileOptions, metrics: Metrics) -> None:
-        self._options = options
+    def __init__(self, options: FileOptions, metrics: Metrics, server: LocalServer = NO_SERVER) -> None:
+        super().__init__(options, metrics, server)
         given = [options.path] if isinstance(options.path, str) else options.path
         self._paths = list(dict.fromkeys(str(Path(one).absolute()) for one in given))
         self._up = metrics.input_up.labels(options.name)
         self._invalid = metrics.invalid
-        self._log = structlog.get_logger("file").bind(input=options.name)
         self._reading = LogEdge(self._log, "all files can be read again")
         self._storing = LogEdge(self._log, "lines are stored again")
         self._sparse = Sparse()
         self._absent: set[str] = set()
 
-    @property
-    def name(self) -> str:
-        """The name in the configuration and in the batch subject."""
-        return self._options.name
-
-    def check(self) -> list[str]:
-        """What of its options can't be used, one sentence a problem."""
-        named = [one for one in self._paths if not is_wild(one)]
-        problems = [f"{one!r:.200} holds a NUL; leave it out" for one in self._paths if "\0" in one]
+    def _mistakes(self) -> Iterator[str]:
+        named = [path for path in self._paths if not is_wild(path)]
+        for path in self._paths:
+            if "\0" in path:
+                yield f"{path!r:.200} holds a NUL; leave it out"
         if not MIN_POLL <= self._options.poll <= MAX_POLL:
-            problems.append(f"poll is {self._options.poll} s; take 10ms to 1h")
+            yield f"poll is {self._options.poll} s; take 10ms to 1h"
         if not self._paths:
-            problems.append("path names no file; give one at least")
+            yield "path names no file; give one at least"
         if len(named) > MAX_FILES:
-            problems.append(f"path names {len(named)} files; at most {MAX_FILES} fit into one input")
-        problems += [
-            f"{one} has the wildcard **, which is not known; name each folder, or use * for one level"
-            for one in self._paths
-            if "**" in one
-        ]
-        problems += _same([one for one in named if "\0" not in one])
-        return [f"input {self.name!r}: {one}" for one in problems]
+            yield f"path names {len(named)} files; at most {MAX_FILES} fit into one input"
+        for path in self._paths:
+            if "**" in path:
+                yield f"{path} has the wildcard **, which is unsupported; name each folder, or use * for one"
+        yield from _same([path for path in named if "\0" not in path])
 
-    def obstacles(self) -> list[str]:
-        """What stands in the way of reading now, one sentence a problem. A file that is not there yet does
-        not."""
-        problems = []
-        for one in (path for path in self._paths if not is_wild(path)):
+    def _obstacles(self) -> Iterator[str]:
+        # A file that does not exist yet is none.
+        for path in self._paths:
+            if is_wild(path):
+                continue
             try:
-                mode = mode_at(one)
+                mode = mode_at(path)
             except UnseenError as why:
-                problems.append(f"{one} cannot be looked at ({why}); let the agent's user read it")
+                yield f"{path} cannot be looked at ({why}); let the agent's user read it"
                 continue
             if mode is not None and not stat.S_ISREG(mode):
-                problems.append(f"{one} is not a regular file; name a file to read")
-        return [f"input {self.name!r}: {one}" for one in problems]
+                yield f"{path} is not a regular file; name a file to read"
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Tail the files until `stopping` is set. Raises `contract.ContractError` when the stored position

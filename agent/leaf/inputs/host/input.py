@@ -43,55 +43,36 @@ Options (`[[input]]` with `type = "host"`):
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Final
-
-import msgspec
-import structlog
 
 from agent import contract
 from agent.base.clock import wall_ns
 from agent.base.log_edges import LogEdge
 from agent.base.metrics import Metrics
 from agent.base.wait import unless
-from agent.config import Seconds
+from agent.leaf.inputs.host.options import GROUPS, HostOptions
 from agent.leaf.inputs.host.procfs import Measure
-from agent.leaf.inputs.host.psutil_metrics import GROUPS, USUAL, Group, Sample, Sampler
-from agent.leaf.inputs.shared.options import InputOptions
+from agent.leaf.inputs.host.psutil_metrics import Sample, Sampler
+from agent.leaf.inputs.shared.base import NO_SERVER, ConfiguredInput, LocalServer
 from agent.leaf.inputs.shared.samples import Names, SampleLine, SampleStore, check_interval, encode, next_due
 from agent.leaf.intake import Chunk, Intake
 
 _HANGS_AFTER: Final = 10.0
 
 
-class HostOptions(InputOptions, tag="host", kw_only=True):
-    """The options of one `host` input; the module says what each means."""
-
-    name: str = "host"
-    interval: Seconds = Seconds(10.0)
-    collect: list[Group] = msgspec.field(default_factory=lambda: list(USUAL))
-    mounts: list[str] = msgspec.field(default_factory=list)
-    no_mounts: list[str] = msgspec.field(default_factory=list)
-
-
-class HostInput:
+class HostInput(ConfiguredInput[HostOptions]):
     """Samples this machine."""
 
-    def __init__(self, options: HostOptions, metrics: Metrics) -> None:
-        self._options = options
-        log = structlog.get_logger("host").bind(input=options.name)
-        self._store = SampleStore(options.name, options.class_, log)
-        self._hanging = LogEdge(log, "the machine answers again")
-        self._failing = {group: LogEdge(log, f"{group} can be read again") for group in GROUPS}
+    def __init__(self, options: HostOptions, metrics: Metrics, server: LocalServer = NO_SERVER) -> None:
+        super().__init__(options, metrics, server)
+        self._store = SampleStore(options.name, options.class_, self._log)
+        self._hanging = LogEdge(self._log, "the machine answers again")
+        self._failing = {group: LogEdge(self._log, f"{group} can be read again") for group in GROUPS}
 
-    @property
-    def name(self) -> str:
-        """The name in the configuration and in the batch subject."""
-        return self._options.name
-
-    def check(self) -> list[str]:
-        """What of its options can't be used, one sentence a problem."""
-        problem = check_interval(self._options.interval)
-        return [] if problem is None else [f"input {self.name!r}: {problem}"]
+    def _mistakes(self) -> Iterator[str]:
+        if (mistake := check_interval(self._options.interval)) is not None:
+            yield mistake
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Take and store samples until `stopping` is set."""

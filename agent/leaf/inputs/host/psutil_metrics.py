@@ -7,39 +7,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import psutil
 
 from agent.leaf.inputs.host import procfs
+from agent.leaf.inputs.host.options import Group
 from agent.leaf.inputs.host.procfs import Measure
 
-Group = Literal[
-    "cpu",
-    "memory",
-    "disk",
-    "network",
-    "temperature",
-    "system",
-    "pressure",
-    "sockets",
-    "cores",
-    "fans",
-    "battery",
-    "container",
-]
-USUAL: Final[tuple[Group, ...]] = (
-    "cpu",
-    "memory",
-    "disk",
-    "network",
-    "temperature",
-    "system",
-    "pressure",
-    "sockets",
-)
-"""What is collected unless it is said otherwise."""
-GROUPS: Final[tuple[Group, ...]] = (*USUAL, "cores", "fans", "battery", "container")
 _MODES: Final = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 """The modes that add up to all of the time: the kernel counts guests within `user` and `nice`."""
 _IMAGES: Final = frozenset({"squashfs", "erofs", "iso9660"})

@@ -167,20 +167,20 @@ class Handler:
             raise influx.refused_lines(parsing)
 
     async def _store_metrics(self, request: BaseRequest, asked: RequestHead, hold: Hold) -> Response:
-        from agent.leaf.inputs.http.otlp import export
+        from agent.leaf.inputs.http.otlp import route
         from agent.leaf.inputs.http.otlp.source import Sources
 
         body = await self._bodies.receive(request, asked, hold, self._body)
         keyed = self._request(asked, body.data)
         if self._sources is None:
             self._sources = Sources(self._intake.domain)
-        taken = await export.parse(body, asked, self._sources, wall_ns(), hold)
+        taken = await route.parse(body, asked, self._sources, wall_ns(), hold)
         if taken.count:
             await self._store(Chunk(taken.payload, taken.count, keyed))
         if taken.rejected:
             self._metrics.invalid.labels(self._name, "rejected_points").inc(taken.rejected)
             self._count_left_out(taken.left_out)
-        return export.response(taken, asked)
+        return route.response(taken, asked)
 
     def _in_its_words(self, answer: HttpError, request: BaseRequest) -> HttpError:
         kind = kind_of(request)
@@ -189,9 +189,9 @@ class Handler:
 
             return influx.translated(answer, request.path)
         if kind is ResourceKind.METRICS and self._otlp:
-            from agent.leaf.inputs.http.otlp import export
+            from agent.leaf.inputs.http.otlp import route
 
-            return export.translated(answer, request)
+            return route.translated(answer, request)
         return answer
 
     async def _chunk(self, request: BaseRequest, asked: RequestHead, hold: Hold) -> Chunk:

@@ -51,84 +51,49 @@ import asyncio
 import contextlib
 import importlib.util
 import ssl
-from pathlib import Path
-from typing import Annotated, Final
-
-import structlog
-from msgspec import Meta, field
+from collections.abc import Iterator
+from typing import Final
 
 from agent import contract
 from agent.base.http_access import AccessError, is_loopback, read_token, tls_context
 from agent.base.listen_sockets import obstacle
-from agent.base.metrics import Metrics
-from agent.config import Seconds, Size, listen_address
+from agent.config import listen_address
 from agent.leaf.inputs.http.handler import Handler
 from agent.leaf.inputs.http.listener import Listener
+from agent.leaf.inputs.http.options import HttpOptions
 from agent.leaf.inputs.http.request import Guard
-from agent.leaf.inputs.shared.options import InputOptions
+from agent.leaf.inputs.shared.base import ConfiguredInput
 from agent.leaf.intake import Intake
 
 _GRACE: Final = 1.0
 """Seconds that a body which is still coming has left once the agent stops."""
 
 
-class HttpOptions(InputOptions, tag="http", kw_only=True):
-    """The options of one `http` input; the module says what each means."""
-
-    name: str = "http"
-    listen: str = "127.0.0.1:8080"
-    body: Size = Size(contract.MAX_BODY_BYTES)
-    max_connections: Annotated[int, Meta(ge=1)] = 128
-    buffer: Size = Size(64 * 2**20)
-    device_tag: str = "host"
-    otlp: bool = False
-    timeout: Seconds = Seconds(30.0)
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    token_file: Path | None = None
-    allowed_hosts: list[str] = field(default_factory=list)
-    allowed_origins: list[str] = field(default_factory=list)
-
-
-class HttpInput:
+class HttpInput(ConfiguredInput[HttpOptions]):
     """One `http` input."""
 
-    def __init__(self, options: HttpOptions, metrics: Metrics) -> None:
-        self._options = options
-        self._metrics = metrics
-
-    @property
-    def name(self) -> str:
-        """The name in the configuration and in the batch subject."""
-        return self._options.name
-
-    def check(self) -> list[str]:
-        """What of its options can't be used, one sentence a problem."""
-        found = []
+    def _mistakes(self) -> Iterator[str]:
         try:
             listen_address(self._options.listen)
         except ValueError as error:
-            found.append(f'listen: {error}; write it as "127.0.0.1:8080"')
+            yield f'listen: {error}; write it as "127.0.0.1:8080"'
         if (self._options.tls_cert is None) != (self._options.tls_key is None):
-            found.append("tls_cert and tls_key go together; give both or none")
+            yield "tls_cert and tls_key go together; give both or none"
         if self._options.body > contract.MAX_UNPACKED_BYTES:
             most = contract.MAX_UNPACKED_BYTES
-            found.append(f"body is {self._options.body} bytes, a batch has {most} at most; make it smaller")
+            yield f"body is {self._options.body} bytes, a batch has {most} at most; make it smaller"
         if self._options.otlp and not _can_read_otlp():
-            found.append("otlp is on, and opentelemetry-proto is missing; install petiole[otlp]")
-        return [f"input {self.name!r}: {one}" for one in found]
+            yield "otlp is on, and opentelemetry-proto is missing; install petiole[otlp]"
 
-    def obstacles(self) -> list[str]:
-        """What stands in the way of listening now, one sentence a problem."""
-        found = []
-        with contextlib.suppress(ValueError):  # a problem of the options
-            found.append(obstacle(listen_address(self._options.listen)))
+    def _obstacles(self) -> Iterator[str]:
+        with contextlib.suppress(ValueError):  # a mistake
+            if (taken := obstacle(listen_address(self._options.listen))) is not None:
+                yield taken
         for read in (self._token, self._tls):
             try:
                 read()
             except AccessError as error:
-                found.append(str(error))
-        return [f"input {self.name!r}: {one}" for one in found if one is not None]
+                yield str(error)
 
     def _token(self) -> bytes | None:
         path = self._options.token_file
@@ -141,7 +106,7 @@ class HttpInput:
     def _warn(self, host: str) -> None:
         if is_loopback(host):
             return
-        log = structlog.get_logger("http").bind(input=self.name, listen=self._options.listen)
+        log = self._log.bind(listen=self._options.listen)
         if self._options.token_file is None:
             log.warning(
                 "whoever reaches this address may post readings; give token_file, or listen on loopback"

@@ -17,8 +17,6 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import structlog
-
 from agent import contract
 from agent.base.clock import wall_ns
 from agent.base.log_edges import LogEdge, Sparse
@@ -30,6 +28,7 @@ from agent.leaf.inputs.formats.line_formats import sift
 from agent.leaf.inputs.formats.message import MessageError, message_lines
 from agent.leaf.inputs.mqtt.options import MqttOptions, broker, file_problems, place_of, problems
 from agent.leaf.inputs.mqtt.repeats import Ident, Repeats, are_same, ident_of
+from agent.leaf.inputs.shared.base import NO_SERVER, ConfiguredInput, LocalServer
 from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 
 if TYPE_CHECKING:
@@ -61,32 +60,26 @@ class _Begun(NamedTuple):
     held: list[Ident]
 
 
-class MqttInput:
+class MqttInput(ConfiguredInput[MqttOptions]):
     """Stores what one broker sends."""
 
-    def __init__(self, options: MqttOptions, metrics: Metrics) -> None:
-        self._options = options
+    def __init__(self, options: MqttOptions, metrics: Metrics, server: LocalServer = NO_SERVER) -> None:
+        super().__init__(options, metrics, server)
+        self._log = self._log.bind(broker=options.url)
         self._up = metrics.input_up.labels(options.name)
         self._invalid = metrics.invalid
-        self._log = structlog.get_logger("mqtt").bind(input=options.name, broker=options.url)
         self._connecting = LogEdge(self._log, "the broker is connected")
         self._storing = LogEdge(self._log, "messages are stored again")
         self._sparse = Sparse()
         self._repeats = Repeats()
         self._begun: _Begun | None = None
 
-    @property
-    def name(self) -> str:
-        """The name in the configuration and in the batch subject."""
-        return self._options.name
+    def _mistakes(self) -> list[str]:
+        return problems(self._options)
 
-    def check(self) -> list[str]:
-        """What of its options can't be used, one sentence a problem."""
-        return [f"input {self.name!r}: {one}" for one in problems(self._options)]
-
-    def obstacles(self) -> list[str]:
-        """What stands in the way now, one sentence a problem. A broker that does not answer does not."""
-        return [f"input {self.name!r}: {one}" for one in file_problems(self._options)]
+    def _obstacles(self) -> list[str]:
+        # A broker that does not answer is none.
+        return file_problems(self._options)
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Take and store messages until `stopping` is set."""

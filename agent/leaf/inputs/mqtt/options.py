@@ -27,7 +27,7 @@ from msgspec import Meta
 from agent.base.files import open_regular
 from agent.config import Seconds
 from agent.config.passwords import check_password, read_password
-from agent.leaf.inputs.shared.options import InputOptions
+from agent.leaf.inputs.shared.base import InputOptions
 
 if TYPE_CHECKING:
     from agent.leaf.inputs.mqtt.session import Broker

@@ -38,35 +38,18 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from agent.base.metrics import Metrics
 from agent.leaf.inputs.nats.options import NatsOptions, overlapping
-from agent.leaf.inputs.shared.options import LocalServer
+from agent.leaf.inputs.shared.base import ConfiguredInput
 from agent.leaf.intake import Intake
 
 _QUEUE: Final = re.compile(r"[^\s.*>\x00-\x1f\x7f]{0,64}\Z")
 _LEAST_PENDING: Final = 64 * 1024
 
 
-class NatsInput:
+class NatsInput(ConfiguredInput[NatsOptions]):
     """One `nats` input."""
 
-    server: LocalServer
-    """Is set before the input runs."""
-
-    def __init__(self, options: NatsOptions, metrics: Metrics) -> None:
-        self._options = options
-        self._metrics = metrics
-
-    @property
-    def name(self) -> str:
-        """The name in the configuration and in the batch subject."""
-        return self._options.name
-
-    def check(self) -> list[str]:
-        """What is wrong with the subjects, one sentence a problem."""
-        return [f"input {self.name!r}: {one}" for one in self._problems()]
-
-    def _problems(self) -> Iterator[str]:
+    def _mistakes(self) -> Iterator[str]:
         options = self._options
         if not options.subjects:
             yield "there is no subject; write [[input.subjects]] with its filter"
@@ -84,4 +67,4 @@ class NatsInput:
         # Imported here, so that an agent without such an input does not hold it in memory.
         from agent.leaf.inputs.nats.subscriber import Subscriber
 
-        await Subscriber(self._options, self._metrics, self.server, intake, stopping).run()
+        await Subscriber(self._options, self._metrics, self._server, intake, stopping).run()

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from agent.config import Size
 from agent.leaf.inputs.formats.message import TopicNames, filled, template_problem
-from agent.leaf.inputs.shared.options import InputOptions
+from agent.leaf.inputs.shared.base import InputOptions
 
 _TOKEN: Final = re.compile(r"[^\s.*>\x00-\x1f\x7f]+\Z")
 
@@ -29,9 +29,8 @@ class NatsOptions(InputOptions, tag="nats", kw_only=True):
     pending: Size = Size(4 * 2**20)
 
     @property
-    def heard(self) -> tuple[str, ...]:
-        """The subjects that the agent's user must be let subscribe to, and local programs publish to."""
-        return tuple(one.filter for one in self.subjects if one is not None)
+    def subscribe_subjects(self) -> tuple[str, ...]:
+        return tuple(subject.filter for subject in self.subjects)
 
 
 class SubjectTemplate(Struct, forbid_unknown_fields=True, kw_only=True):

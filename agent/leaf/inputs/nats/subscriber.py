@@ -19,8 +19,8 @@ from agent.jetstream.connection import EXPECTED, OpenConnection, connected
 from agent.leaf.inputs.formats.line_formats import make_form, sift_lines
 from agent.leaf.inputs.formats.message import MessageError, TopicNames, message_lines
 from agent.leaf.inputs.nats.options import NatsOptions, SubjectTemplate
+from agent.leaf.inputs.shared.base import LocalServer
 from agent.leaf.inputs.shared.gatherer import Buffer, Gatherer
-from agent.leaf.inputs.shared.options import LocalServer
 from agent.leaf.inputs.shared.submitter import RetryingSubmitter, letter
 from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 

@@ -1,5 +1,0 @@
-"""The input `prometheus`."""
-
-from agent.leaf.inputs.prometheus.input import PrometheusInput, PrometheusOptions
-
-__all__ = ["PrometheusInput", "PrometheusOptions"]

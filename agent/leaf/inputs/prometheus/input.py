@@ -30,12 +30,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
-
-import structlog
-from msgspec import field
 
 from agent import contract
 from agent.base.clock import wall_ns
@@ -44,7 +40,6 @@ from agent.base.http_access import AccessError, is_loopback, read_token
 from agent.base.log_edges import LogEdge
 from agent.base.metrics import Metrics
 from agent.base.wait import unless
-from agent.config import Seconds, Size
 from agent.leaf.inputs.prometheus.exposition import (
     Device,
     ExpositionError,
@@ -55,7 +50,8 @@ from agent.leaf.inputs.prometheus.exposition import (
     scrape,
     trust,
 )
-from agent.leaf.inputs.shared.options import InputOptions
+from agent.leaf.inputs.prometheus.options import PrometheusOptions
+from agent.leaf.inputs.shared.base import NO_SERVER, ConfiguredInput, LocalServer
 from agent.leaf.inputs.shared.samples import Names, SampleLine, SampleStore, check_interval, encode, next_due
 from agent.leaf.intake import Chunk, Intake
 
@@ -65,54 +61,28 @@ if TYPE_CHECKING:
 _MAX_URLS: Final = 64
 
 
-class PrometheusOptions(InputOptions, tag="prometheus", kw_only=True):
-    """The options of one `prometheus` input; the module says what each means."""
-
-    name: str = "prometheus"
-    urls: list[str]
-    interval: Seconds = Seconds(15.0)
-    timeout: Seconds = Seconds(10.0)
-    body: Size = Size(4 * 2**20)
-    device: str | None = None
-    keep: list[str] = field(default_factory=list)
-    drop: list[str] = field(default_factory=list)
-    token_file: Path | None = None
-    tls_ca: Path | None = None
-
-
-class PrometheusInput:
+class PrometheusInput(ConfiguredInput[PrometheusOptions]):
     """Scrapes some targets."""
 
-    def __init__(self, options: PrometheusOptions, metrics: Metrics) -> None:
-        self._options = options
+    def __init__(self, options: PrometheusOptions, metrics: Metrics, server: LocalServer = NO_SERVER) -> None:
+        super().__init__(options, metrics, server)
         self._invalid = metrics.invalid
         self._up = metrics.input_up.labels(options.name)
-        self._log = structlog.get_logger("prometheus").bind(input=options.name)
         self._store = SampleStore(options.name, options.class_, self._log)
         self._names = Names(options.keep, options.drop)
         self._failing = {url: LogEdge(self._log, f"{url} can be scraped again") for url in options.urls}
         self._down: set[str] = set()
 
-    @property
-    def name(self) -> str:
-        """The name in the configuration and in the batch subject."""
-        return self._options.name
-
-    def check(self) -> list[str]:
-        """What of its options can't be used, one sentence a problem."""
-        return [f"input {self.name!r}: {one}" for one in self._problems()]
-
-    def obstacles(self) -> list[str]:
-        """What stands in the way now, one sentence a problem. A target that does not answer yet does not."""
+    def _obstacles(self) -> Iterator[str]:
+        # A target that does not answer yet is none.
         try:
             trust(self._options.tls_ca)
             if self._options.token_file is not None:
                 read_token(self._options.token_file)
         except AccessError as error:
-            return [f"input {self.name!r}: {error}"]
-        return []
+            yield str(error)
 
-    def _problems(self) -> Iterator[str]:
+    def _mistakes(self) -> Iterator[str]:
         options = self._options
         if not 1 <= len(options.urls) <= _MAX_URLS:
             yield f"urls names {len(options.urls)} targets; give 1 to {_MAX_URLS}"

@@ -19,7 +19,7 @@ from agent.base.log_edges import LogEdge, Sparse
 from agent.base.metrics import Metrics
 from agent.base.wait import unless
 from agent.contract import MAX_RECEIVED, Letter
-from agent.leaf.inputs.shared.options import InputOptions
+from agent.leaf.inputs.shared.base import InputOptions
 from agent.leaf.intake import Chunk, Intake, RefusalReason, RefusedError, UnknownOutcomeError
 
 _MAX_RETRY: Final = 30.0

@@ -44,11 +44,10 @@ import asyncio
 from collections.abc import Iterator
 from typing import Final
 
-import structlog
-
 from agent import contract
 from agent.base.http_access import is_loopback
 from agent.base.metrics import Metrics
+from agent.leaf.inputs.shared.base import NO_SERVER, ConfiguredInput, LocalServer
 from agent.leaf.inputs.socket.address import Address, obstacles, parse_listen
 from agent.leaf.inputs.socket.options import SocketOptions, access
 from agent.leaf.intake import Intake
@@ -56,30 +55,16 @@ from agent.leaf.intake import Intake
 _LEAST_LINE: Final = 256
 
 
-class SocketInput:
+class SocketInput(ConfiguredInput[SocketOptions]):
     """One `socket` input."""
 
-    def __init__(self, options: SocketOptions, metrics: Metrics) -> None:
-        self.options = options
-        self.metrics = metrics
-        self.log = structlog.get_logger("socket").bind(input=options.name, listen=options.listen)
-
-    @property
-    def name(self) -> str:
-        """The name in the configuration and in the batch subject."""
-        return self.options.name
-
-    def check(self) -> list[str]:
-        """What of its options can't be used, one sentence a problem."""
-        return [f"input {self.name!r}: {one}" for one in self._problems()]
-
-    def obstacles(self) -> list[str]:
-        """What stands in the way of listening now, one sentence a problem."""
-        return [f"input {self.name!r}: {one}" for one in self._obstacles()]
+    def __init__(self, options: SocketOptions, metrics: Metrics, server: LocalServer = NO_SERVER) -> None:
+        super().__init__(options, metrics, server)
+        self._log = self._log.bind(listen=options.listen)
 
     def _obstacles(self) -> Iterator[str]:
         try:
-            address, who = parse_listen(self.options.listen), access(self.options)
+            address, who = parse_listen(self._options.listen), access(self._options)
         except ValueError:
             return  # a problem of the options
         yield from obstacles(address)
@@ -89,8 +74,8 @@ class SocketInput:
             except ValueError as error:
                 yield str(error)
 
-    def _problems(self) -> Iterator[str]:
-        options = self.options
+    def _mistakes(self) -> Iterator[str]:
+        options = self._options
         try:
             address = parse_listen(options.listen)
         except ValueError as error:
@@ -115,15 +100,15 @@ class SocketInput:
         """Read until `stopping` is set, then store what was read. Raises `ConfigError` when the address can't
         be listened on."""
         # Imported here, so that an agent without such an input does not hold it in memory.
-        from agent.leaf.inputs.socket import serving
+        from agent.leaf.inputs.socket.serving import serve
 
-        address = parse_listen(self.options.listen)
+        address = parse_listen(self._options.listen)
         self._warn(address)
-        await serving.serve(self, address, intake, stopping)
+        await serve(self._options, address, self._metrics, self._log, intake, stopping)
 
     def _warn(self, address: Address) -> None:
         if not address.is_path and not is_loopback(address.host):
-            self.log.warning(
+            self._log.warning(
                 "whoever reaches this address may send readings; listen on loopback, or take the input http "
                 "with a token"
             )

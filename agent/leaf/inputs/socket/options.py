@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from agent.config import Seconds, Size
 from agent.leaf.inputs.formats.line_formats import Format, Precision
-from agent.leaf.inputs.shared.options import InputOptions
+from agent.leaf.inputs.shared.base import InputOptions
 from agent.leaf.inputs.socket.address import Access
 
 _MODE: Final = re.compile(r"0?[0-7]{3}\Z").match
@@ -32,6 +32,10 @@ class SocketOptions(InputOptions, tag="socket", kw_only=True):
     mode: str = "0660"
     user: str | None = None
     group: str | None = None
+
+    @property
+    def listens(self) -> str:
+        return self.listen
 
 
 def access(options: SocketOptions) -> Access:

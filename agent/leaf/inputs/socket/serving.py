@@ -7,47 +7,51 @@ import contextlib
 import socket
 from collections.abc import Iterator
 
+from structlog.typing import FilteringBoundLogger
+
 from agent.base.listen_sockets import LISTEN_SOCKETS
+from agent.base.metrics import Metrics
 from agent.leaf.inputs.formats.line_formats import make_form
 from agent.leaf.inputs.shared.gatherer import MAX_SHARE, Buffer
 from agent.leaf.inputs.shared.submitter import RetryingSubmitter
 from agent.leaf.inputs.socket.address import Address, open_socket, remove_socket
 from agent.leaf.inputs.socket.datagrams import Datagrams, widen
 from agent.leaf.inputs.socket.groups import Groups
-from agent.leaf.inputs.socket.input import SocketInput
 from agent.leaf.inputs.socket.options import SocketOptions, access
 from agent.leaf.inputs.socket.streams import Connections, Flow, StreamConnection, Terms
 from agent.leaf.intake import Intake
 
 
-async def serve(one: SocketInput, address: Address, intake: Intake, stopping: asyncio.Event) -> None:
+async def serve(
+    options: SocketOptions,
+    address: Address,
+    metrics: Metrics,
+    log: FilteringBoundLogger,
+    intake: Intake,
+    stopping: asyncio.Event,
+) -> None:
     """Serve until `stopping` is set, then store what was read, and answer what is under way."""
-    options = one.options
-    keeper = RetryingSubmitter(options, one.metrics, intake, stopping, one.log)
+    submitter = RetryingSubmitter(options, metrics, intake, stopping, log)
     form = make_form(
         options.format, intake.domain, precision=options.precision, device_tag=options.device_tag
     )
     with _opened(address, options) as listening:
         if not address.is_stream:
             if address.scheme == "udp":
-                widen(listening, options.receive_buffer, one.log)
+                widen(listening, options.receive_buffer, log)
             async with asyncio.TaskGroup() as group:
-                dropped = one.metrics.dropped.labels(options.name)
-                datagrams = Datagrams(
-                    listening, Buffer(options.buffer, group), form, keeper, lambda count: dropped.inc(count)
-                )
+                dropped = metrics.dropped.labels(options.name)
+                datagrams = Datagrams(listening, Buffer(options.buffer, group), form, submitter, dropped.inc)
                 datagrams.start()
                 try:
                     await stopping.wait()
                 finally:
                     datagrams.stop()
         else:
-            connections_shown = one.metrics.input_connections.labels(options.name)
-            terms = Terms(
-                form, keeper, options.max_connections, options.line, options.idle, connections_shown.set
-            )
+            show_count = metrics.input_connections.labels(options.name).set
+            terms = Terms(form, submitter, options.max_connections, options.line, options.idle, show_count)
             await _serve_streams(terms, options, address, listening, intake, stopping)
-    keeper.end()
+    submitter.end()
 
 
 async def _serve_streams(

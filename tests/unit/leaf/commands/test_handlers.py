@@ -12,7 +12,7 @@ import pytest
 from agent.config import Config, ConfigError, Log
 from agent.leaf.commands.handlers import ArgumentError, Controls, make_verbs, report
 from agent.leaf.commands.overrides import CommandError, Overrides, Setter, this_moment
-from agent.leaf.intake import Input
+from agent.leaf.intake import CheckedInput
 from agent.leaf.state import State, StateFile
 from agent.process.reload import Applied, Reloader
 from agent.process.reload.reloader import by_command
@@ -117,10 +117,10 @@ class Files:
             raise ConfigError(self.found)
         return self.config
 
-    def make(self, config: Config, names: Sequence[str]) -> list[Input]:
+    def make(self, config: Config, names: Sequence[str]) -> list[CheckedInput]:
         return []
 
-    def problems(self, config: Config, inputs: Sequence[Input], *, anew: bool) -> list[str]:
+    def problems(self, config: Config, inputs: Sequence[CheckedInput], *, anew: bool) -> list[str]:
         return []
 
 

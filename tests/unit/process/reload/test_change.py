@@ -10,6 +10,8 @@ from msgspec.structs import replace
 
 from agent.config import Config, Log, Nats, Publish, Rule, Seconds
 from agent.leaf.inputs import OPTIONS
+from agent.leaf.inputs.http.options import HttpOptions
+from agent.leaf.inputs.socket.options import SocketOptions
 from agent.process.reload import ConfigChange, change, parts
 
 
@@ -21,8 +23,8 @@ def between(before: Config, after: Config, *reserved: str) -> ConfigChange:
     return change(parts(before), parts(after), frozenset(reserved))
 
 
-HTTP = OPTIONS["http"]()
-SOCKET = OPTIONS["socket"]()
+HTTP = HttpOptions()
+SOCKET = SocketOptions()
 
 
 def test_the_same_configuration_is_no_change() -> None:

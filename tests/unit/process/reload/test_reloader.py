@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from agent.config import Config, Log
-from agent.leaf.intake import Input
+from agent.leaf.intake import CheckedInput
 from agent.process.reload import Applied, Reloader, ReloadError
 
 
@@ -23,10 +23,10 @@ class Files:
     def read(self) -> Config:
         return Config("edge-1", log=Log("debug"))
 
-    def make(self, config: Config, names: Sequence[str]) -> list[Input]:
+    def make(self, config: Config, names: Sequence[str]) -> list[CheckedInput]:
         return []
 
-    def problems(self, config: Config, inputs: Sequence[Input], *, anew: bool) -> list[str]:
+    def problems(self, config: Config, inputs: Sequence[CheckedInput], *, anew: bool) -> list[str]:
         error = self.error
         self.judged.set()
         if error is not None:

@@ -27,7 +27,7 @@ from agent.leaf.inputs.http.bodies import (
     unpack,
     unpack_parts,
 )
-from agent.leaf.inputs.http.otlp import export
+from agent.leaf.inputs.http.otlp import route
 from agent.leaf.inputs.http.otlp.parse import Export
 from agent.leaf.inputs.http.otlp.source import Sources
 from agent.leaf.inputs.http.request import RequestHead, ResourceKind
@@ -348,6 +348,6 @@ async def test_an_export_in_json_is_read_beside_the_loop() -> None:
 
     async with asyncio.TaskGroup() as group:
         turning = group.create_task(turn())
-        await export.parse(Body(body, 2**20), asked, Sources("edge-1"), NOW, Hold(bodies))
+        await route.parse(Body(body, 2**20), asked, Sources("edge-1"), NOW, Hold(bodies))
         turning.cancel()
     assert turns > 20

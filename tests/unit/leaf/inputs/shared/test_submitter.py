@@ -11,7 +11,7 @@ import structlog
 
 from agent.base.metrics import Metrics
 from agent.contract import Letter
-from agent.leaf.inputs.exec import ExecOptions
+from agent.leaf.inputs.exec.options import ExecOptions
 from agent.leaf.inputs.shared.submitter import RetryingSubmitter
 from agent.leaf.intake import Chunk, RefusalReason, RefusedError, UnknownOutcomeError
 

@@ -1,5 +1,4 @@
-"""OTLP over HTTP: the way of an export from its body to its answer. `agent.leaf.inputs.http.otlp.parse` knows
-what is in it."""
+"""TODO: what this module is."""
 
 from __future__ import annotations
 
@@ -16,7 +15,9 @@ from agent.leaf.inputs.http.request import RequestHead
 from agent.leaf.inputs.http.responses import SERVER, HttpError, at_fault
 
 _PROTOBUF: Final = "application/x-protobuf"
+
 _JSON: Final = "application/json"
+
 _APART: Final = 32
 """How many times its size a message may need in memory: an empty part of it is two bytes."""
 

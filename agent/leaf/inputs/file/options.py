@@ -1,0 +1,22 @@
+"""TODO: what this module is."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from agent.config import Seconds
+from agent.leaf.inputs.formats.line_formats import Format, Precision
+from agent.leaf.inputs.shared.base import InputOptions
+
+
+class FileOptions(InputOptions, tag="file", kw_only=True):
+    """The options of one `file` input; the module says what each means."""
+
+    name: str = "file"
+    path: str | list[str]
+    pulls: ClassVar[bool] = True
+    start: Literal["beginning", "end"] | None = None
+    poll: Seconds = Seconds(0.25)
+    format: Format = "ndjson"
+    precision: Precision = "ns"
+    device_tag: str = "host"

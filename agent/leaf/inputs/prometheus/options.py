@@ -1,0 +1,29 @@
+"""TODO: what this module is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import field
+
+from agent.config import Seconds, Size
+from agent.leaf.inputs.shared.base import InputOptions
+
+if TYPE_CHECKING:
+    pass
+
+
+class PrometheusOptions(InputOptions, tag="prometheus", kw_only=True):
+    """The options of one `prometheus` input; the module says what each means."""
+
+    name: str = "prometheus"
+    urls: list[str]
+    interval: Seconds = Seconds(15.0)
+    timeout: Seconds = Seconds(10.0)
+    body: Size = Size(4 * 2**20)
+    device: str | None = None
+    keep: list[str] = field(default_factory=list)
+    drop: list[str] = field(default_factory=list)
+    token_file: Path | None = None
+    tls_ca: Path | None = None
