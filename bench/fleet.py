@@ -113,22 +113,22 @@ async def _size(classes: int, aggregates: int, goal: float, rounds: int) -> list
     sources = classes * _LEAVES
     many = "an aggregate" if aggregates == 1 else f"{aggregates} aggregates"
     named = f"{sources} sources in {many}, {_LEAVES} leaf servers with an agent each"
-    async with _servers(classes, aggregates) as (world, stack):
-        ours = await _ours(world, stack, classes, aggregates)
-        idle = await _cpu(world, _IDLE_SECONDS)
+    async with _servers(classes, aggregates) as (servers, stack):
+        ours = await _ours(servers, stack, classes, aggregates)
+        idle = await _cpu(servers, _IDLE_SECONDS)
         busy = []
         for number in range(rounds):
             print(f"{sources} sources, round {number + 1} of {rounds}", flush=True)
-            before = _used(world)
-            await _round(world, ours)
-            busy.append(_used(world) - before)
+            before = _used(servers)
+            await _round(servers, ours)
+            busy.append(_used(servers) - before)
         lost, doubled = await _count(ours)
-        rss = world.registrar.process.memory_info().rss / 1e6
-    async with _servers(classes, aggregates) as (world, stack):
-        raw = await _raw(world, stack, classes, aggregates)
+        rss = servers.registrar.process.memory_info().rss / 1e6
+    async with _servers(classes, aggregates) as (servers, stack):
+        raw = await _raw(servers, stack, classes, aggregates)
         for number in range(rounds):
             print(f"{sources} raw sources, round {number + 1} of {rounds}", flush=True)
-            await _round(world, raw)
+            await _round(servers, raw)
     what = f"{named}: hub SIGKILL, the last is caught up after the hub's process starts"
     beside = "raw durable sources, left alone, without agents"
     return [
@@ -150,14 +150,14 @@ async def _size(classes: int, aggregates: int, goal: float, rounds: int) -> list
     ]
 
 
-async def _round(world: LinkWorld, half: Half) -> None:
+async def _round(servers: LinkWorld, half: Half) -> None:
     """Kill the hub, publish, start it, wait."""
-    world.hub.kill()
+    servers.hub.kill()
     away = time.monotonic() + _AWAY_SECONDS
     await half.publish()
     targets = await half.last()
     await asyncio.sleep(away - time.monotonic())
-    began = world.hub.start()
+    began = servers.hub.start()
     half.seconds.append(await half.caught_up(targets) - began)
     await asyncio.sleep(5.0)  # so that the next round does not begin in the retries of this one
 
@@ -180,14 +180,14 @@ async def _count(half: Half) -> tuple[int, int]:
     return sum(one not in held for one in there), held.total() - len(held)
 
 
-async def _cpu(world: LinkWorld, seconds: float) -> float:
-    before = _used(world)
+async def _cpu(servers: LinkWorld, seconds: float) -> float:
+    before = _used(servers)
     await asyncio.sleep(seconds)
-    return 100 * (_used(world) - before) / seconds
+    return 100 * (_used(servers) - before) / seconds
 
 
-def _used(world: LinkWorld) -> float:
-    times = world.registrar.process.cpu_times()
+def _used(servers: LinkWorld) -> float:
+    times = servers.registrar.process.cpu_times()
     return times.user + times.system
 
 
@@ -201,27 +201,27 @@ async def _servers(classes: int, aggregates: int) -> AsyncIterator[tuple[LinkWor
     async with AsyncExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="petiole-bench-")))
         domains = [f"edge-{number}" for number in range(_LEAVES)]
-        world = stack.enter_context(link_world(directory, domains, _names(classes), aggregates=aggregates))
-        world.hub.start()
-        for leaf in world.leaves.values():
+        servers = stack.enter_context(link_world(directory, domains, _names(classes), aggregates=aggregates))
+        servers.hub.start()
+        for leaf in servers.leaves.values():
             leaf.start()
         await asyncio.sleep(2.0)
-        yield world, stack
+        yield servers, stack
 
 
-async def _ours(world: LinkWorld, stack: AsyncExitStack, classes: int, aggregates: int) -> Half:
+async def _ours(servers: LinkWorld, stack: AsyncExitStack, classes: int, aggregates: int) -> Half:
     """The product over these servers, with all sources known to the hub."""
-    world.registrar.start()
-    for agent in world.agents.values():
+    servers.registrar.start()
+    for agent in servers.agents.values():
         await asyncio.to_thread(agent.start)
     half = Half(
         "Petiole",
-        await _client(stack, world.hub.ours("jobs", "jobs")),
-        {d: await _client(stack, leaf.ours("device", "device")) for d, leaf in world.leaves.items()},
-        {d: await _client(stack, leaf.ours("agent", d)) for d, leaf in world.leaves.items()},
+        await _client(stack, servers.hub.ours("jobs", "jobs")),
+        {d: await _client(stack, leaf.ours("device", "device")) for d, leaf in servers.leaves.items()},
+        {d: await _client(stack, leaf.ours("agent", d)) for d, leaf in servers.leaves.items()},
         {
             d: {leaf_stream(d, cls): direct_subject(d, cls, "bench", "n") for cls in _names(classes)}
-            for d in world.leaves
+            for d in servers.leaves
         },
         [aggregate(number) for number in range(aggregates)],
     )
@@ -230,12 +230,12 @@ async def _ours(world: LinkWorld, stack: AsyncExitStack, classes: int, aggregate
     return half
 
 
-async def _raw(world: LinkWorld, stack: AsyncExitStack, classes: int, aggregates: int) -> Half:
+async def _raw(servers: LinkWorld, stack: AsyncExitStack, classes: int, aggregates: int) -> Half:
     """Raw JetStream over these servers, the sources spread evenly."""
-    leaves = {d: await _client(stack, leaf.raw()) for d, leaf in world.leaves.items()}
-    half = Half("raw durable", await _client(stack, world.hub.raw()), leaves, leaves, {}, [])
-    streams = [RawStream(d, f"{d}_{number}", "durable") for d in world.leaves for number in range(classes)]
-    for domain in world.leaves:
+    leaves = {d: await _client(stack, leaf.raw()) for d, leaf in servers.leaves.items()}
+    half = Half("raw durable", await _client(stack, servers.hub.raw()), leaves, leaves, {}, [])
+    streams = [RawStream(d, f"{d}_{number}", "durable") for d in servers.leaves for number in range(classes)]
+    for domain in servers.leaves:
         mine = [one for one in streams if one.domain == domain]
         await make_at_leaf(leaves[domain], mine)
         half.subjects[domain] = {one.name: one.subject for one in mine}

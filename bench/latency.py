@@ -72,16 +72,16 @@ def run() -> Result:
 async def _run() -> Result:
     with (
         tempfile.TemporaryDirectory(prefix="petiole-bench-") as directory,
-        link_world(Path(directory), [_DOMAIN], linger=_LINGER) as world,
+        link_world(Path(directory), [_DOMAIN], linger=_LINGER) as servers,
     ):
-        leaf, agent = world.leaves[_DOMAIN], world.agents[_DOMAIN]
-        world.hub.start()
+        leaf, agent = servers.leaves[_DOMAIN], servers.agents[_DOMAIN]
+        servers.hub.start()
         leaf.start()
         await asyncio.sleep(1.0)
-        world.registrar.start()
+        servers.registrar.start()
         agent.start()
-        raw_leaf, raw_hub = await leaf.raw(), await world.hub.raw()
-        ours_hub = await world.hub.ours("jobs", "jobs")
+        raw_leaf, raw_hub = await leaf.raw(), await servers.hub.raw()
+        ours_hub = await servers.hub.ours("jobs", "jobs")
         await make_at_leaf(raw_leaf, [_RAW])
         await make_at_hub(raw_hub, _RAW.name.upper(), [_RAW])
         async with session() as http:

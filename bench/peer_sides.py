@@ -84,16 +84,16 @@ async def petiole(directory: Path, *, direct: bool) -> AsyncIterator[Side]:
         port = free_port()
         proxy = await _proxied(stack, port)
         listen = f"127.0.0.1:{port}"
-        world = stack.enter_context(
+        servers = stack.enter_context(
             link_world(
                 directory,
                 [DOMAIN],
-                cable=None if direct else proxy,
+                proxy=None if direct else proxy,
                 leaf_listen=listen,
                 linger="100ms",
             )
         )
-        leaf, agent = world.leaves[DOMAIN], world.agents[DOMAIN]
+        leaf, agent = servers.leaves[DOMAIN], servers.agents[DOMAIN]
 
         def start() -> None:
             leaf.start()
@@ -103,11 +103,11 @@ async def petiole(directory: Path, *, direct: bool) -> AsyncIterator[Side]:
             agent.kill()
             leaf.kill()
 
-        world.hub.start()
-        await asyncio.to_thread(world.registrar.start)
+        servers.hub.start()
+        await asyncio.to_thread(servers.registrar.start)
         await asyncio.to_thread(start)
         http = await stack.enter_async_context(session())
-        hub = await world.hub.ours("jobs", "jobs")
+        hub = await servers.hub.ours("jobs", "jobs")
         stack.push_async_callback(hub.close)
         seen = Seen()
 

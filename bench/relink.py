@@ -38,7 +38,7 @@ from bench.relink_watch import Trace, watch_held, watch_state
 from bench.relink_world import OURS, RAW, LinkWorld, link_world
 from bench.result import Result
 from tests.faults.tools.wire import missing, wire
-from tests.harness.servers import Cable
+from tests.harness.servers import LinkProxy
 
 DOMAIN: Final = "edge-1"
 FAULTS: Final = (
@@ -109,13 +109,13 @@ async def _run(rounds: int) -> Result:
 class Bench:
     """The running world and what was measured in it."""
 
-    def __init__(self, world: LinkWorld, cable: Cable, way: str, sides: list[Side]) -> None:
-        self.world, self.way, self.sides = world, way, sides
+    def __init__(self, servers: LinkWorld, proxy: LinkProxy, way: str, sides: list[Side]) -> None:
+        self.servers, self.way, self.sides = servers, way, sides
         self.measured: list[Measured] = []
         self.state: Trace[str] = Trace()
         self.lost: dict[tuple[str, str], int] = {}
         self.doubled: dict[tuple[str, str], int] = {}
-        self._cable = cable
+        self._cable = proxy
 
     async def measure(self, fault: Fault) -> None:
         """Make a fault, mend it, and wait until all is well again."""
@@ -133,7 +133,7 @@ class Bench:
         for side in self.sides:
             await self._held(side, targets[side.name], restored)
         verified = await self._verified(began, restored)
-        leaf = self.world.leaves[DOMAIN]
+        leaf = self.servers.leaves[DOMAIN]
         for side in self.sides:
             target = targets[side.name]
             one = Measured(
@@ -154,7 +154,7 @@ class Bench:
         if side.account == OURS:
             at = self.state.first(lambda state: state != FLOWING, began)
         else:
-            at = next(self.world.leaves[DOMAIN].link_downs(side.account, began), None)
+            at = next(self.servers.leaves[DOMAIN].link_downs(side.account, began), None)
         return None if at is None else at - began
 
     async def retire(self, name: str) -> None:
@@ -176,9 +176,9 @@ class Bench:
     def _make(self, fault: Fault) -> None:
         match fault.kind:
             case "hub":
-                self.world.hub.kill()
+                self.servers.hub.kill()
             case "leaf":
-                self.world.leaves[DOMAIN].kill()
+                self.servers.leaves[DOMAIN].kill()
             case "cut":
                 self._cable.cut()
             case "stall":
@@ -187,9 +187,9 @@ class Bench:
     def _mend(self, fault: Fault) -> float:
         match fault.kind:
             case "hub":
-                return self.world.hub.start()
+                return self.servers.hub.start()
             case "leaf":
-                return self.world.leaves[DOMAIN].start()
+                return self.servers.leaves[DOMAIN].start()
             case _:
                 self._cable.restore()
                 return time.time()
@@ -227,19 +227,19 @@ class Bench:
 async def _bench() -> AsyncIterator[Bench]:
     async with AsyncExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="petiole-bench-")))
-        cable, listen, way = await _cable(stack)
-        world = stack.enter_context(link_world(directory, [DOMAIN], cable=cable, leaf_listen=listen))
-        leaf, agent = world.leaves[DOMAIN], world.agents[DOMAIN]
-        world.hub.start()
+        proxy, listen, way = await _cable(stack)
+        servers = stack.enter_context(link_world(directory, [DOMAIN], proxy=proxy, leaf_listen=listen))
+        leaf, agent = servers.leaves[DOMAIN], servers.agents[DOMAIN]
+        servers.hub.start()
         leaf.start()
         await asyncio.sleep(1.0)
-        world.registrar.start()
+        servers.registrar.start()
         agent.start()
         http = await stack.enter_async_context(session())
-        raw_leaf, raw_hub = await leaf.raw(), await world.hub.raw()
+        raw_leaf, raw_hub = await leaf.raw(), await servers.hub.raw()
         stack.push_async_callback(raw_leaf.close)
         stack.push_async_callback(raw_hub.close)
-        ours_leaf, ours_hub = await leaf.ours("agent", DOMAIN), await world.hub.ours("jobs", "jobs")
+        ours_leaf, ours_hub = await leaf.ours("agent", DOMAIN), await servers.hub.ours("jobs", "jobs")
         stack.push_async_callback(ours_leaf.close)
         stack.push_async_callback(ours_hub.close)
         sides = [
@@ -259,7 +259,7 @@ async def _bench() -> AsyncIterator[Bench]:
             await make_at_hub(raw_hub, raw.name.upper(), [raw])
             load = Load(over_nats(raw_leaf, raw.subject), _RATE)
             sides.append(Side(f"raw {raw.kind}", RAW, raw_leaf, raw.name, raw_hub, raw.name.upper(), load))
-        bench = Bench(world, cable, way, list(sides))
+        bench = Bench(servers, proxy, way, list(sides))
         async with asyncio.TaskGroup() as group:
             watching = [group.create_task(watch_state(agent, bench.state))]
             watching += [group.create_task(watch_held(s.hub, s.hub_stream, s.held)) for s in sides]
@@ -270,7 +270,7 @@ async def _bench() -> AsyncIterator[Bench]:
                 task.cancel()
 
 
-async def _cable(stack: AsyncExitStack) -> tuple[Cable, str, str]:
+async def _cable(stack: AsyncExitStack) -> tuple[LinkProxy, str, str]:
     """A wire where root is given, else a proxy: what it is, where the hub listens, and its name."""
     if missing() is None:
         one = stack.enter_context(wire())

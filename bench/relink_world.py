@@ -211,28 +211,28 @@ def link_world(
     directory: Path,
     domains: list[str],
     classes: tuple[str, ...] = (DEFAULT_CLASS,),
-    cable: Dialled | None = None,
+    proxy: Dialled | None = None,
     leaf_listen: str | None = None,
     aggregates: int = 1,
     linger: str = "5ms",
     stream: str = _STREAM,
 ) -> Iterator[LinkWorld]:
-    """The servers and agents in a directory; what is started ends with the context. Leaves dial the cable,
+    """The servers and agents in a directory; what is started ends with the context. Leaves dial the proxy,
     which leads to the hub's `leaf_listen`, or the hub itself. A leaf's streams hold `stream` bytes each."""
     listen = leaf_listen or f"127.0.0.1:{free_port()}"
-    dialled = listen if cable is None else f"{cable.host}:{cable.port}"
+    dialled = listen if proxy is None else f"{proxy.host}:{proxy.port}"
     users = []
     for domain in domains:
         link = directory / domain / "keys" / "link.nk"
         users.append(LeafUser(domain, ensure_key(link), classes))
-    world = _hub(directory / "hub", listen, users, aggregates)
+    servers = _hub(directory / "hub", listen, users, aggregates)
     for user in users:
-        world.leaves[user.domain] = server = _leaf(directory / user.domain, dialled, user)
-        world.agents[user.domain] = _leaf_agent(server, user, linger, stream)
+        servers.leaves[user.domain] = server = _leaf(directory / user.domain, dialled, user)
+        servers.agents[user.domain] = _leaf_agent(server, user, linger, stream)
     try:
-        yield world
+        yield servers
     finally:
-        world.end()
+        servers.end()
 
 
 def _hub(directory: Path, listen: str, users: list[LeafUser], aggregates: int) -> LinkWorld:

@@ -27,15 +27,15 @@ def rates(connections: int, readings: int) -> tuple[float, float]:
     found: dict[str, list[float]] = {_SYNCED: [], _NOT: []}
     with (
         tempfile.TemporaryDirectory(prefix="petiole-bench-") as directory,
-        link_world(Path(directory), list(found), stream=_ROOM) as world,
+        link_world(Path(directory), list(found), stream=_ROOM) as servers,
     ):
-        _no_sync(world.leaves[_NOT])
+        _no_sync(servers.leaves[_NOT])
         for domain in found:
-            world.leaves[domain].start()
-            world.agents[domain].start()
+            servers.leaves[domain].start()
+            servers.agents[domain].start()
         for _ in range(_ROUNDS):
             for domain, of in found.items():
-                of.append(_rate(world.agents[domain], connections, readings))
+                of.append(_rate(servers.agents[domain], connections, readings))
     return sum(found[_SYNCED]) / _ROUNDS, sum(found[_NOT]) / _ROUNDS
 
 

@@ -51,7 +51,7 @@ _GOAL_DAY_MB = 25.0
 class Link:
     """Servers that run, and what passes between them."""
 
-    world: LinkWorld
+    servers: LinkWorld
     meter: Meter
     hub: Client
     system: Client
@@ -138,7 +138,7 @@ def _sampled() -> list[list[str]]:
 
 async def _posted(link: Link, requests: list[list[str]]) -> int:
     """The bytes that it takes to bring readings to the hub through the agent."""
-    stream, url = aggregate(0), f"http://127.0.0.1:{link.world.agents[_DOMAIN].http_port}/v1/readings"
+    stream, url = aggregate(0), f"http://127.0.0.1:{link.servers.agents[_DOMAIN].http_port}/v1/readings"
     before = await link.passed(OURS)
     async with aiohttp.ClientSession() as session:
         for lines in requests:
@@ -191,17 +191,17 @@ async def _link(classes: tuple[str, ...], compression: str = "") -> AsyncIterato
     with tempfile.TemporaryDirectory(prefix="petiole-bench-") as directory:
         async with metered() as meter:
             with link_world(
-                Path(directory), [_DOMAIN], classes=classes, cable=meter, leaf_listen=meter.hub
-            ) as world:
+                Path(directory), [_DOMAIN], classes=classes, proxy=meter, leaf_listen=meter.hub
+            ) as servers:
                 if compression:
                     _compress(Path(directory) / _DOMAIN / "nats-server.conf", compression)
-                world.hub.start()
-                world.leaves[_DOMAIN].start()
+                servers.hub.start()
+                servers.leaves[_DOMAIN].start()
                 await asyncio.sleep(1.0)
                 # Starting waits in this thread, and the meter needs it.
-                await asyncio.to_thread(world.registrar.start)
-                await asyncio.to_thread(world.agents[_DOMAIN].start)
-                hub, leaf = world.hub, world.leaves[_DOMAIN]
+                await asyncio.to_thread(servers.registrar.start)
+                await asyncio.to_thread(servers.agents[_DOMAIN].start)
+                hub, leaf = servers.hub, servers.leaves[_DOMAIN]
                 clients = [
                     await hub.ours("jobs", "jobs"),
                     await hub.ours("registrar_system", "registrar"),
@@ -209,7 +209,7 @@ async def _link(classes: tuple[str, ...], compression: str = "") -> AsyncIterato
                     await leaf.raw(),
                     await hub.raw(),
                 ]
-                link = Link(world, meter, *clients)
+                link = Link(servers, meter, *clients)
                 await make_at_leaf(link.raw_leaf, [_RAW])
                 await make_at_hub(link.raw_hub, _RAW.name.upper(), [_RAW])
                 await asyncio.sleep(_SETTLE_SECONDS)

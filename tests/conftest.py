@@ -11,7 +11,7 @@ import pytest_asyncio
 from hypothesis import HealthCheck, settings
 
 from tests.faults.tools import old_servers
-from tests.harness.servers import ServerPair, open_world
+from tests.harness.servers import ServerPair, open_server_pair
 from tests.harness.xdist_groups import XdistScheduler
 
 # The same examples in every run: what a change broke is told apart from what chance finds.
@@ -38,14 +38,14 @@ def old_server(request: pytest.FixtureRequest) -> tuple[str, Path]:
 
 
 @pytest_asyncio.fixture
-async def world(tmp_path: Path) -> AsyncIterator[ServerPair]:
+async def servers(tmp_path: Path) -> AsyncIterator[ServerPair]:
     """A hub and one leaf of the domain `edge-1`, linked."""
-    async with open_world(tmp_path, "edge-1") as one:
+    async with open_server_pair(tmp_path, "edge-1") as one:
         yield one
 
 
 @pytest_asyncio.fixture
 async def two_leaves(tmp_path: Path) -> AsyncIterator[ServerPair]:
     """A hub and the leaves `edge-1` and `edge-2`, linked."""
-    async with open_world(tmp_path, "edge-1", "edge-2") as one:
+    async with open_server_pair(tmp_path, "edge-1", "edge-2") as one:
         yield one

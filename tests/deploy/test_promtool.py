@@ -18,7 +18,7 @@ from deploy.dashboards.model import Dashboard
 
 ROOT = Path(__file__).parents[2]
 RULES = sorted((ROOT / "deploy" / "prometheus").glob("*.rules.yml"))
-COURSES = sorted(Path(__file__).parent.glob("*.test.yml"))
+RULE_TESTS = sorted(Path(__file__).parent.glob("*.test.yml"))
 
 
 @pytest.fixture(scope="module")
@@ -50,14 +50,14 @@ def test_it_reads_our_alert_rules(promtool: str, rules: Path) -> None:
     assert says(promtool, "check", "rules", "--lint=all", "--lint-fatal", str(rules)) == ""
 
 
-@pytest.mark.parametrize("course", COURSES, ids=lambda path: path.name)
-def test_alarms_are_given_when_they_should_be_and_else_not(promtool: str, course: Path) -> None:
-    assert says(promtool, "test", "rules", str(course)) == ""
+@pytest.mark.parametrize("scenario", RULE_TESTS, ids=lambda path: path.name)
+def test_alarms_are_given_when_they_should_be_and_else_not(promtool: str, scenario: Path) -> None:
+    assert says(promtool, "test", "rules", str(scenario)) == ""
 
 
 def test_every_alert_is_given_and_not_given_in_some_course() -> None:
     alerts = {name for path in RULES for name in re.findall(r"- alert: (\w+)", path.read_text())}
-    tried = [one for path in COURSES for one in path.read_text().split("- alertname: ")[1:]]
+    tried = [one for path in RULE_TESTS for one in path.read_text().split("- alertname: ")[1:]]
     assert alerts == {one.split()[0] for one in tried if "exp_labels" in one}
     assert alerts == {one.split()[0] for one in tried if "exp_alerts: []" in one}
 
@@ -94,7 +94,7 @@ def test_queries_of_the_dashboards_answer_what_their_panels_say(promtool: str, t
         samples = [{"labels": labels or "{}", "value": value}]
         return {"expr": query(board, title), "eval_time": "60m", "exp_samples": samples}
 
-    def course(first: int) -> str:
+    def scenario(first: int) -> str:
         series = {
             # The hub's agent has it too, and it is no leaf.
             'petiole_linked{instance="hub"}': "0x60",
@@ -122,8 +122,8 @@ def test_queries_of_the_dashboards_answer_what_their_panels_say(promtool: str, t
         path.write_text(json.dumps({"evaluation_interval": "1m", "tests": [test]}))
         return says(promtool, "test", "rules", str(path))
 
-    assert course(first=7) == ""
-    assert "purged" in course(first=0)
+    assert scenario(first=7) == ""
+    assert "purged" in scenario(first=0)
 
 
 def test_it_reads_the_scrape_configuration_of_the_documents(promtool: str, tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from agent.leaf.inputs.http.options import HttpOptions
 from agent.leaf.intake import RefusedError, UnknownOutcomeError
 from agent.leaf.link.states import LinkState
 from agent.leaf.publish import publisher, sender
-from tests.harness.agents import CLASS, Agent, Shelf, chunk
-from tests.harness.linked_pair import LinkedPair, open_road
+from tests.harness.agents import CLASS, Agent, StreamProbe, chunk
+from tests.harness.linked_pair import LinkedPair, open_linked_pair
 from tests.harness.servers import ServerPair
 from tests.harness.wait import until
 
@@ -99,41 +99,41 @@ async def more(one: Agent, stored: Counter[str]) -> None:
     await until(lambda: len(stored) >= want, "more is acknowledged")
 
 
-async def fill(road: LinkedPair, stored: Counter[str]) -> None:
+async def fill(pair: LinkedPair, stored: Counter[str]) -> None:
     """Leave the stream without room for a while."""
-    stream, js = road.shelf.stream, road.shelf.js
+    stream, js = pair.probe.stream, pair.probe.js
     config = (await js.stream_info(stream)).config
     await js.update_stream({**config, "max_bytes": 1})
     late = "petiole_refused_after_acceptance_readings_total"
     labels = {"input": "accepted", "class": CLASS, "reason": "stream_full"}
-    await until(lambda: road.agent.value(late, **labels) > 0, "what was accepted is refused")
+    await until(lambda: pair.agent.value(late, **labels) > 0, "what was accepted is refused")
     await js.update_stream(config)
-    road.agent.leaf._sender.has_room(CLASS)
-    await more(road.agent, stored)
+    pair.agent.leaf._sender.has_room(CLASS)
+    await more(pair.agent, stored)
 
 
 async def test_every_reading_is_accounted_for_at_every_look(
-    world: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    servers: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher, "PATIENCE", 0.4)
     monkeypatch.setattr(sender, "ACK_WAIT", 0.3)
     monkeypatch.setattr(sender, "RETRY_PAUSE", 0.1)
-    async with open_road(world, tmp_path / "state", LinkState.FLOWING, LEVELS) as road:
-        one, stored = road.agent, Counter[str]()
+    async with open_linked_pair(servers, tmp_path / "state", LinkState.FLOWING, LEVELS) as pair:
+        one, stored = pair.agent, Counter[str]()
         scraper = Scraper(one)
         try:
             async with load(one, stored):
                 await more(one, stored)
-                await world.leaf.kill()
+                await servers.leaf.kill()
                 await asyncio.sleep(0.5)  # patience runs out
-                await world.leaf.start()
+                await servers.leaf.start()
                 await more(one, stored)
-                world.leaf.pause()
+                servers.leaf.pause()
                 await asyncio.sleep(0.6)  # patience runs out
-                world.leaf.resume()
+                servers.leaf.resume()
                 await more(one, stored)
-                await fill(road, stored)
-                await world.leaf.kill()
+                await fill(pair, stored)
+                await servers.leaf.kill()
                 await until(lambda: not one.leaf.ready()[0], "the agent has noticed")
                 stop = asyncio.create_task(one.stop())
                 await asyncio.wait([stop], timeout=15)
@@ -143,11 +143,11 @@ async def test_every_reading_is_accounted_for_at_every_look(
         assert scraper.looks > 500
         assert not scraper.found
         assert one.value("petiole_dead_readings_total", input="stored", **{"class": CLASS}) > 0
-        await world.leaf.start()
-        assert await acknowledged_is_there_once(road.shelf, stored) == []
+        await servers.leaf.start()
+        assert await acknowledged_is_there_once(pair.probe, stored) == []
 
 
-async def acknowledged_is_there_once(one_shelf: Shelf, stored: Counter[str]) -> list[str]:
+async def acknowledged_is_there_once(one_shelf: StreamProbe, stored: Counter[str]) -> list[str]:
     """What was acknowledged as stored and is not there, or twice."""
     there = Counter(await one_shelf.texts())
     return [text for text in stored if there[text] != 1]

@@ -17,8 +17,8 @@ from agent.leaf.publish import publisher
 from agent.server.health import Trouble, TroubleKind
 from tests.e2e.test_leaf_agent import SMALL, noise, refusal_of
 from tests.e2e.test_link_repair import wiped
-from tests.harness.agents import CLASS, Agent, agent, chunk, insist, leaf_config, shelf
-from tests.harness.linked_pair import LinkedPair, open_road
+from tests.harness.agents import CLASS, Agent, agent, chunk, insist, leaf_config, probe_stream
+from tests.harness.linked_pair import LinkedPair, open_linked_pair
 from tests.harness.servers import ServerPair
 from tests.harness.wait import until
 
@@ -27,10 +27,14 @@ LATE = "petiole_refused_after_acceptance_readings_total"
 
 
 def at_level(
-    world: ServerPair, tmp_path: Path, ack: Level, publish: Publish = QUICK, stream: StreamClass | None = None
+    servers: ServerPair,
+    tmp_path: Path,
+    ack: Level,
+    publish: Publish = QUICK,
+    stream: StreamClass | None = None,
 ) -> Config:
     """An agent whose input `http` acknowledges at a level."""
-    config = leaf_config(world.leaf, tmp_path / "state", publish, stream)
+    config = leaf_config(servers.leaf, tmp_path / "state", publish, stream)
     config.input = [HttpOptions(ack=ack)]
     return config
 
@@ -47,14 +51,14 @@ def unaccounted(one: Agent) -> float:
 
 
 async def test_what_is_accepted_waits_in_memory_for_the_server_to_come_back(
-    world: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    servers: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher, "PATIENCE", 0.3)
     monkeypatch.setattr(publisher, "AWAY_GRACE", 0.1)
     publish = Publish(linger=Seconds(0.005), in_flight=Size(20_000), batch_bytes=Size(5_000))
-    async with agent(at_level(world, tmp_path, "accepted", publish)) as one:
+    async with agent(at_level(servers, tmp_path, "accepted", publish)) as one:
         await insist(one, chunk("before", key="before"))
-        await world.leaf.kill()
+        await servers.leaf.kill()
         await until(lambda: not one.leaf.ready()[0], "the agent has noticed")
         accepted = 0
         while (refusal := await refusal_of(one.submit(chunk(f"n{accepted}", 10)))) is None:
@@ -65,31 +69,31 @@ async def test_what_is_accepted_waits_in_memory_for_the_server_to_come_back(
         assert accepted > 10
         with pytest.raises(RefusedError):
             await one.leaf._publisher.submit("http", CLASS, chunk("stored first", position="7"))
-        await world.leaf.start()
+        await servers.leaf.start()
         await until(lambda: one.value("petiole_in_flight_bytes") == 0, "all is settled")
         assert unaccounted(one) == 0
-        texts = await (await shelf(world.leaf)).texts()
+        texts = await (await probe_stream(servers.leaf)).texts()
         assert texts == ["before/0", *(f"n{number}/{row}" for number in range(accepted) for row in range(10))]
 
 
 async def test_a_repeat_of_what_is_only_accepted_is_accepted_and_stored_once(
-    world: ServerPair, tmp_path: Path
+    servers: ServerPair, tmp_path: Path
 ) -> None:
-    async with agent(at_level(world, tmp_path, "accepted")) as one:
+    async with agent(at_level(servers, tmp_path, "accepted")) as one:
         await one.submit(chunk("before", key="before"))
-        await world.leaf.kill()
+        await servers.leaf.kill()
         for _ in range(3):
             await one.submit(chunk("a", key="k"))
-        await world.leaf.start()
+        await servers.leaf.start()
         await until(lambda: one.value("petiole_in_flight_bytes") == 0, "all is settled")
         await one.submit(chunk("a", key="k"))
-        assert await (await shelf(world.leaf)).texts() == ["before/0", "a/0"]
+        assert await (await probe_stream(servers.leaf)).texts() == ["before/0", "a/0"]
 
 
 async def test_what_a_full_stream_refuses_after_acceptance_is_counted_and_named(
-    world: ServerPair, tmp_path: Path
+    servers: ServerPair, tmp_path: Path
 ) -> None:
-    async with agent(at_level(world, tmp_path, "accepted", stream=SMALL)) as one:
+    async with agent(at_level(servers, tmp_path, "accepted", stream=SMALL)) as one:
         sent = 0
         while not lost(one, "stream_full"):
             if await refusal_of(one.submit(noise(f"fill-{sent}"))) is None:
@@ -102,7 +106,7 @@ async def test_what_a_full_stream_refuses_after_acceptance_is_counted_and_named(
         stored = one.value("petiole_stored_readings_total", input="http", **{"class": CLASS})
         assert stored + lost(one, "stream_full") == sent
         assert unaccounted(one) == 0
-        one_shelf = await shelf(world.leaf)
+        one_shelf = await probe_stream(servers.leaf)
         await one_shelf.js.purge(one_shelf.stream, (await one_shelf.js.stream_info(one_shelf.stream)).last)
         await asyncio.wait_for(one.stop(), 10)
         record = (await one_shelf.ledgers())[-1]
@@ -112,21 +116,21 @@ async def test_what_a_full_stream_refuses_after_acceptance_is_counted_and_named(
 
 
 async def test_what_a_stop_loses_of_what_was_accepted_is_told_by_the_next_run(
-    world: ServerPair, tmp_path: Path
+    servers: ServerPair, tmp_path: Path
 ) -> None:
-    config = at_level(world, tmp_path, "accepted")
+    config = at_level(servers, tmp_path, "accepted")
     async with agent(config) as one:
         await one.submit(chunk("before"))
         await until(lambda: one.value("petiole_in_flight_bytes") == 0, "that is stored")
-        await world.leaf.kill()
+        await servers.leaf.kill()
         await until(lambda: not one.leaf.ready()[0], "the agent has noticed")
         await one.submit(chunk("lost", 3))
         await asyncio.wait_for(one.stop(), 10)
         assert lost(one, "stopping") == 3
         assert unaccounted(one) == 0
-        await world.leaf.start()
+        await servers.leaf.start()
     async with agent(config):
-        record = (await (await shelf(world.leaf)).ledgers())[-1]
+        record = (await (await probe_stream(servers.leaf)).ledgers())[-1]
     assert record.previous is not None
     assert not record.previous.closed
     assert record.previous.readings.accepted == 4
@@ -134,9 +138,9 @@ async def test_what_a_stop_loses_of_what_was_accepted_is_told_by_the_next_run(
 
 
 async def test_what_is_accepted_waits_while_the_server_says_that_it_cannot_store(
-    world: ServerPair, tmp_path: Path
+    servers: ServerPair, tmp_path: Path
 ) -> None:
-    async with agent(at_level(world, tmp_path, "accepted", Publish(linger=Seconds(0.2)))) as one:
+    async with agent(at_level(servers, tmp_path, "accepted", Publish(linger=Seconds(0.2)))) as one:
         await one.submit(chunk("a"))
         one.health.found(Trouble(TroubleKind.SHUT_DOWN, "for a test"))
         refusal = await refusal_of(one.submit(chunk("its sender is told")))
@@ -146,77 +150,77 @@ async def test_what_is_accepted_waits_while_the_server_says_that_it_cannot_store
         assert unaccounted(one) == 0
         one.health.found(None)
         await until(lambda: one.value("petiole_in_flight_bytes") == 0, "it is stored")
-        assert await (await shelf(world.leaf)).texts() == ["a/0"]
+        assert await (await probe_stream(servers.leaf)).texts() == ["a/0"]
         assert unaccounted(one) == 0
 
 
 @pytest_asyncio.fixture
-async def road(world: ServerPair, tmp_path: Path) -> AsyncIterator[LinkedPair]:
+async def pair(servers: ServerPair, tmp_path: Path) -> AsyncIterator[LinkedPair]:
     """A linked leaf whose input acknowledges what the hub holds."""
-    async with open_road(world, tmp_path / "state", inputs=[HttpOptions(ack="hub")]) as one:
+    async with open_linked_pair(servers, tmp_path / "state", inputs=[HttpOptions(ack="hub")]) as one:
         yield one
 
 
-async def test_at_level_hub_the_answer_comes_as_soon_as_the_hub_has_it(road: LinkedPair) -> None:
-    one, loop = road.agent, asyncio.get_running_loop()
+async def test_at_level_hub_the_answer_comes_as_soon_as_the_hub_has_it(pair: LinkedPair) -> None:
+    one, loop = pair.agent, asyncio.get_running_loop()
     took = []
     for number in range(10):
         began = loop.time()
         await one.submit(chunk(f"n{number}"))
         took.append(loop.time() - began)
-        assert f"n{number}/0" in await road.arrived()
+        assert f"n{number}/0" in await pair.arrived()
     assert sorted(took)[5] < 5, "an announcement alone would tell it ten seconds later"
     await asyncio.gather(*(one.submit(chunk(f"m{number}", key=f"m{number}")) for number in range(200)))
-    assert {f"m{number}/0" for number in range(200)} <= {*await road.arrived()}
+    assert {f"m{number}/0" for number in range(200)} <= {*await pair.arrived()}
     assert not one.leaf._waits.wanted.is_set()
 
 
 async def test_a_hub_that_is_away_leaves_it_stored_and_a_repeat_waits_for_the_hub_again(
-    road: LinkedPair, monkeypatch: pytest.MonkeyPatch
+    pair: LinkedPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher, "PATIENCE", 2.0)
-    one = road.agent
-    road.world.leaf.proxy.cut()
+    one = pair.agent
+    pair.servers.leaf.proxy.cut()
     for _ in range(2):
         with pytest.raises(NotAtHubError, match=r"stored on this machine, .* the link to the hub is down"):
             await one.submit(chunk("a", key="k"))
-    assert await road.shelf.texts() == ["a/0"]
+    assert await pair.probe.texts() == ["a/0"]
     assert one.leaf._waits.classes() == [], "nothing is kept of a wait that was given up"
     assert unaccounted(one) == 0
     monkeypatch.setattr(publisher, "PATIENCE", 15.0)
     waiting = asyncio.create_task(one.submit(chunk("a", key="k")))
-    road.world.leaf.proxy.restore()
+    pair.servers.leaf.proxy.restore()
     await waiting
-    assert "a/0" in await road.arrived()
-    assert await road.shelf.texts() == ["a/0"]
+    assert "a/0" in await pair.arrived()
+    assert await pair.probe.texts() == ["a/0"]
 
 
 async def test_a_registrar_that_does_not_answer_the_question_is_asked_by_announcements(
-    road: LinkedPair, monkeypatch: pytest.MonkeyPatch
+    pair: LinkedPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(contract, "cursor_subject", lambda domain: f"petiole.v1.announce.{domain}.no")
-    await road.agent.submit(chunk("a"))
-    assert "a/0" in await road.arrived()
+    await pair.agent.submit(chunk("a"))
+    assert "a/0" in await pair.arrived()
 
 
-async def test_a_stop_does_not_wait_for_the_hub(road: LinkedPair) -> None:
-    one = road.agent
-    road.world.leaf.proxy.cut()
+async def test_a_stop_does_not_wait_for_the_hub(pair: LinkedPair) -> None:
+    one = pair.agent
+    pair.servers.leaf.proxy.cut()
     waiting = asyncio.create_task(one.submit(chunk("a", key="k")))
     await until(lambda: one.leaf._waits.classes() != [], "it waits for the hub")
     await asyncio.wait_for(one.stop(), 5)
     with pytest.raises(NotAtHubError, match="the agent is stopping"):
         await waiting
-    assert (await road.shelf.ledgers())[-1].final
+    assert (await pair.probe.ledgers())[-1].final
 
 
-async def test_a_store_that_is_lost_before_the_hub_had_it_is_told(road: LinkedPair) -> None:
-    one = road.agent
+async def test_a_store_that_is_lost_before_the_hub_had_it_is_told(pair: LinkedPair) -> None:
+    one = pair.agent
     await one.submit(chunk("before", key="before"))
-    road.world.leaf.proxy.cut()
+    pair.servers.leaf.proxy.cut()
     waiting = asyncio.create_task(one.submit(chunk("a", key="k")))
     await until(lambda: one.leaf._waits.classes() != [], "it waits for the hub")
-    await wiped(road.world.leaf)
+    await wiped(pair.servers.leaf)
     with pytest.raises(NotAtHubError) as caught:
         await waiting
     assert caught.value.lost
@@ -224,7 +228,7 @@ async def test_a_store_that_is_lost_before_the_hub_had_it_is_told(road: LinkedPa
     with pytest.raises(NotAtHubError) as caught:
         await one.submit(chunk("a", key="k"))
     assert caught.value.lost, "a repeat is not told that the hub has it"
-    road.world.leaf.proxy.restore()
+    pair.servers.leaf.proxy.restore()
     await insist(one, chunk("new", key="new"))
-    assert "new/0" in await road.arrived()
+    assert "new/0" in await pair.arrived()
     assert unaccounted(one) == 0

@@ -39,9 +39,9 @@ def _sources(*domains: str) -> dict[str, Source]:
     return {one["name"]: one for one in made}
 
 
-async def test_what_is_wanted_while_a_change_is_made_is_made_next(world: ServerPair) -> None:
+async def test_what_is_wanted_while_a_change_is_made_is_made_next(servers: ServerPair) -> None:
     log = structlog.get_logger("registrar")
-    js = Interrupted(await world.hub.connect("registrar"))
+    js = Interrupted(await servers.hub.connect("registrar"))
     keeper = AggregateController(
         js,
         AGGREGATE,

@@ -48,23 +48,23 @@ async def _unrecovered(leaf: Leaf) -> Path:
 
 
 async def test_one_bad_answer_and_a_stall_are_no_finding(
-    world: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    servers: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stray = await _unrecovered(world.leaf)
+    stray = await _unrecovered(servers.leaf)
 
     def recover_and_stall() -> None:
         shutil.rmtree(stray)
-        world.leaf.pause()
-        asyncio.get_running_loop().call_later(STALL_SECONDS, world.leaf.resume)
+        servers.leaf.pause()
+        asyncio.get_running_loop().call_later(STALL_SECONDS, servers.leaf.resume)
 
     answers = Answers(monkeypatch, recover_and_stall)
-    found = await check(config_of(world.leaf, tmp_path / "state"))
+    found = await check(config_of(servers.leaf, tmp_path / "state"))
     assert answers.seen[0] >= 400
     assert answers.seen[-1] == 200
     assert not [one for one in bad(found) if one.startswith(UNHEALTHY)]
 
 
-async def test_a_server_that_stays_unhealthy_is_a_finding(world: ServerPair, tmp_path: Path) -> None:
-    await _unrecovered(world.leaf)
-    found = await check(config_of(world.leaf, tmp_path / "state"))
+async def test_a_server_that_stays_unhealthy_is_a_finding(servers: ServerPair, tmp_path: Path) -> None:
+    await _unrecovered(servers.leaf)
+    found = await check(config_of(servers.leaf, tmp_path / "state"))
     assert [one for one in bad(found) if one.startswith(UNHEALTHY) and "stray" in one], bad(found)

@@ -26,15 +26,15 @@ from agent.server import permissions
 from agent.server.permissions import Permissions
 from tests.harness.check_cases import bad, check, config_of, hub_config_of, of
 from tests.harness.check_pair import pair
-from tests.harness.servers import Leaf, ServerPair, api, open_world
+from tests.harness.servers import Leaf, ServerPair, api, open_server_pair
 from tests.harness.streams import AGGREGATE, held, make_aggregate, make_commands, make_leaf_stream
 from tests.harness.wait import until
 
 
 @contextlib.asynccontextmanager
-async def registrar_of(world: ServerPair) -> AsyncIterator[Client]:
+async def registrar_of(servers: ServerPair) -> AsyncIterator[Client]:
     """Somebody who hears announcements, as the registrar does."""
-    client = await world.hub.connect("registrar")
+    client = await servers.hub.connect("registrar")
 
     async def hear(message: Msg) -> None:
         raise AssertionError(message.subject)
@@ -49,9 +49,9 @@ async def state_of(client: Client, *streams: str) -> list[Any]:
     return [(await api(client, f"STREAM.INFO.{one}", {"subjects_filter": ">"}))["state"] for one in streams]
 
 
-async def test_all_is_well_and_looking_at_it_changes_nothing(world: ServerPair, tmp_path: Path) -> None:
-    async with registrar_of(world) as registrar:
-        agent, epoch = await world.leaf.connect("agent"), new_epoch()
+async def test_all_is_well_and_looking_at_it_changes_nothing(servers: ServerPair, tmp_path: Path) -> None:
+    async with registrar_of(servers) as registrar:
+        agent, epoch = await servers.leaf.connect("agent"), new_epoch()
         await make_leaf_stream(agent, "edge-1", epoch)
         await make_commands(registrar, "edge-1", epoch)
         await make_aggregate(registrar, {"edge-1": epoch})
@@ -61,15 +61,15 @@ async def test_all_is_well_and_looking_at_it_changes_nothing(world: ServerPair, 
             await state_of(agent, "TEL_edge-1_normal"),
             await state_of(registrar, AGGREGATE, "COMMANDS"),
         ]
-        leaf = await check(config_of(world.leaf, tmp_path / "state"))
-        hub = await check(hub_config_of(world.hub, tmp_path / "state"))
+        leaf = await check(config_of(servers.leaf, tmp_path / "state"))
+        hub = await check(hub_config_of(servers.hub, tmp_path / "state"))
         assert (bad(leaf), bad(hub)) == ([], [])
         of(leaf, "has all 15 permissions of the link")
         of(leaf, "this clock and the hub's differ by less than")
         after = [await state_of(agent, "TEL_edge-1_normal"), await state_of(registrar, AGGREGATE, "COMMANDS")]
         assert before[0] == after[0]
         assert before[1] == after[1]
-        assert (world.hub.errors, world.leaf.errors) == ([], [])
+        assert (servers.hub.errors, servers.leaf.errors) == ([], [])
 
 
 def without(*subjects: str) -> Callable[..., Permissions]:
@@ -95,18 +95,18 @@ async def test_permissions_that_the_hub_lacks_are_named_and_gone_once_they_are_a
     monkeypatch.setattr("agent.cli.checks.run.rights.leaf_link", permissions.leaf_link)
     with monkeypatch.context() as patch:
         patch.setattr("agent.server.render.permissions", _Rendered(without(*missing)))
-        async with open_world(tmp_path, "edge-1") as world, registrar_of(world):
-            found = await check(config_of(world.leaf, tmp_path / "state"))
+        async with open_server_pair(tmp_path, "edge-1") as servers, registrar_of(servers):
+            found = await check(config_of(servers.leaf, tmp_path / "state"))
             lines = [re.search('add "(.+)" to permissions', one.remedy) for one in found]
             assert sorted(line[1] for line in lines if line) == sorted(missing)
             assert len(bad(found)) == len(missing)
             assert outcome(found) is Exit.FAILED
             patch.undo()
-            await world.hub.stop()
-            await world.hub.start()
-            await world.leaf.wait_linked()
-            async with registrar_of(world):
-                assert bad(await check(config_of(world.leaf, tmp_path / "state"))) == []
+            await servers.hub.stop()
+            await servers.hub.start()
+            await servers.leaf.wait_linked()
+            async with registrar_of(servers):
+                assert bad(await check(config_of(servers.leaf, tmp_path / "state"))) == []
 
 
 class _Rendered:
@@ -120,17 +120,17 @@ class _Rendered:
 
 
 async def test_a_permission_that_the_agent_lacks_is_named_and_gone_after_a_reload(
-    world: ServerPair, tmp_path: Path
+    servers: ServerPair, tmp_path: Path
 ) -> None:
-    configuration = world.leaf.directory / "nats-server.conf"
+    configuration = servers.leaf.directory / "nats-server.conf"
     text = configuration.read_text()
     entry = next(line for line in text.splitlines(True) if "STREAM.PURGE.TEL_edge-1_normal" in line)
-    pid = world.leaf.server.pid
+    pid = servers.leaf.server.pid
     assert pid is not None
     configuration.write_text(text.replace(entry, "", 1))
     os.kill(pid, signal.SIGHUP)
-    config = config_of(world.leaf, tmp_path / "state")
-    async with registrar_of(world):
+    config = config_of(servers.leaf, tmp_path / "state")
+    async with registrar_of(servers):
         await _until_bad(
             config,
             ["the agent's user may not publish $JS.API.STREAM.PURGE.TEL_edge-1_normal on the local server"],
@@ -153,30 +153,30 @@ async def _until_bad(config: Config, expected: list[str]) -> None:
 
 
 async def test_a_hub_that_does_not_know_the_leaf_or_its_class_says_so(tmp_path: Path) -> None:
-    async with open_world(tmp_path, "edge-1") as world, registrar_of(world):
-        config = config_of(world.leaf, tmp_path / "state")
+    async with open_server_pair(tmp_path, "edge-1") as servers, registrar_of(servers):
+        config = config_of(servers.leaf, tmp_path / "state")
         config.class_.append(type(config.class_[0])("bulk"))
         found = await check(config)
         assert 'add "bulk" to classes' in of(found, "does not let class bulk").remedy
-        config = config_of(world.leaf, tmp_path / "state")
+        config = config_of(servers.leaf, tmp_path / "state")
         config.nats.link_seed_file = tmp_path / "stranger.nk"
         ensure_key(config.nats.link_seed_file)
         found = await check(config)
         assert "petiole enrol" in of(found, "does not know this leaf's key").remedy
 
 
-async def test_the_hubs_port_for_clients_is_named_as_that(world: ServerPair, tmp_path: Path) -> None:
-    config = config_of(world.leaf, tmp_path / "state")
-    config.nats.hub_urls = [f"nats-leaf://127.0.0.1:{world.hub.port}"]
+async def test_the_hubs_port_for_clients_is_named_as_that(servers: ServerPair, tmp_path: Path) -> None:
+    config = config_of(servers.leaf, tmp_path / "state")
+    config.nats.hub_urls = [f"nats-leaf://127.0.0.1:{servers.hub.port}"]
     found = await check(config)
     assert "leaf_listen" in of(found, "is the port for clients of the hub's server").remedy
     assert not any("does not know this leaf's key" in one for one in bad(found))
 
 
 async def test_another_server_on_the_agents_port_is_told_before_its_first_start(
-    world: ServerPair, tmp_path: Path
+    servers: ServerPair, tmp_path: Path
 ) -> None:
-    listen = config_of(world.leaf, tmp_path / "state").nats.listen
+    listen = config_of(servers.leaf, tmp_path / "state").nats.listen
     found = await check(Config(domain="edge-1", state_dir=tmp_path / "new", nats=Nats(listen=listen)))
     told = of(found, "is not there yet")
     assert "is not the server of this agent" in told.sentence
@@ -184,11 +184,13 @@ async def test_another_server_on_the_agents_port_is_told_before_its_first_start(
 
 
 async def test_the_hub_sees_two_servers_of_one_domain(tmp_path: Path) -> None:
-    async with open_world(tmp_path, "edge-1") as world:
-        config = hub_config_of(world.hub, tmp_path / "state")
+    async with open_server_pair(tmp_path, "edge-1") as servers:
+        config = hub_config_of(servers.hub, tmp_path / "state")
         assert bad(await check(config)) == []
-        copy = dataclasses.replace(world.leaf.config, server_name="edge-1-copy", store_dir=tmp_path / "copy")
-        async with _second(copy, tmp_path / "second", world):
+        copy = dataclasses.replace(
+            servers.leaf.config, server_name="edge-1-copy", store_dir=tmp_path / "copy"
+        )
+        async with _second(copy, tmp_path / "second", servers):
             found = await check(config)
             assert of(found, "2 servers answer for domain edge-1").exit is Exit.CONFLICT
             assert outcome(found) is Exit.CONFLICT
@@ -196,9 +198,9 @@ async def test_the_hub_sees_two_servers_of_one_domain(tmp_path: Path) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _second(config: Any, directory: Path, world: ServerPair) -> AsyncIterator[None]:
+async def _second(config: Any, directory: Path, servers: ServerPair) -> AsyncIterator[None]:
     config = dataclasses.replace(config, listen=f"127.0.0.1:{free_port()}")
-    first = world.leaf
+    first = servers.leaf
     leaf = Leaf(config, directory, first.keys, {**first._inboxes}, first.proxy)
     await leaf.start()
     await leaf.wait_linked()
@@ -207,22 +209,24 @@ async def _second(config: Any, directory: Path, world: ServerPair) -> AsyncItera
 
 
 async def test_a_link_that_is_cut_is_told_although_the_hub_can_be_dialled(
-    world: ServerPair, tmp_path: Path
+    servers: ServerPair, tmp_path: Path
 ) -> None:
-    async with registrar_of(world):
-        config = config_of(world.leaf, tmp_path / "state", (f"nats-leaf://127.0.0.1:{world.hub.leaf_port}",))
+    async with registrar_of(servers):
+        config = config_of(
+            servers.leaf, tmp_path / "state", (f"nats-leaf://127.0.0.1:{servers.hub.leaf_port}",)
+        )
         of(await check(config), "the local server is linked to hub-test")
-        world.leaf.proxy.cut()
-        await world.leaf.wait_linked(False)
+        servers.leaf.proxy.cut()
+        await servers.leaf.wait_linked(False)
         found = await check(config)
         assert bad(found) == ["the local server has no link to the hub"]
         assert outcome(found) is Exit.UNREACHABLE
 
 
-async def test_a_hung_server_and_a_hung_hub_are_told_as_that(world: ServerPair, tmp_path: Path) -> None:
-    config = config_of(world.leaf, tmp_path / "state")
+async def test_a_hung_server_and_a_hung_hub_are_told_as_that(servers: ServerPair, tmp_path: Path) -> None:
+    config = config_of(servers.leaf, tmp_path / "state")
     # A server that is stopped may have greeted before it stands still.
-    for node, group in ((world.hub, "link"), (world.leaf, "server")):
+    for node, group in ((servers.hub, "link"), (servers.leaf, "server")):
         node.pause()
         try:
             found = await check(config)
@@ -269,8 +273,10 @@ async def test_nonsense_instead_of_a_server_or_a_hub_is_told_and_ends(said: byte
     assert not any("secret" in one for one in told)
 
 
-async def test_a_seed_that_cannot_be_read_is_told_with_what_to_do(world: ServerPair, tmp_path: Path) -> None:
-    config = config_of(world.leaf, tmp_path / "state")
+async def test_a_seed_that_cannot_be_read_is_told_with_what_to_do(
+    servers: ServerPair, tmp_path: Path
+) -> None:
+    config = config_of(servers.leaf, tmp_path / "state")
     config.nats.seed_file = tmp_path / "bad.nk"
     config.nats.seed_file.write_text("nonsense")
     config.nats.seed_file.chmod(0o600)

@@ -17,7 +17,7 @@ from agent.contract import (
     parse_clock,
     parse_correction,
 )
-from tests.harness.agents import Shelf, agent, chunk, leaf_config, shelf
+from tests.harness.agents import StreamProbe, agent, chunk, leaf_config, probe_stream
 from tests.harness.clocks import SECOND, SYNCHRONISED, FakeMachine
 from tests.harness.servers import ServerPair
 from tests.harness.wait import until
@@ -33,22 +33,22 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
     return fake
 
 
-async def corrections(held: Shelf) -> list[Correction]:
+async def corrections(held: StreamProbe) -> list[Correction]:
     """The records that the stream holds."""
     subject = clock_subject(held.domain, "normal")
     return [parse_correction(one.data) for one in await held.messages() if one.subject == subject]
 
 
-async def is_stored(held: Shelf) -> bool:
+async def is_stored(held: StreamProbe) -> bool:
     """Whether there is one."""
     return bool(await corrections(held))
 
 
 async def test_what_was_stamped_before_the_first_synchronisation_is_corrected_by_a_record(
-    world: ServerPair, tmp_path: Path, machine: FakeMachine
+    servers: ServerPair, tmp_path: Path, machine: FakeMachine
 ) -> None:
-    config = leaf_config(world.leaf, tmp_path / "state")
-    held = await shelf(world.leaf)
+    config = leaf_config(servers.leaf, tmp_path / "state")
+    held = await probe_stream(servers.leaf)
     async with agent(config) as one:
         await one.submit(chunk("before"))
         assert one.value("petiole_clock_synchronised") == 0

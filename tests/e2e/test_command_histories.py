@@ -52,9 +52,9 @@ class Looks:
 
 
 @pytest_asyncio.fixture
-async def desk(world: ServerPair) -> AsyncIterator[Desk]:
+async def desk(servers: ServerPair) -> AsyncIterator[Desk]:
     """A hub that takes commands, and clients at both ends."""
-    async with open_desk(world) as one:
+    async with open_desk(servers) as one:
         yield one
 
 
@@ -85,7 +85,7 @@ async def _ring(desk: Desk, numbers: range) -> None:
 
 async def _recreate(desk: Desk) -> None:
     """Delete the hub's stream of commands; the registrar recreates it."""
-    hub = desk.world.hub
+    hub = desk.servers.hub
     await hub.stop()
     (stream,) = hub.config.store_dir.rglob(f"streams/{COMMANDS}")
     shutil.rmtree(stream)
@@ -94,7 +94,7 @@ async def _recreate(desk: Desk) -> None:
 
 async def _restore(desk: Desk, copy: Path) -> None:
     """Restore the whole hub from a copy."""
-    hub = desk.world.hub
+    hub = desk.servers.hub
     await hub.kill()
     shutil.rmtree(hub.config.store_dir)
     shutil.copytree(copy, hub.config.store_dir)
@@ -102,7 +102,7 @@ async def _restore(desk: Desk, copy: Path) -> None:
 
 
 async def _copied(desk: Desk, copy: Path) -> None:
-    hub = desk.world.hub
+    hub = desk.servers.hub
     await hub.kill()
     shutil.copytree(hub.config.store_dir, copy)
     await hub.start()
@@ -120,14 +120,14 @@ async def _stream_is_there(desk: Desk) -> bool:
 def _config(desk: Desk, tmp_path: Path) -> Config:
     """An agent whose stream leaves room for the mirror."""
     stream = StreamClass(max_bytes=Size(2**28))
-    return leaf_config(desk.world.leaf, tmp_path / "agent", stream=stream)
+    return leaf_config(desk.servers.leaf, tmp_path / "agent", stream=stream)
 
 
 @pytest.mark.parametrize("fault", ["recreated", "restored"])
 async def test_what_a_mixed_mirror_did_not_take_is_run_once_it_is_recreated(
     desk: Desk, rings: Rings, looks: Looks, tmp_path: Path, fault: str
 ) -> None:
-    copy, leaf = tmp_path / "copy", desk.world.leaf
+    copy, leaf = tmp_path / "copy", desk.servers.leaf
     async with agent(_config(desk, tmp_path)):
         await _ring(desk, range(2))
         await desk.answers(2)

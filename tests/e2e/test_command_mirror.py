@@ -19,7 +19,7 @@ from agent.leaf.link.command_mirror.local_consumers import ProgramPlaces
 from agent.leaf.state import StateFile, load
 from tests.harness.agents import Agent, agent, leaf_config
 from tests.harness.registrar import HubHand, LeafHand, hub_of
-from tests.harness.servers import ServerPair, open_world
+from tests.harness.servers import ServerPair, open_server_pair
 from tests.harness.streams import make_mirror
 from tests.harness.wait import until
 
@@ -29,8 +29,8 @@ DOMAIN = "edge-1"
 class Commands:
     """Sends commands at the hub, and reads what the leaf's mirror holds."""
 
-    def __init__(self, world: ServerPair, hub: HubHand) -> None:
-        self.world = world
+    def __init__(self, servers: ServerPair, hub: HubHand) -> None:
+        self.servers = servers
         self.hub = hub
         self.sent: list[str] = []
 
@@ -63,22 +63,22 @@ class Commands:
 
     async def _leaf(self) -> JetStream:
         if not hasattr(self, "_js"):
-            self._js = JetStream(await self.world.leaf.connect("agent"))
+            self._js = JetStream(await self.servers.leaf.connect("agent"))
         return self._js
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[ServerPair]:
-    async with open_world(tmp_path, DOMAIN) as made:
+async def servers(tmp_path: Path) -> AsyncIterator[ServerPair]:
+    async with open_server_pair(tmp_path, DOMAIN) as made:
         yield made
 
 
 @asynccontextmanager
-async def running(world: ServerPair, state: Path) -> AsyncIterator[tuple[Commands, Agent]]:
+async def running(servers: ServerPair, state: Path) -> AsyncIterator[tuple[Commands, Agent]]:
     """A registrar and a leaf's agent, the mirror made."""
-    hub = await hub_of(world)
-    async with hub.registrar(), agent(leaf_config(world.leaf, state)) as one:
-        commands = Commands(world, hub)
+    hub = await hub_of(servers)
+    async with hub.registrar(), agent(leaf_config(servers.leaf, state)) as one:
+        commands = Commands(servers, hub)
         await commands.send(2)
         await commands.arrived()
         yield commands, one
@@ -90,9 +90,9 @@ def state_of(one: Agent) -> str:
 
 
 async def test_commands_of_this_leaf_alone_are_mirrored_and_their_state_is_told(
-    world: ServerPair, tmp_path: Path
+    servers: ServerPair, tmp_path: Path
 ) -> None:
-    async with running(world, tmp_path / "state") as (commands, one):
+    async with running(servers, tmp_path / "state") as (commands, one):
         await commands.send(50)
         await commands.arrived()
         await until(lambda: state_of(one).startswith("flowing"), "the mirror flows")
@@ -101,23 +101,23 @@ async def test_commands_of_this_leaf_alone_are_mirrored_and_their_state_is_told(
 
 
 async def test_commands_survive_the_kill_of_either_server_and_a_cut(
-    world: ServerPair, tmp_path: Path
+    servers: ServerPair, tmp_path: Path
 ) -> None:
-    async with running(world, tmp_path / "state") as (commands, one):
+    async with running(servers, tmp_path / "state") as (commands, one):
         epoch = one.state().command_epoch
-        await world.leaf.kill()
+        await servers.leaf.kill()
         await until(lambda: "server does not answer" in state_of(one), "the kill is told")
         assert one.value("petiole_link_up", link="COMMANDS") == 0
         await commands.send(3)
-        await world.leaf.start()
+        await servers.leaf.start()
         await commands.arrived()
-        world.leaf.proxy.cut()
+        servers.leaf.proxy.cut()
         await commands.send(3)
-        world.leaf.proxy.restore()
+        servers.leaf.proxy.restore()
         await commands.arrived()
-        await world.hub.kill()
+        await servers.hub.kill()
         await until(lambda: state_of(one).startswith("down"), "the cut is told")
-        await world.hub.start()
+        await servers.hub.start()
         await until(lambda: commands.hub.nc.is_connected, "the hub answers")
         await commands.send(3)
         await commands.arrived()
@@ -125,9 +125,9 @@ async def test_commands_survive_the_kill_of_either_server_and_a_cut(
 
 
 async def test_a_stream_of_commands_that_was_made_again_is_mirrored_anew(
-    world: ServerPair, tmp_path: Path
+    servers: ServerPair, tmp_path: Path
 ) -> None:
-    async with running(world, tmp_path / "state") as (commands, one):
+    async with running(servers, tmp_path / "state") as (commands, one):
         epoch = one.state().command_epoch
         await lose_commands(commands)
         commands.sent.clear()
@@ -137,19 +137,19 @@ async def test_a_stream_of_commands_that_was_made_again_is_mirrored_anew(
 
 
 async def test_a_mirror_that_was_deleted_by_hand_is_made_anew_with_all_commands(
-    world: ServerPair, tmp_path: Path
+    servers: ServerPair, tmp_path: Path
 ) -> None:
-    async with running(world, tmp_path / "state") as (commands, _):
-        leaf = JetStream(await world.leaf.connect("agent"))
+    async with running(servers, tmp_path / "state") as (commands, _):
+        leaf = JetStream(await servers.leaf.connect("agent"))
         await leaf.api("STREAM.DELETE.COMMANDS")
         await commands.send(1)
         await commands.arrived()
 
 
-async def test_a_consumer_that_was_deleted_by_hand_is_made_again(world: ServerPair) -> None:
-    hub = await hub_of(world)
+async def test_a_consumer_that_was_deleted_by_hand_is_made_again(servers: ServerPair) -> None:
+    hub = await hub_of(servers)
     async with hub.registrar():
-        leaf, commands = await LeafHand.make(world.leaf), Commands(world, hub)
+        leaf, commands = await LeafHand.make(servers.leaf), Commands(servers, hub)
         epoch = new_epoch()
         await ask(leaf, CommandsWanted(epoch, 0))
         await make_mirror(leaf.nc, DOMAIN, epoch)
@@ -162,10 +162,10 @@ async def test_a_consumer_that_was_deleted_by_hand_is_made_again(world: ServerPa
         await commands.arrived()
 
 
-async def test_another_epoch_delivers_every_command_again(world: ServerPair) -> None:
-    hub = await hub_of(world)
+async def test_another_epoch_delivers_every_command_again(servers: ServerPair) -> None:
+    hub = await hub_of(servers)
     async with hub.registrar():
-        leaf, commands = await LeafHand.make(world.leaf), Commands(world, hub)
+        leaf, commands = await LeafHand.make(servers.leaf), Commands(servers, hub)
         for _ in range(2):
             epoch = new_epoch()
             await ask(leaf, CommandsWanted(epoch, 0))
@@ -176,12 +176,12 @@ async def test_another_epoch_delivers_every_command_again(world: ServerPair) -> 
 
 
 async def test_a_look_while_an_announcement_is_under_way_is_no_fault(
-    world: ServerPair, tmp_path: Path
+    servers: ServerPair, tmp_path: Path
 ) -> None:
-    hub = await hub_of(world)
+    hub = await hub_of(servers)
     async with hub.registrar():
-        leaf, commands = await LeafHand.make(world.leaf), Commands(world, hub)
-        mirror, state = await lone_mirror(world, tmp_path)
+        leaf, commands = await LeafHand.make(servers.leaf), Commands(servers, hub)
+        mirror, state = await lone_mirror(servers, tmp_path)
         await mirror.look()
         for _ in range(2):
             await answered(mirror, leaf)
@@ -202,11 +202,11 @@ async def test_a_look_while_an_announcement_is_under_way_is_no_fault(
         assert (state.current.command_epoch, await commands.here()) == (epoch, commands.sent)
 
 
-async def test_a_command_between_look_and_answer_is_not_missed(world: ServerPair, tmp_path: Path) -> None:
-    hub = await hub_of(world)
+async def test_a_command_between_look_and_answer_is_not_missed(servers: ServerPair, tmp_path: Path) -> None:
+    hub = await hub_of(servers)
     async with hub.registrar():
-        leaf, commands = await LeafHand.make(world.leaf), Commands(world, hub)
-        mirror, state = await lone_mirror(world, tmp_path)
+        leaf, commands = await LeafHand.make(servers.leaf), Commands(servers, hub)
+        mirror, state = await lone_mirror(servers, tmp_path)
         await mirror.look()
         for _ in range(2):
             await answered(mirror, leaf)
@@ -227,13 +227,13 @@ async def test_a_command_between_look_and_answer_is_not_missed(world: ServerPair
         assert (state.current.command_epoch, await commands.here()) == (epoch, commands.sent)
 
 
-async def lone_mirror(world: ServerPair, directory: Path) -> tuple[CommandMirror, StateFile]:
+async def lone_mirror(servers: ServerPair, directory: Path) -> tuple[CommandMirror, StateFile]:
     """The keeper of the mirror without an agent around it: it looks and announces when the test says so."""
     path = directory / "state.json"
     state = StateFile(path, load(path, DOMAIN))
     programs = ProgramPlaces(directory / "command-places.json", DOMAIN)
     mirror = CommandMirror(DOMAIN, hub_api(tenant=False), state, programs, Metrics(), lambda: None)
-    nc = await world.leaf.connect("agent")
+    nc = await servers.leaf.connect("agent")
     mirror.attach(nc, JetStream(nc))
     return mirror, state
 
@@ -255,7 +255,7 @@ async def ask(leaf: LeafHand, wanted: CommandsWanted) -> CommandsHeld:
 
 async def lose_commands(commands: Commands) -> None:
     """The hub's stream of commands is gone, and its registrar makes another."""
-    hub = commands.world.hub
+    hub = commands.servers.hub
     await hub.kill()
     shutil.rmtree(hub.config.store_dir / "jetstream" / "PETIOLE" / "streams" / "COMMANDS")
     await hub.start()

@@ -27,7 +27,7 @@ from agent.leaf.state import StateFile, load
 from agent.server.process import EmbeddedServer
 from tests.harness.registrar import HubHand, LeafHand, hub_of
 from tests.harness.retrying_jetstream import PatientJetStream
-from tests.harness.servers import ServerPair, open_world
+from tests.harness.servers import ServerPair, open_server_pair
 from tests.harness.tools import APP, Program, working
 from tests.harness.wait import until
 
@@ -56,8 +56,10 @@ class Mortal(JetStream):
 class Leaf:
     """A leaf whose mirror is kept by hand: it looks and announces when a test says so."""
 
-    def __init__(self, world: ServerPair, hub: HubHand, hand: LeafHand, nc: Client, directory: Path) -> None:
-        self.world, self.hub, self._hand, self.directory = world, hub, hand, directory
+    def __init__(
+        self, servers: ServerPair, hub: HubHand, hand: LeafHand, nc: Client, directory: Path
+    ) -> None:
+        self.servers, self.hub, self._hand, self.directory = servers, hub, hand, directory
         self.sent: list[str] = []
         self.kills = 0
         self.js = JetStream(nc)
@@ -151,16 +153,16 @@ class Leaf:
 @asynccontextmanager
 async def open_leaf(directory: Path) -> AsyncIterator[Leaf]:
     """A leaf whose server lets the program `plc` read its commands, with its mirror."""
-    async with open_world(directory, DOMAIN) as world:
-        node = world.leaf
+    async with open_server_pair(directory, DOMAIN) as servers:
+        node = servers.leaf
         await node.stop()
         node.config = dataclasses.replace(node.config, apps=(APP,))
         node.server = EmbeddedServer(node.config, node.directory)
         await node.start()
         await node.wait_linked()
-        hub = await hub_of(world)
+        hub = await hub_of(servers)
         async with hub.registrar():
-            one = Leaf(world, hub, await LeafHand.make(node), await node.connect("agent"), directory)
+            one = Leaf(servers, hub, await LeafHand.make(node), await node.connect("agent"), directory)
             await one.kept()
             yield one
 
@@ -174,7 +176,7 @@ async def leaf(tmp_path: Path) -> AsyncIterator[Leaf]:
 @pytest_asyncio.fixture
 async def program(leaf: Leaf) -> AsyncIterator[Program]:
     """The program, which has acknowledged three commands; the agent has looked since."""
-    async with working(await leaf.world.leaf.connect("device")) as one:
+    async with working(await leaf.servers.leaf.connect("device")) as one:
         await one.got(await leaf.send(3))
         await leaf.step()
         yield one
@@ -255,20 +257,20 @@ async def test_an_acknowledgement_that_comes_in_time_is_waited_for(leaf: Leaf, p
 async def test_a_hub_restored_from_an_older_copy_hands_out_each_command_once(
     leaf: Leaf, program: Program, tmp_path: Path
 ) -> None:
-    hub, copy = leaf.world.hub, tmp_path / "copy"
+    hub, copy = leaf.servers.hub, tmp_path / "copy"
     await hub.kill()
     shutil.copytree(hub.config.store_dir, copy)
     await hub.start()
     await program.got(await leaf.send(4))
     await leaf.step()
-    leaf.world.leaf.proxy.cut()
+    leaf.servers.leaf.proxy.cut()
     await hub.kill()
     shutil.rmtree(hub.config.store_dir)
     copy.rename(hub.config.store_dir)
     await hub.start()
     # Before either hears of the other, the hub is ahead of the mirror again, which takes the end of that.
     await leaf.send(6)
-    leaf.world.leaf.proxy.restore()
+    leaf.servers.leaf.proxy.restore()
     await until(lambda: leaf.sent[-1] in program.acknowledged, "the mirror holds some of both")
     await leaf.state.save()
     leaf.restart()

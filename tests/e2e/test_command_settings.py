@@ -39,16 +39,16 @@ def _samples(one: Agent) -> float:
 
 
 @pytest_asyncio.fixture
-async def desk(world: ServerPair) -> AsyncIterator[Desk]:
+async def desk(servers: ServerPair) -> AsyncIterator[Desk]:
     """A hub that takes commands, and hands at both ends."""
-    async with open_desk(world) as one:
+    async with open_desk(servers) as one:
         yield one
 
 
 async def test_a_rate_limit_refuses_what_is_above_it_until_its_time_is_over(
     desk: Desk, tmp_path: Path
 ) -> None:
-    async with agent(leaf_config(desk.world.leaf, tmp_path / "agent", stream=ROOM)) as one:
+    async with agent(leaf_config(desk.servers.leaf, tmp_path / "agent", stream=ROOM)) as one:
         await desk.send("set", **SLOW)
         await desk.answers(1)
         await one.submit(chunk("a", 10))
@@ -72,7 +72,7 @@ async def test_a_rate_limit_refuses_what_is_above_it_until_its_time_is_over(
 async def test_an_input_that_was_turned_off_stays_off_over_a_restart_until_its_time_is_over(
     desk: Desk, tmp_path: Path
 ) -> None:
-    config = leaf_config(desk.world.leaf, tmp_path / "agent", stream=ROOM)
+    config = leaf_config(desk.servers.leaf, tmp_path / "agent", stream=ROOM)
     options = HostOptions(interval=Seconds(0.1), collect=["memory"])
     async with agent(config, [HostInput(options, Metrics())]) as one:
         await until(lambda: _samples(one) > 0, "samples are stored")
@@ -89,7 +89,7 @@ async def test_an_input_that_was_turned_off_stays_off_over_a_restart_until_its_t
 
 
 async def test_a_link_that_is_held_lets_nothing_cross_until_it_is_let_go(desk: Desk, tmp_path: Path) -> None:
-    async with agent(leaf_config(desk.world.leaf, tmp_path / "agent", stream=ROOM)) as one:
+    async with agent(leaf_config(desk.servers.leaf, tmp_path / "agent", stream=ROOM)) as one:
         await one.submit(chunk("a"))
         await until(lambda: _crossed(desk), "all is at the hub")
         await desk.send("pause-link", **HOLD)
@@ -164,7 +164,7 @@ async def _paused(desk: Desk, one: Agent) -> bool:
 
 
 def _leaf_toml(desk: Desk, state_dir: Path, admin: int, http: int) -> str:
-    server = desk.world.leaf
+    server = desk.servers.leaf
     for key in ("agent", "agent_system"):
         server.keys[key].chmod(0o600)
     return f"""\

@@ -23,14 +23,14 @@ from agent.leaf.commands.handlers import CommandHandler, Controls, Reply, make_v
 from agent.process import leaf as leaf_module
 from tests.harness.agents import agent, leaf_config
 from tests.harness.commands import Desk, open_desk, soon
-from tests.harness.servers import Leaf, ServerPair, api, open_world
+from tests.harness.servers import Leaf, ServerPair, api, open_server_pair
 from tests.harness.wait import until
 
 
 @pytest_asyncio.fixture
-async def desk(world: ServerPair) -> AsyncIterator[Desk]:
+async def desk(servers: ServerPair) -> AsyncIterator[Desk]:
     """A hub that takes commands, and hands at both ends."""
-    async with open_desk(world) as one:
+    async with open_desk(servers) as one:
         yield one
 
 
@@ -61,7 +61,7 @@ def bell(monkeypatch: pytest.MonkeyPatch) -> Bell:
 async def test_commands_sent_while_the_link_is_cut_run_once_and_in_order_when_it_is_back(
     desk: Desk, bell: Bell, tmp_path: Path
 ) -> None:
-    leaf = desk.world.leaf
+    leaf = desk.servers.leaf
     async with agent(_config(leaf, tmp_path / "agent")):
         await desk.send("ring", n=0)
         await desk.answers(1)
@@ -78,7 +78,7 @@ async def test_commands_sent_while_the_link_is_cut_run_once_and_in_order_when_it
 
 
 async def test_each_kind_of_command_is_answered_once_in_its_own_words(desk: Desk, tmp_path: Path) -> None:
-    async with agent(_config(desk.world.leaf, tmp_path / "agent")) as one:
+    async with agent(_config(desk.servers.leaf, tmp_path / "agent")) as one:
         await desk.send("ping")
         await desk.send("status")
         await desk.send("format-the-disk")
@@ -108,8 +108,8 @@ async def test_each_kind_of_command_is_answered_once_in_its_own_words(desk: Desk
 
 
 async def test_a_subject_that_is_no_text_stops_nothing(desk: Desk, tmp_path: Path) -> None:
-    async with agent(_config(desk.world.leaf, tmp_path / "agent")):
-        raw = await desk.world.hub.connect("registrar")
+    async with agent(_config(desk.servers.leaf, tmp_path / "agent")):
+        raw = await desk.servers.hub.connect("registrar")
         writer = raw._transport
         assert writer is not None
         writer.write(f"PUB cmd.{desk.domain}.agent.".encode() + b"\xff\xfe 1\r\nx\r\n")
@@ -122,7 +122,7 @@ async def test_a_subject_that_is_no_text_stops_nothing(desk: Desk, tmp_path: Pat
 async def test_a_command_that_was_begun_when_the_agent_died_is_not_run_again(
     desk: Desk, bell: Bell, tmp_path: Path
 ) -> None:
-    config = _config(desk.world.leaf, tmp_path / "agent")
+    config = _config(desk.servers.leaf, tmp_path / "agent")
     async with agent(config):
         bell.stuck = True
         await desk.send("ring", n=1)
@@ -138,8 +138,11 @@ async def test_a_command_that_was_begun_when_the_agent_died_is_not_run_again(
 async def test_an_answer_is_remembered_when_the_class_of_answers_is_another_one(
     bell: Bell, tmp_path: Path
 ) -> None:
-    async with open_world(tmp_path, "edge-1", classes=("normal", "other")) as world, open_desk(world) as desk:
-        config = _config(world.leaf, tmp_path / "agent")
+    async with (
+        open_server_pair(tmp_path, "edge-1", classes=("normal", "other")) as servers,
+        open_desk(servers) as desk,
+    ):
+        config = _config(servers.leaf, tmp_path / "agent")
         async with agent(config) as one:
             await desk.send("ring", n=1)
             await desk.answers(1)
@@ -155,7 +158,7 @@ async def test_an_answer_is_remembered_when_the_class_of_answers_is_another_one(
 async def test_a_flood_of_commands_is_run_at_a_bounded_rate_and_in_order(desk: Desk, tmp_path: Path) -> None:
     count = 100
     await asyncio.gather(*(desk.send("ping") for _ in range(count)))
-    async with agent(_config(desk.world.leaf, tmp_path / "agent")):
+    async with agent(_config(desk.servers.leaf, tmp_path / "agent")):
         began = asyncio.get_running_loop().time()
         answers = await desk.answers(count)
         took = asyncio.get_running_loop().time() - began
@@ -167,7 +170,7 @@ async def test_a_flood_of_commands_is_run_at_a_bounded_rate_and_in_order(desk: D
 async def test_a_mirror_that_is_deleted_and_made_anew_runs_nothing_twice(
     desk: Desk, bell: Bell, tmp_path: Path
 ) -> None:
-    async with agent(_config(desk.world.leaf, tmp_path / "agent")):
+    async with agent(_config(desk.servers.leaf, tmp_path / "agent")):
         for n in range(3):
             await desk.send("ring", n=n)
         await desk.answers(3)
@@ -180,14 +183,14 @@ async def test_a_mirror_that_is_deleted_and_made_anew_runs_nothing_twice(
 async def test_commands_of_a_hub_whose_stream_was_made_anew_are_run(
     desk: Desk, bell: Bell, tmp_path: Path
 ) -> None:
-    async with agent(_config(desk.world.leaf, tmp_path / "agent")):
+    async with agent(_config(desk.servers.leaf, tmp_path / "agent")):
         for n in range(3):
             await desk.send("ring", n=n)
         await desk.answers(3)
-        await desk.world.hub.stop()
-        (stream,) = desk.world.hub.config.store_dir.rglob(f"streams/{COMMANDS}")
+        await desk.servers.hub.stop()
+        (stream,) = desk.servers.hub.config.store_dir.rglob(f"streams/{COMMANDS}")
         shutil.rmtree(stream)
-        await desk.world.hub.start()
+        await desk.servers.hub.start()
         await until(lambda: _answers(desk.hub), "the hub has the stream again")
         await desk.send("ring", n=3)
         answers = await desk.answers(4, 60)
@@ -196,11 +199,11 @@ async def test_commands_of_a_hub_whose_stream_was_made_anew_are_run(
 
 
 async def test_a_restarted_hub_runs_nothing_twice(desk: Desk, bell: Bell, tmp_path: Path) -> None:
-    async with agent(_config(desk.world.leaf, tmp_path / "agent")):
+    async with agent(_config(desk.servers.leaf, tmp_path / "agent")):
         await desk.send("ring", n=0)
         await desk.answers(1)
-        await desk.world.hub.kill()
-        await desk.world.hub.start()
+        await desk.servers.hub.kill()
+        await desk.servers.hub.start()
         await until(lambda: _answers(desk.hub), "the hub takes commands")
         await desk.send("ring", n=1)
         await desk.answers(2, 60)
@@ -213,7 +216,7 @@ async def test_a_command_that_may_have_expired_waits_for_the_clock(
     clock = [Now(0.0, False)]
     monkeypatch.setattr(leaf_module, "system_clock", lambda: lambda: clock[0])
     monkeypatch.setattr(runner, "CLOCK_SECONDS", 2.0)
-    async with agent(_config(desk.world.leaf, tmp_path / "agent")):
+    async with agent(_config(desk.servers.leaf, tmp_path / "agent")):
         await desk.send("ping", expires=soon())
         await desk.send("ring", n=1, expires=soon())
         await desk.answers(1)
@@ -235,7 +238,7 @@ async def test_an_answer_that_has_no_room_waits_and_the_next_command_with_it(
     desk: Desk, bell: Bell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner, "_MAX_RETRY", 0.2)
-    async with agent(_config(desk.world.leaf, tmp_path / "agent")) as one:
+    async with agent(_config(desk.servers.leaf, tmp_path / "agent")) as one:
         await desk.send("ring", n=0)
         await desk.answers(1)
         stream = (await desk.leaf.js.stream_info(desk.leaf.stream)).config
@@ -263,7 +266,7 @@ async def test_an_answer_that_has_no_room_waits_and_the_next_command_with_it(
 async def test_nothing_with_an_effect_is_run_while_the_state_file_cannot_be_written(
     desk: Desk, bell: Bell, tmp_path: Path
 ) -> None:
-    config = _config(desk.world.leaf, tmp_path / "agent")
+    config = _config(desk.servers.leaf, tmp_path / "agent")
     async with agent(config) as one:
         await until(lambda: _blocked(one.state_path), "no state can be written")
         await desk.send("ring", n=1)

@@ -40,8 +40,8 @@ async def told(leaf: LeafHand, question: CursorRequest, last: int) -> None:
     await until(reached, f"the hub says that it holds {last}")
 
 
-async def test_the_newest_batch_that_the_hub_holds_is_told(world: ServerPair) -> None:
-    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+async def test_the_newest_batch_that_the_hub_holds_is_told(servers: ServerPair) -> None:
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
         question = CursorRequest(MACHINE, leaf.run, {"normal": leaf.epoch})
         assert (await asked(leaf, question.encode())).refused == "'edge-1' has not been taken in"
@@ -56,8 +56,8 @@ async def test_the_newest_batch_that_the_hub_holds_is_told(world: ServerPair) ->
         assert (await asked(leaf, question.encode())).held["normal"].leaf_seq == last, "one without an id"
 
 
-async def test_a_question_that_is_not_of_the_present_link_is_not_answered(world: ServerPair) -> None:
-    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+async def test_a_question_that_is_not_of_the_present_link_is_not_answered(servers: ServerPair) -> None:
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
         await leaf.announce()
         await hub.holds(leaf.domain, await leaf.store(5))
@@ -73,9 +73,9 @@ async def test_a_question_that_is_not_of_the_present_link_is_not_answered(world:
 
 
 async def test_a_question_on_which_the_registrar_fails_does_not_end_it(
-    world: ServerPair, monkeypatch: pytest.MonkeyPatch
+    servers: ServerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
         await leaf.announce()
         await hub.holds(leaf.domain, await leaf.store(5))

@@ -21,17 +21,17 @@ from agent.contract import (
 )
 from agent.leaf.intake import RefusalReason, RefusedError
 from agent.leaf.publish.dead_letters import BURST_BYTES
-from tests.harness.agents import CLASS, Shelf, agent, chunk, leaf_config, shelf
+from tests.harness.agents import CLASS, StreamProbe, agent, chunk, leaf_config, probe_stream
 from tests.harness.servers import ServerPair
 
 
 @pytest.fixture
-def config(world: ServerPair, tmp_path: Path) -> Config:
+def config(servers: ServerPair, tmp_path: Path) -> Config:
     """An agent beside the first leaf's server."""
-    return leaf_config(world.leaf, tmp_path / "state", Publish(linger=Seconds(0.01)))
+    return leaf_config(servers.leaf, tmp_path / "state", Publish(linger=Seconds(0.01)))
 
 
-async def letters_in(one_shelf: Shelf, input_name: str) -> list[tuple[int, list[Letter]]]:
+async def letters_in(one_shelf: StreamProbe, input_name: str) -> list[tuple[int, list[Letter]]]:
     """The dead letters of an input by the number of their message, in order."""
     subject = dead_subject(one_shelf.domain, CLASS, input_name)
     found = []
@@ -48,45 +48,45 @@ async def letters_in(one_shelf: Shelf, input_name: str) -> list[tuple[int, list[
 
 
 async def test_a_dead_letter_is_numbered_with_the_batches_and_counted_as_dead(
-    world: ServerPair, config: Config
+    servers: ServerPair, config: Config
 ) -> None:
     letter = Letter(b"\xff{", "10.0.0.7:514", "not UTF-8")
     async with agent(config) as one:
         await one.submit(chunk("a", 3), "udp")
         await one.leaf.intake.bury("udp", CLASS, [letter, letter])
         await one.submit(chunk("b"), "udp")
-        assert await letters_in(await shelf(world.leaf), "udp") == [(2, [letter, letter])]
+        assert await letters_in(await probe_stream(servers.leaf), "udp") == [(2, [letter, letter])]
         assert one.value("petiole_dead_readings_total", input="udp", **{"class": CLASS}) == 2
         assert one.value("petiole_stored_readings_total", input="udp", **{"class": CLASS}) == 4
         assert one.value("petiole_accepted_readings_total", input="udp", **{"class": CLASS}) == 6
         await one.crash()
     async with agent(config) as one:
         await one.stop()
-    ledger = (await (await shelf(world.leaf)).ledgers())[-1]
+    ledger = (await (await probe_stream(servers.leaf)).ledgers())[-1]
     assert ledger.previous is not None
     assert (ledger.previous.n, ledger.previous.readings) == (3, Readings(accepted=6, stored=4, dead=2))
 
 
 async def test_garbage_without_end_is_counted_and_takes_no_more_than_its_share_of_the_stream(
-    world: ServerPair, config: Config
+    servers: ServerPair, config: Config
 ) -> None:
     flood = [Letter(b"x" * 900, f"f:{number}", "no") for number in range(1000)]
     async with agent(config) as one:
         await asyncio.gather(*(one.leaf.intake.bury("udp", CLASS, flood) for _ in range(5)))
-        found = await letters_in(await shelf(world.leaf), "udp")
+        found = await letters_in(await probe_stream(servers.leaf), "udp")
         kept = sum(len(rows) for _, rows in found)
         assert 0 < kept * 900 < BURST_BYTES
         assert one.value("petiole_omitted_letters_total", input="udp", **{"class": CLASS}) == 5000 - kept
         assert one.leaf.status()["classes"][CLASS]["readings"]["dead"] == 5000
         await one.submit(chunk("a"), "udp")
         await one.stop()
-    ledger = (await (await shelf(world.leaf)).ledgers())[-1]
+    ledger = (await (await probe_stream(servers.leaf)).ledgers())[-1]
     assert ledger.readings == Readings(accepted=5001, stored=1, dead=5000)
     assert ledger.stored == ((1, ledger.n),)
 
 
 async def test_letters_that_are_refused_are_not_counted_and_are_stored_by_the_next_try(
-    world: ServerPair, config: Config
+    servers: ServerPair, config: Config
 ) -> None:
     letter = Letter(b"x", "f:0", "no")
     config.class_ = [StreamClass(max_bytes=Size(64 * 1024))]
@@ -98,7 +98,7 @@ async def test_letters_that_are_refused_are_not_counted_and_are_stored_by_the_ne
             await one.leaf.intake.bury("udp", CLASS, [letter])
         assert caught.value.reason is RefusalReason.FULL
         assert one.leaf.status()["classes"][CLASS]["readings"]["dead"] == 0
-        one_shelf = await shelf(world.leaf)
+        one_shelf = await probe_stream(servers.leaf)
         await one_shelf.js.purge(one_shelf.stream, (await one_shelf.js.stream_info(one_shelf.stream)).last)
         one.leaf._sender.has_room(CLASS)
         await one.leaf.intake.bury("udp", CLASS, [letter])

@@ -27,11 +27,11 @@ def numbered(count: int, name: str = "m") -> list[str]:
 
 
 async def test_a_mirror_of_the_hubs_stream_flows_into_a_leaf(tmp_path: Path) -> None:
-    async with open_servers(tmp_path, "edge-1") as world:
-        hub, leaf = world.ends["hub"], world.ends["edge-1"]
+    async with open_servers(tmp_path, "edge-1") as servers:
+        hub, leaf = servers.ends["hub"], servers.ends["edge-1"]
         await hub.make("PLANS", "plans.>")
         await hub.store("plans.a", *numbered(20))
-        async with at(world.leaves["edge-1"], leaf_mirror()) as one:
+        async with at(servers.leaves["edge-1"], leaf_mirror()) as one:
             await leaf.holds("PLANS", numbered(20))
             assert await leaf.texts("PLANS") == numbered(20)
             assert await one.is_in(MIRROR, "flowing") == "all messages of PLANS of domain hub are here"
@@ -42,14 +42,14 @@ async def test_a_mirror_of_the_hubs_stream_flows_into_a_leaf(tmp_path: Path) -> 
 
 
 async def test_a_hub_mirrors_and_gathers_the_streams_of_leaves(tmp_path: Path) -> None:
-    async with open_servers(tmp_path, "edge-1", "edge-2") as world:
-        hub = world.ends["hub"]
+    async with open_servers(tmp_path, "edge-1", "edge-2") as servers:
+        hub = servers.ends["hub"]
         for domain in ("edge-1", "edge-2"):
-            await world.ends[domain].make("LOCAL", f"local.{domain}.>")
-            await world.ends[domain].store(f"local.{domain}.x", *numbered(10, domain))
+            await servers.ends[domain].make("LOCAL", f"local.{domain}.>")
+            await servers.ends[domain].store(f"local.{domain}.x", *numbered(10, domain))
         config = hub_source("edge-1", "edge-2")
         config.mirror = [settings.MirrorConfig(name="COPY", of="LOCAL", domain="edge-2")]
-        async with at(world.hub, config) as one:
+        async with at(servers.hub, config) as one:
             await hub.holds("ALL", numbered(10, "edge-1") + numbered(10, "edge-2"))
             await hub.holds("COPY", numbered(10, "edge-2"))
             for link in (GATHERED, "ALL from LOCAL@edge-2", "COPY"):
@@ -57,8 +57,8 @@ async def test_a_hub_mirrors_and_gathers_the_streams_of_leaves(tmp_path: Path) -
 
 
 async def test_a_link_begins_at_a_sequence_or_a_time_and_takes_what_it_is_told(tmp_path: Path) -> None:
-    async with open_servers(tmp_path, "edge-1") as world:
-        hub, leaf = world.ends["hub"], world.ends["edge-1"]
+    async with open_servers(tmp_path, "edge-1") as servers:
+        hub, leaf = servers.ends["hub"], servers.ends["edge-1"]
         await hub.make("PLANS", "plans.>")
         await hub.store("plans.a", *numbered(5))
         await asyncio.sleep(0.01)
@@ -79,7 +79,7 @@ async def test_a_link_begins_at_a_sequence_or_a_time_and_takes_what_it_is_told(t
             of="PLANS", domain="hub", transforms=[Transform("plans.*", "own.{{wildcard(1)}}")]
         )
         config.source = [settings.SourceConfig(name="ALL", from_=[origin])]
-        async with at(world.leaves["edge-1"], config) as one:
+        async with at(servers.leaves["edge-1"], config) as one:
             await leaf.holds("SEQUENCE", ["m3", "m4", *numbered(5, "late"), "last"])
             await leaf.holds("TIME", [*numbered(5, "late"), "last"])
             await leaf.holds("FILTER", numbered(5, "late"))
@@ -133,37 +133,37 @@ async def test_a_mirror_across_accounts_flows_and_its_lag_is_unknown_until_it_ma
         (SEED, "unknown", "JS.acc@hub.API.STREAM.INFO.aggregate-test-leaf is not exported and imported"),
         (asked, "flowing", "all messages"),
     ):
-        async with open_servers(tmp_path / word, accounts=accounts) as world, AsyncExitStack() as stack:
-            await world.ends["hub"].make("aggregate-test-leaf", "test.>")
-            await world.ends["hub"].store("test.a", *numbered(30))
-            importer = await world.hub.end(stack, world.hub.other_seed)
+        async with open_servers(tmp_path / word, accounts=accounts) as servers, AsyncExitStack() as stack:
+            await servers.ends["hub"].make("aggregate-test-leaf", "test.>")
+            await servers.ends["hub"].store("test.a", *numbered(30))
+            importer = await servers.hub.end(stack, servers.hub.other_seed)
             config = across_accounts()
-            async with kept(config, "keeper", world.hub.url, world.hub.other_seed) as one:
+            async with kept(config, "keeper", servers.hub.url, servers.hub.other_seed) as one:
                 await importer.holds(link, numbered(30), 40)
                 assert words in await one.is_in(link, word)
                 assert (one.value("petiole_link_lag_messages", link) is None) is (word == "unknown")
 
 
 async def test_a_mirror_of_a_stream_that_was_made_again_says_so_and_is_not_deleted(tmp_path: Path) -> None:
-    async with open_servers(tmp_path, "edge-1") as world:
-        hub, leaf = world.ends["hub"], world.ends["edge-1"]
-        await mirrored_then_recreated(world)
-        async with at(world.leaves["edge-1"], leaf_mirror()) as one:
+    async with open_servers(tmp_path, "edge-1") as servers:
+        hub, leaf = servers.ends["hub"], servers.ends["edge-1"]
+        await mirrored_then_recreated(servers)
+        async with at(servers.leaves["edge-1"], leaf_mirror()) as one:
             assert "recreate = true" in await one.is_in(MIRROR, "recreated")
             assert await leaf.texts("PLANS") == numbered(5)
-        async with at(world.leaves["edge-1"], leaf_mirror(recreate=True)) as one:
+        async with at(servers.leaves["edge-1"], leaf_mirror(recreate=True)) as one:
             await leaf.holds("PLANS", ["other"])
             await hub.store("plans.a", "more")
             await leaf.holds("PLANS", ["other", "more"])
             await one.is_in(MIRROR, "flowing")
 
 
-async def mirrored_then_recreated(world: OpenWorld) -> None:
+async def mirrored_then_recreated(servers: OpenWorld) -> None:
     """A mirror that holds five messages of an origin which was deleted and made again since."""
-    hub, leaf = world.ends["hub"], world.ends["edge-1"]
+    hub, leaf = servers.ends["hub"], servers.ends["edge-1"]
     await hub.make("PLANS", "plans.>")
     await hub.store("plans.a", *numbered(5))
-    async with at(world.leaves["edge-1"], leaf_mirror()):
+    async with at(servers.leaves["edge-1"], leaf_mirror()):
         await leaf.holds("PLANS", numbered(5))
     await hub.js.api("STREAM.DELETE.PLANS")
     await hub.make("PLANS", "plans.>")
@@ -173,8 +173,8 @@ async def mirrored_then_recreated(world: OpenWorld) -> None:
 async def test_a_stream_of_somebody_else_is_left_alone_and_a_changed_declaration_is_followed(
     tmp_path: Path,
 ) -> None:
-    async with open_servers(tmp_path, "edge-1") as world:
-        hub, leaf = world.ends["hub"], world.ends["edge-1"]
+    async with open_servers(tmp_path, "edge-1") as servers:
+        hub, leaf = servers.ends["hub"], servers.ends["edge-1"]
         await hub.make("PLANS", "plans.>")
         await hub.make("MORE", "more.>")
         await hub.store("plans.a", "a")
@@ -184,12 +184,12 @@ async def test_a_stream_of_somebody_else_is_left_alone_and_a_changed_declaration
         config.source = [
             settings.SourceConfig(name="ALL", from_=[settings.OriginConfig(of="PLANS", domain="hub")])
         ]
-        async with at(world.leaves["edge-1"], config) as one:
+        async with at(servers.leaves["edge-1"], config) as one:
             assert "was not made as this mirror" in await one.is_in(MIRROR, "foreign")
             await leaf.holds("ALL", ["a"])
         config.source[0].from_.append(settings.OriginConfig(of="MORE", domain="hub"))
         config.source[0].max_bytes = settings.Size(2**20)
-        async with at(world.leaves["edge-1"], config) as one:
+        async with at(servers.leaves["edge-1"], config) as one:
             await leaf.holds("ALL", ["a", "b"])
             await one.is_in("ALL from MORE@hub", "flowing")
         assert (await leaf.js.stream_info("ALL")).config["max_bytes"] == 2**20
@@ -197,35 +197,35 @@ async def test_a_stream_of_somebody_else_is_left_alone_and_a_changed_declaration
 
 
 async def test_what_was_missed_during_a_cut_comes_once(tmp_path: Path) -> None:
-    async with open_servers(tmp_path, "edge-1") as world:
-        hub, leaf = world.ends["hub"], world.ends["edge-1"]
+    async with open_servers(tmp_path, "edge-1") as servers:
+        hub, leaf = servers.ends["hub"], servers.ends["edge-1"]
         await leaf.make("LOCAL", "local.>")
         await leaf.store("local.x", *numbered(10))
-        async with at(world.hub, hub_source("edge-1")) as one:
+        async with at(servers.hub, hub_source("edge-1")) as one:
             await hub.holds("ALL", numbered(10))
             await one.is_in(GATHERED, "flowing")
-            world.proxies["edge-1"].cut()
+            servers.proxies["edge-1"].cut()
             await leaf.store("local.x", *numbered(10, "cut"))
             assert "does not answer" in await one.is_in(GATHERED, "down")
             assert one.value("petiole_link_up", GATHERED) == 0
             assert one.value("petiole_link_lag_messages", GATHERED) is None
-            world.proxies["edge-1"].restore()
+            servers.proxies["edge-1"].restore()
             await hub.holds("ALL", numbered(10) + numbered(10, "cut"))
-            await world.hub.kill()
+            await servers.hub.kill()
             await one.is_in(GATHERED, "away")
             assert one.value("petiole_link_up", GATHERED) == 0
 
 
 async def test_a_source_catches_up_after_its_hub_was_killed(tmp_path: Path) -> None:
-    async with open_servers(tmp_path, "edge-1") as world:
-        hub, leaf = world.ends["hub"], world.ends["edge-1"]
+    async with open_servers(tmp_path, "edge-1") as servers:
+        hub, leaf = servers.ends["hub"], servers.ends["edge-1"]
         await leaf.make("LOCAL", "local.>")
         await leaf.store("local.x", *numbered(10))
-        async with at(world.hub, hub_source("edge-1")) as one:
+        async with at(servers.hub, hub_source("edge-1")) as one:
             await hub.holds("ALL", numbered(10))
             await one.is_in(GATHERED, "flowing")
-            await world.hub.kill()
+            await servers.hub.kill()
             await leaf.store("local.x", *numbered(10, "kill"))
-            await world.hub.start()
+            await servers.hub.start()
             await hub.holds("ALL", [*numbered(10), *numbered(10, "kill")])
             await one.is_in(GATHERED, "flowing")

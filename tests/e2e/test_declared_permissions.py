@@ -10,7 +10,7 @@ from pathlib import Path
 from agent.contract import link_deliver
 from tests.e2e.test_rogue_leaf import run_open_server
 from tests.harness.declared import End, at, hub_source, leaf_mirror, rights
-from tests.harness.servers import ServerPair, is_answered, open_world
+from tests.harness.servers import ServerPair, is_answered, open_server_pair
 from tests.harness.wait import until
 
 LEAF, HUB = leaf_mirror(), hub_source("edge-1")
@@ -31,14 +31,16 @@ FORBIDDEN = (
 async def declared_world(
     directory: Path, *, takes: tuple[str, ...] = ("PLANS",), gives: tuple[str, ...] = ("LOCAL",)
 ) -> AsyncIterator[tuple[ServerPair, End, End]]:
-    """A world with PLANS and OTHER on the hub and LOCAL on the leaf, ten messages each."""
+    """A server pair with PLANS and OTHER on the hub and LOCAL on the leaf, ten messages each."""
     links = {
         "edge-1": rights(LEAF, "LOCAL", "PLANS"),
         "edge-2": rights(LEAF),
         "hub": rights(HUB, "PLANS", "OTHER", "ALL"),
     }
-    async with open_world(directory, "edge-1", "edge-2", takes=takes, gives=gives, links=links) as world:
-        hub, leaf = End(await world.hub.connect("registrar")), End(await world.leaf.connect("agent"))
+    async with open_server_pair(
+        directory, "edge-1", "edge-2", takes=takes, gives=gives, links=links
+    ) as servers:
+        hub, leaf = End(await servers.hub.connect("registrar")), End(await servers.leaf.connect("agent"))
         # The users of the rendered servers may publish only where the product does.
         await hub.make("PLANS", "cmd.plans.>")
         await hub.make("OTHER", "cmd.other.>")
@@ -47,14 +49,14 @@ async def declared_world(
             await hub.store("cmd.plans.a", f"plan {number}")
             await hub.store("cmd.other.a", f"other {number}")
             await leaf.store("tel.edge-1.local.a", f"local {number}")
-        yield world, hub, leaf
+        yield servers, hub, leaf
 
 
 async def test_links_flow_both_ways_under_the_rendered_permissions(tmp_path: Path) -> None:
     async with (
-        declared_world(tmp_path) as (world, hub, leaf),
-        at(world.leaf, LEAF) as below,
-        at(world.hub, HUB) as above,
+        declared_world(tmp_path) as (servers, hub, leaf),
+        at(servers.leaf, LEAF) as below,
+        at(servers.hub, HUB) as above,
     ):
         await leaf.holds("PLANS", [f"plan {number}" for number in range(10)])
         await hub.holds("ALL", [f"local {number}" for number in range(10)])
@@ -70,9 +72,9 @@ async def test_what_is_not_granted_does_not_flow_and_the_sentence_says_which_opt
     tmp_path: Path,
 ) -> None:
     async with (
-        declared_world(tmp_path, takes=(), gives=()) as (world, _, leaf),
-        at(world.leaf, LEAF) as below,
-        at(world.hub, HUB) as above,
+        declared_world(tmp_path, takes=(), gives=()) as (servers, _, leaf),
+        at(servers.leaf, LEAF) as below,
+        at(servers.hub, HUB) as above,
     ):
         assert "`gives` of its [[leaf]]" in await above.is_in("ALL from LOCAL@edge-1", "down")
         assert "`takes` of its [[leaf]]" in await below.is_in("PLANS", "down")
@@ -80,9 +82,9 @@ async def test_what_is_not_granted_does_not_flow_and_the_sentence_says_which_opt
 
 
 async def test_who_may_take_a_stream_may_do_nothing_else_with_it_or_with_others(tmp_path: Path) -> None:
-    async with declared_world(tmp_path) as (world, _, _leaf):
-        await world.leaf.stop()
-        async with run_open_server(world.leaf, tmp_path / "rogue") as owner:
+    async with declared_world(tmp_path) as (servers, _, _leaf):
+        await servers.leaf.stop()
+        async with run_open_server(servers.leaf, tmp_path / "rogue") as owner:
             await until(lambda: is_answered(owner, "$JS.hub.API.STREAM.INFO.PLANS"), "it may take PLANS")
             answers = await asyncio.gather(*(is_answered(owner, subject) for subject in FORBIDDEN))
             assert [one for one, answered in zip(FORBIDDEN, answers, strict=True) if answered] == []
@@ -96,6 +98,6 @@ async def test_who_may_take_a_stream_may_do_nothing_else_with_it_or_with_others(
             await owner.flush()
             neighbour = leaf_mirror()
             neighbour.domain = "edge-2"
-            async with at(world.leaves["edge-2"], neighbour) as one:
+            async with at(servers.leaves["edge-2"], neighbour) as one:
                 await one.is_in("PLANS", "flowing")
             assert [one for one in heard if "plan " in one] == []

@@ -15,98 +15,98 @@ from agent.jetstream import UnavailableError
 from agent.jetstream.read_headers import StoredHeaders, read_headers
 from agent.leaf.link.states import LinkState
 from tests.harness.agents import CLASS
-from tests.harness.lossy_proxy import LossyRoad, open_lossy_road
+from tests.harness.lossy_proxy import LossyPair, open_lossy_pair
 from tests.harness.servers import ServerPair
 from tests.harness.wait import until
 
 
 @pytest_asyncio.fixture
-async def road(
-    world: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[LossyRoad]:
-    """A road over which some batches have come to the hub. Records come each second, not each minute."""
+async def pair(
+    servers: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[LossyPair]:
+    """A linked pair with some batches at the hub. Records come each second, not each minute."""
     monkeypatch.setattr("agent.leaf.ledger.publisher.LEDGER_SECONDS", 1.0)
-    async with open_lossy_road(world, tmp_path) as one:
+    async with open_lossy_pair(servers, tmp_path) as one:
         yield one
 
 
 async def test_a_full_stream_takes_on_and_what_it_discarded_while_the_link_was_cut_is_named(
-    road: LossyRoad,
+    pair: LossyPair,
 ) -> None:
-    road.world.leaf.proxy.cut()
-    await road.reaches(LinkState.DOWN)
-    await road.fill(20)
-    await road.push(3)
-    await road.fill(5)
+    pair.servers.leaf.proxy.cut()
+    await pair.reaches(LinkState.DOWN)
+    await pair.fill(20)
+    await pair.push(3)
+    await pair.fill(5)
 
     def told() -> bool:
         return (
-            road.agent.value("petiole_discarded_readings_total", **{"class": CLASS}, reason="stream_full") > 9
+            pair.agent.value("petiole_discarded_readings_total", **{"class": CLASS}, reason="stream_full") > 9
         )
 
     await until(told, "the metric counts")
-    road.world.leaf.proxy.restore()
-    await road.reaches(LinkState.FLOWING)
-    await road.adds_up()
-    assert await road.named(), "something was discarded"
-    mine = (await road.ledgers())[road.agent.run]
+    pair.servers.leaf.proxy.restore()
+    await pair.reaches(LinkState.FLOWING)
+    await pair.adds_up()
+    assert await pair.named(), "something was discarded"
+    mine = (await pair.ledgers())[pair.agent.run]
     assert {reason for *_, reason in mine.discarded} == {"stream_full"}
     assert mine.readings.discarded == sum(readings for _, _, readings, _ in mine.discarded)
     assert sum(direct for _, _, direct, _ in mine.gone) == 0, "the device's came last and are still there"
-    status = road.agent.leaf.status()["classes"][CLASS]["discarded"]
+    status = pair.agent.leaf.status()["classes"][CLASS]["discarded"]
     assert (status["readings"], status["in_doubt"]) == (mine.readings.discarded, 0)
 
 
-async def test_a_class_is_changed_to_discard_and_back_by_a_restart_of_the_agent(road: LossyRoad) -> None:
-    cls = road.config.class_[0]
+async def test_a_class_is_changed_to_discard_and_back_by_a_restart_of_the_agent(pair: LossyPair) -> None:
+    cls = pair.config.class_[0]
     for discard in ("new", "old"):
-        await road.agent.stop()
-        road.config.class_ = [msgspec.structs.replace(cls, discard=discard)]
-        await road.start_agent()
-        info = await road.shelf.js.stream_info(road.shelf.stream)
+        await pair.agent.stop()
+        pair.config.class_ = [msgspec.structs.replace(cls, discard=discard)]
+        await pair.start_agent()
+        info = await pair.probe.js.stream_info(pair.probe.stream)
         assert info.config["discard"] == discard
-    await road.fill(2)
-    await road.adds_up()
-    assert not await road.named()
+    await pair.fill(2)
+    await pair.adds_up()
+    assert not await pair.named()
 
 
 @pytest.mark.parametrize("end", ["crash", "stop"])
 async def test_what_a_device_pushed_out_while_no_agent_ran_is_named_by_the_next_one(
-    road: LossyRoad, end: str
+    pair: LossyPair, end: str
 ) -> None:
-    road.world.leaf.proxy.cut()
-    await road.reaches(LinkState.DOWN)
-    await road.fill(6)
-    await road.agent.leaf._discards.look(CLASS)  # the index is written with each look, in 10 s at the latest
-    await (road.agent.crash() if end == "crash" else road.agent.stop())
-    await road.push(20)
-    await road.start_agent()
-    road.world.leaf.proxy.restore()
-    await road.reaches(LinkState.FLOWING)
-    await road.adds_up()
-    newest = (await road.ledgers())[road.agent.run]
+    pair.servers.leaf.proxy.cut()
+    await pair.reaches(LinkState.DOWN)
+    await pair.fill(6)
+    await pair.agent.leaf._discards.look(CLASS)  # the index is written with each look, in 10 s at the latest
+    await (pair.agent.crash() if end == "crash" else pair.agent.stop())
+    await pair.push(20)
+    await pair.start_agent()
+    pair.servers.leaf.proxy.restore()
+    await pair.reaches(LinkState.FLOWING)
+    await pair.adds_up()
+    newest = (await pair.ledgers())[pair.agent.run]
     assert sum(direct for _, _, direct, _ in newest.gone) >= 7
-    assert await road.named()
+    assert await pair.named()
 
 
 async def test_what_is_trimmed_is_not_discarded_and_a_hub_that_restarts_makes_nothing_lost(
-    road: LossyRoad,
+    pair: LossyPair,
 ) -> None:
     for _ in range(3):
-        await road.fill(8)
-        await road.agreed()
-    await road.world.hub.kill()
-    await road.world.hub.start()
-    await road.reaches(LinkState.FLOWING)
-    await road.fill(8)
-    await road.agreed()
-    await road.adds_up()
-    assert not await road.named()
-    assert road.agent.value("petiole_trimmed_messages_total", **{"class": CLASS}) > 0
+        await pair.fill(8)
+        await pair.agreed()
+    await pair.servers.hub.kill()
+    await pair.servers.hub.start()
+    await pair.reaches(LinkState.FLOWING)
+    await pair.fill(8)
+    await pair.agreed()
+    await pair.adds_up()
+    assert not await pair.named()
+    assert pair.agent.value("petiole_trimmed_messages_total", **{"class": CLASS}) > 0
 
 
 async def test_an_agent_takes_readings_while_it_reads_what_was_stored_without_it(
-    road: LossyRoad, monkeypatch: pytest.MonkeyPatch
+    pair: LossyPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reading, goes_on = asyncio.Event(), asyncio.Event()
 
@@ -115,25 +115,25 @@ async def test_an_agent_takes_readings_while_it_reads_what_was_stored_without_it
         await goes_on.wait()
         return await read_headers(*args)
 
-    road.world.leaf.proxy.cut()
-    await road.reaches(LinkState.DOWN)
-    await road.fill(6)
-    await road.agent.crash()
-    await road.push(3)
+    pair.servers.leaf.proxy.cut()
+    await pair.reaches(LinkState.DOWN)
+    await pair.fill(6)
+    await pair.agent.crash()
+    await pair.push(3)
     monkeypatch.setattr("agent.leaf.ledger.evictions.service.read_headers", read_slowly)
-    await road.start_agent()
+    await pair.start_agent()
     await reading.wait()
-    await road.fill(6)  # and these push out what is not read yet
+    await pair.fill(6)  # and these push out what is not read yet
     assert not goes_on.is_set()
     goes_on.set()
-    road.world.leaf.proxy.restore()
-    await road.reaches(LinkState.FLOWING)
-    await road.adds_up()
-    assert await road.named()
+    pair.servers.leaf.proxy.restore()
+    await pair.reaches(LinkState.FLOWING)
+    await pair.adds_up()
+    assert await pair.named()
 
 
 async def test_a_reading_that_is_broken_off_goes_on_where_it_was(
-    road: LossyRoad, monkeypatch: pytest.MonkeyPatch
+    pair: LossyPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[int] = []
 
@@ -152,17 +152,17 @@ async def test_a_reading_that_is_broken_off_goes_on_where_it_was(
     monkeypatch.setattr("agent.jetstream.read_headers._PULL", 1)
     monkeypatch.setattr("agent.leaf.ledger.evictions.service.read_headers", read_two)
     monkeypatch.setattr("agent.leaf.ledger.evictions.service._SAVE_SECONDS", 0.05)
-    road.world.leaf.proxy.cut()
-    await road.reaches(LinkState.DOWN)
-    await road.fill(5)
-    await road.agent.crash()
-    (road.config.state_dir / f"discards-{CLASS}.index").unlink()
-    await road.start_agent()
-    await until(lambda: road.agent.leaf._discards._shelves[CLASS].loaded, "all of it is read")
+    pair.servers.leaf.proxy.cut()
+    await pair.reaches(LinkState.DOWN)
+    await pair.fill(5)
+    await pair.agent.crash()
+    (pair.config.state_dir / f"discards-{CLASS}.index").unlink()
+    await pair.start_agent()
+    await until(lambda: pair.agent.leaf._discards._shelves[CLASS].loaded, "all of it is read")
     assert len(begun) >= 3
     assert begun == sorted(set(begun)), "none began where an earlier one had been"
-    await road.push(20)
-    road.world.leaf.proxy.restore()
-    await road.reaches(LinkState.FLOWING)
-    await road.adds_up()
-    assert await road.named(), "by their batches, which only the index knows"
+    await pair.push(20)
+    pair.servers.leaf.proxy.restore()
+    await pair.reaches(LinkState.FLOWING)
+    await pair.adds_up()
+    assert await pair.named(), "by their batches, which only the index knows"

@@ -22,7 +22,7 @@ from agent.config import ConfigError
 from agent.demo import plan
 from agent.demo.ports import free_port
 from tests.harness.agent_process import Agent
-from tests.harness.agents import CLASS, Shelf
+from tests.harness.agents import CLASS, StreamProbe
 from tests.harness.input_contract import INPUTS, Entry, lines
 from tests.harness.wait import wait_for
 
@@ -65,7 +65,7 @@ def readings(leaf: Agent) -> list[dict[str, Any]]:
             inbox_prefix=contract.inbox_prefix(domain).encode(),
         )
         try:
-            messages = await Shelf(domain, client).messages()
+            messages = await StreamProbe(domain, client).messages()
         finally:
             await client.close()
         rows: list[dict[str, Any]] = []

@@ -24,8 +24,8 @@ from agent.leaf.inputs.http.options import HttpOptions
 from agent.leaf.publish import sender
 from agent.leaf.publish.batch import NotStored, PublishAnswer, StoredAck, parse_ack
 from agent.leaf.publish.stream_recovery import StreamRecovery
-from tests.harness.agents import CLASS, Agent, Shelf, agent, chunk, insist, leaf_config, shelf
-from tests.harness.linked_pair import open_road
+from tests.harness.agents import CLASS, Agent, StreamProbe, agent, chunk, insist, leaf_config, probe_stream
+from tests.harness.linked_pair import open_linked_pair
 from tests.harness.servers import ServerPair
 from tests.harness.wait import until
 
@@ -34,9 +34,9 @@ TAKEN = "petiole_taken_message_ids_total"
 
 
 @pytest.fixture
-def config(world: ServerPair, tmp_path: Path) -> Config:
+def config(servers: ServerPair, tmp_path: Path) -> Config:
     """An agent beside the first leaf's server."""
-    return leaf_config(world.leaf, tmp_path / "state", QUICK)
+    return leaf_config(servers.leaf, tmp_path / "state", QUICK)
 
 
 class Forger:
@@ -56,12 +56,12 @@ class Forger:
 
 
 @pytest_asyncio.fixture
-async def forger(world: ServerPair) -> Forger:
+async def forger(servers: ServerPair) -> Forger:
     """One beside the first leaf's server."""
-    return Forger(world.leaf.domain, await world.leaf.connect("device"))
+    return Forger(servers.leaf.domain, await servers.leaf.connect("device"))
 
 
-async def closed(one: Agent, one_shelf: Shelf) -> tuple[tuple[tuple[int, int], ...], Readings]:
+async def closed(one: Agent, one_shelf: StreamProbe) -> tuple[tuple[tuple[int, int], ...], Readings]:
     """What the run that is stopped now says: what was stored, and its counts."""
     await one.stop()
     record = (await one_shelf.ledgers())[-1]
@@ -70,9 +70,9 @@ async def closed(one: Agent, one_shelf: Shelf) -> tuple[tuple[tuple[int, int], .
 
 
 async def test_readings_whose_ids_are_taken_are_stored_under_other_numbers(
-    world: ServerPair, config: Config, forger: Forger, capsys: pytest.CaptureFixture[str]
+    servers: ServerPair, config: Config, forger: Forger, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one_shelf = await shelf(world.leaf)
+    one_shelf = await probe_stream(servers.leaf)
     async with agent(config) as one:
         await one.submit(chunk("a"))
         for n in range(2, 6):
@@ -93,18 +93,18 @@ async def test_readings_whose_ids_are_taken_are_stored_under_other_numbers(
 
 
 async def test_an_answer_at_level_hub_is_about_the_readings_and_not_about_their_id(
-    world: ServerPair, tmp_path: Path, forger: Forger
+    servers: ServerPair, tmp_path: Path, forger: Forger
 ) -> None:
-    async with open_road(world, tmp_path / "state", inputs=[HttpOptions(ack="hub")]) as road:
-        await road.agent.submit(chunk("a"))
-        await forger.publish(f"{road.agent.run}-{CLASS}-{road.agent.leaf._publisher._ledgers[CLASS].n + 1}")
-        await road.agent.submit(chunk("b"))
-        assert {"a/0", "b/0"} <= {*await road.arrived()}
-        assert road.agent.value(TAKEN, **{"class": CLASS}) == 1
+    async with open_linked_pair(servers, tmp_path / "state", inputs=[HttpOptions(ack="hub")]) as pair:
+        await pair.agent.submit(chunk("a"))
+        await forger.publish(f"{pair.agent.run}-{CLASS}-{pair.agent.leaf._publisher._ledgers[CLASS].n + 1}")
+        await pair.agent.submit(chunk("b"))
+        assert {"a/0", "b/0"} <= {*await pair.arrived()}
+        assert pair.agent.value(TAKEN, **{"class": CLASS}) == 1
 
 
 async def test_an_id_that_is_taken_while_the_connection_is_made_again_settles_nothing(
-    world: ServerPair, config: Config, forger: Forger, monkeypatch: pytest.MonkeyPatch
+    servers: ServerPair, config: Config, forger: Forger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worst moment: the agent has looked for its batch and has not sent it again yet."""
     look = StreamRecovery.ids_above
@@ -117,27 +117,27 @@ async def test_an_id_that_is_taken_while_the_connection_is_made_again_settles_no
 
     async with agent(config) as one:
         await one.submit(chunk("a", key="first"))
-        world.leaf.pause()
+        servers.leaf.pause()
         waiting = asyncio.create_task(insist(one, chunk("b", key="k")))
         await until(lambda: len(one.leaf._sender._in_flight) == 1, "the batch is sent")
         monkeypatch.setattr(StreamRecovery, "ids_above", then_forge)
-        await world.leaf.kill()
-        await world.leaf.start()
+        await servers.leaf.kill()
+        await servers.leaf.start()
         await waiting
-        one_shelf = await shelf(world.leaf)
+        one_shelf = await probe_stream(servers.leaf)
         assert await one_shelf.texts() == ["a/0", "b/0"]
         assert (await closed(one, one_shelf))[0] == ((1, 1), (3, 3))
 
 
 async def test_a_server_that_ends_between_the_answer_and_the_look_costs_no_reading(
-    world: ServerPair, config: Config, forger: Forger, monkeypatch: pytest.MonkeyPatch
+    servers: ServerPair, config: Config, forger: Forger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look = StreamRecovery.message
 
     async def after_the_end(self: StreamRecovery, cls: str, seq: int) -> RawMessage | None:
         monkeypatch.setattr(StreamRecovery, "message", look)
-        await world.leaf.kill()
-        await world.leaf.start()
+        await servers.leaf.kill()
+        await servers.leaf.start()
         with pytest.raises(UnavailableError):
             await look(self, cls, seq)
         raise UnavailableError("the connection has ended")
@@ -146,13 +146,13 @@ async def test_a_server_that_ends_between_the_answer_and_the_look_costs_no_readi
     async with agent(config) as one:
         await forger.publish(f"{one.run}-{CLASS}-1")
         await insist(one, chunk("a", key="k"))
-        one_shelf = await shelf(world.leaf)
+        one_shelf = await probe_stream(servers.leaf)
         assert await one_shelf.texts() == ["a/0"]
         assert (await closed(one, one_shelf))[0] == ((2, 2),)
 
 
 async def test_a_batch_that_its_own_first_attempt_stored_keeps_its_number(
-    world: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
+    servers: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = parse_ack
 
@@ -164,7 +164,7 @@ async def test_a_batch_that_its_own_first_attempt_stored_keeps_its_number(
     async with agent(config) as one:
         monkeypatch.setattr(sender, "parse_ack", misread)
         await one.submit(chunk("a"))
-        one_shelf = await shelf(world.leaf)
+        one_shelf = await probe_stream(servers.leaf)
         assert await one_shelf.texts() == ["a/0"]
         assert one.value(TAKEN, **{"class": CLASS}) == 0
         assert one.value("petiole_publish_retries_total", **{"class": CLASS}) == 1
@@ -172,7 +172,7 @@ async def test_a_batch_that_its_own_first_attempt_stored_keeps_its_number(
 
 
 async def test_what_a_device_says_in_headers_is_no_request_and_no_position(
-    world: ServerPair, config: Config, forger: Forger
+    servers: ServerPair, config: Config, forger: Forger
 ) -> None:
     what = chunk("a", key="k")
     assert what.request is not None
@@ -183,25 +183,25 @@ async def test_what_a_device_says_in_headers_is_no_request_and_no_position(
     async with agent(config) as one:
         await one.submit(what)
         assert (await one.leaf.intake.position("valve")).position is None
-        assert await (await shelf(world.leaf)).texts() == ["a/0"]
+        assert await (await probe_stream(servers.leaf)).texts() == ["a/0"]
 
 
 async def test_ledger_records_are_stored_though_their_ids_are_taken(
-    world: ServerPair, config: Config, forger: Forger
+    servers: ServerPair, config: Config, forger: Forger
 ) -> None:
     async with agent(config) as one:
         for number in range(2, 10):
             await forger.publish(f"{one.run}-{CLASS}-ledger-{number}")
         await one.submit(chunk("a"))
-        assert (await closed(one, await shelf(world.leaf)))[0] == ((1, 1),)
+        assert (await closed(one, await probe_stream(servers.leaf)))[0] == ((1, 1),)
 
 
 async def test_a_message_of_the_agent_is_stored_once_and_beside_one_that_has_its_id(
-    world: ServerPair, config: Config, forger: Forger
+    servers: ServerPair, config: Config, forger: Forger
 ) -> None:
     async with agent(config):
-        one_shelf = await shelf(world.leaf)
-        subject = clock_subject(world.leaf.domain, CLASS)
+        one_shelf = await probe_stream(servers.leaf)
+        subject = clock_subject(servers.leaf.domain, CLASS)
 
         async def store(ident: str, data: bytes) -> int:
             return await publish_once.publish_own(one_shelf.js, one_shelf.stream, subject, data, ident)

@@ -17,7 +17,7 @@ from agent.leaf.intake import RefusalReason, RefusedError
 from agent.server.process import EmbeddedServer
 from agent.server.watch import ServerWatch
 from tests.faults.tools.disk import SmallDisk, missing, small_disk
-from tests.harness.agents import Agent, chunk, leaf_config, shelf
+from tests.harness.agents import Agent, chunk, leaf_config, probe_stream
 from tests.harness.servers import Leaf, ServerPair
 from tests.harness.wait import until
 
@@ -77,9 +77,9 @@ async def refused(one: Agent) -> str:
 
 
 async def test_a_server_of_ours_is_started_anew_when_its_full_disk_is_freed(
-    world: ServerPair, tmp_path: Path
+    servers: ServerPair, tmp_path: Path
 ) -> None:
-    leaf = world.leaf
+    leaf = servers.leaf
     with small_disk(tmp_path / "disk", 32) as disk:
         async with beside(leaf, disk, tmp_path / "state", ours=True) as one:
             await one.submit(chunk("before"))
@@ -96,7 +96,7 @@ async def test_a_server_of_ours_is_started_anew_when_its_full_disk_is_freed(
             await until(lambda: one.health.sentence is None, "it is well again")
             await one.ready()
             await one.submit(chunk("after"))
-            held = await shelf(leaf)
+            held = await probe_stream(leaf)
             assert await held.texts() == ["before/0", "after/0"]
             devices = [m for m in await held.messages() if m.subject.endswith(".d.m")]
             assert len(devices) >= acknowledged > 5, "nothing that was acknowledged is lost"
@@ -104,9 +104,9 @@ async def test_a_server_of_ours_is_started_anew_when_its_full_disk_is_freed(
 
 
 async def test_a_server_of_somebody_else_is_left_alone_and_who_must_do_what_is_said(
-    world: ServerPair, tmp_path: Path
+    servers: ServerPair, tmp_path: Path
 ) -> None:
-    leaf = world.leaf
+    leaf = servers.leaf
     with small_disk(tmp_path / "disk", 32) as disk:
         async with beside(leaf, disk, tmp_path / "state", ours=False) as one:
             server = leaf.server.pid

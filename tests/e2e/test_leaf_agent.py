@@ -38,7 +38,7 @@ from agent.leaf.publish import publisher, stream_recovery
 from agent.process.hub import HubAgent
 from agent.server.health import ServerHealth
 from hub_jobs.refine.lines import unpack
-from tests.harness.agents import CLASS, Agent, Shelf, agent, chunk, insist, leaf_config, shelf
+from tests.harness.agents import CLASS, Agent, StreamProbe, agent, chunk, insist, leaf_config, probe_stream
 from tests.harness.clocks import SECOND, FakeMachine
 from tests.harness.servers import ServerPair
 from tests.harness.wait import until
@@ -49,9 +49,9 @@ SMALL = StreamClass(max_bytes=Size(256 * 1024))
 
 
 @pytest.fixture
-def config(world: ServerPair, tmp_path: Path) -> Config:
+def config(servers: ServerPair, tmp_path: Path) -> Config:
     """An agent beside the first leaf's server."""
-    return leaf_config(world.leaf, tmp_path / "state", QUICK)
+    return leaf_config(servers.leaf, tmp_path / "state", QUICK)
 
 
 def noise(key: str) -> Chunk:
@@ -78,45 +78,49 @@ async def refusal_of(submitted: Awaitable[None]) -> RefusedError | None:
     return None
 
 
-async def test_what_was_answered_is_in_the_stream(world: ServerPair, config: Config) -> None:
+async def test_what_was_answered_is_in_the_stream(servers: ServerPair, config: Config) -> None:
     async with agent(config) as one:
         await one.submit(chunk("a", 3))
-        assert await (await shelf(world.leaf)).texts() == ["a/0", "a/1", "a/2"]
+        assert await (await probe_stream(servers.leaf)).texts() == ["a/0", "a/1", "a/2"]
 
 
 async def test_chunks_that_come_together_share_a_batch_in_the_order_they_came(
-    world: ServerPair, config: Config
+    servers: ServerPair, config: Config
 ) -> None:
     async with agent(config) as one:
         await asyncio.gather(*(one.submit(chunk(str(number))) for number in range(20)))
-        (batch,) = await (await shelf(world.leaf)).batches()
+        (batch,) = await (await probe_stream(servers.leaf)).batches()
     assert batch.texts == [f"{number}/0" for number in range(20)]
 
 
-async def test_batches_are_numbered_from_one_without_gaps(world: ServerPair, config: Config) -> None:
+async def test_batches_are_numbered_from_one_without_gaps(servers: ServerPair, config: Config) -> None:
     async with agent(config) as one:
         for number in range(5):
             await one.submit(chunk(str(number)))
-        ids = [batch.id for batch in await (await shelf(world.leaf)).batches()]
+        ids = [batch.id for batch in await (await probe_stream(servers.leaf)).batches()]
         assert [(ident.run, ident.n) for ident in ids] == [(one.run, n) for n in range(1, 6)]
 
 
-async def test_a_request_repeated_with_the_same_key_is_stored_once(world: ServerPair, config: Config) -> None:
+async def test_a_request_repeated_with_the_same_key_is_stored_once(
+    servers: ServerPair, config: Config
+) -> None:
     async with agent(config) as one:
         await asyncio.gather(*(one.submit(chunk("a", key="k")) for _ in range(3)))
         await one.submit(chunk("a", key="k"))
-        assert await (await shelf(world.leaf)).texts() == ["a/0"]
+        assert await (await probe_stream(servers.leaf)).texts() == ["a/0"]
 
 
-async def test_a_request_repeated_after_a_restart_is_stored_once(world: ServerPair, config: Config) -> None:
+async def test_a_request_repeated_after_a_restart_is_stored_once(servers: ServerPair, config: Config) -> None:
     for _ in range(2):
         async with agent(config) as one:
             await one.submit(chunk("a", key="k"))
             await one.crash()
-    assert await (await shelf(world.leaf)).texts() == ["a/0"]
+    assert await (await probe_stream(servers.leaf)).texts() == ["a/0"]
 
 
-async def test_keys_of_two_scopes_are_known_apart_after_a_restart(world: ServerPair, config: Config) -> None:
+async def test_keys_of_two_scopes_are_known_apart_after_a_restart(
+    servers: ServerPair, config: Config
+) -> None:
     for _ in range(2):
         async with agent(config) as one:
             await one.submit(chunk("a", key="1", scope="http"))
@@ -124,28 +128,30 @@ async def test_keys_of_two_scopes_are_known_apart_after_a_restart(world: ServerP
             with pytest.raises(RefusedError, match="used within ten minutes for another request"):
                 await one.submit(chunk("c", key="1", scope="socket"))
             await one.crash()
-    assert await (await shelf(world.leaf)).texts() == ["a/0", "b/0"]
+    assert await (await probe_stream(servers.leaf)).texts() == ["a/0", "b/0"]
 
 
 async def test_a_request_that_an_agent_without_scopes_stored_is_known_after_a_restart(
-    world: ServerPair, config: Config
+    servers: ServerPair, config: Config
 ) -> None:
     again = chunk("a", key="k")
     assert again.request is not None
     async with agent(config) as one:
         await one.submit(replace(again, request=Request("k", again.request.crc)))
         await one.crash()
-    [message] = [one for one in await (await shelf(world.leaf)).messages() if H_REQUESTS in one.headers]
+    [message] = [
+        one for one in await (await probe_stream(servers.leaf)).messages() if H_REQUESTS in one.headers
+    ]
     assert H_REQUEST_DIGESTS not in message.headers
     async with agent(config) as one:
         await one.submit(again)
         with pytest.raises(RefusedError, match="another request"):
             await one.submit(chunk("b", key="k"))
-    assert await (await shelf(world.leaf)).texts() == ["a/0"]
+    assert await (await probe_stream(servers.leaf)).texts() == ["a/0"]
 
 
 async def test_requests_of_ten_minutes_are_known_after_a_restart_whatever_became_of_the_clock(
-    world: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
+    servers: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = FakeMachine(behind=50 * 365 * 86_400 * SECOND)
     monkeypatch.setattr(clock, "machine", machine)
@@ -157,10 +163,10 @@ async def test_requests_of_ten_minutes_are_known_after_a_restart_whatever_became
     async with agent(config) as one:
         await until(lambda: one.value("petiole_known_requests") == 9, "all requests are known")
         await one.submit(chunk("0", key="0"))
-    assert (await (await shelf(world.leaf)).texts()).count("0/0") == 1
+    assert (await (await probe_stream(servers.leaf)).texts()).count("0/0") == 1
 
 
-async def test_the_number_of_known_keys_is_shown(world: ServerPair, config: Config) -> None:
+async def test_the_number_of_known_keys_is_shown(servers: ServerPair, config: Config) -> None:
     async with agent(config) as one:
         await one.submit(chunk("a"))
         for key in ("k", "l", "k"):
@@ -168,36 +174,38 @@ async def test_the_number_of_known_keys_is_shown(world: ServerPair, config: Conf
         assert one.value("petiole_known_requests") == 2
 
 
-async def test_a_key_that_comes_with_another_body_is_refused(world: ServerPair, config: Config) -> None:
+async def test_a_key_that_comes_with_another_body_is_refused(servers: ServerPair, config: Config) -> None:
     async with agent(config) as one:
         await one.submit(chunk("a", key="k"))
         with pytest.raises(RefusedError) as caught:
             await one.submit(chunk("b", key="k"))
         assert caught.value.reason is RefusalReason.KEY_REUSED
-        assert await (await shelf(world.leaf)).texts() == ["a/0"]
+        assert await (await probe_stream(servers.leaf)).texts() == ["a/0"]
 
 
 async def test_a_request_whose_sender_went_away_is_stored_and_known(
-    world: ServerPair, config: Config
+    servers: ServerPair, config: Config
 ) -> None:
     async with agent(config) as one:
         gone = asyncio.create_task(one.submit(chunk("a", key="k")))
         await asyncio.sleep(0)
         gone.cancel()
         await one.submit(chunk("a", key="k"))
-        assert await (await shelf(world.leaf)).texts() == ["a/0"]
+        assert await (await probe_stream(servers.leaf)).texts() == ["a/0"]
 
 
-async def test_a_chunk_above_the_servers_limit_is_refused_for_good(world: ServerPair, config: Config) -> None:
+async def test_a_chunk_above_the_servers_limit_is_refused_for_good(
+    servers: ServerPair, config: Config
+) -> None:
     async with agent(config) as one:
-        limit = (await world.leaf.connect("agent")).max_payload
+        limit = (await servers.leaf.connect("agent")).max_payload
         huge = Chunk(os.urandom(limit) + b"\n", 1)
         with pytest.raises(RefusedError) as caught:
             await one.submit(huge)
         assert caught.value.reason is RefusalReason.TOO_LARGE
         assert caught.value.retry_after is None
         await one.submit(chunk("a"))
-        (batch,) = await (await shelf(world.leaf)).batches()
+        (batch,) = await (await probe_stream(servers.leaf)).batches()
         assert batch.id.n == 1
 
 
@@ -208,53 +216,55 @@ def rows(size: int) -> Chunk:
     return Chunk((line + b"\n") * (count - 1) + line + b" " * rest + b"\n", count)
 
 
-async def test_what_is_acknowledged_can_be_unpacked_by_the_jobs(world: ServerPair, config: Config) -> None:
+async def test_what_is_acknowledged_can_be_unpacked_by_the_jobs(servers: ServerPair, config: Config) -> None:
     async with agent(config) as one:
         await one.submit(rows(MAX_UNPACKED_BYTES))
         with pytest.raises(RefusedError, match="send fewer readings") as caught:
             await one.submit(rows(MAX_UNPACKED_BYTES + 1))
         assert (caught.value.reason, caught.value.retry_after) == (RefusalReason.TOO_LARGE, None)
         assert one.value("petiole_unaccounted_readings", **{"class": CLASS}) == 0
-        one_shelf = await shelf(world.leaf)
+        one_shelf = await probe_stream(servers.leaf)
         (stored,) = [m for m in await one_shelf.messages() if H_ENCODING in m.headers]
         assert len(unpack(stored.data, compressed=True)) == MAX_UNPACKED_BYTES
 
 
 async def test_a_piece_that_the_jobs_could_not_unpack_goes_into_several_batches(
-    world: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
+    servers: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher, "MAX_UNPACKED_BYTES", 200)
     async with agent(config) as one:
         await one.submit(chunk("a", 20, position="17"), "tail")
-        one_shelf = await shelf(world.leaf)
+        one_shelf = await probe_stream(servers.leaf)
         assert await one_shelf.texts() == [f"a/{number}" for number in range(20)]
         assert len(await one_shelf.batches()) > 5
         assert (await one.leaf.intake.position("tail")).position == "17"
 
 
 async def test_a_message_above_the_servers_limit_is_an_error_of_jetstream(
-    world: ServerPair, config: Config
+    servers: ServerPair, config: Config
 ) -> None:
     async with agent(config):
-        one_shelf = await shelf(world.leaf)
+        one_shelf = await probe_stream(servers.leaf)
         limit = one_shelf.nc.max_payload
         with pytest.raises(TooLargeError, match=f"{limit + 1} bytes, the server takes {limit}"):
-            await one_shelf.js.publish(batch_subject(world.leaf.domain, CLASS, "http"), bytes(limit + 1))
+            await one_shelf.js.publish(batch_subject(servers.leaf.domain, CLASS, "http"), bytes(limit + 1))
         await one_shelf.js.stream_info(one_shelf.stream)
 
 
-async def test_a_position_is_stored_with_its_batch_and_read_back(world: ServerPair, config: Config) -> None:
+async def test_a_position_is_stored_with_its_batch_and_read_back(servers: ServerPair, config: Config) -> None:
     async with agent(config) as one:
         assert (await one.leaf.intake.position("tail")).position is None
         await one.submit(chunk("a", position="17"), "tail")
         await one.submit(chunk("b", position="99"), "other")
         assert (await one.leaf.intake.position("tail")).position == "17"
-        assert [one.position for one in await (await shelf(world.leaf)).batches()] == ["17", "99"]
+        assert [one.position for one in await (await probe_stream(servers.leaf)).batches()] == ["17", "99"]
     async with agent(config) as one:
         assert (await one.leaf.intake.position("tail")).position == "17"
 
 
-async def test_a_position_is_known_as_soon_as_its_batch_is_settled(world: ServerPair, config: Config) -> None:
+async def test_a_position_is_known_as_soon_as_its_batch_is_settled(
+    servers: ServerPair, config: Config
+) -> None:
     async with agent(config) as one:
         submitted = asyncio.create_task(one.submit(chunk("a", position="17"), "tail"))
         await asyncio.sleep(0)
@@ -263,8 +273,8 @@ async def test_a_position_is_known_as_soon_as_its_batch_is_settled(world: Server
         assert (await one.leaf.intake.position("tail")).position == "17"
 
 
-async def test_a_position_outlives_the_batch_that_carried_it(world: ServerPair, config: Config) -> None:
-    one_shelf = await shelf(world.leaf)
+async def test_a_position_outlives_the_batch_that_carried_it(servers: ServerPair, config: Config) -> None:
+    one_shelf = await probe_stream(servers.leaf)
     async with agent(config) as one:
         await one.submit(chunk("a", position="17"), "tail")
         await one.stop()
@@ -273,11 +283,11 @@ async def test_a_position_outlives_the_batch_that_carried_it(world: ServerPair, 
         assert (await one.leaf.intake.position("tail")).position == "17"
 
 
-async def test_an_ordered_stop_closes_the_run(world: ServerPair, config: Config) -> None:
+async def test_an_ordered_stop_closes_the_run(servers: ServerPair, config: Config) -> None:
     async with agent(config) as one:
         await one.submit(chunk("a", 3))
         await one.stop()
-    first, last = await (await shelf(world.leaf)).ledgers()
+    first, last = await (await probe_stream(servers.leaf)).ledgers()
     assert (first.run, first.n, first.final) == (one.run, 0, False)
     assert (last.run, last.n, last.final, last.stored) == (one.run, 1, True, ((1, 1),))
     assert last.readings == Readings(accepted=3, stored=3)
@@ -285,7 +295,7 @@ async def test_an_ordered_stop_closes_the_run(world: ServerPair, config: Config)
 
 
 async def test_a_stop_answers_all_that_is_under_way_and_refuses_what_comes_after(
-    world: ServerPair, config: Config
+    servers: ServerPair, config: Config
 ) -> None:
     async with agent(config) as one:
         under_way = [asyncio.create_task(one.submit(chunk(str(number)))) for number in range(50)]
@@ -296,7 +306,7 @@ async def test_a_stop_answers_all_that_is_under_way_and_refuses_what_comes_after
         assert refusal.reason is RefusalReason.STOPPING
         await stopped
         assert [task.done() and task.exception() for task in under_way] == [None] * 50
-    assert {*await (await shelf(world.leaf)).texts()} >= {f"{number}/0" for number in range(50)}
+    assert {*await (await probe_stream(servers.leaf)).texts()} >= {f"{number}/0" for number in range(50)}
 
 
 class Late:
@@ -310,19 +320,19 @@ class Late:
         await intake.submit(self.name, CLASS, chunk("late"))
 
 
-async def test_what_an_input_had_read_before_a_stop_is_stored(world: ServerPair, config: Config) -> None:
+async def test_what_an_input_had_read_before_a_stop_is_stored(servers: ServerPair, config: Config) -> None:
     async with agent(config, [Late()]) as one:
         await one.stop()
         assert one.state().acked[CLASS].closed
-    assert await (await shelf(world.leaf)).texts() == ["late/0"]
+    assert await (await probe_stream(servers.leaf)).texts() == ["late/0"]
 
 
-async def test_the_next_run_tells_of_the_one_before(world: ServerPair, config: Config) -> None:
+async def test_the_next_run_tells_of_the_one_before(servers: ServerPair, config: Config) -> None:
     async with agent(config) as before:
         await before.submit(chunk("a", 3))
         await before.crash()
     async with agent(config) as one:
-        record = (await (await shelf(world.leaf)).ledgers())[-1]
+        record = (await (await probe_stream(servers.leaf)).ledgers())[-1]
         assert record.run == one.run
         assert record.previous is not None
         assert (record.previous.run, record.previous.n, record.previous.closed) == (before.run, 1, False)
@@ -330,7 +340,7 @@ async def test_the_next_run_tells_of_the_one_before(world: ServerPair, config: C
 
 
 async def test_memory_in_flight_stays_within_its_bound_under_a_flood(
-    world: ServerPair, tmp_path: Path
+    servers: ServerPair, tmp_path: Path
 ) -> None:
     bound = 200_000
     publish = Publish(in_flight=Size(bound), window=4, batch_bytes=Size(50_000))
@@ -343,7 +353,7 @@ async def test_memory_in_flight_stays_within_its_bound_under_a_flood(
             highest = max(highest, one.value("petiole_in_flight_bytes"))
             await asyncio.sleep(0)
 
-    async with agent(leaf_config(world.leaf, tmp_path / "state", publish)) as one:
+    async with agent(leaf_config(servers.leaf, tmp_path / "state", publish)) as one:
         watcher = asyncio.create_task(watch(one))
         size = len(chunk("0000", 100).payload)
         await asyncio.gather(*(one.submit(chunk(f"{number:04}", 100)) for number in range(300)))
@@ -354,17 +364,17 @@ async def test_memory_in_flight_stays_within_its_bound_under_a_flood(
         labels = {"input": "http", "class": CLASS}
         assert one.value("petiole_accepted_readings_total", **labels) == 30_000
         assert one.value("petiole_stored_readings_total", **labels) == 30_000
-    texts = await (await shelf(world.leaf)).texts()
+    texts = await (await probe_stream(servers.leaf)).texts()
     assert len(texts) == len({*texts}) == 30_000
 
 
-async def test_a_device_that_publishes_on_its_own_does_no_harm(world: ServerPair, config: Config) -> None:
-    device = await world.leaf.connect("device")
-    one_shelf = await shelf(world.leaf)
+async def test_a_device_that_publishes_on_its_own_does_no_harm(servers: ServerPair, config: Config) -> None:
+    device = await servers.leaf.connect("device")
+    one_shelf = await probe_stream(servers.leaf)
     async with agent(config) as one:
         await one.submit(chunk("a", key="k", position="1"))
         for text in (b"21.5", b"not even JSON", b""):
-            await device.publish(direct_subject(world.leaf.domain, CLASS, "thermo", "celsius"), text)
+            await device.publish(direct_subject(servers.leaf.domain, CLASS, "thermo", "celsius"), text)
         await device.flush()
         await _holds(one_shelf, 5)
         epoch = one.state().epochs[CLASS]
@@ -376,7 +386,7 @@ async def test_a_device_that_publishes_on_its_own_does_no_harm(world: ServerPair
         assert one.state().epochs[CLASS] == epoch
 
 
-async def _holds(one_shelf: Shelf, messages: int) -> None:
+async def _holds(one_shelf: StreamProbe, messages: int) -> None:
     async def reached() -> bool:
         return len(await one_shelf.messages()) == messages
 
@@ -384,9 +394,9 @@ async def _holds(one_shelf: Shelf, messages: int) -> None:
 
 
 async def test_a_full_stream_refuses_and_the_ledger_names_what_was_refused(
-    world: ServerPair, tmp_path: Path
+    servers: ServerPair, tmp_path: Path
 ) -> None:
-    config = leaf_config(world.leaf, tmp_path / "state", QUICK, SMALL)
+    config = leaf_config(servers.leaf, tmp_path / "state", QUICK, SMALL)
     async with agent(config) as one:
         stored = await fill(one)
         assert one.leaf.status()["classes"][CLASS]["readings"] == {
@@ -400,20 +410,20 @@ async def test_a_full_stream_refuses_and_the_ledger_names_what_was_refused(
         with pytest.raises(RefusedError) as caught:
             await one.submit(chunk("at once", key="at once"))
         assert caught.value.reason is RefusalReason.FULL
-        await _make_room(await shelf(world.leaf))
+        await _make_room(await probe_stream(servers.leaf))
         await one.stop()
-    record = (await (await shelf(world.leaf)).ledgers())[-1]
+    record = (await (await probe_stream(servers.leaf)).ledgers())[-1]
     assert (record.run, record.n, record.final) == (one.run, stored + 1, True)
     assert record.stored == ((1, stored),)
     assert record.refused == ((stored + 1, stored + 1, "stream_full"),)
 
 
-async def _make_room(one_shelf: Shelf) -> None:
+async def _make_room(one_shelf: StreamProbe) -> None:
     await one_shelf.js.purge(one_shelf.stream, (await one_shelf.js.stream_info(one_shelf.stream)).last)
 
 
 @asynccontextmanager
-async def registrar(world: ServerPair, tmp_path: Path) -> AsyncIterator[None]:
+async def registrar(servers: ServerPair, tmp_path: Path) -> AsyncIterator[None]:
     """The hub's agent."""
     config = Config(
         domain="hub",
@@ -421,12 +431,12 @@ async def registrar(world: ServerPair, tmp_path: Path) -> AsyncIterator[None]:
         state_dir=tmp_path / "hub-state",
         nats=Nats(
             server="external",
-            listen=world.hub.config.listen,
-            seed_file=world.hub.keys["registrar"],
-            system_seed_file=world.hub.keys["registrar_system"],
+            listen=servers.hub.config.listen,
+            seed_file=servers.hub.keys["registrar"],
+            system_seed_file=servers.hub.keys["registrar_system"],
         ),
         registrar=RegistrarConfig(max_bytes=Size(64 * 2**20)),
-        leaf=[LeafMember(user.domain, user.key, list(user.classes)) for user in world.hub.config.leaves],
+        leaf=[LeafMember(user.domain, user.key, list(user.classes)) for user in servers.hub.config.leaves],
     )
     stopping, metrics = asyncio.Event(), Metrics()
     task = asyncio.create_task(HubAgent(config, metrics, ServerHealth(metrics)).run(stopping))
@@ -438,14 +448,14 @@ async def registrar(world: ServerPair, tmp_path: Path) -> AsyncIterator[None]:
 
 
 async def test_a_full_stream_takes_readings_again_once_the_hub_has_them(
-    world: ServerPair, tmp_path: Path
+    servers: ServerPair, tmp_path: Path
 ) -> None:
-    config = leaf_config(world.leaf, tmp_path / "state", QUICK, SMALL)
-    one_shelf = await shelf(world.leaf)
+    config = leaf_config(servers.leaf, tmp_path / "state", QUICK, SMALL)
+    one_shelf = await probe_stream(servers.leaf)
     async with agent(config) as one:
         await one.submit(chunk("a", position="17"), "tail")
         await fill(one)
-        async with registrar(world, tmp_path):
+        async with registrar(servers, tmp_path):
             await insist(one, noise("after"))
             await until(
                 lambda: one.value("petiole_trimmed_messages_total", **{"class": CLASS}) > 0, "trimmed"
@@ -464,14 +474,14 @@ async def test_a_full_stream_takes_readings_again_once_the_hub_has_them(
 
 
 async def test_a_request_whose_batch_was_trimmed_is_known_after_a_crash(
-    world: ServerPair, tmp_path: Path
+    servers: ServerPair, tmp_path: Path
 ) -> None:
-    config = leaf_config(world.leaf, tmp_path / "state", QUICK, SMALL)
+    config = leaf_config(servers.leaf, tmp_path / "state", QUICK, SMALL)
     first = chunk("a", key="a-1")
     async with agent(config) as one:
         await one.submit(first)
         await fill(one)
-        async with registrar(world, tmp_path):
+        async with registrar(servers, tmp_path):
             await insist(one, noise("after"))
             await until(
                 lambda: one.value("petiole_trimmed_messages_total", **{"class": CLASS}) > 0, "trimmed"
@@ -489,16 +499,16 @@ class HubByHand:
         self.answer = ClassAnswer("TELEMETRY_0", 0, "", "flowing")
         self.asked = 0
 
-    async def serve(self, world: ServerPair) -> None:
+    async def serve(self, servers: ServerPair) -> None:
         """Answer from now on."""
-        nc = await world.hub.connect("registrar")
+        nc = await servers.hub.connect("registrar")
 
         async def reply(msg: Msg) -> None:
-            parse_announce(msg.data, world.leaf.domain)
+            parse_announce(msg.data, servers.leaf.domain)
             self.asked += 1
             await msg.respond(Answer({CLASS: self.answer}).encode())
 
-        await nc.subscribe(announce_subject(world.leaf.domain), cb=reply)
+        await nc.subscribe(announce_subject(servers.leaf.domain), cb=reply)
         await nc.flush()
 
     async def round(self, one: Agent) -> None:
@@ -509,12 +519,12 @@ class HubByHand:
             await until(lambda before=asked: self.asked > before, "an announcement")  # type: ignore[misc]
 
 
-async def test_nothing_beyond_the_confirmed_message_is_trimmed(world: ServerPair, tmp_path: Path) -> None:
-    one_shelf = await shelf(world.leaf)
+async def test_nothing_beyond_the_confirmed_message_is_trimmed(servers: ServerPair, tmp_path: Path) -> None:
+    one_shelf = await probe_stream(servers.leaf)
     hub = HubByHand()
-    async with agent(leaf_config(world.leaf, tmp_path / "state", QUICK, SMALL)) as one:
+    async with agent(leaf_config(servers.leaf, tmp_path / "state", QUICK, SMALL)) as one:
         await fill(one)
-        await hub.serve(world)
+        await hub.serve(servers)
         seq, ident = await _some_batch(one_shelf, 4)
 
         hub.answer = ClassAnswer("TELEMETRY_0", seq, "another id", "flowing")
@@ -532,10 +542,10 @@ async def test_nothing_beyond_the_confirmed_message_is_trimmed(world: ServerPair
         await until(lambda: one.state().checkpoint.get(CLASS) == checkpoint, "the checkpoint is remembered")
 
 
-async def test_a_hub_that_holds_less_than_before_confirms_less(world: ServerPair, config: Config) -> None:
-    one_shelf = await shelf(world.leaf)
+async def test_a_hub_that_holds_less_than_before_confirms_less(servers: ServerPair, config: Config) -> None:
+    one_shelf = await probe_stream(servers.leaf)
     hub = HubByHand()
-    await hub.serve(world)
+    await hub.serve(servers)
     async with agent(config) as one:
         for number in range(5):
             await one.submit(chunk(str(number)))
@@ -549,31 +559,31 @@ async def test_a_hub_that_holds_less_than_before_confirms_less(world: ServerPair
         assert one.leaf.status()["classes"][CLASS]["confirmed"] == 0
 
 
-async def _some_batch(one_shelf: Shelf, place: int) -> tuple[int, str]:
+async def _some_batch(one_shelf: StreamProbe, place: int) -> tuple[int, str]:
     batch = (await one_shelf.batches())[place]
     return batch.seq, str(batch.id)
 
 
-async def _first(one_shelf: Shelf) -> int:
+async def _first(one_shelf: StreamProbe) -> int:
     return (await one_shelf.js.stream_info(one_shelf.stream)).first
 
 
 async def test_an_agent_that_starts_on_a_full_stream_is_trimmed_and_goes_on(
-    world: ServerPair, tmp_path: Path
+    servers: ServerPair, tmp_path: Path
 ) -> None:
-    config = leaf_config(world.leaf, tmp_path / "state", QUICK, SMALL)
-    one_shelf = await shelf(world.leaf)
+    config = leaf_config(servers.leaf, tmp_path / "state", QUICK, SMALL)
+    one_shelf = await probe_stream(servers.leaf)
     async with agent(config) as one:
         await fill(one)
         # A ledger record is small, so fill the last bytes too.
         await _stuff(one_shelf)
         await one.crash()
-    async with agent(config) as one, registrar(world, tmp_path):
+    async with agent(config) as one, registrar(servers, tmp_path):
         await insist(one, chunk("a", key="a"))
         assert (await one_shelf.texts())[-1] == "a/0"
 
 
-async def _stuff(one_shelf: Shelf) -> None:
+async def _stuff(one_shelf: StreamProbe) -> None:
     subject = direct_subject(one_shelf.domain, CLASS, "d", "m")
     for size in (1000, 100, 10, 0):
         with contextlib.suppress(ApiError):
@@ -583,8 +593,8 @@ async def _stuff(one_shelf: Shelf) -> None:
         await one_shelf.js.publish(subject, b"")
 
 
-async def test_the_first_epoch_is_made_before_anything_is_stored(world: ServerPair, config: Config) -> None:
-    one_shelf = await shelf(world.leaf)
+async def test_the_first_epoch_is_made_before_anything_is_stored(servers: ServerPair, config: Config) -> None:
+    one_shelf = await probe_stream(servers.leaf)
     async with agent(config) as one:
         await one.submit(chunk("a"))
         name = link_consumer(one.state().epochs[CLASS])

@@ -20,7 +20,7 @@ from agent.contract import H_SEALED_AT, direct_subject, parse_batch_headers
 from agent.jetstream import JetStream, connection
 from agent.leaf.intake import RefusalReason, RefusedError, UnknownOutcomeError
 from agent.leaf.publish import publisher, sender
-from tests.harness.agents import CLASS, Agent, Shelf, agent, chunk, insist, leaf_config, shelf
+from tests.harness.agents import CLASS, Agent, StreamProbe, agent, chunk, insist, leaf_config, probe_stream
 from tests.harness.servers import Leaf as LeafServer
 from tests.harness.servers import ServerPair
 from tests.harness.wait import until
@@ -29,9 +29,9 @@ QUICK = Publish(linger=Seconds(0.005), drain=Seconds(1.0))
 
 
 @pytest.fixture
-def config(world: ServerPair, tmp_path: Path) -> Config:
+def config(servers: ServerPair, tmp_path: Path) -> Config:
     """An agent beside the first leaf's server."""
-    return leaf_config(world.leaf, tmp_path / "state", QUICK)
+    return leaf_config(servers.leaf, tmp_path / "state", QUICK)
 
 
 class Load:
@@ -60,7 +60,7 @@ class Load:
         await asyncio.gather(*self._tasks)
 
 
-async def all_is_there_once(one_shelf: Shelf, acknowledged: list[str]) -> None:
+async def all_is_there_once(one_shelf: StreamProbe, acknowledged: list[str]) -> None:
     """Every acknowledged reading is in the stream exactly once, and so is every batch, without gaps."""
     batches = await one_shelf.batches()
     assert Counter(text for batch in batches for text in batch.texts) == Counter(acknowledged)
@@ -72,18 +72,20 @@ async def all_is_there_once(one_shelf: Shelf, acknowledged: list[str]) -> None:
 
 
 async def test_a_batch_that_waits_for_the_server_tells_when_it_was_sealed(
-    world: ServerPair, config: Config
+    servers: ServerPair, config: Config
 ) -> None:
     async with agent(config) as one:
-        await world.leaf.kill()
+        await servers.leaf.kill()
         await until(lambda: not one.leaf.ready()[0], "the agent has noticed")
         waiting = asyncio.create_task(one.submit(chunk("a")))
         await until(lambda: len(one.leaf._publisher.queue) == 1, "the draft is sealed")
         before, sealed_by = time.monotonic(), time.time_ns()
         await asyncio.sleep(0.5)  # the wait that has to show
-        await world.leaf.start()
+        await servers.leaf.start()
         await waiting
-        (message,) = [m for m in await (await shelf(world.leaf)).messages() if H_SEALED_AT in m.headers]
+        (message,) = [
+            m for m in await (await probe_stream(servers.leaf)).messages() if H_SEALED_AT in m.headers
+        ]
         headers = parse_batch_headers(message.headers)
         assert headers.sealed_at <= sealed_by
         assert headers.clock.monotonic <= before * 1e9
@@ -91,19 +93,19 @@ async def test_a_batch_that_waits_for_the_server_tells_when_it_was_sealed(
 
 
 async def test_nothing_is_lost_or_doubled_when_the_server_is_killed_under_load(
-    world: ServerPair, config: Config
+    servers: ServerPair, config: Config
 ) -> None:
     async with agent(config) as one:
         load = Load(one)
         for _ in range(3):
             await load.more(100)
-            await world.leaf.kill()
-            await world.leaf.start()
+            await servers.leaf.kill()
+            await servers.leaf.start()
         await load.more(100)
         await load.stop()
         await one.stop()
         assert one.value("petiole_reconnects_total") >= 3
-        one_shelf = await shelf(world.leaf)
+        one_shelf = await probe_stream(servers.leaf)
         await all_is_there_once(one_shelf, load.acknowledged)
         record = (await one_shelf.ledgers())[-1]
         assert record.final
@@ -112,46 +114,46 @@ async def test_nothing_is_lost_or_doubled_when_the_server_is_killed_under_load(
 
 
 async def test_the_outcome_of_a_hung_server_is_unknown_and_settles_when_it_goes_on(
-    world: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
+    servers: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher, "PATIENCE", 2.0)
     monkeypatch.setattr(sender, "ACK_WAIT", 0.3)
     monkeypatch.setattr(sender, "RETRY_PAUSE", 0.1)
     async with agent(config) as one:
         await insist(one, chunk("before", key="before"))
-        world.leaf.pause()
+        servers.leaf.pause()
         try:
             with pytest.raises(UnknownOutcomeError):
                 await one.submit(chunk("a", key="k"))
             with pytest.raises(UnknownOutcomeError):
                 await one.submit(chunk("a", key="k"))
         finally:
-            world.leaf.resume()
+            servers.leaf.resume()
         await insist(one, chunk("a", key="k"))
         assert one.value("petiole_publish_retries_total", **{"class": CLASS}) > 0
         assert one.value("petiole_in_flight_bytes") == 0
-        assert await (await shelf(world.leaf)).texts() == ["before/0", "a/0"]
+        assert await (await probe_stream(servers.leaf)).texts() == ["before/0", "a/0"]
 
 
 @pytest.mark.parametrize("noticed_by", ["pings", "unanswered batches"])
 async def test_a_hung_server_that_reads_nothing_is_noticed_and_its_connection_dropped(
-    world: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noticed_by: str
+    servers: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noticed_by: str
 ) -> None:
     config = leaf_config(
-        world.leaf, tmp_path / "state", Publish(linger=Seconds(0.005), in_flight=Size(2**26))
+        servers.leaf, tmp_path / "state", Publish(linger=Seconds(0.005), in_flight=Size(2**26))
     )
     monkeypatch.setattr(publisher, "PATIENCE", 1.0)
     monkeypatch.setattr(sender, "ACK_WAIT", 60.0)
     monkeypatch.setattr(sender, "RETRY_WITHIN", 60.0 if noticed_by == "pings" else 0.5)
     monkeypatch.setattr(connection, "_PING_SECONDS", 0.3 if noticed_by == "pings" else 60.0)
     monkeypatch.setattr(connection, "_CONNECT_SECONDS", 0.5)
-    others = _sockets(world.leaf)
+    others = _sockets(servers.leaf)
     async with agent(config) as one:
         load = Load(one, senders=1)
         await load.more(5)
-        sockets = _sockets(world.leaf) - others
+        sockets = _sockets(servers.leaf) - others
         left = 0 if noticed_by == "pings" else 1  # system events are listened to over one of their own
-        world.leaf.pause()
+        servers.leaf.pause()
         # More than sockets hold, so that the client is left with what it cannot send.
         huge = [
             chunk(base64.b64encode(os.urandom(1_000_000)).decode(), key=f"huge-{number}")
@@ -160,13 +162,13 @@ async def test_a_hung_server_that_reads_nothing_is_noticed_and_its_connection_dr
         big = [asyncio.create_task(insist(one, what)) for what in huge]
         try:
             await until(lambda: not one.leaf.ready()[0], "the hung server is noticed")
-            await until(lambda: len(sockets & _sockets(world.leaf)) <= left, "its connection is gone")
+            await until(lambda: len(sockets & _sockets(servers.leaf)) <= left, "its connection is gone")
         finally:
-            world.leaf.resume()
+            servers.leaf.resume()
         await asyncio.gather(*big)
         await load.more(5)
         await load.stop()
-        one_shelf = await shelf(world.leaf)
+        one_shelf = await probe_stream(servers.leaf)
         texts = Counter(await one_shelf.texts())
         assert set(texts.values()) == {1}
         assert len(texts) == len(load.acknowledged) + len(huge)
@@ -179,22 +181,22 @@ def _sockets(server: LeafServer) -> set[int]:
 
 
 async def test_readings_are_refused_at_once_while_the_server_is_away(
-    world: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
+    servers: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher, "AWAY_GRACE", 0.3)
     monkeypatch.setattr(publisher, "PATIENCE", 0.5)
     async with agent(config) as one:
         await insist(one, chunk("before", key="before"))
-        await world.leaf.kill()
+        await servers.leaf.kill()
         refusals = [await _refusal(one, f"away-{number}") for number in range(20)]
         assert {refusal.reason for refusal in refusals} == {RefusalReason.UNAVAILABLE}
         assert all(refusal.retry_after for refusal in refusals)
         assert len(one.leaf._publisher.queue) == 0, "what was refused takes no memory"
         assert one.value("petiole_in_flight_bytes") == 0
         assert not one.leaf.ready()[0]
-        await world.leaf.start()
+        await servers.leaf.start()
         await insist(one, chunk("after", key="after"))
-        assert await (await shelf(world.leaf)).texts() == ["before/0", "after/0"]
+        assert await (await probe_stream(servers.leaf)).texts() == ["before/0", "after/0"]
 
 
 async def _refusal(one: Agent, text: str) -> RefusedError:
@@ -203,21 +205,21 @@ async def _refusal(one: Agent, text: str) -> RefusedError:
     return caught.value
 
 
-async def test_what_waits_through_a_short_outage_is_stored(world: ServerPair, config: Config) -> None:
+async def test_what_waits_through_a_short_outage_is_stored(servers: ServerPair, config: Config) -> None:
     async with agent(config) as one:
-        await world.leaf.kill()
+        await servers.leaf.kill()
         waiting = [asyncio.create_task(one.submit(chunk(str(number)))) for number in range(20)]
-        await world.leaf.start()
+        await servers.leaf.start()
         await asyncio.gather(*waiting)
-        assert len(await (await shelf(world.leaf)).texts()) == 20
+        assert len(await (await probe_stream(servers.leaf)).texts()) == 20
 
 
 async def test_a_stop_while_the_server_is_away_ends_and_leaves_the_run_open(
-    world: ServerPair, config: Config
+    servers: ServerPair, config: Config
 ) -> None:
     async with agent(config) as one:
         await one.submit(chunk("a"))
-        await world.leaf.kill()
+        await servers.leaf.kill()
         await until(lambda: not one.leaf.ready()[0], "the agent has noticed")
         late = asyncio.create_task(one.submit(chunk("late")))
         await asyncio.sleep(0)
@@ -225,14 +227,14 @@ async def test_a_stop_while_the_server_is_away_ends_and_leaves_the_run_open(
         assert isinstance(late.exception(), RefusedError | UnknownOutcomeError)
         last = one.state().acked[CLASS]
         assert (last.run, last.n, last.closed) == (one.run, 1, False)
-        await world.leaf.start()
-    assert not any(record.final for record in await (await shelf(world.leaf)).ledgers())
+        await servers.leaf.start()
+    assert not any(record.final for record in await (await probe_stream(servers.leaf)).ledgers())
 
 
 async def test_a_first_start_that_never_saw_a_server_stops_in_order(
-    world: ServerPair, config: Config
+    servers: ServerPair, config: Config
 ) -> None:
-    await world.leaf.kill()
+    await servers.leaf.kill()
     one = Agent(config)
     await asyncio.sleep(0.3)
     await asyncio.wait_for(one.stop(), 10)
@@ -288,9 +290,9 @@ class Process:
 
 
 async def test_requests_repeated_after_the_agent_was_killed_are_stored_once(
-    world: ServerPair, config: Config
+    servers: ServerPair, config: Config
 ) -> None:
-    one_shelf = await shelf(world.leaf)
+    one_shelf = await probe_stream(servers.leaf)
     for turn in range(3):
         process = await Process.start(config)
         process.ask(range(200 * turn + 200))
@@ -305,11 +307,11 @@ async def test_requests_repeated_after_the_agent_was_killed_are_stored_once(
 
 
 async def test_requests_that_a_stream_has_discarded_are_known_after_a_kill(
-    world: ServerPair, config: Config
+    servers: ServerPair, config: Config
 ) -> None:
-    device = JetStream(await world.leaf.connect("device"))
-    subject = direct_subject(world.leaf.domain, CLASS, "camera", "noise")
-    one_shelf = await shelf(world.leaf)
+    device = JetStream(await servers.leaf.connect("device"))
+    subject = direct_subject(servers.leaf.domain, CLASS, "camera", "noise")
+    one_shelf = await probe_stream(servers.leaf)
     small = {"max_bytes": 256 * 1024, "discard": "old"}
     process = await Process.start(config, **small)
     process.ask(range(20))
@@ -333,7 +335,7 @@ async def test_requests_that_a_stream_has_discarded_are_known_after_a_kill(
         assert await one_shelf.texts() == [], "none is stored a second time"
 
 
-async def _every_run_is_told_in_full(one_shelf: Shelf) -> None:
+async def _every_run_is_told_in_full(one_shelf: StreamProbe) -> None:
     """The run after a killed one says how far that one came, whatever its state file knew."""
     stored: Counter[str] = Counter()
     highest: Counter[str] = Counter()

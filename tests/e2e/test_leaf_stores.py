@@ -20,7 +20,7 @@ from agent.leaf.link.prepare import make_ready
 from agent.leaf.publish.sender import Sender
 from agent.leaf.state import StateFile
 from hub_jobs.audit.claims.ledgers import Lost
-from tests.harness.agents import CLASS, Agent, Shelf, agent, chunk, insist, leaf_config, shelf
+from tests.harness.agents import CLASS, Agent, StreamProbe, agent, chunk, insist, leaf_config, probe_stream
 from tests.harness.servers import Leaf as LeafServer
 from tests.harness.servers import ServerPair
 from tests.harness.wait import until
@@ -30,33 +30,33 @@ QUICK = Publish(linger=Seconds(0.005), drain=Seconds(1.0))
 
 
 @pytest.fixture
-def config(world: ServerPair, tmp_path: Path) -> Config:
+def config(servers: ServerPair, tmp_path: Path) -> Config:
     """An agent beside the first leaf's server."""
-    return leaf_config(world.leaf, tmp_path / "state", QUICK)
+    return leaf_config(servers.leaf, tmp_path / "state", QUICK)
 
 
 @pytest.mark.parametrize("wiped", [False, True])
 async def test_a_batch_whose_ack_was_lost_is_not_sent_again_when_the_server_has_forgotten_it(
-    world: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch, wiped: bool
+    servers: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch, wiped: bool
 ) -> None:
     monkeypatch.setattr(stream_configs, "DUPLICATE_WINDOW_NS", 100_000_000)
-    one_shelf = await shelf(world.leaf)
+    one_shelf = await probe_stream(servers.leaf)
     async with agent(config) as one:
         for number in range(5):
             await one.submit(chunk(str(number)))
         with monkeypatch.context() as deaf:
             deaf.setattr(Sender, "_on_reply", _ignore)
-            await _again(world.leaf)
+            await _again(servers.leaf)
             await one.ready()
             waiting = asyncio.create_task(one.submit(chunk("a")))
             await until(lambda: _holds(one_shelf, "a/0"), "the batch is stored")
             if wiped:
-                await wipe(world.leaf)
+                await wipe(servers.leaf)
                 await until(lambda: _holds(one_shelf, "a/0"), "the batch is stored again")
-            await world.leaf.kill()
+            await servers.leaf.kill()
             await until(lambda: not one.leaf.ready()[0], "the agent has noticed")
         await asyncio.sleep(0.2)  # the time after which the server takes the same id again
-        await world.leaf.start()
+        await servers.leaf.start()
         await waiting
         assert (await one_shelf.texts()).count("a/0") == 1
 
@@ -70,14 +70,14 @@ async def _ignore(_sender: Sender, _msg: Msg) -> None:
     """An ack that does not arrive."""
 
 
-async def _holds(one_shelf: Shelf, text: str) -> bool:
+async def _holds(one_shelf: StreamProbe, text: str) -> bool:
     try:
         return text in await one_shelf.texts()
     except JetStreamError:
         return False
 
 
-async def new_epoch_first(one_shelf: Shelf, one: Agent, old: str) -> None:
+async def new_epoch_first(one_shelf: StreamProbe, one: Agent, old: str) -> None:
     """The epoch is another one than `old` and its consumer was there before the first batch
     of this run was stored."""
     await until(lambda: one.state().epochs[CLASS] != old, "there is a new epoch")
@@ -101,29 +101,29 @@ async def wipe(server: LeafServer) -> None:
 
 
 async def test_a_store_that_is_wiped_while_the_agent_runs_gets_a_new_epoch_first(
-    world: ServerPair, config: Config
+    servers: ServerPair, config: Config
 ) -> None:
     async with agent(config) as one:
         await one.submit(chunk("before"))
         old = one.leaf._state.current.epochs[CLASS]
-        await wipe(world.leaf)
+        await wipe(servers.leaf)
         await insist(one, chunk("after", key="after"))
-        await new_epoch_first(await shelf(world.leaf), one, old)
+        await new_epoch_first(await probe_stream(servers.leaf), one, old)
         assert _epochs(one, "stream_recreated") == 1
 
 
 async def test_a_store_that_is_wiped_while_the_agent_is_down_gets_a_new_epoch_first(
-    world: ServerPair, config: Config
+    servers: ServerPair, config: Config
 ) -> None:
     async with agent(config) as one:
         await one.submit(chunk("before", position="7"), "tail")
         await one.stop()
         old, known = one.state().epochs[CLASS], one.state().acked[CLASS]
-    await wipe(world.leaf)
+    await wipe(servers.leaf)
     async with agent(config) as one:
         await one.submit(chunk("after"))
-        await new_epoch_first(await shelf(world.leaf), one, old)
-        record = (await (await shelf(world.leaf)).ledgers())[0]
+        await new_epoch_first(await probe_stream(servers.leaf), one, old)
+        record = (await (await probe_stream(servers.leaf)).ledgers())[0]
         lost = LostStream(known.created, known.seq, at=known.at)
         assert record.lost == (lost,), "what is of no run is named by this"
         assert (await one.leaf.intake.position("tail")).position == "7", "the lost batch is not read in twice"
@@ -145,92 +145,92 @@ async def put_back(server: LeafServer, copy: Path) -> None:
 
 
 async def test_a_store_that_was_put_back_gets_a_new_epoch_first(
-    world: ServerPair, config: Config, tmp_path: Path
+    servers: ServerPair, config: Config, tmp_path: Path
 ) -> None:
     async with agent(config) as one:
         await one.submit(chunk("before"))
-        await copy_store(world.leaf, tmp_path / "copy")
+        await copy_store(servers.leaf, tmp_path / "copy")
         await insist(one, chunk("lost", key="lost"))
         old = one.leaf._state.current.epochs[CLASS]
-        await put_back(world.leaf, tmp_path / "copy")
+        await put_back(servers.leaf, tmp_path / "copy")
         await insist(one, chunk("after", key="after"))
-        one_shelf = await shelf(world.leaf)
+        one_shelf = await probe_stream(servers.leaf)
         await new_epoch_first(one_shelf, one, old)
         assert await one_shelf.texts() == ["before/0", "after/0"]
         assert _epochs(one, "stream_put_back") == 1
 
 
 async def test_what_devices_published_to_a_store_that_an_older_one_replaced_is_named(
-    world: ServerPair, config: Config, tmp_path: Path
+    servers: ServerPair, config: Config, tmp_path: Path
 ) -> None:
     async with agent(config) as one:
-        kept, last = await _copied_and_filled(world, one, tmp_path / "copy")
-        await put_back(world.leaf, tmp_path / "copy")
+        kept, last = await _copied_and_filled(servers, one, tmp_path / "copy")
+        await put_back(servers.leaf, tmp_path / "copy")
         await until(lambda: _epochs(one, "stream_put_back") == 1, "there is a new epoch")
         await one.stop()
-    await _names(world, kept, last)
+    await _names(servers, kept, last)
 
 
 @pytest.mark.parametrize("newer", [0, 7, 40], ids=["none", "fewer than were lost", "more than were lost"])
 async def test_what_devices_publish_to_an_older_store_before_the_agent_looks_is_not_taken_for_its_own(
-    world: ServerPair, config: Config, tmp_path: Path, newer: int
+    servers: ServerPair, config: Config, tmp_path: Path, newer: int
 ) -> None:
     async with agent(config) as one:
-        kept, last = await _copied_and_filled(world, one, tmp_path / "copy")
+        kept, last = await _copied_and_filled(servers, one, tmp_path / "copy")
         await one.crash()
-    await put_back(world.leaf, tmp_path / "copy")
+    await put_back(servers.leaf, tmp_path / "copy")
     if newer:
-        await _publish(world, newer)
+        await _publish(servers, newer)
     async with agent(config) as one:
         assert _epochs(one, "stream_put_back") == 1
         await one.stop()
-    await _names(world, kept, last)
+    await _names(servers, kept, last)
 
 
-async def _copied_and_filled(world: ServerPair, one: Agent, copy: Path) -> tuple[int, int]:
+async def _copied_and_filled(servers: ServerPair, one: Agent, copy: Path) -> tuple[int, int]:
     """A copy of the leaf's store, to which devices then publish until the agent has seen it; the last
     sequence of the copy, and that of the store."""
     await one.submit(chunk("before"))
-    one_shelf = await shelf(world.leaf)
+    one_shelf = await probe_stream(servers.leaf)
     kept = (await one_shelf.js.stream_info(one_shelf.stream)).last
-    await copy_store(world.leaf, copy)
+    await copy_store(servers.leaf, copy)
     await one.ready()
-    last = await _publish(world, 20)
+    last = await _publish(servers, 20)
     await until(lambda: one.state().acked[CLASS].last == last, "the agent has seen them")
     return kept, last
 
 
-async def _publish(world: ServerPair, count: int) -> int:
+async def _publish(servers: ServerPair, count: int) -> int:
     """A device's messages, each acknowledged; the sequence of the last."""
-    device = (await world.leaf.connect("device")).jetstream()
+    device = (await servers.leaf.connect("device")).jetstream()
     acks = [await device.publish(f"tel.edge-1.{CLASS}.pump-1.flow", b"%d" % n) for n in range(count)]
     return acks[-1].seq
 
 
-async def _names(world: ServerPair, kept: int, last: int) -> None:
+async def _names(servers: ServerPair, kept: int, last: int) -> None:
     """The newest ledger record names what stood behind the one sequence up to the other."""
-    record = (await (await shelf(world.leaf)).ledgers())[-1]
+    record = (await (await probe_stream(servers.leaf)).ledgers())[-1]
     (lost,) = record.lost
     assert lost.at
     assert replace(lost, at=0) == LostStream(record.stream.created, last, kept)
 
 
 async def test_a_copy_that_is_restored_twice_is_told_of_as_two_losses_though_as_much_was_lost_each_time(
-    world: ServerPair, config: Config, tmp_path: Path
+    servers: ServerPair, config: Config, tmp_path: Path
 ) -> None:
     copy, source = tmp_path / "copy", ("TEL_edge-1_normal", "abc")
     async with agent(config) as one:
-        kept, last = await _copied_and_filled(world, one, copy)
+        kept, last = await _copied_and_filled(servers, one, copy)
         await asyncio.to_thread(shutil.copytree, copy, tmp_path / "again")
-        await put_back(world.leaf, copy)
+        await put_back(servers.leaf, copy)
         await until(lambda: _epochs(one, "stream_put_back") == 1, "there is a new epoch")
         await one.ready()
-        assert await _publish(world, last - kept) == last
+        assert await _publish(servers, last - kept) == last
         await until(lambda: one.state().acked[CLASS].last == last, "the agent has seen them")
-        await put_back(world.leaf, tmp_path / "again")
+        await put_back(servers.leaf, tmp_path / "again")
         await until(lambda: _epochs(one, "stream_put_back") == 2, "there is another epoch")
         await one.stop()
-    record = (await (await shelf(world.leaf)).ledgers())[-1]
+    record = (await (await probe_stream(servers.leaf)).ledgers())[-1]
     told = Lost()
     told.hear(record, source, (1, record.stream.last))
     (ends,) = told.ends(source).values()
@@ -239,16 +239,16 @@ async def test_a_copy_that_is_restored_twice_is_told_of_as_two_losses_though_as_
 
 
 async def test_a_restore_is_told_of_once_where_no_state_was_written_since_and_the_agent_was_killed(
-    world: ServerPair, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    servers: ServerPair, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, told = ("TEL_edge-1_normal", "abc"), Lost()
     async with agent(config) as one:
-        kept, seen = await _copied_and_filled(world, one, tmp_path / "copy")
+        kept, seen = await _copied_and_filled(servers, one, tmp_path / "copy")
         with monkeypatch.context() as full:
             full.setattr("agent.leaf.state.write_private", _no_space)
-            last = await _publish(world, 10)
+            last = await _publish(servers, 10)
             await until(lambda: one.leaf._state.current.acked[CLASS].last == last, "the agent has seen them")
-            await put_back(world.leaf, tmp_path / "copy")
+            await put_back(servers.leaf, tmp_path / "copy")
             await until(lambda: _epochs(one, "stream_put_back") == 1, "there is a new epoch")
             await one.ready()
             await insist(one, chunk("after", key="after"))
@@ -258,7 +258,7 @@ async def test_a_restore_is_told_of_once_where_no_state_was_written_since_and_th
     async with agent(config) as one:
         assert _epochs(one, "stream_put_back") == 1, "the file knows nothing of the first epoch"
         await one.stop()
-    for record in await (await shelf(world.leaf)).ledgers():
+    for record in await (await probe_stream(servers.leaf)).ledgers():
         told.hear(record, source, (record.stream.last, record.stream.last))
     assert [(end.kept, end.last) for ends in told.ends(source).values() for end in ends] == [(kept, last)]
 
@@ -275,15 +275,15 @@ class Unanswered(JetStream):
 
 
 async def test_a_store_put_back_is_told_of_again_where_its_old_link_consumer_could_not_be_deleted(
-    world: ServerPair, config: Config
+    servers: ServerPair, config: Config
 ) -> None:
     async with agent(config) as one:
         await one.submit(chunk("before"))
         await one.stop()
     state = StateFile(one.state_path, one.state())
     known, old = state.current.acked[CLASS], state.current.epochs[CLASS]
-    nc = await world.leaf.connect("agent")
-    klass, one_shelf = config.class_[0], await shelf(world.leaf)
+    nc = await servers.leaf.connect("agent")
+    klass, one_shelf = config.class_[0], await probe_stream(servers.leaf)
     state.current.acked[CLASS] = structs.replace(known, top=known.last + 10)
     with pytest.raises(UnavailableError):
         await make_ready(Unanswered(nc), config.domain, klass, state)
@@ -297,15 +297,15 @@ async def test_a_store_put_back_is_told_of_again_where_its_old_link_consumer_cou
 
 
 async def test_a_position_is_the_newest_that_was_stored_whatever_store_and_state_remember(
-    world: ServerPair, config: Config, tmp_path: Path
+    servers: ServerPair, config: Config, tmp_path: Path
 ) -> None:
-    one_shelf = await shelf(world.leaf)
+    one_shelf = await probe_stream(servers.leaf)
     async with agent(config) as one:
         await one.submit(chunk("a", position="1"), "tail")
-        await copy_store(world.leaf, tmp_path / "copy")
+        await copy_store(servers.leaf, tmp_path / "copy")
         await insist(one, chunk("b", key="b", position="2"))
         await one.submit(chunk("b", position="2"), "tail")
-        await put_back(world.leaf, tmp_path / "copy")
+        await put_back(servers.leaf, tmp_path / "copy")
         await until(lambda: _epochs(one, "stream_put_back") == 1, "there is a new epoch")
         assert (await one.leaf.intake.position("tail")).position == "2", "the store is older than the state"
         remembered = one.state_path.read_bytes()
@@ -318,9 +318,9 @@ async def test_a_position_is_the_newest_that_was_stored_whatever_store_and_state
 
 
 async def test_a_link_consumer_that_was_deleted_is_made_anew_without_the_hub(
-    world: ServerPair, config: Config
+    servers: ServerPair, config: Config
 ) -> None:
-    one_shelf = await shelf(world.leaf)
+    one_shelf = await probe_stream(servers.leaf)
     async with agent(config) as one:
         await one.submit(chunk("before"))
         await one.stop()
@@ -331,8 +331,10 @@ async def test_a_link_consumer_that_was_deleted_is_made_anew_without_the_hub(
         assert link_consumer(one.state().epochs[CLASS]) in await one_shelf.link_consumers()
 
 
-async def test_a_state_file_that_was_lost_means_a_new_epoch_first(world: ServerPair, config: Config) -> None:
-    one_shelf = await shelf(world.leaf)
+async def test_a_state_file_that_was_lost_means_a_new_epoch_first(
+    servers: ServerPair, config: Config
+) -> None:
+    one_shelf = await probe_stream(servers.leaf)
     async with agent(config) as one:
         await one.submit(chunk("before", key="k", position="7"), "tail")
         await one.stop()
@@ -348,7 +350,7 @@ async def test_a_state_file_that_was_lost_means_a_new_epoch_first(world: ServerP
 
 
 async def test_an_epoch_that_could_not_be_saved_is_saved_when_the_disk_takes_it(
-    world: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
+    servers: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = True
     replace = Path.replace
@@ -364,11 +366,13 @@ async def test_an_epoch_that_could_not_be_saved_is_saved_when_the_disk_takes_it(
         assert one.state().epochs == {}
         full = False
         await until(lambda: one.state().epochs != {}, "the epoch is saved")
-        assert await (await shelf(world.leaf)).link_consumers() == [link_consumer(one.state().epochs[CLASS])]
+        assert await (await probe_stream(servers.leaf)).link_consumers() == [
+            link_consumer(one.state().epochs[CLASS])
+        ]
 
 
 async def test_a_batch_that_a_lost_store_may_have_passed_on_waits_for_room_under_its_id(
-    world: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    servers: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deaf, refused, hear = False, asyncio.Event(), Sender._on_reply
 
@@ -380,12 +384,12 @@ async def test_a_batch_that_a_lost_store_may_have_passed_on_waits_for_room_under
 
     monkeypatch.setattr(Sender, "_on_reply", heard)
     stream = StreamClass(max_bytes=Size(64 * 1024))
-    one_shelf = await shelf(world.leaf)
+    one_shelf = await probe_stream(servers.leaf)
     purge = (f"STREAM.PURGE.{one_shelf.stream}", {"filter": FILLING})
-    async with agent(leaf_config(world.leaf, tmp_path / "state", QUICK, stream)) as one:
+    async with agent(leaf_config(servers.leaf, tmp_path / "state", QUICK, stream)) as one:
         await one.submit(chunk("before"))
-        await _fill(world)
-        await copy_store(world.leaf, tmp_path / "copy")
+        await _fill(servers)
+        await copy_store(servers.leaf, tmp_path / "copy")
         await one.ready()
         await one_shelf.js.api(*purge)
         await insist(one, chunk("lost", key="lost"))
@@ -395,7 +399,7 @@ async def test_a_batch_that_a_lost_store_may_have_passed_on_waits_for_room_under
         first = await _id_of(one_shelf, "passed on/0")
         refused.clear()
         deaf = False
-        await put_back(world.leaf, tmp_path / "copy")
+        await put_back(servers.leaf, tmp_path / "copy")
         async with asyncio.timeout(60):
             await refused.wait()
         assert _epochs(one, "stream_put_back") == 1
@@ -406,13 +410,13 @@ async def test_a_batch_that_a_lost_store_may_have_passed_on_waits_for_room_under
         assert await _id_of(one_shelf, "passed on/0") == first, "the hub drops the second of them"
 
 
-async def _fill(world: ServerPair) -> None:
+async def _fill(servers: ServerPair) -> None:
     """Let a device publish until the leaf's stream has no room."""
-    device, answer = await world.leaf.connect("device"), b""
+    device, answer = await servers.leaf.connect("device"), b""
     while b"maximum bytes" not in answer:
         answer = (await device.request(FILLING, b'"' + b"x" * 100 + b'"')).data
 
 
-async def _id_of(one_shelf: Shelf, text: str) -> MessageId:
+async def _id_of(one_shelf: StreamProbe, text: str) -> MessageId:
     (found,) = [batch.id for batch in await one_shelf.batches() if text in batch.texts]
     return found

@@ -13,59 +13,61 @@ from agent.leaf.link.states import LinkState
 from agent.server.health import ServerHealth
 from agent.server.link_schedule import LinkScheduler
 from tests.harness.agents import CLASS
-from tests.harness.linked_pair import LinkedPair, open_road
+from tests.harness.linked_pair import LinkedPair, open_linked_pair
 from tests.harness.servers import ServerPair
 from tests.harness.wait import until
 
 NIGHT, NOON = datetime(2026, 11, 21, 23, 0), datetime(2026, 11, 21, 12, 0)
 
 
-async def test_a_link_is_taken_down_outside_of_its_windows_and_up_again_within(world: ServerPair) -> None:
+async def test_a_link_is_taken_down_outside_of_its_windows_and_up_again_within(servers: ServerPair) -> None:
     clock = [NOON]
-    health, server = ServerHealth(Metrics()), world.leaf.server
+    health, server = ServerHealth(Metrics()), servers.leaf.server
     gate = LinkScheduler(server, Windows(["22:00-06:00"]), health, lambda: clock[0])
     pid = server.pid
     await gate.follow()
-    await world.leaf.wait_linked(False)
+    await servers.leaf.wait_linked(False)
     assert health.closed == "the link is closed until 22:00 by its windows"
     clock[0] = NIGHT
     await gate.follow()
-    await world.leaf.wait_linked()
+    await servers.leaf.wait_linked()
     assert health.closed == ""
     assert server.pid == pid, "it is not started anew for it"
 
 
 async def test_a_server_that_is_started_again_while_the_link_is_closed_does_not_dial(
-    world: ServerPair,
+    servers: ServerPair,
 ) -> None:
     health = ServerHealth(Metrics())
-    gate = LinkScheduler(world.leaf.server, Windows(["22:00-06:00"]), health, lambda: NOON)
+    gate = LinkScheduler(servers.leaf.server, Windows(["22:00-06:00"]), health, lambda: NOON)
     await gate.follow()
-    await world.leaf.wait_linked(False)
-    await world.leaf.kill()
-    await world.leaf.start()
+    await servers.leaf.wait_linked(False)
+    await servers.leaf.kill()
+    await servers.leaf.start()
     await asyncio.sleep(0.5)  # it dials 14 ms after its start where it may
-    assert not await world.leaf.linked()
+    assert not await servers.leaf.linked()
 
 
-def seconds_to_loss(road: LinkedPair) -> float:
-    return road.agent.value("petiole_seconds_to_loss", **{"class": CLASS})
+def seconds_to_loss(pair: LinkedPair) -> float:
+    return pair.agent.value("petiole_seconds_to_loss", **{"class": CLASS})
 
 
 async def test_a_closed_link_says_so_and_readings_wait_until_it_opens(
-    world: ServerPair, tmp_path: Path
+    servers: ServerPair, tmp_path: Path
 ) -> None:
     clock = [NIGHT]
-    async with open_road(world, tmp_path / "state") as road:
-        gate = LinkScheduler(world.leaf.server, Windows(["22:00-06:00"]), road.agent.health, lambda: clock[0])
+    async with open_linked_pair(servers, tmp_path / "state") as pair:
+        gate = LinkScheduler(
+            servers.leaf.server, Windows(["22:00-06:00"]), pair.agent.health, lambda: clock[0]
+        )
         clock[0] = NOON
         await gate.follow()
-        await road.reaches(LinkState.CLOSED)
-        assert road.agent.leaf.link.board.sentence.startswith("the link is closed until 22:00 by its windows")
-        await until(lambda: seconds_to_loss(road) == math.inf, "nothing comes in")
-        await road.send(20)
-        await until(lambda: seconds_to_loss(road) < math.inf, "what comes in fills the stream")
+        await pair.reaches(LinkState.CLOSED)
+        assert pair.agent.leaf.link.board.sentence.startswith("the link is closed until 22:00 by its windows")
+        await until(lambda: seconds_to_loss(pair) == math.inf, "nothing comes in")
+        await pair.send(20)
+        await until(lambda: seconds_to_loss(pair) < math.inf, "what comes in fills the stream")
         clock[0] = NIGHT
         await gate.follow()
-        await road.exactly_once()
-        await road.reaches(LinkState.FLOWING)
+        await pair.exactly_once()
+        await pair.reaches(LinkState.FLOWING)

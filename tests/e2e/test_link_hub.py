@@ -14,7 +14,7 @@ from agent.leaf import stream_configs
 from agent.leaf.link import controller, decide
 from agent.leaf.link.states import LinkState
 from tests.e2e.test_registrar_refusals import world_without
-from tests.harness.linked_pair import LinkedPair, open_road
+from tests.harness.linked_pair import LinkedPair, open_linked_pair
 from tests.harness.registrar import LeafHand
 from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE
@@ -22,11 +22,11 @@ from tests.harness.streams import AGGREGATE
 WINDOW = 50
 
 
-async def permitted(road: LinkedPair, wrong: pytest.MonkeyPatch) -> None:
+async def permitted(pair: LinkedPair, wrong: pytest.MonkeyPatch) -> None:
     """The hub's server as it should be; it takes new permissions of a leaf in only when it starts."""
     wrong.undo()
-    await road.world.hub.stop()
-    await road.world.hub.start()
+    await pair.servers.hub.stop()
+    await pair.servers.hub.start()
 
 
 async def test_without_its_reset_answers_the_link_is_unheard_and_flows_once_they_are_permitted(
@@ -35,15 +35,15 @@ async def test_without_its_reset_answers_the_link_is_unheard_and_flows_once_they
     monkeypatch.setattr(decide, "UNHEARD_AFTER", 1.0)
     with pytest.MonkeyPatch.context() as wrong:
         async with (
-            world_without(tmp_path, wrong, lambda subject: subject == "$JSC.R.*") as world,
-            open_road(world, tmp_path / "state") as road,
+            world_without(tmp_path, wrong, lambda subject: subject == "$JSC.R.*") as servers,
+            open_linked_pair(servers, tmp_path / "state") as pair,
         ):
-            await road.send(3)
-            await road.reaches(LinkState.UNHEARD)
-            assert "$JSC.R.*" in road.agent.leaf.link.board.sentence
-            await permitted(road, wrong)
-            await road.exactly_once()
-            await road.reaches(LinkState.FLOWING)
+            await pair.send(3)
+            await pair.reaches(LinkState.UNHEARD)
+            assert "$JSC.R.*" in pair.agent.leaf.link.board.sentence
+            await permitted(pair, wrong)
+            await pair.exactly_once()
+            await pair.reaches(LinkState.FLOWING)
 
 
 async def test_without_flow_control_the_link_is_stuck_after_a_window_and_flows_once_it_is_permitted(
@@ -54,58 +54,60 @@ async def test_without_flow_control_the_link_is_stuck_after_a_window_and_flows_o
     monkeypatch.setattr(stream_configs, "MAX_ACK_PENDING", WINDOW)
     with pytest.MonkeyPatch.context() as wrong:
         async with (
-            world_without(tmp_path, wrong, lambda one: one.startswith("$JS.FC.TEL")) as world,
-            open_road(world, tmp_path / "state") as road,
+            world_without(tmp_path, wrong, lambda one: one.startswith("$JS.FC.TEL")) as servers,
+            open_linked_pair(servers, tmp_path / "state") as pair,
         ):
-            await road.send(3 * WINDOW)
-            await road.reaches(LinkState.STUCK)
-            assert "$JS.FC.TEL_edge-1_normal.>" in road.agent.leaf.link.board.sentence
-            await permitted(road, wrong)
-            await road.all_there()
-            await road.reaches(LinkState.FLOWING)
+            await pair.send(3 * WINDOW)
+            await pair.reaches(LinkState.STUCK)
+            assert "$JS.FC.TEL_edge-1_normal.>" in pair.agent.leaf.link.board.sentence
+            await permitted(pair, wrong)
+            await pair.all_there()
+            await pair.reaches(LinkState.FLOWING)
 
 
 async def test_a_full_hub_makes_the_leaf_wait_and_lets_it_go_on_once_there_is_room(
-    world: ServerPair, tmp_path: Path
+    servers: ServerPair, tmp_path: Path
 ) -> None:
-    async with open_road(world, tmp_path / "state", max_bytes=Size(2 * 2**20)) as road:
+    async with open_linked_pair(servers, tmp_path / "state", max_bytes=Size(2 * 2**20)) as pair:
         for _ in range(20):
-            await road.send_bytes(os.urandom(100_000).hex())
-        road.agent.leaf.link.keeper.announce_now()
-        await road.reaches(LinkState.FULL)
-        info = await road.hub.aggregate()
-        assert len(await road.arrived()) < len(road.sent)
-        answer = await road.hub.committed(Committed(AGGREGATE, info.created, info.last))
+            await pair.send_bytes(os.urandom(100_000).hex())
+        pair.agent.leaf.link.keeper.announce_now()
+        await pair.reaches(LinkState.FULL)
+        info = await pair.hub.aggregate()
+        assert len(await pair.arrived()) < len(pair.sent)
+        answer = await pair.hub.committed(Committed(AGGREGATE, info.created, info.last))
         assert answer["purged"] > 0
-        await road.hub.holds("edge-1", (await road.shelf.js.stream_info(road.shelf.stream)).last)
-        road.agent.leaf.link.keeper.announce_now()
-        await road.reaches(LinkState.FLOWING)
+        await pair.hub.holds("edge-1", (await pair.probe.js.stream_info(pair.probe.stream)).last)
+        pair.agent.leaf.link.keeper.announce_now()
+        await pair.reaches(LinkState.FLOWING)
 
 
 async def test_a_leaf_is_told_that_another_machine_announces_its_domain(
-    world: ServerPair, tmp_path: Path
+    servers: ServerPair, tmp_path: Path
 ) -> None:
-    async with open_road(world, tmp_path / "state") as road:
-        await road.send(1)
-        await road.agreed()
-        rival = LeafHand(world.leaf, road.shelf.nc)
-        rival.epoch = road.epoch
+    async with open_linked_pair(servers, tmp_path / "state") as pair:
+        await pair.send(1)
+        await pair.agreed()
+        rival = LeafHand(servers.leaf, pair.probe.nc)
+        rival.epoch = pair.epoch
         data = replace(await rival.announcement(), machine="another").encode()
-        reply = await road.shelf.nc.request(announce_subject("edge-1"), data, timeout=30)
+        reply = await pair.probe.nc.request(announce_subject("edge-1"), data, timeout=30)
         assert b"refused" in reply.data
-        road.agent.leaf.link.keeper.announce_now()
-        await road.reaches(LinkState.CONTESTED)
-        await road.send(3)
-        await road.exactly_once()
+        pair.agent.leaf.link.keeper.announce_now()
+        await pair.reaches(LinkState.CONTESTED)
+        await pair.send(3)
+        await pair.exactly_once()
 
 
 async def test_a_leaf_that_the_hub_does_not_know_says_so_and_keeps_its_readings(
-    world: ServerPair, tmp_path: Path
+    servers: ServerPair, tmp_path: Path
 ) -> None:
-    async with open_road(world, tmp_path / "state", knows_leaves=False, state=LinkState.REFUSED) as road:
-        assert "not among the leaves in the hub's configuration" in road.agent.leaf.link.board.sentence
-        await road.send(3)
-        await road.stop_registrar()
-        await road.start_registrar()
-        await road.exactly_once()
-        await road.reaches(LinkState.FLOWING)
+    async with open_linked_pair(
+        servers, tmp_path / "state", knows_leaves=False, state=LinkState.REFUSED
+    ) as pair:
+        assert "not among the leaves in the hub's configuration" in pair.agent.leaf.link.board.sentence
+        await pair.send(3)
+        await pair.stop_registrar()
+        await pair.start_registrar()
+        await pair.exactly_once()
+        await pair.reaches(LinkState.FLOWING)

@@ -14,33 +14,36 @@ from agent.contract import link_consumer
 from agent.leaf.link import decide
 from agent.leaf.link.states import LinkState
 from agent.server import permissions
-from tests.harness.servers import open_world
+from tests.harness.servers import open_server_pair
 from tests.harness.wait import until
-from tests.harness.watched_link import WatchedRoad, open_watched_road
+from tests.harness.watched_link import WatchedLink, open_watched_link
 
 
 @pytest_asyncio.fixture
-async def road(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WatchedRoad]:
+async def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WatchedLink]:
     """A leaf and a hub between which data flows. The agent's user of the leaf's server may reset consumers,
     which it otherwise may not."""
     monkeypatch.setattr(permissions, "_CONSUMER_VERBS", (*permissions._CONSUMER_VERBS, "RESET"))
     monkeypatch.setattr(decide, "STUCK_AFTER", 4.0)
-    async with open_world(tmp_path, "edge-1") as world, open_watched_road(world, tmp_path / "state") as one:
+    async with (
+        open_server_pair(tmp_path, "edge-1") as servers,
+        open_watched_link(servers, tmp_path / "state") as one,
+    ):
         yield one
 
 
 async def test_a_link_whose_hub_takes_nothing_is_seen_and_flows_again_losing_nothing(
-    road: WatchedRoad,
+    pair: WatchedLink,
 ) -> None:
     for _ in range(400):
-        await road.sends(1)
-    await road.nothing_lost_or_doubled()
-    async with road.flows_on(5):
+        await pair.sends(1)
+    await pair.nothing_lost_or_doubled()
+    async with pair.flows_on(5):
         reset = time.monotonic()
-        name = f"CONSUMER.RESET.{road.shelf.stream}.{link_consumer(road.epoch)}"
-        last = (await road.shelf.js.stream_info(road.shelf.stream)).last
-        await road.shelf.js.api(name, {"seq": last + 1})
-        assert "takes nothing of what was sent" in await road.was(LinkState.REPAIRING, reset)
-        await until(lambda: road.state is LinkState.FLOWING, "data flows again")
-    assert road.epochs("stalled") == 1
-    await road.nothing_lost_or_doubled()
+        name = f"CONSUMER.RESET.{pair.probe.stream}.{link_consumer(pair.epoch)}"
+        last = (await pair.probe.js.stream_info(pair.probe.stream)).last
+        await pair.probe.js.api(name, {"seq": last + 1})
+        assert "takes nothing of what was sent" in await pair.was(LinkState.REPAIRING, reset)
+        await until(lambda: pair.state is LinkState.FLOWING, "data flows again")
+    assert pair.epochs("stalled") == 1
+    await pair.nothing_lost_or_doubled()

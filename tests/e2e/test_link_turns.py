@@ -10,7 +10,7 @@ from agent.leaf.link.observation import CAUGHT_UP
 from agent.leaf.link.states import LinkState
 from tests.harness.agents import Agent, chunk, leaf_config
 from tests.harness.registrar import HubHand, hub_of
-from tests.harness.servers import open_world
+from tests.harness.servers import open_server_pair
 from tests.harness.streams import AGGREGATE
 from tests.harness.wait import until
 
@@ -25,16 +25,18 @@ async def arrived_since(hub: HubHand, seq: int) -> list[str]:
 
 
 async def test_alarms_do_not_wait_behind_a_backlog_of_samples(tmp_path: Path) -> None:
-    async with open_world(tmp_path, "edge-1", classes=("alarms", "normal")) as world:
-        config = leaf_config(world.leaf, tmp_path / "state", Publish(linger=Seconds(0.005), batch_readings=1))
+    async with open_server_pair(tmp_path, "edge-1", classes=("alarms", "normal")) as servers:
+        config = leaf_config(
+            servers.leaf, tmp_path / "state", Publish(linger=Seconds(0.005), batch_readings=1)
+        )
         config.class_ = [StreamClass("normal"), StreamClass("alarms", priority=0)]
-        hub = await hub_of(world)
+        hub = await hub_of(servers)
         async with hub.registrar():
             one = Agent(config)
             await one.ready()
             board = one.leaf.link.board
             await until(lambda: board.state is LinkState.FLOWING, "both classes flow")
-            world.leaf.proxy.cut()
+            servers.leaf.proxy.cut()
             await until(lambda: board.state is LinkState.DOWN, "the link is down")
             before = (await hub.js.stream_info(AGGREGATE)).last
             for cls in ("normal", "alarms"):
@@ -43,7 +45,7 @@ async def test_alarms_do_not_wait_behind_a_backlog_of_samples(tmp_path: Path) ->
                 )
             work = one.leaf.link.keeper._work["alarms"]
             await until(lambda: work.behind >= BATCHES, "the backlog of the alarms is known")
-            world.leaf.proxy.restore()
+            servers.leaf.proxy.restore()
             await until(lambda: board.classes["normal"].state is LinkState.IN_TURN, "the samples wait")
             assert "class alarms, which goes first" in board.classes["normal"].sentence
             await until(lambda: board.state is LinkState.FLOWING, "both classes flow again")

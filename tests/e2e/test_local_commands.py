@@ -26,16 +26,16 @@ FILTER = "cmd.edge-1.plc.>"
 
 
 @pytest_asyncio.fixture
-async def desk(world: ServerPair, tmp_path: Path) -> AsyncIterator[Desk]:
+async def desk(servers: ServerPair, tmp_path: Path) -> AsyncIterator[Desk]:
     """A leaf whose server lets the program `plc` read its commands, with its agent and the mirror."""
-    leaf = world.leaf
+    leaf = servers.leaf
     await leaf.stop()
     leaf.config = dataclasses.replace(leaf.config, apps=(APP, "robot"))
     leaf.server = EmbeddedServer(leaf.config, leaf.directory)
     await leaf.start()
     await leaf.wait_linked()
     config = leaf_config(leaf, tmp_path / "agent", stream=StreamClass(max_bytes=Size(2**28)))
-    async with open_desk(world) as one, agent(config):
+    async with open_desk(servers) as one, agent(config):
         for n in range(3):
             await one.put("move", Command(f"m-{n}", {"by": n}).encode(), app=APP)
             await one.put("grip", Command(f"g-{n}").encode(), app="robot")
@@ -46,7 +46,7 @@ async def desk(world: ServerPair, tmp_path: Path) -> AsyncIterator[Desk]:
 
 
 async def test_a_program_reads_its_commands_once_and_in_order_while_the_link_is_down(desk: Desk) -> None:
-    leaf = desk.world.leaf
+    leaf = desk.servers.leaf
     leaf.proxy.cut()
     await leaf.wait_linked(False)
     device = await leaf.connect("device")
@@ -93,7 +93,7 @@ ELSE: tuple[dict[str, Any], ...] = (
 
 
 async def test_a_program_may_do_nothing_else_to_commands(desk: Desk) -> None:
-    leaf = desk.world.leaf
+    leaf = desk.servers.leaf
     device = await leaf.connect("device")
     for subject in REFUSED:
         await device.publish(subject, b"{}")

@@ -13,7 +13,7 @@ from agent.leaf.inputs.file.input import FileInput
 from agent.leaf.inputs.file.options import FileOptions
 from agent.leaf.link.act import Trimmer
 from agent.leaf.state import StateError, load
-from tests.harness.agents import CLASS, Agent, Shelf, agent, leaf_config, shelf
+from tests.harness.agents import CLASS, Agent, StreamProbe, agent, leaf_config, probe_stream
 from tests.harness.servers import ServerPair
 from tests.harness.wait import until
 
@@ -43,13 +43,13 @@ class Tail:
 
 
 @pytest.fixture
-def tail(world: ServerPair, tmp_path: Path) -> Tail:
+def tail(servers: ServerPair, tmp_path: Path) -> Tail:
     """A file, and the configuration of an agent beside the first leaf's server."""
-    config = leaf_config(world.leaf, tmp_path / "state", QUICK, StreamClass())
+    config = leaf_config(servers.leaf, tmp_path / "state", QUICK, StreamClass())
     return Tail(config, tmp_path / "sensor.ndjson")
 
 
-async def holds(one_shelf: Shelf, texts: list[str]) -> None:
+async def holds(one_shelf: StreamProbe, texts: list[str]) -> None:
     """Return once the stream holds these lines, and see that it holds no others."""
 
     async def reached() -> bool:
@@ -59,7 +59,7 @@ async def holds(one_shelf: Shelf, texts: list[str]) -> None:
     assert await one_shelf.texts() == texts
 
 
-async def trim(one: Agent, one_shelf: Shelf) -> None:
+async def trim(one: Agent, one_shelf: StreamProbe) -> None:
     """Take away all but the last message, which is the run's last record, as the agent does."""
     await one.leaf._books._publish(one_shelf.js, CLASS, final=False)
 
@@ -87,9 +87,9 @@ def moved_away_as_told(path: Path, domain: str) -> None:
 
 @pytest.mark.parametrize("lost", [removed, moved_away_as_told])
 async def test_a_lost_state_file_stores_no_line_again(
-    world: ServerPair, tail: Tail, lost: Callable[[Path, str], None]
+    servers: ServerPair, tail: Tail, lost: Callable[[Path, str], None]
 ) -> None:
-    one_shelf = await shelf(world.leaf)
+    one_shelf = await probe_stream(servers.leaf)
     async with agent(tail.config, [tail.agent()]) as one:
         await holds(one_shelf, tail.write(5))
         await trim(one, one_shelf)
@@ -100,9 +100,9 @@ async def test_a_lost_state_file_stores_no_line_again(
 
 
 async def test_without_any_position_a_file_does_not_begin_unless_the_configuration_says_where(
-    world: ServerPair, tail: Tail, capsys: pytest.CaptureFixture[str]
+    servers: ServerPair, tail: Tail, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one_shelf = await shelf(world.leaf)
+    one_shelf = await probe_stream(servers.leaf)
     async with agent(tail.config, [tail.agent()]) as one:
         await holds(one_shelf, tail.write(5))
         await trim(one, one_shelf)
@@ -130,9 +130,9 @@ async def test_without_any_position_a_file_does_not_begin_unless_the_configurati
 
 
 async def test_an_input_that_is_new_begins_after_the_state_file_was_lost(
-    world: ServerPair, tail: Tail, tmp_path: Path
+    servers: ServerPair, tail: Tail, tmp_path: Path
 ) -> None:
-    one_shelf = await shelf(world.leaf)
+    one_shelf = await probe_stream(servers.leaf)
     async with agent(tail.config, [tail.agent()]) as one:
         await holds(one_shelf, tail.write(1))
         await one.stop()

@@ -19,7 +19,7 @@ import zstandard
 from agent import contract
 from agent.jetstream import RawMessage
 from tests.harness.agent_process import Agent
-from tests.harness.agents import Shelf
+from tests.harness.agents import StreamProbe
 from tests.harness.mqtt_client import PASSWORD, USER, Listening, device, listening
 from tests.harness.wait import wait_for
 
@@ -34,7 +34,7 @@ def plant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Listening]:
         yield one
 
 
-def ask(leaf: Agent, question: Callable[[Shelf], Awaitable[T]]) -> T:
+def ask(leaf: Agent, question: Callable[[StreamProbe], Awaitable[T]]) -> T:
     """Ask the leaf's stream something."""
 
     async def run() -> T:
@@ -45,7 +45,7 @@ def ask(leaf: Agent, question: Callable[[Shelf], Awaitable[T]]) -> T:
             inbox_prefix=contract.inbox_prefix(domain).encode(),
         )
         try:
-            return await question(Shelf(domain, client))
+            return await question(StreamProbe(domain, client))
         finally:
             await client.close()
 
@@ -54,7 +54,7 @@ def ask(leaf: Agent, question: Callable[[Shelf], Awaitable[T]]) -> T:
 
 def messages(leaf: Agent) -> list[RawMessage]:
     """All that the leaf's stream holds."""
-    return ask(leaf, Shelf.messages)
+    return ask(leaf, StreamProbe.messages)
 
 
 def direct(leaf: Agent, device: str) -> list[tuple[str, bytes]]:
@@ -179,6 +179,6 @@ def test_a_device_is_not_answered_while_the_stream_is_full(tmp_path: Path) -> No
         assert answers[0]
         assert not answers[-1], "its connection is closed instead"
         assert [data.decode().strip('"') for _, data in direct(leaf, "d")] == noise[: sum(answers)]
-        ask(leaf, lambda shelf: shelf.js.purge(shelf.stream, 3))
+        ask(leaf, lambda probe: probe.js.purge(probe.stream, 3))
         with device(port, USER, PASSWORD) as one:
             assert one.publish("readings/normal/d/m", "1")

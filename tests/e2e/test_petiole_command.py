@@ -21,7 +21,7 @@ from agent.contract import COMMANDS, Command, parse_command
 from agent.demo.ports import free_port
 from agent.hub.registrar.aggregate import commands_config
 from agent.jetstream import JetStream
-from tests.harness.agents import agent, leaf_config, shelf
+from tests.harness.agents import agent, leaf_config, probe_stream
 from tests.harness.commands import Desk, soon
 from tests.harness.servers import ServerPair, api
 from tests.harness.wait import until
@@ -70,7 +70,7 @@ class Operator:
         try:
             await until(lambda: self._says(False), "the hub's agent answers")
             # It knows the link by its user when it sees it come up; by its name it is another machine's here.
-            leaf = self.desk.world.leaf
+            leaf = self.desk.servers.leaf
             leaf.proxy.cut()
             await leaf.wait_linked(False)
             leaf.proxy.restore()
@@ -82,9 +82,9 @@ class Operator:
 
 
 @pytest_asyncio.fixture
-async def operator(world: ServerPair, tmp_path: Path) -> Operator:
+async def operator(servers: ServerPair, tmp_path: Path) -> Operator:
     """The hub's configuration beside a test's server, and an empty stream of commands."""
-    hub = world.hub
+    hub = servers.hub
     (user,) = hub.config.leaves
     for key in ("registrar", "registrar_system"):
         hub.keys[key].chmod(0o600)
@@ -114,16 +114,16 @@ key = "{user.key}"
     )
     registrar = await hub.connect("registrar")
     await api(registrar, f"STREAM.CREATE.{COMMANDS}", commands_config())
-    return Operator(config, Desk(world, JetStream(registrar), await shelf(world.leaf)))
+    return Operator(config, Desk(servers, JetStream(registrar), await probe_stream(servers.leaf)))
 
 
 async def test_an_operator_sends_a_command_and_reads_its_answer(
-    operator: Operator, world: ServerPair, tmp_path: Path
+    operator: Operator, servers: ServerPair, tmp_path: Path
 ) -> None:
     stream = StreamClass(max_bytes=Size(2**28))
     async with (
         operator.hub_agent(),
-        agent(leaf_config(world.leaf, tmp_path / "agent", stream=stream)) as leaf,
+        agent(leaf_config(servers.leaf, tmp_path / "agent", stream=stream)) as leaf,
     ):
         await until(lambda: leaf.value("petiole_linked") == 1.0, "the hub answers announcements")
         pong = await operator.types("edge-1", "ping")
@@ -135,13 +135,13 @@ async def test_an_operator_sends_a_command_and_reads_its_answer(
         refused = await operator.types("edge-1", "dance")
         assert refused.code == 1
         assert refused.out.startswith("unknown: there is no verb 'dance' here; there are ")
-        world.leaf.proxy.cut()
-        await world.leaf.wait_linked(False)
+        servers.leaf.proxy.cut()
+        await servers.leaf.wait_linked(False)
         later = asyncio.create_task(operator.types("edge-1", "ping", "--wait", "40s"))
         gone = await operator.types("edge-1", "ping", "--wait", "1s")
         assert gone.code == 5
         assert "no answer within 1s: stored; edge-1 is not linked: it runs when the leaf is back" in gone.out
-        world.leaf.proxy.restore()
+        servers.leaf.proxy.restore()
         assert (await later).out == "done: here\n"
 
 
@@ -202,7 +202,7 @@ async def _holds(js: JetStream, messages: int) -> bool:
 
 
 async def test_a_hub_that_is_away_is_told(operator: Operator) -> None:
-    await operator.desk.world.hub.stop()
+    await operator.desk.servers.hub.stop()
     printed = await operator.types("edge-1", "ping", "--wait", "0s")
     assert printed.code == 5
     assert "the hub's NATS server at" in printed.err

@@ -23,7 +23,7 @@ from tests.faults.tools.disk import missing, small_disk
 from tests.harness.agents import Agent, chunk, leaf_config
 from tests.harness.linked_pair import QUICK
 from tests.harness.registrar import hub_of
-from tests.harness.servers import Leaf, ServerPair, open_world
+from tests.harness.servers import Leaf, ServerPair, open_server_pair
 from tests.harness.streams import AGGREGATE
 from tests.harness.wait import until
 
@@ -73,8 +73,8 @@ async def test_bulk_that_fills_its_quota_leaves_critical_all_of_its_own(tmp_path
     # The store holds both quotas and the mirror of the commands, and not a byte more.
     whole = CRITICAL + BULK + COMMANDS_BYTES
     async with (
-        open_world(tmp_path, "edge-1", classes=("bulk", "critical")) as world,
-        _agent(world.leaf, tmp_path, tmp_path / "store", whole) as one,
+        open_server_pair(tmp_path, "edge-1", classes=("bulk", "critical")) as servers,
+        _agent(servers.leaf, tmp_path, tmp_path / "store", whole) as one,
     ):
         stored, refusal = await _fill(one, "bulk", 2 * BULK)
         assert refusal is not None
@@ -95,8 +95,8 @@ async def test_on_a_disk_that_runs_short_critical_is_stored_on_while_bulk_is_ref
 ) -> None:
     with small_disk(tmp_path / "disk", 64) as disk:
         async with (
-            open_world(tmp_path, "edge-1", classes=("bulk", "critical")) as world,
-            _agent(world.leaf, tmp_path, disk.path / "store", 2**30) as one,
+            open_server_pair(tmp_path, "edge-1", classes=("bulk", "critical")) as servers,
+            _agent(servers.leaf, tmp_path, disk.path / "store", 2**30) as one,
         ):
             assert (await _fill(one, "bulk", MIB))[1] is None
             disk.fill(but=CRITICAL + 4 * MIB)  # the reserve of so small a disk is 3.2 MiB
@@ -111,7 +111,7 @@ async def test_on_a_disk_that_runs_short_critical_is_stored_on_while_bulk_is_ref
             stored, refusal = await _fill(one, "critical", 2 * CRITICAL)
             assert refusal is not None
             assert (refusal.reason, stored > CRITICAL * 0.8) == (RefusalReason.FULL, True)
-            js = JetStream(await world.leaf.connect("agent"))
+            js = JetStream(await servers.leaf.connect("agent"))
             assert (await js.stream_info(leaf_stream("edge-1", "critical"))).bytes > CRITICAL * 0.8
             assert one.health.sentence is None, "the server is well: it was not driven to the end of its disk"
             disk.free()
@@ -127,10 +127,10 @@ async def _flowing(one: Agent) -> None:
     await until(lambda: board.state is LinkState.FLOWING, "every class flows")
 
 
-async def _allow(world: ServerPair, classes: tuple[str, ...]) -> None:
+async def _allow(servers: ServerPair, classes: tuple[str, ...]) -> None:
     """As when the hub's configuration got another class and its agent was started again, then the leaf's with
     `petiole server stop` before."""
-    hub, leaf = world.hub, world.leaf
+    hub, leaf = servers.hub, servers.leaf
     users = tuple(dataclasses.replace(one, classes=classes) for one in hub.config.leaves)
     hub.config = dataclasses.replace(hub.config, leaves=users)
     hub.server.release()
@@ -147,9 +147,9 @@ async def test_the_classes_of_a_leaf_come_to_the_hub_and_a_third_is_added_while_
     tmp_path: Path,
 ) -> None:
     classes = ("critical", "normal", "bulk")
-    async with open_world(tmp_path, "edge-1", classes=classes[:2]) as world:
-        config = leaf_config(world.leaf, tmp_path / "state", QUICK)
-        hub = await hub_of(world)
+    async with open_server_pair(tmp_path, "edge-1", classes=classes[:2]) as servers:
+        config = leaf_config(servers.leaf, tmp_path / "state", QUICK)
+        hub = await hub_of(servers)
 
         async def subjects() -> set[str]:
             info = await hub.js.stream_info(AGGREGATE)
@@ -159,7 +159,7 @@ async def test_the_classes_of_a_leaf_come_to_the_hub_and_a_third_is_added_while_
 
         for known in (classes[:2], classes):
             if known == classes:
-                await _allow(world, classes)
+                await _allow(servers, classes)
             config.class_ = [StreamClass(name, max_bytes=Size(MIB)) for name in known]
             async with hub.registrar():
                 one = Agent(config)

@@ -23,8 +23,8 @@ from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE
 
 
-async def test_a_leaf_that_announces_itself_is_sourced_under_its_own_domain(world: ServerPair) -> None:
-    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+async def test_a_leaf_that_announces_itself_is_sourced_under_its_own_domain(servers: ServerPair) -> None:
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar() as registrar:
         await leaf.store(3)
         answer = await leaf.announce()
@@ -48,8 +48,8 @@ async def test_a_leaf_that_announces_itself_is_sourced_under_its_own_domain(worl
         assert (row["state"], row["linked"], row["classes"]["normal"]["cursor"]) == ("flowing", True, 3)
 
 
-async def test_a_leaf_that_forges_the_domain_of_another_writes_into_its_own(world: ServerPair) -> None:
-    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+async def test_a_leaf_that_forges_the_domain_of_another_writes_into_its_own(servers: ServerPair) -> None:
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     forged = {"src": f"tel.{leaf.domain}.>", "dest": "tel.edge-9.>"}
     await leaf.js.ensure_stream({"name": leaf.stream, "subject_transform": forged})
     async with hub.registrar():
@@ -60,8 +60,8 @@ async def test_a_leaf_that_forges_the_domain_of_another_writes_into_its_own(worl
         assert message.subject == batch_subject(leaf.domain, "normal", "http")
 
 
-async def test_the_streams_of_the_hub_hold_what_must_not_be_lost(world: ServerPair) -> None:
-    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+async def test_the_streams_of_the_hub_hold_what_must_not_be_lost(servers: ServerPair) -> None:
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
         await leaf.announce()
         config = (await hub.aggregate()).config
@@ -91,9 +91,9 @@ def without(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     ],
 )
 async def test_what_is_wrong_with_an_announcement_is_said_and_the_next_one_is_answered(
-    world: ServerPair, change: Callable[[dict[str, Any]], dict[str, Any]], words: str
+    servers: ServerPair, change: Callable[[dict[str, Any]], dict[str, Any]], words: str
 ) -> None:
-    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
         good = await leaf.announcement()
         assert words in await leaf.refused(json.dumps(change(json.loads(good.encode()))).encode())
@@ -102,15 +102,15 @@ async def test_what_is_wrong_with_an_announcement_is_said_and_the_next_one_is_an
         assert hub.counted("petiole_announcements_total", outcome="refused") == 2
 
 
-async def test_a_domain_that_the_hub_does_not_know_is_refused(world: ServerPair) -> None:
-    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+async def test_a_domain_that_the_hub_does_not_know_is_refused(servers: ServerPair) -> None:
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar(knows_leaves=False):
         words = await leaf.refused((await leaf.announcement()).encode())
         assert "'edge-1' is not among the leaves in the hub's configuration" in words
 
 
-async def test_a_flood_of_announcements_is_held_off(world: ServerPair) -> None:
-    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+async def test_a_flood_of_announcements_is_held_off(servers: ServerPair) -> None:
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
         data = (await leaf.announcement()).encode()
         answers = [await leaf.say(data) for _ in range(15)]
@@ -120,8 +120,8 @@ async def test_a_flood_of_announcements_is_held_off(world: ServerPair) -> None:
         assert answers[0].refused is None
 
 
-async def test_a_second_machine_with_the_domain_is_refused_and_both_are_told(world: ServerPair) -> None:
-    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+async def test_a_second_machine_with_the_domain_is_refused_and_both_are_told(servers: ServerPair) -> None:
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     with structlog.testing.capture_logs() as logs:
         async with hub.registrar() as registrar:
             await leaf.announce()
@@ -134,8 +134,8 @@ async def test_a_second_machine_with_the_domain_is_refused_and_both_are_told(wor
     assert len([one for one in logs if one.get("about") == f"rival of {leaf.domain}"]) == 1
 
 
-async def test_a_new_epoch_moves_the_source(world: ServerPair) -> None:
-    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+async def test_a_new_epoch_moves_the_source(servers: ServerPair) -> None:
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
         await leaf.store(4)
         await leaf.announce()
@@ -149,8 +149,8 @@ async def test_a_new_epoch_moves_the_source(world: ServerPair) -> None:
         assert await hub.leaf_sequences(leaf.domain, 1) == [1, 2, 3, 4, 5, 6]
 
 
-async def test_a_flood_of_epochs_is_held_off(world: ServerPair) -> None:
-    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+async def test_a_flood_of_epochs_is_held_off(servers: ServerPair) -> None:
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
         await leaf.announce()
         for _ in range(3):
@@ -161,8 +161,8 @@ async def test_a_flood_of_epochs_is_held_off(world: ServerPair) -> None:
         assert "new epochs too often" in words
 
 
-async def test_a_checkpoint_that_the_hub_does_not_hold_is_not_agreed(world: ServerPair) -> None:
-    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+async def test_a_checkpoint_that_the_hub_does_not_hold_is_not_agreed(servers: ServerPair) -> None:
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
         await leaf.store(3)
         await leaf.announce()

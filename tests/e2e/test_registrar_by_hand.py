@@ -15,16 +15,16 @@ from agent.hub.registrar.aggregate import source
 from agent.hub.registrar.announcements import Announcements
 from agent.server import permissions
 from tests.harness.registrar import HubHand, LeafHand, hub_of
-from tests.harness.servers import ServerPair, api, open_world
+from tests.harness.servers import ServerPair, api, open_server_pair
 from tests.harness.streams import AGGREGATE
 from tests.harness.wait import until
 
 
 @pytest_asyncio.fixture
 async def open_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ServerPair]:
-    """A world in which the registrar's key may delete streams, as a person's may."""
+    """Servers of which the registrar's key may delete streams, as a person's may."""
     monkeypatch.setattr(permissions, "_STREAM_VERBS", (*permissions._STREAM_VERBS, "DELETE"))
-    async with open_world(tmp_path, "edge-1") as one:
+    async with open_server_pair(tmp_path, "edge-1") as one:
         yield one
 
 
@@ -62,9 +62,9 @@ async def said(logs: list[Any], words: str) -> None:
     ids=["a source removed", "a source changed", "a source added", "another size", "an age"],
 )
 async def test_what_is_changed_by_hand_is_put_right_and_said_once(
-    world: ServerPair, change: Callable[[dict[str, Any]], dict[str, Any]], words: str
+    servers: ServerPair, change: Callable[[dict[str, Any]], dict[str, Any]], words: str
 ) -> None:
-    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     with structlog.testing.capture_logs() as logs:
         async with hub.registrar():
             await flowing(hub, leaf)

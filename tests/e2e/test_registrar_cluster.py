@@ -62,9 +62,9 @@ async def test_what_is_stored_while_another_server_takes_the_lead_is_there_once(
 async def hub_of_all(cluster: Cluster) -> HubHand:
     """The hub's side, whichever server of the cluster is there."""
     urls = [hub.url for hub in cluster.hubs.values()]
-    node = cluster.world.hub
+    node = cluster.servers.hub
     return HubHand(
-        cluster.world,
+        cluster.servers,
         await node.connect("registrar", servers=urls),
         await node.connect("jobs", servers=urls),
     )

@@ -16,8 +16,8 @@ from tests.harness.streams import AGGREGATE
 from tests.harness.wait import until
 
 
-async def test_an_aggregate_that_would_drop_messages_is_set_right(world: ServerPair) -> None:
-    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+async def test_an_aggregate_that_would_drop_messages_is_set_right(servers: ServerPair) -> None:
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
         await leaf.announce()
         await hub.holds(leaf.domain, await leaf.store())
@@ -52,26 +52,26 @@ async def test_a_leaf_that_comes_back_flows_on(two_leaves: ServerPair) -> None:
         assert await hub.leaf_sequences(two.domain, 1) == [1, 2]
 
 
-async def test_a_killed_hub_goes_on_where_it_was(world: ServerPair) -> None:
-    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+async def test_a_killed_hub_goes_on_where_it_was(servers: ServerPair) -> None:
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
         await leaf.store(10)
         await leaf.announce()
         await hub.holds(leaf.domain, 10)
-        await world.hub.kill()
+        await servers.hub.kill()
         last = await leaf.store(10)
-        await world.hub.start()
+        await servers.hub.start()
         await hub.holds(leaf.domain, last)
         assert hub.counted("petiole_source_readds_total") >= 1
         assert await hub.leaf_sequences(leaf.domain, 1) == list(range(1, last + 1))
-        await world.leaf.wait_linked()
+        await servers.leaf.wait_linked()
         assert (await leaf.announce(confirmed=last)).cursor == last
 
 
 async def test_what_a_source_held_before_a_purge_is_remembered_when_its_leaf_comes_back(
-    world: ServerPair,
+    servers: ServerPair,
 ) -> None:
-    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
         await leaf.store(10)
         await leaf.announce()
@@ -80,8 +80,8 @@ async def test_what_a_source_held_before_a_purge_is_remembered_when_its_leaf_com
         info = await hub.holds(leaf.domain, await leaf.store(2))
         await until(leaf.acknowledged, "the hub's acknowledgements are back at the leaf")
         await hub.js.purge(AGGREGATE, info.last)
-        await world.leaf.stop()  # killed, it would forget its newest acknowledgements and send those again
-        await world.leaf.start()
+        await servers.leaf.stop()  # killed, it would forget its newest acknowledgements and send those again
+        await servers.leaf.start()
         await heard_again(hub, leaf.domain)
         await until(leaf.answers, "the leaf's agent is connected again")
         answer = await leaf.announce(held.checkpoint, confirmed=12)
@@ -92,8 +92,8 @@ async def test_what_a_source_held_before_a_purge_is_remembered_when_its_leaf_com
         assert set(found[:-3]) <= {11, 12}, "only the newest may come again"
 
 
-async def test_a_registrar_that_starts_leaves_sources_that_flow_alone(world: ServerPair) -> None:
-    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+async def test_a_registrar_that_starts_leaves_sources_that_flow_alone(servers: ServerPair) -> None:
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
         await leaf.announce()
         await hub.holds(leaf.domain, await leaf.store())
@@ -104,18 +104,18 @@ async def test_a_registrar_that_starts_leaves_sources_that_flow_alone(world: Ser
 
 
 async def test_a_hub_that_was_killed_after_a_purge_keeps_its_cursor_and_loses_nothing(
-    world: ServerPair,
+    servers: ServerPair,
 ) -> None:
-    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
         await leaf.store(10)
         await leaf.announce()
         info = await hub.holds(leaf.domain, 10)
         held = await leaf.announce(confirmed=10)
         await hub.js.purge(AGGREGATE, info.last)
-        await world.hub.kill()
-        await world.hub.start()
-        await world.leaf.wait_linked()
+        await servers.hub.kill()
+        await servers.hub.start()
+        await servers.leaf.wait_linked()
         await heard_again(hub, leaf.domain)
         answer = await leaf.announce(held.checkpoint, confirmed=10)
         assert (answer.cursor, answer.message_id, answer.agreed) == (10, held.message_id, True)
@@ -126,8 +126,8 @@ async def test_a_hub_that_was_killed_after_a_purge_keeps_its_cursor_and_loses_no
         assert again == list(range(11 - len(again), 11)), "what comes again is the newest, in its order"
 
 
-async def test_the_aggregate_is_purged_up_to_what_is_committed_less_a_margin(world: ServerPair) -> None:
-    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+async def test_the_aggregate_is_purged_up_to_what_is_committed_less_a_margin(servers: ServerPair) -> None:
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar() as registrar:
         await leaf.store(20)
         await leaf.announce()
@@ -139,8 +139,8 @@ async def test_the_aggregate_is_purged_up_to_what_is_committed_less_a_margin(wor
         assert hub.counted("petiole_hub_seconds_to_full", stream=AGGREGATE) > 0
 
 
-async def test_what_was_held_is_told_after_a_purge_though_the_hub_forgot_it(world: ServerPair) -> None:
-    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+async def test_what_was_held_is_told_after_a_purge_though_the_hub_forgot_it(servers: ServerPair) -> None:
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar(keep=0):
         await leaf.announce()
         info = await hub.holds(leaf.domain, await leaf.store(20))
@@ -153,8 +153,10 @@ async def test_what_was_held_is_told_after_a_purge_though_the_hub_forgot_it(worl
         assert answer.certain
 
 
-async def test_a_cursor_is_uncertain_after_a_purge_that_the_registrar_did_not_make(world: ServerPair) -> None:
-    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+async def test_a_cursor_is_uncertain_after_a_purge_that_the_registrar_did_not_make(
+    servers: ServerPair,
+) -> None:
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
         await leaf.announce()
     info = await hub.holds(leaf.domain, await leaf.store(20))
@@ -178,8 +180,8 @@ async def forget(hub: HubHand) -> None:
     assert [one.get("seq", 0) for one in info.sources] == [0]
 
 
-async def test_nothing_is_purged_that_is_not_known_to_be_committed(world: ServerPair) -> None:
-    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+async def test_nothing_is_purged_that_is_not_known_to_be_committed(servers: ServerPair) -> None:
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
         await leaf.store(20)
         await leaf.announce()
@@ -196,8 +198,8 @@ async def test_nothing_is_purged_that_is_not_known_to_be_committed(world: Server
         assert (await hub.aggregate()).first == 1
 
 
-async def test_a_registrar_that_starts_again_reads_the_fleet_back(world: ServerPair) -> None:
-    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+async def test_a_registrar_that_starts_again_reads_the_fleet_back(servers: ServerPair) -> None:
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
         await leaf.store(3)
         await leaf.announce()
@@ -215,18 +217,18 @@ async def test_a_registrar_that_starts_again_reads_the_fleet_back(world: ServerP
         assert (await leaf.announce(held.checkpoint, confirmed=3)).agreed is True
 
 
-async def test_a_registrar_ends_in_order_while_its_server_is_away(world: ServerPair) -> None:
-    hub = await hub_of(world)
+async def test_a_registrar_ends_in_order_while_its_server_is_away(servers: ServerPair) -> None:
+    hub = await hub_of(servers)
     async with hub.registrar() as registrar:
         await until(lambda: set(registrar.status()["leaves"]) == {"edge-1"}, "the leaf is known")
-        await world.hub.kill()
+        await servers.hub.kill()
         assert set(registrar.status()["leaves"]) == {"edge-1"}
 
 
 async def test_a_purged_checkpoint_is_agreed_if_the_hub_remembers_one_as_new_and_not_otherwise(
-    world: ServerPair,
+    servers: ServerPair,
 ) -> None:
-    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
         await leaf.store(3)
         await leaf.announce()

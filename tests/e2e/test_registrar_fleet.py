@@ -15,7 +15,7 @@ from agent.hub.registrar import fleet_watch, service
 from agent.hub.registrar.quota import Quota
 from tests.harness.fleet import Member, ids_in
 from tests.harness.registrar import LeafHand, hub_of
-from tests.harness.servers import ServerPair, open_world
+from tests.harness.servers import ServerPair, open_server_pair
 from tests.harness.wait import until
 
 CLASSES = ("normal", "bulk")
@@ -23,9 +23,9 @@ BOTH = (aggregate(0), aggregate(1))
 
 
 async def test_a_fleet_of_two_aggregates_keeps_each_leaf_together_and_where_it_was(tmp_path: Path) -> None:
-    async with open_world(tmp_path, "edge-1", "edge-2", classes=CLASSES, aggregates=BOTH) as world:
-        hub = await hub_of(world)
-        members = [await Member.make(leaf, CLASSES) for leaf in world.leaves.values()]
+    async with open_server_pair(tmp_path, "edge-1", "edge-2", classes=CLASSES, aggregates=BOTH) as servers:
+        hub = await hub_of(servers)
+        members = [await Member.make(leaf, CLASSES) for leaf in servers.leaves.values()]
         async with hub.registrar(max_sources=len(CLASSES)) as registrar:
             given = {one.domain: streams_of(await one.announce()) for one in members}
             assert sorted(map(sorted, given.values())) == [[aggregate(0)], [aggregate(1)]]
@@ -47,9 +47,9 @@ async def test_a_fleet_of_two_aggregates_keeps_each_leaf_together_and_where_it_w
 
 async def test_many_new_epochs_at_once_are_few_changes_of_the_aggregate(tmp_path: Path) -> None:
     classes = [f"c{number}" for number in range(10)]
-    async with open_world(tmp_path, "edge-1", "edge-2", classes=tuple(classes)) as world:
-        hub = await hub_of(world)
-        members = [await Member.make(leaf, classes) for leaf in world.leaves.values()]
+    async with open_server_pair(tmp_path, "edge-1", "edge-2", classes=tuple(classes)) as servers:
+        hub = await hub_of(servers)
+        members = [await Member.make(leaf, classes) for leaf in servers.leaves.values()]
         with structlog.testing.capture_logs() as logs:
             async with hub.registrar():
                 await asyncio.gather(*(one.announce() for one in members))
@@ -68,9 +68,9 @@ async def test_many_new_epochs_at_once_are_few_changes_of_the_aggregate(tmp_path
 async def test_a_leaf_of_an_aggregate_that_is_not_provided_any_more_is_told_the_remedy(
     tmp_path: Path,
 ) -> None:
-    async with open_world(tmp_path, "edge-1", "edge-2", aggregates=BOTH) as world:
-        hub = await hub_of(world)
-        hands = [await LeafHand.make(leaf) for leaf in world.leaves.values()]
+    async with open_server_pair(tmp_path, "edge-1", "edge-2", aggregates=BOTH) as servers:
+        hub = await hub_of(servers)
+        hands = [await LeafHand.make(leaf) for leaf in servers.leaves.values()]
         async with hub.registrar(max_sources=1):
             streams = [(await one.announce()).stream for one in hands]
         outside = hands[streams.index(aggregate(1))]
@@ -83,11 +83,11 @@ async def test_a_leaf_of_an_aggregate_that_is_not_provided_any_more_is_told_the_
 
 
 async def test_a_domain_that_sends_too_much_waits_on_its_leaf_and_goes_on_by_itself(
-    world: ServerPair, monkeypatch: pytest.MonkeyPatch
+    servers: ServerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "Quota", partial(Quota, hour=3.0))
     monkeypatch.setattr(fleet_watch, "_TRAFFIC_SECONDS", 0.2)
-    hub, member = await hub_of(world), await Member.make(world.leaf, ("normal",))
+    hub, member = await hub_of(servers), await Member.make(servers.leaf, ("normal",))
     async with hub.registrar(bytes_per_hour=Size(200_000)) as registrar:
         await member.announce()
         await member.store(3, size=100_000)
@@ -111,10 +111,10 @@ async def test_a_domain_that_sends_too_much_waits_on_its_leaf_and_goes_on_by_its
 
 
 async def test_a_link_that_ends_before_it_is_looked_at_counts_with_all_that_it_carried(
-    world: ServerPair, monkeypatch: pytest.MonkeyPatch
+    servers: ServerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fleet_watch, "_TRAFFIC_SECONDS", 3600.0)
-    hub, member = await hub_of(world), await Member.make(world.leaf, ("normal",))
+    hub, member = await hub_of(servers), await Member.make(servers.leaf, ("normal",))
     async with hub.registrar(bytes_per_hour=Size(200_000)) as registrar:
         await member.announce()
         await member.store(3, size=100_000)
@@ -124,7 +124,7 @@ async def test_a_link_that_ends_before_it_is_looked_at_counts_with_all_that_it_c
             return "bytes_per_hour allows 200000" in registrar.status()["leaves"]["edge-1"]["state"]
 
         assert not said(), "no look has counted it"
-        world.leaf.proxy.cut()
+        servers.leaf.proxy.cut()
         await until(said, "the domain is over its limit")
 
 

@@ -14,7 +14,7 @@ from agent.contract import deliver_subject, link_consumer, new_epoch
 from agent.server import permissions
 from agent.server.permissions import Permissions
 from tests.harness.registrar import LeafHand, hub_of
-from tests.harness.servers import ServerPair, open_world
+from tests.harness.servers import ServerPair, open_server_pair
 from tests.harness.wait import until
 
 WINDOW = 50
@@ -24,7 +24,7 @@ WINDOW = 50
 async def world_without(
     directory: Path, monkeypatch: pytest.MonkeyPatch, missing: Callable[[str], bool]
 ) -> AsyncIterator[ServerPair]:
-    """A world whose hub lacks some permissions of the link."""
+    """Servers whose hub lacks some permissions of the link."""
     whole = permissions.leaf_link
 
     def lacking(*leaf: Any, **more: Any) -> Permissions:
@@ -36,8 +36,8 @@ async def world_without(
         )
 
     monkeypatch.setattr(permissions, "leaf_link", lacking)
-    async with open_world(directory, "edge-1") as world:
-        yield world
+    async with open_server_pair(directory, "edge-1") as servers:
+        yield servers
 
 
 async def narrow(leaf: LeafHand) -> None:
@@ -60,8 +60,8 @@ async def narrow(leaf: LeafHand) -> None:
 async def test_a_link_without_its_reset_answers_is_said_to_lack_a_permission_and_is_never_flowing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with world_without(tmp_path, monkeypatch, lambda subject: subject == "$JSC.R.*") as world:
-        hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+    async with world_without(tmp_path, monkeypatch, lambda subject: subject == "$JSC.R.*") as servers:
+        hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
         async with hub.registrar() as registrar:
             await leaf.store(3)
             await leaf.announce()
@@ -77,8 +77,8 @@ async def test_a_link_without_its_reset_answers_is_said_to_lack_a_permission_and
 async def test_a_link_without_flow_control_is_said_to_lack_it_and_is_not_called_flowing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with world_without(tmp_path, monkeypatch, lambda one: one.startswith("$JS.FC.TEL")) as world:
-        hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+    async with world_without(tmp_path, monkeypatch, lambda one: one.startswith("$JS.FC.TEL")) as servers:
+        hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
         await narrow(leaf)
         async with hub.registrar() as registrar:
             await leaf.announce()
@@ -92,8 +92,8 @@ async def test_a_link_without_flow_control_is_said_to_lack_it_and_is_not_called_
             assert (await leaf.announce(confirmed=WINDOW)).state == "linking"
 
 
-async def test_on_a_hub_server_that_is_too_old_no_leaf_is_taken_in(world: ServerPair) -> None:
-    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+async def test_on_a_hub_server_that_is_too_old_no_leaf_is_taken_in(servers: ServerPair) -> None:
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar(version="2.14.6") as registrar:
         words = await leaf.refused((await leaf.announcement()).encode())
         assert "the hub's server is nats-server 2.14.6" in words

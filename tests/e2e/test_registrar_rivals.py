@@ -20,9 +20,9 @@ from tests.harness.wait import until
 
 
 @asynccontextmanager
-async def another(world: ServerPair, directory: Path, machine: str) -> AsyncIterator[Leaf]:
+async def another(servers: ServerPair, directory: Path, machine: str) -> AsyncIterator[Leaf]:
     """A second server with the domain and the key of the first leaf."""
-    first, proxy = world.leaf, Proxy(world.hub.leaf_port)
+    first, proxy = servers.leaf, Proxy(servers.hub.leaf_port)
     await proxy.start()
     leaf = make_leaf(
         directory, first.domain, first.config.classes, proxy, first.config.link_key_file, machine
@@ -55,10 +55,10 @@ async def ids_at(hub: HubHand, run: str) -> set[str]:
 
 
 async def test_a_second_machine_is_refused_while_the_first_flows_on_and_both_are_told(
-    world: ServerPair, tmp_path: Path
+    servers: ServerPair, tmp_path: Path
 ) -> None:
-    hub, first = await hub_of(world), await LeafHand.make(world.leaf)
-    async with hub.registrar() as registrar, another(world, tmp_path / "other", "other") as leaf:
+    hub, first = await hub_of(servers), await LeafHand.make(servers.leaf)
+    async with hub.registrar() as registrar, another(servers, tmp_path / "other", "other") as leaf:
         await first.announce()
         await leaf.wait_linked()
         second = await LeafHand.make(leaf)
@@ -74,13 +74,13 @@ async def test_a_second_machine_is_refused_while_the_first_flows_on_and_both_are
 
 
 async def test_a_copied_disk_is_found_by_its_run_and_the_first_machine_goes_on_with_a_new_epoch(
-    world: ServerPair, tmp_path: Path
+    servers: ServerPair, tmp_path: Path
 ) -> None:
-    hub, first = await hub_of(world), await LeafHand.make(world.leaf)
+    hub, first = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar() as registrar:
         await first.announce()
         await hub.holds(first.domain, await first.store(5))
-        async with another(world, tmp_path / "copy", "test") as leaf:
+        async with another(servers, tmp_path / "copy", "test") as leaf:
             copy = LeafHand(leaf, await leaf.connect("agent"))
             copy.epoch = first.epoch
             await make_leaf_stream(copy.nc, copy.domain, copy.epoch)

@@ -29,7 +29,7 @@ from agent.hub.registrar import verify as registrar_verify
 from agent.jetstream import JetStream
 from agent.leaf import stream_configs
 from agent.leaf.intake import RefusedError
-from tests.harness.agents import CLASS, Agent, Shelf, agent, chunk, leaf_config, shelf
+from tests.harness.agents import CLASS, Agent, StreamProbe, agent, chunk, leaf_config, probe_stream
 from tests.harness.losses import held_ids, lose, losing_world
 from tests.harness.registrar import HubHand, hub_of
 from tests.harness.servers import ServerPair
@@ -40,7 +40,7 @@ MISSING = ResendRequest(CLASS, missing=True)
 
 
 @pytest_asyncio.fixture
-async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ServerPair]:
+async def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ServerPair]:
     """A leaf and a hub that can lose messages."""
     monkeypatch.setattr(stream_configs, "DUPLICATE_WINDOW_NS", 100_000_000)
     monkeypatch.setattr(resend_stream, "_AGAIN_SECONDS", 0.05)
@@ -49,9 +49,9 @@ async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 
 @pytest.fixture
-def config(world: ServerPair, tmp_path: Path) -> Config:
+def config(servers: ServerPair, tmp_path: Path) -> Config:
     """An agent beside the leaf's server."""
-    return leaf_config(world.leaf, tmp_path / "state", QUICK)
+    return leaf_config(servers.leaf, tmp_path / "state", QUICK)
 
 
 class Told:
@@ -70,19 +70,19 @@ async def store(one: Agent, first: int, last: int) -> None:
         await one.submit(chunk(str(number), key=f"k{number}", position=f"p{number}"), "tail")
 
 
-async def arrived(hub: HubHand, one_shelf: Shelf) -> None:
+async def arrived(hub: HubHand, one_shelf: StreamProbe) -> None:
     """Return when all that the leaf holds has come to the hub."""
     await hub.holds(one_shelf.domain, (await one_shelf.js.stream_info(one_shelf.stream)).last)
 
 
-async def acknowledged(one_shelf: Shelf) -> bool:
+async def acknowledged(one_shelf: StreamProbe) -> bool:
     """Whether the link consumer sends nothing of what is stored now again by itself."""
     (name,) = await one_shelf.link_consumers()
     last = (await one_shelf.js.stream_info(one_shelf.stream)).last
     return (await one_shelf.js.consumer_info(one_shelf.stream, name)).ack_floor == last
 
 
-async def newest_is(one_shelf: Shelf, subject: str) -> bool:
+async def newest_is(one_shelf: StreamProbe, subject: str) -> bool:
     """Whether the leaf's last message is on this subject."""
     last = (await one_shelf.js.stream_info(one_shelf.stream)).last
     message = await one_shelf.js.get_message(one_shelf.stream, seq=last)
@@ -112,9 +112,9 @@ def sent(report: ResendReport) -> dict[str, Ranges]:
 
 
 async def test_what_the_hub_lost_is_brought_back_while_the_agent_runs_and_nothing_else(
-    world: ServerPair, config: Config
+    servers: ServerPair, config: Config
 ) -> None:
-    hub, one_shelf, told = await hub_of(world), await shelf(world.leaf), Told()
+    hub, one_shelf, told = await hub_of(servers), await probe_stream(servers.leaf), Told()
     async with hub.registrar(), agent(config) as one:
         await store(one, 1, 10)
         await arrived(hub, one_shelf)
@@ -147,9 +147,9 @@ async def test_what_the_hub_lost_is_brought_back_while_the_agent_runs_and_nothin
 
 
 async def test_a_resent_batch_moves_no_input_back_and_is_not_counted_twice_by_the_next_run(
-    world: ServerPair, config: Config
+    servers: ServerPair, config: Config
 ) -> None:
-    one_shelf, told = await shelf(world.leaf), Told()
+    one_shelf, told = await probe_stream(servers.leaf), Told()
     async with agent(config) as one:
         await store(one, 1, 4)
         before = one.leaf.status()["classes"][CLASS]["readings"]
@@ -173,10 +173,10 @@ async def test_a_resent_batch_moves_no_input_back_and_is_not_counted_twice_by_th
 
 
 async def test_what_the_stream_still_drops_as_a_repeat_is_waited_for(
-    world: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
+    servers: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_configs, "DUPLICATE_WINDOW_NS", 5_000_000_000)
-    one_shelf, told = await shelf(world.leaf), Told()
+    one_shelf, told = await probe_stream(servers.leaf), Told()
     async with agent(config) as one:
         await store(one, 1, 2)
         report = await told.resend(config, ResendRequest(CLASS, first=1))
@@ -194,11 +194,11 @@ async def test_what_the_stream_still_drops_as_a_repeat_is_waited_for(
 
 
 async def test_what_a_device_published_under_the_id_of_a_batch_is_not_its_repeat(
-    world: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
+    servers: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_configs, "DUPLICATE_WINDOW_NS", 1_000_000_000)
-    hub, one_shelf, told = await hub_of(world), await shelf(world.leaf), Told()
-    device = JetStream(await world.leaf.connect("device"))
+    hub, one_shelf, told = await hub_of(servers), await probe_stream(servers.leaf), Told()
+    device = JetStream(await servers.leaf.connect("device"))
     subject = direct_subject(one_shelf.domain, CLASS, "pump", "bar")
     async with hub.registrar(), agent(config) as one:
         await store(one, 1, 3)
@@ -215,8 +215,8 @@ async def test_what_a_device_published_under_the_id_of_a_batch_is_not_its_repeat
         assert [batch.id.n for batch in await one_shelf.batches()] == [1, 2, 3, 2]
 
 
-async def test_a_batch_that_is_in_no_message_any_more_is_named(world: ServerPair, config: Config) -> None:
-    hub, one_shelf, told = await hub_of(world), await shelf(world.leaf), Told()
+async def test_a_batch_that_is_in_no_message_any_more_is_named(servers: ServerPair, config: Config) -> None:
+    hub, one_shelf, told = await hub_of(servers), await probe_stream(servers.leaf), Told()
     async with hub.registrar(), agent(config) as one:
         await store(one, 1, 6)
         await one.leaf._books._publish(one_shelf.js, CLASS, final=False)
@@ -230,9 +230,9 @@ async def test_a_batch_that_is_in_no_message_any_more_is_named(world: ServerPair
 
 
 async def test_after_a_purge_at_the_hub_the_leaf_tells_what_is_lacking_from_what_was_purged(
-    world: ServerPair, config: Config
+    servers: ServerPair, config: Config
 ) -> None:
-    hub, one_shelf, told = await hub_of(world), await shelf(world.leaf), Told()
+    hub, one_shelf, told = await hub_of(servers), await probe_stream(servers.leaf), Told()
     async with hub.registrar(), agent(config) as one:
         await store(one, 1, 10)
         await arrived(hub, one_shelf)
@@ -245,28 +245,28 @@ async def test_after_a_purge_at_the_hub_the_leaf_tells_what_is_lacking_from_what
 
 
 async def test_what_a_hub_that_was_put_back_lost_while_no_agent_looked_is_brought_back(
-    world: ServerPair, config: Config
+    servers: ServerPair, config: Config
 ) -> None:
-    hub, one_shelf, told = await hub_of(world), await shelf(world.leaf), Told()
-    store_dir, copy = world.hub.config.store_dir, world.hub.directory / "copy"
+    hub, one_shelf, told = await hub_of(servers), await probe_stream(servers.leaf), Told()
+    store_dir, copy = servers.hub.config.store_dir, servers.hub.directory / "copy"
     async with agent(config) as one:
         async with hub.registrar():
             await store(one, 1, 5)
             await arrived(hub, one_shelf)
-        await world.hub.stop()
+        await servers.hub.stop()
         shutil.copytree(store_dir, copy)
-        await world.hub.start()
+        await servers.hub.start()
         async with hub.registrar():
             await store(one, 6, 10)
             await arrived(hub, one_shelf)
             await one.stop()
             await until(lambda: acknowledged(one_shelf), "the leaf knows that the hub has them")
-    await world.hub.kill()
+    await servers.hub.kill()
     shutil.rmtree(store_dir)
     copy.rename(store_dir)
-    await world.hub.start()
+    await servers.hub.start()
     async with hub.registrar():
-        device = await world.leaf.connect("device")
+        device = await servers.leaf.connect("device")
         subject = direct_subject(one_shelf.domain, CLASS, "pump", "bar")
         await device.publish(subject, b"1")
         await device.flush()
@@ -279,8 +279,8 @@ async def test_what_a_hub_that_was_put_back_lost_while_no_agent_looked_is_brough
         assert await batches_at(hub, one.run) == list(range(1, 11))
 
 
-async def test_what_is_on_its_way_is_not_sent_twice(world: ServerPair, config: Config) -> None:
-    hub, one_shelf, told = await hub_of(world), await shelf(world.leaf), Told()
+async def test_what_is_on_its_way_is_not_sent_twice(servers: ServerPair, config: Config) -> None:
+    hub, one_shelf, told = await hub_of(servers), await probe_stream(servers.leaf), Told()
     async with hub.registrar(), agent(config) as one:
         await store(one, 1, 3)
         await arrived(hub, one_shelf)
@@ -293,8 +293,8 @@ async def test_what_is_on_its_way_is_not_sent_twice(world: ServerPair, config: C
         assert report.runs[0].numbers()["under_way"] == ((4, 5),)
 
 
-async def test_a_full_stream_refuses_and_that_is_said(world: ServerPair, tmp_path: Path) -> None:
-    small = leaf_config(world.leaf, tmp_path / "state", QUICK, StreamClass(max_bytes=Size(64 * 1024)))
+async def test_a_full_stream_refuses_and_that_is_said(servers: ServerPair, tmp_path: Path) -> None:
+    small = leaf_config(servers.leaf, tmp_path / "state", QUICK, StreamClass(max_bytes=Size(64 * 1024)))
     told = Told()
     async with agent(small) as one:
         await store(one, 1, 3)
@@ -310,7 +310,7 @@ async def test_a_full_stream_refuses_and_that_is_said(world: ServerPair, tmp_pat
 
 
 async def test_without_the_hub_the_missing_cannot_be_told(
-    world: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
+    servers: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resend_stream, "_ANSWER_SECONDS", 0.5)
     async with agent(config) as one:
@@ -323,9 +323,9 @@ async def test_without_the_hub_the_missing_cannot_be_told(
 
 
 async def test_a_hub_that_does_not_come_to_an_end_is_asked_so_often_and_no_more(
-    world: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
+    servers: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hub, one_shelf, told = await hub_of(world), await shelf(world.leaf), Told()
+    hub, one_shelf, told = await hub_of(servers), await probe_stream(servers.leaf), Told()
     async with hub.registrar(), agent(config) as one:
         await store(one, 1, 2)
         await arrived(hub, one_shelf)
@@ -339,7 +339,7 @@ async def test_a_hub_that_does_not_come_to_an_end_is_asked_so_often_and_no_more(
 
 
 async def test_the_command_reports_in_json_with_its_exit_code(
-    world: ServerPair, config: Config, tmp_path: Path
+    servers: ServerPair, config: Config, tmp_path: Path
 ) -> None:
     async with agent(config) as one:
         await store(one, 1, 3)
@@ -370,7 +370,7 @@ async def test_the_command_reports_in_json_with_its_exit_code(
     code, out, error = await petiole("--to", "9", "--dry-run")
     assert (code, out.splitlines()[0]) == (Exit.WELL, f"run {run}:")
     assert "3 would be sent again: 1-3" in out
-    await world.leaf.stop()
+    await servers.leaf.stop()
     code, out, error = await petiole("--missing")
     assert (code, out) == (Exit.UNREACHABLE, "")
     assert "cannot be used" in error

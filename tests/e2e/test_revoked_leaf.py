@@ -83,9 +83,9 @@ async def sources(hub: HubHand, domains: set[str]) -> bool:
 
 
 async def test_a_server_that_still_lets_a_revoked_key_in_has_its_link_cut_whenever_it_comes(
-    world: ServerPair,
+    servers: ServerPair,
 ) -> None:
-    hub, leaf = await hub_of(world), world.leaf
+    hub, leaf = await hub_of(servers), servers.leaf
     key = ensure_key(leaf.config.link_key_file)
     with capture_logs() as logs:
         async with hub.registrar(members=[LeafMember("edge-1", revoked=[key])]):
@@ -96,12 +96,12 @@ async def test_a_server_that_still_lets_a_revoked_key_in_has_its_link_cut_whenev
             await until(cut, "its link was cut again")
 
 
-async def test_links_stay_when_no_key_has_gone(world: ServerPair) -> None:
-    hub, leaf = await hub_of(world), world.leaf
+async def test_links_stay_when_no_key_has_gone(servers: ServerPair) -> None:
+    hub, leaf = await hub_of(servers), servers.leaf
     key = ensure_key(leaf.config.link_key_file)
     for _ in range(2):
         async with hub.registrar(members=[LeafMember("edge-1", key)]) as registrar:
             await until(lambda: bool(registrar.status()["links_settled"]), "it looked at the links")
     assert await leaf.linked()
     assert refusals(leaf) == 0
-    assert "Kicked" not in (world.hub.directory / "nats-server.log").read_text()
+    assert "Kicked" not in (servers.hub.directory / "nats-server.log").read_text()

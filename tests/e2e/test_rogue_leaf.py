@@ -24,7 +24,7 @@ from agent.demo.ports import free_port
 from agent.server.child import reap, spawn
 from agent.server.probe import Watched, greeting
 from agent.server.render import LINK_INCLUDE
-from tests.harness.servers import Leaf, ServerPair, api, is_answered, open_world
+from tests.harness.servers import Leaf, ServerPair, api, is_answered, open_server_pair
 from tests.harness.streams import (
     AGGREGATE,
     held,
@@ -148,22 +148,22 @@ async def rogue(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     """`edge-1` in the hands of a rogue, `edge-2` honest, the hub's registrar answering."""
     tenants = TENANTS[request.param]
     async with (
-        open_world(tmp_path, "edge-1", "edge-2", tenants=tenants) as world,
-        _rogue_in(world, tmp_path, tenants) as one,
+        open_server_pair(tmp_path, "edge-1", "edge-2", tenants=tenants) as servers,
+        _rogue_in(servers, tmp_path, tenants) as one,
     ):
         yield one
 
 
 @asynccontextmanager
-async def _rogue_in(world: ServerPair, tmp_path: Path, tenants: dict[str, str]) -> AsyncIterator[Rogue]:
-    leaf, other = world.leaves.values()
+async def _rogue_in(servers: ServerPair, tmp_path: Path, tenants: dict[str, str]) -> AsyncIterator[Rogue]:
+    leaf, other = servers.leaves.values()
     await leaf.stop()
-    registrar, honest = await world.hub.connect("registrar"), await other.connect("agent")
+    registrar, honest = await servers.hub.connect("registrar"), await other.connect("agent")
     epoch = new_epoch()
     await make_leaf_stream(honest, "edge-2", epoch)
     await make_commands(registrar, "edge-2", epoch)
     async with run_open_server(leaf, tmp_path / "rogue") as owner:
-        one = Rogue(owner, registrar, await world.hub.connect("jobs"), honest, epoch, tenants)
+        one = Rogue(owner, registrar, await servers.hub.connect("jobs"), honest, epoch, tenants)
 
         async def answer(request: Msg) -> None:
             one.announced.append(request.subject)

@@ -25,8 +25,8 @@ from agent.leaf.inputs.http.options import HttpOptions
 from agent.leaf.inputs.socket.input import SocketInput
 from agent.leaf.inputs.socket.options import SocketOptions
 from agent.leaf.intake import Chunk, Input, Level, RefusedError, ResumePoint, UnknownOutcomeError
-from tests.harness.agents import Agent, Shelf, agent, leaf_config
-from tests.harness.servers import ServerPair, open_world
+from tests.harness.agents import Agent, StreamProbe, agent, leaf_config
+from tests.harness.servers import ServerPair, open_server_pair
 from tests.harness.wait import until
 
 CLASSES = ("critical", "normal")
@@ -39,16 +39,16 @@ RULES = [
 
 
 @pytest_asyncio.fixture
-async def world(tmp_path: Path) -> AsyncIterator[ServerPair]:
+async def servers(tmp_path: Path) -> AsyncIterator[ServerPair]:
     """A leaf with two classes."""
-    async with open_world(tmp_path, "edge-1", classes=CLASSES) as one:
+    async with open_server_pair(tmp_path, "edge-1", classes=CLASSES) as one:
         yield one
 
 
 @pytest.fixture
-def config(world: ServerPair, tmp_path: Path) -> Config:
+def config(servers: ServerPair, tmp_path: Path) -> Config:
     """An agent with rules; the class for alarms is small."""
-    config = leaf_config(world.leaf, tmp_path / "state", Publish(linger=Seconds(0.005)))
+    config = leaf_config(servers.leaf, tmp_path / "state", Publish(linger=Seconds(0.005)))
     config.class_ = [StreamClass("normal"), StreamClass("critical", max_bytes=Size(64 * 1024))]
     config.rule = RULES
     return config
@@ -64,15 +64,15 @@ def chunk(*readings: tuple[str, str, object], key: str | None = None, position: 
     return Chunk(lines, len(readings), request, position)
 
 
-async def rows(world: ServerPair, cls: str) -> list[dict[str, Any]]:
+async def rows(servers: ServerPair, cls: str) -> list[dict[str, Any]]:
     """The readings in the stream of a class, in order."""
-    shelf = Shelf(world.leaf.domain, await world.leaf.connect("agent"))
-    shelf.stream = leaf_stream(world.leaf.domain, cls)
-    return [row for batch in await shelf.rows(cls) for row in batch]
+    probe = StreamProbe(servers.leaf.domain, await servers.leaf.connect("agent"))
+    probe.stream = leaf_stream(servers.leaf.domain, cls)
+    return [row for batch in await probe.rows(cls) for row in batch]
 
 
-async def values(world: ServerPair, cls: str) -> list[Any]:
-    return [row["value"] for row in await rows(world, cls)]
+async def values(servers: ServerPair, cls: str) -> list[Any]:
+    return [row["value"] for row in await rows(servers, cls)]
 
 
 def dropped(one: Agent, rule: str, reason: str) -> float:
@@ -86,15 +86,15 @@ async def fill(one: Agent) -> None:
             await one.leaf.intake.submit("http", "normal", chunk(("d", "alarm", os.urandom(4000).hex())))
 
 
-async def make_room(one: Agent, world: ServerPair) -> None:
-    shelf = Shelf(world.leaf.domain, await world.leaf.connect("agent"))
-    stream = leaf_stream(world.leaf.domain, "critical")
-    await shelf.js.purge(stream, (await shelf.js.stream_info(stream)).last + 1)
+async def make_room(one: Agent, servers: ServerPair) -> None:
+    probe = StreamProbe(servers.leaf.domain, await servers.leaf.connect("agent"))
+    stream = leaf_stream(servers.leaf.domain, "critical")
+    await probe.js.purge(stream, (await probe.js.stream_info(stream)).last + 1)
     one.leaf._sender.has_room("critical")
 
 
 async def test_readings_go_where_the_rules_say_and_what_is_dropped_is_counted(
-    world: ServerPair, config: Config
+    servers: ServerPair, config: Config
 ) -> None:
     async with agent(config) as one:
         submit = one.leaf.intake.submit
@@ -104,10 +104,10 @@ async def test_readings_go_where_the_rules_say_and_what_is_dropped_is_counted(
         await submit("http", "normal", chunk(("x", "temperature", 20.0), ("x", "temperature", 20.4)))
         await submit("http", "normal", chunk(("x", "temperature", 20.5), ("x", "temperature", 20.6)))
         await submit("http", "normal", chunk(("x", "debug", 4)))
-        assert await rows(world, "critical") == [
+        assert await rows(servers, "critical") == [
             {"ts": 1, "device": "pump-1", "metric": "alarm", "value": 1, "tags": {"site": "north"}}
         ]
-        assert [(row["value"], row.get("tags")) for row in await rows(world, "normal")] == [
+        assert [(row["value"], row.get("tags")) for row in await rows(servers, "normal")] == [
             (3, {"site": "north"}),
             (20.0, None),
             (20.6, None),
@@ -117,7 +117,7 @@ async def test_readings_go_where_the_rules_say_and_what_is_dropped_is_counted(
 
 
 async def test_a_request_to_several_classes_is_stored_once_though_one_of_them_refused_at_first(
-    world: ServerPair, config: Config
+    servers: ServerPair, config: Config
 ) -> None:
     what = chunk(("x", "flow", "f"), ("x", "alarm", "a"), ("x", "temperature", 7.0), key="k")
     async with agent(config) as one:
@@ -126,19 +126,19 @@ async def test_a_request_to_several_classes_is_stored_once_though_one_of_them_re
         for _ in range(2):
             with pytest.raises(UnknownOutcomeError, match=r"some are stored, others were refused .*full"):
                 await submit("http", "normal", what)
-        await make_room(one, world)
+        await make_room(one, servers)
         await submit("http", "normal", what)
         await submit("http", "normal", what)
-        assert await values(world, "normal") == ["f", 7.0]
-        assert await values(world, "critical") == ["a"]
+        assert await values(servers, "normal") == ["f", 7.0]
+        assert await values(servers, "critical") == ["a"]
         await one.crash()
     async with agent(config) as one:
         await one.leaf.intake.submit("http", "normal", what)
-        assert await values(world, "normal") == ["f", 7.0]
-        assert await values(world, "critical") == ["a"]
+        assert await values(servers, "normal") == ["f", 7.0]
+        assert await values(servers, "critical") == ["a"]
 
 
-async def test_what_is_refused_by_all_classes_is_refused(world: ServerPair, config: Config) -> None:
+async def test_what_is_refused_by_all_classes_is_refused(servers: ServerPair, config: Config) -> None:
     async with agent(config) as one:
         await fill(one)
         with pytest.raises(RefusedError):
@@ -147,7 +147,7 @@ async def test_what_is_refused_by_all_classes_is_refused(world: ServerPair, conf
 
 
 async def test_a_piece_of_a_file_goes_on_where_one_of_its_classes_refused(
-    world: ServerPair, config: Config
+    servers: ServerPair, config: Config
 ) -> None:
     piece = chunk(("x", "flow", 1), ("x", "alarm", 2), ("x", "debug", 3), ("x", "flow", 4), position="p1")
     async with agent(config) as one:
@@ -158,27 +158,29 @@ async def test_a_piece_of_a_file_goes_on_where_one_of_its_classes_refused(
     config.rule = [Rule(metric="flow", class_="critical")]
     async with agent(config) as one:
         assert await one.leaf.intake.position("tail") == ResumePoint(None, "p1")
-        await make_room(one, world)
+        await make_room(one, servers)
         await one.leaf.intake.submit("tail", "normal", piece)
         assert await one.leaf.intake.position("tail") == ResumePoint("p1")
-        assert await values(world, "normal") == [1, 4, 2, 3], "what was stored stays where it is"
-        assert await values(world, "critical") == []
+        assert await values(servers, "normal") == [1, 4, 2, 3], "what was stored stays where it is"
+        assert await values(servers, "critical") == []
         await one.leaf.intake.submit("tail", "normal", chunk(("x", "flow", 5), position="p2"))
-        assert await values(world, "critical") == [5]
+        assert await values(servers, "critical") == [5]
 
 
-async def test_a_piece_of_which_all_is_dropped_moves_the_position(world: ServerPair, config: Config) -> None:
+async def test_a_piece_of_which_all_is_dropped_moves_the_position(
+    servers: ServerPair, config: Config
+) -> None:
     async with agent(config) as one:
         await one.leaf.intake.submit("tail", "normal", chunk(("x", "flow", 1), position="p1"))
         await one.leaf.intake.submit("tail", "normal", chunk(("x", "debug", 1), position="p2"))
         await one.stop()
     async with agent(config) as one:
         assert await one.leaf.intake.position("tail") == ResumePoint("p2")
-        assert await values(world, "normal") == [1]
+        assert await values(servers, "normal") == [1]
 
 
 async def test_at_level_accepted_a_deadband_moves_with_what_is_stored(
-    world: ServerPair, config: Config
+    servers: ServerPair, config: Config
 ) -> None:
     config.rule = [Rule(deadband=1.0)]
     async with agent(config) as one:
@@ -186,7 +188,7 @@ async def test_at_level_accepted_a_deadband_moves_with_what_is_stored(
         await one.leaf.intake.submit("http", "normal", chunk(("x", "t", 20.0)))
 
         async def stored() -> bool:
-            return bool(await values(world, "normal"))
+            return bool(await values(servers, "normal"))
 
         await until(stored, "the reading is stored")
         await one.leaf.intake.submit("http", "normal", chunk(("x", "t", 20.5)))
@@ -196,7 +198,7 @@ async def test_at_level_accepted_a_deadband_moves_with_what_is_stored(
 @pytest.mark.parametrize("ack", ["stored", "accepted"])
 @pytest.mark.parametrize("over", ["http", "tcp"])
 async def test_the_way_back_of_a_value_is_stored_though_the_move_is_under_way(
-    world: ServerPair, config: Config, over: str, ack: Level
+    servers: ServerPair, config: Config, over: str, ack: Level
 ) -> None:
     port = free_port()
     config.rule = [Rule(metric="alarm", deadband=0.5)]
@@ -210,23 +212,23 @@ async def test_the_way_back_of_a_value_is_stored_though_the_move_is_under_way(
         tasks = [send(0)]
 
         async def stored() -> bool:
-            return await values(world, "normal") == [0]
+            return await values(servers, "normal") == [0]
 
         await until(stored, "the first is stored")
-        world.leaf.pause()
+        servers.leaf.pause()
         tasks.append(send(1))
         await until(lambda: accepted() == 2, "the move is under way")
         tasks.append(send(0))
         await until(
             lambda: accepted() == 3 or dropped(one, "rule-1", "deadband") == 1, "the way back was handed in"
         )
-        world.leaf.resume()
+        servers.leaf.resume()
         await asyncio.gather(*tasks)
         await until(
             lambda: one.value("petiole_stored_readings_total", input="http", **{"class": "normal"}) == 3,
             "all are stored",
         )
-        assert await values(world, "normal") == [0, 1, 0]
+        assert await values(servers, "normal") == [0, 1, 0]
 
 
 @asynccontextmanager

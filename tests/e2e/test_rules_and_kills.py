@@ -22,7 +22,7 @@ from agent import contract
 from agent.demo import plan
 from agent.demo.ports import free_port
 from tests.harness.agent_process import Agent
-from tests.harness.agents import Shelf
+from tests.harness.agents import StreamProbe
 from tests.harness.input_contract import post
 from tests.harness.wait import WAIT_SECONDS, wait_for
 
@@ -130,12 +130,12 @@ def stored(leaf: Agent) -> Stored:
         values, letters = dict[str, Counter[int]](), Counter[str]()
         try:
             for cls in ("normal", "critical"):
-                shelf = Shelf(domain, client)
-                shelf.stream = contract.leaf_stream(domain, cls)
-                rows = [row for batch in await shelf.rows(cls) for row in batch if row["device"] == "d"]
+                probe = StreamProbe(domain, client)
+                probe.stream = contract.leaf_stream(domain, cls)
+                rows = [row for batch in await probe.rows(cls) for row in batch if row["device"] == "d"]
                 assert all(row["tags"] == {"site": "north"} for row in rows)
                 values[cls] = Counter(row["value"] for row in rows)
-                for message in await shelf.messages():
+                for message in await probe.messages():
                     if message.subject == contract.dead_subject(domain, cls, "file"):
                         data = message.data
                         if contract.H_ENCODING in message.headers:

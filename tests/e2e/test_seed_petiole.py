@@ -8,9 +8,9 @@ from tests.harness.streams import AGGREGATE, make_aggregate, make_leaf_stream
 from tests.harness.wait import until
 
 
-async def test_what_a_leaf_stores_goes_to_the_hub_by_its_source_alone(world: ServerPair) -> None:
-    agent, registrar = await world.leaf.connect("agent"), await world.hub.connect("registrar")
-    device = await world.leaf.connect("device")
+async def test_what_a_leaf_stores_goes_to_the_hub_by_its_source_alone(servers: ServerPair) -> None:
+    agent, registrar = await servers.leaf.connect("agent"), await servers.hub.connect("registrar")
+    device = await servers.leaf.connect("device")
     epoch = new_epoch()
     await make_leaf_stream(agent, "edge-1", epoch)
     await make_aggregate(registrar, {"edge-1": epoch}, subjects=["tel.>"])
@@ -23,15 +23,15 @@ async def test_what_a_leaf_stores_goes_to_the_hub_by_its_source_alone(world: Ser
 
     await until(sourced, "the source has brought all of it")
     assert (await api(registrar, f"STREAM.INFO.{AGGREGATE}"))["state"]["last_seq"] == 5
-    assert not world.leaf.errors + world.hub.errors
+    assert not servers.leaf.errors + servers.hub.errors
 
 
 async def test_both_servers_have_a_domain_and_the_link_joins_the_datas_account_alone(
-    world: ServerPair,
+    servers: ServerPair,
 ) -> None:
     for node, system, domain in (
-        (world.hub, "registrar_system", "hub"),
-        (world.leaf, "agent_system", "edge-1"),
+        (servers.hub, "registrar_system", "hub"),
+        (servers.leaf, "agent_system", "edge-1"),
     ):
         client = await node.connect(system)
         links = (await ask(client, "$SYS.REQ.SERVER.PING.LEAFZ"))["data"]["leafs"]

@@ -37,8 +37,8 @@ async def fill(agent: Client, domain: str, size: int = 3000) -> None:
     await asyncio.wait_for(asyncio.gather(*acks), 20)
 
 
-async def test_a_backlog_drains_from_leaf_to_hub_through_the_least_permissions(world: ServerPair) -> None:
-    agent, registrar = await world.leaf.connect("agent"), await world.hub.connect("registrar")
+async def test_a_backlog_drains_from_leaf_to_hub_through_the_least_permissions(servers: ServerPair) -> None:
+    agent, registrar = await servers.leaf.connect("agent"), await servers.hub.connect("registrar")
     epoch = new_epoch()
     await make_leaf_stream(agent, "edge-1", epoch)
     await fill(agent, "edge-1")
@@ -46,25 +46,25 @@ async def test_a_backlog_drains_from_leaf_to_hub_through_the_least_permissions(w
     info = await held(registrar, AGGREGATE, MESSAGES)
     assert info["state"]["messages"] == MESSAGES
     assert info["sources"][0]["seq"] == MESSAGES
-    assert not world.leaf.errors + world.hub.errors
+    assert not servers.leaf.errors + servers.hub.errors
 
 
-async def test_the_drain_goes_on_after_the_link_was_cut(world: ServerPair) -> None:
-    agent, registrar = await world.leaf.connect("agent"), await world.hub.connect("registrar")
+async def test_the_drain_goes_on_after_the_link_was_cut(servers: ServerPair) -> None:
+    agent, registrar = await servers.leaf.connect("agent"), await servers.hub.connect("registrar")
     epoch = new_epoch()
     await make_leaf_stream(agent, "edge-1", epoch)
     await make_aggregate(registrar, {"edge-1": epoch})
-    world.leaf.proxy.cut()
-    await world.leaf.wait_linked(False)
+    servers.leaf.proxy.cut()
+    await servers.leaf.wait_linked(False)
     await fill(agent, "edge-1", size=100)
     assert (await api(registrar, f"STREAM.INFO.{AGGREGATE}"))["state"]["messages"] == 0
-    world.leaf.proxy.restore()
-    await world.leaf.wait_linked()
+    servers.leaf.proxy.restore()
+    await servers.leaf.wait_linked()
     assert (await held(registrar, AGGREGATE, MESSAGES))["state"]["messages"] == MESSAGES
 
 
-async def test_commands_reach_the_mirror_of_the_leaf_and_are_read_there(world: ServerPair) -> None:
-    agent, registrar = await world.leaf.connect("agent"), await world.hub.connect("registrar")
+async def test_commands_reach_the_mirror_of_the_leaf_and_are_read_there(servers: ServerPair) -> None:
+    agent, registrar = await servers.leaf.connect("agent"), await servers.hub.connect("registrar")
     epoch = new_epoch()
     await make_commands(registrar, "edge-1", epoch)
     await make_mirror(agent, "edge-1", epoch)
@@ -75,13 +75,13 @@ async def test_commands_reach_the_mirror_of_the_leaf_and_are_read_there(world: S
     first = await api(agent, "STREAM.MSG.GET.COMMANDS", {"next_by_subj": "cmd.edge-1.>", "seq": 1})
     assert first["message"]["subject"] == "cmd.edge-1.agent.note"
     await api(agent, "STREAM.DELETE.COMMANDS")
-    assert not world.leaf.errors + world.hub.errors
+    assert not servers.leaf.errors + servers.hub.errors
 
 
 async def test_an_announcement_is_answered_and_the_registrar_may_ask_the_leaf_for_its_state(
-    world: ServerPair,
+    servers: ServerPair,
 ) -> None:
-    agent, registrar = await world.leaf.connect("agent"), await world.hub.connect("registrar")
+    agent, registrar = await servers.leaf.connect("agent"), await servers.hub.connect("registrar")
     await make_leaf_stream(agent, "edge-1", new_epoch())
 
     async def answer(request: Msg) -> None:
@@ -99,17 +99,17 @@ async def test_an_announcement_is_answered_and_the_registrar_may_ask_the_leaf_fo
     assert b"stream_info_response" in (await answers.next_msg(timeout=30)).data
 
 
-async def test_the_registrar_keeps_the_fleet(world: ServerPair) -> None:
-    registrar = await world.hub.connect("registrar")
+async def test_the_registrar_keeps_the_fleet(servers: ServerPair) -> None:
+    registrar = await servers.hub.connect("registrar")
     fleet = await registrar.jetstream().create_key_value(bucket=FLEET_BUCKET)
     await fleet.put("edge-1", b"{}")
     assert (await fleet.get("edge-1")).value == b"{}"
     await fleet.delete("edge-1")
-    assert not world.hub.errors
+    assert not servers.hub.errors
 
 
-async def test_the_jobs_read_an_aggregate_and_say_what_they_have_committed(world: ServerPair) -> None:
-    jobs, registrar = await world.hub.connect("jobs"), await world.hub.connect("registrar")
+async def test_the_jobs_read_an_aggregate_and_say_what_they_have_committed(servers: ServerPair) -> None:
+    jobs, registrar = await servers.hub.connect("jobs"), await servers.hub.connect("registrar")
     await make_aggregate(registrar, {})
     told = await registrar.subscribe("petiole.v1.committed.*")
     await registrar.flush()
@@ -132,13 +132,13 @@ async def test_the_jobs_read_an_aggregate_and_say_what_they_have_committed(world
     assert (await jobs.request(f"$JS.API.{newest}", b"")).data == b"{}"
     await jobs.publish(f"petiole.v1.committed.{AGGREGATE}", b"{}")
     assert (await told.next_msg(timeout=30)).data == b"{}"
-    assert not world.hub.errors
+    assert not servers.hub.errors
 
 
 async def test_the_system_users_hear_the_link_come_and_go_and_learn_how_the_server_syncs(
-    world: ServerPair,
+    servers: ServerPair,
 ) -> None:
-    leaf, hub = await world.leaf.connect("agent_system"), await world.hub.connect("registrar_system")
+    leaf, hub = await servers.leaf.connect("agent_system"), await servers.hub.connect("registrar_system")
     events = f"$SYS.ACCOUNT.{ACCOUNT}.>"
     heard: list[str] = []
 
@@ -148,9 +148,9 @@ async def test_the_system_users_hear_the_link_come_and_go_and_learn_how_the_serv
     for client in (leaf, hub):
         await client.subscribe(events, cb=hear)
         await client.flush()
-    world.leaf.proxy.cut()
+    servers.leaf.proxy.cut()
     await until(lambda: heard.count("DISCONNECT") == 2, "both sides hear that the link is lost")
-    world.leaf.proxy.restore()
+    servers.leaf.proxy.restore()
     await until(lambda: heard.count("CONNECT") == 2, "both sides hear that the link is back")
     assert len((await ask(hub, "$SYS.REQ.SERVER.PING.LEAFZ"))["data"]["leafs"]) == 1
     server = (await ask(leaf, "$SYS.REQ.SERVER.PING.VARZ"))["data"]
@@ -158,25 +158,25 @@ async def test_the_system_users_hear_the_link_come_and_go_and_learn_how_the_serv
     assert (await ask(leaf, "$SYS.REQ.SERVER.PING.HEALTHZ"))["data"]["status"] == "ok"
 
 
-async def test_what_a_leaf_has_acknowledged_outlives_the_kill_of_its_server(world: ServerPair) -> None:
-    agent = await world.leaf.connect("agent")
+async def test_what_a_leaf_has_acknowledged_outlives_the_kill_of_its_server(servers: ServerPair) -> None:
+    agent = await servers.leaf.connect("agent")
     await make_leaf_stream(agent, "edge-1", new_epoch())
     await agent.jetstream().publish("tel.edge-1.normal.pump.bar", b"1")
-    await world.leaf.kill()
-    await world.leaf.start()
-    again = await world.leaf.connect("agent")
+    await servers.leaf.kill()
+    await servers.leaf.start()
+    again = await servers.leaf.connect("agent")
     assert (await held(again, "TEL_edge-1_normal", 1))["state"]["last_seq"] == 1
 
 
-async def test_a_frozen_server_is_silent_until_it_is_let_go(world: ServerPair) -> None:
-    address = address_of(world.hub.config.listen)
+async def test_a_frozen_server_is_silent_until_it_is_let_go(servers: ServerPair) -> None:
+    address = address_of(servers.hub.config.listen)
 
     async def silent() -> bool:
         return await greeting(address) == Stranger()
 
-    world.hub.pause()
+    servers.hub.pause()
     await until(silent, "the server is silent")
-    world.hub.resume()
+    servers.hub.resume()
     assert isinstance(await greeting(address), Greeting)
 
 
@@ -232,9 +232,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("identity", REFUSED)
-async def test_an_identity_is_refused_all_that_is_not_its_own(world: ServerPair, identity: str) -> None:
+async def test_an_identity_is_refused_all_that_is_not_its_own(servers: ServerPair, identity: str) -> None:
     where, *subjects = REFUSED[identity]
-    node = world.hub if where == "hub" else world.leaf
+    node = servers.hub if where == "hub" else servers.leaf
     client = await node.connect(identity)
     for subject in subjects:
         await client.publish(subject, b"{}")
@@ -246,18 +246,18 @@ async def test_an_identity_is_refused_all_that_is_not_its_own(world: ServerPair,
     assert [subject for subject in subjects if f'publish to "{subject.lower()}"' not in refused] == []
 
 
-async def test_a_device_stores_a_reading_of_its_own(world: ServerPair) -> None:
-    agent, device = await world.leaf.connect("agent"), await world.leaf.connect("device")
+async def test_a_device_stores_a_reading_of_its_own(servers: ServerPair) -> None:
+    agent, device = await servers.leaf.connect("agent"), await servers.leaf.connect("device")
     await make_leaf_stream(agent, "edge-1", new_epoch())
     assert (await device.jetstream().publish("tel.edge-1.normal.pump.bar", b"4.2")).seq == 1
 
 
 @pytest.mark.parametrize("side", ["hub", "leaf"])
 async def test_who_has_no_key_or_the_key_of_a_link_is_refused_as_a_client(
-    world: ServerPair, side: str
+    servers: ServerPair, side: str
 ) -> None:
-    node = world.hub if side == "hub" else world.leaf
-    link = str(world.leaf.config.link_key_file)
+    node = servers.hub if side == "hub" else servers.leaf
+    link = str(servers.leaf.config.link_key_file)
     strangers: tuple[dict[str, Any], ...] = ({}, {"user": "acc", "password": "acc"}, {"nkeys_seed": link})
     for options in strangers:
         client = Client()

@@ -8,9 +8,9 @@ from tests.harness.wait import until
 
 
 async def test_a_leaf_whose_agent_missed_three_announcements_is_silent_until_it_is_heard(
-    world: ServerPair,
+    servers: ServerPair,
 ) -> None:
-    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     leaf.every = 0.5
     async with hub.registrar() as registrar:
 
@@ -31,14 +31,14 @@ async def test_a_leaf_whose_agent_missed_three_announcements_is_silent_until_it_
         await leaf.announce()
         assert word() == "flowing"
         await until(lambda: counted() == 0, "it is not counted any more")
-        await world.leaf.stop()
+        await servers.leaf.stop()
         await until(lambda: word() == "away", "without its server it is away, not silent")
 
 
 async def test_an_agent_that_does_not_say_how_often_it_announces_itself_is_given_three_minutes(
-    world: ServerPair,
+    servers: ServerPair,
 ) -> None:
-    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar() as registrar:
         await leaf.announce()
         assert registrar._book.leaves["edge-1"].silent_after == 180.0

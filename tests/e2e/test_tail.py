@@ -13,7 +13,7 @@ import nats
 from agent.contract import inbox_prefix, leaf_stream
 from agent.jetstream import ConsumerInfo, JetStream
 from agent.jetstream.read_headers import StoredHeaders, read_headers
-from tests.harness.servers import Leaf, open_world
+from tests.harness.servers import Leaf, open_server_pair
 from tests.harness.streams import make_leaf_stream
 
 _MESSAGES = 2_500
@@ -23,8 +23,8 @@ _MESSAGES = 2_500
 async def test_a_pull_that_the_server_ends_early_is_not_taken_for_the_end_of_the_stream(
     tmp_path: Path,
 ) -> None:
-    async with open_world(tmp_path, "edge-1") as world:
-        nc = await world.leaf.connect("agent")
+    async with open_server_pair(tmp_path, "edge-1") as servers:
+        nc = await servers.leaf.connect("agent")
         stream = leaf_stream("edge-1", "normal")
         await make_leaf_stream(nc, "edge-1", "epoch0000000a")
         publishing = nc.jetstream()
@@ -39,7 +39,7 @@ async def test_a_pull_that_the_server_ends_early_is_not_taken_for_the_end_of_the
             nonlocal pulls
             pulls += 1
             if pulls == 2:  # in a loop of its own: no other pull may come before it is done
-                thread = threading.Thread(target=asyncio.run, args=(delete(world.leaf, stream, js.newest),))
+                thread = threading.Thread(target=asyncio.run, args=(delete(servers.leaf, stream, js.newest),))
                 thread.start()
                 thread.join()
             return False

@@ -27,7 +27,7 @@ from tests.harness.streams import AGGREGATE
 
 
 @pytest_asyncio.fixture
-async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ServerPair]:
+async def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ServerPair]:
     """Two leaves and a hub that can lose messages."""
     async with losing_world(tmp_path, monkeypatch, "edge-1", "edge-2") as one:
         yield one
@@ -39,8 +39,8 @@ async def asked(leaf: LeafHand, request: VerifyRequest | bytes) -> VerifyAnswer:
     return parse_verify_answer((await leaf.nc.request(verify_subject(leaf.domain), data, timeout=30)).data)
 
 
-async def test_the_batches_that_were_lost_at_the_hub_are_named(world: ServerPair) -> None:
-    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+async def test_the_batches_that_were_lost_at_the_hub_are_named(servers: ServerPair) -> None:
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
         await leaf.announce()
         await hub.holds(leaf.domain, await leaf.store(10))
@@ -59,8 +59,8 @@ async def test_the_batches_that_were_lost_at_the_hub_are_named(world: ServerPair
         assert (await asked(leaf, replace(request, last=None))).last == 9
 
 
-async def test_what_was_purged_is_told_apart_from_what_is_lacking(world: ServerPair) -> None:
-    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+async def test_what_was_purged_is_told_apart_from_what_is_lacking(servers: ServerPair) -> None:
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
         await leaf.announce()
         info = await hub.holds(leaf.domain, await leaf.store(20))
@@ -73,9 +73,11 @@ async def test_what_was_purged_is_told_apart_from_what_is_lacking(world: ServerP
         assert (answer.found.edge.run, answer.found.edge.seq) == (leaf.run, 11)
 
 
-async def test_a_batch_in_the_name_of_this_leaf_from_anywhere_else_does_not_count(world: ServerPair) -> None:
-    hub = await hub_of(world)
-    one, other = [await LeafHand.make(leaf) for leaf in world.leaves.values()]
+async def test_a_batch_in_the_name_of_this_leaf_from_anywhere_else_does_not_count(
+    servers: ServerPair,
+) -> None:
+    hub = await hub_of(servers)
+    one, other = [await LeafHand.make(leaf) for leaf in servers.leaves.values()]
     async with hub.registrar():
         await one.announce()
         await other.announce()
@@ -86,9 +88,9 @@ async def test_a_batch_in_the_name_of_this_leaf_from_anywhere_else_does_not_coun
 
 
 async def test_a_look_that_takes_too_long_says_how_far_it_came_and_goes_on_from_there(
-    world: ServerPair, monkeypatch: pytest.MonkeyPatch
+    servers: ServerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     monkeypatch.setattr("agent.jetstream.read_headers._PULL", 4)
     async with hub.registrar():
         await leaf.announce()
@@ -111,8 +113,8 @@ async def test_a_look_that_takes_too_long_says_how_far_it_came_and_goes_on_from_
         assert answer.lacking == ((6, 6),)
 
 
-async def test_a_purge_while_the_hub_looks_makes_it_begin_again(world: ServerPair) -> None:
-    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+async def test_a_purge_while_the_hub_looks_makes_it_begin_again(servers: ServerPair) -> None:
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
         await leaf.announce()
         info = await hub.holds(leaf.domain, await leaf.store(20))
@@ -124,9 +126,9 @@ async def test_a_purge_while_the_hub_looks_makes_it_begin_again(world: ServerPai
 
 
 async def test_what_cannot_be_answered_is_refused_in_words_and_the_next_is_answered(
-    world: ServerPair,
+    servers: ServerPair,
 ) -> None:
-    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
         request = VerifyRequest("normal", leaf.run)
         assert "not taken in yet" in str((await asked(leaf, request)).refused)
@@ -137,8 +139,8 @@ async def test_what_cannot_be_answered_is_refused_in_words_and_the_next_is_answe
         assert (await asked(leaf, request)).refused is None
 
 
-async def test_the_registrar_leaves_no_consumer_behind(world: ServerPair) -> None:
-    hub, leaf = await hub_of(world), await LeafHand.make(world.leaf)
+async def test_the_registrar_leaves_no_consumer_behind(servers: ServerPair) -> None:
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
         await leaf.announce()
         await leaf.js.publish(batch_subject(leaf.domain, "normal", "http"), b"", {H_MESSAGE_ID: "x"})

@@ -24,7 +24,7 @@ from tests.harness.wait import until, wait_for
 
 pytestmark = pytest.mark.timeout(600)
 STORED, UNDER_WAY = 20, 5
-STRIKES = ("the link breaks", "the input ends", "the broker is killed")
+FAULTS = ("the link breaks", "the input ends", "the broker is killed")
 
 
 @pytest.fixture
@@ -38,24 +38,24 @@ def broker(tmp_path: Path) -> Iterator[RabbitMQ]:
         one.kill()
 
 
-async def zeros(broker: RabbitMQ, strike: str, count: int) -> None:
-    await asyncio.to_thread(publish, broker.port, f"plant/{strike}/n", *[b"0"] * count)
+async def zeros(broker: RabbitMQ, fault: str, count: int) -> None:
+    await asyncio.to_thread(publish, broker.port, f"plant/{fault}/n", *[b"0"] * count)
 
 
 async def test_a_message_that_comes_again_under_a_number_of_the_connection_before_is_stored(
     broker: RabbitMQ, case: Case
 ) -> None:
-    case.expected = "what was under way at a strike is stored, though number and payload are known as stored"
-    for strike in STRIKES:
-        doubled = await struck(broker, strike, case)
-        case.saw(f"{strike}: {doubled} of {STORED + UNDER_WAY} are stored twice")
+    case.expected = "what was under way at a fault is stored, though number and payload are known as stored"
+    for fault in FAULTS:
+        doubled = await struck(broker, fault, case)
+        case.saw(f"{fault}: {doubled} of {STORED + UNDER_WAY} are stored twice")
 
 
-async def struck(broker: RabbitMQ, strike: str, case: Case) -> int:
+async def struck(broker: RabbitMQ, fault: str, case: Case) -> int:
     """How many messages are stored twice when that happens while some are under way."""
     core, proxy = Core(), Proxy(broker.port)
     await proxy.start()
-    name = strike.replace(" ", "-")
+    name = fault.replace(" ", "-")
     options = {"client_id": name, "topics": [Topic(filter=f"plant/{name}/#", device="d", metric="n")]}
     await asyncio.to_thread(keep_session, broker.port, name, f"plant/{name}/#")
     try:
@@ -66,11 +66,11 @@ async def struck(broker: RabbitMQ, strike: str, case: Case) -> int:
             await zeros(broker, name, UNDER_WAY)
             await until(lambda: core.waiting == 1, "more is under way")
             case.begins()
-            if strike == "the link breaks":
+            if fault == "the link breaks":
                 proxy.cut()
                 core.open.set()
                 proxy.restore()
-            elif strike == "the broker is killed":
+            elif fault == "the broker is killed":
                 await asyncio.to_thread(broker.kill)
                 core.open.set()
                 await asyncio.to_thread(broker.start)
@@ -79,7 +79,7 @@ async def struck(broker: RabbitMQ, strike: str, case: Case) -> int:
         core.refuse = None
         whole = STORED + UNDER_WAY
         async with running(core, proxy.port, **options):
-            await until(lambda: len(core.values()) >= whole, f"nothing is lost when {strike}")
+            await until(lambda: len(core.values()) >= whole, f"nothing is lost when {fault}")
     finally:
         await proxy.stop()
     return len(core.values()) - whole

@@ -1,4 +1,4 @@
-"""The rigs do what the tests of faults take for granted."""
+"""The tools do what the tests of faults take for granted."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from agent.demo.proxy import Proxy
 from tests.faults.tools.disk import small_disk
 from tests.faults.tools.old_servers import old_server
 from tests.faults.tools.wire import Wire, missing, wire
-from tests.harness.servers import Cable
+from tests.harness.servers import LinkProxy
 
 needs_root = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 
 class Echo:
-    """Two ends of a connection through a cable, which says back what it hears."""
+    """Two ends of a connection through a proxy, which says back what it hears."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer, self._heard = reader, writer, b""
 
     @classmethod
-    async def through(cls, cable: Cable) -> Echo:
+    async def through(cls, proxy: LinkProxy) -> Echo:
         """A new connection."""
-        return cls(*await asyncio.open_connection(cable.host, cable.port))
+        return cls(*await asyncio.open_connection(proxy.host, proxy.port))
 
     async def answers(self, text: bytes = b"x", seconds: float = 0.7) -> bool:
         """Whether what is said comes back in time. Raises `ConnectionError` where the connection ended."""
@@ -75,20 +75,20 @@ async def echo_server(host: str, port: int = 0) -> AsyncIterator[int]:
     server.close()
 
 
-async def _a_cable_breaks_and_mends(cable: Cable) -> None:
-    one = await Echo.through(cable)
+async def _a_cable_breaks_and_mends(proxy: LinkProxy) -> None:
+    one = await Echo.through(proxy)
     assert await one.answers()
-    cable.stall()
+    proxy.stall()
     assert not await one.answers(b"late")
-    cable.restore()
+    proxy.restore()
     assert await one.hears(b"late"), "what was sent into a half-open link comes when it is restored"
-    cable.cut()
+    proxy.cut()
     with pytest.raises(ConnectionError):
         await one.answers()
     with pytest.raises(ConnectionError):
-        await (await Echo.through(cable)).answers()
-    cable.restore()
-    again = await Echo.through(cable)
+        await (await Echo.through(proxy)).answers()
+    proxy.restore()
+    again = await Echo.through(proxy)
     assert await again.answers()
     for echo in (one, again):
         echo.close()

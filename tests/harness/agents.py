@@ -165,7 +165,7 @@ class Batch:
     texts: list[str]
 
 
-class Shelf:
+class StreamProbe:
     """What a leaf's stream holds, seen with a connection of the test's own."""
 
     def __init__(self, domain: str, nc: Client) -> None:
@@ -208,9 +208,9 @@ class Shelf:
         return [name for name in await self.js.consumer_names(self.stream) if name.startswith("hub-")]
 
 
-async def shelf(server: LeafServer) -> Shelf:
+async def probe_stream(server: LeafServer) -> StreamProbe:
     """What this server's stream holds."""
-    return Shelf(server.domain, await server.connect("agent"))
+    return StreamProbe(server.domain, await server.connect("agent"))
 
 
 def _rows(message: RawMessage) -> list[dict[str, Any]]:

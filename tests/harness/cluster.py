@@ -17,7 +17,7 @@ from agent.demo.ports import free_port
 from agent.server import permissions, workspace
 from agent.server.render import render
 from agent.server.values import LeafUser, ServerConfig
-from tests.harness.servers import Cable, Hub, Leaf, ServerPair, ask, is_answered, make_hub, make_leaf
+from tests.harness.servers import Hub, Leaf, LinkProxy, ServerPair, ask, is_answered, make_hub, make_leaf
 from tests.harness.wait import until
 
 _BLOCK = """
@@ -31,7 +31,7 @@ class Cluster:
     def __init__(self, hubs: list[Hub], leaf: Leaf) -> None:
         self.hubs = {hub.config.server_name: hub for hub in hubs}
         self.leaf = leaf
-        self.world = ServerPair(hubs[0], {leaf.domain: leaf})
+        self.servers = ServerPair(hubs[0], {leaf.domain: leaf})
 
     async def leader(self) -> str:
         """The server that leads the aggregate, "" while none does."""
@@ -75,7 +75,7 @@ class Cluster:
 
 @asynccontextmanager
 async def open_cluster(
-    directory: Path, monkeypatch: pytest.MonkeyPatch, cable: Cable
+    directory: Path, monkeypatch: pytest.MonkeyPatch, proxy: LinkProxy
 ) -> AsyncIterator[Cluster]:
     """The cluster, running, its leaf linked; all of it ends with the context."""
     link = directory / "edge-1" / "keys" / "link"
@@ -112,10 +112,10 @@ async def open_cluster(
         registrar = await hubs[0].connect("registrar")
         await until(lambda: is_answered(registrar, "$JS.API.STREAM.INFO.COMMANDS"), "JetStream has a leader")
         stack.push_async_callback(_disconnect, hubs)
-        leaf = make_leaf(directory / "edge-1", "edge-1", ("normal",), cable, link)
+        leaf = make_leaf(directory / "edge-1", "edge-1", ("normal",), proxy, link)
         urls = tuple(f"nats-leaf://127.0.0.1:{hub.leaf_port}" for hub in hubs)
         leaf = Leaf(
-            replace(leaf.config, hub_urls=urls), directory / "edge-1", leaf.keys, leaf._inboxes, cable
+            replace(leaf.config, hub_urls=urls), directory / "edge-1", leaf.keys, leaf._inboxes, proxy
         )
         stack.push_async_callback(leaf.close)
         await leaf.start()

@@ -19,18 +19,18 @@ from agent.contract import (
     parse_reading,
 )
 from agent.jetstream import JetStream, JetStreamError, RawMessage
-from tests.harness.agents import CLASS, Shelf, shelf
+from tests.harness.agents import CLASS, StreamProbe, probe_stream
 from tests.harness.registrar import hub_of
 from tests.harness.servers import ServerPair
 from tests.harness.wait import until
 
 
 class Desk:
-    """Sends commands to the first leaf of a world and sees what becomes of them."""
+    """Sends commands to the first leaf of a server pair and sees what becomes of them."""
 
-    def __init__(self, world: ServerPair, hub: JetStream, leaf: Shelf) -> None:
-        self.world, self.hub, self.leaf = world, hub, leaf
-        self.domain = world.leaf.domain
+    def __init__(self, servers: ServerPair, hub: JetStream, leaf: StreamProbe) -> None:
+        self.servers, self.hub, self.leaf = servers, hub, leaf
+        self.domain = servers.leaf.domain
         self.sent: list[str] = []
 
     async def send(self, verb: str, expires: float | None = None, **args: Any) -> str:
@@ -77,11 +77,11 @@ def answers_of(message: RawMessage) -> list[CommandAnswer]:
 
 
 @asynccontextmanager
-async def open_desk(world: ServerPair) -> AsyncIterator[Desk]:
+async def open_desk(servers: ServerPair) -> AsyncIterator[Desk]:
     """A desk at a hub whose registrar runs as long as the context."""
-    hub = await hub_of(world)
+    hub = await hub_of(servers)
     async with hub.registrar():
-        yield Desk(world, hub.js, await shelf(world.leaf))
+        yield Desk(servers, hub.js, await probe_stream(servers.leaf))
 
 
 def soon(seconds: float = 3600.0) -> float:

@@ -69,17 +69,17 @@ class Member:
     async def make(cls, leaf: Leaf, classes: Sequence[str]) -> Member:
         """With its streams and link consumers."""
         member = cls(leaf, await leaf.connect("agent"), classes)
-        for shelf in member.shelves.values():
-            subjects = [leaf_subjects(shelf.domain, shelf.cls)]
-            await member.js.ensure_stream({**STREAM, "name": shelf.stream, "subjects": subjects})
-            await member._consume(shelf)
+        for probe in member.shelves.values():
+            subjects = [leaf_subjects(probe.domain, probe.cls)]
+            await member.js.ensure_stream({**STREAM, "name": probe.stream, "subjects": subjects})
+            await member._consume(probe)
         return member
 
     async def store(self, count: int, size: int = len(_PAYLOAD)) -> None:
         """So many batches in each class."""
-        for shelf in self.shelves.values():
-            await asyncio.gather(*(self._store(shelf, shelf.stored + n, size) for n in range(1, count + 1)))
-            shelf.stored += count
+        for probe in self.shelves.values():
+            await asyncio.gather(*(self._store(probe, probe.stored + n, size) for n in range(1, count + 1)))
+            probe.stored += count
 
     async def announce(self) -> Answer:
         """The answer, once the hub's registrar gives one; what it says is taken in as the agent would."""
@@ -100,71 +100,71 @@ class Member:
     async def repair(self, answer: Answer) -> int:
         """A new epoch for each class of which the hub has lost something; how many."""
         lost = [self.shelves[cls] for cls, one in answer.classes.items() if await self._is_lost(cls, one)]
-        for shelf in lost:
-            shelf.epoch, shelf.start, shelf.confirmed, shelf.checkpoint = new_epoch(), 1, 0, None
-            await self._consume(shelf)
+        for probe in lost:
+            probe.epoch, probe.start, probe.confirmed, probe.checkpoint = new_epoch(), 1, 0, None
+            await self._consume(probe)
         return len(lost)
 
     async def begin_anew(self) -> None:
         """A new epoch for each class."""
-        for shelf in self.shelves.values():
-            shelf.epoch, shelf.start = new_epoch(), shelf.stored + 1
-            await self._consume(shelf)
+        for probe in self.shelves.values():
+            probe.epoch, probe.start = new_epoch(), probe.stored + 1
+            await self._consume(probe)
 
     async def pause(self, until_time: str) -> None:
         """Let nothing flow until then (RFC 3339)."""
-        for shelf in self.shelves.values():
-            verb = f"CONSUMER.PAUSE.{shelf.stream}.{link_consumer(shelf.epoch)}"
+        for probe in self.shelves.values():
+            verb = f"CONSUMER.PAUSE.{probe.stream}.{link_consumer(probe.epoch)}"
             await self.js.api(verb, {"pause_until": until_time})
 
     def ids(self) -> set[str]:
         """The ids of all that was stored."""
         return {
-            f"{self.run}-{shelf.cls}-{number}"
-            for shelf in self.shelves.values()
-            for number in range(1, shelf.stored + 1)
+            f"{self.run}-{probe.cls}-{number}"
+            for probe in self.shelves.values()
+            for number in range(1, probe.stored + 1)
         }
 
-    async def _store(self, shelf: Shelf, number: int, size: int) -> None:
-        subject = batch_subject(self.domain, shelf.cls, "http")
-        headers = {H_MESSAGE_ID: f"{self.run}-{shelf.cls}-{number}"}
+    async def _store(self, probe: Shelf, number: int, size: int) -> None:
+        subject = batch_subject(self.domain, probe.cls, "http")
+        headers = {H_MESSAGE_ID: f"{self.run}-{probe.cls}-{number}"}
         await self.js.publish(subject, _PAYLOAD.ljust(size), headers)
 
-    async def _consume(self, shelf: Shelf) -> None:
-        name = link_consumer(shelf.epoch)
+    async def _consume(self, probe: Shelf) -> None:
+        name = link_consumer(probe.epoch)
         await self.js.create_consumer(
-            shelf.stream,
+            probe.stream,
             {
                 "name": name,
                 "durable_name": name,
                 "deliver_policy": "by_start_sequence",
-                "opt_start_seq": shelf.start,
+                "opt_start_seq": probe.start,
                 "ack_policy": "flow_control",
                 "max_ack_pending": 10_000,
-                "deliver_subject": deliver_subject(self.domain, shelf.cls, shelf.epoch),
+                "deliver_subject": deliver_subject(self.domain, probe.cls, probe.epoch),
             },
         )
 
     async def _announcement(self) -> Announce:
         classes = {}
-        for cls, shelf in self.shelves.items():
-            info = await self.js.stream_info(shelf.stream)
+        for cls, probe in self.shelves.items():
+            info = await self.js.stream_info(probe.stream)
             classes[cls] = ClassState(
-                shelf.epoch, info.created, info.first, info.last, shelf.confirmed, info.bytes
+                probe.epoch, info.created, info.first, info.last, probe.confirmed, info.bytes
             )
         agreed = {cls: one.checkpoint for cls, one in self.shelves.items() if one.checkpoint is not None}
         return Announce(self.domain, MACHINE, self.run, {}, classes, agreed)
 
-    def _take_in(self, shelf: Shelf, answer: ClassAnswer) -> None:
+    def _take_in(self, probe: Shelf, answer: ClassAnswer) -> None:
         if answer.agreed is False:
             return
-        shelf.confirmed = answer.cursor
-        shelf.checkpoint = answer.checkpoint or shelf.checkpoint
+        probe.confirmed = answer.cursor
+        probe.checkpoint = answer.checkpoint or probe.checkpoint
 
     async def _is_lost(self, cls: str, answer: ClassAnswer) -> bool:
-        shelf = self.shelves[cls]
-        info = await self.js.consumer_info(shelf.stream, link_consumer(shelf.epoch))
-        below = answer.certain and answer.cursor < info.ack_floor and info.ack_floor >= shelf.start
+        probe = self.shelves[cls]
+        info = await self.js.consumer_info(probe.stream, link_consumer(probe.epoch))
+        below = answer.certain and answer.cursor < info.ack_floor and info.ack_floor >= probe.start
         return answer.agreed is False or below
 
 

@@ -17,7 +17,7 @@ from agent.hub.registrar.service import Registrar
 from agent.jetstream import ConsumerInfo, JetStreamError
 from agent.leaf.inputs.shared.base import InputOptions
 from agent.leaf.link.states import LinkState
-from tests.harness.agents import CHUNK_DEVICE, CLASS, Agent, Shelf, chunk, leaf_config, shelf
+from tests.harness.agents import CHUNK_DEVICE, CLASS, Agent, StreamProbe, chunk, leaf_config, probe_stream
 from tests.harness.registrar import HubHand, hub_of
 from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE
@@ -27,10 +27,10 @@ QUICK = Publish(linger=Seconds(0.005), drain=Seconds(1.0))
 
 
 class LinkedPair:
-    """One leaf and the hub of a world, with their agents. `sent` are the texts that were acknowledged."""
+    """One leaf and the hub with their agents. `sent` are the texts that were acknowledged."""
 
-    def __init__(self, world: ServerPair, config: Config, hub: HubHand, leaf_shelf: Shelf) -> None:
-        self.world, self.config, self.hub, self.shelf = world, config, hub, leaf_shelf
+    def __init__(self, servers: ServerPair, config: Config, hub: HubHand, leaf_shelf: StreamProbe) -> None:
+        self.servers, self.config, self.hub, self.probe = servers, config, hub, leaf_shelf
         self.stack = AsyncExitStack()
         self.agent: Agent
         self.registrar: Registrar
@@ -105,7 +105,7 @@ class LinkedPair:
 
     async def agreed(self) -> None:
         """Return when leaf and hub agree on a checkpoint that covers what was sent so far."""
-        last = (await self.shelf.js.stream_info(self.shelf.stream)).last
+        last = (await self.probe.js.stream_info(self.probe.stream)).last
         keeper = self.agent.leaf.link.keeper
 
         await self.hub.holds(self.config.domain, last)
@@ -123,7 +123,7 @@ class LinkedPair:
 
     async def link_consumer(self) -> ConsumerInfo:
         """The link consumer of the present epoch."""
-        return await self.shelf.js.consumer_info(self.shelf.stream, link_consumer(self.epoch))
+        return await self.probe.js.consumer_info(self.probe.stream, link_consumer(self.epoch))
 
     @property
     def epoch(self) -> str:
@@ -136,23 +136,23 @@ class LinkedPair:
 
 
 @asynccontextmanager
-async def open_road(
-    world: ServerPair,
+async def open_linked_pair(
+    servers: ServerPair,
     state_dir: Path,
     state: LinkState = LinkState.FLOWING,
     inputs: Sequence[InputOptions] = (),
     **registrar: Any,
 ) -> AsyncIterator[LinkedPair]:
-    """A road whose link is in this state, with the levels of these `inputs`; `registrar` are options of
+    """A pair whose link is in this state, with the levels of these `inputs`; `registrar` are options of
     `HubHand.registrar`."""
-    config = leaf_config(world.leaf, state_dir, QUICK)
+    config = leaf_config(servers.leaf, state_dir, QUICK)
     config.input = list(inputs)
-    road = LinkedPair(world, config, await hub_of(world), await shelf(world.leaf))
-    await road.start_registrar(**registrar)
-    await road.start_agent()
+    pair = LinkedPair(servers, config, await hub_of(servers), await probe_stream(servers.leaf))
+    await pair.start_registrar(**registrar)
+    await pair.start_agent()
     try:
-        await road.reaches(state)
-        yield road
+        await pair.reaches(state)
+        yield pair
     finally:
-        await road.agent.crash()
-        await road.stop_registrar()
+        await pair.agent.crash()
+        await pair.stop_registrar()

@@ -11,7 +11,7 @@ import pytest
 from agent.contract import H_MESSAGE_ID
 from agent.server import permissions
 from tests.harness.registrar import HubHand
-from tests.harness.servers import ServerPair, open_world
+from tests.harness.servers import ServerPair, open_server_pair
 from tests.harness.streams import AGGREGATE
 
 
@@ -19,11 +19,11 @@ from tests.harness.streams import AGGREGATE
 async def losing_world(
     directory: Path, monkeypatch: pytest.MonkeyPatch, *domains: str
 ) -> AsyncIterator[ServerPair]:
-    """A world whose registrar's key may also delete single messages, which the product's may not."""
+    """Servers whose registrar's key may also delete single messages, which the product's may not."""
     with monkeypatch.context() as rendered:
         verbs = (*permissions._STREAM_VERBS, "MSG.DELETE")
         rendered.setattr(permissions, "_STREAM_VERBS", verbs)
-        async with open_world(directory, *domains) as one:
+        async with open_server_pair(directory, *domains) as one:
             yield one
 
 

@@ -1,4 +1,4 @@
-"""A road whose leaf discards its oldest messages when its stream is full."""
+"""A linked pair whose leaf discards its oldest messages when its stream is full."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agent.contract import (
 )
 from agent.jetstream import RawMessage
 from agent.leaf.link.states import LinkState
-from tests.harness.agents import CLASS, chunk, leaf_config, shelf
+from tests.harness.agents import CLASS, chunk, leaf_config, probe_stream
 from tests.harness.linked_pair import QUICK, LinkedPair
 from tests.harness.registrar import hub_of
 from tests.harness.servers import ServerPair
@@ -33,8 +33,8 @@ BULKY = 10_000
 Number = tuple[str, int]
 
 
-class LossyRoad(LinkedPair):
-    """A road whose leaf discards. `stored` are the readings of each batch that was acknowledged."""
+class LossyPair(LinkedPair):
+    """A linked pair whose leaf discards. `stored` are the readings of each batch that was acknowledged."""
 
     stored: dict[Number, int]
 
@@ -47,7 +47,7 @@ class LossyRoad(LinkedPair):
 
     async def push(self, messages: int) -> None:
         """As a device of this machine does, also without an agent."""
-        device = await self.world.leaf.connect("device")
+        device = await self.servers.leaf.connect("device")
         subject = direct_subject(self.config.domain, CLASS, "press", "noise")
         for _ in range(messages):
             await device.request(subject, b'"' + os.urandom(BULKY // 2).hex().encode() + b'"')
@@ -104,19 +104,19 @@ def _number(headers: dict[str, str]) -> Number | None:
 
 
 @asynccontextmanager
-async def open_lossy_road(world: ServerPair, directory: Path) -> AsyncIterator[LossyRoad]:
-    """A road over which some batches have come to the hub."""
+async def open_lossy_pair(servers: ServerPair, directory: Path) -> AsyncIterator[LossyPair]:
+    """A linked pair over which some batches have come to the hub."""
     cls = StreamClass(max_bytes=Size(MAX_BYTES), discard="old")
-    config = leaf_config(world.leaf, directory / "state", QUICK, cls)
-    road = LossyRoad(world, config, await hub_of(world), await shelf(world.leaf))
-    road.stored = {}
-    await road.start_registrar()
-    await road.start_agent()
+    config = leaf_config(servers.leaf, directory / "state", QUICK, cls)
+    pair = LossyPair(servers, config, await hub_of(servers), await probe_stream(servers.leaf))
+    pair.stored = {}
+    await pair.start_registrar()
+    await pair.start_agent()
     try:
-        await road.reaches(LinkState.FLOWING)
-        await road.fill(3)
-        await road.agreed()
-        yield road
+        await pair.reaches(LinkState.FLOWING)
+        await pair.fill(3)
+        await pair.agreed()
+        yield pair
     finally:
-        await road.agent.crash()
-        await road.stop_registrar()
+        await pair.agent.crash()
+        await pair.stop_registrar()

@@ -73,8 +73,8 @@ async def open_servers(
         )
         stack.push_async_callback(hub.kill)
         await hub.start()
-        world = OpenWorld(hub)
-        world.ends["hub"] = await hub.end(stack)
+        servers = OpenWorld(hub)
+        servers.ends["hub"] = await hub.end(stack)
         for domain in domains:
             proxy = Proxy(leaf_port)
             await proxy.start()
@@ -83,9 +83,9 @@ async def open_servers(
             leaf = OpenServer(directory / domain, domain, ONE_ACCOUNT, f"remotes: [ {remote} ]")
             stack.push_async_callback(leaf.kill)
             await leaf.start()
-            world.leaves[domain], world.proxies[domain] = leaf, proxy
-            world.ends[domain] = await leaf.end(stack)
-        yield world
+            servers.leaves[domain], servers.proxies[domain] = leaf, proxy
+            servers.ends[domain] = await leaf.end(stack)
+        yield servers
 
 
 async def _quiet(_: Exception) -> None:

@@ -152,8 +152,8 @@ class LeafHand:
 class HubHand:
     """The hub's side: looks at the aggregate, starts and stops registrars."""
 
-    def __init__(self, world: ServerPair, nc: Client, jobs: Client) -> None:
-        self.world = world
+    def __init__(self, servers: ServerPair, nc: Client, jobs: Client) -> None:
+        self.servers = servers
         self.js = JetStream(nc)
         self.nc = nc
         self.jobs = jobs
@@ -172,7 +172,7 @@ class HubHand:
         its server lets in, or these `members`. Its server says that it is of a `version`; `settings` are
         those of `[registrar]`."""
         self.metrics = Metrics()
-        hub = self.world.hub
+        hub = self.servers.hub
         config = Config(
             domain="hub",
             role="hub",
@@ -192,7 +192,7 @@ class HubHand:
 
     @asynccontextmanager
     async def _run(self, config: Config, url: str) -> AsyncIterator[Registrar]:
-        hub = self.world.hub
+        hub = self.servers.hub
         nc = await hub.connect("registrar", servers=url)
         system = await hub.connect("registrar_system")
         registrar = Registrar(config, nc, system, self.metrics, structlog.get_logger("registrar"))
@@ -273,9 +273,9 @@ async def saying(version: str | None, port: int) -> AsyncIterator[int]:
         yield server.sockets[0].getsockname()[1]
 
 
-async def hub_of(world: ServerPair) -> HubHand:
-    """The hub's side of a world."""
-    return HubHand(world, await world.hub.connect("registrar"), await world.hub.connect("jobs"))
+async def hub_of(servers: ServerPair) -> HubHand:
+    """The hub's side of a server pair."""
+    return HubHand(servers, await servers.hub.connect("registrar"), await servers.hub.connect("jobs"))
 
 
 async def silent(hub: HubHand, domain: str) -> None:

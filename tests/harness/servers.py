@@ -33,7 +33,7 @@ _HUB_KEYS = ("registrar", "registrar_system", "jobs")
 _LEAF_KEYS = ("agent", "agent_system", "device")
 
 
-class Cable(Protocol):
+class LinkProxy(Protocol):
     """What stands between a leaf and its hub and can be broken: `Proxy`, or `Wire` of `tests.faults`."""
 
     host: str
@@ -150,7 +150,7 @@ class Leaf(Node):
         directory: Path,
         keys: dict[str, Path],
         inboxes: dict[str, str],
-        proxy: Cable,
+        proxy: LinkProxy,
     ):
         super().__init__(config, directory, keys, inboxes)
         self.proxy = proxy
@@ -190,20 +190,20 @@ class ServerPair:
 
 
 @asynccontextmanager
-async def open_world(
+async def open_server_pair(
     directory: Path,
     *domains: str,
     classes: tuple[str, ...] = (DEFAULT_CLASS,),
     aggregates: tuple[str, ...] = (aggregate(0),),
-    cable: Cable | None = None,
+    proxy: LinkProxy | None = None,
     leaf_listen: str | None = None,
     takes: tuple[str, ...] = (),
     gives: tuple[str, ...] = (),
     links: Mapping[str, tuple[LinkRights, ...]] = MappingProxyType({}),
     tenants: Mapping[str, str] = MappingProxyType({}),
 ) -> AsyncIterator[ServerPair]:
-    """A world with a leaf for every domain; all of it ends with the context. Each leaf has a proxy of its own
-    before the hub, unless a `cable` is given, which leads to the hub's `leaf_listen`. Every leaf `takes` and
+    """A hub with a leaf for every domain; all of it ends with the context. Each leaf has a proxy of its own
+    before the hub, unless a `proxy` is given, which leads to the hub's `leaf_listen`. Every leaf `takes` and
     `gives` these streams; `links` are the declared links of each domain, `tenants` says whose it is."""
     async with AsyncExitStack() as stack:
         keys = {domain: directory / domain / "keys" / "link" for domain in domains}
@@ -216,7 +216,7 @@ async def open_world(
         await hub.start()
         leaves = {}
         for domain, link in keys.items():
-            wire = cable or await _proxy(stack, hub)
+            wire = proxy or await _proxy(stack, hub)
             leaves[domain] = make_leaf(
                 directory / domain, domain, classes, wire, link, links=links.get(domain, ())
             )
@@ -292,7 +292,7 @@ def make_leaf(
     directory: Path,
     domain: str,
     classes: tuple[str, ...],
-    proxy: Cable,
+    proxy: LinkProxy,
     link: Path,
     machine: str = "test",
     links: tuple[LinkRights, ...] = (),

@@ -1,4 +1,4 @@
-"""A road whose states are all noted and over which readings are sent steadily, for tests that break it."""
+"""A linked pair whose states are all noted while readings are sent steadily, for tests that break it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from agent.contract import link_consumer
 from agent.jetstream import JetStreamError
 from agent.leaf.link.states import LinkState
-from tests.harness.agents import chunk, insist, leaf_config, shelf
+from tests.harness.agents import chunk, insist, leaf_config, probe_stream
 from tests.harness.linked_pair import QUICK, LinkedPair
 from tests.harness.registrar import hub_of
 from tests.harness.servers import ServerPair
@@ -22,7 +22,7 @@ from tests.harness.wait import WAIT_SECONDS, until
 _LOOK_SECONDS = 0.005
 
 
-class WatchedRoad(LinkedPair):
+class WatchedLink(LinkedPair):
     """`seen` holds every state with its sentence and when it came, in monotonic seconds. What `sends` and
     `flows_on` send is repeated until it is acknowledged."""
 
@@ -70,8 +70,8 @@ class WatchedRoad(LinkedPair):
     async def pause_by_hand(self, seconds: float) -> None:
         """Have the pause of the link consumer end so many seconds from now; one that lies back ends it."""
         end = datetime.now(UTC) + timedelta(seconds=seconds)
-        await self.shelf.js.api(
-            f"CONSUMER.PAUSE.{self.shelf.stream}.{link_consumer(self.epoch)}",
+        await self.probe.js.api(
+            f"CONSUMER.PAUSE.{self.probe.stream}.{link_consumer(self.epoch)}",
             {"pause_until": end.isoformat().replace("+00:00", "Z")},
         )
 
@@ -110,19 +110,19 @@ class WatchedRoad(LinkedPair):
 
 
 @asynccontextmanager
-async def open_watched_road(world: ServerPair, state_dir: Path) -> AsyncIterator[WatchedRoad]:
-    """A road over which some readings have come to the hub."""
-    config = leaf_config(world.leaf, state_dir, QUICK)
-    road = WatchedRoad(world, config, await hub_of(world), await shelf(world.leaf))
-    await road.start_registrar()
-    await road.start_agent()
-    watching = road.watch()
+async def open_watched_link(servers: ServerPair, state_dir: Path) -> AsyncIterator[WatchedLink]:
+    """A linked pair over which some readings have come to the hub."""
+    config = leaf_config(servers.leaf, state_dir, QUICK)
+    pair = WatchedLink(servers, config, await hub_of(servers), await probe_stream(servers.leaf))
+    await pair.start_registrar()
+    await pair.start_agent()
+    watching = pair.watch()
     try:
-        await road.reaches(LinkState.FLOWING)
-        await road.sends()
-        await road.nothing_lost_or_doubled()
-        yield road
+        await pair.reaches(LinkState.FLOWING)
+        await pair.sends()
+        await pair.nothing_lost_or_doubled()
+        yield pair
     finally:
         watching.cancel()
-        await road.agent.crash()
-        await road.stop_registrar()
+        await pair.agent.crash()
+        await pair.stop_registrar()

@@ -20,7 +20,7 @@ from agent.demo.plan import Member
 from hub_jobs.ingest.bronze import StreamOrigin, bronze_rows
 from hub_jobs.source.wire import Connection, Server, read_columns, stream_info
 from tests.faults.report import Case
-from tests.faults.world.world import World, open_world
+from tests.faults.world.environment import FaultEnvironment, open_environment
 from tests.harness.wait import wait_for
 from tests.security.headers import FOREIGN, forged, not_thought_of, obeyed
 
@@ -37,26 +37,26 @@ class Tried(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultEnvironment]:
     """A hub and a leaf, linked, and nothing that is sent."""
-    with open_world(tmp_path_factory.mktemp("headers"), Case("headers"), devices=0, direct=False) as w:
+    with open_environment(tmp_path_factory.mktemp("headers"), Case("headers"), devices=0, direct=False) as w:
         yield w
 
 
 @pytest.fixture(scope="module")
-def of_device(world: World) -> list[Tried]:
+def of_device(servers: FaultEnvironment) -> list[Tried]:
     """Every header, sent with the device key."""
     names = (f"m{number}" for number in itertools.count())
     subjects = (direct_subject("edge-1", DEFAULT_CLASS, "forger", name) for name in names)
-    return sent(world.leaf.member, "device", "device", zip(forged(), subjects, strict=False))
+    return sent(servers.leaf.member, "device", "device", zip(forged(), subjects, strict=False))
 
 
 @pytest.fixture(scope="module")
-def of_agent(world: World) -> list[Tried]:
+def of_agent(servers: FaultEnvironment) -> list[Tried]:
     """Every header of the contract on a batch, sent with the key of the agent itself."""
     subject = batch_subject("edge-1", DEFAULT_CLASS, "forged")
     messages = ((headers, subject) for headers in forged() if not obeyed(headers))
-    return sent(world.leaf.member, "agent", "edge-1", messages)
+    return sent(servers.leaf.member, "agent", "edge-1", messages)
 
 
 def sent(
@@ -94,9 +94,9 @@ async def _quiet(_error: Exception) -> None:
     """What may not be sent is seen by the answer that does not come."""
 
 
-def at_hub(world: World) -> pa.Table:
+def at_hub(servers: FaultEnvironment) -> pa.Table:
     """What the hub's stream holds, as `ingest` takes it."""
-    member, stream = world.hub.member, aggregate(0)
+    member, stream = servers.hub.member, aggregate(0)
     server = Server(member.nats_url, seed_file=str(member.state / "keys" / "jobs.nk"))
     with Connection(server, 30.0) as conn:
         info = stream_info(conn, stream)
@@ -115,10 +115,10 @@ def test_the_leaf_s_stream_obeys_no_header_that_changes_what_it_holds(of_device:
 
 
 def test_a_device_s_reading_is_its_leaf_s_and_no_batch_whatever_its_headers_say(
-    world: World, of_device: list[Tried]
+    servers: FaultEnvironment, of_device: list[Tried]
 ) -> None:
-    world.mended()
-    rows = {row["subject"]: row for row in at_hub(world).to_pylist()}
+    servers.mended()
+    rows = {row["subject"]: row for row in at_hub(servers).to_pylist()}
     for one in (one for one in of_device if one.seq):
         row = rows.pop(one.subject)
         assert (row["domain"], row["source_seq"], row["class"]) == ("edge-1", one.seq, DEFAULT_CLASS), one
@@ -126,25 +126,28 @@ def test_a_device_s_reading_is_its_leaf_s_and_no_batch_whatever_its_headers_say(
     assert [subject for subject in rows if ".forger." in subject or FOREIGN in subject] == []
 
 
-def test_a_batch_is_its_leaf_s_whatever_its_headers_say(world: World, of_agent: list[Tried]) -> None:
-    world.mended()
+def test_a_batch_is_its_leaf_s_whatever_its_headers_say(
+    servers: FaultEnvironment, of_agent: list[Tried]
+) -> None:
+    servers.mended()
     stored = {one.seq for one in of_agent if one.seq}
-    rows = [row for row in at_hub(world).to_pylist() if row["source_seq"] in stored]
+    rows = [row for row in at_hub(servers).to_pylist() if row["source_seq"] in stored]
     assert len(rows) == len(stored) > len(of_agent) // 2
     assert {row["domain"] for row in rows} == {"edge-1"}
     assert {row["source_stream"] for row in rows} == {f"TEL_edge-1_{DEFAULT_CLASS}"}
 
 
 def test_an_agent_takes_no_request_for_stored_because_a_device_says_so(
-    world: World, of_device: list[Tried]
+    servers: FaultEnvironment, of_device: list[Tried]
 ) -> None:
     assert any(one.seq and one.headers.get("Petiole-Requests") == KEY for one in of_device)
-    assert world.leaf.end_well() == 0
-    world.leaf.start()
-    before = world.leaf.metric("petiole_stored_readings_total", input="http")
-    assert world.leaf.post(READING, KEY) == 204
+    assert servers.leaf.end_well() == 0
+    servers.leaf.start()
+    before = servers.leaf.metric("petiole_stored_readings_total", input="http")
+    assert servers.leaf.post(READING, KEY) == 204
     wait_for(
-        lambda: world.leaf.metric("petiole_stored_readings_total", input="http") == before + 1, "it is stored"
+        lambda: servers.leaf.metric("petiole_stored_readings_total", input="http") == before + 1,
+        "it is stored",
     )
-    assert world.leaf.metric("petiole_unaccounted_readings") == 0
-    world.mended()
+    assert servers.leaf.metric("petiole_unaccounted_readings") == 0
+    servers.mended()

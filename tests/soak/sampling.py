@@ -1,5 +1,4 @@
-"""What the processes of a world hold, looked at every few seconds: each life of a process by itself, since a
-new one begins anew."""
+"""What the processes of an environment hold, sampled every few seconds, each life of a process by itself."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ import pytest
 from tests.faults.report import Case
 from tests.faults.schedule import schedule, seed_of
 from tests.faults.world.configs import HubSettings, LeafSettings
-from tests.faults.world.world import World, open_world
+from tests.faults.world.environment import FaultEnvironment, open_environment
 from tests.soak.flat import judged
 from tests.soak.inside import monitored
 from tests.soak.picture import picture
@@ -42,7 +42,7 @@ LEAF = 'max_bytes = "2MiB"'
 HUB = 'max_bytes = "64MiB"\nkeep = 2000'
 
 
-def cut(w: World, chance: random.Random) -> None:
+def cut(w: FaultEnvironment, chance: random.Random) -> None:
     """The link is away for a while."""
     w.link.cut()
     w.noticed()
@@ -50,7 +50,7 @@ def cut(w: World, chance: random.Random) -> None:
     w.link.restore()
 
 
-def stall(w: World, chance: random.Random) -> None:
+def stall(w: FaultEnvironment, chance: random.Random) -> None:
     """The link is half-open until that is noticed."""
     w.link.stall()
     w.noticed()
@@ -58,36 +58,36 @@ def stall(w: World, chance: random.Random) -> None:
     w.link.restore()
 
 
-def kill_agent(w: World, _chance: random.Random) -> None:
+def kill_agent(w: FaultEnvironment, _chance: random.Random) -> None:
     """The agent of the second leaf dies."""
     w.leaves[1].agent.kill()
     w.leaves[1].start()
 
 
-def end_agent(w: World, _chance: random.Random) -> None:
+def end_agent(w: FaultEnvironment, _chance: random.Random) -> None:
     """It is started anew in good order."""
     w.leaves[1].agent.end()
     w.leaves[1].start()
 
 
-def kill_leaf_server(w: World, _chance: random.Random) -> None:
+def kill_leaf_server(w: FaultEnvironment, _chance: random.Random) -> None:
     """Its server dies."""
     w.leaves[1].nats.kill()
 
 
-def kill_hub_server(w: World, _chance: random.Random) -> None:
+def kill_hub_server(w: FaultEnvironment, _chance: random.Random) -> None:
     """The hub's server dies."""
     w.hub.nats.kill()
 
 
-def hang_agent(w: World, chance: random.Random) -> None:
+def hang_agent(w: FaultEnvironment, chance: random.Random) -> None:
     """The agent of the second leaf does nothing for a while."""
     w.leaves[1].agent.freeze()
     w.lasts(chance.uniform(16, 20))
     w.leaves[1].agent.thaw()
 
 
-def hang_hub_server(w: World, chance: random.Random) -> None:
+def hang_hub_server(w: FaultEnvironment, chance: random.Random) -> None:
     """The hub's server does nothing until that is noticed."""
     w.hub.nats.freeze()
     w.noticed()
@@ -95,7 +95,7 @@ def hang_hub_server(w: World, chance: random.Random) -> None:
     w.hub.nats.thaw()
 
 
-FAULTS: dict[str, Callable[[World, random.Random], None]] = {
+FAULTS: dict[str, Callable[[FaultEnvironment, random.Random], None]] = {
     one.__name__: one
     for one in (
         cut,
@@ -121,7 +121,7 @@ def test_nothing_grows_and_nothing_is_lost(tmp_path: Path, spark: object) -> Non
     ports.mkdir()
     leaf = LeafSettings(cls=LEAF, nats=monitored(ports))
     hub = HubSettings(registrar=HUB, nats=monitored(ports))
-    with open_world(tmp_path, case, leaves=2, devices=2, size=20, pace=PACE, leaf=leaf, hub=hub) as w:
+    with open_environment(tmp_path, case, leaves=2, devices=2, size=20, pace=PACE, leaf=leaf, hub=hub) as w:
         try:
             with samples([w.hub, *w.leaves], ports) as seen:
                 try:
@@ -143,7 +143,7 @@ def test_nothing_grows_and_nothing_is_lost(tmp_path: Path, spark: object) -> Non
     assert not grown, f"what grows: {grown}"
 
 
-def soak(w: World, seed: int) -> dict[str, int]:
+def soak(w: FaultEnvironment, seed: int) -> dict[str, int]:
     """Faults until the time is over; how many of each there were."""
     chance, end = random.Random(seed), time.monotonic() + HOURS * 3600
     done: dict[str, int] = {}
@@ -180,11 +180,11 @@ def _row(seen: Samples, who: str, measure: str) -> dict[str, Any]:
     return told | ({} if bound is None else asdict(judged(one.longest, bound)))
 
 
-def write_picture(seen: Samples, case: Case, w: World) -> None:
+def write_picture(seen: Samples, case: Case, w: FaultEnvironment) -> None:
     """Draw what was sampled, and keep it for another look."""
     OUT.mkdir(parents=True, exist_ok=True)
     now, wall = time.monotonic(), time.time()
-    faults = [now - seen.began - (wall - one.at) for one in w.strikes.made]
+    faults = [now - seen.began - (wall - one.at) for one in w.injected.made]
     series = list(seen.series.values())
     (OUT / "soak.svg").write_text(picture(case.case, series, faults, SHOWN))
     kept = {"faults": faults, "series": [asdict(one) for one in series]}

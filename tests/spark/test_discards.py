@@ -14,16 +14,16 @@ from agent.leaf.link.states import LinkState
 from hub_jobs.audit import run as audit
 from hub_jobs.ingest import run as ingest
 from hub_jobs.refine import run as refine
-from tests.harness.lossy_proxy import LossyRoad, open_lossy_road
+from tests.harness.lossy_proxy import LossyPair, open_lossy_pair
 from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 
-async def _audited(road: LossyRoad, lake: Path) -> tuple[Exit, dict[str | None, dict[str, Any]], str]:
+async def _audited(pair: LossyPair, lake: Path) -> tuple[Exit, dict[str | None, dict[str, Any]], str]:
     """The exit code, the rows by run and all findings, once all that is at the hub is in the tables."""
-    hub = road.world.hub
+    hub = pair.servers.hub
     options = ["--server", hub.url, "--seed-file", str(hub.keys["jobs"]), "--stream", AGGREGATE]
     file = lake.with_suffix(".json")
 
@@ -39,28 +39,28 @@ async def _audited(road: LossyRoad, lake: Path) -> tuple[Exit, dict[str | None, 
 
 @pytest.mark.timeout(400)
 async def test_the_audit_names_what_was_discarded_of_each_run_and_of_devices_and_finds_no_loss(
-    world: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    servers: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agent.leaf.ledger.publisher.LEDGER_SECONDS", 1.0)
-    async with open_lossy_road(world, tmp_path) as road:
-        first = road.agent.run
-        road.world.leaf.proxy.cut()
-        await road.reaches(LinkState.DOWN)
-        await road.fill(20)
-        await road.push(4)
-        await road.agent.stop()
-        await road.push(4)
-        await road.start_agent()
-        await road.fill(6)
-        road.world.leaf.proxy.restore()
-        await road.reaches(LinkState.FLOWING)
-        await road.adds_up()
-        await road.agreed()
-        arrived = await road.arrived_numbers()
+    async with open_lossy_pair(servers, tmp_path) as pair:
+        first = pair.agent.run
+        pair.servers.leaf.proxy.cut()
+        await pair.reaches(LinkState.DOWN)
+        await pair.fill(20)
+        await pair.push(4)
+        await pair.agent.stop()
+        await pair.push(4)
+        await pair.start_agent()
+        await pair.fill(6)
+        pair.servers.leaf.proxy.restore()
+        await pair.reaches(LinkState.FLOWING)
+        await pair.adds_up()
+        await pair.agreed()
+        arrived = await pair.arrived_numbers()
 
-        code, rows, findings = await _audited(road, tmp_path / "lake")
+        code, rows, findings = await _audited(pair, tmp_path / "lake")
 
-        lost = {number: readings for number, readings in road.stored.items() if number not in arrived}
+        lost = {number: readings for number, readings in pair.stored.items() if number not in arrived}
         assert len(lost) > 10
         assert {run for run, _ in lost} == {first}
         assert code == Exit.WELL, findings

@@ -43,7 +43,7 @@ from hub_jobs.audit import run as audit
 from hub_jobs.ingest import run as ingest
 from hub_jobs.session import run_tasks
 from hub_jobs.tables import ensure_table, open_table
-from tests.harness.servers import ServerPair, api, open_world
+from tests.harness.servers import ServerPair, api, open_server_pair
 from tests.harness.standalone import busy_with
 from tests.harness.streams import AGGREGATE, held, make_aggregate, make_leaf_stream
 from tests.harness.wait import until
@@ -63,12 +63,12 @@ EPOCHS = {"edge-1": "epoch0000000a", "edge-2": "epoch0000000b"}
 class Fleet:
     """Two leaves whose streams flow into the aggregate, and a lake beside."""
 
-    def __init__(self, world: ServerPair, registrar: Client, agents: dict[str, Client], lake: Path) -> None:
-        self.world, self.registrar, self.lake = world, registrar, lake
+    def __init__(self, servers: ServerPair, registrar: Client, agents: dict[str, Client], lake: Path) -> None:
+        self.servers, self.registrar, self.lake = servers, registrar, lake
         self._agents = agents
         self._sent = 0
-        key = str(world.hub.keys["jobs"])
-        self.options = ["--server", world.hub.url, "--seed-file", key, "--lake", str(lake)]
+        key = str(servers.hub.keys["jobs"])
+        self.options = ["--server", servers.hub.url, "--seed-file", key, "--lake", str(lake)]
 
     async def store(self, domain: str, *numbers: int) -> None:
         """Batches of two readings, stored at the leaf and then at the hub."""
@@ -130,16 +130,16 @@ async def test_what_the_hub_holds_is_in_bronze_once_with_the_domain_of_its_sourc
     await fleet.at_hub(6)
     assert await fleet.ingest() == Exit.WELL
     assert fleet.bronze("seq") == [1, 2, 3, 4, 5, 6]
-    seed = {"seed": fleet.world.hub.keys["jobs"].read_text().strip()}
+    seed = {"seed": fleet.servers.hub.keys["jobs"].read_text().strip()}
     assert leaked(files_below(fleet.lake) | events(spark), seed) == []
 
 
 async def test_one_run_ingests_every_stream_that_it_is_given(tmp_path: Path) -> None:
     streams = {"edge-1": aggregate(0), "edge-2": aggregate(1)}
-    async with open_world(tmp_path, *streams, aggregates=tuple(streams.values())) as world:
-        agents = {domain: await leaf.connect("agent") for domain, leaf in world.leaves.items()}
-        registrar = await world.hub.connect("registrar")
-        fleet = Fleet(world, registrar, agents, tmp_path / "lake")
+    async with open_server_pair(tmp_path, *streams, aggregates=tuple(streams.values())) as servers:
+        agents = {domain: await leaf.connect("agent") for domain, leaf in servers.leaves.items()}
+        registrar = await servers.hub.connect("registrar")
+        fleet = Fleet(servers, registrar, agents, tmp_path / "lake")
         for domain, stream in streams.items():
             await make_leaf_stream(agents[domain], domain, EPOCHS[domain])
             await make_aggregate(registrar, {domain: EPOCHS[domain]}, stream)
@@ -157,9 +157,9 @@ async def test_a_stream_that_is_missing_or_refused_is_named_and_stops_no_other(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     missing, there = aggregate(0), aggregate(1)
-    async with open_world(tmp_path, "edge-1", aggregates=(missing, there)) as world:
-        agent, registrar = await world.leaf.connect("agent"), await world.hub.connect("registrar")
-        fleet = Fleet(world, registrar, {"edge-1": agent}, tmp_path / "lake")
+    async with open_server_pair(tmp_path, "edge-1", aggregates=(missing, there)) as servers:
+        agent, registrar = await servers.leaf.connect("agent"), await servers.hub.connect("registrar")
+        fleet = Fleet(servers, registrar, {"edge-1": agent}, tmp_path / "lake")
         await make_leaf_stream(agent, "edge-1", EPOCHS["edge-1"])
         await make_aggregate(registrar, {"edge-1": EPOCHS["edge-1"]}, there)
         await fleet.store("edge-1", 1, 2)
@@ -292,10 +292,10 @@ async def test_an_audit_that_asks_the_hub_says_what_is_on_its_way(
 async def test_a_stream_that_is_made_anew_starts_at_its_own_beginning(fleet: Fleet) -> None:
     assert await fleet.ingest() == Exit.WELL
     await api(fleet.registrar, f"STREAM.PURGE.{AGGREGATE}", {"seq": 5})
-    await fleet.world.hub.stop()
-    shutil.rmtree(fleet.world.hub.config.store_dir)
-    await fleet.world.hub.start()
-    for leaf in fleet.world.leaves.values():
+    await fleet.servers.hub.stop()
+    shutil.rmtree(fleet.servers.hub.config.store_dir)
+    await fleet.servers.hub.start()
+    for leaf in fleet.servers.leaves.values():
         await leaf.wait_linked()
     await make_aggregate(fleet.registrar, EPOCHS)
     await fleet.at_hub(5)
@@ -307,20 +307,20 @@ async def test_a_stream_that_is_made_anew_starts_at_its_own_beginning(fleet: Fle
 
 
 async def test_a_stream_that_was_put_back_is_read_again_under_another_name(fleet: Fleet) -> None:
-    store = fleet.world.hub.config.store_dir
+    store = fleet.servers.hub.config.store_dir
     copy = fleet.lake.with_name("copy")
-    await fleet.world.hub.stop()
+    await fleet.servers.hub.stop()
     shutil.copytree(store, copy)
-    await fleet.world.hub.start()
+    await fleet.servers.hub.start()
     await fleet.store("edge-1", 4)
     await fleet.at_hub(6)
     assert await fleet.ingest() == Exit.WELL
-    await fleet.world.hub.stop()
+    await fleet.servers.hub.stop()
     # Whether its last batch comes again depends on whether the hub had told it that it was there.
-    await fleet.world.leaves["edge-1"].stop()
+    await fleet.servers.leaves["edge-1"].stop()
     shutil.rmtree(store)
     shutil.copytree(copy, store)
-    await fleet.world.hub.start()
+    await fleet.servers.hub.start()
     await fleet.store("edge-2", 3)
     await fleet.at_hub(6)
 
@@ -374,7 +374,7 @@ ingest.main({fleet.options!r})
 async def test_a_python_worker_killed_while_it_reads_is_replaced_and_the_rows_are_there_once(
     fleet: Fleet,
 ) -> None:
-    wire = Proxy(fleet.world.hub.port)
+    wire = Proxy(fleet.servers.hub.port)
     await wire.start()
     first: Any = run_tasks
     at_work = asyncio.Event()
@@ -455,8 +455,8 @@ async def test_a_job_that_runs_again_and_again_takes_what_comes_and_outlives_the
     )
     try:
         await _rows(fleet, 5)
-        await fleet.world.hub.kill()
-        await fleet.world.hub.start()
+        await fleet.servers.hub.kill()
+        await fleet.servers.hub.start()
         await fleet.store("edge-1", 4)
         await fleet.store("edge-2", 3)
         await _rows(fleet, 7)

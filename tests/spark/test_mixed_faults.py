@@ -1,4 +1,4 @@
-"""A short course of the rounds in which two faults meet (tests/faults/mixed, `make faults CASE=mixed`): seeds
+"""A short run of the rounds in which two faults meet (tests/faults/mixed, `make faults CASE=mixed`): seeds
 that have found something, and one that no run before has played, which is printed."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The matrix of faults: each case a test in plain words, judged by the oracle down to the tables.
 
-A case opens a world, hurts it, mends it where it does not mend itself, and asks for the verdict:
+A case opens an environment, hurts it, mends it where it does not mend itself, and asks for the verdict:
 
     def test_the_agent_of_a_leaf_is_killed(world_of: Worlds, case: Case) -> None:
         case.expected = "nothing acknowledged is lost or doubled"
@@ -20,12 +20,14 @@ The name of the test is the name of the case. The module is its theme; a module 
   fixture `wire`), and `w.link.wire` loses packets or lets few through.
 * The load: three devices over HTTP and one that publishes to the leaf's server. `w.load.notes` holds what
   was refused or unanswered. `world_of(devices=, direct=, leaves=, leaf=LeafSettings(...),
-  hub=HubSettings(...))` change the world. Devices at other inputs are in `world.senders`, such as repeat
-  what was answered in `world.repeats`: `w.load.start(RequestDevice(w.leaf.member, *w.load.series(...)))`.
-* A hub of three servers: `world.cluster.open_cluster_world`.
+  hub=HubSettings(...))` change the environment. Devices at other inputs are in `world.senders`, such as
+  repeat what was answered in `world.repeats`:
+  `w.load.start(RequestDevice(w.leaf.member, *w.load.series(...)))`.
+* A hub of three servers: `world.cluster.open_cluster_environment`.
 * `w.noticed()` waits until the last fault has left its trace, such as a link that was told to be down.
-* A fault that the rigs do not know is noted with `w.strikes.make("what", trace)`, where `trace(since)` says
-  what was seen of it; without a trace the case fails: the fault did not happen. Put right: `strikes.mend`.
+* A fault that the tools do not know is noted with `w.injected.add("what", trace)`, where `trace(since)` says
+  what was seen of it; without a trace the case fails: the fault did not happen. `injected.repaired`
+  notes its repair.
 * `w.verdict(Terms(gone=True))` where the fault destroys the only copy, or a class discards: what is gone must
   then be named by the audit. `Terms(seconds=)` is the bound in which all must have come.
 * A wait is for a condition with a bound that a busy machine keeps; only a fault itself `w.lasts(seconds)`.

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from tests.faults.report import Case
-from tests.faults.world.world import World, open_world
+from tests.faults.world.environment import FaultEnvironment, open_environment
 from tests.spark.conftest import spark
 
 __all__ = ["spark"]
 
-Worlds = Callable[..., AbstractContextManager[World]]
+Worlds = Callable[..., AbstractContextManager[FaultEnvironment]]
 
 
 @pytest.fixture
 def world_of(tmp_path: Path, case: Case, spark: object) -> Worlds:
-    """Opens a world for this case; its arguments are those of `open_world`."""
-    return partial(open_world, tmp_path, case)
+    """Opens a world for this case; its arguments are those of `open_environment`."""
+    return partial(open_environment, tmp_path, case)

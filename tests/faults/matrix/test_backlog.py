@@ -16,8 +16,8 @@ from tests.faults.oracle.judge import Terms
 from tests.faults.oracle.numbered import HEAVY, HEAVY_BYTES
 from tests.faults.report import Case
 from tests.faults.world.configs import HubSettings, LeafSettings
+from tests.faults.world.environment import FaultEnvironment
 from tests.faults.world.machine import Machine, Program
-from tests.faults.world.world import World
 from tests.harness.wait import wait_for
 
 READINGS = 200_000
@@ -30,7 +30,7 @@ SLOWEST = 1_000_000
 WHOLE = "nothing is lost or doubled"
 
 
-def restarted(w: World) -> None:
+def restarted(w: FaultEnvironment) -> None:
     """Agent and server are killed, and ready again."""
     w.leaf.agent.kill()
     w.leaf.nats.kill()
@@ -91,7 +91,7 @@ def stored(leaf: Machine) -> int:
     return sum(one.stat().st_size for one in blocks)
 
 
-def held(w: World) -> str:
+def held(w: FaultEnvironment) -> str:
     """The most memory that each process has held in this life."""
     programs = [one for machine in (w.leaf, w.hub) for one in (machine.agent, machine.nats)]
     return ", ".join(f"{one.name} {_peak(one):.0f} MiB" for one in programs)

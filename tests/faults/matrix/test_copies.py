@@ -10,19 +10,19 @@ from tests.faults.matrix.conftest import Worlds
 from tests.faults.oracle.judge import Terms
 from tests.faults.report import Case
 from tests.faults.world.configs import LeafSettings, leaf_toml
+from tests.faults.world.environment import FaultEnvironment
 from tests.faults.world.load import load
 from tests.faults.world.machine import Machine
-from tests.faults.world.world import World
 
 
-def copied(w: World, directory: Path) -> Machine:
+def copied(w: FaultEnvironment, directory: Path) -> Machine:
     """A machine with a copy of the first leaf's disk, which was switched off meanwhile; it does not run."""
     assert w.leaf.end_well() == 0
     w.leaf.petiole("server", "stop")
     member = plan.member(directory, w.leaf.member.domain)
-    cable = w.link.cable
+    proxy = w.link.proxy
     one = Machine(
-        member, leaf_toml(member, f"nats-leaf://{cable.host}:{cable.port}", LeafSettings()), w.strikes
+        member, leaf_toml(member, f"nats-leaf://{proxy.host}:{proxy.port}", LeafSettings()), w.injected
     )
     shutil.copytree(w.leaf.member.state, member.state)
     w.leaf.start()
@@ -47,7 +47,7 @@ def test_the_disk_of_a_leaf_is_copied_and_both_machines_run(
             return f"the copy told that it is refused after {refused[0] - since:.1f} s" if refused else None
 
         try:
-            w.strikes.make("a copy of the disk of edge-1 runs in a second machine", told)
+            w.injected.add("a copy of the disk of edge-1 runs in a second machine", told)
             copy.begin()
             copy.wait_ready()
             with load() as other:
@@ -57,7 +57,7 @@ def test_the_disk_of_a_leaf_is_copied_and_both_machines_run(
                 other.stop()
         finally:
             copy.close()
-        w.strikes.mend("the copy is switched off")
+        w.injected.repaired("the copy is switched off")
         for series, sent in other.journal.series.items():
             sent.acknowledged = 0  # of these nothing is promised: some came before the copy was refused
             w.load.journal.series[series] = sent

@@ -11,8 +11,8 @@ from agent.contract import Exit
 from deploy import dist
 from tests.faults.matrix.conftest import Worlds
 from tests.faults.report import Case
-from tests.faults.world.cable import Cord, cord
-from tests.faults.world.world import World
+from tests.faults.world.environment import FaultEnvironment
+from tests.faults.world.tcp_proxy import TcpProxy, tcp_proxy
 from tests.harness.standalone import Cluster, Node, busy_with, open_cluster
 from tests.harness.wait import until, wait_for
 from tests.spark.lakes import orphans
@@ -39,7 +39,7 @@ def test_a_spark_executor_is_killed_while_its_task_reads(
         wait_for(lambda: w.at_hub() >= _MESSAGES, f"the hub holds {_MESSAGES} messages", 300)
         for one in w.load.devices:
             one.pace = 1.0
-        with cord(w.hub.member.nats_port) as way:
+        with tcp_proxy(w.hub.member.nats_port) as way:
             asyncio.run(_ingested(w, way, tmp_path, packed))
         case.saw(f"{orphans(w.tables.lake, 'bronze')} files that no commit names")
         w.load.flows()
@@ -47,7 +47,7 @@ def test_a_spark_executor_is_killed_while_its_task_reads(
         w.verdict()
 
 
-async def _ingested(w: World, way: Cord, directory: Path, packed: Path) -> None:
+async def _ingested(w: FaultEnvironment, way: TcpProxy, directory: Path, packed: Path) -> None:
     """What the hub holds goes into the table, by a cluster of which a worker is killed meanwhile."""
     said: list[str] = []
 
@@ -61,7 +61,7 @@ async def _ingested(w: World, way: Cord, directory: Path, packed: Path) -> None:
         lake = ["--lake", str(w.tables.lake)]
         job = asyncio.create_task(cluster.submit("ingest", *server, *lake, archive=True))
         victim = await _reading(cluster, way, job)
-        w.strikes.make("an executor is killed while its task reads", trace)
+        w.injected.add("an executor is killed while its task reads", trace)
         victim.kill()
         way.delay(0.0)
         code, text = await job
@@ -72,7 +72,7 @@ async def _ingested(w: World, way: Cord, directory: Path, packed: Path) -> None:
         assert code == Exit.WELL, text
 
 
-async def _reading(cluster: Cluster, way: Cord, job: asyncio.Task[tuple[int, str]]) -> Node:
+async def _reading(cluster: Cluster, way: TcpProxy, job: asyncio.Task[tuple[int, str]]) -> Node:
     """A worker whose task reads from the hub, and has not ended."""
 
     def busy() -> Sequence[Node]:

@@ -13,12 +13,12 @@ import pytest
 
 from agent.demo import plan
 from tests.faults.matrix.conftest import Worlds
-from tests.faults.matrix.courses import judged
+from tests.faults.matrix.scenarios import judged
 from tests.faults.oracle.judge import Terms
 from tests.faults.report import Case
 from tests.faults.world.configs import HubSettings, LeafSettings, leaf_toml
+from tests.faults.world.environment import FaultEnvironment
 from tests.faults.world.machine import Machine
-from tests.faults.world.world import World
 from tests.harness.certificates import Authority
 
 WHOLE = "nothing acknowledged is lost or doubled"
@@ -35,7 +35,7 @@ def test_the_key_of_a_leaf_is_replaced(world_of: Worlds, case: Case) -> None:
     case.expected = f"its link is cut until it dials with the new key; {WHOLE}"
     with world_of() as w:
         new = tomllib.loads(w.leaf.petiole("enrol", "--new").stdout)["leaf"][0]["key"]
-        w.strikes.make("the key of edge-1 is replaced", w.link.down)
+        w.injected.add("the key of edge-1 is replaced", w.link.down)
         done = w.hub.petiole("fleet", "replace", "edge-1", new)
         assert done.returncode == 0, done.stderr
         w.noticed()
@@ -54,28 +54,28 @@ def test_the_certificate_of_the_hub_expires(world_of: Worlds, case: Case, tmp_pa
     hub = HubSettings(more=TLS.format(side="extra.leafnodes.", lines=paths))
     with world_of(leaf=LeafSettings(more=trusted), hub=hub, scheme="tls") as w:
         authority.wait_expired("hub")
-        w.strikes.make("the hub's certificate has expired and the link is cut", w.link.down)
-        w.link.cable.cut()
+        w.injected.add("the hub's certificate has expired and the link is cut", w.link.down)
+        w.link.proxy.cut()
         w.noticed()
-        w.link.cable.restore()
+        w.link.proxy.restore()
         w.lasts(15)
         assert w.leaf.status()["link"]["state"] == "down", "the link is refused"
         authority.signed("hub", seconds=3600)
         w.hub.agent.reload()
-        w.strikes.mend("another certificate is there, and the hub's agent reloads")
+        w.injected.repaired("another certificate is there, and the hub's agent reloads")
         judged(w)
 
 
 @contextmanager
-def copy_of(w: World, directory: Path) -> Iterator[Machine]:
+def copy_of(w: FaultEnvironment, directory: Path) -> Iterator[Machine]:
     """A machine with the domain and the key of the first leaf, and a machine id of its own."""
     member = plan.member(directory, w.leaf.member.domain)
     directory.mkdir()
     own = directory / "machine-id"
     own.write_text("0123456789abcdef0123456789abcdef\n")
-    cable = w.link.cable
+    proxy = w.link.proxy
     one = Machine(
-        member, leaf_toml(member, f"nats-leaf://{cable.host}:{cable.port}", LeafSettings()), w.strikes
+        member, leaf_toml(member, f"nats-leaf://{proxy.host}:{proxy.port}", LeafSettings()), w.injected
     )
     shutil.copytree(w.leaf.member.state / "keys", member.state / "keys")
     inside = f'mount --bind {own} /etc/machine-id && exec "$@"'
@@ -98,11 +98,11 @@ def test_a_second_machine_comes_with_the_domain_of_a_leaf(
             states = {state for _, state in other.link_told(since)}
             return f"it told that its link is {', '.join(sorted(states))}" if "refused" in states else None
 
-        w.strikes.make("a second machine announces the domain edge-1", told)
+        w.injected.add("a second machine announces the domain edge-1", told)
         w.noticed()
         w.load.flows(20)
         other.close()
-        w.strikes.mend("it is switched off")
+        w.injected.repaired("it is switched off")
         judged(w)
 
 

@@ -15,9 +15,9 @@ from tests.faults.matrix.test_processes import ended_and_back
 from tests.faults.oracle.judge import Terms
 from tests.faults.report import Case
 from tests.faults.world.configs import LeafSettings
+from tests.faults.world.environment import FaultEnvironment
+from tests.faults.world.injected_faults import Trace
 from tests.faults.world.senders import FileDevice, MqttDevice, RequestDevice, SocketDevice, stored_from
-from tests.faults.world.strikes import Trace
-from tests.faults.world.world import World
 from tests.harness.mqtt_broker import broker_beside, broker_port
 from tests.harness.wait import wait_for
 
@@ -28,7 +28,7 @@ CROWD, ALLOWED = 40, 16
 """Connections."""
 
 
-def refusals(w: World, code: int) -> Trace:
+def refusals(w: FaultEnvironment, code: int) -> Trace:
     """How many were refused with a code from a moment on."""
 
     def trace(since: float) -> str | None:
@@ -38,7 +38,7 @@ def refusals(w: World, code: int) -> Trace:
     return trace
 
 
-def acknowledged(w: World, what: str) -> Trace:
+def acknowledged(w: FaultEnvironment, what: str) -> Trace:
     """How many readings of the flood were acknowledged."""
 
     def trace(_since: float) -> str | None:
@@ -49,12 +49,12 @@ def acknowledged(w: World, what: str) -> Trace:
     return trace
 
 
-def all_stored(w: World, input_name: str, count: int) -> None:
+def all_stored(w: FaultEnvironment, input_name: str, count: int) -> None:
     """The leaf's stream holds all readings of an input."""
     wait_for(lambda: stored_from(w.leaf.member, input_name) >= count, f"{count} readings are stored", 240)
 
 
-def killed_and_judged(w: World) -> None:
+def killed_and_judged(w: FaultEnvironment) -> None:
     """The agent is killed over the flood; all goes on, and every promise was kept."""
     w.leaf.agent.kill()
     ended_and_back(w, w.leaf)
@@ -78,12 +78,12 @@ def test_a_flood_of_requests_over_http(world_of: Worlds, case: Case) -> None:
     case.expected = f"503 beyond the bodies and the connections that are allowed; {WHOLE}"
     limits = f'buffer = "700KiB"\nbody = "400KiB"\nmax_connections = {ALLOWED}'
     with world_of(devices=0, leaf=LeafSettings(http=limits)) as w:
-        w.strikes.make("four senders post 300 kB at a time, 700 kB are allowed", refusals(w, 503))
+        w.injected.add("four senders post 300 kB at a time, 700 kB are allowed", refusals(w, 503))
         for number in SENDERS:
             w.load.over_http(w.leaf.member, f"flood-{number}", size=2000, pace=0.0)
         w.load.flows(2, 180)
         told = crowd(w.leaf.member.http_port, CROWD)
-        w.strikes.make(
+        w.injected.add(
             f"{CROWD} connections are opened beside them, {ALLOWED} are allowed",
             lambda _since: f"{len(told)} were told {told[0]}" if told else None,
         )
@@ -97,7 +97,7 @@ def test_a_flood_of_groups_over_a_socket(world_of: Worlds, case: Case, tmp_path:
     limits = 'reply = true\nbuffer = "1MiB"\nmax_connections = 8'
     more = f'[[input]]\ntype = "socket"\nlisten = "unix://{path}"\n{limits}'
     with world_of(devices=1, leaf=LeafSettings(more=more)) as w:
-        w.strikes.make("four senders hand in group after group", acknowledged(w, "groups of 700 readings"))
+        w.injected.add("four senders hand in group after group", acknowledged(w, "groups of 700 readings"))
         for number in SENDERS:
             series = w.load.series(w.leaf.member, f"flood-{number}")
             w.load.start(SocketDevice(path, *series, w.load.notes, size=700, pace=0.0))
@@ -109,7 +109,7 @@ def test_a_flood_of_requests_over_nats(world_of: Worlds, case: Case) -> None:
     case.expected = f"requests beyond what may wait are refused; {WHOLE}"
     more = '[[input]]\ntype = "nats"\npending = "256KiB"\n[[input.subjects]]\nfilter = "plant.>"'
     with world_of(devices=1, leaf=LeafSettings(more=more)) as w:
-        w.strikes.make("four programs send requests of 150 kB, 256 KiB may wait", refusals(w, 503))
+        w.injected.add("four programs send requests of 150 kB, 256 KiB may wait", refusals(w, 503))
         for number in SENDERS:
             series = w.load.series(w.leaf.member, f"flood-{number}")
             w.load.start(RequestDevice(w.leaf.member, *series, w.load.notes, size=1000, pace=0.0))
@@ -120,7 +120,7 @@ def test_a_flood_of_requests_over_nats(world_of: Worlds, case: Case) -> None:
 def test_a_flood_of_messages_to_the_server_of_a_leaf(world_of: Worlds, case: Case) -> None:
     case.expected = f"the server takes them without the agent as well; {WHOLE}"
     with world_of(devices=1) as w:
-        w.strikes.make("four programs publish as fast as they can", acknowledged(w, "messages"))
+        w.injected.add("four programs publish as fast as they can", acknowledged(w, "messages"))
         for number in SENDERS:
             w.load.direct(w.leaf.member, f"flood-{number}", pace=0.0)
         w.load.flows(100, 180)
@@ -133,7 +133,7 @@ def test_a_burst_of_lines_in_a_file(world_of: Worlds, case: Case, tmp_path: Path
     more = f'[[input]]\ntype = "file"\npath = "{path}"'
     with world_of(devices=1, leaf=LeafSettings(more=more)) as w:
         one = FileDevice(path, *w.load.series(w.leaf.member, "flood-1"), w.load.notes, size=20_000, pace=0.0)
-        w.strikes.make("60,000 lines are appended at once", acknowledged(w, "lines"))
+        w.injected.add("60,000 lines are appended at once", acknowledged(w, "lines"))
         w.load.start(one)
         wait_for(lambda: one.sent.acknowledged >= 60_000, "the lines are written")
         one.end()
@@ -159,7 +159,7 @@ def test_a_flood_of_messages_from_a_broker(world_of: Worlds, case: Case) -> None
         w.leaf.end_well()
         w.leaf.start()
         one = MqttDevice(port, *w.load.series(w.leaf.member, "flood-1"), w.load.notes, size=2000, pace=0.0)
-        w.strikes.make("a broker hands on 12,000 messages at once", acknowledged(w, "messages"))
+        w.injected.add("a broker hands on 12,000 messages at once", acknowledged(w, "messages"))
         w.load.start(one)
         wait_for(lambda: one.sent.acknowledged >= 6_000, "the broker has half of them")
         w.leaf.agent.kill()
@@ -173,7 +173,7 @@ def test_a_flood_of_messages_from_a_broker(world_of: Worlds, case: Case) -> None
         w.verdict(LONG)
 
 
-def taken(w: World, text: str, event: str = "the configuration is taken") -> None:
+def taken(w: FaultEnvironment, text: str, event: str = "the configuration is taken") -> None:
     """Give the agent of the leaf another configuration; returns when it has told what it makes of it."""
     pid, since = w.leaf.agent.pid, time.time()
     assert pid is not None
@@ -183,7 +183,7 @@ def taken(w: World, text: str, event: str = "the configuration is taken") -> Non
         found = w.leaf.said(from_, event=event)
         return f"{event}: {found[0][1].get('what') or found[0][1].get('reason')}" if found else None
 
-    w.strikes.make("the configuration is changed and the agent reloads", told)
+    w.injected.add("the configuration is changed and the agent reloads", told)
     os.kill(pid, signal.SIGHUP)
     wait_for(lambda: told(since) is not None, event)
     w.load.flows(5)

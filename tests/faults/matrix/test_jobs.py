@@ -47,7 +47,7 @@ def test_the_driver_is_killed_in(world_of: Worlds, case: Case, tmp_path: Path, p
         lake = ["--lake", str(w.tables.lake)]
         options = [*w.tables.server, *lake] if job == "ingest" else lake
         program = _DRIVER.format(job=job, table=table, after=after, options=options)
-        w.strikes.make(f"the driver is killed in {place}", lambda _since: "it ended by signal 9")
+        w.injected.add(f"the driver is killed in {place}", lambda _since: "it ended by signal 9")
         killed(tmp_path / "driver.py", program, 600)
         left = orphans(w.tables.lake, "readings" if job == "refine" else "bronze")
         w.case.saw(f"{left} files that no commit names")

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults.matrix.conftest import Worlds
-from tests.faults.matrix.courses import judged
+from tests.faults.matrix.scenarios import judged
 from tests.faults.oracle.judge import Terms
 from tests.faults.report import Case
 from tests.faults.schedule import schedule, seed_of
 from tests.faults.tools.wire import Wire, missing
 from tests.faults.tools.wire import wire as open_wire
-from tests.faults.world.world import World
+from tests.faults.world.environment import FaultEnvironment
 
 WHOLE = "nothing acknowledged is lost or doubled; the leaf stores meanwhile"
 needs_wire = pytest.mark.skipif(missing() is not None, reason=str(missing()))
@@ -26,7 +26,7 @@ def wire() -> Iterator[Wire]:
         yield one
 
 
-def cut_for(w: World, seconds: float) -> None:
+def cut_for(w: FaultEnvironment, seconds: float) -> None:
     """No connection for so long."""
     w.link.cut()
     w.lasts(seconds)
@@ -58,9 +58,9 @@ def test_the_link_flaps(world_of: Worlds, case: Case) -> None:
     case.expected = f"{WHOLE}, through ten cuts whose lengths a seed decides"
     case.seed = seed_of()
     with world_of() as w:
-        w.strikes.make("the link is cut ten times", w.link.down)
+        w.injected.add("the link is cut ten times", w.link.down)
         for step in schedule(case.seed, ["cut"], 10, 3.0):
-            w.link.cable.cut()
+            w.link.proxy.cut()
             w.lasts(step.after)
             w.link.restore()
             w.lasts(3.0 - step.after)

@@ -12,7 +12,7 @@ def test_every_request_is_repeated_under_its_key(world_of: Worlds, case: Case) -
     case.expected = "each repeat is acknowledged, and stored once"
     with world_of(devices=0, direct=False) as w:
         one = Repeater(w.leaf.member, *w.load.series(w.leaf.member, "again-1"), w.load.notes)
-        w.strikes.make("each request is sent three times under its key", one.trace)
+        w.injected.add("each request is sent three times under its key", one.trace)
         w.load.start(one)
         w.load.flows(40)
         w.verdict()
@@ -28,7 +28,7 @@ def test_requests_are_repeated_under_their_keys_after_the_agent_was_killed(
         w.load.flows(40)
         w.leaf.agent.kill()
         ended_and_back(w, w.leaf)
-        w.strikes.make("all that was acknowledged before is sent again under its keys", one.trace)
+        w.injected.add("all that was acknowledged before is sent again under its keys", one.trace)
         assert one.repeat_all() == []
         judged(w)
 
@@ -37,7 +37,7 @@ def test_a_request_is_sent_over_four_connections_at_once_under_one_key(world_of:
     case.expected = f"it is acknowledged on each of them, and stored once; {WHOLE}"
     with world_of(devices=0, direct=False) as w:
         one = ManyHanded(w.leaf.member, *w.load.series(w.leaf.member, "hands-1"), w.load.notes)
-        w.strikes.make("each request is sent over four connections at once", one.trace)
+        w.injected.add("each request is sent over four connections at once", one.trace)
         w.load.start(one)
         w.load.flows(20)
         w.leaf.agent.kill()
@@ -50,7 +50,7 @@ def test_a_key_is_used_again_for_another_request(world_of: Worlds, case: Case) -
     case.expected = "it is refused (422), before and after a kill, and nothing of it is stored"
     with world_of(devices=1, direct=False) as w:
         one = Forger(w.leaf.member, *w.load.series(w.leaf.member, "forger-1"), w.load.notes)
-        w.strikes.make("each key is used again for another request", one.trace)
+        w.injected.add("each key is used again for another request", one.trace)
         w.load.start(one)
         w.load.flows(20)
         w.leaf.agent.kill()

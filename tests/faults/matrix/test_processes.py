@@ -6,22 +6,22 @@ from tests.faults.matrix.conftest import Worlds
 from tests.faults.report import Case
 from tests.faults.schedule import schedule, seed_of
 from tests.faults.world.configs import LeafSettings
+from tests.faults.world.environment import FaultEnvironment
 from tests.faults.world.machine import Machine, Program
-from tests.faults.world.world import World
 from tests.harness.wait import wait_for
 
 WHOLE = "nothing acknowledged is lost or doubled; devices repeat the rest under their keys"
 HANG_SECONDS = 60.0
 
 
-def ended_and_back(w: World, machine: Machine) -> None:
+def ended_and_back(w: FaultEnvironment, machine: Machine) -> None:
     """A supervisor starts an agent that has ended again; an agent does so with its server."""
     if machine.agent.pid is None:
         w.lasts(1.0)
         machine.start()
 
 
-def judged(w: World) -> None:
+def judged(w: FaultEnvironment) -> None:
     """All goes on, and every promise was kept. The recovery itself is timed, before anything else: a process
     that has gone is never taken for well, as a lost store may be for a moment."""
     w.mended()
@@ -29,7 +29,7 @@ def judged(w: World) -> None:
     w.verdict()
 
 
-def hangs(w: World, one: Program, seconds: float = HANG_SECONDS) -> None:
+def hangs(w: FaultEnvironment, one: Program, seconds: float = HANG_SECONDS) -> None:
     """A process does nothing for a while."""
     one.freeze()
     w.lasts(seconds)

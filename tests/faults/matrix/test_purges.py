@@ -8,11 +8,11 @@ from typing import Any
 
 from agent.contract import aggregate
 from tests.faults.matrix.conftest import Worlds
-from tests.faults.matrix.courses import in_table, judged
+from tests.faults.matrix.scenarios import in_table, judged
 from tests.faults.oracle.judge import Terms
 from tests.faults.report import Case
 from tests.faults.world.ask import asked
-from tests.faults.world.world import World
+from tests.faults.world.environment import FaultEnvironment
 from tests.harness.wait import wait_for
 
 NAMED = "what was purged and is not in the table is named by the audit; all else is there once"
@@ -20,19 +20,19 @@ _RESEND_SECONDS = 300.0
 """It waits until the leaf's stream has forgotten the ids."""
 
 
-def ahead_of_the_table(w: World) -> None:
+def ahead_of_the_table(w: FaultEnvironment) -> None:
     """The hub holds what is in the table, and what is not."""
     in_table(w)
     w.load.flows(20)
     w.mended()
 
 
-def purge(w: World) -> None:
+def purge(w: FaultEnvironment) -> None:
     """All that the aggregate holds goes."""
     hub = w.hub.member
     seed = hub.state / "keys" / "registrar.nk"
     gone: list[int] = []
-    w.strikes.make("the aggregate is purged", lambda _since: f"{gone[0]} messages went" if gone[0] else None)
+    w.injected.add("the aggregate is purged", lambda _since: f"{gone[0]} messages went" if gone[0] else None)
     answer = asked(hub.nats_url, seed, f"$JS.API.STREAM.PURGE.{aggregate(0)}")
     gone.append(int(answer["purged"]))
 
@@ -104,11 +104,11 @@ def test_the_aggregate_is_purged_and_its_leaf_sends_again_what_the_audit_names(
                 *("resend", "--run", run, "--from", first, "--to", last, "--json"), seconds=_RESEND_SECONDS
             )
             assert done.returncode == 0, (done.stdout, done.stderr)
-            w.strikes.mend(f"{count(json.loads(done.stdout))} batches are sent again")
+            w.injected.repaired(f"{count(json.loads(done.stdout))} batches are sent again")
         judged(w)
 
 
-def named(w: World) -> list[tuple[str, str, str]]:
+def named(w: FaultEnvironment) -> list[tuple[str, str, str]]:
     """Run, first and last number of the batches that the audit calls missing, once it says that the leaf
     still has them, as the leaf announces from time to time."""
     in_table(w)

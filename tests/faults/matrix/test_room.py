@@ -9,13 +9,13 @@ import pytest
 
 from agent.leaf.link.states import LinkState
 from tests.faults.matrix.conftest import Worlds
-from tests.faults.matrix.courses import judged
+from tests.faults.matrix.scenarios import judged
 from tests.faults.oracle.judge import Terms
 from tests.faults.report import Case
 from tests.faults.tools.disk import SmallDisk, missing, small_disk
 from tests.faults.world.configs import HubSettings, LeafSettings
+from tests.faults.world.environment import FaultEnvironment
 from tests.faults.world.machine import Machine
-from tests.faults.world.world import World
 from tests.harness.wait import wait_for
 
 WHOLE = "nothing acknowledged is lost or doubled"
@@ -30,12 +30,12 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
         yield one
 
 
-def refused(w: World, code: int) -> None:
+def refused(w: FaultEnvironment, code: int) -> None:
     """Return when a device was refused with this code."""
     wait_for(lambda: any(one == code for _, one, _ in w.load.notes.refused), f"a device is answered {code}")
 
 
-def full(w: World, machine: Machine, disk: SmallDisk, sentence: str) -> None:
+def full(w: FaultEnvironment, machine: Machine, disk: SmallDisk, sentence: str) -> None:
     """Nothing but a mebibyte is left of a disk; returns when its agent says so."""
 
     def told(_since: float) -> str | None:
@@ -52,7 +52,7 @@ def full(w: World, machine: Machine, disk: SmallDisk, sentence: str) -> None:
             said.append(found)
         return said[0] if said else None
 
-    w.strikes.make(f"the disk of {machine.member.domain} is full", trace)
+    w.injected.add(f"the disk of {machine.member.domain} is full", trace)
     disk.fill(but=2**20)
     w.noticed()
     w.case.detect_seconds = w.case.saw(said[0])
@@ -86,12 +86,12 @@ def test_the_stream_of_the_hub_is_full(world_of: Worlds, case: Case) -> None:
             found = [at for at, state in w.leaf.link_told(since) if state == LinkState.FULL]
             return f"the leaf told it after {found[0] - since:.1f} s" if found else None
 
-        w.strikes.make("the stream of the hub has no room for what comes", told)
+        w.injected.add("the stream of the hub has no room for what comes", told)
         w.noticed(300)
         for one in w.load.devices:
             one.pace = 1.0
         w.tables.ingest()
-        w.strikes.mend("ingest has run")
+        w.injected.repaired("ingest has run")
         judged(w)
 
 
@@ -104,7 +104,7 @@ def test_the_disk_of_a_leaf_is_full_and_freed(world_of: Worlds, case: Case, disk
         refused(w, 503)
         w.lasts(10)
         disk.free()
-        w.strikes.mend("the disk is freed")
+        w.injected.repaired("the disk is freed")
         judged(w, Terms(seconds=120))
 
 
@@ -116,5 +116,5 @@ def test_the_disk_of_the_hub_is_full_and_freed(world_of: Worlds, case: Case, dis
         full(w, w.hub, disk, "disk is full")
         w.load.flows(20)
         disk.free()
-        w.strikes.mend("the disk is freed")
+        w.injected.repaired("the disk is freed")
         judged(w, Terms(seconds=120))

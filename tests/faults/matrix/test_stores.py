@@ -11,13 +11,13 @@ from pathlib import Path
 
 from agent.contract import aggregate
 from tests.faults.matrix.conftest import Worlds
-from tests.faults.matrix.courses import in_table, judged, little_came_again
+from tests.faults.matrix.scenarios import in_table, judged, little_came_again
 from tests.faults.oracle.again import SECONDS
 from tests.faults.oracle.judge import Terms
 from tests.faults.report import Case
+from tests.faults.world.environment import FaultEnvironment, stream_of
+from tests.faults.world.injected_faults import Trace
 from tests.faults.world.machine import Machine
-from tests.faults.world.strikes import Trace
-from tests.faults.world.world import World, stream_of
 from tests.harness.wait import wait_for
 
 WHOLE = "nothing acknowledged is lost or doubled"
@@ -25,20 +25,20 @@ NAMED = "what was only in that store is gone and named by the audit; all else is
 UNSEEN = "; what devices published there after the agent's last look nobody can name"
 
 
-def wiped(w: World, machine: Machine) -> None:
+def wiped(w: FaultEnvironment, machine: Machine) -> None:
     """No store at all, after a crash."""
     with machine.without_server():
-        w.strikes.make(f"the store of {machine.member.domain} is wiped", partial(_begun_anew, w))
+        w.injected.add(f"the store of {machine.member.domain} is wiped", partial(_begun_anew, w))
         shutil.rmtree(machine.store)
 
 
-def _begun_anew(w: World, since: float) -> str | None:
+def _begun_anew(w: FaultEnvironment, since: float) -> str | None:
     """A new epoch, or a stream of the hub that is empty: before anything was agreed no epoch is needed."""
     empty = [line for _, line in w.hub.said(since, event="ready") if line.get("last") == 0]
     return w.leaf.new_epoch(since) or ("the stream of the hub is empty" if empty else None)
 
 
-def put_back(w: World, machine: Machine, copy: Path) -> None:
+def put_back(w: FaultEnvironment, machine: Machine, copy: Path) -> None:
     """An older copy in place of the store, after a crash."""
     copied(w, machine, copy)
     w.load.flows(20)
@@ -47,7 +47,7 @@ def put_back(w: World, machine: Machine, copy: Path) -> None:
     replaced(w, machine, copy)
 
 
-def copied(w: World, machine: Machine, copy: Path) -> None:
+def copied(w: FaultEnvironment, machine: Machine, copy: Path) -> None:
     """The store as it is when much more has come than may come again, and on goes the machine."""
     w.lasts(3 * SECONDS)
     with machine.without_server():
@@ -55,33 +55,33 @@ def copied(w: World, machine: Machine, copy: Path) -> None:
     w.mended()
 
 
-def replaced(w: World, machine: Machine, copy: Path) -> None:
+def replaced(w: FaultEnvironment, machine: Machine, copy: Path) -> None:
     """The copy in place of the store."""
     with machine.without_server():
-        w.strikes.make(f"an older store of {machine.member.domain} is put back", w.leaf.new_epoch)
+        w.injected.add(f"an older store of {machine.member.domain} is put back", w.leaf.new_epoch)
         shutil.rmtree(machine.store)
         copy.rename(machine.store)
 
 
-def truncated(w: World, machine: Machine) -> None:
+def truncated(w: FaultEnvironment, machine: Machine) -> None:
     """The newest half of the last block is gone."""
     held = w.last(machine)
     with machine.without_server():
         block = machine.blocks(stream_of(machine))[-1]
         size = block.stat().st_size
         what = f"{size - size // 2} bytes are cut off a block of {machine.member.domain}"
-        w.strikes.make(what, fewer(machine, held))
+        w.injected.add(what, fewer(machine, held))
         os.truncate(block, size // 2)
         block.with_name("index.db").unlink(missing_ok=True)
 
 
-def corrupted(w: World, machine: Machine) -> None:
+def corrupted(w: FaultEnvironment, machine: Machine) -> None:
     """Some bytes in the middle of a block are others."""
     held = w.last(machine)
     with machine.without_server():
         block = machine.blocks(stream_of(machine))[0]
         what = f"64 bytes of a block of {machine.member.domain} are damaged"
-        w.strikes.make(what, fewer(machine, held))
+        w.injected.add(what, fewer(machine, held))
         with block.open("r+b") as file:
             file.seek(block.stat().st_size // 2)
             there = file.read(64)
@@ -256,6 +256,6 @@ def test_the_aggregate_is_deleted(world_of: Worlds, case: Case) -> None:
     with world_of() as w:
         in_table(w)
         with w.hub.without_server():
-            w.strikes.make("the aggregate's files are deleted", w.leaf.new_epoch)
+            w.injected.add("the aggregate's files are deleted", w.leaf.new_epoch)
             shutil.rmtree(w.hub.blocks(aggregate(0))[0].parents[1])
         judged(w)

@@ -6,8 +6,8 @@ meanwhile; the oracle judges it down to the tables.
 
 `dimensions`: what is drawn, and which values exclude each other. `covering`: the order in which rounds are
 drawn, so that any two values of two dimensions meet soon. `faults`: how each is made and mended. `moments`:
-when the second meets the first. `senders`, `forging`: who sends. `surroundings`: the world that a round asks
-for. `rounds`: one round, from its first reading to the verdict.
+when the second meets the first. `senders`, `forging`: who sends. `surroundings`: the environment of a
+round. `rounds`: one round, from its first reading to the verdict.
 
 A round follows from its number, its seed, alone; what the machine decides is when exactly processes run.
 """

@@ -63,7 +63,7 @@ def _agent_stopped(site: Site) -> _Way:
     stopped: list[int] = []
 
     def make() -> None:
-        pid = site.world.leaf.agent.pid
+        pid = site.environment.leaf.agent.pid
         site.did("the agent of edge-1 is stopped" if pid else "the agent of edge-1 does not run")
         if pid is not None:
             os.kill(pid, signal.SIGSTOP)
@@ -97,7 +97,7 @@ def _disk_full(site: Site) -> _Way:
         disk.free()
         if site.server_unit is not None:
             # Its agent says that a server of its own has to be restarted after that.
-            kill(site.world.leaf.nats.pid)
+            kill(site.environment.leaf.nats.pid)
 
     return make, mend
 
@@ -105,7 +105,7 @@ def _disk_full(site: Site) -> _Way:
 def _stream_full(site: Site) -> _Way:
     """Long texts, from so many senders that they are too much for the stream whether they are answered or
     not."""
-    load, member = site.world.load, site.world.leaf.member
+    load, member = site.environment.load, site.environment.leaf.member
     heavy: list[HttpDevice] = []
 
     def refused() -> bool:
@@ -113,7 +113,7 @@ def _stream_full(site: Site) -> _Way:
 
     def discarded() -> bool:
         with suppress(AssertionError, OSError):
-            return site.world.leaf.metric("petiole_discarded_readings_total") > 0
+            return site.environment.leaf.metric("petiole_discarded_readings_total") > 0
         return False
 
     def make() -> None:
@@ -127,7 +127,7 @@ def _stream_full(site: Site) -> _Way:
         deadline = time.monotonic() + _FULL_SECONDS
         while not (refused() or discarded()):
             if time.monotonic() > deadline:
-                site.world.case.not_proven.append("the stream was not seen to be full")
+                site.environment.case.not_proven.append("the stream was not seen to be full")
                 return
             time.sleep(0.1)
 
@@ -203,7 +203,7 @@ def _reload_refused(site: Site) -> _Way:
 
 
 def _revoked(site: Site) -> _Way:
-    leaf, hub = site.world.leaf, site.world.hub
+    leaf, hub = site.environment.leaf, site.environment.hub
 
     def make() -> None:
         site.did("the key of edge-1 is revoked")
@@ -235,21 +235,21 @@ def _nothing() -> None:
 
 
 _WAYS: Final[dict[Fault, Callable[[Site], _Way]]] = {
-    Fault.AGENT_KILLED: lambda site: _killed(site, site.world.leaf.agent, [site.agent_unit]),
+    Fault.AGENT_KILLED: lambda site: _killed(site, site.environment.leaf.agent, [site.agent_unit]),
     Fault.AGENT_STOPPED: _agent_stopped,
     Fault.LEAF_SERVER_KILLED: lambda site: _killed(
-        site, site.world.leaf.nats, site.units_of(site.world.leaf)
+        site, site.environment.leaf.nats, site.units_of(site.environment.leaf)
     ),
-    Fault.HUB_SERVER_KILLED: lambda site: _killed(site, site.world.hub.nats, []),
-    Fault.HUB_AGENT_KILLED: lambda site: _killed(site, site.world.hub.agent, [site.hub_unit]),
+    Fault.HUB_SERVER_KILLED: lambda site: _killed(site, site.environment.hub.nats, []),
+    Fault.HUB_AGENT_KILLED: lambda site: _killed(site, site.environment.hub.agent, [site.hub_unit]),
     Fault.LINK_CUT: lambda site: _link(site, "cut"),
     Fault.LINK_STALLED: lambda site: _link(site, "stall"),
     Fault.DISK_FULL: _disk_full,
     Fault.STREAM_FULL: _stream_full,
-    Fault.LEAF_STORE_LOST: lambda site: _store_lost(site, site.world.leaf),
-    Fault.LEAF_STORE_RESTORED: lambda site: _store_restored(site, site.world.leaf),
-    Fault.HUB_STORE_LOST: lambda site: _store_lost(site, site.world.hub),
-    Fault.HUB_STORE_RESTORED: lambda site: _store_restored(site, site.world.hub),
+    Fault.LEAF_STORE_LOST: lambda site: _store_lost(site, site.environment.leaf),
+    Fault.LEAF_STORE_RESTORED: lambda site: _store_restored(site, site.environment.leaf),
+    Fault.HUB_STORE_LOST: lambda site: _store_lost(site, site.environment.hub),
+    Fault.HUB_STORE_RESTORED: lambda site: _store_restored(site, site.environment.hub),
     Fault.RELOAD: _reload,
     Fault.RELOAD_REFUSED: _reload_refused,
     Fault.LEAF_REVOKED: _revoked,

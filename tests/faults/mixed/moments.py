@@ -31,7 +31,7 @@ def _while_it_lasts(site: Site, first: Injection, second: Injection) -> list[Inj
 
 def _before_start(site: Site, first: Injection, second: Injection) -> list[Injection]:
     """The agent has ended, and begins under both."""
-    leaf, unit = site.world.leaf, site.agent_unit
+    leaf, unit = site.environment.leaf, site.agent_unit
     unit.held = True
     pid = leaf.agent.pid
     assert pid is not None
@@ -70,7 +70,7 @@ def _after_answer(site: Site, first: Injection, second: Injection) -> list[Injec
 def _during_repair(site: Site, first: Injection, second: Injection) -> list[Injection]:
     first.make()
     site.lasts(0.3, 2.0)
-    logs = [site.world.leaf.log, site.world.hub.log]
+    logs = [site.environment.leaf.log, site.environment.hub.log]
     sizes = [path.stat().st_size for path in logs]
     first.mend()
     _until(lambda: [path.stat().st_size for path in logs] != sizes, 2)
@@ -82,7 +82,7 @@ def _at_drain(site: Site, first: Injection, second: Injection) -> list[Injection
     """The agent is asked to end while what it took in cannot be stored yet."""
     with _frozen_server(site):
         _asked(site)
-        pid = site.world.leaf.agent.pid
+        pid = site.environment.leaf.agent.pid
         assert pid is not None
         os.kill(pid, signal.SIGTERM)
         site.lasts(0.0, 0.3)
@@ -111,7 +111,7 @@ def _at_reconnect(site: Site, first: Injection, second: Injection) -> list[Injec
 
 def _during_jobs(site: Site, first: Injection, second: Injection) -> list[Injection]:
     """`ingest` and `refine` run, and are run again until they end well."""
-    tables = site.world.tables
+    tables = site.environment.tables
 
     def work() -> None:
         tables.ingest()
@@ -129,7 +129,7 @@ def _during_jobs(site: Site, first: Injection, second: Injection) -> list[Inject
 @contextmanager
 def _frozen_server(site: Site) -> Iterator[None]:
     """The leaf's server stands still, unless it is killed meanwhile."""
-    pid = site.world.leaf.nats.pid
+    pid = site.environment.leaf.nats.pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -142,7 +142,7 @@ def _frozen_server(site: Site) -> Iterator[None]:
 
 def _asked(site: Site) -> None:
     if not site.wait_asked():
-        site.world.case.not_proven.append("no request was seen under way")
+        site.environment.case.not_proven.append("no request was seen under way")
 
 
 def _until(true: Callable[[], bool], seconds: float) -> bool:

@@ -35,9 +35,11 @@ def play(directory: Path, case: Case, scenario: Scenario) -> None:
             case.saw(f"mended: {one.fault}")
         _settle(site)
         blind = site.supervisor.blind
-        (directory / "journal.json").write_text(told(site.world.load.journal))
+        (directory / "journal.json").write_text(told(site.environment.load.journal))
         forged = scenario.headers is Headers.MESSAGE_ID
-        site.world.verdict(Terms(gone=may_be_gone(scenario), reordered=forged, seconds=_SECONDS, blind=blind))
+        site.environment.verdict(
+            Terms(gone=may_be_gone(scenario), reordered=forged, seconds=_SECONDS, blind=blind)
+        )
 
 
 def told(journal: Journal) -> str:
@@ -65,33 +67,33 @@ def may_be_gone(scenario: Scenario) -> bool:
 
 
 def _prepare(site: Site) -> None:
-    world = site.world
+    environment = site.environment
     for fault, machine in (
-        (Fault.LEAF_STORE_RESTORED, world.leaf),
-        (Fault.HUB_STORE_RESTORED, world.hub),
+        (Fault.LEAF_STORE_RESTORED, environment.leaf),
+        (Fault.HUB_STORE_RESTORED, environment.hub),
     ):
         if site.scenario.has(fault):
             site.copy(machine)
-            world.mended()
-            world.load.flows(2)
+            environment.mended()
+            environment.load.flows(2)
 
 
 def _settle(site: Site) -> None:
     """All runs and flows again, and what was offered to inputs that read on is stored."""
-    world = site.world
+    environment = site.environment
     if site.jobs is not None:
         site.jobs.join(_SECONDS)
         assert not site.jobs.is_alive(), "the jobs do not end"
     try:
-        for machine in (world.hub, world.leaf):
+        for machine in (environment.hub, environment.leaf):
             machine.wait_ready()
-        world.load.flows(2, _SECONDS)
-        world.mended(_SECONDS)
+        environment.load.flows(2, _SECONDS)
+        environment.mended(_SECONDS)
     except AssertionError as error:
         left = [sentence for unit in site.units for sentence in unit.left]
         raise AssertionError("\n".join([str(error), *left])) from None
     if site.forger is not None:
-        world.strikes.make("headers are forged", site.forger.trace)
+        environment.injected.add("headers are forged", site.forger.trace)
     for device in filter(None, (site.pulled, site.printing)):
         _drain(site, device)
     for unit in site.units:

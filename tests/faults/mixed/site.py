@@ -23,10 +23,10 @@ from tests.faults.mixed.senders import PrintingDevice
 from tests.faults.mixed.units import Supervisor, Unit
 from tests.faults.oracle.numbered import NUMBER
 from tests.faults.tools.disk import SmallDisk
-from tests.faults.world.cable import Cord
 from tests.faults.world.devices import Device, HttpDevice
+from tests.faults.world.environment import FaultEnvironment
 from tests.faults.world.machine import Machine
-from tests.faults.world.world import World
+from tests.faults.world.tcp_proxy import TcpProxy
 
 POLL_SECONDS = 0.01
 _BEGINS_SECONDS = 3.0
@@ -34,7 +34,7 @@ _ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 class Site:
-    """The world of a round. `chance` decides what the scenario leaves open."""
+    """The fault environment of a round. `chance` decides what the scenario leaves open."""
 
     jobs: threading.Thread | None = None
     supervisor: Supervisor
@@ -48,10 +48,10 @@ class Site:
     """Who sends to an input that reads on from where it was."""
 
     def __init__(
-        self, world: World, scenario: Scenario, disk: SmallDisk | None, chance: random.Random
+        self, environment: FaultEnvironment, scenario: Scenario, disk: SmallDisk | None, chance: random.Random
     ) -> None:
-        self.world, self.scenario, self.disk, self.chance = world, scenario, disk, chance
-        self.file = world.leaf.member.config
+        self.environment, self.scenario, self.disk, self.chance = environment, scenario, disk, chance
+        self.file = environment.leaf.member.config
         self.text = self.file.read_text()
         """The leaf's configuration as it is meant."""
         self.file_is_good = True
@@ -69,7 +69,7 @@ class Site:
 
     def did(self, what: str, trace: Callable[[], str | None] = lambda: "it was done") -> None:
         """A fault is there; `trace` is what is seen of it in the end."""
-        self.world.strikes.make(what, lambda _since: trace())
+        self.environment.injected.add(what, lambda _since: trace())
 
     # The link, which more than one fault may hold.
 
@@ -85,29 +85,29 @@ class Site:
 
     def connections(self) -> int:
         """How many connections of the link have been let through."""
-        cable = self.world.link.cable
-        assert isinstance(cable, Cord)
-        return cable.carried
+        proxy = self.environment.link.proxy
+        assert isinstance(proxy, TcpProxy)
+        return proxy.carried
 
     def _set_link(self) -> None:
-        cable = self.world.link.cable
+        proxy = self.environment.link.proxy
         if "cut" in self._link:
-            cable.cut()
+            proxy.cut()
         else:
-            cable.restore()
+            proxy.restore()
             if "stall" in self._link:
-                cable.stall()
+                proxy.stall()
 
     # Processes.
 
     @property
     def units(self) -> list[Unit]:
         """All that is supervised."""
-        return [self.hub_unit, self.agent_unit, *self.units_of(self.world.leaf)]
+        return [self.hub_unit, self.agent_unit, *self.units_of(self.environment.leaf)]
 
     def watched(self) -> bool:
         """Whether the leaf's agent runs, and the server at whose stream it looks."""
-        leaf = self.world.leaf
+        leaf = self.environment.leaf
         if self._server is None or not lives(self._server):
             self._server = leaf.nats.pid  # found among all processes, which is not for every look
         pids = (leaf.agent.pid, self._server)
@@ -115,14 +115,14 @@ class Site:
 
     def units_of(self, machine: Machine) -> list[Unit]:
         """What keeps a machine's server running, beside its agent."""
-        own = machine is self.world.leaf and self.server_unit is not None
+        own = machine is self.environment.leaf and self.server_unit is not None
         return [self.server_unit] if own and self.server_unit is not None else []
 
     @contextmanager
     def without_server(self, machine: Machine) -> Iterator[None]:
         """A machine's server is dead, and nobody starts it meanwhile."""
         pid = machine.agent.pid
-        agent_unit = self.agent_unit if machine is self.world.leaf else self.hub_unit
+        agent_unit = self.agent_unit if machine is self.environment.leaf else self.hub_unit
         units = [agent_unit, *self.units_of(machine)]
         were = [unit.held for unit in units]
         for unit in units:
@@ -149,7 +149,7 @@ class Site:
     def hup(self) -> None:
         """Have the leaf's agent read its file, where it runs. One that has only just begun does not listen
         for the signal yet, and reads the file anyway."""
-        pid = self.world.leaf.agent.pid
+        pid = self.environment.leaf.agent.pid
         if pid is not None:
             with suppress(ProcessLookupError, psutil.NoSuchProcess):
                 young = _BEGINS_SECONDS - (time.time() - psutil.Process(pid).create_time())
@@ -161,7 +161,7 @@ class Site:
     @property
     def poster(self) -> HttpDevice:
         """A device over HTTP."""
-        return next(one for one in self.world.load.devices if isinstance(one, HttpDevice))
+        return next(one for one in self.environment.load.devices if isinstance(one, HttpDevice))
 
     def wait_asked(self, seconds: float = 3.0) -> bool:
         """Return when a request has been under way for a moment."""
@@ -190,8 +190,8 @@ class Site:
         """The highest number in the newest batch of the round's input; 0 where there is none, or nobody
         answers."""
         name = {Input.FILE: "file", Input.MQTT: "mqtt", Input.EXEC: "exec"}[self.scenario.input]
-        leaf = self.world.leaf
-        payload = self.world.newest(leaf, batch_subject(leaf.member.domain, DEFAULT_CLASS, name)) or b""
+        leaf = self.environment.leaf
+        payload = self.environment.newest(leaf, batch_subject(leaf.member.domain, DEFAULT_CLASS, name)) or b""
         if payload.startswith(_ZSTD):
             payload = zstandard.ZstdDecompressor().decompress(payload, max_output_size=MAX_UNPACKED_BYTES)
         return max((int(json.loads(line)["tags"][NUMBER]) for line in payload.splitlines()), default=0)

@@ -1,4 +1,4 @@
-"""The world of a round: its configuration follows from what was drawn."""
+"""The fault environment of a round: its configuration follows from what was drawn."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from tests.faults.oracle.journal import Level, Made
 from tests.faults.oracle.numbered import VALVE
 from tests.faults.report import Case
 from tests.faults.tools.disk import small_disk
-from tests.faults.world.cable import Link, cord
 from tests.faults.world.configs import HubSettings, LeafSettings, hub_toml, leaf_toml
 from tests.faults.world.devices import DirectDevice, HttpDevice
+from tests.faults.world.environment import FaultEnvironment, link_flows
+from tests.faults.world.injected_faults import InjectedFaults
 from tests.faults.world.load import Load, load
 from tests.faults.world.machine import Machine
 from tests.faults.world.repeats import ManyHanded, Repeater
 from tests.faults.world.scrape import scrapes
 from tests.faults.world.senders import MqttDevice, RequestDevice, SocketDevice
-from tests.faults.world.strikes import Strikes
-from tests.faults.world.world import World, link_flows
+from tests.faults.world.tcp_proxy import Link, tcp_proxy
 from tests.harness.mqtt_broker import broker_beside, broker_port
 from tests.harness.mqtt_client import PASSWORD, USER
 from tests.harness.wait import wait_for
@@ -68,7 +68,7 @@ _RULES = {
 @contextmanager
 def open_site(directory: Path, case: Case, scenario: Scenario) -> Iterator[Site]:
     """A hub and the leaf edge-1, whose link flows, with all senders of the round."""
-    strikes = Strikes(case)
+    injected = InjectedFaults(case)
     with ExitStack() as stack:
         member, hub_member = plan.member(directory, "edge-1"), plan.member(directory, "hub")
         disk = None
@@ -76,19 +76,19 @@ def open_site(directory: Path, case: Case, scenario: Scenario) -> Iterator[Site]
             disk = stack.enter_context(small_disk(member.state, _DISK_MEBIBYTES))
             stack.callback(disk.free)
         leaf_port = free_port()
-        cable = stack.enter_context(cord(leaf_port))
+        proxy = stack.enter_context(tcp_proxy(leaf_port))
         sending = load()
         ports = {"mqtt": free_port()}
         settings = _settings(scenario, member, ports)
-        url = f"nats-leaf://{cable.host}:{cable.port}"
+        url = f"nats-leaf://{proxy.host}:{proxy.port}"
         kind = OwnServer if scenario.server is Server.EXTERNAL else Machine
-        leaf = kind(member, leaf_toml(member, url, settings), strikes)
+        leaf = kind(member, leaf_toml(member, url, settings), injected)
         if isinstance(leaf, OwnServer):
             _give_server(leaf)
         hub = Machine(
             hub_member,
             hub_toml(hub_member, f"127.0.0.1:{leaf_port}", [leaf.petiole("enrol").stdout], HubSettings()),
-            strikes,
+            injected,
         )
         for machine in (hub, leaf):
             stack.callback(machine.close)
@@ -103,10 +103,12 @@ def open_site(directory: Path, case: Case, scenario: Scenario) -> Iterator[Site]
         wait_for(lambda: link_flows(leaf), "the link flows")
         devices = stack.enter_context(sending)
         looking = stack.enter_context(scrapes([leaf]))
-        strikes.observers.insert(0, devices.notes.since)
+        injected.observers.insert(0, devices.notes.since)
         classes = [DEFAULT_CLASS, *([_ROUTED] if scenario.rule is Rule.CLASS else [])]
-        world = World(case, hub, [leaf], Link(cable, strikes, [leaf]), devices, looking, classes)
-        site = Site(world, scenario, disk, random.Random(scenario.seed))
+        environment = FaultEnvironment(
+            case, hub, [leaf], Link(proxy, injected, [leaf]), devices, looking, classes
+        )
+        site = Site(environment, scenario, disk, random.Random(scenario.seed))
         stack.callback(site.ended)
         _start_devices(site, ports)
         units = [
@@ -169,7 +171,7 @@ def _input(scenario: Scenario, member: Member, ports: dict[str, int]) -> str:
 
 def _start_devices(site: Site, ports: dict[str, int]) -> None:
     """One over HTTP and one that publishes itself, those of the input, of the rule and of the forger."""
-    scenario, devices, leaf = site.scenario, site.world.load, site.world.leaf
+    scenario, devices, leaf = site.scenario, site.environment.load, site.environment.leaf
     member, notes, level = leaf.member, devices.notes, scenario.level
     made = _made(scenario)
     devices.start(HttpDevice(member, *devices.series(member, "pump-1", level, made=made), notes, 10, 0.05))

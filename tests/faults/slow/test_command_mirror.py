@@ -9,7 +9,7 @@ from agent.contract import command_consumer
 from agent.jetstream import JetStreamError
 from tests.e2e.test_command_mirror import DOMAIN, Commands, running
 from tests.faults.report import Case
-from tests.harness.servers import open_world
+from tests.harness.servers import open_server_pair
 from tests.harness.wait import until
 
 
@@ -17,7 +17,10 @@ async def test_a_consumer_of_commands_deleted_by_hand_is_made_again_at_the_next_
     case: Case, tmp_path: Path
 ) -> None:
     case.expected = "every command is in the mirror once and in order, without a new epoch"
-    async with open_world(tmp_path, DOMAIN) as world, running(world, tmp_path / "state") as (commands, one):
+    async with (
+        open_server_pair(tmp_path, DOMAIN) as servers,
+        running(servers, tmp_path / "state") as (commands, one),
+    ):
         epoch = one.state().command_epoch
         case.begins()
         await commands.hub.js.delete_consumer("COMMANDS", command_consumer(DOMAIN))
@@ -29,8 +32,11 @@ async def test_a_consumer_of_commands_deleted_by_hand_is_made_again_at_the_next_
 
 async def test_commands_of_a_hub_that_was_put_back_are_mirrored_anew(case: Case, tmp_path: Path) -> None:
     case.expected = "the mirror holds what the hub holds, in its order"
-    async with open_world(tmp_path, DOMAIN) as world, running(world, tmp_path / "state") as (commands, one):
-        hub, epoch = world.hub, one.state().command_epoch
+    async with (
+        open_server_pair(tmp_path, DOMAIN) as servers,
+        running(servers, tmp_path / "state") as (commands, one),
+    ):
+        hub, epoch = servers.hub, one.state().command_epoch
         store, copy = hub.config.store_dir, tmp_path / "copy"
         await hub.kill()
         shutil.copytree(store, copy)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.faults.report import Case
 from tests.harness.commands import open_desk
-from tests.harness.servers import open_world
+from tests.harness.servers import open_server_pair
 
 _SENT = 60
 
@@ -19,8 +19,8 @@ async def test_an_agent_that_is_killed_over_and_over_answers_each_command_once(
     case: Case, tmp_path: Path
 ) -> None:
     case.expected = "each command is answered once and in order, as done or as interrupted"
-    async with open_world(tmp_path, "edge-1") as world, open_desk(world) as desk:
-        leaf = world.leaf
+    async with open_server_pair(tmp_path, "edge-1") as servers, open_desk(servers) as desk:
+        leaf = servers.leaf
         (tmp_path / "agent").mkdir()
         given = {
             "domain": leaf.domain,

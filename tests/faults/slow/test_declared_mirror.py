@@ -17,8 +17,8 @@ def numbered(name: str) -> list[str]:
 
 
 async def test_a_declared_mirror_catches_up_after_a_cut_and_kills(case: Case, tmp_path: Path) -> None:
-    async with open_servers(tmp_path, "edge-1") as world:
-        hub, leaf, server = world.ends["hub"], world.ends["edge-1"], world.leaves["edge-1"]
+    async with open_servers(tmp_path, "edge-1") as servers:
+        hub, leaf, server = servers.ends["hub"], servers.ends["edge-1"], servers.leaves["edge-1"]
         await hub.make("PLANS", "plans.>")
         sent = numbered("first")
         await hub.store("plans.a", *sent)
@@ -27,19 +27,19 @@ async def test_a_declared_mirror_catches_up_after_a_cut_and_kills(case: Case, tm
             await one.is_in("PLANS", "flowing")
             for fault in ("cut", "hub killed", "leaf killed"):
                 if fault == "cut":
-                    world.proxies["edge-1"].cut()
+                    servers.proxies["edge-1"].cut()
                     assert "does not answer" in await one.is_in("PLANS", "down")
                 elif fault == "hub killed":
-                    await world.hub.kill()
+                    await servers.hub.kill()
                     await one.is_in("PLANS", "down")
-                    await world.hub.start()
+                    await servers.hub.start()
                 else:
                     await server.kill()
                 more = numbered(fault)
                 await hub.store("plans.a", *more)
                 sent += more
                 if fault == "cut":
-                    world.proxies["edge-1"].restore()
+                    servers.proxies["edge-1"].restore()
                 elif fault == "leaf killed":
                     await server.start()
                 await leaf.holds("PLANS", sent, RECOVER)

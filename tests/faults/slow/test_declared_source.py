@@ -12,17 +12,17 @@ from tests.harness.open_servers import open_servers
 
 async def test_a_source_whose_stream_was_purged_goes_on_where_it_was(case: Case, tmp_path: Path) -> None:
     case.expected = "only what is new comes"
-    async with open_servers(tmp_path, "edge-1") as world:
-        hub, leaf = world.ends["hub"], world.ends["edge-1"]
+    async with open_servers(tmp_path, "edge-1") as servers:
+        hub, leaf = servers.ends["hub"], servers.ends["edge-1"]
         await leaf.make("LOCAL", "local.>")
         await leaf.store("local.x", *numbered(10))
-        async with at(world.hub, hub_source("edge-1")) as one:
+        async with at(servers.hub, hub_source("edge-1")) as one:
             await hub.holds("ALL", numbered(10))
             await one.is_in(GATHERED, "flowing")
             await hub.js.purge("ALL", 10)
-            await world.hub.kill()
+            await servers.hub.kill()
             await leaf.store("local.x", "new")
-            await world.hub.start()
+            await servers.hub.start()
             await hub.holds("ALL", ["new"])
             await one.is_in(GATHERED, "flowing")
             # Without it the server begins by the time of its own last message, which a leaf whose clock is
@@ -35,11 +35,11 @@ async def test_a_source_whose_origin_was_made_again_takes_all_of_the_new_one(
     case: Case, tmp_path: Path
 ) -> None:
     case.expected = "all of the old origin and all of the new one, each once"
-    async with open_servers(tmp_path, "edge-1") as world:
-        hub, leaf = world.ends["hub"], world.ends["edge-1"]
+    async with open_servers(tmp_path, "edge-1") as servers:
+        hub, leaf = servers.ends["hub"], servers.ends["edge-1"]
         await leaf.make("LOCAL", "local.>")
         await leaf.store("local.x", *numbered(5))
-        async with at(world.hub, hub_source("edge-1")) as one:
+        async with at(servers.hub, hub_source("edge-1")) as one:
             await hub.holds("ALL", numbered(5))
             await leaf.js.api("STREAM.DELETE.LOCAL")
             await one.is_in(GATHERED, "absent", "refused")

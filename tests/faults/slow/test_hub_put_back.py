@@ -11,7 +11,7 @@ from agent.contract import aggregate
 from tests.faults.report import Case
 from tests.harness.fleet import Member, ids_in
 from tests.harness.registrar import HubHand, hub_of
-from tests.harness.servers import open_world
+from tests.harness.servers import open_server_pair
 from tests.harness.wait import until
 
 LEAVES = [f"edge-{number}" for number in range(1, 6)]
@@ -26,23 +26,23 @@ async def test_every_leaf_of_a_hub_that_was_put_back_begins_a_new_epoch_and_noth
         "the checkpoint of each of 50 links shows it; after new epochs the hub holds every message"
     )
     case.not_proven = ["50 leaf servers: these are 5 with 10 classes each, their keepers done by hand"]
-    async with open_world(tmp_path, *LEAVES, classes=tuple(CLASSES), aggregates=AGGREGATES) as world:
-        hub = await hub_of(world)
-        members = [await Member.make(leaf, CLASSES) for leaf in world.leaves.values()]
-        store, copy = world.hub.config.store_dir, tmp_path / "copy"
+    async with open_server_pair(tmp_path, *LEAVES, classes=tuple(CLASSES), aggregates=AGGREGATES) as servers:
+        hub = await hub_of(servers)
+        members = [await Member.make(leaf, CLASSES) for leaf in servers.leaves.values()]
+        store, copy = servers.hub.config.store_dir, tmp_path / "copy"
         async with hub.registrar(max_sources=20):
             await stored(members)
             await until(partial(settled, members), "all is held and agreed")
-            await world.hub.kill()
+            await servers.hub.kill()
             shutil.copytree(store, copy)
-            await world.hub.start()
+            await servers.hub.start()
             await stored(members)
             await until(partial(settled, members), "more is held and agreed", seconds=40)
-            await world.hub.kill()
+            await servers.hub.kill()
             shutil.rmtree(store)
             copy.rename(store)
             case.begins()
-            await world.hub.start()
+            await servers.hub.start()
             await stored(members)  # nobody paused: what flows now makes every cursor look well
             repaired = sum([await one.repair(await one.announce()) for one in members])
             case.detect_seconds = case.saw(f"{repaired} links begin a new epoch")
@@ -66,11 +66,11 @@ async def settled(members: list[Member]) -> bool:
     """Whether the hub tells every leaf that it holds all of it, and both agree on a checkpoint there."""
     for one in members:
         answer = (await one.announce()).classes
-        for cls, shelf in one.shelves.items():
-            checkpoint = shelf.checkpoint
-            if answer[cls].cursor != shelf.stored or answer[cls].agreed is False:
+        for cls, probe in one.shelves.items():
+            checkpoint = probe.checkpoint
+            if answer[cls].cursor != probe.stored or answer[cls].agreed is False:
                 return False
-            if checkpoint is None or checkpoint.leaf_seq != shelf.stored:
+            if checkpoint is None or checkpoint.leaf_seq != probe.stored:
                 return False
     return True
 

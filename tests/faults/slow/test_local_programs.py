@@ -28,7 +28,7 @@ from tests.faults.report import Case
 from tests.faults.schedule import seed_of
 from tests.harness.registrar import HubHand, hub_of
 from tests.harness.retrying_jetstream import PatientJetStream
-from tests.harness.servers import ServerPair, open_world
+from tests.harness.servers import ServerPair, open_server_pair
 from tests.harness.tools import APP, Program, working
 from tests.harness.wait import until
 
@@ -39,15 +39,15 @@ WAIT_SECONDS = 120.0
 class Site:
     """A hub and a leaf with a program, and an agent as a process that can be killed."""
 
-    def __init__(self, world: ServerPair, hub: HubHand, directory: Path) -> None:
-        self.world, self.hub, self.state = world, hub, directory / "agent"
+    def __init__(self, servers: ServerPair, hub: HubHand, directory: Path) -> None:
+        self.servers, self.hub, self.state = servers, hub, directory / "agent"
         self._copy = directory / "copy"
         self._sender = PatientJetStream(hub.nc)
         self.sent: list[str] = []
         self.process: Process | None = None
 
     async def start_agent(self) -> None:
-        leaf = self.world.leaf
+        leaf = self.servers.leaf
         self.state.mkdir(exist_ok=True)
         given = {
             "domain": leaf.domain,
@@ -81,7 +81,7 @@ class Site:
 
     async def copy_hub(self) -> None:
         """The hub is stopped for a moment and its store copied."""
-        hub = self.world.hub
+        hub = self.servers.hub
         await hub.kill()
         shutil.rmtree(self._copy, ignore_errors=True)
         await asyncio.to_thread(shutil.copytree, hub.config.store_dir, self._copy)
@@ -89,7 +89,7 @@ class Site:
 
     async def restore_hub(self) -> None:
         """The hub is killed and goes on from the newest copy."""
-        hub = self.world.hub
+        hub = self.servers.hub
         await hub.kill()
         shutil.rmtree(hub.config.store_dir)
         await asyncio.to_thread(shutil.copytree, self._copy, hub.config.store_dir)
@@ -114,15 +114,15 @@ class Site:
 
 @asynccontextmanager
 async def open_site(directory: Path) -> AsyncIterator[tuple[Site, Program]]:
-    async with open_world(directory, DOMAIN) as world:
-        leaf = world.leaf
+    async with open_server_pair(directory, DOMAIN) as servers:
+        leaf = servers.leaf
         await leaf.stop()
         leaf.config = dataclasses.replace(leaf.config, apps=(APP,))
         leaf.server = EmbeddedServer(leaf.config, leaf.directory)
         await leaf.start()
-        hub = await hub_of(world)
+        hub = await hub_of(servers)
         async with hub.registrar(), working(await leaf.connect("device")) as program:
-            site = Site(world, hub, directory)
+            site = Site(servers, hub, directory)
             await site.start_agent()
             try:
                 await site.send()
@@ -156,26 +156,26 @@ async def test_a_local_program_gets_each_command_once_whatever_is_cut_or_killed(
     chance = random.Random(case.seed)
     async with open_site(tmp_path) as (site, program):
         struck: Counter[str] = Counter()
-        world, killed = site.world, list[float]()
+        servers, killed = site.servers, list[float]()
 
         async def cut() -> None:
             struck["link cut"] += 1
-            world.leaf.proxy.cut()
+            servers.leaf.proxy.cut()
             await asyncio.sleep(chance.uniform(0.1, 4.0))
-            world.leaf.proxy.restore()
+            servers.leaf.proxy.restore()
 
         async def kill_hub() -> None:
             struck["hub killed"] += 1
-            await world.hub.kill()
+            await servers.hub.kill()
             await asyncio.sleep(chance.uniform(0.0, 2.0))
-            await world.hub.start()
+            await servers.hub.start()
 
         async def kill_leaf() -> None:
             struck["leaf's server killed"] += 1
-            await world.leaf.kill()
+            await servers.leaf.kill()
             killed.append(time.monotonic())
             await asyncio.sleep(chance.uniform(0.0, 2.0))
-            await world.leaf.start()
+            await servers.leaf.start()
 
         async def kill_agent() -> None:
             struck["agent killed"] += 1
@@ -225,10 +225,10 @@ async def test_a_local_program_gets_each_command_once_from_a_hub_restored_over_a
             await send_all(site, chance, chance.randint(1, 10))
             cut = chance.random() < 0.5
             if cut:
-                site.world.leaf.proxy.cut()
+                site.servers.leaf.proxy.cut()
             await site.restore_hub()
             await send_all(site, chance, chance.randint(0, 12))
-            site.world.leaf.proxy.restore()
+            site.servers.leaf.proxy.restore()
             if chance.random() < 0.5:
                 await asyncio.sleep(chance.uniform(0.0, 3.0))
                 await site.kill_agent()
@@ -265,7 +265,7 @@ async def test_an_agent_killed_after_any_request_of_a_recreation_hands_no_comman
     case.expected = "killed after the first request, the second, and so on: each command handed out once"
     async with (
         open_leaf(tmp_path) as leaf,
-        working(await leaf.world.leaf.connect("device")) as program,
+        working(await leaf.servers.leaf.connect("device")) as program,
     ):
         await program.got(await leaf.send(3))
         await leaf.step()

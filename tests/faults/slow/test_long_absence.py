@@ -35,10 +35,10 @@ async def publish(device: Client, domain: str) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("index", ["kept", "lost"])
 async def test_an_agent_is_ready_after_a_long_absence(
-    case: Case, world: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: str
+    case: Case, servers: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: str
 ) -> None:
     case.expected = "readings are taken within seconds, while what was stored meanwhile is read beside"
-    leaf = world.leaf
+    leaf = servers.leaf
     await leaf.stop()
     # So many messages would take minutes on a server that syncs each of them.
     monkeypatch.setattr("agent.server.workspace.render", lambda one: render(one).replace('"always"', '"2m"'))
@@ -58,9 +58,9 @@ async def test_an_agent_is_ready_after_a_long_absence(
         await one.ready()
         await one.submit(chunk("after"))
         case.recover_seconds = case.saw("a reading is stored")
-        shelf = one.leaf._discards._shelves[CLASS]
-        await until(lambda: shelf.loaded, "what was stored meanwhile is known")
+        probe = one.leaf._discards._shelves[CLASS]
+        await until(lambda: probe.loaded, "what was stored meanwhile is known")
         case.saw("what was stored meanwhile is read")
-        assert shelf.top > MESSAGES
+        assert probe.top > MESSAGES
     finally:
         await one.crash()

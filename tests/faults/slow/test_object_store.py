@@ -17,7 +17,7 @@ from hub_jobs.tables.places import ObjectPath
 from tests.faults.report import Case
 from tests.faults.slow.test_spark_cluster import BATCHES, READINGS, stored
 from tests.harness.object_store import GATEWAY, SECRET, gateway
-from tests.harness.servers import open_world
+from tests.harness.servers import open_server_pair
 from tests.spark.lakes import contents
 
 _JOBS = Path(hub_jobs.__file__).parent
@@ -30,12 +30,12 @@ async def test_two_drivers_at_once_bring_everything_into_a_bucket_once(
 ) -> None:
     case.expected = "one commits, the other says that it was late; every reading is in the table once"
     lake = ObjectPath("s3://fleet/lake")
-    async with open_world(tmp_path, "edge-1") as world:
+    async with open_server_pair(tmp_path, "edge-1") as servers:
         with gateway(tmp_path) as environment:
             for name, value in environment.items():
                 monkeypatch.setenv(name, value)
-            await stored(await world.leaf.connect("agent"), await world.hub.connect("registrar"))
-            hub = ["--server", world.hub.url, "--seed-file", str(world.hub.keys["jobs"])]
+            await stored(await servers.leaf.connect("agent"), await servers.hub.connect("registrar"))
+            hub = ["--server", servers.hub.url, "--seed-file", str(servers.hub.keys["jobs"])]
 
             both = await asyncio.gather(*(job("ingest", lake, *hub) for _ in range(2)))
             assert sorted(code for code, _ in both) in ([0, 0], [0, int(Exit.CONFLICT)]), both

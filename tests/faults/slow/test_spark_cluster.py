@@ -13,7 +13,7 @@ from agent.contract import BatchHeaders, Clock, Exit, MessageId, new_run
 from agent.demo.proxy import Proxy
 from deploy import dist
 from tests.faults.report import Case
-from tests.harness.servers import open_world
+from tests.harness.servers import open_server_pair
 from tests.harness.standalone import Cluster, Node, busy_with, open_cluster
 from tests.harness.streams import AGGREGATE, held, make_aggregate, make_leaf_stream
 from tests.harness.wait import until
@@ -32,10 +32,10 @@ async def test_a_worker_killed_while_it_ingests_changes_nothing_of_the_table(
     packed = tmp_path / "dist"
     for pack in (dist.code, dist.scripts, dist.environment):
         await asyncio.to_thread(pack, packed)
-    async with open_world(tmp_path, "edge-1") as world, open_cluster(tmp_path, packed, 2) as cluster:
-        await stored(await world.leaf.connect("agent"), await world.hub.connect("registrar"))
-        options = ["--seed-file", str(world.hub.keys["jobs"]), "--lake"]
-        wire = Proxy(world.hub.port)
+    async with open_server_pair(tmp_path, "edge-1") as servers, open_cluster(tmp_path, packed, 2) as cluster:
+        await stored(await servers.leaf.connect("agent"), await servers.hub.connect("registrar"))
+        options = ["--seed-file", str(servers.hub.keys["jobs"]), "--lake"]
+        wire = Proxy(servers.hub.port)
         await wire.start()
         try:
             lake = tmp_path / "lake"
@@ -57,7 +57,7 @@ async def test_a_worker_killed_while_it_ingests_changes_nothing_of_the_table(
 
         alone = tmp_path / "alone"
         code, said = await cluster.submit(
-            "ingest", "--server", world.hub.url, *options, str(alone), master="local[2,4]"
+            "ingest", "--server", servers.hub.url, *options, str(alone), master="local[2,4]"
         )
         assert code == Exit.WELL, said
         assert contents(lake, "bronze") == contents(alone, "bronze")

@@ -13,7 +13,7 @@ from tests.faults.report import Case
 from tests.faults.slow.test_object_store import contents_once, job
 from tests.faults.slow.test_spark_cluster import BATCHES, READINGS, stored
 from tests.harness.object_store import imitation
-from tests.harness.servers import ServerPair, open_world
+from tests.harness.servers import ServerPair, open_server_pair
 from tests.harness.store_faults import COMMITS, DATA, Fault, StoreFaults, store_faults
 from tests.spark.lakes import contents
 
@@ -38,8 +38,8 @@ async def test_a_store_loses_an_answer_of_each_kind_under_every_job(
     case.not_proven.append(
         "rollup, whose commits are like those of replay: Spark reads a store by Hadoop's S3A"
     )
-    async with open_world(tmp_path, "edge-1") as world:
-        hub = await filled(world)
+    async with open_server_pair(tmp_path, "edge-1") as servers:
+        hub = await filled(servers)
         for name, *options in (
             ("ingest", *hub),
             ("refine",),
@@ -64,8 +64,8 @@ async def test_a_store_loses_every_answer_for_as_long_as_a_job_has_patience(
     tmp_path: Path, case: Case, faults: StoreFaults
 ) -> None:
     case.expected = "the job fails and deletes nothing; the next one goes on from what the log says"
-    async with open_world(tmp_path, "edge-1") as world:
-        hub = await filled(world)
+    async with open_server_pair(tmp_path, "edge-1") as servers:
+        hub = await filled(servers)
         for name, *options in (("ingest", *hub), ("refine",)):
             faults.strike(COMMITS, Fault.LATE, 999)
             code, said = await job(name, LAKE, *options)
@@ -82,10 +82,10 @@ async def test_a_store_loses_every_answer_for_as_long_as_a_job_has_patience(
     judged(case)
 
 
-async def filled(world: ServerPair) -> list[str]:
+async def filled(servers: ServerPair) -> list[str]:
     """Store batches at the hub; the options by which jobs reach it."""
-    await stored(await world.leaf.connect("agent"), await world.hub.connect("registrar"))
-    return ["--server", world.hub.url, "--seed-file", str(world.hub.keys["jobs"])]
+    await stored(await servers.leaf.connect("agent"), await servers.hub.connect("registrar"))
+    return ["--server", servers.hub.url, "--seed-file", str(servers.hub.keys["jobs"])]
 
 
 def judged(case: Case) -> None:

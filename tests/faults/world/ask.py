@@ -1,4 +1,4 @@
-"""Asks a server of a world over a short connection, so that no fault outlives a question."""
+"""Asks a server of a fault environment over a short connection, so that no fault outlives a question."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A hub of three servers, as it is rendered, in the place of the one of a world."""
+"""A hub of three servers, as it is rendered, in the place of the one of a fault environment."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from agent.demo.plan import Member
 from agent.demo.ports import free_port
 from tests.faults.report import Case
 from tests.faults.world.ask import asked
-from tests.faults.world.cable import Link, cord
 from tests.faults.world.configs import LeafSettings, leaf_toml
+from tests.faults.world.environment import FaultEnvironment, link_flows
+from tests.faults.world.injected_faults import InjectedFaults
 from tests.faults.world.load import load
 from tests.faults.world.machine import Machine, Program
 from tests.faults.world.scrape import scrapes
-from tests.faults.world.strikes import Strikes
-from tests.faults.world.world import World, link_flows
+from tests.faults.world.tcp_proxy import Link, tcp_proxy
 from tests.harness.agent_process import PETIOLE
 from tests.harness.wait import wait_for
 
@@ -52,10 +52,10 @@ _MAY = f'"$JS.API.STREAM.INFO.{_STREAM}"'
 class Server:
     """One server of the hub, a process that can be hurt and started again."""
 
-    def __init__(self, name: str, directory: Path, port: int, strikes: Strikes) -> None:
+    def __init__(self, name: str, directory: Path, port: int, injected: InjectedFaults) -> None:
         self.name, self.directory, self.port = name, directory, port
         self._process: subprocess.Popen[bytes] | None = None
-        self.program = Program(f"the server {name}", strikes, self._pid)
+        self.program = Program(f"the server {name}", injected, self._pid)
 
     @property
     def url(self) -> str:
@@ -118,18 +118,20 @@ class Cluster:
 
 
 @contextmanager
-def open_cluster_world(directory: Path, case: Case, devices: int = 3) -> Iterator[tuple[World, Cluster]]:
+def open_cluster_environment(
+    directory: Path, case: Case, devices: int = 3
+) -> Iterator[tuple[FaultEnvironment, Cluster]]:
     """A hub of three servers beside its agent, which an agent does not run, and the leaf edge-1 that dials
     all of them; it flows."""
-    strikes = Strikes(case)
+    injected = InjectedFaults(case)
     hub, member = plan.member(directory, "hub"), plan.member(directory, "edge-1")
     leaf_ports = {name: free_port() for name in "abc"}
     ports = dict(zip("abc", (hub.nats_port, free_port(), free_port()), strict=True))
     with ExitStack() as stack:
-        cable = stack.enter_context(cord(leaf_ports["a"]))
-        urls = [f"nats-leaf://{cable.host}:{cable.port}"]
+        proxy = stack.enter_context(tcp_proxy(leaf_ports["a"]))
+        urls = [f"nats-leaf://{proxy.host}:{proxy.port}"]
         urls += [f"nats-leaf://127.0.0.1:{leaf_ports[name]}" for name in "bc"]
-        leaf = Machine(member, leaf_toml(member, '", "'.join(urls), LeafSettings()), strikes)
+        leaf = Machine(member, leaf_toml(member, '", "'.join(urls), LeafSettings()), injected)
         site, out = directory / "site.toml", directory / "out"
         text = _SITE.format(urls=", ".join(f'"{url}"' for url in urls), hub=hub)
         text += "".join(
@@ -141,10 +143,10 @@ def open_cluster_world(directory: Path, case: Case, devices: int = 3) -> Iterato
         command = [PETIOLE, "render", str(site), "--out", str(out)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-        centre = Machine(hub, (out / "hub.toml").read_text(), strikes)
+        centre = Machine(hub, (out / "hub.toml").read_text(), injected)
         done = centre.petiole("enrol")
         assert done.returncode == 0, done.stderr
-        servers = [_installed(name, directory, out, hub, ports[name], strikes) for name in "abc"]
+        servers = [_installed(name, directory, out, hub, ports[name], injected) for name in "abc"]
         cluster = Cluster(servers, hub)
         for server in servers:
             stack.callback(server.close)
@@ -158,16 +160,18 @@ def open_cluster_world(directory: Path, case: Case, devices: int = 3) -> Iterato
         wait_for(cluster.whole, "the aggregate stands on three servers")
         sending = stack.enter_context(load())
         looking = stack.enter_context(scrapes([leaf]))
-        strikes.observers.insert(0, sending.notes.since)
+        injected.observers.insert(0, sending.notes.since)
         for number in range(1, devices + 1):
             sending.over_http(member, f"pump-{number}")
         sending.direct(member, "press-1")
-        world = World(case, centre, [leaf], Link(cable, strikes, [leaf]), sending, looking)
+        environment = FaultEnvironment(case, centre, [leaf], Link(proxy, injected, [leaf]), sending, looking)
         sending.flows()
-        yield world, cluster
+        yield environment, cluster
 
 
-def _installed(name: str, directory: Path, out: Path, hub: Member, port: int, strikes: Strikes) -> Server:
+def _installed(
+    name: str, directory: Path, out: Path, hub: Member, port: int, injected: InjectedFaults
+) -> Server:
     """What is rendered for a server, put where its machine has it. All three stand on one machine here, so
     each gets a store of its own; and the registrar's key may also have the leader step down."""
     own = directory / f"hub-{name}"
@@ -179,4 +183,4 @@ def _installed(name: str, directory: Path, out: Path, hub: Member, port: int, st
     for file in (hub.directory / "identity.conf", out / "cluster.conf"):
         shutil.copy(file, own)
         (own / file.name).chmod(0o600)
-    return Server(f"hub-{name}", own, port, strikes)
+    return Server(f"hub-{name}", own, port, injected)

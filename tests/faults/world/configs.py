@@ -1,4 +1,4 @@
-"""The configuration files of a world. Pure."""
+"""The configuration files of a fault environment. Pure."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ import psutil
 
 from agent.demo.plan import Member
 from agent.leaf.link.states import LinkState
-from tests.faults.world.strikes import Strikes
+from tests.faults.world.injected_faults import InjectedFaults
 from tests.harness.agent_process import PETIOLE, Agent
 from tests.harness.wait import WAIT_SECONDS, wait_for
 
@@ -27,9 +27,9 @@ _ANSWER_SECONDS = 5.0
 class Program:
     """One process of a machine. Each way to hurt it is noted with the trace that it leaves."""
 
-    def __init__(self, name: str, strikes: Strikes, pid: Callable[[], int | None]) -> None:
+    def __init__(self, name: str, injected: InjectedFaults, pid: Callable[[], int | None]) -> None:
         self.name = name
-        self._strikes, self._pid = strikes, pid
+        self._injected, self._pid = injected, pid
 
     @property
     def pid(self) -> int | None:
@@ -49,17 +49,17 @@ class Program:
         os.kill(self._there(), signal.SIGHUP)
 
     def freeze(self) -> None:
-        """Stop it where it is, by SIGSTOP. It is let go on at the end of the world at the latest. That is
+        """Stop it where it is, by SIGSTOP. It is let go on at the end of the case at the latest. That is
         seen by a sender that gets no answer or an agent that tells another state of its link."""
         pid = self._there()
-        self._strikes.make(f"{self.name} is stopped by SIGSTOP", self._strikes.noticed)
+        self._injected.add(f"{self.name} is stopped by SIGSTOP", self._injected.noticed)
         os.kill(pid, signal.SIGSTOP)
         wait_for(lambda: _status(pid) == psutil.STATUS_STOPPED, f"{self.name} is stopped")
 
     def thaw(self) -> None:
         """Let it go on."""
         os.kill(self._there(), signal.SIGCONT)
-        self._strikes.mend(f"{self.name} goes on")
+        self._injected.repaired(f"{self.name} goes on")
 
     def _end(self, number: signal.Signals) -> None:
         pid = self._there()
@@ -67,7 +67,7 @@ class Program:
         def trace(_since: float) -> str | None:
             return None if _lives(pid) or self.pid == pid else f"process {pid} is gone, {self.pid} runs"
 
-        self._strikes.make(f"{self.name} is ended by {number.name}", trace)
+        self._injected.add(f"{self.name} is ended by {number.name}", trace)
         os.kill(pid, number)
         wait_for(lambda: not _lives(pid) and self.pid != pid, f"{self.name} is gone")
 
@@ -83,14 +83,14 @@ class Machine(Agent):
 
     prefix: Sequence[str] = ()
 
-    def __init__(self, member: Member, toml: str, strikes: Strikes) -> None:
+    def __init__(self, member: Member, toml: str, injected: InjectedFaults) -> None:
         super().__init__(member, toml)
-        self.strikes = strikes
+        self.injected = injected
         self.log.touch()
         name = member.domain
-        self.agent = Program(f"the agent of {name}", strikes, self._agent)
-        self.nats = Program(f"the server of {name}", strikes, self.server)
-        strikes.observers.append(self._noticed)
+        self.agent = Program(f"the agent of {name}", injected, self._agent)
+        self.nats = Program(f"the server of {name}", injected, self.server)
+        injected.observers.append(self._noticed)
 
     def begin(self) -> None:
         """Run the agent, without waiting until it is ready."""
@@ -103,7 +103,7 @@ class Machine(Agent):
     def start(self) -> None:
         """Run the agent, as its supervisor does after its end; returns when it is ready."""
         self.begin()
-        self.strikes.mend(f"the agent of {self.member.domain} is started")
+        self.injected.repaired(f"the agent of {self.member.domain} is started")
         self.wait_ready()
 
     def wait_ready(self) -> None:

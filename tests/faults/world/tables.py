@@ -41,7 +41,7 @@ _AT_ONCE = 2_048
 
 
 class Tables:
-    """The lake of a world."""
+    """The lake of a fault environment."""
 
     def __init__(self, hub: Member, lake: Path) -> None:
         self.lake = lake

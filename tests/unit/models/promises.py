@@ -13,7 +13,7 @@ from agent.leaf.ledger.ledger import ClassLedger
 from tests.unit.models.stream import WINDOW, Held, own_id
 
 if TYPE_CHECKING:
-    from tests.unit.models.publish_path import Course, Handed
+    from tests.unit.models.publish_path import Handed, PublishScenario
 
 CLASSES = ("normal", "slow")
 MOST_BATCHES, MOST_BYTES = 3, 600
@@ -22,44 +22,44 @@ KNOWN = 600.0
 """Seconds for which a request is known by its key."""
 
 
-def check(course: Course) -> None:
+def check(scenario: PublishScenario) -> None:
     """What holds at any moment."""
-    _check_numbers(course)
-    _check_stream(course)
-    where = _where(course)
-    for one in course.handed:
-        _check_told(course, one, where.get(one.lines[0], []))
-    held = course.publisher._budget.used
-    assert held <= MOST_BYTES or held in {one.size for one in course.handed}
-    flying = [one for one in course.sender._in_flight.values() if not one.store_lost]
+    _check_numbers(scenario)
+    _check_stream(scenario)
+    where = _where(scenario)
+    for one in scenario.handed:
+        _check_told(scenario, one, where.get(one.lines[0], []))
+    held = scenario.publisher._budget.used
+    assert held <= MOST_BYTES or held in {one.size for one in scenario.handed}
+    flying = [one for one in scenario.sender._in_flight.values() if not one.store_lost]
     assert len(flying) <= MOST_BATCHES
     for cls in CLASSES:
-        assert course.publisher.balance.unaccounted(cls) == 0
-    assert all(times == 1 for times in course.acks.values()), "a batch is told once"
-    assert course.acks.keys() <= course.proven, "a batch is stored when the stream says so"
+        assert scenario.publisher.balance.unaccounted(cls) == 0
+    assert all(times == 1 for times in scenario.acks.values()), "a batch is told once"
+    assert scenario.acks.keys() <= scenario.proven, "a batch is stored when the stream says so"
 
 
-def _check_numbers(course: Course) -> None:
-    for cls, ledger in course.ledgers.items():
+def _check_numbers(scenario: PublishScenario) -> None:
+    for cls, ledger in scenario.ledgers.items():
         record = ledger.record(contract.StreamState("", 0, 0))
         stored = [n for first, last in record.stored for n in range(first, last + 1)]
         refused = [n for first, last, _ in record.refused for n in range(first, last + 1)]
-        flying = [one.id.n for one in course.sender._in_flight.values() if one.id.cls == cls]
+        flying = [one.id.n for one in scenario.sender._in_flight.values() if one.id.cls == cls]
         assert sorted(stored + refused + flying) == list(range(1, record.n + 1))
-        acked = {parse_message_id(ident) for ident in course.acks}
+        acked = {parse_message_id(ident) for ident in scenario.acks}
         assert set(stored) == {ident.n for ident in acked if ident.cls == cls}
         ever = {
             parse_message_id(ident).n
-            for one in course.streams[cls].ever
+            for one in scenario.streams[cls].ever
             if (ident := own_id(one)) is not None
         }
         assert set(stored) <= ever
         # A store that is lost takes along what it had stored and not acknowledged.
-        assert course.losses or not set(refused) & ever, "what is refused is not stored"
+        assert scenario.losses or not set(refused) & ever, "what is refused is not stored"
 
 
-def _check_stream(course: Course) -> None:
-    for stream in course.streams.values():
+def _check_stream(scenario: PublishScenario) -> None:
+    for stream in scenario.streams.values():
         at: dict[str, float] = {}
         for one in stream.held:
             if (ident := own_id(one)) is not None:
@@ -67,17 +67,17 @@ def _check_stream(course: Course) -> None:
                 at[ident] = one.at
 
 
-def _check_told(course: Course, one: Handed, where: list[Held]) -> None:
+def _check_told(scenario: PublishScenario, one: Handed, where: list[Held]) -> None:
     if one.told == "stored":
-        assert {own_id(held) for held in where} & course.proven, f"{one.lines} are told as stored"
+        assert {own_id(held) for held in where} & scenario.proven, f"{one.lines} are told as stored"
         if one.input == "hub":
-            assert {own_id(held) for held in where} & course.at_hub, f"{one.lines} are told as at the hub"
+            assert {own_id(held) for held in where} & scenario.at_hub, f"{one.lines} are told as at the hub"
     if one.input == "pull":
         return  # it hands the same lines in again, cut otherwise
-    alike = [other for other in course.handed if other.lines == one.lines]
+    alike = [other for other in scenario.handed if other.lines == one.lines]
     if all(other.told == "refused" for other in alike):
         assert not where, f"{one.lines} were refused and are stored"
-    if not course.losses:
+    if not scenario.losses:
         first = {own_id(held): held.at for held in reversed(where)}
         times = sorted(first.values())
         assert all(later - earlier >= KNOWN for earlier, later in itertools.pairwise(times))
@@ -86,45 +86,45 @@ def _check_told(course: Course, one: Handed, where: list[Held]) -> None:
         assert set(one.lines) <= set(lines), "what was handed in together is stored together"
 
 
-def _where(course: Course) -> dict[str, list[Held]]:
+def _where(scenario: PublishScenario) -> dict[str, list[Held]]:
     found: dict[str, list[Held]] = {}
-    for stream in course.streams.values():
+    for stream in scenario.streams.values():
         for held in stream.ever:
             for line in _lines(held):
                 found.setdefault(line, []).append(held)
     return found
 
 
-def check_end(course: Course) -> None:
+def check_end(scenario: PublishScenario) -> None:
     """What holds once nothing is on its way."""
-    check(course)
-    assert all(one.told is not None for one in course.handed), "everybody was told"
-    if not course.stopped:
-        assert course.publisher._budget.used == 0
-        for cls, ledger in course.ledgers.items():
-            _check_counts(course, cls, ledger)
-    once = {own_id(one): one for one in course.streams[CLASSES[0]].ever}
+    check(scenario)
+    assert all(one.told is not None for one in scenario.handed), "everybody was told"
+    if not scenario.stopped:
+        assert scenario.publisher._budget.used == 0
+        for cls, ledger in scenario.ledgers.items():
+            _check_counts(scenario, cls, ledger)
+    once = {own_id(one): one for one in scenario.streams[CLASSES[0]].ever}
     pulled = [line for one in once.values() for line in _lines(one) if "pulled" in line]
-    if not course.losses:
+    if not scenario.losses:
         assert pulled == [f"pulled-{at}" for at in range(1, len(pulled) + 1)]
 
 
-def _check_counts(course: Course, cls: str, ledger: ClassLedger) -> None:
-    counts, once = ledger.readings, {own_id(one): one for one in course.streams[cls].ever if own_id(one)}
+def _check_counts(scenario: PublishScenario, cls: str, ledger: ClassLedger) -> None:
+    counts, once = ledger.readings, {own_id(one): one for one in scenario.streams[cls].ever if own_id(one)}
     assert counts.accepted == counts.stored + counts.refused + counts.dead
     letters = sum(len(_lines(one)) for one in once.values() if "._dead." in one.subject)
     readings = sum(len(_lines(one)) for one in once.values()) - letters
-    if course.losses:
+    if scenario.losses:
         assert counts.dead <= letters
         assert counts.stored <= readings
     else:
         assert (counts.stored, counts.dead) == (readings, letters)
-    where = _where(course)
-    promised = [one for one in course.handed if one.told == "accepted" and one.cls == cls]
+    where = _where(scenario)
+    promised = [one for one in scenario.handed if one.told == "accepted" and one.cls == cls]
     groups = {one.lines for one in promised}
     lost = sum(len(lines) for lines in groups if lines[0] not in where)
     assert lost <= counts.refused_late, "what was accepted and is not stored is named"
-    assert all(times >= 1 for times in course.notified.values())
+    assert all(times >= 1 for times in scenario.notified.values())
 
 
 def _lines(one: Held) -> list[str]:

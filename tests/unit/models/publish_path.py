@@ -2,8 +2,8 @@
 what, and what the stream has ever stored.
 
 Accumulator, publisher, sender, ledger, account and waits for the hub are the real ones; the seam is the
-connection (`stream.Wire`), which a course delays, cuts, doubles and reorders. What is not modelled is the one
-known limit: data that a hung connection delivers after the same batch was refused over a newer one. What a
+connection (`stream.Wire`), which a scenario delays, cuts, doubles and reorders. Not modelled is the one known
+limit: data that a hung connection delivers after the same batch was refused over a newer one. What a
 server reads only after the duplicate window, since it hung so long, it stores a second time under the same
 number: that is dropped at the table, and allowed here.
 """
@@ -32,7 +32,7 @@ from agent.leaf.publish.sender import Sender
 from tests.unit.models import promises
 from tests.unit.models.promises import CLASSES, MOST_BATCHES, MOST_BYTES
 from tests.unit.models.stream import Mood, Stream, Wire, own_id
-from tests.unit.models.virtual_clock import Clockwork
+from tests.unit.models.virtual_clock import VirtualClock
 
 DOMAIN, RUN = "edge-1", "01a1fd89-9817-7b93-a754-e595539c3d06"
 SCOPE = request_scope("stored")
@@ -53,10 +53,10 @@ class Handed:
 
 
 @dataclass
-class Course:
+class PublishScenario:
     """One run of the publish path, its streams and all that was told."""
 
-    time: Clockwork = field(default_factory=Clockwork)
+    time: VirtualClock = field(default_factory=VirtualClock)
     handed: list[Handed] = field(default_factory=list)
     streams: dict[str, Stream] = field(default_factory=lambda: {cls: Stream() for cls in CLASSES})
     wire: Wire | None = None

@@ -28,7 +28,7 @@ def test_new_examples_hold_too(model: type[RuleBasedStateMachine]) -> None:
 
 
 class Counting(RuleBasedStateMachine):
-    """A machine that fails in some courses."""
+    """A machine that fails in some scenarios."""
 
     def __init__(self) -> None:
         super().__init__()

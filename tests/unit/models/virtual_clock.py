@@ -26,7 +26,7 @@ class _Selector(selectors.DefaultSelector):
         return super().select(0)
 
 
-class Clockwork:
+class VirtualClock:
     """A loop with a clock of its own (seconds)."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ Trace = Callable[[float], str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Strike:
+class InjectedFault:
     """One fault; `at` in epoch seconds, as logs have it."""
 
     what: str
@@ -21,26 +21,26 @@ class Strike:
     trace: Trace
 
 
-class Strikes:
+class InjectedFaults:
     """All faults of a case, in their order."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
-        self.made: list[Strike] = []
+        self.made: list[InjectedFault] = []
         self.observers: list[Trace] = []
         """Who may notice a fault: senders, and agents in their logs."""
         self.last = time.monotonic()
         """When the last of them was made or mended."""
 
-    def make(self, what: str, trace: Trace) -> None:
+    def add(self, what: str, trace: Trace) -> None:
         """A fault is there from now on."""
         if not self.made:
             self.case.begins()
         self.case.saw(what)
-        self.made.append(Strike(what, time.time(), trace))
+        self.made.append(InjectedFault(what, time.time(), trace))
         self.last = time.monotonic()
 
-    def mend(self, what: str) -> None:
+    def repaired(self, what: str) -> None:
         """Something was put right by hand."""
         self.case.saw(what)
         self.last = time.monotonic()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tests.faults.oracle.judge import Terms
-from tests.faults.world.world import World
+from tests.faults.world.environment import FaultEnvironment
 
 
-def in_table(w: World) -> None:
+def in_table(w: FaultEnvironment) -> None:
     """What came so far is in the table."""
     w.mended()
     w.tables.ingest()
@@ -14,7 +14,7 @@ def in_table(w: World) -> None:
     w.load.flows()
 
 
-def little_came_again(w: World) -> None:
+def little_came_again(w: FaultEnvironment) -> None:
     """After a verdict: of what the hub held it was sent little again."""
     again = w.tables.sent_again()
     w.case.sent_again = again.messages
@@ -22,7 +22,7 @@ def little_came_again(w: World) -> None:
     assert again.messages <= again.bound, str(again)
 
 
-def judged(w: World, terms: Terms | None = None) -> None:
+def judged(w: FaultEnvironment, terms: Terms | None = None) -> None:
     """All goes on, and every promise was kept."""
     w.load.flows()
     w.mended()

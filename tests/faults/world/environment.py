@@ -1,4 +1,4 @@
-"""A world: machines, links, load and tables, from the first reading to the verdict."""
+"""A fault environment: machines, links, load and tables, from the first reading to the verdict."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from tests.faults.oracle.judge import Terms, judge
 from tests.faults.oracle.verdict import Promise, Verdict
 from tests.faults.report import Case
 from tests.faults.tools.wire import Wire
-from tests.faults.world.cable import Link, cord
 from tests.faults.world.configs import HubSettings, LeafSettings, hub_toml, leaf_toml
+from tests.faults.world.injected_faults import InjectedFaults
 from tests.faults.world.load import Load, load
 from tests.faults.world.machine import Machine
 from tests.faults.world.scrape import Scrapes, scrapes
-from tests.faults.world.strikes import Strikes
 from tests.faults.world.tables import Tables
+from tests.faults.world.tcp_proxy import Link, tcp_proxy
 from tests.harness.wait import wait_for
 
 _POLL_SECONDS = 0.1
 
 
-class World:
+class FaultEnvironment:
     """A hub and leaves whose devices send. Hurt what you like, mend it, and ask for the `verdict`."""
 
     def __init__(
@@ -61,9 +61,9 @@ class World:
         return self.leaves[0]
 
     @property
-    def strikes(self) -> Strikes:
+    def injected(self) -> InjectedFaults:
         """Every fault that was made."""
-        return self.hub.strikes
+        return self.hub.injected
 
     def lasts(self, seconds: float) -> None:
         """Let a fault last."""
@@ -71,14 +71,14 @@ class World:
 
     def noticed(self, seconds: float = 90.0) -> None:
         """Return when the last fault has left its trace."""
-        last = self.strikes.made[-1]
+        last = self.injected.made[-1]
         seen = f"{last.what}: something is seen of it"
         wait_for(lambda: last.trace(last.at) is not None, seen, seconds)
 
     def mended(self, seconds: float = 90.0) -> None:
         """Return when every link flows and the hub holds what each leaf holds by now; that is how long the
         recovery took, from the last fault or mending on."""
-        since = self.strikes.last
+        since = self.injected.last
         for leaf in self.leaves:
             leaf.wait_ready()
         now = self._held_now(seconds)
@@ -121,7 +121,7 @@ class World:
         stuck = self.load.stop(terms.seconds)
         drained = self._drained(terms.seconds)
         self._scrapes.at_rest()
-        unseen = self.strikes.unseen()
+        unseen = self.injected.unseen()
         for leaf in self.leaves:
             assert leaf.end_well() == 0, f"the agent of {leaf.member.domain} does not end well"
         for leaf, cls in product(self.leaves, self.classes):
@@ -168,7 +168,7 @@ class World:
 
     def _detected(self) -> float | None:
         """Seconds from the first fault until a leaf told another state of its link."""
-        first = self.strikes.made[0].at if self.strikes.made else time.time()
+        first = self.injected.made[0].at if self.injected.made else time.time()
         told = [
             at - first
             for leaf in self.leaves
@@ -196,7 +196,7 @@ class World:
 
 
 @contextmanager
-def open_world(
+def open_environment(
     directory: Path,
     case: Case,
     *,
@@ -209,24 +209,26 @@ def open_world(
     wire: Wire | None = None,
     leaf: LeafSettings | None = None,
     hub: HubSettings | None = None,
-) -> Iterator[World]:
+) -> Iterator[FaultEnvironment]:
     """A hub with so many leaves, `edge-1` and on, whose links flow. Each has `devices` that post `size`
     readings at a time and, with `direct`, one that publishes to its server. The links are relays, or the
     `wire`."""
     leaf_settings, hub_settings = leaf or LeafSettings(), hub or HubSettings()
-    strikes = Strikes(case)
+    injected = InjectedFaults(case)
     with ExitStack() as stack:
         listen = wire.listen if wire else f"127.0.0.1:{free_port()}"
-        cable = wire or stack.enter_context(cord(int(listen.rpartition(":")[2])))
+        proxy = wire or stack.enter_context(tcp_proxy(int(listen.rpartition(":")[2])))
         machines = [
             Machine(
-                member, leaf_toml(member, f"{scheme}://{cable.host}:{cable.port}", leaf_settings), strikes
+                member,
+                leaf_toml(member, f"{scheme}://{proxy.host}:{proxy.port}", leaf_settings),
+                injected,
             )
             for member in (plan.member(directory, f"edge-{number}") for number in range(1, leaves + 1))
         ]
         enrolled = [one.petiole("enrol").stdout for one in machines]
         member = plan.member(directory, "hub")
-        centre = Machine(member, hub_toml(member, listen, enrolled, hub_settings), strikes)
+        centre = Machine(member, hub_toml(member, listen, enrolled, hub_settings), injected)
         for one in (centre, *machines):
             stack.callback(one.close)
             one.begin()
@@ -235,16 +237,18 @@ def open_world(
         wait_for(lambda: all(map(link_flows, machines)), "every link flows")
         sending = stack.enter_context(load())
         looking = stack.enter_context(scrapes(machines))
-        strikes.observers.insert(0, sending.notes.since)
+        injected.observers.insert(0, sending.notes.since)
         for one in machines:
             for number in range(1, devices + 1):
                 level = Level(leaf_settings.ack)
                 sending.over_http(one.member, f"pump-{number}", level, size=size, pace=pace)
             if direct:
                 sending.direct(one.member, "press-1")
-        world = World(case, centre, machines, Link(cable, strikes, machines), sending, looking)
+        environment = FaultEnvironment(
+            case, centre, machines, Link(proxy, injected, machines), sending, looking
+        )
         sending.flows()
-        yield world
+        yield environment
 
 
 def _observer(machine: Machine) -> Observer:

@@ -1,5 +1,5 @@
 """What stands between a leaf and the hub: a relay in this process, driven from any thread, or the wire of
-`rigs`. Every fault of it is noted."""
+`tools`. Every fault of it is noted."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from agent.leaf.link.states import LinkState
 from tests.faults.tools.late import LateProxy
 from tests.faults.tools.wire import Wire
+from tests.faults.world.injected_faults import InjectedFaults
 from tests.faults.world.machine import Machine
-from tests.faults.world.strikes import Strikes
-from tests.harness.servers import Cable
+from tests.harness.servers import LinkProxy
 
 
-class Cord:
+class TcpProxy:
     """A `LateProxy` that runs in a thread of its own."""
 
     def __init__(self, target: int) -> None:
@@ -72,9 +72,9 @@ class Cord:
 
 
 @contextmanager
-def cord(target: int) -> Iterator[Cord]:
-    """A cord to a port of the loopback, as long as the context lasts."""
-    one = Cord(target)
+def tcp_proxy(target: int) -> Iterator[TcpProxy]:
+    """A proxy before a port of the loopback, as long as the context lasts."""
+    one = TcpProxy(target)
     try:
         yield one
     finally:
@@ -82,27 +82,27 @@ def cord(target: int) -> Iterator[Cord]:
 
 
 class Link:
-    """The link of some leaves, which share one cable. A cut and a stall are seen when a leaf tells that its
-    link is down; what only slows it down leaves no other trace than what the rig itself counts."""
+    """The link of some leaves, which share one proxy. A cut and a stall are seen when a leaf tells that its
+    link is down; what only slows it down leaves no other trace than what the tool itself counts."""
 
-    def __init__(self, cable: Cable, strikes: Strikes, leaves: list[Machine]) -> None:
-        self.cable, self._strikes, self.leaves = cable, strikes, leaves
+    def __init__(self, proxy: LinkProxy, injected: InjectedFaults, leaves: list[Machine]) -> None:
+        self.proxy, self._injected, self.leaves = proxy, injected, leaves
 
     @property
     def wire(self) -> Wire:
-        """The cable, where it is one that loses packets."""
-        assert isinstance(self.cable, Wire)
-        return self.cable
+        """The proxy, where it is one that loses packets."""
+        assert isinstance(self.proxy, Wire)
+        return self.proxy
 
     def cut(self) -> None:
         """Break every connection with a reset and refuse new ones."""
-        self._strikes.make("the link is cut", self.down)
-        self.cable.cut()
+        self._injected.add("the link is cut", self.down)
+        self.proxy.cut()
 
     def stall(self) -> None:
         """Let nothing pass and close nothing."""
-        self._strikes.make("the link is half-open", self.down)
-        self.cable.stall()
+        self._injected.add("the link is half-open", self.down)
+        self.proxy.stall()
 
     def lose(self, per_cent: int) -> None:
         """Lose so many of a hundred packets, each way."""
@@ -118,18 +118,18 @@ class Link:
         def trace(_since: float) -> str | None:
             return f"{waited} packets had to wait" if (waited := self.wire.throttled()) else None
 
-        self._strikes.make(f"the link is slowed down to {kilobits} kbit/s", trace)
+        self._injected.add(f"the link is slowed down to {kilobits} kbit/s", trace)
         self.wire.throttle(kilobits)
 
     def delay(self, seconds: float) -> None:
         """Hold every byte back for so long, each way."""
-        cable = self.cable
-        assert isinstance(cable, Cord)
-        self._strikes.make(
+        proxy = self.proxy
+        assert isinstance(proxy, TcpProxy)
+        self._injected.add(
             f"every byte takes {seconds} s, each way",
-            lambda _since: f"{cable.held} bytes were held back" if cable.held else None,
+            lambda _since: f"{proxy.held} bytes were held back" if proxy.held else None,
         )
-        cable.delay(seconds)
+        proxy.delay(seconds)
 
     def _drops(self, what: str, how: Callable[[Wire], None]) -> None:
         before = self.wire.dropped()
@@ -137,13 +137,13 @@ class Link:
         def trace(_since: float) -> str | None:
             return f"{lost} packets were lost" if (lost := self.wire.dropped() - before) else None
 
-        self._strikes.make(what, trace)
+        self._injected.add(what, trace)
         how(self.wire)
 
     def restore(self) -> None:
         """Let everything through again."""
-        self.cable.restore()
-        self._strikes.mend("the link is restored")
+        self.proxy.restore()
+        self._injected.repaired("the link is restored")
 
     def down(self, since: float) -> str | None:
         """Which leaf told first that its link is down."""
