@@ -82,12 +82,12 @@ def command(
     """Send a command to a leaf; it is stored at the hub, and the leaf's agent runs it once, in order."""
     settings = configuration(config)
     logs.set_up(settings.log.level, settings.log.format)
-    one = _command(settings, domain, app, verb, arguments or [], expires)
+    command = _command(settings, domain, app, verb, arguments or [], expires)
     patience = 0.0 if wait in ("0", "0s") else _duration("--wait", wait)
     if app != contract.APP:
         # Only our own agent answers by readings of ours.
         patience = 0.0
-    sent = asyncio.run(_send(settings, domain, app, verb, one, patience, quiet=as_json))
+    sent = asyncio.run(_send(settings, domain, app, verb, command, patience, quiet=as_json))
     if as_json:
         typer.echo(json.dumps(sent.as_json()))
     elif sent.answer is not None:
@@ -108,19 +108,19 @@ def _command(
 ) -> Command:
     if settings.role != "hub":
         end(["commands are sent at the hub; name the hub's configuration with -c"])
-    known = [leaf.domain for leaf in settings.leaf]
-    if domain not in known:
-        end([f"the hub knows no leaf {domain!r}; it knows {', '.join(sorted(known)) or 'none'}"])
+    domains = [leaf.domain for leaf in settings.leaf]
+    if domain not in domains:
+        end([f"the hub knows no leaf {domain!r}; it knows {', '.join(sorted(domains)) or 'none'}"])
     try:
         contract.check_app(app)
         contract.check_verb(verb)
     except ContractError as error:
         end([str(error)])
     until = time.time() + _duration("--expires", expires)
-    one = Command(uuid.uuid4().hex, dict(map(_argument, arguments)), until)
-    if (size := len(one.encode())) > contract.MAX_COMMAND_BYTES:
+    command = Command(uuid.uuid4().hex, dict(map(_argument, arguments)), until)
+    if (size := len(command.encode())) > contract.MAX_COMMAND_BYTES:
         end([f"the command has {size} bytes, {contract.MAX_COMMAND_BYTES} are allowed; send less in it"])
-    return one
+    return command
 
 
 def _argument(text: str) -> tuple[str, str | int | float | bool]:
@@ -143,7 +143,7 @@ def _duration(option: str, text: str) -> float:
 
 
 async def _send(
-    settings: Config, domain: str, app: str, verb: str, one: Command, patience: float, *, quiet: bool
+    settings: Config, domain: str, app: str, verb: str, command: Command, patience: float, *, quiet: bool
 ) -> SentCommand:
     # Imported here, so that the agent does not hold the other end of its commands in memory.
     from agent.cli.query.command_client import AnswerWatch, store
@@ -161,18 +161,18 @@ async def _send(
             if patience:
                 await watch.begin()
             try:
-                sequence = await store(js, domain, app, verb, one)
+                sequence = await store(js, domain, app, verb, command)
             except ApiError as error:
                 full = "if the stream of commands is full, wait until older ones expire, or purge it"
                 end([f"nothing was sent: {error}; {full}"], Exit.FAILED)
             sent = SentCommand(
-                domain, app, verb, one, sequence, await asyncio.to_thread(is_linked, settings, domain)
+                domain, app, verb, command, sequence, await asyncio.to_thread(is_linked, settings, domain)
             )
             if not quiet:
                 typer.echo(sent.stored(), err=bool(patience))
             answer = None
             if patience:
-                answer = await _answer(watch, one.id, patience)
+                answer = await _answer(watch, command.id, patience)
             return replace(sent, answer=answer)
     except EXPECTED as error:
         why = str(error) or f"no answer within {_CONNECT_SECONDS:.0f} s"

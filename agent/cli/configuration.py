@@ -45,13 +45,13 @@ def _of_inputs(options: Sequence[Any]) -> list[Problem]:
     from agent.base.metrics import Metrics
     from agent.leaf.inputs import make_inputs  # not held in memory by a process that a good file starts
 
-    found = []
-    for one in options:
-        for sentence in mistakes(make_inputs([one], Metrics(), NO_SERVER)):
+    problems = []
+    for option in options:
+        for sentence in mistakes(make_inputs([option], Metrics(), NO_SERVER)):
             key, _, rest = sentence.partition(": ")
             stood, _, remedy = rest.partition("; ")
-            found.append(Problem(key, stood, remedy or "put that right"))
-    return found
+            problems.append(Problem(key, stood, remedy or "put that right"))
+    return problems
 
 
 def end(problems: list[str], code: Exit = Exit.USAGE) -> NoReturn:

@@ -58,5 +58,5 @@ def command(config: ConfigFile, server_directory: ServerDirectory = None, new: N
 def _member(settings: Config, keys: Mapping[str, str]) -> str:
     classes = json.dumps([cls.name for cls in settings.class_])
     table = f'[[leaf]]\ndomain = "{settings.domain}"\nkey = "{keys["link"]}"\nclasses = {classes}'
-    users = [f'{one.name} = "{keys[f"link-{one.name}"]}"' for one in settings.user if one.linked]
+    users = [f'{user.name} = "{keys[f"link-{user.name}"]}"' for user in settings.user if user.linked]
     return f"{table}\nusers = {{ {', '.join(users)} }}" if users else table

@@ -57,15 +57,15 @@ def command(
     if settings.role != "hub":
         end(["the fleet is known at the hub; name the hub's configuration with -c"])
     try:
-        known = status_of(settings.admin)["fleet"]
+        fleet = status_of(settings.admin)["fleet"]
     except AdminStatusError as error:
         end([str(error)], Exit.UNREACHABLE)
-    rows = fleet_rows.rows_of(known, fleet_rows.now())
+    rows = fleet_rows.rows_of(fleet, fleet_rows.now())
     shown = fleet_rows.chosen(rows, patterns or (), only or ())
     if as_json:
-        body = {"hub": known.get("state", ""), "leaves": [one.as_json() for one in shown]}
+        body = {"hub": fleet.get("state", ""), "leaves": [row.as_json() for row in shown]}
         typer.echo(json.dumps(body, indent=2))
     else:
         most = None if everything else rows_that_fit(_RESERVED)
-        draw(fleet_rows.lines(known, rows, shown, most, terminal_width()))
-    raise typer.Exit(Exit.LOSS if any(one.state in fleet_rows.GRAVE for one in shown) else Exit.WELL)
+        draw(fleet_rows.lines(fleet, rows, shown, most, terminal_width()))
+    raise typer.Exit(Exit.LOSS if any(row.state in fleet_rows.GRAVE for row in shown) else Exit.WELL)

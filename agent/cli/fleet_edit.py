@@ -201,17 +201,17 @@ def _taken_in(settings: Config, domain: str, done: str) -> None:
 
     left = unsent(fleet_of(settings), domain)
     try:
-        said: dict[str, Any] | None = asyncio.run(take_in(settings))
+        fleet: dict[str, Any] | None = asyncio.run(take_in(settings))
     except (NotTakenError, OSError) as error:
         end([str(error)], Exit.UNREACHABLE)
-    if said is None:
+    if fleet is None:
         typer.echo(
             "it stands in the file, and the hub's agent takes it in when it starts: none runs with the state "
             f"directory {settings.state_dir.absolute()}"
         )
     else:
         typer.echo(done)
-    if left and domain not in {one.domain for one in settings.leaf if one.key}:
+    if left and domain not in {leaf.domain for leaf in settings.leaf if leaf.key}:
         typer.echo(f"{left} messages that it announced are not at the hub, and stay on its machine")
     if settings.nats.server == "external":
         typer.echo(

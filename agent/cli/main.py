@@ -45,11 +45,11 @@ def composed(names: Iterable[str] = _COMMANDS) -> typer.Typer:
     whole.callback()(_nothing)
     for name in names:
         module, _, attribute = _COMMANDS[name].partition(":")
-        found = getattr(import_module(module), attribute)
-        if isinstance(found, typer.Typer):
-            whole.add_typer(found, name=name)
+        command_ = getattr(import_module(module), attribute)
+        if isinstance(command_, typer.Typer):
+            whole.add_typer(command_, name=name)
         else:
-            whole.command(name)(found)
+            whole.command(name)(command_)
     return whole
 
 

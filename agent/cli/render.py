@@ -25,12 +25,12 @@ def command(topology: TopologyFile, out: Out) -> None:
     from agent.cli.site import site
 
     try:
-        known, done = site.write(topology, out, OPTIONS)
+        topology_, done = site.write(topology, out, OPTIONS)
     except ConfigError as error:
         end(error.problems)
     except OSError as error:
         end([f"{error.filename}: cannot be written ({error.strerror})"])
-    tell(known, done, out)
+    tell(topology_, done, out)
 
 
 def tell(site: Topology, done: Written, out: Path) -> None:

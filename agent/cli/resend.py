@@ -44,9 +44,9 @@ def command(
         end(problems)
     account_key(settings)
     logs.set_up(settings.log.level, settings.log.format)
-    asked = ResendRequest(cls, run, first, last, missing, dry_run)
+    request = ResendRequest(cls, run, first, last, missing, dry_run)
     try:
-        report = asyncio.run(resend(settings, asked, lambda text: typer.echo(f"petiole: {text}", err=True)))
+        report = asyncio.run(resend(settings, request, lambda text: typer.echo(f"petiole: {text}", err=True)))
     except EXPECTED as error:
         why = str(error) or type(error).__name__
         end([f"the local NATS server at {settings.nats.listen} cannot be used: {why}"], Exit.UNREACHABLE)
@@ -62,18 +62,18 @@ def _problems(
     """What is wrong with the command line, one sentence each."""
     if config.role != "leaf":
         return ["resend is for a leaf, which has the batches"]
-    found = []
-    classes = [one.name for one in config.class_]
+    problems = []
+    classes = [cls.name for cls in config.class_]
     if cls not in classes:
-        found.append(f"--class {cls}: there is no such class; the configuration has {', '.join(classes)}")
+        problems.append(f"--class {cls}: there is no such class; the configuration has {', '.join(classes)}")
     if run is not None:
         try:
             check_run(run)
         except ContractError as error:
-            found.append(f"--run: {error}")
+            problems.append(f"--run: {error}")
     if missing is any(span):
-        found.append("give either --missing or a range of numbers with --from and --to")
+        problems.append("give either --missing or a range of numbers with --from and --to")
     first, last = span
     if first and last and first > last:
-        found.append(f"--from {first} is above --to {last}")
-    return found
+        problems.append(f"--from {first} is above --to {last}")
+    return problems

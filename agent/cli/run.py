@@ -45,7 +45,7 @@ def _qos0(settings: Config, metrics: Metrics) -> list[Input]:
         return []
     from agent.leaf.inputs.mqtt.local_qos0 import Qos0Input  # not held in memory where no device speaks MQTT
 
-    classes = [one.name for one in settings.class_]
+    classes = [cls.name for cls in settings.class_]
     return [Qos0Input(settings.nats.listen, identities(settings).account, classes, metrics)]
 
 
@@ -61,8 +61,8 @@ class _Files:
 
     def make(self, config: Config, names: Sequence[str]) -> Sequence[CheckedInput]:
         """The inputs with these names."""
-        wanted = [one for one in config.input if one.name in names]
-        return make_inputs(wanted, self._metrics, local_server(config))
+        chosen = [options for options in config.input if options.name in names]
+        return make_inputs(chosen, self._metrics, local_server(config))
 
     def problems(self, config: Config, inputs: Sequence[CheckedInput], *, anew: bool) -> list[str]:
         """What stands in the way of these inputs on this machine, and of the agent where it starts anew."""

@@ -83,7 +83,7 @@ def _look(settings: Config, links: bool) -> dict[str, Any]:
         from agent.cli.query.links import gather
 
         rows, problem = gather(settings, status, account_key(settings))
-        status["lags"] = {"rows": [one.as_json() for one in rows], "problem": problem}
+        status["lags"] = {"rows": [row.as_json() for row in rows], "problem": problem}
     return status
 
 
@@ -101,25 +101,25 @@ def _drawn(status: Mapping[str, Any]) -> list[TerminalLine]:
     from agent.cli.query.links import LinkRow
     from agent.cli.query.links import lines as link_lines
 
-    said = list(lines(status))
+    sentences = list(lines(status))
     if (refusal := status.get("refusal")) is not None:
-        said[1:1] = [f"  {refusal}"]
-    found = [TerminalLine(one) for one in said]
-    if said:
+        sentences[1:1] = [f"  {refusal}"]
+    drawn = [TerminalLine(line) for line in sentences]
+    if sentences:
         calm = status["role"] == "hub" or status["link"]["state"] == "flowing"
-        found[0] = TerminalLine(
-            said[0], GOOD if calm and _is_well(status) else WAITS if _is_well(status) else BAD
+        drawn[0] = TerminalLine(
+            sentences[0], GOOD if calm and _is_well(status) else WAITS if _is_well(status) else BAD
         )
     if (consumers := status.get("consumers")) is not None:
         from agent.cli.query.consumers import ConsumerRow as Consumer
         from agent.cli.query.consumers import lines as consumer_lines
 
         each = [Consumer(**row) for row in consumers["rows"]]
-        return [found[0], *consumer_lines(each, consumers["problem"], rows_that_fit(6), terminal_width())]
+        return [drawn[0], *consumer_lines(each, consumers["problem"], rows_that_fit(6), terminal_width())]
     if (lags := status.get("lags")) is None:
-        return found
-    rows = [LinkRow(**one) for one in lags["rows"]]
-    return [found[0], *link_lines(rows, lags["problem"], rows_that_fit(6), terminal_width())]
+        return drawn
+    rows = [LinkRow(**row) for row in lags["rows"]]
+    return [drawn[0], *link_lines(rows, lags["problem"], rows_that_fit(6), terminal_width())]
 
 
 def _watch(settings: Config, as_json: bool, links: bool, interval: float) -> NoReturn:
@@ -148,10 +148,10 @@ def _repeat(settings: Config, as_json: bool, links: bool, interval: float) -> No
         try:
             if as_json:
                 try:
-                    found: Mapping[str, Any] = _look(settings, links)
+                    status: Mapping[str, Any] = _look(settings, links)
                 except AdminStatusError as error:
-                    found = {"problem": str(error)}
-                sys.stdout.write(json.dumps(found) + "\n")
+                    status = {"problem": str(error)}
+                sys.stdout.write(json.dumps(status) + "\n")
                 sys.stdout.flush()
             else:
                 draw([*_once(settings, links), TerminalLine("")])
@@ -183,17 +183,17 @@ def lines(status: Mapping[str, Any]) -> Iterator[str]:
         yield from _links(status.get("links", ()))
         return
     yield f"{status['domain']}: {status['link']['sentence']}"
-    for name, one in status["classes"].items():
-        waiting = max(0, one["last"] - one["confirmed"])
-        stored = f"stored up to {one['last']}, {waiting} not confirmed by the hub"
-        yield f"  class {name}: {one['state']}; {stored}"
-        yield f"    time to first loss: {_duration(one['seconds_to_loss'])}"
-        if why := one.get("held_back"):
+    for name, row in status["classes"].items():
+        waiting = max(0, row["last"] - row["confirmed"])
+        stored = f"stored up to {row['last']}, {waiting} not confirmed by the hub"
+        yield f"  class {name}: {row['state']}; {stored}"
+        yield f"    time to first loss: {_duration(row['seconds_to_loss'])}"
+        if why := row.get("held_back"):
             yield f"    held back: {why}"
-        if gone := one.get("discarded"):
+        if gone := row.get("discarded"):
             yield f"    discarded before the hub had them: {_discarded(gone)}"
-        if one["state"] != status["link"]["state"]:
-            yield f"    {one['sentence']}"
+        if row["state"] != status["link"]["state"]:
+            yield f"    {row['sentence']}"
     yield from _links(status["links"])
     if trouble := status.get("server", {}).get("warning"):
         yield f"  server: {trouble}"
@@ -215,14 +215,14 @@ def _fleet(fleet: Mapping[str, Any]) -> Iterator[str]:
         yield "hub: its NATS server has not answered yet"
         return
     yield f"hub: {fleet['state']}"
-    for name, one in fleet["aggregates"].items():
-        size = f"{one['bytes']} of {one['max_bytes']} bytes"
-        yield f"  {name}: {one['sources']} sources, {size}; {one['state']}"
+    for name, aggregate in fleet["aggregates"].items():
+        size = f"{aggregate['bytes']} of {aggregate['max_bytes']} bytes"
+        yield f"  {name}: {aggregate['sources']} sources, {size}; {aggregate['state']}"
     leaves = fleet["leaves"]
-    for domain, one in sorted(leaves.items(), key=lambda item: item[1]["state"] == "flowing")[:_LISTED]:
-        yield f"  {domain}: {one['state']}"
+    for domain, leaf in sorted(leaves.items(), key=lambda item: item[1]["state"] == "flowing")[:_LISTED]:
+        yield f"  {domain}: {leaf['state']}"
     if len(leaves) > _LISTED:
-        flowing = sum(one["state"] == "flowing" for one in leaves.values())
+        flowing = sum(leaf["state"] == "flowing" for leaf in leaves.values())
         yield f"  {flowing} of {len(leaves)} leaves flow; all of them: petiole fleet"
 
 

@@ -50,16 +50,16 @@ def command(
     from agent.jetstream.connection import EXPECTED
 
     settings = configuration(config)
-    known = [one.name for one in settings.class_]
+    names = [cls.name for cls in settings.class_]
     if settings.role != "leaf":
         end(["tap is for a leaf, which has the batches"])
-    if unknown := sorted(set(classes or ()) - set(known)):
-        end([f"--class {name}: there is no such class; it has {', '.join(known)}" for name in unknown])
+    if unknown := sorted(set(classes or ()) - set(names)):
+        end([f"--class {name}: there is no such class; it has {', '.join(names)}" for name in unknown])
     key = account_key(settings)
-    wanted = Filter(frozenset(inputs or ()), tuple(devices or ()), tuple(metrics or ()))
+    filter_ = Filter(frozenset(inputs or ()), tuple(devices or ()), tuple(metrics or ()))
     show = _shower(as_json)
     try:
-        asyncio.run(_run(settings, key, classes or known, wanted, last, follow, show))
+        asyncio.run(_run(settings, key, classes or names, filter_, last, follow, show))
     except BrokenPipeError:
         # Whoever read has seen enough; what is left in the buffer must not fail at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -69,8 +69,8 @@ def command(
 
 
 def _shower(as_json: bool) -> Callable[[Passed], None]:
-    def show(one: Passed) -> None:
-        sys.stdout.write((one.as_json() if as_json else one.as_text()) + "\n")
+    def show(batch: Passed) -> None:
+        sys.stdout.write((batch.as_json() if as_json else batch.as_text()) + "\n")
         sys.stdout.flush()
 
     return show
@@ -80,7 +80,7 @@ async def _run(
     settings: Config,
     key: Path,
     classes: list[str],
-    wanted: Filter,
+    filter_: Filter,
     last: int,
     follow: bool,
     show: Callable[[Passed], None],
@@ -97,21 +97,21 @@ async def _run(
     url = f"nats://{settings.nats.listen}"
     with contextlib.suppress(asyncio.CancelledError):
         async with connected(url, key, settings.domain) as link:
-            taps = [Tap(JetStream(link.nc), settings.domain, cls, wanted) for cls in classes]
+            taps = [Tap(JetStream(link.nc), settings.domain, cls, filter_) for cls in classes]
             await _look(taps, last, show)
             while follow:
-                passed = [one for tap in taps for one in await tap.news()]
-                for one in passed:
-                    show(one)
+                passed = [batch for tap in taps for batch in await tap.news()]
+                for batch in passed:
+                    show(batch)
                 if not passed:
                     await asyncio.sleep(POLL_SECONDS)
 
 
 async def _look(taps: list[Tap], last: int, show: Callable[[Passed], None]) -> None:
-    found = [one for tap in taps for one in await tap.last(last)]
-    found.sort(key=lambda one: one.headers.sealed_at if one.headers else 0)
-    for one in found[max(0, len(found) - last) :]:
-        show(one)
+    batches = [batch for tap in taps for batch in await tap.last(last)]
+    batches.sort(key=lambda batch: batch.headers.sealed_at if batch.headers else 0)
+    for batch in batches[max(0, len(batches) - last) :]:
+        show(batch)
     for tap in taps:
         if tap.cut:
             typer.echo(

@@ -62,11 +62,13 @@ def command(
     metrics = Metrics()
     chosen = _chosen(settings, inputs)
     server = local_server(settings)
-    made = [_made(one, metrics, server, from_start) for one in chosen if _kind(one) not in _NOT_RUN]
-    able = [one for one in made if not _told(one)]
-    for one in chosen:
-        if (why := _NOT_RUN.get(_kind(one))) is not None:
-            _tell(f"input {one.name} is not run: {why}")
+    made = [
+        _made(options, metrics, server, from_start) for options in chosen if _kind(options) not in _NOT_RUN
+    ]
+    able = [input_ for input_ in made if not _told(input_)]
+    for options in chosen:
+        if (why := _NOT_RUN.get(_kind(options))) is not None:
+            _tell(f"input {options.name} is not run: {why}")
     outcome = asyncio.run(_run(able, settings, metrics, seconds)) if able else Exit.WELL
     for path in _unmatched(chosen):
         _tell(f"no file matches {path}; correct the path, or wait until its program writes")
@@ -86,13 +88,18 @@ def _seconds(duration: str | None) -> float | None:
 
 
 def _chosen(settings: Config, names: Sequence[str] | None) -> list[Any]:
-    known = {one.name: one for one in settings.input}
-    if unknown := sorted(set(names or ()) - known.keys()):
-        there = ", ".join(known) or "none"
-        end([f"--input {name}: there is no such input; the configuration has {there}" for name in unknown])
-    if not known:
+    by_name = {options.name: options for options in settings.input}
+    if unknown := sorted(set(names or ()) - by_name.keys()):
+        names_known = ", ".join(by_name) or "none"
+        end(
+            [
+                f"--input {name}: there is no such input; the configuration has {names_known}"
+                for name in unknown
+            ]
+        )
+    if not by_name:
         end(["the configuration has no input; add an [[input]]"])
-    return [one for one in settings.input if not names or one.name in names]
+    return [options for options in settings.input if not names or options.name in names]
 
 
 def _made(options: Any, metrics: Metrics, server: LocalServer, from_start: bool) -> CheckedInput:
@@ -105,12 +112,12 @@ def _kind(options: Any) -> str:
     return str(options.__struct_config__.tag)
 
 
-def _told(one: CheckedInput) -> bool:
+def _told(input_: CheckedInput) -> bool:
     """Whether it can't run here, which is told."""
-    found = problems([one])
-    for problem in found:
+    sentences = problems([input_])
+    for problem in sentences:
         _tell(problem)
-    return bool(found)
+    return bool(sentences)
 
 
 async def _run(inputs: Sequence[Input], settings: Config, metrics: Metrics, seconds: float | None) -> Exit:
@@ -149,18 +156,18 @@ async def _run(inputs: Sequence[Input], settings: Config, metrics: Metrics, seco
 
 def _unusable(metrics: Metrics) -> list[str]:
     """What an input could not take and only counts."""
-    samples = [one for family in metrics.invalid.collect() for one in family.samples]
+    samples = [sample for family in metrics.invalid.collect() for sample in family.samples]
     return [
-        f"input {one.labels['input']}: {one.value:.0f} × {one.labels['reason']}"
-        for one in samples
-        if one.name.endswith("_total") and one.value
+        f"input {sample.labels['input']}: {sample.value:.0f} × {sample.labels['reason']}"
+        for sample in samples
+        if sample.name.endswith("_total") and sample.value
     ]
 
 
 def _unmatched(chosen: Sequence[Any]) -> list[str]:
     """The paths of inputs at which there is no file."""
-    given = [one.path for one in chosen if "path" in one.__struct_fields__]
-    paths = [path for one in given for path in ([one] if isinstance(one, str) else one)]
+    configured = [options.path for options in chosen if "path" in options.__struct_fields__]
+    paths = [path for value in configured for path in ([value] if isinstance(value, str) else value)]
     return [path for path in paths if next(matches(str(Path(path).absolute()), {}), None) is None]
 
 

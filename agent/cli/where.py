@@ -68,14 +68,14 @@ def command(
     if tables is not None:
         failed |= _tables(tables, domain, device, span, seen, unseen)
     _known(settings, domain, seen)
-    found = report(domain, now, seen, device, _words(span))
-    found.unseen = [*unseen, *found.unseen]
-    found.failed = failed
+    report_ = report(domain, now, seen, device, _words(span))
+    report_.unseen = [*unseen, *report_.unseen]
+    report_.failed = failed
     if as_json:
-        typer.echo(json.dumps(found.as_json(), indent=2))
+        typer.echo(json.dumps(report_.as_json(), indent=2))
     else:
-        draw(found.lines(rows_that_fit(1), terminal_width()))
-    raise typer.Exit(found.exit)
+        draw(report_.lines(rows_that_fit(1), terminal_width()))
+    raise typer.Exit(report_.exit)
 
 
 Span = tuple[int | None, int | None]
@@ -105,9 +105,9 @@ def _moment(option: str, text: str | None) -> int | None:
 
 
 def _words(span: Span) -> str:
-    ends = [None if one is None else datetime.fromtimestamp(one / 1e6, UTC) for one in span]
-    said = [f"{word} {at:%Y-%m-%dT%H:%M:%SZ}" for word, at in zip(("from", "to"), ends, strict=True) if at]
-    return " ".join(said)
+    ends = [None if moment is None else datetime.fromtimestamp(moment / 1e6, UTC) for moment in span]
+    words = [f"{word} {at:%Y-%m-%dT%H:%M:%SZ}" for word, at in zip(("from", "to"), ends, strict=True) if at]
+    return " ".join(words)
 
 
 def _check(settings: Config, domain: str, lake: str | None, device: str | None, span: Span) -> None:
@@ -140,25 +140,25 @@ def _leaf(settings: Config, domain: str, unseen: list[str]) -> LeafReport | None
     if status["role"] == "leaf":
         classes = status["classes"]
         ledgers = {
-            cls: {"run": status.get("run", ""), "readings": one["readings"]}
-            for cls, one in classes.items()
-            if "readings" in one
+            cls: {"run": status.get("run", ""), "readings": row["readings"]}
+            for cls, row in classes.items()
+            if "readings" in row
         }
-        behind = {cls: max(0, one["last"] - one["confirmed"]) for cls, one in classes.items()}
+        behind = {cls: max(0, row["last"] - row["confirmed"]) for cls, row in classes.items()}
         return LeafReport(status["link"]["sentence"], ledgers, behind)
-    known = status["fleet"].get("leaves", {}).get(domain)
-    if known is None:
+    leaf = status["fleet"].get("leaves", {}).get(domain)
+    if leaf is None:
         return None
-    classes = known.get("classes", {})
+    classes = leaf.get("classes", {})
     unseen += [
         f"what {domain} still holds of class {cls}: it has not announced since the hub's agent began"
-        for cls, one in sorted(classes.items())
-        if one["last"] is None
+        for cls, row in sorted(classes.items())
+        if row["last"] is None
     ]
     return LeafReport(
-        known["state"],
-        {cls: one["ledger"] for cls, one in classes.items() if one.get("ledger")},
-        {cls: max(0, one["last"] - one["cursor"]) for cls, one in classes.items() if one["last"] is not None},
+        leaf["state"],
+        {cls: row["ledger"] for cls, row in classes.items() if row.get("ledger")},
+        {cls: max(0, row["last"] - row["cursor"]) for cls, row in classes.items() if row["last"] is not None},
     )
 
 
@@ -209,16 +209,18 @@ def _tables(
     from hub_jobs.tables import TableError
     from hub_jobs.where import ScanPart, Waiting, WaitingLedger, WaitingMessage, look
 
-    held = seen.hub
+    hub = seen.hub
     waiting = (
         Waiting(
             [
-                WaitingMessage(one.cls, one.run, one.n, one.readings, one.dead, one.moment)
-                for one in held.messages
+                WaitingMessage(
+                    message.cls, message.run, message.n, message.readings, message.dead, message.moment
+                )
+                for message in hub.messages
             ],
-            [WaitingLedger(one.cls, one.stream, one.seq, one.payload) for one in held.ledgers],
+            [WaitingLedger(ledger.cls, ledger.stream, ledger.seq, ledger.payload) for ledger in hub.ledgers],
         )
-        if held is not None
+        if hub is not None
         else Waiting()
     )
     try:
@@ -232,8 +234,8 @@ def _tables(
 
 
 def _known(settings: Config, domain: str, seen: Observation) -> None:
-    """A domain that nobody knows is a wrong one."""
-    known: list[Any] = [leaf.domain for leaf in settings.leaf] if settings.role == "hub" else [domain]
-    if domain in known or (seen.tables is not None and seen.tables.classes):
+    """A domain that neither the configuration nor the tables have is a wrong one."""
+    domains: list[Any] = [leaf.domain for leaf in settings.leaf] if settings.role == "hub" else [domain]
+    if domain in domains or (seen.tables is not None and seen.tables.classes):
         return
-    end([f"nobody knows a leaf {domain!r}; the hub's configuration has {', '.join(sorted(known)) or 'none'}"])
+    end([f"there is no leaf {domain!r}; the hub's configuration has {', '.join(sorted(domains)) or 'none'}"])

@@ -43,15 +43,15 @@ class Jobs:
 
     async def query(self, acknowledged: dict[str, dict[str, int]]) -> dict[str, dict[str, DeviceRows]]:
         """What `readings` holds of each domain's devices."""
-        asked, answered = self._directory / "acknowledged.json", self._directory / "found.json"
-        asked.write_text(json.dumps(acknowledged))
-        await self._submit("query", str(_QUERY), self._lake, str(asked), str(answered))
-        found: dict[str, dict[str, DeviceRows]] = {}
-        for row in json.loads(answered.read_text()):
-            found.setdefault(row["domain"], {})[row["device"]] = DeviceRows(
+        question, answer = self._directory / "acknowledged.json", self._directory / "found.json"
+        question.write_text(json.dumps(acknowledged))
+        await self._submit("query", str(_QUERY), self._lake, str(question), str(answer))
+        rows: dict[str, dict[str, DeviceRows]] = {}
+        for row in json.loads(answer.read_text()):
+            rows.setdefault(row["domain"], {})[row["device"]] = DeviceRows(
                 row["rows"], row["distinct"], row["acknowledged"]
             )
-        return found
+        return rows
 
     async def audit(self) -> Audited:
         """What the audit finds."""

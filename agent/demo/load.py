@@ -113,8 +113,12 @@ async def main(seconds: float, rate: float, urls: dict[str, str]) -> None:
 def report(counts: dict[str, SenderTotals], *, final: bool) -> None:
     """Print the counts as one line of JSON."""
     domains = {
-        domain: {"acknowledged": one.acknowledged, "repeated": one.repeated, "unanswered": one.unanswered}
-        for domain, one in counts.items()
+        domain: {
+            "acknowledged": totals.acknowledged,
+            "repeated": totals.repeated,
+            "unanswered": totals.unanswered,
+        }
+        for domain, totals in counts.items()
     }
     print(json.dumps({"final": final, "domains": domains}), flush=True)
 

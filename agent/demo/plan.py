@@ -68,19 +68,19 @@ def member(directory: Path, domain: str) -> Member:
     return Member(domain, directory / domain, free_port(), free_port(), free_port())
 
 
-def leaf_toml(one: Member, hub_port: int) -> str:
+def leaf_toml(member: Member, hub_port: int) -> str:
     """A leaf's configuration; `hub_port` is where its server dials."""
     return f"""\
 role = "leaf"
-domain = {_text(one.domain)}
-state_dir = {_text(one.state)}
+domain = {_text(member.domain)}
+state_dir = {_text(member.state)}
 
 [log]
 format = "json"
 
 [nats]
 server = "embedded"
-listen = "127.0.0.1:{one.nats_port}"
+listen = "127.0.0.1:{member.nats_port}"
 max_file_store = "{_STORE_BYTES}"
 hub_urls = ["nats-leaf://127.0.0.1:{hub_port}"]
 
@@ -89,15 +89,15 @@ name = "{contract.DEFAULT_CLASS}"
 max_bytes = "{_STREAM_BYTES}"
 
 [admin]
-listen = "127.0.0.1:{one.admin_port}"
+listen = "127.0.0.1:{member.admin_port}"
 
 [[input]]
 type = "http"
-listen = "127.0.0.1:{one.http_port}"
+listen = "127.0.0.1:{member.http_port}"
 
 [[input]]
 type = "file"
-path = {_text(one.lines)}
+path = {_text(member.lines)}
 
 [[input]]
 type = "host"
@@ -105,19 +105,19 @@ interval = "1s"
 """
 
 
-def hub_toml(one: Member, leaf_port: int, leaves: list[str]) -> str:
+def hub_toml(member: Member, leaf_port: int, leaves: list[str]) -> str:
     """The hub's configuration; `leaves` are the tables that `petiole enrol` printed."""
     return f"""\
 role = "hub"
 domain = "{contract.HUB_DOMAIN}"
-state_dir = {_text(one.state)}
+state_dir = {_text(member.state)}
 
 [log]
 format = "json"
 
 [nats]
 server = "embedded"
-listen = "127.0.0.1:{one.nats_port}"
+listen = "127.0.0.1:{member.nats_port}"
 leaf_listen = "127.0.0.1:{leaf_port}"
 max_file_store = "{_STORE_BYTES}"
 
@@ -125,7 +125,7 @@ max_file_store = "{_STORE_BYTES}"
 max_bytes = "{_STREAM_BYTES}"
 
 [admin]
-listen = "127.0.0.1:{one.admin_port}"
+listen = "127.0.0.1:{member.admin_port}"
 
 """ + "\n".join(leaves)
 

@@ -25,10 +25,10 @@ def free_port() -> int:
     has gone through its whole block. Raises `NoPortError`."""
     ports = _block()
     for port in (next(ports) for _ in range(_BLOCK)):
-        with socket.socket() as one:
+        with socket.socket() as sock:
             # As servers do: connections of an earlier server that still wait for their end are no hindrance.
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if _bound(one, port):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if _bound(sock, port):
                 return port
     raise NoPortError("all ports of this process's block are in use")
 
@@ -45,9 +45,9 @@ def _block() -> Iterator[int]:
     raise NoPortError(f"all {_BLOCKS} blocks of ports are taken by other processes")
 
 
-def _bound(one: socket.socket, port: int) -> bool:
+def _bound(sock: socket.socket, port: int) -> bool:
     try:
-        one.bind(("127.0.0.1", port))
+        sock.bind(("127.0.0.1", port))
     except OSError:
         return False
     return True

@@ -13,10 +13,10 @@ from hub_jobs.session import session
 from hub_jobs.tables import read
 
 
-def main(lake: str, asked: str, answered: str) -> None:
+def main(lake: str, question: str, answer: str) -> None:
     """Count each device's rows, its distinct serial numbers, and those of them that its sender saw
     acknowledged."""
-    counts = json.loads(Path(asked).read_text())
+    counts = json.loads(Path(question).read_text())
     spark = session("query")
     expected = spark.createDataFrame(
         [(domain, device, n) for domain, devices in counts.items() for device, n in devices.items()],
@@ -36,7 +36,7 @@ def main(lake: str, asked: str, answered: str) -> None:
         .orderBy("domain", "device")
     )
     rows.show(truncate=False)
-    Path(answered).write_text(json.dumps([row.asDict() for row in rows.collect()]))
+    Path(answer).write_text(json.dumps([row.asDict() for row in rows.collect()]))
 
 
 if __name__ == "__main__":

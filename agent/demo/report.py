@@ -36,16 +36,16 @@ class Domain:
 
     @classmethod
     def compare(
-        cls, acknowledged: Mapping[str, int], found: Mapping[str, DeviceRows], discarded: int
+        cls, acknowledged: Mapping[str, int], stored: Mapping[str, DeviceRows], discarded: int
     ) -> Domain:
         """Compare by device what was acknowledged with what was found."""
         nothing = DeviceRows(0, 0, 0)
-        rows = {device: found.get(device, nothing) for device in acknowledged}
+        rows = {device: stored.get(device, nothing) for device in acknowledged}
         return cls(
             accepted=sum(acknowledged.values()),
-            in_table=sum(one.rows for one in rows.values()),
+            in_table=sum(row.rows for row in rows.values()),
             missing=sum(count - rows[device].acknowledged for device, count in acknowledged.items()),
-            duplicates=sum(one.rows - one.distinct for one in rows.values()),
+            duplicates=sum(row.rows - row.distinct for row in rows.values()),
             discarded=discarded,
         )
 
@@ -61,12 +61,12 @@ class DemoReport:
     @property
     def whole(self) -> bool:
         """Whether every domain is."""
-        return all(one.whole for one in self.domains.values())
+        return all(domain.whole for domain in self.domains.values())
 
     def as_json(self) -> dict[str, Any]:
         """The content of report.json."""
         return {
-            "domains": {name: asdict(one) for name, one in self.domains.items()},
+            "domains": {name: asdict(domain) for name, domain in self.domains.items()},
             "relink_seconds": {fault: round(seconds, 3) for fault, seconds in self.relink.items()},
             "seconds": round(self.seconds, 1),
         }
@@ -76,8 +76,9 @@ class DemoReport:
         table = Table(title="every reading acknowledged as stored, and where it is")
         for column in ("domain", "acknowledged", "in the table", "missing", "duplicate"):
             table.add_column(column, justify="left" if column == "domain" else "right")
-        for name, one in self.domains.items():
+        for name, domain in self.domains.items():
             table.add_row(
-                name, *(f"{n:,}" for n in (one.accepted, one.in_table, one.missing, one.duplicates))
+                name,
+                *(f"{n:,}" for n in (domain.accepted, domain.in_table, domain.missing, domain.duplicates)),
             )
         return table

@@ -46,8 +46,8 @@ class Story:
         self._relink: dict[str, float] = {}
         self._at_hub = Observer(self._hub.nats_url, self._hub.state / _JOBS_SEED, "jobs")
         self._at_leaf = {
-            domain: Observer(one.nats_url, one.state / _AGENT_SEED, domain)
-            for domain, one in self._leaves.items()
+            domain: Observer(member.nats_url, member.state / _AGENT_SEED, domain)
+            for domain, member in self._leaves.items()
         }
 
     async def tell(self) -> DemoReport:
@@ -69,26 +69,26 @@ class Story:
         await self._proxy.start()
         ports = {"edge-1": self._leaf_port, "edge-2": self._proxy.port}
         tables = []
-        for domain, one in self._leaves.items():
-            one.directory.mkdir(parents=True)
-            one.config.write_text(plan.leaf_toml(one, ports[domain]))
-            tables.append((await self._processes.output("enrol", *_petiole("enrol", one)))[1])
+        for domain, member in self._leaves.items():
+            member.directory.mkdir(parents=True)
+            member.config.write_text(plan.leaf_toml(member, ports[domain]))
+            tables.append((await self._processes.output("enrol", *_petiole("enrol", member)))[1])
         self._hub.directory.mkdir()
         self._hub.config.write_text(plan.hub_toml(self._hub, self._leaf_port, tables))
-        for one in (self._hub, *self._leaves.values()):
-            self._processes.leaves_server(one.config)
-            await self._start(one)
+        for member in (self._hub, *self._leaves.values()):
+            self._processes.leaves_server(member.config)
+            await self._start(member)
         await self._at_hub.until_beyond(
             {contract.leaf_stream(domain, contract.DEFAULT_CLASS): 0 for domain in self._leaves},
             "each leaf's first message is at the hub",
             _READY_SECONDS,
         )
 
-    async def _start(self, one: Member) -> None:
-        await self._processes.start(one.domain, *_petiole("run", one))
+    async def _start(self, member: Member) -> None:
+        await self._processes.start(member.domain, *_petiole("run", member))
         await until(
-            lambda: ready(one),
-            f"{one.domain} is ready; see {self._processes.log(one.domain)}",
+            lambda: ready(member),
+            f"{member.domain} is ready; see {self._processes.log(member.domain)}",
             _READY_SECONDS,
         )
 
@@ -103,9 +103,9 @@ class Story:
                 load = group.create_task(self._load(rate, seconds))
                 files = {
                     domain: group.create_task(
-                        lines.write_lines(one.lines, plan.FILE_LINES_PER_SECOND, seconds)
+                        lines.write_lines(member.lines, plan.FILE_LINES_PER_SECOND, seconds)
                     )
-                    for domain, one in self._leaves.items()
+                    for domain, member in self._leaves.items()
                 }
                 group.create_task(self._faults(asyncio.get_running_loop().time()))
         except ExceptionGroup as failures:
@@ -116,7 +116,7 @@ class Story:
         }
 
     async def _load(self, rate: int, seconds: float) -> dict[str, dict[str, int]]:
-        urls = [f"{domain}={one.http_url}" for domain, one in self._leaves.items()]
+        urls = [f"{domain}={member.http_url}" for domain, member in self._leaves.items()]
         command = (program("python"), "-m", "agent.demo.load", str(seconds), str(rate), *urls)
         _, printed = await self._processes.output("load", *command)
         counts = json.loads(printed.splitlines()[-1])["domains"]
@@ -180,8 +180,10 @@ class Story:
 
     async def _drain(self) -> None:
         self._say("stopping the leaves' agents: they drain and close their runs; then all must be at the hub")
-        for domain, one in self._leaves.items():
-            await self._at_leaf[domain].until_file_is_stored(domain, one.lines.stat().st_size, _DRAIN_SECONDS)
+        for domain, member in self._leaves.items():
+            await self._at_leaf[domain].until_file_is_stored(
+                domain, member.lines.stat().st_size, _DRAIN_SECONDS
+            )
             await self._processes.terminate(domain)
         ends = {
             contract.leaf_stream(domain, contract.DEFAULT_CLASS): await self._last_at_leaf(domain) - 1
@@ -196,23 +198,23 @@ class Story:
         self._say("spark-submit refine: bronze into readings")
         await jobs.refine()
         self._say("spark-submit query: readings by domain and device")
-        found = await jobs.query(acknowledged)
+        rows = await jobs.query(acknowledged)
         self._say("spark-submit audit: ledgers against tables")
         audited = await jobs.audit()
         self._say(f"  the audit: {audited.said}")
         domains = {
-            domain: Domain.compare(counts, found.get(domain, {}), audited.discarded.get(domain, 0))
+            domain: Domain.compare(counts, rows.get(domain, {}), audited.discarded.get(domain, 0))
             for domain, counts in acknowledged.items()
         }
-        if not audited.clean and all(one.whole for one in domains.values()):
+        if not audited.clean and all(domain.whole for domain in domains.values()):
             raise DemoError(
                 f"the audit found a loss where the senders saw none; see {self._processes.log('audit')}"
             )
         return domains
 
 
-def _petiole(command: str, one: Member) -> tuple[str, ...]:
-    return program("petiole"), command, "-c", str(one.config)
+def _petiole(command: str, member: Member) -> tuple[str, ...]:
+    return program("petiole"), command, "-c", str(member.config)
 
 
 async def _at(moment: float) -> None:

@@ -74,7 +74,7 @@ class Observer:
             if message is None:
                 return False
             positions = parse_positions(parse_progress(message.headers[contract.H_POSITION]).position)
-            return sum(one.offset for one in positions.values()) == size
+            return sum(position.offset for position in positions.values()) == size
 
         await until(stored, f"the followed file of {domain} is stored to its end", seconds)
 
@@ -102,10 +102,10 @@ async def until(true: Callable[[], Awaitable[bool]], what: str, seconds: float) 
         await asyncio.sleep(_POLL_SECONDS)
 
 
-async def ready(one: Member) -> bool:
+async def ready(member: Member) -> bool:
     """Whether an agent says that it is ready."""
     try:
-        async with aiohttp.ClientSession() as session, session.get(f"{one.admin_url}/readyz") as answer:
+        async with aiohttp.ClientSession() as session, session.get(f"{member.admin_url}/readyz") as answer:
             return answer.status == 200
     except aiohttp.ClientError:
         return False

@@ -52,8 +52,8 @@ async def ask(admin: Admin) -> Mapping[str, Any] | str:
             aiohttp.ClientSession(timeout=limit, headers=how.headers) as session,
             session.get(url, ssl=how.tls or True) as answer,
         ):
-            found = msgspec.json.decode(await answer.content.read(_LARGEST), type=dict[str, Any])
-            return found if "role" in found else f"what answers at {url} is no agent"
+            status = msgspec.json.decode(await answer.content.read(_LARGEST), type=dict[str, Any])
+            return status if "role" in status else f"what answers at {url} is no agent"
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         return f"the agent does not answer at {url} ({type(error).__name__})"
     except msgspec.MsgspecError:
@@ -73,10 +73,10 @@ def judge(status: Mapping[str, Any] | str) -> Iterator[Finding]:
     yield ok(AGENT, f"the agent of {status.get('domain')} runs")
     if status["role"] == "leaf":
         yield from _link(status.get("link") or {})
-        for name, one in (status.get("classes") or {}).items():
-            yield _loss(name, one)
-        for one in status.get("links") or ():
-            yield from _declared(one)
+        for name, row in (status.get("classes") or {}).items():
+            yield _loss(name, row)
+        for link in status.get("links") or ():
+            yield from _declared(link)
     else:
         yield from _fleet(status.get("fleet") or {})
 
@@ -95,8 +95,8 @@ def _link(link: Mapping[str, Any]) -> Iterator[Finding]:
         yield ok(LINK, sentence)
 
 
-def _loss(name: str, one: Mapping[str, Any]) -> Finding:
-    seconds = one.get("seconds_to_loss")
+def _loss(name: str, row: Mapping[str, Any]) -> Finding:
+    seconds = row.get("seconds_to_loss")
     if seconds is None or seconds == float("inf"):
         return ok(LOSS, f"class {name} loses nothing as things go")
     remedy = f"bring the link back, or raise max_bytes of class {name}"
@@ -116,10 +116,10 @@ def _span(seconds: float) -> str:
     return f"{seconds / _HOUR:.1f} hours" if seconds >= _HOUR else f"{seconds / 60:.0f} minutes"
 
 
-def _declared(one: Mapping[str, Any]) -> Iterator[Finding]:
+def _declared(row: Mapping[str, Any]) -> Iterator[Finding]:
     """A mirror or source that is not well."""
-    if not one.get("up", True):
-        sentence = f"{one.get('kind')} {one.get('link')}: {one.get('state')}"
+    if not row.get("up", True):
+        sentence = f"{row.get('kind')} {row.get('link')}: {row.get('state')}"
         yield warning(
             LINK,
             sentence,
@@ -134,13 +134,13 @@ def _fleet(fleet: Mapping[str, Any]) -> Iterator[Finding]:
         return
     if (state := fleet.get("state")) != "well":
         yield failure(HUB, f"{state}", "see the log of the hub's agent")
-    for name, one in (fleet.get("aggregates") or {}).items():
-        if one.get("full"):
+    for name, aggregate in (fleet.get("aggregates") or {}).items():
+        if aggregate.get("full"):
             remedy = "run ingest, or raise registrar.max_bytes"
             yield failure(LOSS, f"{name} is full: every leaf waits, and fills next", remedy)
         else:
-            yield ok(LOSS, f"{name}: {one.get('state') or 'has room'}")
-    leaves = {domain: str(one.get("state")) for domain, one in (fleet.get("leaves") or {}).items()}
+            yield ok(LOSS, f"{name}: {aggregate.get('state') or 'has room'}")
+    leaves = {domain: str(leaf.get("state")) for domain, leaf in (fleet.get("leaves") or {}).items()}
     others = {domain: state for domain, state in leaves.items() if state != _FLOWING}
     yield ok(HUB, f"{len(leaves) - len(others)} of {len(leaves)} leaves flow")
     for domain, state in list(others.items())[:_SHOWN]:

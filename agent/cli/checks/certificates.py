@@ -37,7 +37,7 @@ class Validity(NamedTuple):
 
 def validities(pem: str) -> list[Validity]:
     """Those of all certificates in a PEM file. Raises `ValueError` where there is none, or one is damaged."""
-    found = [validity(ssl.PEM_cert_to_DER_cert(one)) for one in _PEM.findall(pem)]
+    found = [validity(ssl.PEM_cert_to_DER_cert(block)) for block in _PEM.findall(pem)]
     if not found:
         raise ValueError("holds no certificate in PEM")
     return found
@@ -75,33 +75,33 @@ def _time(tag: int, content: bytes) -> datetime:
     form = {_UTC_TIME: "%y%m%d%H%M%SZ", _GENERALIZED_TIME: "%Y%m%d%H%M%SZ"}.get(tag)
     if form is None:
         raise ValueError("has no validity")
-    found = datetime.strptime(content.decode("ascii", "replace"), form).replace(tzinfo=UTC)
-    if tag == _UTC_TIME and found.year >= 2050:  # RFC 5280: two digits from 50 on are of the century before
-        found = found.replace(year=found.year - 100)
-    return found
+    time = datetime.strptime(content.decode("ascii", "replace"), form).replace(tzinfo=UTC)
+    if tag == _UTC_TIME and time.year >= 2050:  # RFC 5280: two digits from 50 on are of the century before
+        time = time.replace(year=time.year - 100)
+    return time
 
 
-def judge(name: str, one: Validity, now: datetime) -> Finding:
+def judge(name: str, certificate: Validity, now: datetime) -> Finding:
     """What to say of a certificate at this time by the machine's clock."""
-    if now < one.begins and not is_set(now.timestamp()):
+    if now < certificate.begins and not is_set(now.timestamp()):
         return failure(
             GROUP,
             f"{name} is called not yet valid because the clock is not set: it says {now:%Y-%m-%d}",
             _SET_CLOCK,
         )
-    if now < one.begins:
+    if now < certificate.begins:
         return failure(
             GROUP,
-            f"{name} is not valid before {one.begins:%Y-%m-%d %H:%M} UTC, and the clock says "
+            f"{name} is not valid before {certificate.begins:%Y-%m-%d %H:%M} UTC, and the clock says "
             f"{now:%Y-%m-%d %H:%M}",
             "compare the clock with another one; if it is right, take a certificate that is valid now",
         )
-    if now > one.ends:
-        return failure(GROUP, f"{name} expired on {one.ends:%Y-%m-%d %H:%M} UTC", "renew it")
-    if one.ends - now < min(_SOON, (one.ends - one.begins) / 3):
-        left = (one.ends - now).days
-        return warning(GROUP, f"{name} expires in {left} days, on {one.ends:%Y-%m-%d}", "renew it")
-    return ok(GROUP, f"{name} is valid until {one.ends:%Y-%m-%d}")
+    if now > certificate.ends:
+        return failure(GROUP, f"{name} expired on {certificate.ends:%Y-%m-%d %H:%M} UTC", "renew it")
+    if certificate.ends - now < min(_SOON, (certificate.ends - certificate.begins) / 3):
+        left = (certificate.ends - now).days
+        return warning(GROUP, f"{name} expires in {left} days, on {certificate.ends:%Y-%m-%d}", "renew it")
+    return ok(GROUP, f"{name} is valid until {certificate.ends:%Y-%m-%d}")
 
 
 def is_set(wall: float) -> bool:

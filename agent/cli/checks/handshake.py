@@ -49,12 +49,12 @@ async def greet(address: tuple[str, int], tls: Tls | None = None) -> Greeted | N
     nothing may wait for TLS first. Whoever gets `Greeted` closes it."""
     if tls is not None and tls.first:
         return await _secured_first(address, tls.context)
-    found = await _plain(address)
-    if isinstance(found, Greeted) and (tls or found.info.get("tls_required")):
-        return await _upgraded(found, address[0], tls.context if tls else reading())
-    if isinstance(found, Nowhere) and tls and found.unknown:
+    greeting = await _plain(address)
+    if isinstance(greeting, Greeted) and (tls or greeting.info.get("tls_required")):
+        return await _upgraded(greeting, address[0], tls.context if tls else reading())
+    if isinstance(greeting, Nowhere) and tls and greeting.unknown:
         return await _secured_first(address, tls.context)
-    return found
+    return greeting
 
 
 async def read_line(reader: asyncio.StreamReader) -> bytes:
@@ -92,8 +92,8 @@ def _greeted(line: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWr
     writer.transport.abort()
     if not line:
         return Nowhere("it closes the connection and says nothing", unknown=True)
-    said = line[:_SHOWN].decode(errors="replace").strip()
-    return Nowhere(f"what answers there is no nats-server: it says {said!r}")
+    text = line[:_SHOWN].decode(errors="replace").strip()
+    return Nowhere(f"what answers there is no nats-server: it says {text!r}")
 
 
 async def _upgraded(plain: Greeted, host: str, tls: ssl.SSLContext) -> Greeted | Nowhere:
@@ -116,21 +116,21 @@ async def _secured_first(address: tuple[str, int], tls: ssl.SSLContext) -> Greet
             line = await read_line(reader)
     except (OSError, ValueError, TimeoutError) as error:
         return Nowhere(f"it says nothing, and its TLS handshake fails ({_reason(error)})")
-    found = _greeted(line, reader, writer)
-    return found if isinstance(found, Nowhere) else _with_certificate(found)
+    greeting = _greeted(line, reader, writer)
+    return greeting if isinstance(greeting, Nowhere) else _with_certificate(greeting)
 
 
-def _with_certificate(one: Greeted) -> Greeted:
-    secured = one.writer.get_extra_info("ssl_object")
-    return Greeted(one.info, one.reader, one.writer, secured.getpeercert(binary_form=True))
+def _with_certificate(greeted: Greeted) -> Greeted:
+    secured = greeted.writer.get_extra_info("ssl_object")
+    return Greeted(greeted.info, greeted.reader, greeted.writer, secured.getpeercert(binary_form=True))
 
 
 def reading() -> ssl.SSLContext:
     """TLS that reads a certificate, whoever signed it: whom the leaf's server trusts stands in its own
     configuration, and nothing secret is sent here."""
-    one = ssl.create_default_context()
-    one.check_hostname, one.verify_mode = False, ssl.CERT_NONE
-    return one
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
 
 
 def _reason(error: Exception) -> str:

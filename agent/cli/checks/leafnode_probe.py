@@ -152,14 +152,14 @@ async def _join(
                 return LeafRefused("it hung up")
             elif line.startswith(b"PING"):
                 writer.write(b"PONG\r\n")
-    publish = [sample(one) for one in needed.publish if is_granted(told, "publish", one)]
-    subscribe = [sample(one) for one in needed.subscribe if is_granted(told, "subscribe", one)]
+    publish = [sample(subject) for subject in needed.publish if is_granted(told, "publish", subject)]
+    subscribe = [sample(subject) for subject in needed.subscribe if is_granted(told, "subscribe", subject)]
     if sample(_ANSWERS) not in publish or sample(_ANSWERS) not in subscribe:
         return Joined(told)  # no server could tell what it would do
-    asked = _now()
+    asked_at = _now()
     hub = str(greeting.info.get("server_name"))
     refused, traces = await _try(reader, writer, hub, publish, subscribe, sample(_ANSWERS))
-    return Joined(told, tuple(refused), traces, asked, _now())
+    return Joined(told, tuple(refused), traces, asked_at, _now())
 
 
 async def _try(

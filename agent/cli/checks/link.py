@@ -21,28 +21,28 @@ def judge(
     domain: str, classes: Sequence[str], needed: Permissions, dialled: Sequence[Dialled]
 ) -> list[Finding]:
     """What to say of the hub, address by address; its permissions once, for one user has them."""
-    found = [finding for one in dialled for finding in _address(domain, one)]
+    findings = [finding for probe in dialled for finding in _address(domain, probe)]
     if (joined := first_joined(dialled)) is not None:
-        found += permissions.on_the_hub(domain, classes, needed, joined.told)
-        found += _tried(domain, needed, joined)
-    return found
+        findings += permissions.on_the_hub(domain, classes, needed, joined.told)
+        findings += _tried(domain, needed, joined)
+    return findings
 
 
 def first_joined(dialled: Sequence[Dialled]) -> Joined | None:
     """What came of the first address that let this leaf in."""
-    return next((one.outcome for one in dialled if isinstance(one.outcome, Joined)), None)
+    return next((probe.outcome for probe in dialled if isinstance(probe.outcome, Joined)), None)
 
 
 def first_greeting(dialled: Sequence[Dialled]) -> Mapping[str, Any] | None:
     """How the first address greeted that did."""
-    return next((one.greeting.info for one in dialled if isinstance(one.greeting, Greeted)), None)
+    return next((probe.greeting.info for probe in dialled if isinstance(probe.greeting, Greeted)), None)
 
 
 def ahead(joined: Joined) -> tuple[float, float] | None:
     """By how many seconds this machine's clock is ahead of the hub's, and how exact that is."""
     if not joined.traces:
         return None
-    theirs = min(one.time for one in joined.traces.values())
+    theirs = min(trace.time for trace in joined.traces.values())
     half = (joined.answered - joined.asked) / 2
     return joined.asked + half - theirs, half
 
@@ -58,42 +58,42 @@ def question(domain: str) -> str:
     return f"{contract.api_prefix(domain)}.INFO"
 
 
-def _address(domain: str, one: Dialled) -> Iterator[Finding]:
-    where = shown(one.url)
-    if isinstance(one.greeting, Nowhere):
-        if one.greeting.unknown and where.startswith("ws"):
+def _address(domain: str, probe: Dialled) -> Iterator[Finding]:
+    where = shown(probe.url)
+    if isinstance(probe.greeting, Nowhere):
+        if probe.greeting.unknown and where.startswith("ws"):
             yield warning(
-                GROUP, f"{where} is not dialled: {one.greeting.why}", "see `petiole status` for the link"
+                GROUP, f"{where} is not dialled: {probe.greeting.why}", "see `petiole status` for the link"
             )
         else:
             yield failure(
                 GROUP,
-                f"{where}: {one.greeting.why}",
+                f"{where}: {probe.greeting.why}",
                 "see the network, and whether the hub's server listens there for leaves (leaf_listen)",
                 Exit.UNREACHABLE,
             )
         return
-    yield versions.judge(f"the hub at {where}", str(one.greeting.info.get("version")))
-    if isinstance(one.outcome, Joined):
+    yield versions.judge(f"the hub at {where}", str(probe.greeting.info.get("version")))
+    if isinstance(probe.outcome, Joined):
         yield ok(GROUP, f"the hub at {where} knows this leaf's key")
-    elif isinstance(one.outcome, LeafRefused) and one.outcome.why == CLIENT_PORT:
+    elif isinstance(probe.outcome, LeafRefused) and probe.outcome.why == CLIENT_PORT:
         yield failure(
             GROUP,
             f"{where} is the port for clients of the hub's server, and leaves dial another",
             "write the port of leaf_listen (7422 unless the hub says otherwise) into nats.hub_urls",
         )
-    elif isinstance(one.outcome, LeafRefused) and one.outcome.why == _UNKNOWN_KEY:
+    elif isinstance(probe.outcome, LeafRefused) and probe.outcome.why == _UNKNOWN_KEY:
         yield failure(
             GROUP,
             f"the hub at {where} does not know this leaf's key ({_UNKNOWN_KEY})",
             f"put the [[leaf]] table of {domain} that `petiole enrol` prints into the hub's configuration, "
             "and start its agent",
         )
-    elif isinstance(one.outcome, LeafRefused) and one.outcome.why == TOO_OLD:
+    elif isinstance(probe.outcome, LeafRefused) and probe.outcome.why == TOO_OLD:
         return  # which its version has said
-    elif isinstance(one.outcome, LeafRefused):
-        code = Exit.UNREACHABLE if one.outcome.why == SILENCE else Exit.FAILED
-        sentence = f"the hub at {where} does not let this leaf in: {one.outcome.why}"
+    elif isinstance(probe.outcome, LeafRefused):
+        code = Exit.UNREACHABLE if probe.outcome.why == SILENCE else Exit.FAILED
+        sentence = f"the hub at {where} does not let this leaf in: {probe.outcome.why}"
         yield failure(GROUP, sentence, "see the log of the hub's server", code)
     else:
         yield warning(
@@ -105,10 +105,10 @@ def _address(domain: str, one: Dialled) -> Iterator[Finding]:
 
 def _tried(domain: str, needed: Permissions, joined: Joined) -> Iterator[Finding]:
     """What trying the permissions showed beside what the hub had told."""
-    for said in joined.refused:
+    for refusal in joined.refused:
         yield failure(
             permissions.GROUP,
-            f"the hub refused what it had said it allows: {said}",
+            f"the hub refused what it had said it allows: {refusal}",
             "restart the hub's server",
         )
     trace = joined.traces.get(contract.announce_subject(domain))

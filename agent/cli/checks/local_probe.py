@@ -92,14 +92,14 @@ async def system(url: str, seed: Path, identity: str, server: str) -> System:
     try:
         longest = _CONNECT + HEALTH_SECONDS + _SECONDS
         async with asyncio.timeout(longest), _open(url, seed, identity, refusals) as link:
-            asked = await asyncio.gather(
+            answers = await asyncio.gather(
                 *(
                     _health(link.nc, server) if question == HEALTH else _ask(link.nc, question, server)
                     for question in QUESTIONS
                 )
             )
-            pairs = zip(QUESTIONS, asked, strict=True)
-            return System(answers={question: one for question, one in pairs if one is not None})
+            pairs = zip(QUESTIONS, answers, strict=True)
+            return System(answers={question: answer for question, answer in pairs if answer is not None})
     except EXPECTED as error:
         return System(closed=_why(error, refusals))
 
@@ -117,18 +117,18 @@ def _open(url: str, seed: Path, identity: str, refusals: list[str]) -> Any:
 
 
 def _why(error: BaseException, refusals: Sequence[str]) -> str:
-    said = [one for one in (*refusals, str(error)) if one]
-    return said[0].removeprefix("nats: ").strip("'\"") if said else SILENCE
+    reasons = [refusal for refusal in (*refusals, str(error)) if refusal]
+    return reasons[0].removeprefix("nats: ").strip("'\"") if reasons else SILENCE
 
 
 async def _ask(nc: Client, question: str, server: str) -> Mapping[str, Any] | None:
-    wanted = json.dumps({"server_name": server, "exact_match": True, "details": True}).encode()
+    payload = json.dumps({"server_name": server, "exact_match": True, "details": True}).encode()
     try:
-        answer = await request(nc, f"$SYS.REQ.SERVER.PING.{question}", wanted, _SECONDS)
-        found = json.loads(answer.data).get("data")
+        answer = await request(nc, f"$SYS.REQ.SERVER.PING.{question}", payload, _SECONDS)
+        data = json.loads(answer.data).get("data")
     except (*EXPECTED, ValueError, AttributeError):
         return None
-    return found if isinstance(found, dict) else None
+    return data if isinstance(data, dict) else None
 
 
 async def _health(nc: Client, server: str) -> Mapping[str, Any] | None:
@@ -136,11 +136,11 @@ async def _health(nc: Client, server: str) -> Mapping[str, Any] | None:
     else the last one of `HEALTH_SECONDS`."""
     loop = asyncio.get_running_loop()
     until = loop.time() + HEALTH_SECONDS
-    found = await _ask(nc, HEALTH, server)
-    while found is not None and _is_doubtful(found) and loop.time() < until:
+    healthz = await _ask(nc, HEALTH, server)
+    while healthz is not None and _is_doubtful(healthz) and loop.time() < until:
         await asyncio.sleep(_HEALTH_PAUSE)
-        found = await _ask(nc, HEALTH, server) or found
-    return found
+        healthz = await _ask(nc, HEALTH, server) or healthz
+    return healthz
 
 
 def _is_doubtful(healthz: Mapping[str, Any]) -> bool:
@@ -149,8 +149,8 @@ def _is_doubtful(healthz: Mapping[str, Any]) -> bool:
 
 
 async def _info(nc: Client) -> Mapping[str, Any] | None:
-    found = await _api(nc, "INFO")
-    return None if found is None or "error" in found else found
+    info = await _api(nc, "INFO")
+    return None if info is None or "error" in info else info
 
 
 async def _answered(nc: Client, questions: Mapping[str, tuple[str, str]]) -> dict[str, int]:
@@ -170,10 +170,10 @@ async def _answered(nc: Client, questions: Mapping[str, tuple[str, str]]) -> dic
 
 async def _api(nc: Client, verb: str) -> Mapping[str, Any] | None:
     try:
-        found = json.loads((await request(nc, f"$JS.API.{verb}", b"", _SECONDS)).data)
+        reply = json.loads((await request(nc, f"$JS.API.{verb}", b"", _SECONDS)).data)
     except (*EXPECTED, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return reply if isinstance(reply, dict) else None
 
 
 async def _streams(nc: Client, own: Mapping[str, str], refusals: Collection[str]) -> Streams:
@@ -182,8 +182,8 @@ async def _streams(nc: Client, own: Mapping[str, str], refusals: Collection[str]
     traces: dict[str, list[Trace]] = {}
 
     async def take(msg: Msg) -> None:
-        if (one := parse_trace(msg.data)) is not None:
-            traces.setdefault(msg.subject, []).append(one)
+        if (trace := parse_trace(msg.data)) is not None:
+            traces.setdefault(msg.subject, []).append(trace)
 
     await nc.subscribe(f"{inbox}.*", cb=take)
     await nc.publish(PROBE, b"", headers=trace_headers(f"{inbox}.{PROBE}"))
@@ -191,12 +191,14 @@ async def _streams(nc: Client, own: Mapping[str, str], refusals: Collection[str]
     if violated(f"{inbox}.{PROBE}", refusals):
         return Streams({name: (subject,) for name, subject in own.items()}, None)
     listed = (await _api(nc, "STREAM.LIST") or {}).get("streams") or []
-    subjects = {one["config"]["name"]: tuple(one["config"].get("subjects") or ()) for one in listed}
+    subjects = {stream["config"]["name"]: tuple(stream["config"].get("subjects") or ()) for stream in listed}
     subjects = subjects or {name: (subject,) for name, subject in own.items()}
-    literal = [sample(one) for many in subjects.values() for one in many if not one.startswith("$")]
+    literal = [
+        sample(subject) for many in subjects.values() for subject in many if not subject.startswith("$")
+    ]
     for number, subject in enumerate(literal[:_MOST_SUBJECTS]):
         await nc.publish(subject, b"", headers=trace_headers(f"{inbox}.{number}"))
     if literal:
         await asyncio.sleep(_TRACES)  # how many servers will tell is not known, so all the time is waited
-    told = {subject: traces.get(f"{inbox}.{number}", []) for number, subject in enumerate(literal)}
-    return Streams(subjects, {subject: tuple(many) for subject, many in told.items()})
+    by_subject = {subject: traces.get(f"{inbox}.{number}", []) for number, subject in enumerate(literal)}
+    return Streams(subjects, {subject: tuple(many) for subject, many in by_subject.items()})

@@ -51,11 +51,11 @@ async def look(config: Config) -> LocalServerInfo:
         return LocalServerInfo(
             greeting, leaf_port=leaf_port
         )  # an older one might deliver what is only to be traced
-    mine, url = identities(config), f"nats://{config.nats.listen}"
-    who = config.domain if config.role == "leaf" else _REGISTRAR
+    seeds, url = identities(config), f"nats://{config.nats.listen}"
+    identity = config.domain if config.role == "leaf" else _REGISTRAR
     name = str(greeting.get("server_name"))
     account, system = await asyncio.gather(
-        _as_account(config, url, mine.account, who), _as_system(url, mine.system, who, name)
+        _as_account(config, url, seeds.account, identity), _as_system(url, seeds.system, identity, name)
     )
     return LocalServerInfo(greeting, account, system, leaf_port)
 
@@ -66,11 +66,11 @@ async def _nothing() -> None:
 
 async def _greeting(listen: str) -> Mapping[str, Any] | Nowhere:
     host, port = listen_address(listen)
-    found = await greet((near(host), port))
-    if isinstance(found, Nowhere):
-        return found
-    found.close()
-    return found.info
+    greeting = await greet((near(host), port))
+    if isinstance(greeting, Nowhere):
+        return greeting
+    greeting.close()
+    return greeting.info
 
 
 def near(host: str) -> str:
@@ -78,15 +78,15 @@ def near(host: str) -> str:
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - looked at, not listened on
 
 
-async def _as_account(config: Config, url: str, seed: Path, who: str) -> local_probe.AccountProbe:
+async def _as_account(config: Config, url: str, seed: Path, identity: str) -> local_probe.AccountProbe:
     if (why := _no_key(config, seed) or _unusable(seed)) is not None:
         return local_probe.AccountProbe(closed=why)
-    own = {contract.leaf_stream(config.domain, one.name): one.name for one in config.class_}
+    own = {contract.leaf_stream(config.domain, cls.name): cls.name for cls in config.class_}
     subjects = {name: contract.leaf_subjects(config.domain, cls) for name, cls in own.items()}
     return await local_probe.account(
         url,
         seed,
-        who,
+        identity,
         _needed_here(config),
         _destination(config),
         subjects if config.role == "leaf" else {},
@@ -94,12 +94,12 @@ async def _as_account(config: Config, url: str, seed: Path, who: str) -> local_p
     )
 
 
-async def _as_system(url: str, seed: Path | None, who: str, name: str) -> local_probe.System | None:
+async def _as_system(url: str, seed: Path | None, identity: str, name: str) -> local_probe.System | None:
     if seed is None:
         return None
     if (why := _unusable(seed)) is not None:
         return local_probe.System(closed=why)
-    return await local_probe.system(url, seed, who, name)
+    return await local_probe.system(url, seed, identity, name)
 
 
 def _no_key(config: Config, seed: Path) -> str | None:
@@ -119,11 +119,11 @@ def _unusable(seed: Path) -> str | None:
 
 def _needed_here(config: Config) -> Permissions:
     if config.role == "hub":
-        leaves = [(one.domain, one.classes) for one in config.leaf if one.key]
+        leaves = [(leaf.domain, leaf.classes) for leaf in config.leaf if leaf.key]
         return rights.registrar(aggregates(config), leaves, link_rights(config), users=bool(config.user))
     return rights.agent(
         config.domain,
-        [one.name for one in config.class_],
+        [cls.name for cls in config.class_],
         link_rights(config),
         config.nats.mqtt.on,
         [subject for input_ in config.input for subject in input_.subscribe_subjects],
@@ -140,13 +140,13 @@ def _questions(config: Config) -> dict[str, tuple[str, str]]:
     if config.role != "hub":
         return {}
     return {
-        one.domain: (
-            f"{contract.api_prefix(one.domain)}.STREAM.INFO.{contract.leaf_stream(one.domain, cls)}",
-            f"{rights.leaf_inbox(one.domain)}.{permissions.PROBE}",
+        leaf.domain: (
+            f"{contract.api_prefix(leaf.domain)}.STREAM.INFO.{contract.leaf_stream(leaf.domain, cls)}",
+            f"{rights.leaf_inbox(leaf.domain)}.{permissions.PROBE}",
         )
-        for one in config.leaf
-        if one.key
-        for cls in one.classes[:1]
+        for leaf in config.leaf
+        if leaf.key
+        for cls in leaf.classes[:1]
     }
 
 
@@ -159,34 +159,34 @@ def judge(config: Config, seen: LocalServerInfo, hub: Mapping[str, Any] | None) 
         if "hangs" in seen.greeting.why:
             start = "end it with SIGKILL; the agent starts it anew" if embedded else "kill and start it again"
         return [failure("server", f"the local server at {at}: {seen.greeting.why}", start, Exit.UNREACHABLE)]
-    found = [versions.judge(f"the local server at {at}", str(seen.greeting.get("version")))]
+    findings = [versions.judge(f"the local server at {at}", str(seen.greeting.get("version")))]
     if seen.account is None:
-        return found
+        return findings
     system = seen.system.answers if seen.system is not None else {}
-    found += _judged_account(config, seen.account, embedded)
-    found += _judged_system(seen.system, embedded)
+    findings += _judged_account(config, seen.account, embedded)
+    findings += _judged_system(seen.system, embedded)
     if not (seen.account.info is None and permissions.violated("$JS.API.INFO", seen.account.refusals)):
         shares = server.shares_system(system.get("VARZ", {}), system.get("LEAFZ", {}))
         if not seen.account.closed:
-            found += server.jetstream(config.domain, seen.account.info, hub, shares)
+            findings += server.jetstream(config.domain, seen.account.info, hub, shares)
     if "LEAFZ" in system and config.role == "leaf" and not config.link.windows:
-        found.append(server.linked(system["LEAFZ"]))
+        findings.append(server.linked(system["LEAFZ"]))
     if "HEALTHZ" in system:
-        found += server.health(system["HEALTHZ"])
+        findings += server.health(system["HEALTHZ"])
     if "VARZ" in system:
-        found.append(server.synced(system["VARZ"]))
-        found += [] if embedded else [_store(system["VARZ"])]
-    return found
+        findings.append(server.synced(system["VARZ"]))
+        findings += [] if embedded else [_store(system["VARZ"])]
+    return findings
 
 
 def _judged_account(config: Config, account: local_probe.AccountProbe, embedded: bool) -> list[Finding]:
     if account.closed:
         return [_closed("the agent's user", account.closed, embedded)]
     needed = _needed_here(config)
-    found = list(permissions.at_home(needed, account.refusals, _destination(config), embedded=embedded))
+    findings = list(permissions.at_home(needed, account.refusals, _destination(config), embedded=embedded))
     for domain, count in account.answered.items():
-        found += streams.two_leaves(domain, count)
-    return found
+        findings += streams.two_leaves(domain, count)
+    return findings
 
 
 def _judged_system(system: local_probe.System | None, embedded: bool) -> list[Finding]:
@@ -201,30 +201,30 @@ def _judged_system(system: local_probe.System | None, embedded: bool) -> list[Fi
         ]
     if system.closed:
         return [_closed("the user of the system account", system.closed, embedded)]
-    unanswered = [one for one in local_probe.QUESTIONS if one not in system.answers]
+    unanswered = [question for question in local_probe.QUESTIONS if question not in system.answers]
     return list(permissions.of_system(unanswered, embedded))
 
 
-def _closed(whose: str, why: str, embedded: bool) -> Finding:
-    what, _, remedy = why.partition("; ")
+def _closed(user: str, why: str, embedded: bool) -> Finding:
+    sentence, _, remedy = why.partition("; ")
     if why == local_probe.SILENCE:
         remedy = "kill and start it again; the agent starts an embedded one anew"
         return failure(
-            "server", f"the server lets {whose} connect and says nothing more", remedy, Exit.UNREACHABLE
+            "server", f"the server lets {user} connect and says nothing more", remedy, Exit.UNREACHABLE
         )
     if not remedy:
         remedy = "add its public key to the users of the local server's configuration, and reload it"
         if embedded:
             remedy = "restart the agent, which renders the configuration of its server anew"
-    return failure("server", f"{whose} is not let in: {what}", remedy)
+    return failure("server", f"{user} is not let in: {sentence}", remedy)
 
 
 def _store(varz: Mapping[str, Any]) -> Finding:
-    found = varz.get("jetstream") or {}
-    config, stats = found.get("config") or {}, found.get("stats") or {}
+    jetstream = varz.get("jetstream") or {}
+    config, stats = jetstream.get("config") or {}, jetstream.get("stats") or {}
     left = room(Path(config["store_dir"])) if config.get("store_dir") else None
-    limit, held = int(config.get("max_storage") or 0), int(stats.get("storage") or 0)
-    return server.room(limit, held, left, "max_file_store")
+    limit, used = int(config.get("max_storage") or 0), int(stats.get("storage") or 0)
+    return server.room(limit, used, left, "max_file_store")
 
 
 def judge_leaf_port(config: Config, leaf_port: Mapping[str, Any] | Nowhere | None) -> list[Finding]:

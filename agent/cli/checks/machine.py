@@ -35,13 +35,13 @@ _MOST_FILES: Final = 50_000
 
 def look(config: Config, now: datetime) -> list[Finding]:
     """All that needs no server. `now` is the time by this machine's clock."""
-    found = list(judge_secrets(_seen("directory", config.state_dir), _secrets(config)))
-    found += [one for name, path in _certificates(config) for one in _certificate(name, path, now)]
-    found += [one for name, pair in _pairs(config) for one in _pair(name, *pair)]
-    found += _passwords(config)
+    findings = list(judge_secrets(_seen("directory", config.state_dir), _secrets(config)))
+    findings += [finding for name, path in _certificates(config) for finding in _certificate(name, path, now)]
+    findings += [finding for name, pair in _pairs(config) for finding in _pair(name, *pair)]
+    findings += _passwords(config)
     if config.nats.server == "embedded":
-        found.append(_disk(config))
-    return found
+        findings.append(_disk(config))
+    return findings
 
 
 def look_at_clock(now: datetime, ahead: tuple[float, float] | None) -> list[Finding]:
@@ -64,14 +64,14 @@ def right_now() -> datetime:
 
 def remote_tls(config: Config) -> Tls | None:
     """How a leaf's server dials with TLS of its own, as `nats.remote` says; None where it does not."""
-    given = config.nats.remote.get("tls")
-    if not isinstance(given, dict):
+    table = config.nats.remote.get("tls")
+    if not isinstance(table, dict):
         return None
-    one = reading()
+    context = reading()
     with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
         # Files that can't be used are findings of their own.
-        one.load_cert_chain(given["cert_file"], given["key_file"], password=lambda: "")
-    return Tls(one, first=bool(given.get("handshake_first")))
+        context.load_cert_chain(table["cert_file"], table["key_file"], password=lambda: "")
+    return Tls(context, first=bool(table.get("handshake_first")))
 
 
 def _options(config: Config) -> Iterator[tuple[str, Any]]:
@@ -79,27 +79,29 @@ def _options(config: Config) -> Iterator[tuple[str, Any]]:
     yield "nats.mqtt", config.nats.mqtt
     for user in config.nats.mqtt.users:
         yield f"MQTT user {user.name}", user
-    for one in config.input:
-        yield f"input {one.name}", one
+    for options in config.input:
+        yield f"input {options.name}", options
 
 
 def _named(config: Config, options: Any) -> Iterator[tuple[str, Path, str]]:
-    for whose, table in _options(config):
+    for owner, table in _options(config):
         for name in options:
             path = getattr(table, name, None)
             if isinstance(path, Path):
-                yield whose, path, name
+                yield owner, path, name
 
 
 def _secrets(config: Config) -> Iterator[Secret]:
-    for whose, path, name in _named(config, _SECRET_OPTIONS):
-        yield _seen(f"{_SECRET_OPTIONS[name]} of {whose}", path)
-    given = [
-        getattr(config.nats, one) for one in msgspec.structs.asdict(config.nats) if one.endswith("seed_file")
+    for owner, path, name in _named(config, _SECRET_OPTIONS):
+        yield _seen(f"{_SECRET_OPTIONS[name]} of {owner}", path)
+    seeds = [
+        getattr(config.nats, name)
+        for name in msgspec.structs.asdict(config.nats)
+        if name.endswith("seed_file")
     ]
     made = sorted((config.state_dir / "keys").glob("*.nk"))
     included = sorted(server_directory(config).glob("*.conf")) if config.nats.server == "embedded" else []
-    for path in [*(one for one in given if one is not None), *made]:
+    for path in [*(path for path in seeds if path is not None), *made]:
         yield _seen("key", path)
     for path in included:
         yield _seen("server configuration", path)
@@ -107,60 +109,60 @@ def _secrets(config: Config) -> Iterator[Secret]:
 
 def _seen(what: str, path: Path) -> Secret:
     try:
-        found = path.stat()
+        status = path.stat()
         if not os.access(path, os.R_OK):
             return Secret(what, path, error="permission denied")
     except OSError as error:
         return Secret(what, path, error=error.strerror or str(error))
-    return Secret(what, path, found.st_mode & 0o7777, found.st_uid)
+    return Secret(what, path, status.st_mode & 0o7777, status.st_uid)
 
 
 def _certificates(config: Config) -> Iterator[tuple[str, Path]]:
-    for whose, path, name in _named(config, _CERTIFICATE_OPTIONS):
-        yield f"{name} of {whose}", path
-    for whose, table in (("nats.extra", config.nats.extra), ("nats.remote", config.nats.remote)):
-        yield from _in_table(whose, table)
+    for owner, path, name in _named(config, _CERTIFICATE_OPTIONS):
+        yield f"{name} of {owner}", path
+    for owner, table in (("nats.extra", config.nats.extra), ("nats.remote", config.nats.remote)):
+        yield from _in_table(owner, table)
 
 
-def _in_table(whose: str, table: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
+def _in_table(prefix: str, table: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
     """The certificates that a part of the server's own configuration names, at any depth."""
     for key, value in table.items():
         if isinstance(value, dict):
-            yield from _in_table(f"{whose}.{key}", value)
+            yield from _in_table(f"{prefix}.{key}", value)
         elif key in _SERVER_CERTIFICATES and isinstance(value, str):
-            yield f"{whose}.{key}", Path(value)
+            yield f"{prefix}.{key}", Path(value)
 
 
 def _certificate(name: str, path: Path, now: datetime) -> Iterator[Finding]:
     try:
         with open_regular(path) as file:
-            found = certificates.validities(file.read().decode("ascii", "replace"))
+            validities = certificates.validities(file.read().decode("ascii", "replace"))
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         yield failure(certificates.GROUP, f"{name}: {path} {why}", "name a file in PEM")
         return
     # Of a chain that one is told which ends first, or has not begun.
-    worst = max(found, key=lambda one: (one.begins > now, -one.ends.timestamp()))
+    worst = max(validities, key=lambda certificate: (certificate.begins > now, -certificate.ends.timestamp()))
     yield certificates.judge(f"{name} ({path})", worst, now)
 
 
 def _pairs(config: Config) -> Iterator[tuple[str, tuple[Path, Path]]]:
-    for whose, table in _options(config):
+    for owner, table in _options(config):
         cert, key = getattr(table, "tls_cert", None), getattr(table, "tls_key", None)
         if isinstance(cert, Path) and isinstance(key, Path) and is_there(cert) and is_there(key):
-            yield whose, (cert, key)
+            yield owner, (cert, key)
 
 
-def _pair(whose: str, cert: Path, key: Path) -> Iterator[Finding]:
+def _pair(owner: str, cert: Path, key: Path) -> Iterator[Finding]:
     try:
         # Without the function OpenSSL would ask at the terminal for the password of the key.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password=lambda: "")
     except (OSError, ValueError) as error:
         why = getattr(error, "reason", None) or str(error)
-        said = str(why).replace("_", " ").lower()
+        reason = str(why).replace("_", " ").lower()
         yield failure(
             certificates.GROUP,
-            f"certificate and key of {whose} cannot be used together: {said}",
+            f"certificate and key of {owner} cannot be used together: {reason}",
             f"make both anew, or name the key of {cert}",
         )
 
@@ -179,8 +181,8 @@ def _passwords(config: Config) -> Iterator[Finding]:
 
 def _disk(config: Config) -> Finding:
     store = store_directory(config)
-    there = next((one for one in (store, *store.parents) if is_there(one)), Path("/"))
-    return judge_room(int(config.nats.max_file_store), _taken(store), room(there), "nats.max_file_store")
+    existing = next((directory for directory in (store, *store.parents) if is_there(directory)), Path("/"))
+    return judge_room(int(config.nats.max_file_store), _taken(store), room(existing), "nats.max_file_store")
 
 
 def _taken(directory: Path) -> int:
@@ -190,10 +192,10 @@ def _taken(directory: Path) -> int:
         if number >= _MOST_FILES:
             break
         try:
-            found = path.lstat()
+            status = path.lstat()
         except OSError:
             continue  # gone meanwhile
-        total += found.st_blocks * 512
+        total += status.st_blocks * 512
     return total
 
 
@@ -210,41 +212,48 @@ class Secret(NamedTuple):
 def judge_secrets(directory: Secret, secrets: Iterable[Secret]) -> Iterator[Finding]:
     """What to say of the state directory and of all secrets. The owner of the directory is taken for the
     agent's user."""
-    found = [*_directory(directory), *(one for secret in secrets for one in _secret(directory, secret))]
-    yield from found or [ok(FILES, "secrets can be read by their owner only")]
+    findings = [
+        *_directory(directory),
+        *(finding for secret in secrets for finding in _secret(directory, secret)),
+    ]
+    yield from findings or [ok(FILES, "secrets can be read by their owner only")]
 
 
-def _directory(one: Secret) -> Iterator[Finding]:
-    if one.error == os.strerror(errno.ENOENT):
+def _directory(secret: Secret) -> Iterator[Finding]:
+    if secret.error == os.strerror(errno.ENOENT):
         return  # the agent makes it when it is first started
-    if one.error:
+    if secret.error:
         yield warning(
-            FILES, f"{one.path} cannot be looked at ({one.error})", "run this as the agent's user, or as root"
+            FILES,
+            f"{secret.path} cannot be looked at ({secret.error})",
+            "run this as the agent's user, or as root",
         )
-    elif one.mode & 0o022:
-        yield failure(FILES, f"others may write in {one.path} (mode {one.mode:04o})", f"chmod 700 {one.path}")
+    elif secret.mode & 0o022:
+        yield failure(
+            FILES, f"others may write in {secret.path} (mode {secret.mode:04o})", f"chmod 700 {secret.path}"
+        )
 
 
-def _secret(directory: Secret, one: Secret) -> Iterator[Finding]:
-    if one.error:
+def _secret(directory: Secret, secret: Secret) -> Iterator[Finding]:
+    if secret.error:
         yield failure(
             FILES,
-            f"{one.what} {named(one.path)} cannot be read ({one.error})",
-            f"put the file there: {named(one.path)}",
+            f"{secret.what} {named(secret.path)} cannot be read ({secret.error})",
+            f"put the file there: {named(secret.path)}",
         )
         return
-    if others_may(one.path, one.mode):
+    if others_may(secret.path, secret.mode):
         yield failure(
             FILES,
-            f"{one.what} {one.path} may be read by others (mode {one.mode:04o})",
-            f"chmod 600 {one.path}",
+            f"{secret.what} {secret.path} may be read by others (mode {secret.mode:04o})",
+            f"chmod 600 {secret.path}",
         )
-    if is_handed_over(one.path):
+    if is_handed_over(secret.path):
         return
-    if not directory.error and one.owner != directory.owner and directory.owner != _ROOT:
+    if not directory.error and secret.owner != directory.owner and directory.owner != _ROOT:
         yield failure(
             FILES,
-            f"{one.what} {one.path} belongs to another user than {directory.path}, so the agent cannot read "
-            "it",
-            f"chown --reference={directory.path} {one.path}",
+            f"{secret.what} {secret.path} belongs to another user than {directory.path}, "
+            "so the agent cannot read it",
+            f"chown --reference={directory.path} {secret.path}",
         )

@@ -39,25 +39,25 @@ def covers(granted: str, needed: str) -> bool:
     )
 
 
-def overlaps(one: str, other: str) -> bool:
+def overlaps(one_: str, other: str) -> bool:
     """Whether some subject matches both."""
-    mine, its = one.split("."), other.split(".")
-    for left, right in zip(mine, its, strict=False):
+    left_tokens, right_tokens = one_.split("."), other.split(".")
+    for left, right in zip(left_tokens, right_tokens, strict=False):
         if ">" in (left, right):
             return True
         if "*" not in (left, right) and left != right:
             return False
-    return len(mine) == len(its)
+    return len(left_tokens) == len(right_tokens)
 
 
 def is_granted(info: Mapping[str, Any], side: Side, needed: str) -> bool:
     """Whether a hub that told a leaf this lets it use a subject."""
-    name = next(name for name, one in _INFO_LIST.items() if one == side)
+    name = next(name for name, listed in _INFO_LIST.items() if listed == side)
     lists = info.get(name) or {}
     allow, deny = lists.get("allow") or (), lists.get("deny") or ()
-    if any(overlaps(one, needed) for one in deny):
+    if any(overlaps(subject, needed) for subject in deny):
         return False
-    return not allow or any(covers(one, needed) for one in allow)
+    return not allow or any(covers(subject, needed) for subject in allow)
 
 
 def on_the_hub(
@@ -68,19 +68,26 @@ def on_the_hub(
         ("publish", needed.publish),
         ("subscribe", needed.subscribe),
     )
-    lacking = [(side, one) for side, subjects in sides for one in subjects if not is_granted(info, side, one)]
-    found: list[Finding] = []
+    lacking = [
+        (side, subject)
+        for side, subjects in sides
+        for subject in subjects
+        if not is_granted(info, side, subject)
+    ]
+    findings: list[Finding] = []
     if any(is_granted(info, "publish", deliver_subject(domain, cls, "*")) for cls in classes):
         for cls in classes:
-            mine = [(side, one) for side, one in lacking if _is_of_class(one, domain, cls)]
-            if len(mine) == sum(_is_of_class(one, domain, cls) for _, many in sides for one in many):
-                found.append(_unknown_class(domain, cls))
-                lacking = [one for one in lacking if one not in mine]
-    found += [_lacking(domain, side, one) for side, one in lacking]
-    if not found:
+            of_class = [(side, subject) for side, subject in lacking if _is_of_class(subject, domain, cls)]
+            if len(of_class) == sum(
+                _is_of_class(subject, domain, cls) for _, many in sides for subject in many
+            ):
+                findings.append(_unknown_class(domain, cls))
+                lacking = [subject for subject in lacking if subject not in of_class]
+    findings += [_lacking(domain, side, subject) for side, subject in lacking]
+    if not findings:
         count = sum(len(subjects) for _, subjects in sides)
-        found = [ok(GROUP, f"the hub's user of this leaf has all {count} permissions of the link")]
-    return found
+        findings = [ok(GROUP, f"the hub's user of this leaf has all {count} permissions of the link")]
+    return findings
 
 
 def _is_of_class(subject: str, domain: str, cls: str) -> bool:
@@ -130,7 +137,7 @@ def _effect(domain: str, side: Side, subject: str) -> tuple[str, bool]:
 
 def violated(subject: str, refusals: Collection[str]) -> bool:
     """Whether a refusal names this subject; the client library lowers the case of what servers say."""
-    return any(f'"{subject.lower()}"' in one.lower() for one in refusals)
+    return any(f'"{subject.lower()}"' in refusal.lower() for refusal in refusals)
 
 
 def at_home(
@@ -139,11 +146,13 @@ def at_home(
     """What the agent's own user lacks on its own server, by what that refused when each was tried.
     `destination` is where the server was to tell what it would do with each message; refused itself, it hides
     what becomes of the messages."""
-    tried: list[tuple[Side, str]] = [("subscribe", one) for one in needed.subscribe]
-    tried += [("publish", one) for one in needed.publish]
-    lacking = [(side, one) for side, one in tried if violated(sample(one), refusals)]
+    tried: list[tuple[Side, str]] = [("subscribe", subject) for subject in needed.subscribe]
+    tried += [("publish", subject) for subject in needed.publish]
+    lacking = [(side, subject) for side, subject in tried if violated(sample(subject), refusals)]
     if violated(destination, refusals):
-        lacking.append(("publish", next(one for one in needed.publish if covers(one, destination))))
+        lacking.append(
+            ("publish", next(subject for subject in needed.publish if covers(subject, destination)))
+        )
     for side, subject in dict.fromkeys(lacking):
         yield failure(
             GROUP,

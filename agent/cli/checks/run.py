@@ -33,8 +33,8 @@ runs."""
 def offline(config: Config, path: Path, problems: InTheWay) -> list[Finding]:
     """All that can be said without asking a server."""
     now = machine.right_now()
-    found = judged(path, *problems(True))
-    return [*found, *machine.look(config, now), *machine.look_at_clock(now, None)]
+    findings = judged(path, *problems(True))
+    return [*findings, *machine.look(config, now), *machine.look_at_clock(now, None)]
 
 
 async def online(config: Config, path: Path, problems: InTheWay) -> list[Finding]:
@@ -43,27 +43,27 @@ async def online(config: Config, path: Path, problems: InTheWay) -> list[Finding
     async with asyncio.TaskGroup() as group:
         status = group.create_task(agent_status.ask(config.admin))
         own = group.create_task(local_server.look(config))
-        there = group.create_task(_look_there(config))
+        hub = group.create_task(_look_there(config))
         devices = group.create_task(_look_at_devices(config))
     runs = not isinstance(status.result(), str)
-    seen, dialled = own.result(), there.result()
+    seen, dialled = own.result(), hub.result()
     if not dialled and config.role == "leaf":
         dialled = await _look_where_it_dials(config, seen.system)
     joined = link.first_joined(dialled)
-    found = [*judged(path, *problems(runs)), *machine.look(config, now)]
-    found += machine.look_at_clock(now, None if joined is None else link.ahead(joined))
-    found += [_certificate(one, now) for one in dialled if _shows_certificate(one)]
-    found += local_server.judge(config, seen, link.first_greeting(dialled))
-    found += _judged_there(config, seen, dialled)
-    return [*found, *devices.result(), *agent_status.judge(status.result())]
+    findings = [*judged(path, *problems(runs)), *machine.look(config, now)]
+    findings += machine.look_at_clock(now, None if joined is None else link.ahead(joined))
+    findings += [_certificate(probe, now) for probe in dialled if _shows_certificate(probe)]
+    findings += local_server.judge(config, seen, link.first_greeting(dialled))
+    findings += _judged_there(config, seen, dialled)
+    return [*findings, *devices.result(), *agent_status.judge(status.result())]
 
 
 def _needed_there(config: Config) -> Permissions:
-    classes = [one.name for one in config.class_]
+    classes = [cls.name for cls in config.class_]
     takes = [
         origin.stream
-        for one in declared(config)
-        for origin in one.origins
+        for link in declared(config)
+        for origin in link.origins
         if origin.domain == contract.HUB_DOMAIN and origin.api
     ]
     return rights.leaf_link(config.domain, classes, dict.fromkeys(takes), tenant=config.link.tenant)
@@ -77,15 +77,15 @@ async def _look_where_it_dials(config: Config, system: local_probe.System | None
     """Where a server of somebody else's dials, by its own word."""
     varz = {} if system is None else system.answers.get("VARZ", {})
     remotes = (varz.get("leaf") or {}).get("remotes") or []
-    found = dict.fromkeys(f"nats-leaf://{url}" for one in remotes for url in one.get("urls") or [])
-    return await _dial(config, list(found)[:_MOST_HUBS])
+    urls = dict.fromkeys(f"nats-leaf://{url}" for remote in remotes for url in remote.get("urls") or [])
+    return await _dial(config, list(urls)[:_MOST_HUBS])
 
 
 async def _dial(config: Config, urls: Sequence[str]) -> list[Dialled]:
     needed, seed = _needed_there(config), link_key_file(config)
-    asked = Permissions((*needed.publish, link.question(config.domain)), needed.subscribe)
+    permissions = Permissions((*needed.publish, link.question(config.domain)), needed.subscribe)
     tls = machine.remote_tls(config)
-    return list(await asyncio.gather(*(dial(url, seed, asked, tls) for url in urls)))
+    return list(await asyncio.gather(*(dial(url, seed, permissions, tls) for url in urls)))
 
 
 async def _look_at_devices(config: Config) -> list[Finding]:
@@ -95,14 +95,14 @@ async def _look_at_devices(config: Config) -> list[Finding]:
     return [await mqtt.look((local_server.near(host), port), config.nats.mqtt.tls_cert is not None)]
 
 
-def _shows_certificate(one: Dialled) -> bool:
-    return isinstance(one.greeting, Greeted) and one.greeting.certificate is not None
+def _shows_certificate(probe: Dialled) -> bool:
+    return isinstance(probe.greeting, Greeted) and probe.greeting.certificate is not None
 
 
-def _certificate(one: Dialled, now: datetime) -> Finding:
-    assert isinstance(one.greeting, Greeted)
-    assert one.greeting.certificate is not None
-    return machine.certificate(f"the certificate of {shown(one.url)}", one.greeting.certificate, now)
+def _certificate(probe: Dialled, now: datetime) -> Finding:
+    assert isinstance(probe.greeting, Greeted)
+    assert probe.greeting.certificate is not None
+    return machine.certificate(f"the certificate of {shown(probe.url)}", probe.greeting.certificate, now)
 
 
 def _judged_there(
@@ -110,25 +110,27 @@ def _judged_there(
 ) -> list[Finding]:
     if config.role == "hub":
         return local_server.judge_leaf_port(config, seen.leaf_port)
-    classes = [one.name for one in config.class_]
+    classes = [cls.name for cls in config.class_]
     needed = _needed_there(config)
-    found = link.judge(config.domain, classes, needed, dialled)
+    findings = link.judge(config.domain, classes, needed, dialled)
     joined, hub = link.first_joined(dialled), link.first_greeting(dialled)
     if hub is not None:
-        found.append(server.hub_jetstream(hub, contract.HUB_DOMAIN))
+        findings.append(server.hub_jetstream(hub, contract.HUB_DOMAIN))
     if joined is not None:
         names = link.servers_of_domain(config.domain, joined)
-        found += streams.two_leaves(config.domain, len(names), names)
+        findings += streams.two_leaves(config.domain, len(names), names)
     if seen.account is not None and seen.account.streams is not None:
         assert not isinstance(seen.greeting, Nowhere)
-        told = None if joined is None else joined.told
-        found += streams.twice(seen.account.streams, str(seen.greeting.get("server_name")), told)
-    return found
+        info = None if joined is None else joined.told
+        findings += streams.twice(seen.account.streams, str(seen.greeting.get("server_name")), info)
+    return findings
 
 
 def unusable(problems: Iterable[Problem]) -> list[Finding]:
     """The findings of a file that cannot be used; nothing else can be looked at then."""
-    return [failure(GROUP, f"{one.key}: {one.stood}", one.remedy, Exit.USAGE) for one in problems]
+    return [
+        failure(GROUP, f"{problem.key}: {problem.stood}", problem.remedy, Exit.USAGE) for problem in problems
+    ]
 
 
 def judged(path: Path, mistakes: Iterable[str], obstacles: Iterable[str]) -> list[Finding]:
@@ -140,8 +142,8 @@ def judged(path: Path, mistakes: Iterable[str], obstacles: Iterable[str]) -> lis
 
 def _failures(sentences: Iterable[str], code: Exit) -> list[Finding]:
     """Findings of `what it is; what to do`."""
-    found = []
+    findings = []
     for sentence in sentences:
-        what, _, remedy = sentence.partition("; ")
-        found.append(failure(GROUP, what, remedy or "put that right", code))
-    return found
+        stood, _, remedy = sentence.partition("; ")
+        findings.append(failure(GROUP, stood, remedy or "put that right", code))
+    return findings

@@ -37,7 +37,7 @@ def synced(varz: Mapping[str, Any]) -> Finding:
     return warning(SERVER, sentence, f"{remedy}, and restart it")
 
 
-def room(limit: int, held: int, left: Room | None, key: str) -> Finding:
+def room(limit: int, used: int, left: Room | None, key: str) -> Finding:
     """Whether the disk holds what the store may take: `limit` bytes, of which it has taken `held`. `key` is
     the setting of the limit."""
     if left is None:
@@ -52,14 +52,14 @@ def room(limit: int, held: int, left: Room | None, key: str) -> Finding:
             f"free at least {_size(2 * left.reserve)} there",
             Exit.LOSS,
         )
-    missing = limit - held - left.free + left.reserve
+    missing = limit - used - left.free + left.reserve
     if missing > 0:
         return warning(
             DISK,
-            f"the store may take {_size(limit - held)} more, and its disk has only {_size(left.free)} left",
+            f"the store may take {_size(limit - used)} more, and its disk has only {_size(left.free)} left",
             f"set {key} to {max(0, limit - missing) // _MIB}MiB or less, or free {_size(missing)}",
         )
-    return ok(DISK, f"the disk has {_size(left.free)} left, and the store may take {_size(limit - held)}")
+    return ok(DISK, f"the disk has {_size(left.free)} left, and the store may take {_size(limit - used)}")
 
 
 def _size(count: int) -> str:
@@ -77,23 +77,26 @@ def jetstream(
     if info is None:
         yield failure(DOMAIN, "the local server has no JetStream for this account", restart)
         return
-    here, there = str(info.get("domain") or ""), "" if hub is None else str(hub.get("domain") or "")
-    if hub is not None and hub.get("jetstream") and shares_system and here == there:
-        both = f"both are in the domain {here}" if here else "neither has a domain"
+    own_domain, hub_domain = (
+        str(info.get("domain") or ""),
+        "" if hub is None else str(hub.get("domain") or ""),
+    )
+    if hub is not None and hub.get("jetstream") and shares_system and own_domain == hub_domain:
+        both = f"both are in the domain {own_domain}" if own_domain else "neither has a domain"
         yield failure(
             DOMAIN,
             f"this server extends the hub's JetStream, for {both} and the link joins their system accounts: "
             "a stream made on one side appears on the other",
             f"{restart}, or take the remote of the system account out of leafnodes",
         )
-    elif not here:
+    elif not own_domain:
         yield failure(DOMAIN, "the local server's JetStream has no domain", restart)
-    elif here != configured:
+    elif own_domain != configured:
         yield failure(
-            DOMAIN, f"the local server's domain is {here}, this configuration's {configured}", restart
+            DOMAIN, f"the local server's domain is {own_domain}, this configuration's {configured}", restart
         )
     else:
-        yield ok(DOMAIN, f"the local server's domain is {here}")
+        yield ok(DOMAIN, f"the local server's domain is {own_domain}")
 
 
 def hub_jetstream(hub: Mapping[str, Any], expected: str) -> Finding:
@@ -111,10 +114,10 @@ def hub_jetstream(hub: Mapping[str, Any], expected: str) -> Finding:
 def linked(leafz: Mapping[str, Any]) -> Finding:
     """Whether the local server of a leaf has its link, in the account that the agent watches."""
     links = leafz.get("leafs") or []
-    ours = [str(one.get("name")) for one in links if one.get("account") == ACCOUNT]
+    ours = [str(link.get("name")) for link in links if link.get("account") == ACCOUNT]
     if ours:
         return ok(LINK, f"the local server is linked to {', '.join(sorted(ours))}")
-    others = sorted({str(one.get("account")) for one in links})
+    others = sorted({str(link.get("account")) for link in links})
     if others:
         return failure(
             LINK,
@@ -133,4 +136,4 @@ def linked(leafz: Mapping[str, Any]) -> Finding:
 def shares_system(varz: Mapping[str, Any], leafz: Mapping[str, Any]) -> bool:
     """Whether a link of this server binds its system account."""
     system = varz.get("system_account")
-    return any(one.get("account") == system for one in leafz.get("leafs") or [])
+    return any(link.get("account") == system for link in leafz.get("leafs") or [])

@@ -73,19 +73,19 @@ class Streams:
     traces: Mapping[str, tuple[Trace, ...]] | None
 
 
-def twice(streams: Streams, server: str, told: Mapping[str, Any] | None) -> Iterator[Finding]:
+def twice(streams: Streams, server: str, hub_info: Mapping[str, Any] | None) -> Iterator[Finding]:
     """Streams of this server whose messages are stored a second time. `told` is what the hub told a leaf that
     it let in, so what the link lets through; it decides where the local user may not be told."""
     if streams.traces is None:
-        yield _by_the_link(streams, told)
+        yield _by_the_link(streams, hub_info)
         return
-    found = []
+    copies = []
     for name, subjects in streams.subjects.items():
         for subject in subjects:
             for trace in streams.traces.get(sample(subject), ()):
                 others = trace.streams - {name} if trace.server == server else trace.streams
-                found += [(subject, name, other, trace.domain) for other in sorted(others)]
-    for subject, name, other, where in dict.fromkeys(found):
+                copies += [(subject, name, other, trace.domain) for other in sorted(others)]
+    for subject, name, other, where in dict.fromkeys(copies):
         place = f"in domain {where}" if where else "on a server without a domain"
         yield failure(
             GROUP,
@@ -93,20 +93,20 @@ def twice(streams: Streams, server: str, told: Mapping[str, Any] | None) -> Iter
             f"give {other} other subjects (a source of {name} instead), or keep them off the link: "
             f'deny_exports: ["{subject}"] in the remote of this server',
         )
-    if not found:
+    if not copies:
         yield ok(GROUP, f"what the {len(streams.subjects)} streams here store is stored nowhere else")
 
 
-def _by_the_link(streams: Streams, told: Mapping[str, Any] | None) -> Finding:
-    subjects = [one for many in streams.subjects.values() for one in many]
-    if told is None:
+def _by_the_link(streams: Streams, hub_info: Mapping[str, Any] | None) -> Finding:
+    subjects = [subject for many in streams.subjects.values() for subject in many]
+    if hub_info is None:
         return warning(
             GROUP,
             "whether another stream stores the same subjects is not known: neither the agent's user nor "
             "the link tells",
             "name hub_urls and link_seed_file, so that the hub can be asked",
         )
-    if open_to := [one for one in subjects if is_granted(told, "publish", sample(one))]:
+    if open_to := [subject for subject in subjects if is_granted(hub_info, "publish", sample(subject))]:
         return warning(
             GROUP,
             f"the link lets {open_to[0]} through, so that a stream of the hub may store it a second time",

@@ -48,23 +48,23 @@ FAULTS: Final = (
 
 def parse(text: str) -> Version | None:
     """The version in a text such as `2.15.1`."""
-    found = _VERSION.search(text)
-    return None if found is None else (int(found[1]), int(found[2]), int(found[3]))
+    match = _VERSION.search(text)
+    return None if match is None else (int(match[1]), int(match[2]), int(match[3]))
 
 
-def judge(whose: str, text: str) -> Finding:
+def judge(server: str, text: str) -> Finding:
     """What to say of the version of a server."""
     version = parse(text)
     if version is None:
-        return failure(GROUP, f"{whose} tells no version ({text:.40})", _ADVICE)
+        return failure(GROUP, f"{server} tells no version ({text:.40})", _ADVICE)
     if version < MINIMUM:
-        fault = next(one for one in FAULTS if one.first <= version < one.fixed)
-        return failure(GROUP, f"{whose} is nats-server {text}: {fault.what} ({fault.source})", _ADVICE)
+        fault = next(defect for defect in FAULTS if defect.first <= version < defect.fixed)
+        return failure(GROUP, f"{server} is nats-server {text}: {fault.what} ({fault.source})", _ADVICE)
     if version >= _NEXT:
         return warning(
             GROUP,
-            f"{whose} is nats-server {text}, newer than this release knows: from 2.16 on flow control uses "
+            f"{server} is nats-server {text}, newer than this release knows: from 2.16 on flow control uses "
             "other subjects, which no permission here lets pass",
             _ADVICE,
         )
-    return ok(GROUP, f"{whose} is nats-server {text}")
+    return ok(GROUP, f"{server} is nats-server {text}")

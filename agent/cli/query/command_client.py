@@ -98,4 +98,4 @@ def answers_in(message: RawMessage) -> list[CommandAnswer]:
         answers = [answer_in(parse_reading(line)) for line in data.splitlines()]
     except (zstandard.ZstdError, ContractError):
         return []
-    return [one for one in answers if one is not None]
+    return [answer for answer in answers if answer is not None]

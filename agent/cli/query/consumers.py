@@ -93,14 +93,14 @@ def lines(
 ) -> list[TerminalLine]:
     """The rows as a table, at most so many."""
     shown = rows if most is None else rows[:most]
-    found = table(_HEAD, [(_cells(row), WAITS if row.lag else GOOD) for row in shown], range(2, 9), width)
+    drawn = table(_HEAD, [(_cells(row), WAITS if row.lag else GOOD) for row in shown], range(2, 9), width)
     if len(shown) < len(rows):
-        found.append(
+        drawn.append(
             TerminalLine(f"and {len(rows) - len(shown)} more; all of them in a pipe or with --json", WAITS)
         )
     if problem:
-        found.append(TerminalLine(f"not all could be asked: {problem}", WAITS))
-    return found
+        drawn.append(TerminalLine(f"not all could be asked: {problem}", WAITS))
+    return drawn
 
 
 def _cells(row: ConsumerRow) -> tuple[str, ...]:

@@ -63,9 +63,9 @@ class Screen:
 
     async def bury(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
         """Tell what could not be taken."""
-        for one in letters:
+        for letter in letters:
             self.letters += 1
-            self._tell(f"input {input_name}: {shown(one.at)}: {shown(one.reason)}")
+            self._tell(f"input {input_name}: {shown(letter.at)}: {shown(letter.reason)}")
 
     async def position(self, input_name: str) -> ResumePoint:
         """Nothing of it is stored."""
@@ -86,17 +86,17 @@ async def run(
     handed something in, or until `stopping` is set. False when one failed, which `tell` is told."""
     failed: list[str] = []
 
-    async def guarded(one: Input) -> None:
+    async def guarded(input_: Input) -> None:
         try:
-            await one.run(intake or screen, stopping)
+            await input_.run(intake or screen, stopping)
         except Exception as error:  # whatever it fails with is its own
-            failed.append(one.name)
-            tell(f"input {one.name}: {type(error).__name__}: {shown(str(error))}")
+            failed.append(input_.name)
+            tell(f"input {input_.name}: {type(error).__name__}: {shown(str(error))}")
         finally:
-            screen.heard.add(one.name)
+            screen.heard.add(input_.name)
             screen.news.set()
 
-    tasks = [asyncio.create_task(guarded(one)) for one in inputs]
+    tasks = [asyncio.create_task(guarded(input_)) for input_ in inputs]
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await _enough(tasks, screen, stopping, once=once)

@@ -109,7 +109,7 @@ async def _look(
     classes: Sequence[str],
     ingested: Callable[[str, str], int],
 ) -> HubSide:
-    found = HubSide()
+    observed = HubSide()
     async with (
         asyncio.timeout(_SECONDS),
         connected(f"nats://{config.nats.listen}", account, _REGISTRAR) as link,
@@ -118,11 +118,11 @@ async def _look(
         for stream in streams:
             info = await js.stream_info(stream)
             place = AggregatePosition(stream, _after(info, ingested), info.first, info.last)
-            found.places.append(place)
+            observed.places.append(place)
             for cls in classes:
                 message = await js.get_message(stream, last_by_subject=ledger_subject(domain, cls))
                 if message is not None:
-                    found.ledgers.append(NewestLedger(cls, stream, message.seq, message.data))
+                    observed.ledgers.append(NewestLedger(cls, stream, message.seq, message.data))
             if place.after >= info.last:
                 continue
             start = {
@@ -133,11 +133,13 @@ async def _look(
 
             def take(message: StoredHeaders) -> None:
                 if (held := _held(domain, message)) is not None:
-                    found.messages.append(held)
+                    observed.messages.append(held)
 
-            whole = await read_headers(link.nc, js, stream, start, take, lambda: len(found.messages) >= MOST)
-            found.cut = found.cut or not whole
-    return found
+            whole = await read_headers(
+                link.nc, js, stream, start, take, lambda: len(observed.messages) >= MOST
+            )
+            observed.cut = observed.cut or not whole
+    return observed
 
 
 def _after(info: StreamInfo, ingested: Callable[[str, str], int]) -> int:

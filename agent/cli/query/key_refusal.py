@@ -29,12 +29,12 @@ async def _asked(config: Config) -> str | None:
     seed, tls = link_key_file(config), remote_tls(config)
     nothing = Permissions((), ())
     dialled = await asyncio.gather(*(dial(url, seed, nothing, tls) for url in config.nats.hub_urls))
-    if any(isinstance(one.outcome, Joined) for one in dialled):
+    if any(isinstance(probe.outcome, Joined) for probe in dialled):
         return None
-    for one in dialled:
-        if isinstance(one.outcome, LeafRefused) and one.outcome.why == _REFUSED:
+    for probe in dialled:
+        if isinstance(probe.outcome, LeafRefused) and probe.outcome.why == _REFUSED:
             return (
-                f"the hub at {shown(one.url)} refuses the key of {config.domain} ({_REFUSED}); let it in: "
+                f"the hub at {shown(probe.url)} refuses the key of {config.domain} ({_REFUSED}); let it in: "
                 "petiole enrol here, petiole fleet add at the hub"
             )
     return None

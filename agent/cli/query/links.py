@@ -72,36 +72,36 @@ def lines(rows: Sequence[LinkRow], problem: str, most: int | None, width: int | 
     """The rows as a table, at most so many, and then what is wrong with each, in words."""
     shown = rows if most is None else rows[:most]
     cells = [
-        ((one.stream, one.kind, one.domain, one.origin, _active(one.active), _lag(one)), _style(one))
-        for one in shown
+        ((row.stream, row.kind, row.domain, row.origin, _active(row.active), _lag(row)), _style(row))
+        for row in shown
     ]
-    found = table(("STREAM", "KIND", "DOMAIN", "ORIGIN", "ACTIVE", "LAG"), cells, (4, 5), width)
+    drawn = table(("STREAM", "KIND", "DOMAIN", "ORIGIN", "ACTIVE", "LAG"), cells, (4, 5), width)
     if len(shown) < len(rows):
-        found.append(
+        drawn.append(
             TerminalLine(f"and {len(rows) - len(shown)} more; all of them in a pipe or with --json", WAITS)
         )
-    found += [
-        TerminalLine(f"  {one.stream} from {one.origin}: {one.state}", _style(one))
-        for one in shown
-        if one.state
+    drawn += [
+        TerminalLine(f"  {row.stream} from {row.origin}: {row.state}", _style(row))
+        for row in shown
+        if row.state
     ]
     if problem:
-        found.append(TerminalLine(f"the lags are those last announced: {problem}", WAITS))
-    return found
+        drawn.append(TerminalLine(f"the lags are those last announced: {problem}", WAITS))
+    return drawn
 
 
 def _active(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds:.2f}s"
 
 
-def _lag(one: LinkRow) -> str:
-    return "unknown" if one.lag is None else f"{'≥ ' if one.bound else ''}{one.lag}"
+def _lag(row: LinkRow) -> str:
+    return "unknown" if row.lag is None else f"{'≥ ' if row.bound else ''}{row.lag}"
 
 
-def _style(one: LinkRow) -> str:
-    if one.state:
+def _style(row: LinkRow) -> str:
+    if row.state:
         return BAD
-    return WAITS if one.lag is None or one.lag or one.bound else GOOD
+    return WAITS if row.lag is None or row.lag or row.bound else GOOD
 
 
 def _declared(row: Mapping[str, Any]) -> LinkRow:
@@ -117,8 +117,8 @@ def _declared(row: Mapping[str, Any]) -> LinkRow:
 async def _hub(config: Config, status: Mapping[str, Any], account: Path) -> tuple[list[LinkRow], str]:
     """The sources of the aggregates."""
     members = status["fleet"].get("leaves", {})
-    asked = [(domain, cls) for domain, one in members.items() for cls in one.get("classes", {})]
-    rows = {place: _announced(*place, members[place[0]]) for place in asked}
+    pairs = [(domain, cls) for domain, member in members.items() for cls in member.get("classes", {})]
+    rows = {place: _announced(*place, members[place[0]]) for place in pairs}
     if not rows:
         return [], ""
     try:
@@ -126,8 +126,10 @@ async def _hub(config: Config, status: Mapping[str, Any], account: Path) -> tupl
             js = JetStream(link.nc)
             streams = sorted({row.stream for row in rows.values()})
             infos = {name: await js.stream_info(name) for name in streams}
-            held = {
-                (name, one["name"]): one.get("seq", 0) for name, info in infos.items() for one in info.sources
+            positions = {
+                (name, source["name"]): source.get("seq", 0)
+                for name, info in infos.items()
+                for source in info.sources
             }
             asker = StreamProbe(HUB_DOMAIN, _REGISTRAR)
             places = asyncio.Semaphore(_AT_ONCE)
@@ -137,11 +139,13 @@ async def _hub(config: Config, status: Mapping[str, Any], account: Path) -> tupl
                 api = api_prefix(domain)
                 async with places:
                     there = await asker.origin(link.nc, ResolvedOrigin(row.origin, domain, api, ""))
-                cursor = max(members[domain]["classes"][cls]["cursor"], held.get((row.stream, row.origin), 0))
+                cursor = max(
+                    members[domain]["classes"][cls]["cursor"], positions.get((row.stream, row.origin), 0)
+                )
                 if there.kind == "answers":
                     rows[domain, cls] = replace(row, lag=max(0, there.newest - cursor), bound=False)
 
-            await _all(look(*place) for place in asked)
+            await _all(look(*place) for place in pairs)
     except (*EXPECTED, *NONSENSE) as error:
         return list(rows.values()), _why(config, error)
     return list(rows.values()), ""
@@ -149,7 +153,7 @@ async def _hub(config: Config, status: Mapping[str, Any], account: Path) -> tupl
 
 async def _all(looks: Any) -> None:
     """Wait for all of them, but not for ever."""
-    tasks: list[asyncio.Task[None]] = [asyncio.create_task(one) for one in looks]
+    tasks: list[asyncio.Task[None]] = [asyncio.create_task(look) for look in looks]
     _, late = await asyncio.wait(tasks, timeout=_ALL_SECONDS)
     for task in late:
         task.cancel()
@@ -157,16 +161,16 @@ async def _all(looks: Any) -> None:
 
 
 def _announced(domain: str, cls: str, member: Mapping[str, Any]) -> LinkRow:
-    one = member["classes"][cls]
-    lag = None if one["last"] is None else max(0, one["last"] - one["cursor"])
-    well = member["linked"] and not one.get("error") and member["state"] == "flowing"
-    state = "" if well else one.get("error") or member["state"]
+    held = member["classes"][cls]
+    lag = None if held["last"] is None else max(0, held["last"] - held["cursor"])
+    well = member["linked"] and not held.get("error") and member["state"] == "flowing"
+    state = "" if well else held.get("error") or member["state"]
     return LinkRow(
-        one["stream"],
+        held["stream"],
         "source",
         domain,
         leaf_stream(domain, cls),
-        one.get("active"),
+        held.get("active"),
         lag,
         bound=lag is not None,
         state=str(state),
@@ -178,25 +182,25 @@ async def _leaf(config: Config, status: Mapping[str, Any], account: Path) -> tup
     domain, classes = status["domain"], status["classes"]
     rows = {
         cls: LinkRow(
-            one.get("hub_stream") or "at the hub",
+            row.get("hub_stream") or "at the hub",
             "source",
             domain,
             leaf_stream(domain, cls),
             None,
-            max(0, one["last"] - one["confirmed"]),
+            max(0, row["last"] - row["confirmed"]),
             bound=True,
-            state="" if one["state"] == "flowing" else one["sentence"],
+            state="" if row["state"] == "flowing" else row["sentence"],
         )
-        for cls, one in classes.items()
+        for cls, row in classes.items()
     }
     try:
         async with connected(f"nats://{config.nats.listen}", account, domain) as link:
             js = JetStream(link.nc)
-            held = await _held(link.nc, domain, status)
+            positions = await _held(link.nc, domain, status)
             for cls, row in rows.items():
                 last = (await js.stream_info(row.origin)).last
-                cursor = max(held.get(cls, 0), classes[cls]["confirmed"])
-                rows[cls] = replace(row, lag=max(0, last - cursor), bound=cls not in held)
+                cursor = max(positions.get(cls, 0), classes[cls]["confirmed"])
+                rows[cls] = replace(row, lag=max(0, last - cursor), bound=cls not in positions)
     except (*EXPECTED, *NONSENSE) as error:
         return list(rows.values()), _why(config, error)
     return list(rows.values()), ""
@@ -204,14 +208,14 @@ async def _leaf(config: Config, status: Mapping[str, Any], account: Path) -> tup
 
 async def _held(nc: Any, domain: str, status: Mapping[str, Any]) -> dict[str, int]:
     """Up to which sequence of each class the hub holds everything, of those for which it says so now."""
-    epochs = {cls: one["epoch"] for cls, one in status["classes"].items() if one.get("epoch")}
+    epochs = {cls: row["epoch"] for cls, row in status["classes"].items() if row.get("epoch")}
     question = CursorRequest(str(status.get("machine")), str(status.get("run")), epochs)
     try:
         message = await request(nc, cursor_subject(domain), question.encode(), _CURSOR_SECONDS)
         answer = parse_cursor_answer(message.data)
     except (*EXPECTED, ContractError):
         return {}
-    return {cls: one.leaf_seq for cls, one in answer.held.items()}
+    return {cls: held.leaf_seq for cls, held in answer.held.items()}
 
 
 def _why(config: Config, error: Exception) -> str:

@@ -86,7 +86,7 @@ class Passed:
         count = self.headers.count
         some = f"{len(self.readings)} of {count}" if len(self.readings) < count else str(count)
         lines = [f"{at:%H:%M:%S.%f}"[:-3] + f" {head} batch {self.headers.id.n}: {some} readings"]
-        return "\n".join([*lines, *(_reading(one, self.domain) for one in self.readings)])
+        return "\n".join([*lines, *(_reading(reading, self.domain) for reading in self.readings)])
 
 
 def _reading(reading: Mapping[str, Any], domain: str) -> str:
@@ -96,20 +96,20 @@ def _reading(reading: Mapping[str, Any], domain: str) -> str:
     return shown(f"  {said} = {json.dumps(value, ensure_ascii=False)}{' {' + tags + '}' if tags else ''}")
 
 
-def looked_into(message: RawMessage, wanted: Filter) -> Passed | None:
+def looked_into(message: RawMessage, filter_: Filter) -> Passed | None:
     """A message as it is shown, None where nothing of it passes."""
     try:
         subject = parse_subject(message.subject)
     except ContractError:
         return None
-    if subject.kind != "batch" or (wanted.inputs and subject.name not in wanted.inputs):
+    if subject.kind != "batch" or (filter_.inputs and subject.name not in filter_.inputs):
         return None
     try:
         headers = parse_batch_headers(message.headers)
         rows = [json.loads(line) for line in _unpacked(message.data, headers).splitlines()]
     except (ContractError, ValueError, zstandard.ZstdError) as error:
         return Passed(message.seq, subject.cls, subject.name, None, problem=f"can't be read: {error}")
-    kept = tuple(row for row in rows if isinstance(row, dict) and wanted.passes(row))
+    kept = tuple(row for row in rows if isinstance(row, dict) and filter_.passes(row))
     if not kept:
         return None
     return Passed(message.seq, subject.cls, subject.name, headers, kept, domain=subject.domain)
@@ -126,10 +126,10 @@ class Tap:
     """The stream of one class of a leaf. `cut` says that not all of it was looked at for its last batches.
     Everything raises `ApiError` or `UnavailableError`."""
 
-    def __init__(self, js: JetStream, domain: str, cls: str, wanted: Filter) -> None:
-        self._js, self._wanted, self.stream = js, wanted, leaf_stream(domain, cls)
-        one = next(iter(wanted.inputs)) if len(wanted.inputs) == 1 else ">"
-        self._subject = batch_subject(domain, cls, one)
+    def __init__(self, js: JetStream, domain: str, cls: str, filter_: Filter) -> None:
+        self._js, self._wanted, self.stream = js, filter_, leaf_stream(domain, cls)
+        input_name = next(iter(filter_.inputs)) if len(filter_.inputs) == 1 else ">"
+        self._subject = batch_subject(domain, cls, input_name)
         self._after = self.looked_at = 0
         self.cut = False
 
@@ -137,9 +137,9 @@ class Tap:
         """The last batches that pass, oldest first; `news` goes on behind them."""
         info = await self._js.stream_info(self.stream)
         self._after = info.last
-        found: list[Passed] = []
+        batches: list[Passed] = []
         for seq in range(info.last, info.first - 1, -1):
-            if len(found) >= most:
+            if len(batches) >= most:
                 break
             if self.looked_at >= _MOST_LOOKED_AT:
                 self.cut = True
@@ -148,13 +148,13 @@ class Tap:
             message = await self._js.get_message(self.stream, seq=seq)
             passed = None if message is None else looked_into(message, self._wanted)
             if passed is not None:
-                found.append(passed)
-        return found[::-1]
+                batches.append(passed)
+        return batches[::-1]
 
     async def news(self) -> list[Passed]:
         """The batches that have come since and pass, some at a time. A stream that was made anew goes on from
         where it is."""
-        found: list[Passed] = []
+        batches: list[Passed] = []
         for _ in range(_AT_ONCE):
             message = await self._js.get_message(
                 self.stream, seq=self._after + 1, next_by_subject=self._subject
@@ -166,5 +166,5 @@ class Tap:
             self._after = message.seq
             passed = looked_into(message, self._wanted)
             if passed is not None:
-                found.append(passed)
-        return found
+                batches.append(passed)
+        return batches

@@ -87,7 +87,7 @@ class WhereReport:
     @property
     def grave(self) -> bool:
         """Whether something is gone without a reason, or doubled."""
-        return bool(self.lost) or any(one.grave for one in self.reasons)
+        return bool(self.lost) or any(reason.grave for reason in self.reasons)
 
     @property
     def exit(self) -> Exit:
@@ -99,11 +99,11 @@ class WhereReport:
     def verdict(self) -> str:
         """All of it in one sentence."""
         if self.grave:
-            count = sum(one.readings for one in self.reasons if one.grave)
-            said = f"{count:,} readings or more are" if count else "something is"
-            return f"{said} missing or doubled without a reason"
-        waiting = sum(one.readings for one in self.reasons if one.between[0] != "accepted")
-        if not any("in bronze" in one for one in self.classes.values()):
+            count = sum(reason.readings for reason in self.reasons if reason.grave)
+            subject = f"{count:,} readings or more are" if count else "something is"
+            return f"{subject} missing or doubled without a reason"
+        waiting = sum(reason.readings for reason in self.reasons if reason.between[0] != "accepted")
+        if not any("in bronze" in counts for counts in self.classes.values()):
             return "the tables were not looked at, so whether something is missing is not known"
         scope = "of what could be looked at, " if self.unseen else ""
         well = f"{scope}nothing is missing, nothing is doubled"
@@ -112,7 +112,7 @@ class WhereReport:
     def as_json(self) -> dict[str, Any]:
         """What `--json` prints."""
         stages = {
-            cls: {stage: asdict(one) if one is not None else None for stage, one in _every(counts)}
+            cls: {stage: asdict(count) if count is not None else None for stage, count in _every(counts)}
             for cls, counts in sorted(self.classes.items())
         }
         return {
@@ -124,7 +124,7 @@ class WhereReport:
             "verdict": self.verdict(),
             "exit": int(self.exit),
             "classes": stages,
-            "reasons": [{**asdict(one), "between": list(one.between)} for one in self.reasons],
+            "reasons": [{**asdict(reason), "between": list(reason.between)} for reason in self.reasons],
             "lost": self.lost[:_NAMED],
             "explained": self.explained[:_NAMED],
             "not_looked_at": self.unseen,
@@ -136,11 +136,11 @@ class WhereReport:
         head = [TerminalLine(f"{self.domain}: {self.verdict()}", style)]
         about = [f"{self.at:%Y-%m-%d %H:%M:%SZ}", *([self.span] if self.span else [])]
         head.append(TerminalLine("; ".join([*about, *([self.sentence] if self.sentence else [])]), DIM))
-        said = [*self._reasons(), *(TerminalLine(f"  {one}", BAD) for one in self.lost)]
-        said += [TerminalLine(f"  {one}") for one in self.explained]
-        missed = [TerminalLine(f"not looked at: {one}", WAITS) for one in self.unseen]
+        sentences = [*self._reasons(), *(TerminalLine(f"  {sentence}", BAD) for sentence in self.lost)]
+        sentences += [TerminalLine(f"  {sentence}") for sentence in self.explained]
+        missed = [TerminalLine(f"not looked at: {sentence}", WAITS) for sentence in self.unseen]
         head, body, tail = (
-            [row for one in part for row in wrapped(one, width)] for part in (head, said, missed)
+            [row for line in part for row in wrapped(line, width)] for part in (head, sentences, missed)
         )
         head += self._table(width)
         room = None if most is None else most - len(head) - len(tail)
@@ -151,22 +151,22 @@ class WhereReport:
     def _table(self, width: int | None) -> list[TerminalLine]:
         columns = sorted(self.classes.items())
         if len(columns) > _COLUMNS:
-            columns = [("all classes", _together([one for _, one in columns]))]
+            columns = [("all classes", _together([column for _, column in columns]))]
         rows = []
         for stage in STAGES:
-            counts = [one.get(stage) for _, one in columns]
-            rows.append(((stage, *(one.text() if one else "-" for one in counts)), ""))
+            counts = [column.get(stage) for _, column in columns]
+            rows.append(((stage, *(count.text() if count else "-" for count in counts)), ""))
         return table(("READINGS", *(name for name, _ in columns)), rows, range(1, len(columns) + 1), width)
 
     def _reasons(self) -> list[TerminalLine]:
-        found: list[TerminalLine] = []
-        for between in dict.fromkeys(one.between for one in self.reasons):
-            found.append(TerminalLine(f"{between[0]}, not {between[1]}:"))
-            for one in (one for one in self.reasons if one.between == between):
-                name = f"{one.cls}: " if len(self.classes) > 1 else ""
-                style = BAD if one.grave else ""
-                found.append(TerminalLine(f"  {name}{one.readings:,} {one.text}", style))
-        return found
+        drawn: list[TerminalLine] = []
+        for between in dict.fromkeys(reason.between for reason in self.reasons):
+            drawn.append(TerminalLine(f"{between[0]}, not {between[1]}:"))
+            for reason in (reason for reason in self.reasons if reason.between == between):
+                name = f"{reason.cls}: " if len(self.classes) > 1 else ""
+                style = BAD if reason.grave else ""
+                drawn.append(TerminalLine(f"  {name}{reason.readings:,} {reason.text}", style))
+        return drawn
 
 
 def _every(counts: Mapping[str, ReadingCount]) -> list[tuple[str, ReadingCount | None]]:
@@ -174,40 +174,40 @@ def _every(counts: Mapping[str, ReadingCount]) -> list[tuple[str, ReadingCount |
 
 
 def _together(columns: Sequence[Mapping[str, ReadingCount]]) -> dict[str, ReadingCount]:
-    found = {}
+    sums = {}
     for stage in STAGES:
-        counts = [one[stage] for one in columns if stage in one]
+        counts = [column[stage] for column in columns if stage in column]
         if counts:
-            bound = any(one.bound for one in counts) or len(counts) < len(columns)
-            found[stage] = ReadingCount(sum(one.readings for one in counts), bound)
-    return found
+            bound = any(count.bound for count in counts) or len(counts) < len(columns)
+            sums[stage] = ReadingCount(sum(count.readings for count in counts), bound)
+    return sums
 
 
 def report(
     domain: str, at: datetime, seen: Observation, device: str | None = None, span: str = ""
 ) -> WhereReport:
     """Put together what was seen."""
-    found = WhereReport(domain, at, span, device, "" if seen.leaf is None else seen.leaf.sentence)
+    result = WhereReport(domain, at, span, device, "" if seen.leaf is None else seen.leaf.sentence)
     if seen.tables is None:
-        _without_tables(found, seen)
-        return found
-    found.lost += seen.tables.lost
-    found.explained += seen.tables.explained
+        _without_tables(result, seen)
+        return result
+    result.lost += seen.tables.lost
+    result.explained += seen.tables.explained
     for cls, sums in seen.tables.classes.items():
-        _class(found, cls, sums, seen)
-    for cls in sorted((seen.leaf.ledgers if seen.leaf else {}).keys() - found.classes.keys()):
-        _without_tables(found, seen, cls)
-    if seen.tables.reasons and sum(one.quarantined + one.dead for one in seen.tables.classes.values()):
+        _class(result, cls, sums, seen)
+    for cls in sorted((seen.leaf.ledgers if seen.leaf else {}).keys() - result.classes.keys()):
+        _without_tables(result, seen, cls)
+    if seen.tables.reasons and sum(sums.quarantined + sums.dead for sums in seen.tables.classes.values()):
         named = ", ".join(f"{count:,} {reason}" for reason, count in sorted(seen.tables.reasons.items()))
-        found.explained.append(f"in quarantine: {named}")
+        result.explained.append(f"in quarantine: {named}")
     if device is not None and seen.device is not None:
-        _device(found, device, seen.device)
-    return found
+        _device(result, device, seen.device)
+    return result
 
 
-def _class(found: WhereReport, cls: str, sums: Any, seen: Observation) -> None:
+def _class(result: WhereReport, cls: str, sums: Any, seen: Observation) -> None:
     leaf = seen.leaf
-    newer = _newer(found, cls, seen)
+    newer = _newer(result, cls, seen)
     accepted = None if sums.accepted is None else sums.accepted + newer["accepted"]
     # What the leaf has beyond the records in bronze only itself and the hub's streams can tell.
     more = leaf is None or cls not in leaf.ledgers or seen.hub is None
@@ -219,7 +219,7 @@ def _class(found: WhereReport, cls: str, sums: Any, seen: Observation) -> None:
         "in readings": ReadingCount(sums.in_readings),
         "quarantined": ReadingCount(sums.quarantined),
     }
-    found.classes[cls] = {stage: one for stage, one in stages.items() if one is not None}
+    result.classes[cls] = {stage: count for stage, count in stages.items() if count is not None}
     refused = (sums.refused or 0) + newer["refused"]
     late = sums.refused_late
     dead = sums.dead + newer["dead"]
@@ -229,8 +229,8 @@ def _class(found: WhereReport, cls: str, sums: Any, seen: Observation) -> None:
     behind = leaf.behind.get(cls, 0) if leaf else 0
     ahead = f" ({behind} messages)" if behind else ""
     ends = "; ".join(
-        f"{one.stream} ends at {one.last}, bronze has it up to {one.after}"
-        for one in (seen.hub.places if seen.hub else [])
+        f"{place.stream} ends at {place.last}, bronze has it up to {place.after}"
+        for place in (seen.hub.places if seen.hub else [])
     )
     accept, store, hub, bronze = (
         ("accepted", "stored"),
@@ -238,40 +238,42 @@ def _class(found: WhereReport, cls: str, sums: Any, seen: Observation) -> None:
         ("at the hub", "in bronze"),
         ("in bronze", "in readings or quarantine"),
     )
-    given = [
+    candidates = [
         (accept, refused - late, "were refused, and their senders were told so", False),
         (accept, late, "were acknowledged as accepted only, and could not be stored in the end", False),
         (accept, dead, "were no readings: dead letters, which quarantine has with their place", False),
         (accept, tail, "were accepted only and not stored when their run was last heard of", False),
         (store, sums.discarded, "were discarded at the edge, for their class gives way when full", False),
         (store, sums.never_came, "or more were acknowledged as stored and never came", True),
-        (store, newer["stored"], f"are still on {found.domain}{ahead}: {of}", False),
+        (store, newer["stored"], f"are still on {result.domain}{ahead}: {of}", False),
         (hub, sums.waiting, f"wait for ingest: {ends}", False),
         (bronze, sums.pending, "wait for refine", False),
         (bronze, sums.missing, "are in bronze and nowhere else", True),
         (bronze, sums.doubled, "are in readings more than once", True),
     ]
-    found.reasons += [StageReason(between, cls, *rest) for between, *rest in given if rest[0] > 0]
+    result.reasons += [StageReason(between, cls, *rest) for between, *rest in candidates if rest[0] > 0]
 
 
 _SAID: Final = ("accepted", "stored", "refused", "dead")
 
 
-def _newer(found: WhereReport, cls: str, seen: Observation) -> dict[str, int]:
+def _newer(result: WhereReport, cls: str, seen: Observation) -> dict[str, int]:
     """What the leaf announced of its run beyond what its ledger records at the hub say; nothing of a span of
     time, which no ledger knows."""
     ledger = (seen.leaf.ledgers if seen.leaf else {}).get(cls)
-    if ledger is None or seen.tables is None or found.span:
+    if ledger is None or seen.tables is None or result.span:
         return dict.fromkeys(_SAID, 0)
     account = seen.tables.accounts.get((cls, str(ledger["run"])))
-    known = {name: int(getattr(account, name)) if account else 0 for name in _SAID}
-    return {name: max(0, int(ledger["readings"][name]) - known[name]) for name in _SAID}
+    recorded = {name: int(getattr(account, name)) if account else 0 for name in _SAID}
+    return {name: max(0, int(ledger["readings"][name]) - recorded[name]) for name in _SAID}
 
 
-def _without_tables(found: WhereReport, seen: Observation, only: str | None = None) -> None:
+def _without_tables(result: WhereReport, seen: Observation, only: str | None = None) -> None:
     """What is known of the leaf's present run and of what the hub's streams still hold."""
     leaf = seen.leaf
-    names = set(leaf.ledgers if leaf else ()) | {one.cls for one in (seen.hub.messages if seen.hub else ())}
+    names = set(leaf.ledgers if leaf else ()) | {
+        message.cls for message in (seen.hub.messages if seen.hub else ())
+    }
     for cls in sorted(names if only is None else {only}):
         stages: dict[str, ReadingCount] = {}
         ledger = (leaf.ledgers if leaf else {}).get(cls)
@@ -280,34 +282,34 @@ def _without_tables(found: WhereReport, seen: Observation, only: str | None = No
             stages["accepted"] = ReadingCount(int(ledger["readings"]["accepted"]), bound=True)
             stages["stored"] = ReadingCount(int(ledger["readings"]["stored"]), bound=True)
         if seen.hub is not None:
-            mine = {
-                (one.run, one.n, None if one.run else at): one.readings
-                for at, one in enumerate(seen.hub.messages)
-                if one.cls == cls and not one.dead
+            by_batch = {
+                (message.run, message.n, None if message.run else at): message.readings
+                for at, message in enumerate(seen.hub.messages)
+                if message.cls == cls and not message.dead
             }
-            stages["at the hub"] = ReadingCount(sum(mine.values()), bound=True)
-        found.classes[cls] = stages
+            stages["at the hub"] = ReadingCount(sum(by_batch.values()), bound=True)
+        result.classes[cls] = stages
         if (behind := (leaf.behind if leaf else {}).get(cls, 0)) > 0:
-            found.explained.append(
-                f"class {cls}: {found.domain} was {behind} messages ahead of the hub when it last announced "
+            result.explained.append(
+                f"class {cls}: {result.domain} was {behind} messages ahead of the hub when it last announced "
                 "itself"
             )
 
 
-def _device(found: WhereReport, device: str, counts: DeviceCounts) -> None:
+def _device(result: WhereReport, device: str, counts: DeviceCounts) -> None:
     """The device's own column, beside that of its domain."""
-    domain = _together(list(found.classes.values()))
-    known = counts.cut or counts.thinned > 0
-    held = counts.in_bronze + counts.quarantined
-    waiting = any(one.between[1] in ("at the hub", "in bronze") for one in found.reasons)
-    found.classes = {
+    domain = _together(list(result.classes.values()))
+    bounded = counts.cut or counts.thinned > 0
+    at_hub = counts.in_bronze + counts.quarantined
+    waiting = any(reason.between[1] in ("at the hub", "in bronze") for reason in result.reasons)
+    result.classes = {
         f"device {device}": {
-            "at the hub": ReadingCount(held, waiting or known),
-            "in bronze": ReadingCount(held, known),
+            "at the hub": ReadingCount(at_hub, waiting or bounded),
+            "in bronze": ReadingCount(at_hub, bounded),
             "in readings": ReadingCount(counts.in_readings, counts.cut),
             "quarantined": ReadingCount(counts.quarantined, counts.unnamed > 0),
         },
-        f"all of {found.domain}": domain,
+        f"all of {result.domain}": domain,
     }
     between = ("in bronze", "in readings or quarantine")
     own = [
@@ -315,11 +317,11 @@ def _device(found: WhereReport, device: str, counts: DeviceCounts) -> None:
         (counts.missing, "are in bronze and nowhere else", True),
         (counts.doubled, "are in readings more than once", True),
     ]
-    found.reasons += [StageReason(between, device, *one) for one in own if one[0] > 0]
+    result.reasons += [StageReason(between, device, *reason) for reason in own if reason[0] > 0]
     notes = [
         (counts.unnamed, "readings of its domain in quarantine name no device that can be read"),
         (counts.thinned, "messages of bronze have no payload any more, so they were not looked into"),
     ]
-    found.explained += [f"{device}: {count:,} {said}" for count, said in notes if count]
+    result.explained += [f"{device}: {count:,} {text}" for count, text in notes if count]
     if counts.cut:
-        found.unseen.append("all of the device's readings: there are too many; give --from and --to")
+        result.unseen.append("all of the device's readings: there are too many; give --from and --to")

@@ -60,7 +60,7 @@ class RunReport:
     def numbers(self) -> dict[str, Ranges]:
         """The numbers by what became of them."""
         plan, planned = self.plan, ranges_of(copy.n for copy in self.plan.send)
-        found = {
+        numbers = {
             "under_way": plan.under_way,
             "unknown": plan.unknown,
             "refused": plan.refused,
@@ -68,13 +68,13 @@ class RunReport:
             "unrecorded": plan.unrecorded,
         }
         if self.sent is None:
-            return {"to_send": planned, **found}
+            return {"to_send": planned, **numbers}
         sent = self.sent
         done = {*sent.again, *sent.repeated, *sent.gone}
-        found["gone"] = joined((*plan.gone, *ranges_of(sent.gone)))
+        numbers["gone"] = joined((*plan.gone, *ranges_of(sent.gone)))
         return {
             "sent": ranges_of(sent.again),
-            **found,
+            **numbers,
             "repeated": ranges_of(sent.repeated),
             "not_sent": ranges_of(copy.n for copy in plan.send if copy.n not in done),
         }
@@ -96,10 +96,10 @@ class ResendReport:
         """The exit code."""
         if self.failure is not None:
             return self.failed_as
-        found = [one.numbers() for one in self.runs]
-        if any(one.get("repeated") or one.get("not_sent") for one in found):
+        runs = [run.numbers() for run in self.runs]
+        if any(run.get("repeated") or run.get("not_sent") for run in runs):
             return Exit.FAILED
-        return Exit.LOSS if any(one["gone"] for one in found) else Exit.WELL
+        return Exit.LOSS if any(run["gone"] for run in runs) else Exit.WELL
 
     def as_json(self) -> dict[str, Any]:
         """The report for programs."""
@@ -107,13 +107,13 @@ class ResendReport:
             "domain": self.domain,
             "class": self.cls,
             "dry_run": self.dry_run,
-            "runs": [{"run": one.plan.run, **one.numbers(), "more": one.plan.more} for one in self.runs],
+            "runs": [{"run": run.plan.run, **run.numbers(), "more": run.plan.more} for run in self.runs],
             "failure": self.failure,
         }
 
     def as_text(self) -> str:
         """The report for people."""
-        lines = [line for one in self.runs for line in _lines(one)]
+        lines = [line for run in self.runs for line in _lines(run)]
         if not lines and self.failure is None:
             lines = [
                 "nothing to send: the hub has all that it can tell of" if self.runs else "no batch is stored"
@@ -121,28 +121,28 @@ class ResendReport:
         return "\n".join(lines)
 
 
-def _lines(one: RunReport) -> list[str]:
+def _lines(report: RunReport) -> list[str]:
     lines = [
         f"  {size(ranges)} {_MEANINGS[name]}: {text(ranges)}"
-        for name, ranges in one.numbers().items()
+        for name, ranges in report.numbers().items()
         if ranges
     ]
-    if one.sent is not None and one.sent.refused is not None:
-        lines.append(f"  the stream refuses: {one.sent.refused}")
-    if one.plan.more:
+    if report.sent is not None and report.sent.refused is not None:
+        lines.append(f"  the stream refuses: {report.sent.refused}")
+    if report.plan.more:
         lines.append(f"  more than {MAX_BATCHES} at once: run it again for the rest")
-    return [f"run {one.plan.run}:", *lines] if lines else []
+    return [f"run {report.plan.run}:", *lines] if lines else []
 
 
-async def resend(config: Config, asked: ResendRequest, say: Callable[[str], None]) -> ResendReport:
+async def resend(config: Config, request: ResendRequest, say: Callable[[str], None]) -> ResendReport:
     """Do what is asked; `say` is told what is waited for. Raises `NatsError`, `OSError` or `TimeoutError`
     when the local server can't be reached at all."""
-    report = ResendReport(config.domain, asked.cls, asked.dry_run)
+    report = ResendReport(config.domain, request.cls, request.dry_run)
     url = f"nats://{config.nats.listen}"
     async with connected(url, identities(config).account, config.domain) as link:
-        stream = LeafStream(link.nc, config.domain, asked.cls)
+        stream = LeafStream(link.nc, config.domain, request.cls)
         try:
-            await _resend(stream, asked, report, say)
+            await _resend(stream, request, report, say)
         except (HubQueryError, JetStreamError) as error:
             report.failure = str(error)
             report.failed_as = Exit.UNREACHABLE if isinstance(error, UnavailableError) else Exit.FAILED
@@ -150,21 +150,21 @@ async def resend(config: Config, asked: ResendRequest, say: Callable[[str], None
 
 
 async def _resend(
-    stream: LeafStream, asked: ResendRequest, report: ResendReport, say: Callable[[str], None]
+    stream: LeafStream, request: ResendRequest, report: ResendReport, say: Callable[[str], None]
 ) -> None:
     stored = (await stream.runs()).numbers
     newest_first = sorted(stored, reverse=True)
-    runs = [asked.run] if asked.run is not None else newest_first if asked.missing else newest_first[:1]
+    runs = [request.run] if request.run is not None else newest_first if request.missing else newest_first[:1]
     for run in runs:
         books = await stream.books(run)
         last = _highest(stored.get(run), books)
-        if asked.missing:
+        if request.missing:
             plan = await _missing(stream, run, last, books, say)
         else:
-            span = (asked.first or 1, asked.last or last)
-            wanted = (span,) if span[0] <= span[1] else ()
-            plan = plan_range(run, wanted, await stream.find(Copies(run, wanted)), last, books)
-        if asked.dry_run:
+            span = (request.first or 1, request.last or last)
+            ranges = (span,) if span[0] <= span[1] else ()
+            plan = plan_range(run, ranges, await stream.find(Copies(run, ranges)), last, books)
+        if request.dry_run:
             report.runs.append(RunReport(plan))
             continue
         sent = ResendResult()

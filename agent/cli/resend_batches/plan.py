@@ -96,11 +96,11 @@ class Copies:
         ident = batch_id(message)
         if ident is None or ident.run != self._run:
             return
-        known = self.found.get(ident.n)
-        first = known.first if known else _first_place(message)
+        earlier = self.found.get(ident.n)
+        first = earlier.first if earlier else _first_place(message)
         if ident.n not in self._wanted and not (ident.n in self._perhaps and first > self._edge):
             return
-        if known is None and len(self.found) >= MAX_BATCHES:
+        if earlier is None and len(self.found) >= MAX_BATCHES:
             self.more = True
         else:
             self.found[ident.n] = Copy(ident.n, first, message.seq)
@@ -128,10 +128,10 @@ def plan_range(run: str, wanted: Ranges, copies: Copies, highest: int, books: Le
 def plan_missing(run: str, verified: Verified, copies: Copies, highest: int, books: Ledger | None) -> Plan:
     """The batches that the hub lacks and that are not on their way. The leaf can tell more than the hub of
     what was perhaps purged: what it stored behind the edge was not (see `copies_missing`)."""
-    found = copies.found.values()
-    came = [copy for copy in found if copy.seq <= verified.cursor]
+    copies_found = copies.found.values()
+    came = [copy for copy in copies_found if copy.seq <= verified.cursor]
     plan = _plan(run, came, verified.lacking, copies, highest, books)
-    under_way = ranges_of(copy.n for copy in found if copy.seq > verified.cursor)
+    under_way = ranges_of(copy.n for copy in copies_found if copy.seq > verified.cursor)
     return replace(plan, under_way=under_way, unknown=_outside(verified.unknown, ranges_of(copies.found)))
 
 
@@ -157,21 +157,21 @@ def _plan(
 
 def ranges_of(numbers: Iterable[int]) -> Ranges:
     """The ranges that cover exactly these numbers."""
-    found = RangeSet()
+    covered = RangeSet()
     for number in sorted(numbers):
-        found.add(number)
-    return found.ranges()
+        covered.add(number)
+    return covered.ranges()
 
 
 def joined(spans: Iterable[tuple[int, int]]) -> Ranges:
     """Spans in any order, which may meet, as ranges."""
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for first, last in sorted(spans):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(found[-1][1], last))
+        if ranges and first <= ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], max(ranges[-1][1], last))
         else:
-            found.append((first, last))
-    return tuple(found)
+            ranges.append((first, last))
+    return tuple(ranges)
 
 
 def _outside(wanted: Ranges, held: Ranges) -> Ranges:

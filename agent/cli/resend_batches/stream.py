@@ -68,9 +68,9 @@ class LeafStream:
 
     async def runs(self) -> Runs:
         """The numbers that the stream holds, by run."""
-        found = Runs()
-        await self._headers(numbered_subjects(self._domain, self._cls), found.take)
-        return found
+        runs = Runs()
+        await self._headers(numbered_subjects(self._domain, self._cls), runs.take)
+        return runs
 
     async def find(self, copies: Copies) -> Copies:
         """Look for copies in the whole stream."""
@@ -142,7 +142,7 @@ class LeafStream:
         """Publish the batches of a plan again, each under its own id, and note in `sent` what became of them.
         While the stream still drops them as repeats (`duplicate_window`) they are tried again within a bound,
         which `say` tells."""
-        waiting, told = list(plan.send), False
+        waiting, announced = list(plan.send), False
         window = (await self._js.stream_info(self._name)).config.get("duplicate_window", 0) / 1e9
         until = asyncio.get_running_loop().time() + min(window + _AGAIN_SECONDS, _LONGEST_WINDOW)
         while waiting:
@@ -150,12 +150,12 @@ class LeafStream:
             if not repeated or sent.refused is not None or asyncio.get_running_loop().time() >= until:
                 sent.repeated = [copy.n for copy in repeated]
                 break
-            if not told:
+            if not announced:
                 say(
                     f"{len(repeated)} batches were stored less than {window:.0f} s ago, and until then the "
                     "stream drops what comes under their ids: waiting"
                 )
-            told = True
+            announced = True
             await asyncio.sleep(_AGAIN_SECONDS)
             waiting = repeated
 

@@ -14,7 +14,7 @@ from agent.contract import DEFAULT_CLASS, HUB_DOMAIN
 def hub_table(site: Topology, leaves: Mapping[str, Config]) -> dict[str, Any]:
     """The configuration of the hub's agent, which runs beside the first server. `leaves` are the
     configurations of those leaves that can be read; a leaf that was never enrolled is not let in."""
-    hub, servers = site.hub, [one for one in site.hub.server if one is not None]
+    hub, servers = site.hub, [server for server in site.hub.server if server is not None]
     nats: dict[str, Any] = {
         "server": "embedded" if hub.embedded else "external",
         "listen": servers[0].listen if servers else "",
@@ -68,27 +68,27 @@ def classes(leaf: SiteLeaf, config: Config | None) -> list[str]:
     """The classes of a leaf: those of its agent's configuration."""
     if config is None:
         return list(leaf.classes) or [DEFAULT_CLASS]
-    return [one.name for one in config.class_]
+    return [cls.name for cls in config.class_]
 
 
 def conflicts(rendered: Mapping[str, Any], added: Mapping[str, Any], at: str) -> Iterator[Problem]:
     """What of an added table is rendered already."""
     for key, value in added.items():
-        there = rendered.get(key)
-        if isinstance(there, Mapping) and isinstance(value, Mapping):
-            yield from conflicts(there, value, f"{at}.{key}")
+        present = rendered.get(key)
+        if isinstance(present, Mapping) and isinstance(value, Mapping):
+            yield from conflicts(present, value, f"{at}.{key}")
         elif key in rendered or key == "leaf":
             yield Problem(f"{at}.{key}", "follows from the rest of the topology", "remove it")
 
 
 def joined(table: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
     """A table with another one over it, table by table."""
-    found = dict(table)
+    result = dict(table)
     for key, value in added.items():
-        there = found.get(key)
-        both = isinstance(there, Mapping) and isinstance(value, Mapping)
-        found[key] = joined(there, value) if both else value  # type: ignore[arg-type]
-    return found
+        present = result.get(key)
+        both = isinstance(present, Mapping) and isinstance(value, Mapping)
+        result[key] = joined(present, value) if both else value  # type: ignore[arg-type]
+    return result
 
 
 def _member(leaf: SiteLeaf, names: list[str]) -> dict[str, Any]:

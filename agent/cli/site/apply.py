@@ -32,18 +32,18 @@ async def take_in(config: Config) -> dict[str, Any] | None:
     if pid is None:
         return None
     os.kill(pid, signal.SIGHUP)
-    wanted = members_digest(config.leaf)
-    said: dict[str, Any] = {}
+    digest = members_digest(config.leaf)
+    fleet: dict[str, Any] = {}
     try:
         async with asyncio.timeout(SECONDS):
-            while not (said.get("configured") == wanted and said.get("links_settled")):
+            while not (fleet.get("configured") == digest and fleet.get("links_settled")):
                 await asyncio.sleep(_POLL)
-                said = fleet_of(config)
+                fleet = fleet_of(config)
     except TimeoutError:
         raise NotTakenError(
             f"the hub's agent (process {pid}) has not taken the change in within {SECONDS:.0f} s; see its log"
         ) from None
-    return said
+    return fleet
 
 
 async def take_in_users(config: Config) -> bool:
@@ -52,13 +52,13 @@ async def take_in_users(config: Config) -> bool:
     if pid is None:
         return False
     os.kill(pid, signal.SIGHUP)
-    wanted = users_digest(config.user)
-    said = ""
+    digest = users_digest(config.user)
+    running = ""
     try:
         async with asyncio.timeout(SECONDS):
-            while said != wanted:
+            while running != digest:
                 await asyncio.sleep(_POLL)
-                said = _users_of(config)
+                running = _users_of(config)
     except TimeoutError:
         raise NotTakenError(
             f"the agent (process {pid}) has not taken the change in within {SECONDS:.0f} s; see its log"
@@ -112,5 +112,5 @@ async def _at_hub(config: Config, seed: Path, work: Callable[[JetStream], Awaita
 def unsent(fleet: dict[str, Any], domain: str) -> int | None:
     """How many messages a leaf said it had which the hub does not hold, None where that is not known."""
     classes = fleet.get("leaves", {}).get(domain, {}).get("classes", {}).values()
-    told = [one for one in classes if one.get("last") is not None]
-    return sum(max(0, one["last"] - one["cursor"]) for one in told) if told else None
+    announced = [row for row in classes if row.get("last") is not None]
+    return sum(max(0, held["last"] - held["cursor"]) for held in announced) if announced else None

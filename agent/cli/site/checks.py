@@ -37,7 +37,7 @@ def _hub(hub: SiteHub) -> Iterator[Problem]:
             )
     if not hub.server:
         yield Problem("hub.server", "there is none", "leave it out for one server, or write [[hub.server]]")
-    servers = [(number, one) for number, one in enumerate(hub.server, 1) if one is not None]
+    servers = [(number, server) for number, server in enumerate(hub.server, 1) if server is not None]
     if len(hub.server) % 2 == 0 and hub.server:
         yield Problem(
             "hub.server",
@@ -47,16 +47,16 @@ def _hub(hub: SiteHub) -> Iterator[Problem]:
     if hub.embedded and len(hub.server) > 1:
         yield Problem("hub.embedded", "an agent runs one server only", "remove it for a cluster")
     names: set[str] = set()
-    for number, one in servers:
-        yield from _server(f"hub.server[{number}]", one, len(hub.server) > 1, names)
+    for number, server in servers:
+        yield from _server(f"hub.server[{number}]", server, len(hub.server) > 1, names)
 
 
-def _server(key: str, one: SiteServer, cluster: bool, names: set[str]) -> Iterator[Problem]:
-    yield from _named(f"{key}.name", contract.check_domain, one.name)
-    yield from _once(f"{key}.name", one.name, names)
+def _server(key: str, server: SiteServer, cluster: bool, names: set[str]) -> Iterator[Problem]:
+    yield from _named(f"{key}.name", contract.check_domain, server.name)
+    yield from _once(f"{key}.name", server.name, names)
     addresses: dict[tuple[str, int], str] = {}
     for name in ("listen", "leaf_listen", "cluster_listen"):
-        text = getattr(one, name)
+        text = getattr(server, name)
         if name == "cluster_listen" and not text:
             if cluster:
                 yield Problem(f"{key}.{name}", "is missing", 'write it as "10.0.0.1:6222"')
@@ -96,11 +96,11 @@ def _leaf(key: str, site: Topology, leaf: SiteLeaf, domains: set[str], keys: set
     if leaf.domain in contract.RESERVED_DOMAINS:
         yield Problem(f"{key}.domain", f'"{leaf.domain}" is a name of petiole itself', "rename it")
     places = [(f"{key}.key", leaf.key)] if leaf.key else []
-    for place, text in [*places, *((f"{key}.revoked", one) for one in leaf.revoked)]:
+    for place, text in [*places, *((f"{key}.revoked", text) for text in leaf.revoked)]:
         if not is_public_key(text):
-            what = "is the seed of a key, which never leaves its machine" if is_seed(text) else ""
+            stood = "is the seed of a key, which never leaves its machine" if is_seed(text) else ""
             yield Problem(
-                place, what or f'"{text:.60}" is not a public key', "copy what `petiole enrol` prints there"
+                place, stood or f'"{text:.60}" is not a public key', "copy what `petiole enrol` prints there"
             )
         elif text in keys:
             yield Problem(place, f'"{text}" is there twice', "make a key for each leaf, never use one again")
@@ -132,10 +132,10 @@ def _added(site: Topology) -> Iterator[Problem]:
 def _is_url(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        known = parts.scheme in _SCHEMES and bool(parts.hostname) and parts.port is not None
+        valid = parts.scheme in _SCHEMES and bool(parts.hostname) and parts.port is not None
     except ValueError:
         return False
-    return known and parts.password is None
+    return valid and parts.password is None
 
 
 def _named(key: str, rule: Callable[[object], str], value: str) -> Iterator[Problem]:

@@ -64,7 +64,7 @@ def added(text: str, leaf: Enrolled) -> str:
             raise MemberError(
                 f"{leaf.domain} was revoked; let it in again by: petiole fleet replace {leaf.domain} …"
             )
-        _unused([one for one in rows if one is not row], leaf.key)
+        _unused([other for other in rows if other is not row], leaf.key)
         if row is None:
             rows.append(row := {"domain": leaf.domain})
         row["key"] = leaf.key
@@ -143,23 +143,23 @@ def _unused(rows: Sequence[Row], key: str) -> None:
 def edited(text: str, name: str, change: Callable[[list[Row]], None]) -> str:
     """The text after a change to the tables of the list `name`, made twice: to plain values, which say what
     must come out, and to the document, which keeps what people wrote around them. Raises `MemberError`."""
-    wanted = _read(text, name)
-    before = [dict(row) for row in wanted.get(name, [])]
+    expected = _read(text, name)
+    before = [dict(row) for row in expected.get(name, [])]
     rows = [dict(row) for row in before]
     change(rows)
-    wanted[name] = rows
+    expected[name] = rows
     try:
         document = tomlkit.parse(text)
         _apply(document, name, before, rows)
-        found = tomlkit.dumps(document)
-        right = {**tomllib.loads(found)}
+        edited_text = tomlkit.dumps(document)
+        right = {**tomllib.loads(edited_text)}
     except (TOMLKitError, tomllib.TOMLDecodeError):
-        right, found = {}, ""
-    if right.get(name, []) != rows or {**right, name: rows} != wanted:
+        right, edited_text = {}, ""
+    if right.get(name, []) != rows or {**right, name: rows} != expected:
         raise MemberError(
             f"the [[{name}]] tables of this file are written so that only a person can change them"
         )
-    return found
+    return edited_text
 
 
 def _read(text: str, name: str) -> dict[str, Any]:

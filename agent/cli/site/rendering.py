@@ -45,8 +45,11 @@ def rendered(
     """The files, by name. `inputs` maps each type of input to its options; `password` is what the servers of
     a cluster show each other; `told` are problems that reading has found. Raises `ConfigError` with every
     problem."""
-    known = {one.key for one in told or ()}
-    problems = [str(one) for one in [*(told or ()), *(one for one in check(site) if one.key not in known)]]
+    known = {held.key for held in told or ()}
+    problems = [
+        str(problem)
+        for problem in [*(told or ()), *(problem for problem in check(site) if problem.key not in known)]
+    ]
     complaints: dict[str, list[str]] = {}
     configs: dict[str, Config] = {}
     files: list[RenderedFile] = []
@@ -60,7 +63,7 @@ def rendered(
             continue
         configs[leaf.domain] = config
         files.append(RenderedFile(f"{name}.toml", _toml(table)))
-        names = [one.name for one in config.class_]
+        names = [cls.name for cls in config.class_]
         if leaf.classes and leaf.classes != names:
             problems.append(f"leaf of {leaf.domain}: its classes are {leaf.classes}, its config says {names}")
     table = hub_table(site, configs)
@@ -73,17 +76,17 @@ def rendered(
         files += _servers(site, hub, configs, password)
     except RenderError as error:
         raise ConfigError([str(error)]) from None
-    files.append(RenderedFile(README, readme(site, sorted(one.name for one in files))))
-    return sorted(files, key=lambda one: one.name)
+    files.append(RenderedFile(README, readme(site, sorted(file.name for file in files))))
+    return sorted(files, key=lambda file: file.name)
 
 
 def _servers(site: Topology, hub: Config, leaves: Mapping[str, Config], password: str) -> list[RenderedFile]:
     files = []
     if not site.hub.embedded:
         cluster = len(site.hub.server) > 1
-        for one in site.hub.server:
-            name = f"hub-{one.name}.conf" if cluster else "hub.conf"
-            files.append(RenderedFile(name, render(_hub(site, one, hub))))
+        for server in site.hub.server:
+            name = f"hub-{server.name}.conf" if cluster else "hub.conf"
+            files.append(RenderedFile(name, render(_hub(site, server, hub))))
         if cluster:
             files.append(RenderedFile(CLUSTER, _routes(site, password), private=True))
     if not site.leaves.embedded:
@@ -94,9 +97,9 @@ def _servers(site: Topology, hub: Config, leaves: Mapping[str, Config], password
     return files
 
 
-def _hub(site: Topology, one: SiteServer, config: Config) -> HubConfig:
+def _hub(site: Topology, server: SiteServer, config: Config) -> HubConfig:
     return HubConfig(
-        server_name=server_name(HUB_DOMAIN, one.name),
+        server_name=server_name(HUB_DOMAIN, server.name),
         identity=IDENTITY,
         registrar=Variable("$REGISTRAR_KEY"),
         registrar_system=Variable("$REGISTRAR_SYSTEM_KEY"),
@@ -107,9 +110,9 @@ def _hub(site: Topology, one: SiteServer, config: Config) -> HubConfig:
         aggregates=aggregates(config),
         links=link_rights(config),
         users=account_users(config),
-        listen=one.listen,
-        leaf_listen=one.leaf_listen,
-        cluster=ClusterConfig(one.cluster_listen, CLUSTER) if one.cluster_listen else None,
+        listen=server.listen,
+        leaf_listen=server.leaf_listen,
+        cluster=ClusterConfig(server.cluster_listen, CLUSTER) if server.cluster_listen else None,
         extra=site.hub.extra,
     )
 
@@ -141,8 +144,8 @@ def _leaf(site: Topology, config: Config) -> LeafConfig:
 def _routes(site: Topology, password: str) -> str:
     """What the servers of a cluster show each other, and where they find each other."""
     urls = []
-    for one in site.hub.server:
-        host, port = listen_address(one.cluster_listen)
+    for server in site.hub.server:
+        host, port = listen_address(server.cluster_listen)
         shown = f"[{host}]" if ":" in host else host
         urls.append(f"  {quoted(f'nats-route://{HUB_DOMAIN}:{password}@{shown}:{port}')}\n")
     return (
@@ -173,8 +176,8 @@ def _toml(table: Mapping[str, Any]) -> str:
 
 def _plain(table: Mapping[str, Any]) -> dict[str, Any]:
     """Without empty tables; tables go last, since what follows one belongs to it."""
-    found = {key: _plain(value) if isinstance(value, Mapping) else value for key, value in table.items()}
-    kept = {key: value for key, value in found.items() if value not in ({}, [])}
+    plain = {key: _plain(value) if isinstance(value, Mapping) else value for key, value in table.items()}
+    kept = {key: value for key, value in plain.items() if value not in ({}, [])}
     return dict(sorted(kept.items(), key=lambda item: _is_table(item[1])))
 
 

@@ -47,14 +47,14 @@ def write_table(
     first()
     out.mkdir(parents=True, exist_ok=True)
     done = Written()
-    for one in files:
-        path, data, mode = out / one.name, one.text.encode(), 0o600 if one.private else 0o644
+    for file in files:
+        path, data, mode = out / file.name, file.text.encode(), 0o600 if file.private else 0o644
         if path.exists() and path.read_bytes() == data and path.stat().st_mode & 0o777 == mode:
-            done.same.append(one.name)
+            done.same.append(file.name)
         else:
             write_private(path, data, mode)
-            done.changed.append(one.name)
-    names = {one.name for one in files}
+            done.changed.append(file.name)
+    names = {file.name for file in files}
     done.stale = sorted(path.name for path in out.iterdir() if path.name not in names and _is_ours(path))
     return site, done
 
@@ -62,10 +62,10 @@ def write_table(
 def _password(out: Path) -> str:
     """What the servers of a cluster show each other: the one that was rendered before, or a new one."""
     try:
-        found = _PASSWORD.search((out / CLUSTER).read_text())
+        match = _PASSWORD.search((out / CLUSTER).read_text())
     except FileNotFoundError:
-        found = None
-    return found[1] if found else secrets.token_urlsafe(32)
+        match = None
+    return match[1] if match else secrets.token_urlsafe(32)
 
 
 def _is_ours(path: Path) -> bool:
