@@ -16,6 +16,8 @@ from datetime import UTC, datetime
 
 import aiohttp
 
+from agent.base.wait import loop_time
+
 SENDERS = 4
 READINGS = 100
 _ANSWER_SECONDS = 5.0
@@ -93,7 +95,7 @@ async def acknowledged(
 
 async def main(seconds: float, rate: float, urls: dict[str, str]) -> None:
     """Send `rate` readings a second to each domain for `seconds`, then print the counts."""
-    until = asyncio.get_running_loop().time() + seconds
+    until = loop_time() + seconds
     counts = {domain: SenderTotals() for domain in urls}
     timeout = aiohttp.ClientTimeout(total=_ANSWER_SECONDS)
     async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as group:

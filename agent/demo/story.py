@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from agent import contract
+from agent.base.wait import loop_time
 from agent.demo import lines, plan
 from agent.demo.jobs import Jobs
 from agent.demo.plan import Member
@@ -107,7 +108,7 @@ class Story:
                     )
                     for domain, member in self._leaves.items()
                 }
-                group.create_task(self._faults(asyncio.get_running_loop().time()))
+                group.create_task(self._faults(loop_time()))
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
         return {
@@ -218,7 +219,7 @@ def _petiole(command: str, member: Member) -> tuple[str, ...]:
 
 
 async def _at(moment: float) -> None:
-    await asyncio.sleep(max(0.0, moment - asyncio.get_running_loop().time()))
+    await asyncio.sleep(max(0.0, moment - loop_time()))
 
 
 def fresh(directory: Path) -> None:

@@ -21,6 +21,7 @@ from nats.errors import Error as NatsError
 from agent import contract
 from agent.base.metrics import Metrics
 from agent.base.nats_server_version import ServerError
+from agent.base.wait import Backoff, event_within
 from agent.jetstream import JetStreamError, end_if_cancelled
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.1, 1.0
@@ -68,9 +69,7 @@ class OpenConnection:
     async def ended(self) -> None:
         """Return once the connection has ended or `over` is set."""
         while not self.over.is_set() and not self.nc.is_closed:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_SECONDS):
-                    await self.over.wait()
+            await event_within(self.over, _LOOK_SECONDS)
 
 
 @contextlib.asynccontextmanager
@@ -171,7 +170,7 @@ class ServerConnection:
     async def run(self) -> None:
         """Connect, prepare, wait for the end, again and again until cancelled."""
         loop = asyncio.get_running_loop()
-        failures = 0
+        backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
         while True:
             began = loop.time()
             try:
@@ -183,9 +182,8 @@ class ServerConnection:
             except Exception as error:  # what a server answers must not end the agent
                 self._complain(f"{type(error).__name__}: {error}", error)
             if loop.time() - began > _STEADY_SECONDS:
-                failures = 0
-            await asyncio.sleep(min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** min(failures, 10)))
-            failures += 1
+                backoff.reset()
+            await asyncio.sleep(backoff.next())
 
     async def _once(self) -> None:
         try:

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from agent.base.files import write_private
 from agent.base.machine_id import machine_id
+from agent.base.wait import loop_time
 from agent.contract import (
     LOST_STREAMS,
     Checkpoint,
@@ -223,7 +224,7 @@ class StateFile:
         if data != self._positions and (self._positions or self.current.positions):
             await asyncio.to_thread(write_private, self._path.with_name(POSITIONS_NAME), data)
             self._positions = data
-        self._positions_at = asyncio.get_running_loop().time()
+        self._positions_at = loop_time()
 
     def _write(self, number: int, data: bytes) -> None:
         # In a thread that goes on when whoever waits for it is cancelled: so writes may meet here, and an
@@ -240,7 +241,7 @@ class StateFile:
             await self._changed.wait()
             try:
                 await self.save()
-                if asyncio.get_running_loop().time() - self._positions_at >= POSITION_SECONDS:
+                if loop_time() - self._positions_at >= POSITION_SECONDS:
                     await self.save_positions()
             except OSError as error:
                 if not failing:

@@ -6,7 +6,6 @@ to repair. Imported only where a link is declared. It never deletes a stream of 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +14,7 @@ import structlog
 from nats.aio.client import Client
 
 from agent.base.metrics import Metrics
+from agent.base.wait import event_within, loop_time
 from agent.config import Config
 from agent.config.mirrors import ORIGIN_METADATA, Declared, Key, ResolvedOrigin, declared, key_of
 from agent.jetstream import JetStream, JetStreamError, merged
@@ -76,9 +76,7 @@ class MirrorController:
                         async with asyncio.TaskGroup() as group:
                             turns = [group.create_task(self._turn(link.nc, one)) for one in self._links]
                         well = all(turn.result() for turn in turns)
-                        with contextlib.suppress(TimeoutError):
-                            async with asyncio.timeout(LOOK_SECONDS if well else UNWELL_SECONDS):
-                                await link.over.wait()
+                        await event_within(link.over, LOOK_SECONDS if well else UNWELL_SECONDS)
             except EXPECTED as error:
                 log.debug("the declared links cannot be looked at", error=str(error))
             for one in self._links:
@@ -88,7 +86,7 @@ class MirrorController:
     async def _turn(self, nc: Client, one: Declared) -> bool:
         """Look at one stream and its links, and do what is due. Returns whether all is well."""
         js = JetStream(nc)
-        now = asyncio.get_running_loop().time()
+        now = loop_time()
         try:
             # This side first: what comes in between makes the origin look ahead of it, never behind.
             here = await self._asker.here(js, one.name)

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 import structlog
 
 from agent.base.sd_notify import Notifier
+from agent.base.wait import loop_time
 
 READY_SECONDS: Final = 10.0
 """After so long it is ready even though nothing can be stored yet: an agent whose server is away waits for
@@ -73,7 +74,7 @@ class ServerSilence:
 
     def seconds(self) -> float:
         """So long; 0 where there is none, or it is only being started. To be asked each few seconds."""
-        now = asyncio.get_running_loop().time()
+        now = loop_time()
         in_hand = self._server.pid is None or self._server.is_starting
         if in_hand or self._looks.answers != self._answers:
             self._since, self._answers = now, self._looks.answers

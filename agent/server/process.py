@@ -24,6 +24,7 @@ from agent.base.files import private_directory
 from agent.base.listen_sockets import is_free
 from agent.base.nats_conf_quoting import RenderError
 from agent.base.nats_server_version import ServerError, find_binary, version_of
+from agent.base.wait import event_within
 from agent.config.keys import SeedError
 from agent.server.child import reap, spawn
 from agent.server.probe import Greeting, Watched, greeting, process_of
@@ -307,12 +308,8 @@ class EmbeddedServer:
             return
         for number in (signal.SIGTERM, signal.SIGKILL):
             process.signal(number)
-            try:
-                async with asyncio.timeout(STOP_SECONDS):
-                    await process.ended.wait()
+            if await event_within(process.ended, STOP_SECONDS):
                 break
-            except TimeoutError:
-                continue
         else:
             raise ServerError(f"nats-server (process {process.pid}) does not end, not even by SIGKILL")
         if self._process is process:

@@ -7,7 +7,6 @@ A fault is seen within `LOOK_SECONDS` of its first failed write. Asks nothing of
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import json
 from collections.abc import Awaitable, Callable, Mapping
@@ -19,6 +18,7 @@ from nats.aio.client import Client
 
 from agent.base.files import Room, room
 from agent.base.nats_server_version import ServerError
+from agent.base.wait import event_within, loop_time
 from agent.jetstream.connection import EXPECTED, OpenConnection, connected
 from agent.server.health import ServerHealth, Trouble, TroubleKind, diagnose, unsynced
 
@@ -109,9 +109,7 @@ class ServerWatch:
         await self._ask_settings(link.nc, server["server_name"])
         while not link.over.is_set():
             await self._look(link.nc, server["server_name"])
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await link.over.wait()
+            await event_within(link.over, LOOK_SECONDS)
 
     async def _ask_settings(self, nc: Client, name: str) -> None:
         varz = await _ask(nc, "VARZ", name)
@@ -129,7 +127,7 @@ class ServerWatch:
         if healthz is None:
             return
         self._health.answers += 1
-        now = asyncio.get_running_loop().time()
+        now = loop_time()
         left = self._health.room = None if self._store is None else room(self._store)
         said = diagnose(healthz)
         trouble = self._doubts.confirmed(said, now) or self._lack(left)

@@ -11,6 +11,7 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.errors import MaxPayloadError, NoRespondersError
 
+from agent.base.wait import loop_time
 from agent.cli.resend_batches.plan import Copies, Copy, Plan, Runs, Verified, resent_headers
 from agent.contract import (
     H_MESSAGE_ID,
@@ -144,10 +145,10 @@ class LeafStream:
         which `say` tells."""
         waiting, announced = list(plan.send), False
         window = (await self._js.stream_info(self._name)).config.get("duplicate_window", 0) / 1e9
-        until = asyncio.get_running_loop().time() + min(window + _AGAIN_SECONDS, _LONGEST_WINDOW)
+        until = loop_time() + min(window + _AGAIN_SECONDS, _LONGEST_WINDOW)
         while waiting:
             repeated = await self._send_each(plan.run, waiting, sent)
-            if not repeated or sent.refused is not None or asyncio.get_running_loop().time() >= until:
+            if not repeated or sent.refused is not None or loop_time() >= until:
                 sent.repeated = [copy.n for copy in repeated]
                 break
             if not announced:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from structlog.typing import FilteringBoundLogger
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_exponential
 
+from agent.base.wait import event_within, loop_time
 from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.aggregate import (
     AggregateSettings,
@@ -102,18 +103,18 @@ class AggregateController:
     async def observe(self, not_before: float | None = None) -> Observation:
         """The aggregate as it was at or after a monotonic time, by default now. Those who ask together share
         one question. Raises `ApiError` or `UnavailableError`."""
-        wanted = _now() if not_before is None else not_before
+        wanted = loop_time() if not_before is None else not_before
         async with self._looking:
             if self.seen is not None and self.seen.asked >= wanted:
                 return self.seen
-            asked = _now()
+            asked = loop_time()
             return self._see(await self._js.stream_info(self.name), asked)
 
     def want(self, sources: Mapping[str, Source]) -> None:
         """These sources shall be there in this form, besides those that are."""
         for name, source in sources.items():
             if self._want.get(name) != source:
-                self._suspects.changed(name, _now())
+                self._suspects.changed(name, loop_time())
         self._want |= sources
         self._out -= sources.keys()
         self._heed()
@@ -141,7 +142,7 @@ class AggregateController:
 
     def silent(self, name: str) -> None:
         """A source shows no sign of life though its leaf is linked."""
-        if self._suspects.silent(name, _now()):
+        if self._suspects.silent(name, loop_time()):
             self._wake.set()
 
     def unlinked(self, name: str) -> None:
@@ -171,21 +172,17 @@ class AggregateController:
         self._wake.set()
 
     async def _pause(self) -> None:
-        now = _now()
+        now = loop_time()
         due = self._suspects.next_look(now)
         wait = _LOOK_SECONDS if due is None else min(max(due - now, _SETTLE), _LOOK_SECONDS)
         await asyncio.sleep(min(max(self._rest_until - now, 0.0), _LONGEST_REST))
-        try:
-            async with asyncio.timeout(wait):
-                await self._wake.wait()
-        except TimeoutError:
-            return
+        await event_within(self._wake, wait)
 
     async def _cycle(self) -> None:
         if self.seen is None or not self._js.connected:
             self._wake.clear()
             return  # `begin` comes first, and wakes this up
-        asked = _now() if self._wake.is_set() else _now() - _LOOK_SECONDS / 2
+        asked = loop_time() if self._wake.is_set() else loop_time() - _LOOK_SECONDS / 2
         self._wake.clear()
         try:
             await self._make_true(await self._look(asked))
@@ -211,7 +208,7 @@ class AggregateController:
         return seen
 
     async def _make(self) -> Observation:
-        asked = _now()
+        asked = loop_time()
         config = aggregate_config(self.name, self._settings, [])
         return self._see(await self._js.ensure_stream(config), asked)
 
@@ -235,7 +232,7 @@ class AggregateController:
                 self._noted(seen)
             seen = await self._update(seen, target)
             self._log.info("sources changed", stream=self.name, sources=len(target), added_again=len(again))
-        self._suspects.tried(again, _now())
+        self._suspects.tried(again, loop_time())
         # What was wanted while the changes were made is not in them.
         self._checked = seen.info.config if heeded == self._heeded else None
 
@@ -267,9 +264,9 @@ class AggregateController:
             seen.info.config, aggregate_config(self.name, self._settings, sources)
         )
         async with self._turns, self._looking:
-            asked = _now()
+            asked = loop_time()
             seen = self._see(await self._js.update_stream(config, timeout=_UPDATE_SECONDS), asked)
-            self._rest_until = _now() + min(_LONGEST_REST, _REST * (_now() - asked))
+            self._rest_until = loop_time() + min(_LONGEST_REST, _REST * (loop_time() - asked))
         self._place(seen)
         return seen
 
@@ -287,7 +284,3 @@ class AggregateController:
             return False
         have = {one["name"]: one for one in self.seen.info.config.get("sources") or []}
         return all(name in have and covers(have[name], one) for name, one in sources.items())
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -12,6 +12,7 @@ import nats.errors
 from nats.aio.msg import Msg
 from structlog.typing import FilteringBoundLogger
 
+from agent.base.wait import loop_time
 from agent.contract import Answer, ContractError, parse_announce
 from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.announcements import Announcements
@@ -82,7 +83,7 @@ class AnnounceService:
         return None
 
     def _not_now(self, domain: str) -> str | None:
-        if domain in self._domains and not self._book.may_announce(domain, _now()):
+        if domain in self._domains and not self._book.may_announce(domain, loop_time()):
             return _TOO_OFTEN.format(domain=domain)
         if domain in self._busy:
             return f"an announcement of {domain!r} is being answered; announce again"
@@ -110,7 +111,7 @@ class AnnounceService:
 
     async def _answered(self, domain: str, data: bytes) -> Answer:
         announce = parse_announce(data, domain)
-        if domain in self._domains and not self._book.may_run_announce(domain, announce.run, _now()):
+        if domain in self._domains and not self._book.may_run_announce(domain, announce.run, loop_time()):
             return Answer(refused=_TOO_OFTEN.format(domain=domain))
         generation = await self._ready()
         answer = await self._announcements.answer(announce, self._watch.linked_at(domain))
@@ -125,7 +126,7 @@ class AnnounceService:
         self._metrics.announcements.labels("taken_in" if answer.refused is None else "refused").inc()
         if answer.refused is not None:
             self._problems.begin(about(domain), f"{domain} is refused: {answer.refused}")
-        elif not self._book.claims.contested(domain, _now()):
+        elif not self._book.claims.contested(domain, loop_time()):
             self._problems.end(about(domain), f"{domain} is taken in")
         await respond(msg, answer.encode())
 
@@ -143,7 +144,3 @@ async def respond(msg: Msg, data: bytes) -> None:
         await msg.respond(data)
     except nats.errors.Error:
         return  # the connection went meanwhile; whoever asked asks again
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

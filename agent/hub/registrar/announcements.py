@@ -7,7 +7,6 @@ even after the message was purged.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from agent.base.wait import loop_time
 from agent.contract import (
     Announce,
     Answer,
@@ -92,7 +92,7 @@ class Announcements:
     async def answer(self, announce: Announce, linked_at: float) -> Answer:
         """The answer to an announcement that is well formed; `linked_at` is when the leaf's link came up, for
         what was seen before says nothing of it. Raises `ApiError` or `UnavailableError`."""
-        now = _now()
+        now = loop_time()
         refused = self._refusal(announce, now)
         if refused is not None:
             return Answer(refused=refused)
@@ -172,7 +172,7 @@ class Announcements:
     ) -> dict[str, Observation]:
         """Looks at the aggregates that may be a second old, but not where they would tell a leaf less than it
         knows already."""
-        began = _now()
+        began = loop_time()
         seen = {}
         for stream in set(streams.values()):
             seen[stream] = await self._aggregates.keepers[stream].observe(not_before)
@@ -208,7 +208,7 @@ class Announcements:
         batch = None
         if record.held is not None and not record.held.message_id:
             batch = await self._newest(domain, cls, batch_subject(domain, cls, ">"), info)
-        contested = self._book.claims.contested(domain, _now())
+        contested = self._book.claims.contested(domain, loop_time())
         word = class_state(state, info, contested=contested, capped=domain in self._book.capped)
         answer = class_answer(record, word, agrees, batch, certain=certain, fallback=fallback)
         self._book.put(domain, cls, agreeing(record, checkpoint, agrees, answer))
@@ -269,7 +269,3 @@ class Announcements:
         """This checkpoint was seen in the aggregate, which does not change while its server runs."""
         proven = self._proven.setdefault((domain, cls), deque(maxlen=2))
         proven.append((info.created, checkpoint))
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 from nats.aio.msg import Msg
 
+from agent.base.wait import loop_time
 from agent.contract import Checkpoint, ContractError, CursorAnswer, CursorRequest, parse_cursor_request
 from agent.hub.registrar.aggregates import Aggregates
 from agent.hub.registrar.announce_service import respond
@@ -59,7 +60,7 @@ class Cursors:
         if len(data) > MAX_QUESTION:
             return f"cursor: {len(data)} bytes are above the limit of {MAX_QUESTION}"
         allowance = self._allowances.setdefault(domain, Allowance(_AT_ONCE, _EVERY))
-        if domain in self._busy or not allowance.take(asyncio.get_running_loop().time()):
+        if domain in self._busy or not allowance.take(loop_time()):
             return f"{domain!r} asks too often"
         return None
 
@@ -79,7 +80,7 @@ class Cursors:
         await respond(msg, answer.encode())
 
     async def _answered(self, domain: str, asked: CursorRequest) -> CursorAnswer:
-        now = asyncio.get_running_loop().time()
+        now = loop_time()
         generation = await self._ready()
         leaf, announced = self._book.leaves.get(domain), self._book.announced.get(domain)
         if leaf is None or announced is None or (leaf.machine, announced.run) != (asked.machine, asked.run):

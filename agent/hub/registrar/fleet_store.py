@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
 import msgspec
 
-from agent.base.wait import bounded_gather
+from agent.base.wait import bounded_gather, loop_time
 from agent.contract import FLEET_BUCKET, ContractError
 from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.aggregate import fleet_config
@@ -38,13 +37,13 @@ class FleetStore:
     async def save(self, leaf: LeafRecord) -> None:
         """Replace the record of a leaf. Raises `ApiError` or `UnavailableError`."""
         await self._js.publish(_subject(leaf.domain), encode(leaf))
-        self._stored[leaf.domain] = (leaf, asyncio.get_running_loop().time())
+        self._stored[leaf.domain] = (leaf, loop_time())
 
     async def save_changed(self, leaf: LeafRecord, every: float) -> None:
         """The same if anything but the time of its announcement is new, or so many seconds have passed."""
         old, at = self._stored.get(leaf.domain, (None, 0.0))
         same = old is not None and msgspec.structs.replace(old, announced_at=leaf.announced_at) == leaf
-        if not same or asyncio.get_running_loop().time() - at >= every:
+        if not same or loop_time() - at >= every:
             await self.save(leaf)
 
     async def save_all(self, leaves: Iterable[LeafRecord]) -> None:

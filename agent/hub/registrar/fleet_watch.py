@@ -11,6 +11,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from agent.base.wait import event_within, loop_time
 from agent.contract import ContractError, server_name
 from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.aggregate import ALIVE
@@ -109,12 +110,7 @@ class FleetWatch:
 
     async def _due(self) -> bool:
         """Wait until somebody wants a look (True) or traffic is to be counted (False)."""
-        try:
-            async with asyncio.timeout(None if self._quota is None else _TRAFFIC_SECONDS):
-                await self._look.wait()
-        except TimeoutError:
-            return False
-        return True
+        return await event_within(self._look, None if self._quota is None else _TRAFFIC_SECONDS)
 
     async def _ask(self, nc: Client, *, anew: bool) -> None:
         domains = {server_name(leaf.domain, leaf.machine): leaf.domain for leaf in self._book.leaves.values()}
@@ -128,7 +124,7 @@ class FleetWatch:
         if not anew:
             return
         # Nothing says that these links are new, so a source that was heard lately is well.
-        since = asyncio.get_running_loop().time() - ALIVE
+        since = loop_time() - ALIVE
         linked = self.links.domains()
         for domain in self._book.leaves:
             if domain in linked:
@@ -149,11 +145,8 @@ class FleetWatch:
         subscription = await nc.subscribe(inbox, cb=take)
         try:
             await nc.publish(LEAFZ, b"", reply=inbox)
-            async with asyncio.timeout(_LEAFZ_SECONDS):
-                await answered.wait()
-        except TimeoutError:
-            if not answers:
-                raise
+            if not await event_within(answered, _LEAFZ_SECONDS) and not answers:
+                raise TimeoutError
         finally:
             if not nc.is_closed:
                 await subscription.unsubscribe()
@@ -161,7 +154,7 @@ class FleetWatch:
         return links, len(answers) >= self._servers
 
     def _count(self, quota: Quota, links: Mapping[LinkId, ServerLink]) -> None:
-        now = asyncio.get_running_loop().time()
+        now = loop_time()
         quota.count({link: one.received for link, one in links.items()}, self.links.by_link(), now)
         self._judge(quota, now)
 
@@ -199,13 +192,13 @@ class FleetWatch:
         if domain is None:
             return
         self.links.connected(event, domain)
-        self._linked_at[domain] = now = asyncio.get_running_loop().time()
+        self._linked_at[domain] = now = loop_time()
         self._aggregates.linked(domain, now)
 
     def _disconnected(self, event: LinkEvent) -> None:
         domain, quota = self._keys.get(event.user), self._quota
         if quota is not None and domain is not None:
-            now = asyncio.get_running_loop().time()
+            now = loop_time()
             quota.ended(event.link, domain, event.sent, now)
             self._judge(quota, now)
         if (gone := self.links.disconnected(event)) is not None:

@@ -17,6 +17,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, wait_exponential
 from agent.base.files import room
 from agent.base.metrics import Metrics
 from agent.base.nats_server_version import ServerError, check_version
+from agent.base.wait import loop_time
 from agent.config import Config, aggregates, members_digest, readers
 from agent.contract import (
     ACCOUNT,
@@ -185,7 +186,7 @@ class Registrar:
         """The aggregates, and every configured leaf with its state in one sentence."""
         linked = self._watch.links.domains()
         troubles = {domain: words for domain in self._classes if (words := self._trouble(domain))}
-        now, free = _now(), self._free()
+        now, free = loop_time(), self._free()
         ahead = {name: self._horizon.words(name, free, now) for name in self._horizon.names()}
         fleet = fleet_status(
             self._classes,
@@ -224,17 +225,17 @@ class Registrar:
                 with attempt:
                     await self._ready()
             self._look_ahead()
-            for domain in self._book.claims.settled(_now()):
+            for domain in self._book.claims.settled(loop_time()):
                 self._problems.end(f"rival of {domain}", f"{domain} is announced by one machine only")
             self._metrics.leaves.set(len(self._book.leaves))
             linked = self._watch.links.domains()
             self._metrics.linked.set(len(linked))
-            self._metrics.silent.set(len(linked & self._book.silent(_now()).keys()))
+            self._metrics.silent.set(len(linked & self._book.silent(loop_time()).keys()))
             await asyncio.sleep(_LOOK_SECONDS)
 
     def _look_ahead(self) -> None:
         """See how long until the hub is full."""
-        now, free = _now(), self._free()
+        now, free = loop_time(), self._free()
         seen = self._aggregates.seen()
         self._horizon.see((one.info for one in seen.values()), now)
         for name in seen:
@@ -273,7 +274,7 @@ class Registrar:
         seen = await self._aggregates.begin()
         for name, wanted in self._readers.items():
             await keep_readers(self._js, name, wanted)
-        self._book.begin(leaves, noted, seen, _now())
+        self._book.begin(leaves, noted, seen, loop_time())
         self._aggregates.want_all()
         self._watch.look()
         for name, one in seen.items():
@@ -299,12 +300,8 @@ class Registrar:
             await self._ready()
             stream = msg.subject.rpartition(".")[2]
             row["purged"] = await self._purging.committed(stream, msg.data)
-            self._horizon.committed(stream, _now())
+            self._horizon.committed(stream, loop_time())
         except (ContractError, JetStreamError) as error:
             self._log.warning("what was committed is not purged", reason=str(error))
             row["refused"] = str(error)
         await respond(msg, json.dumps(row).encode())
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

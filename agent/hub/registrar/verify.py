@@ -18,6 +18,7 @@ from nats.aio.msg import Msg
 from structlog.typing import FilteringBoundLogger
 
 from agent.base.range_set import RangeSet, without
+from agent.base.wait import loop_time
 from agent.contract import (
     H_MESSAGE_ID,
     H_RESENT,
@@ -179,9 +180,9 @@ class Verifier:
             "opt_start_seq": look.found().next,
             "filter_subjects": numbered_subjects(domain, request.cls),
         }
-        until = _now() + _LOOK_SECONDS
+        until = loop_time() + _LOOK_SECONDS
         ended = await read_headers(
-            self._nc, self._js, info.name, start, look.take, enough=lambda: _now() > until
+            self._nc, self._js, info.name, start, look.take, enough=lambda: loop_time() > until
         )
         after = await self._js.stream_info(info.name)
         if (after.created, after.first) != (info.created, info.first):
@@ -211,7 +212,3 @@ async def _send(msg: Msg, answer: VerifyAnswer) -> None:
         await msg.respond(answer.encode())
     except nats.errors.Error:
         return  # the connection went meanwhile; whoever asked asks again
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

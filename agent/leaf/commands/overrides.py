@@ -4,7 +4,6 @@ the configured one holds again, also after a restart; none outlives the state fi
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import structlog
 from agent.base import logs
 from agent.base.clock import ClockReader
 from agent.base.supervisor import Switch
+from agent.base.wait import event_within
 from agent.config import Config
 from agent.leaf.publish.publisher import Publisher
 from agent.leaf.state import Setting, StateFile
@@ -116,9 +116,7 @@ class Overrides:
         while True:
             self._changed.clear()
             nearest = self._expire()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(None if nearest is None else min(nearest, _LOOK_SECONDS)):
-                    await self._changed.wait()
+            await event_within(self._changed, None if nearest is None else min(nearest, _LOOK_SECONDS))
 
     def _expire(self) -> float | None:
         """End what is over; returns the seconds until the next one is."""

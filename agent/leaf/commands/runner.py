@@ -22,7 +22,7 @@ import structlog
 from agent.base.clock import ClockReader, wall_ns
 from agent.base.log_edges import LogEdge
 from agent.base.metrics import Metrics
-from agent.base.wait import unless
+from agent.base.wait import event_within, unless
 from agent.contract import (
     APP,
     COMMANDS,
@@ -112,7 +112,7 @@ class CommandRunner:
         course = CommandCursor(await self._last(answered.position, intake, stopping), self._recent)
         while not stopping.is_set():
             moved = await self._step(course, intake, stopping)
-            await unless(stopping, asyncio.sleep(SPACING if moved else POLL_SECONDS))
+            await event_within(stopping, SPACING if moved else POLL_SECONDS)
 
     async def _last(
         self, text: str | None, intake: Intake, stopping: asyncio.Event
@@ -201,7 +201,7 @@ class CommandRunner:
                     f"but the hub had stored the command at {_time(stored)}. It was not run; set the clock "
                     "and send it again"
                 )
-            await unless(stopping, asyncio.sleep(POLL_SECONDS))
+            await event_within(stopping, POLL_SECONDS)
 
     async def _carry_out(
         self, place: CommandPosition, verb: CommandHandler, command: Command
@@ -247,7 +247,7 @@ class CommandRunner:
             except RefusedError as refusal:
                 self._storing.begin(f"an answer waits, and further commands with it: {refusal}")
                 delay = min(refusal.retry_after or _RETRY, _MAX_RETRY)
-                await unless(stopping, asyncio.sleep(delay))
+                await event_within(stopping, delay)
                 stored = False
             except UnknownOutcomeError as error:
                 self._storing.begin(str(error))

@@ -17,6 +17,7 @@ from nats.errors import Error as NatsError
 
 from agent import contract
 from agent.base.metrics import Metrics
+from agent.base.wait import Backoff, event_within, loop_time
 from agent.contract import (
     H_MESSAGE_ID,
     Announce,
@@ -82,14 +83,15 @@ class AnnounceLoop:
 
     async def run(self) -> None:
         """Announce until cancelled."""
-        failures = 0
+        backoff = Backoff(_FIRST, _LONGEST)
         while True:
             self._due.clear()
             if self._over is not None:
-                failures = 0 if await self._once(*self._over) else failures + 1
-            if failures:
-                await asyncio.sleep(min(_LONGEST, _FIRST * 2 ** min(failures - 1, 10)))
-            await wait_for(self._due, self._pause())
+                if await self._once(*self._over):
+                    backoff.reset()
+                else:
+                    await asyncio.sleep(backoff.next())
+            await event_within(self._due, self._pause())
 
     def _pause(self) -> float:
         if self.silent_since is not None:
@@ -117,19 +119,10 @@ class AnnounceLoop:
             self.silent_since, self._silence = None, ""
             self.refused = said.answer.refused
             return
-        self.silent_since = self.silent_since or asyncio.get_running_loop().time()
+        self.silent_since = self.silent_since or loop_time()
         if said.silence != self._silence:
             log.debug("announced in vain", why=said.silence)
         self._silence = said.silence
-
-
-async def wait_for(event: asyncio.Event, seconds: float) -> None:
-    """Return once an event is set, or after so many seconds."""
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +164,7 @@ class Announcer:
         """Announce; `confirmed` gives each class the sequence up to which the hub is known to hold all, and
         `repairs` says whether a new epoch is due.
         Raises `JetStreamError` when the local server does not answer."""
-        asked = asyncio.get_running_loop().time()
+        asked = loop_time()
         epochs = {cls: self._state.current.epochs[cls] for cls in confirmed}
         names = {cls: contract.leaf_stream(self._domain, cls) for cls in confirmed}
         consumers = {

@@ -15,6 +15,7 @@ import structlog
 
 from agent import contract
 from agent.base.metrics import Metrics
+from agent.base.wait import event_within, loop_time
 from agent.config import StreamClass
 from agent.contract import Checkpoint
 from agent.jetstream import (
@@ -26,7 +27,7 @@ from agent.jetstream import (
 )
 from agent.leaf.link import act
 from agent.leaf.link.act import Trimmer
-from agent.leaf.link.announcer import AnnounceLoop, Announcer, AnnounceResult, wait_for
+from agent.leaf.link.announcer import AnnounceLoop, Announcer, AnnounceResult
 from agent.leaf.link.checkpoints import CheckpointLog
 from agent.leaf.link.decide import REPAIR_EVERY, Ask, LinkDecision, LinkMemory, Pause, Repair, Resume, decide
 from agent.leaf.link.guard import EpochReason, NewEpoch
@@ -134,7 +135,7 @@ class LinkController:
         self._board.classes[cls].confirmed = 0
         self._new_epoch(cls, why)
         if why is not EpochReason.FIRST:
-            self._may_repair_at = _now() + REPAIR_EVERY
+            self._may_repair_at = loop_time() + REPAIR_EVERY
 
     def look(self) -> None:
         """Something has changed: look without waiting for the next turn."""
@@ -146,7 +147,7 @@ class LinkController:
 
     def hold(self, seconds: float) -> None:
         """Pause the link of every class for so long."""
-        self._held_until = _now() + seconds
+        self._held_until = loop_time() + seconds
         self._due.set()
 
     def release(self) -> None:
@@ -162,7 +163,7 @@ class LinkController:
                 self._due.clear()
                 if self._js is not None:
                     await self._turn(self._js)
-                await wait_for(self._due, self._until_next_look())
+                await event_within(self._due, self._until_next_look())
 
     def _until_next_look(self) -> float:
         states = {one.state for one in self._board.classes.values()}
@@ -194,7 +195,7 @@ class LinkController:
         link = self._link()
         consumer = await consumer_seen(js, contract.leaf_stream(self._domain, cls), epoch)
         self._work[cls].behind = 0 if consumer is None else consumer.pending + consumer.in_flight
-        now = _now()
+        now = loop_time()
         return LinkObservation(
             now=now,
             epoch=epoch,
@@ -244,7 +245,7 @@ class LinkController:
         kept = info.last if known is not None and info.last < known.last else None
         await act.remember_epoch(self._state, cls, begun, epoch, info, known, kept)
         self._metrics.epochs.labels(cls, epoch.why.value).inc()
-        self._may_repair_at = _now() + REPAIR_EVERY
+        self._may_repair_at = loop_time() + REPAIR_EVERY
         self._work[cls].compared = None
         self._board.classes[cls].confirmed = 0
         self._new_epoch(cls, epoch.why)
@@ -282,12 +283,8 @@ class LinkController:
         agreed = confirmed(compared)
         if proposed and await announcer.same(cls, info, proposed.leaf_seq, proposed.message_id):
             agreed = max(agreed, proposed.leaf_seq)
-            self._checkpoints.agree(cls, proposed, _now())
+            self._checkpoints.agree(cls, proposed, loop_time())
             self._state.mark()
         shown.confirmed = agreed
         if shown.crowded:
             await self._trimmer.trim(js, cls, info, agreed)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

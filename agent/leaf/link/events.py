@@ -16,6 +16,7 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from agent.base.wait import event_within, loop_time
 from agent.contract import ACCOUNT
 from agent.jetstream import request
 from agent.jetstream.connection import EXPECTED, connected
@@ -58,13 +59,7 @@ class LinkEvents:
             answer = await request(nc, _LEAFZ, b"", _ANSWER_SECONDS)
             if events == self._events:  # an answer that was made before an event tells what is over
                 self._is(_key(json.loads(answer.data)))
-            else:
-                continue
-            try:
-                async with asyncio.timeout(POLL_SECONDS):
-                    await self._look.wait()
-            except TimeoutError:
-                continue
+                await event_within(self._look, POLL_SECONDS)
 
     async def _take(self, msg: Msg) -> None:
         event = json.loads(msg.data)
@@ -77,7 +72,7 @@ class LinkEvents:
 
     def _is(self, key: str) -> None:
         if self.seen is None or self.seen.key != key:
-            self.seen = LinkSeen(bool(key), asyncio.get_running_loop().time(), key)
+            self.seen = LinkSeen(bool(key), loop_time(), key)
             self._changed()
 
 

@@ -11,6 +11,7 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
 from agent import contract
+from agent.base.wait import Backoff
 from agent.contract import H_MESSAGE_ID, Checkpoint, ContractError, CursorAnswer, CursorRequest
 from agent.jetstream import JetStream, JetStreamError, request
 from agent.leaf.hub_acks import HubAckWaiters
@@ -51,10 +52,11 @@ class CursorAsker:
         """Ask as long as somebody waits, until cancelled."""
         while True:
             await self._waits.wanted.wait()
-            pause = SOONEST / 2
+            backoff = Backoff(SOONEST, LONGEST)
             while self._waits.wanted.is_set():
-                pause = SOONEST if await self._once() else min(LONGEST, pause * 2)
-                await asyncio.sleep(pause)
+                if await self._once():
+                    backoff.reset()
+                await asyncio.sleep(backoff.next())
 
     async def _once(self) -> bool:
         """Ask, and let go whom the answer allows to; whether it did anybody."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import version
@@ -13,6 +12,7 @@ from nats.aio.client import Client
 
 from agent.base.clock import ClockReader
 from agent.base.metrics import Metrics
+from agent.base.wait import loop_time
 from agent.config import Config
 from agent.contract import Previous, hub_api
 from agent.jetstream import JetStream, StreamInfo
@@ -193,7 +193,7 @@ class LeafLink:
         self._waits.reached(cls, confirmed)
         left = self._health.room
         free = None if left is None else max(0, left.free - left.reserve)
-        self.horizon.observe(cls, info, confirmed, asyncio.get_running_loop().time(), free)
+        self.horizon.observe(cls, info, confirmed, loop_time(), free)
 
     def _short_of_room(self) -> bool:
         room = self._health.room

@@ -18,6 +18,7 @@ import structlog
 
 from agent.base.clock import wall_ns
 from agent.base.metrics import Metrics
+from agent.base.wait import event_within
 from agent.contract import AGENT_INPUT, Reading, machine_time
 from agent.jetstream import StreamInfo
 from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
@@ -144,10 +145,7 @@ class HorizonReport:
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Report each minute in which something moved, until `stopping` is set."""
         while not stopping.is_set():
-            try:
-                async with asyncio.timeout(self._seconds):
-                    await stopping.wait()
-            except TimeoutError:
+            if not await event_within(stopping, self._seconds):
                 await self._report(intake)
 
     async def _report(self, intake: Intake) -> None:

@@ -7,7 +7,6 @@ how many they were.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -15,6 +14,7 @@ from typing import Final
 import structlog
 
 from agent.base.metrics import Metrics
+from agent.base.wait import loop_time
 from agent.contract import MAX_BATCH_BYTES, Letter
 from agent.leaf.intake import Chunk, RefusedError, UnknownOutcomeError
 from agent.leaf.ledger.ledger import ClassLedger
@@ -122,7 +122,7 @@ class DeadLetterWriter:
 
     def keep(self, input_name: str, cls: str, letters: Sequence[Letter]) -> Admitted:
         """What is to be stored of some letters; tell `done` or `give_back` what became of it."""
-        return self._limits[cls].keep(input_name, letters, asyncio.get_running_loop().time())
+        return self._limits[cls].keep(input_name, letters, loop_time())
 
     def give_back(self, input_name: str, cls: str, kept: Admitted) -> None:
         """It was refused and is not stored."""

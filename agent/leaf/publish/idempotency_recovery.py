@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from agent.base.clock import ClockReader, Instant
 from agent.base.files import write_private
+from agent.base.wait import loop_time
 from agent.contract import Request, parse_clock
 from agent.jetstream import JetStreamError
 from agent.leaf.publish.idempotency import KNOWN_SECONDS, Ages, Key
@@ -74,7 +75,7 @@ class KnownRequests:
 
     async def save(self) -> None:
         """Keep the keys that are known now. Raises `OSError`."""
-        known = self._publisher.requests.known(asyncio.get_running_loop().time())
+        known = self._publisher.requests.known(loop_time())
         await asyncio.to_thread(save_keys, self._path, known, ClockReader().look())
 
     async def keep(self) -> None:
@@ -97,7 +98,7 @@ class KnownRequests:
             await asyncio.sleep(_NOTE_SECONDS)
 
     async def _note(self) -> None:
-        now, requests = asyncio.get_running_loop().time(), self._publisher.requests
+        now, requests = loop_time(), self._publisher.requests
         anew = now - self._begun > KNOWN_SECONDS
         fresh = requests.fresh(now)
         known = requests.known(now) if anew else fresh

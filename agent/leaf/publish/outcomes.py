@@ -5,13 +5,13 @@ a number, so that the audit names it."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 
 import structlog
 
 from agent.base.log_edges import Sparse
 from agent.base.metrics import Metrics
+from agent.base.wait import loop_time
 from agent.contract import LATE
 from agent.jetstream import RawMessage
 from agent.leaf.events import BatchStored
@@ -48,7 +48,7 @@ class Outcomes:
 
     def is_full(self, cls: str) -> bool:
         """Whether the stream of a class had no room a moment ago."""
-        return _now() < self._full_until.get(cls, 0.0)
+        return loop_time() < self._full_until.get(cls, 0.0)
 
     def has_room(self, cls: str) -> None:
         """The stream of a class was trimmed: what comes now is tried at once."""
@@ -68,7 +68,7 @@ class Outcomes:
         metrics.batches.labels(cls).inc()
         metrics.raw_bytes.labels(cls).inc(batch.raw_bytes)
         metrics.wire_bytes.labels(cls).inc(len(batch.payload))
-        metrics.publish_seconds.labels(cls).observe(_now() - batch.sealed)
+        metrics.publish_seconds.labels(cls).observe(loop_time() - batch.sealed)
         self._refusals.stored(batch.input, cls)
         for entry in batch.entries:
             self._publisher.stored((batch.input, cls), entry, seq)
@@ -78,7 +78,7 @@ class Outcomes:
         cls = batch.id.cls
         self.delayed(cls, text)
         if reason is RefusalReason.FULL:
-            self._full_until[cls] = _now() + FULL_PAUSE
+            self._full_until[cls] = loop_time() + FULL_PAUSE
             self.awaits_room(cls)
             refusal = no_room(text)
         else:
@@ -101,7 +101,7 @@ class Outcomes:
         cls = batch.id.cls
         self._metrics.taken_ids.labels(cls).inc()
         self._ledgers[cls].refuse(batch.id.n, 0, TAKEN)
-        if (held_back := self._sparse.held_back(_now())) is not None:
+        if (held_back := self._sparse.held_back(loop_time())) is not None:
             log.error(
                 "message id taken by another sender",
                 **{"class": cls},
@@ -167,7 +167,3 @@ class Refusals:
         late = promised_readings(entries)
         word = f"{reason.value} {LATE}" if late else reason.value
         self._ledgers[cls].refuse(n, count_readings(entries), word, late)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

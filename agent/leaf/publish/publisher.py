@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 
 from agent.base.clock import Look
 from agent.base.metrics import Metrics
+from agent.base.wait import loop_time
 from agent.contract import AGENT_INPUT, COMMANDS_INPUT, MAX_UNPACKED_BYTES
 from agent.leaf.hub_acks import HubAckWaiters, store_lost
 from agent.leaf.intake import Chunk, Level, RefusalReason, RefusedError, UnknownOutcomeError
@@ -65,7 +66,7 @@ class Publisher:
         self._clock = clock
         self._rate = RateLimit()
         self._stopping = False
-        self._away_since: float | None = asyncio.get_running_loop().time()
+        self._away_since: float | None = loop_time()
         self.queue: deque[SealedBatch] = deque()
         self.queued = asyncio.Event()
         self.stores_lost = 0
@@ -174,7 +175,7 @@ class Publisher:
         self._release(entry)
         request = entry.chunk.request
         if request is not None and outcome is None:
-            self.requests.store(cls, request, asyncio.get_running_loop().time())
+            self.requests.store(cls, request, loop_time())
         elif request is not None and isinstance(outcome, RefusedError):
             self.requests.forget(cls, request, entry.waiter)
         if entry.chunk.on_settled is not None:
@@ -189,7 +190,7 @@ class Publisher:
     def server_away(self) -> None:
         """The local server takes none; whoever waits goes on waiting, who comes later than the grace is
         refused."""
-        self._away_since = asyncio.get_running_loop().time()
+        self._away_since = loop_time()
 
     def flush(self) -> int:
         """Seal what has come, without waiting for more; returns how many drafts that are."""
@@ -257,7 +258,7 @@ class Publisher:
             self._enqueue([draft])
 
     def _enqueue(self, drafts: list[OpenBatch[Settled]]) -> None:
-        now = asyncio.get_running_loop().time()
+        now = loop_time()
         for draft in drafts:
             instant = self._clock()
             self.queue.append(SealedBatch(draft, instant.wall, instant.clock, now))

@@ -20,6 +20,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from agent.base.metrics import Metrics
+from agent.base.wait import loop_time
 from agent.jetstream import JetStreamError
 from agent.leaf.events import BatchStored
 from agent.leaf.intake import RefusalReason, RefusedError, UnknownOutcomeError
@@ -105,7 +106,7 @@ class Sender:
                 self._store(batch, seq)
         self._stream_seq.update(stream_seq)
         self._nc, self._inbox, self._look = nc, inbox, look
-        now = self._moved = asyncio.get_running_loop().time()
+        now = self._moved = loop_time()
         for batch in list(self._in_flight.values()):
             # A floor of the stream that was, before its store was lost or put back, would hide what this one
             # holds; and what was looked through needs no second look.
@@ -192,7 +193,7 @@ class Sender:
         began += [one.first_sent for one in self._in_flight.values()]
         if self._nc is None or not began:
             return 0.0
-        return asyncio.get_running_loop().time() - max(min(began), self._moved)
+        return loop_time() - max(min(began), self._moved)
 
     def held(self, cls: str) -> int:
         """The readings of a class that are under way or wait here, counted one by one."""
@@ -234,7 +235,7 @@ class Sender:
             self._publisher.queued.set()
 
     async def _send(self, sealed: SealedBatch, max_payload: int) -> None:
-        self._moved = asyncio.get_running_loop().time()
+        self._moved = loop_time()
         draft = sealed.draft
         entries = draft.live()
         if not entries:
@@ -262,13 +263,13 @@ class Sender:
             return
         for entry in entries:
             entry.sent = True
-        floor, now = self._stream_seq[draft.cls], asyncio.get_running_loop().time()
+        floor, now = self._stream_seq[draft.cls], loop_time()
         batch = self._numbering.batch(sealed, entries, packed, floor=floor, now=now)
         self._in_flight[batch.serial] = batch
         await self._transmit(batch)
 
     async def _transmit(self, batch: Batch) -> None:
-        batch.last_sent = asyncio.get_running_loop().time()
+        batch.last_sent = loop_time()
         batch.refused_at = None
         if self._nc is None:
             return
@@ -287,7 +288,7 @@ class Sender:
             # An answer over the connection before says nothing of the attempts over this one.
             return
         batch.unanswered -= 1
-        self._moved = asyncio.get_running_loop().time()
+        self._moved = loop_time()
         match parse_ack(msg.data):
             case StoredAck(seq, duplicate=False):
                 self._store(batch, seq)
@@ -320,13 +321,13 @@ class Sender:
             return
         del self._in_flight[batch.serial]
         self._outcomes.taken(batch, seq, message)
-        now = asyncio.get_running_loop().time()
+        now = loop_time()
         again = self._numbering.again(batch, floor=self._stream_seq[batch.id.cls], now=now)
         self._in_flight[again.serial] = again
         await self._transmit(again)
 
     def _retry_later(self, batch: Batch, text: str) -> None:
-        batch.refused_at = asyncio.get_running_loop().time()
+        batch.refused_at = loop_time()
         if batch.store_lost and batch.unanswered <= 0:
             batch.first_sent = batch.refused_at  # no attempt before this one can be stored any more
         self._outcomes.delayed(batch.id.cls, text)

@@ -3,7 +3,6 @@ requests of the last ten minutes, positions of pull inputs. Reads only."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -14,6 +13,7 @@ from nats.aio.client import Client
 
 from agent import contract
 from agent.base.clock import ClockReader, Instant
+from agent.base.wait import loop_time
 from agent.contract import (
     H_CLOCK,
     H_MESSAGE_ID,
@@ -67,7 +67,7 @@ class StreamRecovery:
     async def requests(self, cls: str, known: RequestLog) -> None:
         """Make the requests known that were stored in a class in the last ten minutes, by the time that the
         machine ran: its wall clock, by which the server could find them, may have been set since."""
-        now, monotonic = ClockReader().look(), asyncio.get_running_loop().time()
+        now, monotonic = ClockReader().look(), loop_time()
         found: list[tuple[tuple[Request, ...], Instant, float]] = []
 
         def take(message: StoredHeaders) -> None:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Protocol
 
 from agent.base.metrics import Metrics
+from agent.base.wait import loop_time
 from agent.config import Rule
 from agent.contract import Letter
 from agent.leaf.intake import Chunk, Intake, NotAtHubError, RefusedError, ResumePoint, UnknownOutcomeError
@@ -70,7 +71,7 @@ class RulesIntake:
         if splitter is None:
             await self._core.submit(input_name, cls, chunk)
         elif chunk.position is None:
-            await self._push(input_name, chunk, splitter.split(chunk.payload, cls, _now()))
+            await self._push(input_name, chunk, splitter.split(chunk.payload, cls, loop_time()))
         else:
             await self._pull(input_name, cls, chunk, splitter)
 
@@ -102,7 +103,7 @@ class RulesIntake:
             self._deadbands.settle(flight, None)
         if stored is None:
             return
-        split = splitter.split(chunk.payload, cls, _now(), stored)
+        split = splitter.split(chunk.payload, cls, loop_time(), stored)
         flights = [self._deadbands.begin(one.moves) for one in split.routed]
         if split.as_it_is is not None:
             parts = [Fragment(split.as_it_is, chunk.payload, chunk.count, range(chunk.count))]
@@ -159,7 +160,3 @@ def _tell(outcomes: Sequence[BaseException | None]) -> None:
     raise UnknownOutcomeError(
         f"the readings go to several classes: some are stored, others were refused ({refused[0]})"
     )
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -15,7 +15,7 @@ from structlog.typing import FilteringBoundLogger
 
 from agent.base.log_edges import LogEdge, Sparse
 from agent.base.metrics import Metrics
-from agent.base.wait import unless
+from agent.base.wait import Backoff, event_within
 from agent.leaf.inputs.exec import reaper
 from agent.leaf.inputs.exec.options import ExecOptions
 from agent.leaf.inputs.formats.line_cutter import Cutter
@@ -233,22 +233,21 @@ class Schedule:
         while not self._stopping.is_set():
             self._tell(await self._once(self._options.timeout, self._options.output), "it is run again")
             due = max(due + interval, loop.time() - (loop.time() - due) % interval)
-            await unless(self._stopping, asyncio.sleep(due - loop.time()))
+            await event_within(self._stopping, due - loop.time())
 
     async def _for_good(self) -> None:
         loop = asyncio.get_running_loop()
-        delay = _FIRST_DELAY
+        backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
         while not self._stopping.is_set():
             self._up.set(1)
             began = loop.time()
             trouble = await self._once(None, None)
             if loop.time() - began > _STEADY:
-                delay = _FIRST_DELAY
+                backoff.reset()
             if self._stopping.is_set():
                 return
             self._tell(trouble or "it ended, though it is to run for good", "it is started again")
-            await unless(self._stopping, asyncio.sleep(delay))
-            delay = min(2 * delay, _LONGEST_DELAY)
+            await event_within(self._stopping, backoff.next())
 
     async def _once(self, timeout: float | None, limit: int | None) -> str | None:
         """Run the command and store what it prints; what went wrong."""

@@ -51,7 +51,7 @@ from agent.base.clock import wall_ns
 from agent.base.files import UnseenError, mode_at
 from agent.base.log_edges import LogEdge, Sparse
 from agent.base.metrics import Metrics
-from agent.base.wait import unless
+from agent.base.wait import event_within, unless
 from agent.leaf.inputs.file.glob import is_wild
 from agent.leaf.inputs.file.options import FileOptions
 from agent.leaf.inputs.file.positions import MAX_FILES, parse_positions
@@ -136,7 +136,7 @@ class FileInput(ConfiguredInput[FileOptions]):
         try:
             while not stopping.is_set():
                 if not await self._step(following, form, intake, stopping):
-                    await unless(stopping, asyncio.sleep(options.poll))
+                    await event_within(stopping, options.poll)
         finally:
             following.close()
 
@@ -178,7 +178,7 @@ class FileInput(ConfiguredInput[FileOptions]):
             except RefusedError as refusal:
                 self._storing.begin(str(refusal))
                 delay = min(refusal.retry_after or _RETRY, _MAX_RETRY)
-                await unless(stopping, asyncio.sleep(delay))
+                await event_within(stopping, delay)
                 stored = False
             except UnknownOutcomeError as error:
                 self._storing.begin(str(error))

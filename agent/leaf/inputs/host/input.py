@@ -50,7 +50,7 @@ from agent import contract
 from agent.base.clock import wall_ns
 from agent.base.log_edges import LogEdge
 from agent.base.metrics import Metrics
-from agent.base.wait import unless
+from agent.base.wait import event_within, unless
 from agent.leaf.inputs.host.options import GROUPS, HostOptions
 from agent.leaf.inputs.host.procfs import Measure
 from agent.leaf.inputs.host.psutil_metrics import Sample, Sampler
@@ -88,7 +88,7 @@ class HostInput(ConfiguredInput[HostOptions]):
             if sample is not None and sample.measures:
                 await self._store.store(_chunk(sample.measures, intake.domain, wall_ns()), intake)
             due = next_due(due, loop.time(), self._options.interval)
-            await unless(stopping, asyncio.sleep(due - loop.time()))
+            await event_within(stopping, due - loop.time())
 
     async def _take(self, sampler: Sampler, stopping: asyncio.Event) -> Sample | None:
         """A sample, None when the agent stops. A disk that hangs holds the sample up, not the agent."""

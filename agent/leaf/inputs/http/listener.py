@@ -12,6 +12,7 @@ from aiohttp import StreamReader, web
 from aiohttp.web import BaseRequest, RequestHandler, StreamResponse
 
 from agent.base.listen_sockets import PortServer, cannot_listen
+from agent.base.wait import loop_time
 from agent.config import ConfigError, listen_address
 from agent.leaf.inputs.http.responses import HttpError, at_fault, refused
 from agent.leaf.intake import RefusalReason, RefusedError
@@ -182,7 +183,7 @@ class Listener:
 
     def hurry(self, grace: float) -> None:
         """What is still coming has `grace` seconds left."""
-        deadline = asyncio.get_running_loop().time() + grace
+        deadline = loop_time() + grace
         for one in self._connections():
             one.hurry(deadline)
 

@@ -21,7 +21,7 @@ from agent import contract
 from agent.base.clock import wall_ns
 from agent.base.log_edges import LogEdge, Sparse
 from agent.base.metrics import Metrics
-from agent.base.wait import unless
+from agent.base.wait import Backoff, event_within, unless
 from agent.config.keys import SeedError
 from agent.contract import Letter
 from agent.leaf.inputs.formats.line_formats import sift
@@ -87,7 +87,7 @@ class MqttInput(ConfiguredInput[MqttOptions]):
 
         self._up.set(0)
         await self._restore(intake, stopping)
-        failures = 0
+        backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
         while not stopping.is_set():
             began = time.monotonic()
             try:
@@ -102,10 +102,8 @@ class MqttInput(ConfiguredInput[MqttOptions]):
             self._up.set(0)
             self._connecting.begin(f"nothing comes from the broker: {why}")
             if time.monotonic() - began > _STEADY_SECONDS:
-                failures = 0
-            delay = min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** min(failures, 10))
-            failures += 1
-            await unless(stopping, asyncio.sleep(delay))
+                backoff.reset()
+            await event_within(stopping, backoff.next())
 
     def _subscribed(self) -> None:
         self._connecting.end()
@@ -234,7 +232,7 @@ class MqttInput(ConfiguredInput[MqttOptions]):
                 stored = True
             except RefusedError as refusal:
                 self._storing.begin(f"the broker keeps what it has: {refusal}")
-                await unless(stopping, asyncio.sleep(min(refusal.retry_after or _RETRY, _LONGEST_DELAY)))
+                await event_within(stopping, min(refusal.retry_after or _RETRY, _LONGEST_DELAY))
                 stored = False
             except UnknownOutcomeError as error:
                 self._storing.begin(str(error))

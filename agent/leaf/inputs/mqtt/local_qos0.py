@@ -25,7 +25,7 @@ from agent import contract
 from agent.base.clock import wall_ns
 from agent.base.log_edges import LogEdge, Sparse
 from agent.base.metrics import Metrics
-from agent.base.wait import unless
+from agent.base.wait import event_within
 from agent.contract import Letter
 from agent.jetstream.connection import EXPECTED, OpenConnection, connected
 from agent.leaf.inputs.formats.line_formats import sift
@@ -88,7 +88,7 @@ class Qos0Input:
                         await self._store(intake)
             except EXPECTED as error:
                 self._connecting.begin(f"what MQTT devices send with QoS 0 is not heard: {error}")
-            await unless(stopping, asyncio.sleep(_AGAIN_SECONDS))
+            await event_within(stopping, _AGAIN_SECONDS)
 
     async def _take(self, message: Msg) -> None:
         if (message.headers or {}).get(contract.H_MQTT) != "0":

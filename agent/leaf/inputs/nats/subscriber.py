@@ -14,7 +14,7 @@ from agent import contract
 from agent.base.clock import wall_ns
 from agent.base.log_edges import LogEdge
 from agent.base.metrics import Metrics
-from agent.base.wait import Pacer, unless
+from agent.base.wait import Pacer, event_within, unless
 from agent.jetstream.connection import EXPECTED, OpenConnection, connected
 from agent.leaf.inputs.formats.line_formats import make_form, sift_lines
 from agent.leaf.inputs.formats.message import MessageError, TopicNames, message_lines
@@ -69,7 +69,7 @@ class Subscriber:
                 except EXPECTED as error:
                     self._up.set(0)
                     self._connecting.begin(f"nothing is heard of the local server: {error}")
-                await unless(self._stopping, asyncio.sleep(_AGAIN))
+                await event_within(self._stopping, _AGAIN)
             self._source.flush()
         self._keeper.end()
 

@@ -39,7 +39,7 @@ from agent.base.credentials import without_password
 from agent.base.http_access import AccessError, is_loopback, read_token
 from agent.base.log_edges import LogEdge
 from agent.base.metrics import Metrics
-from agent.base.wait import unless
+from agent.base.wait import event_within, unless
 from agent.leaf.inputs.prometheus.exposition import (
     Device,
     ExpositionError,
@@ -130,7 +130,7 @@ class PrometheusInput(ConfiguredInput[PrometheusOptions]):
         while not stopping.is_set():
             await self._sample(url, session, intake, stopping)
             due = next_due(due, loop.time(), self._options.interval)
-            await unless(stopping, asyncio.sleep(due - loop.time()))
+            await event_within(stopping, due - loop.time())
 
     async def _sample(
         self, url: str, session: aiohttp.ClientSession, intake: Intake, stopping: asyncio.Event

@@ -17,7 +17,7 @@ from structlog.typing import FilteringBoundLogger
 
 from agent.base.log_edges import LogEdge, Sparse
 from agent.base.metrics import Metrics
-from agent.base.wait import unless
+from agent.base.wait import event_within
 from agent.contract import MAX_RECEIVED, Letter
 from agent.leaf.inputs.shared.base import InputOptions
 from agent.leaf.intake import Chunk, Intake, RefusalReason, RefusedError, UnknownOutcomeError
@@ -109,7 +109,7 @@ class RetryingSubmitter:
                         return None
                     self._refused.add(number)
                     delay = min(refusal.retry_after or _RETRY, _MAX_RETRY)
-                    await unless(self._stopping, asyncio.sleep(delay))
+                    await event_within(self._stopping, delay)
                 except UnknownOutcomeError as error:
                     # The core goes on trying with what it has: handed in again, it could be stored twice.
                     self._storing.begin(str(error))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+from agent.base.wait import loop_time
 from agent.contract import Letter
 from agent.leaf.inputs.formats.line_cutter import Cutter
 from agent.leaf.inputs.formats.line_formats import Form
@@ -101,7 +102,7 @@ class StreamConnection(asyncio.BufferedProtocol):
         self.all = all_of_them
         self.terms = all_of_them.terms
         self.peer = self.sender = ""
-        self.heard = asyncio.get_running_loop().time()
+        self.heard = loop_time()
         self._cutter = Cutter(self.terms.line)
         self._greeted = False
         self._time = asyncio.get_running_loop().time

@@ -15,6 +15,7 @@ from nats.aio.client import Client
 
 from agent import contract
 from agent.base.metrics import Metrics
+from agent.base.wait import Backoff
 from agent.config import StreamClass
 from agent.contract import Ledger, Readings, StreamState
 from agent.jetstream import JetStream, JetStreamError, StreamInfo
@@ -102,7 +103,7 @@ class Discards:
 
     async def _follow(self, name: str) -> None:
         """Look whenever somebody has."""
-        due, pause = self._due[name], _SAVE_SECONDS
+        due, backoff = self._due[name], Backoff(2 * _SAVE_SECONDS, _LONGEST_SECONDS)
         while True:
             await due.wait()
             due.clear()
@@ -110,9 +111,10 @@ class Discards:
                 await self._take_up(name)
                 await self.look(name)
                 pause = _SAVE_SECONDS
+                backoff.reset()
             except (JetStreamError, OSError) as error:
                 log.warning("what was discarded is told later", **{"class": name}, error=str(error))
-                pause = min(_LONGEST_SECONDS, 2 * pause)
+                pause = backoff.next()
                 due.set()
             await asyncio.sleep(pause)
 

@@ -19,6 +19,7 @@ import structlog
 from nats.aio.client import Client
 
 from agent.base.metrics import Metrics
+from agent.base.wait import event_within, loop_time
 from agent.contract import (
     COMMANDS,
     CommandsHeld,
@@ -146,9 +147,7 @@ class CommandMirror:
         while True:
             self._due.clear()
             await self.look()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._pause()):
-                    await self._due.wait()
+            await event_within(self._due, self._pause())
 
     def _pause(self) -> float:
         return LAGGING_SECONDS if self._decision.lag or self._programs.top is not None else LOOK_SECONDS
@@ -224,7 +223,7 @@ class CommandMirror:
         return None if epoch is None else command_deliver(self._domain, epoch)
 
     async def _new_epoch(self, why: MirrorEpochReason) -> None:
-        now = asyncio.get_running_loop().time()
+        now = loop_time()
         if self._epoch_at is not None and now - self._epoch_at < EPOCH_EVERY:
             return
         self._epoch_at = now

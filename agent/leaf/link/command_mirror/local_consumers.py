@@ -17,6 +17,7 @@ from nats.aio.client import Client
 
 from agent.base.files import write_private
 from agent.base.log_edges import LogEdge
+from agent.base.wait import loop_time
 from agent.contract import APP, COMMANDS, CommandKey, command_subject
 from agent.jetstream import ApiError, ConsumerInfo, JetStream, JetStreamError, nanoseconds
 from agent.leaf.link.command_mirror import consumer_requests
@@ -97,7 +98,7 @@ class ProgramPlaces:
     async def note(self, js: JetStream, created: str, agreed: CommandKey | None) -> None:
         """Note where the consumers of the mirror made at `created` are now; `agreed` is the newest command in
         it that the hub was found to hold."""
-        now = asyncio.get_running_loop().time()
+        now = loop_time()
         if now < self._list_at:
             return
         try:
