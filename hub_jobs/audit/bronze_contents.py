@@ -15,10 +15,10 @@ import numpy as np
 from hub_jobs.audit.claims.ledgers import Run
 from hub_jobs.audit.unreadable import Unreadable, put_aside
 from hub_jobs.tables import Table, open_table, seen
-from hub_jobs.tables.dedup_keys import SeenNumbers, hub_space, joined, lacking
 from hub_jobs.tables.places import Place, UnreadableError
 from hub_jobs.tables.ranges import History, runs_of, size, text, without
 from hub_jobs.tables.scan import batches
+from hub_jobs.tables.seen import SeenNumbers, hub_space, joined, lacking
 from hub_jobs.tables.stream_history import StreamHistory, offsets
 
 

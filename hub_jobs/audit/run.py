@@ -33,9 +33,9 @@ from hub_jobs.exits import ended, say
 from hub_jobs.hub_client import HubClient
 from hub_jobs.source.wire import Server, WireError
 from hub_jobs.tables import ensure_table, open_table, stream_history
-from hub_jobs.tables.dedup_keys import SeenNumbers, batch_space, source_space
 from hub_jobs.tables.places import Place, parse_place
 from hub_jobs.tables.ranges import Range, intersection
+from hub_jobs.tables.seen import SeenNumbers, batch_space, source_space
 
 _NAME: Final = "audit"
 

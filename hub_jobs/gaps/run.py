@@ -23,10 +23,10 @@ from hub_jobs.gaps import cadence
 from hub_jobs.gaps.outages import COLUMNS, worst
 from hub_jobs.gaps.report import GapFindings, Late, as_json, as_text
 from hub_jobs.tables import Condition, Table, ensure_table, frame, open_table
+from hub_jobs.tables.parquet import written
 from hub_jobs.tables.places import Place, parse_place
 from hub_jobs.tables.scan import batches, latest
 from hub_jobs.tables.schemas import GAPS
-from hub_jobs.tables.writing import written
 from hub_jobs.times import back, moment, stretch
 
 if TYPE_CHECKING:

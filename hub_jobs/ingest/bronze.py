@@ -1,10 +1,13 @@
-"""From messages of an aggregate to rows of `bronze`. A message that is not what it should be is a row too:
-nothing is refused here, what can't be said of it stays null. Pure."""
+"""What an executor does for `ingest`: it reads a range of a stream into files of `bronze`, and names them to
+the driver, which commits all or none.
+
+A message that is not what it should be is a row too: ingest rejects nothing, and what can't be told of a
+message stays null."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
@@ -20,11 +23,67 @@ from agent.contract import (
     parse_message_id,
     parse_subject,
 )
-from hub_jobs.source.wire import SOURCE_HEADER, Columns, header, parse_source
+from hub_jobs.source.plan import Range
+from hub_jobs.source.wire import (
+    SOURCE_HEADER,
+    Columns,
+    Connection,
+    Server,
+    WireError,
+    header,
+    parse_source,
+    read_columns,
+)
+from hub_jobs.tables.parquet import PartFile, PartWriter
+from hub_jobs.tables.places import Place
+from hub_jobs.tables.ranges import Range as Numbers
+from hub_jobs.tables.ranges import union, without
 from hub_jobs.tables.schemas import BRONZE, TIME, digest
 
 _COUNT_DIGITS: Final = 18
 _SUBJECTS_KNOWN: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class IngestPart:
+    """A range of a stream, to be read as `origin`. `server` names where its secret lies and holds none."""
+
+    server: Server
+    range: Range
+    origin: StreamOrigin
+    lake: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """Files of bronze, and the sequences of the range that the stream no longer has. `fault` is what kept the
+    task from reading: not for Spark to try again at once, but for the next run."""
+
+    files: list[PartFile] = field(default_factory=list)
+    gaps: list[Numbers] = field(default_factory=list)
+    fault: WireError | None = None
+
+
+def ingest(part: IngestPart) -> Ingested:
+    """Read a range and write it as rows of bronze."""
+    wanted = part.range
+    read: list[Numbers] = []
+    try:
+        with Connection(part.server) as conn, PartWriter(part.lake, "bronze") as writer:
+            for columns in read_columns(
+                conn, wanted.stream, wanted.first, wanted.last, created=wanted.created, allow_lost=True
+            ):
+                writer.write(bronze_rows(columns, part.origin))
+                read = union(read, _held(columns.seqs))
+    except WireError as error:
+        return Ingested(fault=error)
+    return Ingested(writer.files, without([(wanted.first, wanted.last)], read))
+
+
+def _held(seqs: list[int]) -> list[Numbers]:
+    if seqs[-1] - seqs[0] + 1 == len(seqs):
+        return [(seqs[0], seqs[-1])]
+    return union((seq, seq) for seq in seqs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +93,6 @@ class StreamOrigin:
     stream: str
     created: str
     domains: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    domain: str | None = None
-    stream: str | None = None
-    identity: str | None = None
-    seq: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    cls: str | None = None
-    run: str | None = None
-    n: int | None = None
-    count: int | None = None
 
 
 def bronze_rows(columns: Columns, origin: StreamOrigin) -> pa.Table:
@@ -83,6 +126,22 @@ def bronze_rows(columns: Columns, origin: StreamOrigin) -> pa.Table:
         "count": [one.count for one in batches],
     }
     return pa.table(arrays, schema=BRONZE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    domain: str | None = None
+    stream: str | None = None
+    identity: str | None = None
+    seq: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    cls: str | None = None
+    run: str | None = None
+    n: int | None = None
+    count: int | None = None
 
 
 def _text(value: bytes | None) -> str | None:

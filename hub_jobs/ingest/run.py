@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Final
 from agent.contract import Committed, Exit, aggregate, committed_subject
 from hub_jobs import hub_client, job_loop
 from hub_jobs.exits import ended, gravest, say
-from hub_jobs.ingest import gap_notes, task
-from hub_jobs.ingest.bronze import StreamOrigin
+from hub_jobs.ingest.bronze import IngestPart, StreamOrigin, ingest
 from hub_jobs.job_loop import Stop, never, repeated
 from hub_jobs.session import run_tasks
 from hub_jobs.source.plan import Range, split
@@ -84,7 +83,7 @@ def run(options: IngestOptions, stop: Stop = never) -> Exit:
     spark: SparkSession | None = None
     gaps: list[ranges.Range] = []
     while True:
-        stream_history.opened(options.lake)  # refuses to begin bronze anew beside readings
+        stream_history.open_bronze(options.lake)  # refuses to begin bronze anew beside readings
         bronze = ensure_table(options.lake, "bronze")
         with Connection(options.server) as conn:
             info = stream_info(conn, options.stream)
@@ -136,8 +135,8 @@ def _commit_next(
     """Read the next ranges, write and commit them; what of them the stream no longer has."""
     parts = _parts(info, wanted, spark.sparkContext.defaultParallelism)
     origin = StreamOrigin(known.stream, known.created, info.source_index)
-    work = [task.IngestPart(options.server, part, origin, options.lake) for part in parts]
-    done = run_tasks(spark, task.ingest, work)
+    work = [IngestPart(options.server, part, origin, options.lake) for part in parts]
+    done = run_tasks(spark, ingest, work)
     files = [file for one in done for file in one.files]
     faults = [one.fault for one in done if one.fault is not None]
     if faults:
@@ -145,7 +144,10 @@ def _commit_next(
         raise faults[0]
     gaps = ranges.union(*(one.gaps for one in done))
     last = parts[-1].last
-    notes = {gap_notes.GAPS_NOTE: json.dumps(gaps), gap_notes.WHY_NOTE: gap_notes.why_note(known, info)}
+    notes = {
+        stream_history.GAPS_NOTE: json.dumps(gaps),
+        stream_history.GAP_REASON_NOTE: stream_history.gap_reason_note(known, info),
+    }
     bronze.commit(files, {known.ingested: last}, notes if gaps else None)
     say(_NAME, f"{sum(file.rows for file in files)} messages of {options.stream} up to {last} are in bronze")
     return gaps

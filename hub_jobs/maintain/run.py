@@ -24,12 +24,10 @@ from agent.contract import Exit
 from hub_jobs.exits import say
 from hub_jobs.job_loop import Stop, never, repeated
 from hub_jobs.tables import Table, ensure_table, open_table, stream_history
-from hub_jobs.tables.compaction import groups, rewrite, small_files
-from hub_jobs.tables.healing import ailing, healed
-from hub_jobs.tables.histories import FileHistory, held
+from hub_jobs.tables.compaction import ailing, groups, healed, rewrite, small_files
 from hub_jobs.tables.places import Place, parse_place
 from hub_jobs.tables.schemas import SCHEMAS
-from hub_jobs.tables.stream_history import StreamHistory
+from hub_jobs.tables.stream_history import FileHistory, StreamHistory, file_histories
 
 _NAME: Final = "maintain"
 _LEAST_VACUUM_DAYS: Final = 1
@@ -114,7 +112,7 @@ def _thin(options: MaintainOptions, before: datetime) -> None:
         return
     ends: dict[str, int] = {}
     paths: list[str] = []
-    files = held(bronze)
+    files = file_histories(bronze)
     for one in stream_history.refined(stream_history.all_of(bronze), readings):
         chosen = _to_thin(files, one, bronze.offset(one.thinned) or 0, before)
         if chosen:

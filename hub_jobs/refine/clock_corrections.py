@@ -1,73 +1,163 @@
-"""Corrections that come later than what they are about: rows that are in `readings` already get the right
-time. The files with such rows are written anew and take the place of the old ones in the commit of the pass
-in which the correction came, so that it is done once."""
+"""Corrections of wrong clocks: the table `clocks` (see `cache`), and what they change in `readings`.
+
+A correction may come later than the readings that it is about. The files with such rows are rewritten, and
+replace the old ones in the commit of the pass in which the correction came, so that it is done once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from agent.contract import H_CLOCK, H_SEALED_AT, ContractError, Correction, parse_clock
 from hub_jobs.refine import task
 from hub_jobs.refine.clocks import Batch, SealTime
+from hub_jobs.refine.messages import QuarantinedError, correction_in
 from hub_jobs.session import run_tasks
 from hub_jobs.source.wire import header
-from hub_jobs.tables import Condition, Table
+from hub_jobs.tables import Condition, Table, cache
 from hub_jobs.tables.parquet import PartFile
 from hub_jobs.tables.places import Place
-from hub_jobs.tables.scan import batches, file_paths
+from hub_jobs.tables.scan import batches, file_paths, rows
+from hub_jobs.tables.schemas import CLOCKS
+from hub_jobs.tables.stream_history import StreamHistory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+MOST: Final = 1_000
+"""Corrections that are remembered of a domain; the oldest go."""
 _WAIT_NS: Final = 3_600 * 10**9
 """For so long an input may have held what it had stamped, before the batch of it was sealed."""
 
 
+class ClockCorrections:
+    """Corrections by domain, each once, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._of_domain: dict[str, dict[Correction, None]] = {}
+
+    def add(self, correction: Correction) -> bool:
+        """Add a correction; False when it is known."""
+        known = self._of_domain.setdefault(correction.domain, {})
+        if correction in known:
+            return False
+        known[correction] = None
+        if len(known) > MOST:
+            del known[next(iter(known))]
+        return True
+
+    def by_domain(self) -> dict[str, list[Correction]]:
+        """All of them."""
+        return {domain: list(corrections) for domain, corrections in self._of_domain.items()}
+
+
+def load(
+    lake: Place, bronze: Table, upto: Sequence[StreamHistory], note: cache.Note = cache.unsaid
+) -> ClockCorrections:
+    """The corrections in all that bronze holds of each history up to its `done`. Raises as `cache.load`."""
+    corrections = ClockCorrections()
+    table, cached = cache.load(lake, "clocks", upto, note)
+    for row in cached.to_pylist():
+        corrections.add(Correction(**row))
+    for history, after in cache.behind(table, upto):
+        for correction in corrections_of(bronze, history, after):
+            corrections.add(correction)
+    return corrections
+
+
+def save(lake: Place, corrections: ClockCorrections, upto: Sequence[StreamHistory]) -> None:
+    """Save them for the next run."""
+    flat = [
+        {name: getattr(correction, name) for name in CLOCKS.names}
+        for of_domain in corrections.by_domain().values()
+        for correction in of_domain
+    ]
+    cache.save(lake, "clocks", pa.Table.from_pylist(flat, CLOCKS), upto)
+
+
+def new_corrections(
+    bronze: Table, increments: Sequence[tuple[StreamHistory, int, int]], known: ClockCorrections
+) -> list[Correction]:
+    """The corrections in rows of histories above one sequence and up to another that are not known yet;
+    adds them to `known`."""
+    return [
+        correction
+        for history, after, to in increments
+        for correction in corrections_of(bronze, replace(history, done=to), after)
+        if known.add(correction)
+    ]
+
+
+def corrections_of(bronze: Table, history: StreamHistory, after: int) -> Iterator[Correction]:
+    """The corrections among the rows of a history above `after` and up to its `done`, without bad ones."""
+    where = history.rows(after, history.done or 0)
+    seqs: list[int] = []
+    for batch in batches(bronze, ["seq", "subject", "class"], where):
+        of_clock = pc.and_(pc.ends_with(batch["subject"], "._clock"), pc.is_valid(batch["class"]))
+        seqs += batch.filter(of_clock)["seq"].to_pylist()
+    if not seqs:
+        return
+    records = rows(bronze, ["seq", "domain", "payload"], [*where, ("seq", "in", seqs)])
+    for row in records.sort_by("seq").to_pylist():
+        try:
+            yield correction_in(row["payload"], row["domain"])
+        except QuarantinedError:
+            continue
+
+
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """Files of `readings` that take the place of others, and how many rows are corrected in them; those are
-    named by their paths below the table."""
+    """Files of `readings` that replace others."""
 
     files: list[PartFile] = field(default_factory=list)
     replaced: list[str] = field(default_factory=list)
+    """The paths of the replaced files, below the table."""
     rows: int = 0
+    """Rows that are corrected in them."""
 
 
 def rewrite(
-    spark: SparkSession, lake: Place, bronze: Table, readings: Table, given: Sequence[Correction]
+    spark: SparkSession, lake: Place, bronze: Table, readings: Table, corrections: Sequence[Correction]
 ) -> Rewritten:
     """Correct what `readings` holds; nothing of it counts before it is committed."""
-    domains = sorted({one.domain for one in given})
-    sealed = {batch: one for domain in domains for batch, one in _sealed(bronze, domain, given)}
+    domains = sorted({correction.domain for correction in corrections})
+    sealed = {batch: at for domain in domains for batch, at in _sealed(bronze, domain, corrections)}
     if not sealed:
         return Rewritten()
     where: list[Condition] = [
         ("domain", "in", domains),
         ("run", "in", sorted({run for _, _, run, _ in sealed})),
     ]
-    parts = [task.CorrectPart(lake, path, tuple(given), sealed) for path in file_paths(readings, where)]
+    parts = [task.CorrectPart(lake, path, tuple(corrections), sealed) for path in file_paths(readings, where)]
     done = run_tasks(spark, task.correct, parts) if parts else []
-    changed = [(part.path, one) for part, one in zip(parts, done, strict=True) if one.rows]
+    changed = [(part.path, result) for part, result in zip(parts, done, strict=True) if result.rows]
     return Rewritten(
-        [file for _, one in changed for file in one.files],
+        [file for _, result in changed for file in result.files],
         [path.name for path, _ in changed],
-        sum(one.rows for _, one in changed),
+        sum(result.rows for _, result in changed),
     )
 
 
-def _sealed(bronze: Table, domain: str, given: Sequence[Correction]) -> Iterator[tuple[Batch, SealTime]]:
+def _sealed(
+    bronze: Table, domain: str, corrections: Sequence[Correction]
+) -> Iterator[tuple[Batch, SealTime]]:
     """When the batches of a domain were sealed that may hold a wrong time. A run is of one boot."""
-    mine = [one for one in given if one.domain == domain]
-    until = {one.boot: max(each.until for each in mine if each.boot == one.boot) for one in mine}
+    until: dict[str, int] = {}
+    for correction in corrections:
+        if correction.domain == domain:
+            until[correction.boot] = max(correction.until, until.get(correction.boot, correction.until))
     boots: dict[str, str] = {}
     for piece in batches(bronze, ["class", "run", "n", "headers"], [("domain", "=", domain)]):
         columns = [piece[name].to_pylist() for name in ("class", "run", "n", "headers")]
         for cls, run, n, headers in zip(*columns, strict=True):
             if n is None or (run in boots and boots[run] not in until):
                 continue
-            sealed = _header(headers)
+            sealed = _seal_time(headers)
             if sealed is None:
                 continue
             boots[run] = sealed.boot
@@ -75,12 +165,12 @@ def _sealed(bronze: Table, domain: str, given: Sequence[Correction]) -> Iterator
                 yield (domain, cls, run, n), sealed
 
 
-def _header(headers: bytes) -> SealTime | None:
+def _seal_time(headers: bytes) -> SealTime | None:
     clock, wall = header(headers, H_CLOCK.encode()), header(headers, H_SEALED_AT.encode())
     if clock is None or wall is None or not wall.isdigit():
         return None
     try:
-        found = parse_clock(clock.decode(errors="replace"))
+        parsed = parse_clock(clock.decode(errors="replace"))
     except ContractError:
         return None
-    return SealTime(int(wall) // 1000, found.boot, found.monotonic)
+    return SealTime(int(wall) // 1000, parsed.boot, parsed.monotonic)

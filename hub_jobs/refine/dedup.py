@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hub_jobs.tables.dedup_keys import Placed, SeenNumbers, by_batch, by_source
 from hub_jobs.tables.ranges import History, contains
+from hub_jobs.tables.seen import Placed, SeenNumbers, by_batch, by_source
 
 Key = tuple[str, int]
 """A space and a number in it."""

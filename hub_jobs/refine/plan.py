@@ -14,13 +14,11 @@ from hub_jobs.refine.clocks import Corrections
 from hub_jobs.refine.dedup import DedupDecision, Key
 from hub_jobs.refine.task import RefinePart
 from hub_jobs.tables import Condition, Table, stream_history
-from hub_jobs.tables.dedup_keys import ID_COLUMNS, SeenNumbers
-from hub_jobs.tables.histories import held
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.ranges import History
 from hub_jobs.tables.scan import batches, rows
-from hub_jobs.tables.seen import identities
-from hub_jobs.tables.stream_history import StreamHistory
+from hub_jobs.tables.seen import ID_COLUMNS, SeenNumbers, identities
+from hub_jobs.tables.stream_history import StreamHistory, file_histories
 
 MAX_ROWS: Final = 1_000_000
 """Rows of bronze in a pass: the driver holds their identities, about 300 bytes each."""
@@ -138,8 +136,8 @@ def named(quarantine: Table, planned: Pass) -> dict[History, frozenset[Line]]:
         return {}
     found = {}
     for one in planned.increments:
-        held = rows(quarantine, ["seq", "line"], one.one.rows(one.after, one.to))
-        found[one.history] = frozenset(zip(held["seq"].to_pylist(), held["line"].to_pylist(), strict=True))
+        begun = rows(quarantine, ["seq", "line"], one.one.rows(one.after, one.to))
+        found[one.history] = frozenset(zip(begun["seq"].to_pylist(), begun["line"].to_pylist(), strict=True))
     return found
 
 
@@ -175,7 +173,7 @@ def parts(
 def _files(bronze: Table) -> dict[History, list[BronzeFile]]:
     """The files of every incarnation, in the order of their sequences."""
     found: dict[History, list[BronzeFile]] = {}
-    for one in held(bronze):
+    for one in file_histories(bronze):
         file = BronzeFile(bronze.path / one.path, one.first, one.last, one.rows, one.size)
         found.setdefault(one.history, []).append(file)
     return {history: sorted(mine, key=lambda file: file.first) for history, mine in found.items()}
@@ -203,9 +201,9 @@ def _first(increments: Sequence[Increment], most_bytes: int) -> Iterator[Increme
         yield one
 
 
-def _groups(held: Sequence[BronzeFile], least: int) -> Iterator[list[BronzeFile]]:
+def _groups(files: Sequence[BronzeFile], least: int) -> Iterator[list[BronzeFile]]:
     group: list[BronzeFile] = []
-    for file in held:
+    for file in files:
         group.append(file)
         if sum(each.size for each in group) >= least:
             yield group

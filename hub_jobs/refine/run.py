@@ -18,8 +18,7 @@ from hub_jobs import job_loop
 from hub_jobs.exits import say
 from hub_jobs.job_loop import Stop, never, repeated
 from hub_jobs.refine import clock_corrections, plan, task
-from hub_jobs.refine import clock_table as clocks
-from hub_jobs.refine.clock_table import Clocks
+from hub_jobs.refine.clock_corrections import ClockCorrections
 from hub_jobs.session import run_tasks
 from hub_jobs.tables import ConflictError, ensure_table, seen, stream_history
 from hub_jobs.tables.places import Place, parse_place
@@ -27,7 +26,7 @@ from hub_jobs.tables.places import Place, parse_place
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from hub_jobs.tables.dedup_keys import SeenNumbers
+    from hub_jobs.tables.seen import SeenNumbers
 
 _NAME: Final = "refine"
 
@@ -36,7 +35,7 @@ class Known(NamedTuple):
     """What earlier runs have left, and what the passes of this one add."""
 
     seen: SeenNumbers
-    clocks: Clocks
+    clocks: ClockCorrections
 
 
 def main(argv: Sequence[str] | None = None) -> Exit:
@@ -58,7 +57,7 @@ def run(lake: Place, stop: Stop = never) -> Exit:
     known: Known | None = None
     done: plan.Pass | None = None
     while not stop():
-        bronze = stream_history.opened(lake)
+        bronze = stream_history.open_bronze(lake)
         if bronze is None:
             say(_NAME, f"there is no table {lake / 'bronze'} yet: nothing to do")
             return Exit.WELL
@@ -68,7 +67,9 @@ def run(lake: Place, stop: Stop = never) -> Exit:
             break
         if known is None:
             before, note = planned.before, partial(say, _NAME)
-            known = Known(seen.load(lake, bronze, before, note), clocks.load(lake, bronze, before, note))
+            known = Known(
+                seen.load(lake, bronze, before, note), clock_corrections.load(lake, bronze, before, note)
+            )
         if spark is None:
             from hub_jobs.session import session
 
@@ -78,7 +79,7 @@ def run(lake: Place, stop: Stop = never) -> Exit:
         done = planned
     if done is not None and known is not None:
         seen.save(lake, known.seen, done.after)
-        clocks.save(lake, known.clocks, done.after)
+        clock_corrections.save(lake, known.clocks, done.after)
     return Exit.WELL
 
 
@@ -88,7 +89,7 @@ def _refine(
     """One pass: correct what is there, decide, decode, commit. Afterwards `known` holds the rows of the pass
     too."""
     increments = [(one.one, one.after, one.to) for one in planned.increments]
-    news = clocks.news(tables.bronze, increments, known.clocks)
+    news = clock_corrections.new_corrections(tables.bronze, increments, known.clocks)
     again = clock_corrections.rewrite(spark, lake, tables.bronze, tables.readings, news)
     decision = plan.decide(tables.bronze, planned, known.seen)
     named = plan.named(tables.quarantine, planned)

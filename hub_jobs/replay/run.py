@@ -2,13 +2,17 @@
 
 For what was decoded wrongly, or lost from a table. `quarantine` is put right first and `readings` last; a run
 that is killed between the two leaves rows missing in neither, and is made whole by running it again.
+
+What came of a message is found by its key: a batch's by (domain, class, run, n), any other's by its place
+in its source. Of several rows of one key with one digest one is decoded, whichever of them lies in the range
+that was asked for. A message with other content under a known batch's id stays where it is, in quarantine.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
@@ -17,11 +21,10 @@ import pyarrow.compute as pc
 
 from agent.contract import Exit
 from hub_jobs.exits import ended, say
-from hub_jobs.refine import clock_table, task
+from hub_jobs.refine import clock_corrections, task
 from hub_jobs.refine.clocks import Corrections
 from hub_jobs.refine.messages import QuarantineReason
 from hub_jobs.refine.plan import RefineTables
-from hub_jobs.replay.selection import BATCH, MESSAGE, PLACE, Again, chosen, keys
 from hub_jobs.session import run_tasks
 from hub_jobs.tables import Condition, ConflictError, Table, ensure_table, open_table, stream_history
 from hub_jobs.tables.compaction import without
@@ -32,6 +35,9 @@ from hub_jobs.tables.stream_history import StreamHistory
 from hub_jobs.times import moment
 
 _NAME: Final = "replay"
+BATCH: Final = ("domain", "class", "run", "n")
+PLACE: Final = ("source_stream", "source_identity", "source_seq")
+MESSAGE: Final = ("stream", "created", "seq")
 _COLUMNS: Final = (*MESSAGE, *BATCH, *PLACE, "digest")
 
 
@@ -64,19 +70,36 @@ def run(options: ReplayOptions) -> Exit:
     readings, quarantine = ensure_table(options.lake, "readings"), ensure_table(options.lake, "quarantine")
     refined = stream_history.refined(stream_history.all_of(bronze), readings)
     wanted = _wanted(options, bronze, refined)
-    again = chosen(wanted, _with_keys_of(bronze, wanted, refined), _other_content(quarantine))
-    if again.thinned:
-        say(_NAME, f"{again.thinned} messages stay as they are: their payloads were dropped")
-    count = sum(map(len, again.decoded.values()))
+    selection = select(wanted, _with_keys_of(bronze, wanted, refined), _other_content(quarantine))
+    if selection.thinned:
+        say(_NAME, f"{selection.thinned} messages stay as they are: their payloads were dropped")
+    count = sum(map(len, selection.decoded.values()))
     say(_NAME, f"{count} of {wanted.num_rows} messages of {options.stream} are decoded again")
     if not count or options.dry_run:
         return Exit.WELL
-    corrections = clock_table.load(options.lake, bronze, refined).by_domain()
-    _replay(options.lake, RefineTables(bronze, readings, quarantine), again, corrections)
+    corrections = clock_corrections.load(options.lake, bronze, refined).by_domain()
+    _replay(options.lake, RefineTables(bronze, readings, quarantine), selection, corrections)
     return Exit.WELL
 
 
-def _replay(lake: Place, tables: RefineTables, again: Again, corrections: Corrections) -> None:
+def _options(argv: Sequence[str] | None) -> ReplayOptions:
+    parser = argparse.ArgumentParser(prog="replay.py", description="Decode a range of `bronze` again.")
+    parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
+    parser.add_argument("--stream", required=True, help="the hub's stream, such as TELEMETRY_0")
+    parser.add_argument("--created", help="one incarnation of it only, as the column says")
+    parser.add_argument("--from-seq", type=int, metavar="N", help="the first hub sequence")
+    parser.add_argument("--to-seq", type=int, metavar="N", help="the last hub sequence")
+    parser.add_argument("--since", type=moment, metavar="TIME", help="arrived at or after, RFC 3339")
+    parser.add_argument("--until", type=moment, metavar="TIME", help="arrived at or before, RFC 3339")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    given = parser.parse_args(argv)
+    bounds = (given.from_seq, given.to_seq, given.since, given.until)
+    if all(bound is None for bound in bounds):
+        parser.error("give a range: --from-seq, --to-seq, --since or --until")
+    return ReplayOptions(given.lake, given.stream, given.created, *bounds, given.dry_run)
+
+
+def _replay(lake: Place, tables: RefineTables, selection: ReplaySelection, corrections: Corrections) -> None:
     from hub_jobs.session import session
 
     bronze, readings, quarantine = tables
@@ -84,14 +107,14 @@ def _replay(lake: Place, tables: RefineTables, again: Again, corrections: Correc
         task.RefinePart(
             lake, [path], history, min(seqs) - 1, max(seqs), only=frozenset(seqs), corrections=corrections
         )
-        for history, seqs in sorted(again.decoded.items())
+        for history, seqs in sorted(selection.decoded.items())
         for path in file_paths(bronze, StreamHistory(*history).rows(min(seqs) - 1, max(seqs)))
     ]
     done = run_tasks(session(_NAME), task.refine, parts)
-    new_readings = [file for one in done for file in one.readings]
-    new_named = [file for one in done for file in one.quarantine]
-    named = without(lake, quarantine, lambda rows: _messages_of(rows, again), [*MESSAGE, "reason"])
-    old = without(lake, readings, lambda rows: _came_of(rows, again), [*BATCH, *PLACE])
+    new_readings = [file for result in done for file in result.readings]
+    new_named = [file for result in done for file in result.quarantine]
+    named = without(lake, quarantine, lambda rows: _messages_of(rows, selection), [*MESSAGE, "reason"])
+    old = without(lake, readings, lambda rows: _came_of(rows, selection), [*BATCH, *PLACE])
     try:
         quarantine.rewrite([*new_named, *named.kept], named.replaced, changed=True)
     except ConflictError:
@@ -105,16 +128,70 @@ def _replay(lake: Place, tables: RefineTables, again: Again, corrections: Correc
     )
 
 
-def _messages_of(held: pa.Table, again: Again) -> pa.Array:
+@dataclass(slots=True)
+class ReplaySelection:
+    """What is decoded again, and what it replaces."""
+
+    decoded: dict[History, set[int]] = field(default_factory=dict)
+    """Sequences to decode, by the history of their stream."""
+    batches: set[str] = field(default_factory=set)
+    """Keys of batches whose readings are replaced."""
+    places: set[str] = field(default_factory=set)
+    """Keys of direct messages whose readings are replaced."""
+    messages: set[str] = field(default_factory=set)
+    """Messages whose rows in quarantine are replaced."""
+    thinned: int = 0
+    """Messages that stay as they are, because their payload was dropped."""
+
+
+def select(wanted: pa.Table, held: pa.Table, other_content: set[str]) -> ReplaySelection:
+    """Select what to decode for the rows `wanted`. `held` are all refined rows of bronze with one of their
+    keys, `wanted` among them; both have the key columns, `digest` and `thinned`. `other_content` names the
+    messages (`keys` of `MESSAGE`) that are in quarantine for it."""
+    selection = ReplaySelection()
+    names = set(keys(wanted, MESSAGE).to_pylist())
+    mine = set(keys(wanted, BATCH).to_pylist()) | _places(wanted)
+    groups: dict[str, dict[bytes, list[dict[str, object]]]] = {}
+    for row, batch, place, message in zip(
+        held.to_pylist(),
+        keys(held, BATCH).to_pylist(),
+        keys(held, PLACE).to_pylist(),
+        keys(held, MESSAGE).to_pylist(),
+        strict=True,
+    ):
+        key = place if batch is None else batch
+        if key in mine and key is not None and message not in other_content:
+            groups.setdefault(key, {}).setdefault(row["digest"], []).append({**row, "message": message})
+    for key, digests in groups.items():
+        _choose(selection, key, digests, names)
+    return selection
+
+
+def _choose(
+    selection: ReplaySelection, key: str, digests: dict[bytes, list[dict[str, object]]], wanted: set[str]
+) -> None:
+    copies = [sorted(same, key=lambda row: row["message"] not in wanted) for same in digests.values()]
+    if any(all(row["thinned"] for row in same) for same in copies):
+        selection.thinned += len(copies)
+        return
+    for same in copies:
+        row = next(row for row in same if not row["thinned"])
+        history = (str(row["stream"]), str(row["created"]))
+        selection.decoded.setdefault(history, set()).add(int(str(row["seq"])))
+        selection.messages.update(str(copy["message"]) for copy in same)
+    (selection.places if copies[0][0]["n"] is None else selection.batches).add(key)
+
+
+def _messages_of(held: pa.Table, selection: ReplaySelection) -> pa.Array:
     """The rows of quarantine that come again; whose content was another than its repeat's is found by
     comparing, not by decoding, and stays."""
     compared = pc.is_in(held["reason"], value_set=pa.array([str(QuarantineReason.OTHER_CONTENT)]))
-    return pc.and_not(_is_in(keys(held, MESSAGE), again.messages), compared)
+    return pc.and_not(_is_in(keys(held, MESSAGE), selection.messages), compared)
 
 
-def _came_of(held: pa.Table, again: Again) -> pa.Array:
-    batch = _is_in(keys(held, BATCH), again.batches)
-    place = pc.and_(pc.is_null(held["n"]), _is_in(keys(held, PLACE), again.places))
+def _came_of(held: pa.Table, selection: ReplaySelection) -> pa.Array:
+    batch = _is_in(keys(held, BATCH), selection.batches)
+    place = pc.and_(pc.is_null(held["n"]), _is_in(keys(held, PLACE), selection.places))
     return pc.or_(batch, place)
 
 
@@ -140,13 +217,13 @@ def _with_keys_of(bronze: Table, wanted: pa.Table, refined: Sequence[StreamHisto
     """All rows of bronze that may have a key of the wanted ones."""
     pieces = [wanted]
     for column, number in (("run", "n"), ("source_stream", "source_seq")):
-        some = wanted.filter(pc.is_valid(wanted["run"]) if column == "run" else pc.is_null(wanted["n"]))
-        if not some.num_rows:
+        keyed = wanted.filter(pc.is_valid(wanted["run"]) if column == "run" else pc.is_null(wanted["n"]))
+        if not keyed.num_rows:
             continue
-        least = pc.min_max(some[number])
-        where: list[Condition] = [(column, "in", pc.unique(some[column]).drop_null().to_pylist())]
-        if least["min"].is_valid:
-            where += [(number, ">=", least["min"].as_py()), (number, "<=", least["max"].as_py())]
+        ends = pc.min_max(keyed[number])
+        where: list[Condition] = [(column, "in", pc.unique(keyed[column]).drop_null().to_pylist())]
+        if ends["min"].is_valid:
+            where += [(number, ">=", ends["min"].as_py()), (number, "<=", ends["max"].as_py())]
         pieces.append(_identities(bronze, where, refined))
     every = pa.concat_tables(pieces)
     first = every.append_column("at", pa.array(range(every.num_rows), pa.int64())).append_column(
@@ -158,8 +235,8 @@ def _with_keys_of(bronze: Table, wanted: pa.Table, refined: Sequence[StreamHisto
 def _identities(bronze: Table, where: Sequence[Condition], refined: Sequence[StreamHistory]) -> pa.Table:
     """The rows that are refined, by what they are; `thinned` says that the payload was dropped."""
     found = []
-    ends = {one.history: one.done or 0 for one in refined}
-    thinned = {one.history: bronze.offset(one.thinned) or 0 for one in refined}
+    ends = {history.history: history.done or 0 for history in refined}
+    thinned = {history.history: bronze.offset(history.thinned) or 0 for history in refined}
     for batch in batches(bronze, _COLUMNS, where):
         piece = pa.Table.from_batches([batch])
         piece = piece.append_column("thinned", _below(piece, thinned))
@@ -183,18 +260,12 @@ def _other_content(quarantine: Table) -> set[str]:
     return set(keys(held, MESSAGE).to_pylist())
 
 
-def _options(argv: Sequence[str] | None) -> ReplayOptions:
-    parser = argparse.ArgumentParser(prog="replay.py", description="Decode a range of `bronze` again.")
-    parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
-    parser.add_argument("--stream", required=True, help="the hub's stream, such as TELEMETRY_0")
-    parser.add_argument("--created", help="one incarnation of it only, as the column says")
-    parser.add_argument("--from-seq", type=int, metavar="N", help="the first hub sequence")
-    parser.add_argument("--to-seq", type=int, metavar="N", help="the last hub sequence")
-    parser.add_argument("--since", type=moment, metavar="TIME", help="arrived at or after, RFC 3339")
-    parser.add_argument("--until", type=moment, metavar="TIME", help="arrived at or before, RFC 3339")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
-    given = parser.parse_args(argv)
-    bounds = (given.from_seq, given.to_seq, given.since, given.until)
-    if all(one is None for one in bounds):
-        parser.error("give a range: --from-seq, --to-seq, --since or --until")
-    return ReplayOptions(given.lake, given.stream, given.created, *bounds, given.dry_run)
+def keys(rows: pa.Table, columns: tuple[str, ...]) -> pa.Array:
+    """One text a row that names its key, null where a part of it is null."""
+    parts = [rows[name].cast(pa.string()) for name in columns]
+    joined = pc.binary_join_element_wise(*parts, "\x1f", null_handling="emit_null")
+    return joined.combine_chunks() if isinstance(joined, pa.ChunkedArray) else joined
+
+
+def _places(rows: pa.Table) -> set[str]:
+    return set(keys(rows.filter(pc.is_null(rows["n"])), PLACE).to_pylist())

@@ -16,8 +16,20 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
-from hub_jobs.source.errors import ApiError, Denied, UnknownIdentity, Unreachable, WireError, WrongPort
-from hub_jobs.source.protocol import MAX_LINE, Frames, ProtocolError, ServerReply, scan, status
+from hub_jobs.source.protocol import (
+    MAX_LINE,
+    ApiError,
+    Denied,
+    Frames,
+    ProtocolError,
+    ServerReply,
+    UnknownIdentity,
+    Unreachable,
+    WireError,
+    WrongPort,
+    scan,
+    status,
+)
 from hub_jobs.source.server import Server, ServerAddress, connect_options
 
 _BUFFER: Final = 1 << 20

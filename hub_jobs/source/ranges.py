@@ -18,8 +18,17 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from hub_jobs.source.connection import Connection
-from hub_jobs.source.errors import RangeLost, Unreachable, WireError
-from hub_jobs.source.protocol import Frames, ProtocolError, ServerReply, deliveries, header, status
+from hub_jobs.source.protocol import (
+    Frames,
+    ProtocolError,
+    RangeLost,
+    ServerReply,
+    Unreachable,
+    WireError,
+    deliveries,
+    header,
+    status,
+)
 from hub_jobs.source.streams import deleted_sequences, stream_info
 
 PULL_ROWS: Final = 8192

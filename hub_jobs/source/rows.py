@@ -8,9 +8,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hub_jobs.source.lineage import SOURCE_HEADER, origin, parse_source
 from hub_jobs.source.protocol import header_column, parse_headers
 from hub_jobs.source.ranges import Columns
+from hub_jobs.source.streams import SOURCE_HEADER, origin, parse_source
 
 SCHEMA: Final = pa.schema(
     [

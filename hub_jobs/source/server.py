@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import nkeys
 
-from hub_jobs.source.errors import Denied, WireError
+from hub_jobs.source.protocol import Denied, WireError
 
 DEFAULT_PORT: Final = 4222
 INBOX_PREFIX: Final = "_INBOX_jobs"

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from hub_jobs.source.connection import Connection
-from hub_jobs.source.errors import ApiError, Denied, RangeLost, UnknownIdentity, Unreachable, WireError
-from hub_jobs.source.lineage import (
+from hub_jobs.source.protocol import (
+    ApiError,
+    Denied,
+    RangeLost,
+    UnknownIdentity,
+    Unreachable,
+    WireError,
+    header,
+    parse_headers,
+)
+from hub_jobs.source.ranges import Columns, StreamRecord, read_columns, read_range
+from hub_jobs.source.server import Server
+from hub_jobs.source.streams import (
     SOURCE_HEADER,
     SourceKey,
+    StreamInfo,
+    StreamLimits,
     index_name,
     name_hash,
     origin,
     parse_source,
     source_index,
+    stream_info,
 )
-from hub_jobs.source.protocol import header, parse_headers
-from hub_jobs.source.ranges import Columns, StreamRecord, read_columns, read_range
-from hub_jobs.source.server import Server
-from hub_jobs.source.streams import StreamInfo, StreamLimits, stream_info
 
 __all__ = [
     "SOURCE_HEADER",

@@ -8,19 +8,20 @@ such entry the commit may still arrive, and its files must stay.
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from hub_jobs.tables import log
+from hub_jobs.tables import commits
 from hub_jobs.tables.places import Place
 
 ATTEMPTS: Final = 20
@@ -106,7 +107,7 @@ def plain(error: Exception | None) -> str:
 
 def _outcome(path: Place, version: int, mark: str) -> CommitOutcome:
     try:
-        entry = log.entries(path, version)
+        entry = commits.entries(path, version)
     except (OSError, ValueError):
         return CommitOutcome.UNKNOWN
     if entry is None:
@@ -120,3 +121,13 @@ def _definition(delta: DeltaTable) -> tuple[object, ...]:
     features = [sorted(each or []) for each in (protocol.reader_features, protocol.writer_features)]
     versions = (protocol.min_reader_version, protocol.min_writer_version)
     return metadata.id, metadata.configuration, delta.schema().to_json(), versions, features
+
+
+def entries(table: Place, version: int) -> list[dict[str, Any]] | None:
+    """The actions of one version of the table at this place, None where its log does not hold that version.
+    Raises `OSError`."""
+    try:
+        text = (table / "_delta_log" / f"{version:020d}.json").read_text()
+    except FileNotFoundError:
+        return None
+    return [json.loads(line) for line in text.splitlines() if line]

@@ -1,13 +1,17 @@
-"""Writing files of a table anew: small ones together, rows changed or left as they are. It commits nothing.
+"""Rewriting files of a table: small ones together, without some rows, or as the jobs write them. It commits
+nothing.
 
 A table of many small files is slow: Spark opens each, about two milliseconds a file and query. Only small
-files are taken, and only neighbours, so that a row is written anew a few times in its life and files keep
-narrow bounds.
+files are taken, and only neighbours, so that a row is rewritten a few times in its life and files keep
+narrow bounds. Files that another program wrote, and that few readers read or only slowly, are rewritten too
+(`ailing`, `healed`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
@@ -15,10 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hub_jobs.tables.delta import Table
-from hub_jobs.tables.parquet import MAX_FILE_BYTES, PartFile, PartWriter
+from hub_jobs.tables.parquet import MAX_FILE_BYTES, PartFile, PartWriter, is_own
 from hub_jobs.tables.places import Place, parquet_columns, parquet_file
-from hub_jobs.tables.scan import Condition, file_paths, files
-from hub_jobs.tables.types import fitted
+from hub_jobs.tables.scan import Condition, bounds, file_paths, files
+from hub_jobs.tables.schemas import STATISTICS
+from hub_jobs.tables.stream_history import file_histories
+from hub_jobs.tables.types import fitted, usual
 
 FEW: Final = 8
 """So many small files are written together even where they make another small one."""
@@ -56,11 +62,11 @@ class Dropped(NamedTuple):
     rows: int
 
 
-def groups(held: Iterable[Small], target: int = MAX_FILE_BYTES) -> list[list[Small]]:
+def groups(files: Iterable[Small], target: int = MAX_FILE_BYTES) -> list[list[Small]]:
     """Which files are worth writing together, each group in order: neighbours below half the target, until
     they make up the target; and a rest only when it makes a file that is left alone, or is many files."""
     found = []
-    small = sorted(one for one in held if one.size < target // 2)
+    small = sorted(one for one in files if one.size < target // 2)
     for _, like in groupby(small, key=lambda one: one.key):
         for group in _filled(like, target):
             size = sum(one.size for one in group)
@@ -135,11 +141,11 @@ def without(
     replaced = []
     count = 0
     for path in file_paths(table, where):
-        held = parquet_columns(path, list(columns))
-        rest = kept(held).num_rows
-        if rest < held.num_rows:
+        content = parquet_columns(path, list(columns))
+        rest = kept(content).num_rows
+        if rest < content.num_rows:
             replaced.append(path.name)
-            count += held.num_rows - rest
+            count += content.num_rows - rest
     return Dropped(
         [file for path in replaced for file in rewrite(lake, table, [path], kept)], replaced, count
     )
@@ -159,3 +165,50 @@ def _rows(table: Table, paths: Sequence[str]) -> Iterator[pa.Table]:
             for number in range(file.num_row_groups):
                 rows = file.read_row_group(number)
                 yield fitted(rows, schema)
+
+
+def ailing(table: Table) -> list[str]:
+    """The files of other programs, by their paths below the table, of which the log does not say all bounds,
+    whose types are unusual, or which hold rows of several histories."""
+    found = files(table)
+    paths, counts = found["path"].to_pylist(), bounds(found, "num_records")
+    unbounded = set().union(*(_unbounded(found, name, counts) for name in STATISTICS[table.name]))
+    several = _several(table)
+    return [
+        path
+        for at, path in enumerate(paths)
+        if not is_own(path) and (at in unbounded or path in several or _is_unusual(table.path / path))
+    ]
+
+
+def _unbounded(found: pa.Table, name: str, counts: list[int | None]) -> set[int]:
+    """Which of some files hold values of a column, and the log does not say between which bounds."""
+    least, nulls = bounds(found, f"min.{name}"), bounds(found, f"null_count.{name}")
+    return {
+        at for at, count in enumerate(counts) if least[at] is None and (count is None or nulls[at] != count)
+    }
+
+
+def healed(lake: Place, table: Table, path: str) -> list[PartFile]:
+    """What is to take the place of a file: of bronze a file for each history."""
+    if table.name != "bronze":
+        return rewrite(lake, table, [path])
+    histories = sorted(one.history for one in file_histories(table) if one.path == path)
+    return [file for one in histories for file in rewrite(lake, table, [path], partial(_of, one))]
+
+
+def _of(history: tuple[str, str], rows: pa.Table) -> pa.Table:
+    stream, created = history
+    return rows.filter(pc.and_(pc.equal(rows["stream"], stream), pc.equal(rows["created"], created)))
+
+
+def _several(table: Table) -> set[str]:
+    if table.name != "bronze":
+        return set()
+    return {path for path, count in Counter(one.path for one in file_histories(table)).items() if count > 1}
+
+
+def _is_unusual(path: Place) -> bool:
+    with parquet_file(path) as file:
+        schema = file.schema
+    return bool(usual(schema.empty_table()).schema != schema)

@@ -8,19 +8,24 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from types import TracebackType
-from typing import Any, BinaryIO, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hub_jobs.tables.places import Place, close, create
-from hub_jobs.tables.schemas import STATISTICS
+from hub_jobs.tables.schemas import SCHEMAS, STATISTICS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_PART: Final = "table string, path string, size long, rows long, modified long, stats string"
 
 MAX_FILE_BYTES: Final = 128 * 1024**2
 """A file is closed once it holds so much; it may be larger by one row group."""
@@ -223,3 +228,21 @@ def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
     return value.isoformat() if isinstance(value, date) else value
+
+
+def written(rows: DataFrame, lake: Place, name: str) -> list[PartFile]:
+    """Write rows that have the columns of a table; the files that no commit names yet."""
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with PartWriter(lake, name) as writer:
+            for batch in batches:
+                writer.write(_shaped(batch, SCHEMAS[name]))
+        for file in writer.files:
+            yield pa.RecordBatch.from_pylist([file._asdict()])
+
+    return [PartFile(**row.asDict()) for row in rows.mapInArrow(write, _PART).collect()]
+
+
+def _shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
+    rows: Any = pa.Table.from_batches([batch])
+    return pa.table([rows[field.name].cast(field.type) for field in schema], schema=schema)

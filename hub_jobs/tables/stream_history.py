@@ -1,23 +1,51 @@
-"""Which history of a hub's stream a row belongs to. A stream that is made anew begins another, and so does
-one that was put back from a copy: its sequences come again with other messages under the same `created`,
-which the server does not tell. Jobs take the name of a history, the column `created`, for a mere text."""
+"""The histories of a hub's stream, what each file of `bronze` holds of them, and what ingest notes of gaps.
+
+A stream that is recreated begins another history, and so does one that was restored from a copy: its
+sequences come again with other messages under the same `created`, which the server does not tell. Jobs take
+the name of a history, the column `created`, as a mere text.
+
+A file that the jobs wrote holds rows of one history, and the log says which. Other programs write rows of
+several histories together, and may omit or shorten bounds: such a file is opened."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from functools import lru_cache
 from itertools import count
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from agent.contract import HUB_DOMAIN
 from hub_jobs.source.wire import Connection, StreamInfo, read_columns
 from hub_jobs.tables import Condition, Table, TableError, open_table
-from hub_jobs.tables.histories import held
-from hub_jobs.tables.places import Place
+from hub_jobs.tables.places import Place, parquet_columns
 from hub_jobs.tables.ranges import History
-from hub_jobs.tables.scan import rows
+from hub_jobs.tables.scan import bounds, files, rows
 from hub_jobs.tables.schemas import TIME, digest
+
+_BOUNDS: Final = (
+    "min.stream",
+    "max.stream",
+    "min.created",
+    "max.created",
+    "min.seq",
+    "max.seq",
+    "max.arrived",
+)
+
+GAPS_NOTE: Final = "petiole.gaps"
+"""Of a commit of bronze: the sequences that were gone, as ranges."""
+
+GAP_REASON_NOTE: Final = "petiole.gaps.why"
+"""And of which stream and incarnation, and the reason that the stream's limits gave then."""
+
+_NEARLY_FULL: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +87,7 @@ class StreamHistory:
         return f"thin:{HUB_DOMAIN}/{self.stream}@{self.created}"
 
 
-def opened(lake: Place) -> Table | None:
+def open_bronze(lake: Place) -> Table | None:
     """Bronze, None before its first commit. Raises `TableError`, also when it was deleted and what came of it
     was not: a new one would be without all that the hub has purged, and repeats of that would be readings
     again."""
@@ -102,20 +130,20 @@ def _put_back(bronze: Table, known: StreamHistory, info: StreamInfo, conn: Conne
     assert known.done is not None
     if info.last_seq < known.done:
         return True
-    held = rows(bronze, ["arrived", "digest"], known.rows(known.done - 1, known.done))
-    if not held.num_rows or info.first_seq > known.done:
+    last_row = rows(bronze, ["arrived", "digest"], known.rows(known.done - 1, known.done))
+    if not last_row.num_rows or info.first_seq > known.done:
         return False
     found = read_columns(conn, info.name, known.done, known.done, created=info.created, allow_lost=True)
     for columns in found:
         arrived = pa.array([columns.timestamps_ns[0] // 1000], pa.int64()).cast(TIME)[0]
         there = (arrived, digest(columns.payloads[0]))
-        return there != (held["arrived"][0], held["digest"][0].as_py())
+        return there != (last_row["arrived"][0], last_row["digest"][0].as_py())
     return False
 
 
 def all_of(bronze: Table) -> list[StreamHistory]:
     """Every history that bronze holds rows of, with what is ingested of it."""
-    named = [StreamHistory(*history) for history in sorted({one.history for one in held(bronze)})]
+    named = [StreamHistory(*history) for history in sorted({one.history for one in file_histories(bronze)})]
     return [replace(one, done=bronze.offset(one.ingested)) for one in named]
 
 
@@ -127,3 +155,83 @@ def refined(known: Iterable[StreamHistory], readings: Table) -> list[StreamHisto
 def offsets(known: Iterable[StreamHistory], table: Table | None) -> dict[History, int]:
     """Up to which sequence of each history a table holds what refine made of it; all 0 without a table."""
     return {one.history: 0 if table is None else table.offset(one.refined) or 0 for one in known}
+
+
+class GapReason(StrEnum):
+    """Why sequences never came."""
+
+    DISCARDED = "discarded"
+    EXPIRED = "expired"
+    LIMIT = "hub limit"
+    NOT_SOURCED = "not sourced"
+    REMOVED = "removed"
+    STORE_LOST = "store lost"
+    UNREADABLE = "unreadable"
+    UNKNOWN = "unknown"
+
+
+def reason_by_limits(info: StreamInfo) -> GapReason:
+    """Why messages are gone from a stream of the hub, by the limits that it has now."""
+    limits = info.limits
+    full = 0 < limits.max_messages <= info.messages or 0 < limits.max_bytes * _NEARLY_FULL <= info.bytes
+    by_limit = limits.max_per_subject > 0 or (limits.discards_old and full)
+    by_age = limits.max_age_ns > 0
+    if by_limit == by_age:
+        return GapReason.UNKNOWN
+    return GapReason.LIMIT if by_limit else GapReason.EXPIRED
+
+
+def gap_reason_note(one: StreamHistory, info: StreamInfo) -> str:
+    """The note about gaps that were found while the stream was so."""
+    return json.dumps([*one.history, reason_by_limits(info)])
+
+
+class FileHistory(NamedTuple):
+    """What a file holds of one history, by stream and `created`: its first and last sequence, its latest
+    arrival, its rows, and its share of the file's bytes. `path` is below the table."""
+
+    history: tuple[str, str]
+    path: str
+    first: int
+    last: int
+    arrived: datetime
+    rows: int
+    size: int
+
+
+def file_histories(bronze: Table) -> list[FileHistory]:
+    """All that the files of a snapshot hold."""
+    found = files(bronze)
+    columns = [bounds(found, name) for name in (*_BOUNDS, "num_records", "path", "size_bytes")]
+    return [one for row in zip(*columns, strict=True) for one in _of_file(bronze, *row)]
+
+
+def _of_file(bronze: Table, *row: Any) -> Iterator[FileHistory]:
+    stream, stream_to, created, created_to, first, last, arrived, rows, path, size = row
+    is_one = stream == stream_to and created == created_to
+    if is_one and None not in (stream, created, first, last, arrived, rows):
+        yield FileHistory((stream, created), path, first, last, arrived, rows, size)
+        return
+    parts = _parts_of_file(bronze.path / path)
+    total = sum(part["seq_count"] for part in parts)
+    for part in parts:
+        yield FileHistory(
+            (part["stream"], part["created"]),
+            path,
+            part["seq_min"],
+            part["seq_max"],
+            part["arrived_max"],
+            part["seq_count"],
+            size * part["seq_count"] // total,
+        )
+
+
+@lru_cache(maxsize=10_000)
+def _parts_of_file(path: Place) -> list[dict[str, Any]]:
+    """A file is never changed, so it is looked into once."""
+    rows: pa.Table = parquet_columns(path, ["stream", "created", "seq", "arrived"])
+    grouped = rows.group_by(["stream", "created"]).aggregate(
+        [("seq", "min"), ("seq", "max"), ("seq", "count"), ("arrived", "max")]
+    )
+    found: list[dict[str, Any]] = grouped.filter(pc.is_valid(grouped["stream"])).to_pylist()
+    return found

@@ -4,8 +4,8 @@ reads and never writes."""
 
 from hub_jobs.audit.rows.scan import ScanPart
 from hub_jobs.where.device import DeviceCounts
-from hub_jobs.where.query import DomainFindings, Lake, Sums, look, open_lake
-from hub_jobs.where.wanted import Waiting, WaitingLedger, WaitingMessage
+from hub_jobs.where.lake import Lake, Waiting, WaitingLedger, WaitingMessage, open_lake
+from hub_jobs.where.query import DomainFindings, Sums, look
 
 __all__ = [
     "DeviceCounts",

@@ -9,48 +9,22 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from hub_jobs.audit.bronze_contents import BronzeContents, Cached, cached
+from hub_jobs.audit.bronze_contents import BronzeContents
 from hub_jobs.audit.claims import accounts
 from hub_jobs.audit.claims.accounts import Account, Arrived
 from hub_jobs.audit.claims.ledgers import Lost, Run, Spoken, remembered
 from hub_jobs.audit.rows import lookups, scan, totals
 from hub_jobs.audit.rows.mismatches import Rows
-from hub_jobs.audit.rows.scan import AuditTables, ScanPart
+from hub_jobs.audit.rows.scan import ScanPart
 from hub_jobs.audit.streams.gaps import find_gaps
-from hub_jobs.tables import Table, TableError, open_table, seen, stream_history
-from hub_jobs.tables.dedup_keys import SeenNumbers, batch_space, joined, source_space
-from hub_jobs.tables.places import Place
+from hub_jobs.tables import TableError, seen
 from hub_jobs.tables.ranges import Range, intersection, size, text, union, without
-from hub_jobs.tables.stream_history import StreamHistory
-from hub_jobs.where.bronze import held_of
+from hub_jobs.tables.seen import SeenNumbers, batch_space, joined, source_space
 from hub_jobs.where.device import DeviceCounts, count_device, refused
-from hub_jobs.where.wanted import Waiting, WaitingMessage
+from hub_jobs.where.lake import Lake, Waiting, WaitingMessage, held_of
 
 _UNKNOWN_CLASS = "-"
 """Stands for the class of a message whose subject is not its domain's."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lake:
-    """The tables, opened at one moment, and every history of a stream of the hub that bronze holds."""
-
-    path: Place
-    bronze: Table
-    readings: Table | None
-    quarantine: Table | None
-    known: list[StreamHistory]
-    cache: Cached = field(default_factory=Cached)
-
-    def ingested(self, stream: str, created: str) -> int:
-        """Up to which sequence bronze holds a stream that was made then, in its newest history."""
-        mine = [one for one in self.known if one.stream == stream]
-        mine = [one for one in mine if one.created.partition("~")[0] == created]
-        return max(mine, key=lambda one: (len(one.created), one.created)).done or 0 if mine else 0
-
-    def tables(self, part: ScanPart) -> AuditTables:
-        """What of them is to be counted."""
-        done, begun = (stream_history.offsets(self.known, one) for one in (self.readings, self.quarantine))
-        return AuditTables(self.bronze, self.readings, self.quarantine, done, begun, part)
 
 
 @dataclass(slots=True)
@@ -96,17 +70,6 @@ class DomainFindings:
     explained: list[str] = field(default_factory=list)
     reasons: dict[str, int] = field(default_factory=dict)
     device: DeviceCounts | None = None
-
-
-def open_lake(path: Place) -> Lake:
-    """The tables of a lake. Raises `TableError`."""
-    # The oldest snapshot first: what ingest and refine commit meanwhile then adds nothing that bronze lacks.
-    cache = cached(path)
-    readings, quarantine = open_table(path, "readings"), open_table(path, "quarantine")
-    bronze = open_table(path, "bronze")
-    if bronze is None:
-        raise TableError(f"there is no table {path / 'bronze'}: name the directory that ingest writes to")
-    return Lake(path, bronze, readings, quarantine, stream_history.all_of(bronze), cache)
 
 
 def look(lake: Lake, part: ScanPart, waiting: Waiting, device: str | None = None) -> DomainFindings:

@@ -20,7 +20,6 @@ from agent.leaf.publish.batch import parse_ack
 from agent.leaf.publish.pull_chunks import parse_progress
 from hub_jobs.refine.lines import UnpackError, count_lines, unpack
 from hub_jobs.refine.messages import QuarantinedError, slices
-from hub_jobs.source.lineage import parse_source
 from hub_jobs.source.plan import PlanError, parse_moment, parse_offsets
 from hub_jobs.source.progress import decode as decode_places
 from hub_jobs.source.protocol import (
@@ -32,6 +31,7 @@ from hub_jobs.source.protocol import (
     scan,
     status,
 )
+from hub_jobs.source.streams import parse_source
 from tests.fuzz.target import only, target
 from tests.unit.contract.test_records import GOOD
 from tests.unit.hub_jobs.rows import batch_row, dead_row, direct_row

@@ -9,8 +9,8 @@ from typing import Any
 
 from agent.contract import ClassState, FleetRecord, Previous
 from hub_jobs.audit.claims.ledgers import Origin
-from hub_jobs.tables.dedup_keys import SeenNumbers, source_space
 from hub_jobs.tables.ranges import Range, size, text, union, without
+from hub_jobs.tables.seen import SeenNumbers, source_space
 
 
 @dataclass(frozen=True, slots=True)

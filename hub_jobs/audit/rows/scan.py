@@ -23,9 +23,9 @@ from hub_jobs.audit.rows.count_rows import TEXTS, Counted, Offsets, Share
 from hub_jobs.audit.unreadable import Unreadable, described, put_aside
 from hub_jobs.session import run_tasks
 from hub_jobs.tables import Condition, Table
-from hub_jobs.tables.dedup_keys import ID_COLUMNS, Joining, SeenNumbers
 from hub_jobs.tables.places import ParquetFile, Place, UnreadableError, parquet_file
 from hub_jobs.tables.scan import bounds, file_paths, files
+from hub_jobs.tables.seen import ID_COLUMNS, Joining, SeenNumbers
 
 HERE_ROWS: Final = 200_000_000
 """Rows of all tables that are still read without Spark, some ten seconds a hundred million and core."""

@@ -21,8 +21,8 @@ from hub_jobs.audit.rows.grouping import Names, grouped, summed
 from hub_jobs.audit.rows.mismatches import LISTED, Broken, Rows, StrayScan, run_of
 from hub_jobs.audit.rows.reconcile import Messages
 from hub_jobs.audit.rows.scan import AuditTables
-from hub_jobs.tables.dedup_keys import SeenNumbers, batch_space
 from hub_jobs.tables.ranges import Numbers
+from hub_jobs.tables.seen import SeenNumbers, batch_space
 
 Class = tuple[str | None, str | None]
 """Domain and class, as far as they are known."""

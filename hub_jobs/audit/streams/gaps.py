@@ -13,13 +13,18 @@ from hub_jobs.audit.bronze_contents import BronzeContents
 from hub_jobs.audit.claims.ledgers import Lost, Named, Origin, Source
 from hub_jobs.audit.streams.reasons import Gap, Neighbours, joined, missing_of_restored, of_source
 from hub_jobs.audit.unreadable import Unreadable
-from hub_jobs.ingest.gap_notes import GAPS_NOTE, WHY_NOTE, GapReason, limits_say
 from hub_jobs.source.wire import StreamInfo
 from hub_jobs.tables import Condition, Table
-from hub_jobs.tables.dedup_keys import SeenNumbers, hub_space, source_space
 from hub_jobs.tables.ranges import History, Range, holes, intersection, union, without
 from hub_jobs.tables.scan import batches
-from hub_jobs.tables.stream_history import StreamHistory
+from hub_jobs.tables.seen import SeenNumbers, hub_space, source_space
+from hub_jobs.tables.stream_history import (
+    GAP_REASON_NOTE,
+    GAPS_NOTE,
+    GapReason,
+    StreamHistory,
+    reason_by_limits,
+)
 
 _LOOKED_AT: Final = 1_000
 """Holes of a source that are looked at one by one."""
@@ -129,15 +134,15 @@ def _reasons(
     if now is None or now.created != history[1].partition("~")[0]:
         yield from ((part, GapReason.UNKNOWN) for part in rest)
     else:
-        yield from ((part, limits_say(now)) for part in rest)
+        yield from ((part, reason_by_limits(now)) for part in rest)
 
 
 def _noted(bronze: Table) -> dict[History, list[tuple[Range, GapReason]]]:
     """What ingest noted of gaps, as far back as the table's log goes."""
     found: dict[History, list[tuple[Range, GapReason]]] = {}
     for commit in bronze.delta.history():
-        if GAPS_NOTE in commit and WHY_NOTE in commit:
-            stream, created, why = json.loads(commit[WHY_NOTE])
+        if GAPS_NOTE in commit and GAP_REASON_NOTE in commit:
+            stream, created, why = json.loads(commit[GAP_REASON_NOTE])
             ranges = [((first, last), GapReason(why)) for first, last in json.loads(commit[GAPS_NOTE])]
             found.setdefault((stream, created), []).extend(ranges)
     return found

@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hub_jobs.audit.claims.ledgers import Lost, LostEnd, Place, Source
-from hub_jobs.ingest.gap_notes import GapReason
 from hub_jobs.tables import Condition, Table
 from hub_jobs.tables.ranges import History, Range, intersection, size, text, union, without
 from hub_jobs.tables.scan import rows
+from hub_jobs.tables.stream_history import GapReason
 
 _SAID: Final = {
     GapReason.DISCARDED: "were discarded at the edge",

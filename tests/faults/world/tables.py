@@ -11,10 +11,10 @@ from agent.contract import Exit, Ledger, leaf_stream, parse_ledger
 from agent.demo.plan import Member
 from hub_jobs.audit import run as audit
 from hub_jobs.ingest import run as ingest
-from hub_jobs.ingest.gap_notes import GapReason
 from hub_jobs.refine import run as refine
 from hub_jobs.tables import Condition, open_table
 from hub_jobs.tables.scan import batches
+from hub_jobs.tables.stream_history import GapReason
 from tests.faults.oracle.again import COLUMNS, SentAgain, sent_again
 from tests.faults.oracle.evidence import Account, Audit, Gap, Named, Row, Run
 from tests.faults.oracle.numbered import LIFE, NUMBER, short

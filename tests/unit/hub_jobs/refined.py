@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hub_jobs.ingest import task as ingest_task
+from hub_jobs.ingest import bronze as ingest_task
 from hub_jobs.ingest.bronze import StreamOrigin
 from hub_jobs.refine import plan, task
 from hub_jobs.source.plan import Range

@@ -17,9 +17,9 @@ from hub_jobs.audit.rows import reconcile
 from hub_jobs.audit.rows.count_rows import Counted, Share
 from hub_jobs.refine.dedup import Digests, Key, decide
 from hub_jobs.refine.messages import QuarantineReason
-from hub_jobs.tables.dedup_keys import ID_COLUMNS, SeenNumbers, lacking
 from hub_jobs.tables.ranges import holes, runs_of
 from hub_jobs.tables.schemas import BRONZE, QUARANTINE, READINGS
+from hub_jobs.tables.seen import ID_COLUMNS, SeenNumbers, lacking
 from tests.harness.examples import machine
 from tests.unit.hub_jobs.rows import RUN, batch_row, direct_row
 

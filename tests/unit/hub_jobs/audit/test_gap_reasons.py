@@ -14,11 +14,9 @@ from hub_jobs.audit.bronze_contents import BronzeContents
 from hub_jobs.audit.claims.ledgers import Lost, LostEnd, Named, Origin, Source, Spoken
 from hub_jobs.audit.streams import gaps
 from hub_jobs.audit.streams.reasons import Gap, Neighbours, of_source
-from hub_jobs.ingest import gap_notes
-from hub_jobs.ingest.gap_notes import GapReason, limits_say
 from hub_jobs.source.wire import StreamInfo, StreamLimits
 from hub_jobs.tables import ensure_table, seen, stream_history
-from hub_jobs.tables.stream_history import StreamHistory
+from hub_jobs.tables.stream_history import GapReason, StreamHistory, reason_by_limits
 from tests.spark.lakes import add_bronze
 from tests.unit.hub_jobs.rows import RUN, direct_row
 
@@ -45,8 +43,8 @@ def _lake(
     if note is not None:
         gone = [[seq, seq] for seq in range(1, max(hub)) if seq not in hub]
         notes = {
-            gap_notes.GAPS_NOTE: json.dumps(gone),
-            gap_notes.WHY_NOTE: json.dumps(["TELEMETRY_0", MADE, note]),
+            stream_history.GAPS_NOTE: json.dumps(gone),
+            stream_history.GAP_REASON_NOTE: json.dumps(["TELEMETRY_0", MADE, note]),
         }
         ensure_table(where, "bronze").commit(
             [], {StreamHistory("TELEMETRY_0", MADE).ingested: max(hub)}, notes
@@ -104,8 +102,8 @@ def test_what_was_noted_of_several_holes_counts_for_each(tmp_path: Path) -> None
     more = [direct_row(b"1", source_seq=at, created=MADE) | {"seq": at} for at in (6, 7)]
     add_bronze(tmp_path, more, numbered=True)
     notes = {
-        gap_notes.GAPS_NOTE: json.dumps([[5, 5]]),
-        gap_notes.WHY_NOTE: json.dumps(["TELEMETRY_0", MADE, GapReason.LIMIT]),
+        stream_history.GAPS_NOTE: json.dumps([[5, 5]]),
+        stream_history.GAP_REASON_NOTE: json.dumps(["TELEMETRY_0", MADE, GapReason.LIMIT]),
     }
     ensure_table(tmp_path, "bronze").commit([], {StreamHistory("TELEMETRY_0", MADE).ingested: 7}, notes)
 
@@ -189,7 +187,7 @@ def test_what_stands_before_the_first_that_came_is_named_and_no_loss_of_its_own(
     ],
 )
 def test_a_limit_is_a_reason_only_if_it_is_the_one_that_can_be(limits: StreamLimits, why: GapReason) -> None:
-    assert limits_say(_stream(limits)) is why
+    assert reason_by_limits(_stream(limits)) is why
 
 
 def test_a_gap_is_said_in_one_sentence() -> None:

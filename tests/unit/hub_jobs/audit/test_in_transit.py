@@ -9,7 +9,7 @@ import pytest
 from agent.contract import ClassState, FleetRecord, Previous, Readings
 from hub_jobs.audit.claims.accounts import Account, with_announced
 from hub_jobs.audit.claims.in_transit import OnTheWay, on_the_way
-from hub_jobs.tables.dedup_keys import SeenNumbers, source_space
+from hub_jobs.tables.seen import SeenNumbers, source_space
 from tests.unit.hub_jobs.rows import RUN
 
 SOURCE = ("TEL_edge-1_normal", "abc")

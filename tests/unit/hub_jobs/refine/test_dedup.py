@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hub_jobs.refine.dedup import DedupDecision, Key, decide
-from hub_jobs.tables.dedup_keys import ID_COLUMNS, SeenNumbers
 from hub_jobs.tables.schemas import BRONZE
+from hub_jobs.tables.seen import ID_COLUMNS, SeenNumbers
 
 _SCHEMA = pa.schema([BRONZE.field(name) for name in ID_COLUMNS])
 _HISTORY = ("TELEMETRY_0", "today")

@@ -20,12 +20,12 @@ from hub_jobs.refine import run as refine
 from hub_jobs.replay import run as replay
 from hub_jobs.rollup import run as rollup
 from hub_jobs.tables import TableError, ensure_table, open_table, stream_history
-from hub_jobs.tables.changes import changed_files
 from hub_jobs.tables.compaction import without
-from hub_jobs.tables.histories import held
+from hub_jobs.tables.delta import changed_files
 from hub_jobs.tables.parquet import Statistics
 from hub_jobs.tables.scan import file_paths, files, latest, rows
 from hub_jobs.tables.schemas import STATISTICS, TIME
+from hub_jobs.tables.stream_history import file_histories
 from hub_jobs.tables.types import usual
 from hub_jobs.where import open_lake
 from tests.harness.foreign import by_duckdb, compact, rewritten, with_types
@@ -76,7 +76,7 @@ def test_a_file_of_several_histories_is_told_by_its_rows_and_taken_apart_by_main
     known = stream_history.all_of(ensure_table(tmp_path, "bronze"))
     compact(tmp_path / "bronze")
 
-    found = held(ensure_table(tmp_path, "bronze"))
+    found = file_histories(ensure_table(tmp_path, "bronze"))
 
     assert sorted((one.history[0], one.first, one.last, one.rows) for one in found) == [
         ("TELEMETRY_0", 1, 3, 3),
@@ -98,7 +98,7 @@ def test_a_file_without_bounds_is_read_and_gets_them_from_maintain(tmp_path: Pat
     bronze = ensure_table(tmp_path, "bronze")
     ids = contents(tmp_path, "bronze", "message_id")
     assert contents(tmp_path, "bronze") == before
-    assert [(one.first, one.last, one.rows) for one in held(bronze)] == [(1, 3, 3)]
+    assert [(one.first, one.last, one.rows) for one in file_histories(bronze)] == [(1, 3, 3)]
     assert latest(bronze, "arrived") == datetime.fromtimestamp(ARRIVED_US / 1e6, UTC)
     assert rows(bronze, ["seq"], [("run", "=", "none")]).num_rows == 0
     assert rows(bronze, ["seq"], [("seq", ">", 1), ("stream", "in", ["TELEMETRY_0"])]).num_rows == 2

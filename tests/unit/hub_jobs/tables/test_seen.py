@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hub_jobs.tables import ensure_table, seen, stream_history
-from hub_jobs.tables.dedup_keys import batch_space
+from hub_jobs.tables.seen import batch_space
 from tests.spark.lakes import add_bronze
 from tests.unit.hub_jobs.rows import RUN, batch_row
 

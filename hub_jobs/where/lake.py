@@ -1,0 +1,91 @@
+"""The tables as `petiole where` opens them, what bronze holds of one domain, and what waits at the hub and is
+not in bronze yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from hub_jobs.audit.bronze_contents import BronzeContents, Cached, cached
+from hub_jobs.audit.rows.scan import AuditTables, ScanPart
+from hub_jobs.tables import Table, TableError, open_table, stream_history
+from hub_jobs.tables.places import Place
+from hub_jobs.tables.seen import SeenNumbers, lacking
+from hub_jobs.tables.stream_history import StreamHistory
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """The tables, opened at one moment, and every history of a stream of the hub that bronze holds."""
+
+    path: Place
+    bronze: Table
+    readings: Table | None
+    quarantine: Table | None
+    known: list[StreamHistory]
+    cache: Cached = field(default_factory=Cached)
+
+    def ingested(self, stream: str, created: str) -> int:
+        """Up to which sequence bronze holds a stream that was made then, in its newest history."""
+        mine = [one for one in self.known if one.stream == stream]
+        mine = [one for one in mine if one.created.partition("~")[0] == created]
+        return max(mine, key=lambda one: (len(one.created), one.created)).done or 0 if mine else 0
+
+    def tables(self, part: ScanPart) -> AuditTables:
+        """What of them is to be counted."""
+        done, begun = (stream_history.offsets(self.known, one) for one in (self.readings, self.quarantine))
+        return AuditTables(self.bronze, self.readings, self.quarantine, done, begun, part)
+
+
+def open_lake(path: Place) -> Lake:
+    """The tables of a lake. Raises `TableError`."""
+    # The oldest snapshot first: what ingest and refine commit meanwhile then adds nothing that bronze lacks.
+    cache = cached(path)
+    readings, quarantine = open_table(path, "readings"), open_table(path, "quarantine")
+    bronze = open_table(path, "bronze")
+    if bronze is None:
+        raise TableError(f"there is no table {path / 'bronze'}: name the directory that ingest writes to")
+    return Lake(path, bronze, readings, quarantine, stream_history.all_of(bronze), cache)
+
+
+def held_of(domain: str, here: SeenNumbers, cached: SeenNumbers, everything: SeenNumbers) -> BronzeContents:
+    """What bronze holds of a domain, and held as far as the cache tells: its batches by the rows of the
+    domain, which are `here`. Sequences of sources and of the hub's streams are those of all domains, as the
+    cache knows them: a message whose source was not known then is of none."""
+    others = {name: ranges for name, ranges in everything.spaces.items() if not _is_batch(name)}
+    own = {name: ranges for name, ranges in here.spaces.items() if _is_batch(name)}
+    known = {name: ranges for name, ranges in cached.spaces.items() if name.startswith(f"batch/{domain}/")}
+    return BronzeContents(SeenNumbers(own | others), lacking(SeenNumbers(known), here))
+
+
+def _is_batch(space: str) -> bool:
+    return space.startswith("batch/")
+
+
+class WaitingMessage(NamedTuple):
+    """A message at the hub: of a batch `run`, `n` and how many readings, None of a direct one, which is one;
+    `moment` is when it was sealed or, where that clock was not synchronised, arrived, in microseconds."""
+
+    cls: str
+    run: str | None
+    n: int | None
+    readings: int
+    dead: bool
+    moment: int
+
+
+class WaitingLedger(NamedTuple):
+    """A ledger record at the hub."""
+
+    cls: str
+    stream: str
+    seq: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What the hub's streams hold of a domain behind what bronze has, and the newest ledger records there."""
+
+    messages: list[WaitingMessage] = field(default_factory=list)
+    ledgers: list[WaitingLedger] = field(default_factory=list)
