@@ -26,7 +26,7 @@ from agent.mirrors.decide import (
     StreamAction,
     decide_link,
     decide_stream,
-    needed,
+    needed_subjects,
     remember,
 )
 from agent.mirrors.observation import CopyStatus, LocalStream, RemoteStream
@@ -224,7 +224,7 @@ def required_permissions(links: Iterable[Declared], rights: Iterable[LinkRights]
     link."""
     own = f"the agent's user must be allowed to publish {', '.join(declared_link(rights))}"
     passages = [
-        f"{link.link(origin)}: to and from {origin.place} must pass {', '.join(needed(origin))}"
+        f"{link.link(origin)}: to and from {origin.place} must pass {', '.join(needed_subjects(origin))}"
         for link in links
         for origin in link.origins
         if origin.api

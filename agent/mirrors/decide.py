@@ -20,7 +20,7 @@ ALIVE: Final = 3.0
 GRACE: Final = 1.0
 BY_ITSELF: Final = 60.0
 """Seconds within which a server that is left alone has asked the origin again (seen: 12 to 40 s)."""
-UNASKED_MAKE: Final = 5.0
+MAKE_AFTER: Final = 5.0
 """How long a new mirror waits for its origin to answer, for one that is made before takes longer."""
 LONGEST_WAIT: Final = 60.0
 
@@ -76,7 +76,7 @@ def decide_stream(
     """What to do about the stream itself; `there` is the origin of a mirror, `waited` for how many seconds
     the stream has been missing here."""
     if here is None:
-        ready = one.kind == "source" or there.kind != "silent" or waited >= UNASKED_MAKE
+        ready = one.kind == "source" or there.kind != "silent" or waited >= MAKE_AFTER
         return "make" if ready else None
     if here.kind != one.kind:
         return None
@@ -129,7 +129,7 @@ def _flow(
     origin: ResolvedOrigin, entry: CopyStatus, there: RemoteStream, memory: MirrorMemory, now: float
 ) -> MirrorVerdict:
     alive = entry.active is not None and entry.active < ALIVE
-    lag = missing(origin, entry, there)
+    lag = missing_messages(origin, entry, there)
     if there.kind == "absent":
         return MirrorVerdict(MirrorState.ABSENT, f"{origin.place} does not exist; make it there")
     if alive and there.kind == "answers" and there.last < entry.seq:
@@ -177,7 +177,7 @@ def _unheard(
     if now - since >= BY_ITSELF:
         words = (
             f"{origin.place} answers, but nothing of it has come in for {int((now - since) / 60)} min; "
-            f"one of these is not allowed: {', '.join(needed(origin))}"
+            f"one of these is not allowed: {', '.join(needed_subjects(origin))}"
         )
     told = f" (the server was last told: {entry.error})" if entry.error else ""
     return MirrorVerdict(MirrorState.WAITING, words + told, lag, nudge=_nudge_is_due(memory, since, now))
@@ -199,7 +199,7 @@ def remember(memory: MirrorMemory, verdict: MirrorVerdict, now: float) -> Mirror
     return MirrorMemory(since, memory.nudges, memory.nudged_at)
 
 
-def missing(origin: ResolvedOrigin, entry: CopyStatus, there: RemoteStream) -> int | None:
+def missing_messages(origin: ResolvedOrigin, entry: CopyStatus, there: RemoteStream) -> int | None:
     """How many messages of the origin are not here, by what the origin itself holds; at most, where not every
     sequence is a message that the link takes. None where the origin does not answer."""
     if there.kind != "answers":
@@ -208,7 +208,7 @@ def missing(origin: ResolvedOrigin, entry: CopyStatus, there: RemoteStream) -> i
     return max(0, there.newest - begin)
 
 
-def needed(origin: ResolvedOrigin) -> list[str]:
+def needed_subjects(origin: ResolvedOrigin) -> list[str]:
     """The subjects that a link needs: requests and flow control towards the origin, messages back."""
     api = origin.api or "$JS.API"
     return [

@@ -56,7 +56,7 @@ class RemoteStream:
     problem: str = ""
 
 
-def here_of(answer: Mapping[str, Any]) -> LocalStream:
+def local_stream(answer: Mapping[str, Any]) -> LocalStream:
     """Read the answer to STREAM.INFO of the stream on this side."""
     config, state = answer["config"], answer["state"]
     metadata = config.get("metadata") or {}

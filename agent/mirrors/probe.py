@@ -21,7 +21,7 @@ from agent.jetstream import (
     end_if_cancelled,
     request,
 )
-from agent.mirrors.observation import LocalStream, RemoteStream, here_of
+from agent.mirrors.observation import LocalStream, RemoteStream, local_stream
 
 ASK_SECONDS: Final = 2.0
 
@@ -42,7 +42,7 @@ class StreamProbe:
     async def here(self, js: JetStream, name: str) -> LocalStream | None:
         """The stream on this side, None where it is missing. Raises `JetStreamError`."""
         try:
-            return here_of(await js.api(f"STREAM.INFO.{name}"))
+            return local_stream(await js.api(f"STREAM.INFO.{name}"))
         except ApiError as error:
             if error.err_code != STREAM_NOT_FOUND:
                 raise

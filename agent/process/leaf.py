@@ -21,8 +21,8 @@ from agent.jetstream.read_headers import StoredHeaders
 from agent.jetstream.readers import keep_readers
 from agent.leaf import stream_configs
 from agent.leaf.clock.monitor import ClockMonitor
-from agent.leaf.commands.handlers import Controls, make_verbs
-from agent.leaf.commands.overrides import Overrides, Setter, make_levers, this_moment
+from agent.leaf.commands.handlers import AgentControls, make_handlers
+from agent.leaf.commands.overrides import Overrides, Setter, make_setters, this_moment
 from agent.leaf.commands.runner import CommandRunner, system_clock
 from agent.leaf.events import BatchStored
 from agent.leaf.hub_acks import HubAckWaiters
@@ -32,8 +32,8 @@ from agent.leaf.ledger.ledger import ClassLedger
 from agent.leaf.ledger.publisher import LedgerPublisher
 from agent.leaf.link.act import Trimmer, ensure_rate
 from agent.leaf.link.link import LeafLink
-from agent.leaf.link.prepare import make_ready, note_lost_positions
-from agent.leaf.link.time_to_loss import HorizonReport
+from agent.leaf.link.prepare import note_lost_positions, prepare_stream
+from agent.leaf.link.time_to_loss import TimeToLossReport
 from agent.leaf.publish.accumulator import BatchLimits
 from agent.leaf.publish.ack_levels import Levels
 from agent.leaf.publish.core_intake import CoreIntake
@@ -160,13 +160,13 @@ class LeafAgent:
             on_stuck=self._connection.renew,
         )
         own = contract.DEFAULT_CLASS if contract.DEFAULT_CLASS in self._classes else next(iter(self._classes))
-        self._horizon_report = HorizonReport(self.link.horizon, own, metrics)
-        self._settings = Overrides(state, self._levers(), this_moment())
+        self._horizon_report = TimeToLossReport(self.link.horizon, own, metrics)
+        self._settings = Overrides(state, self._setters(), this_moment())
         self._commands = CommandRunner(
             own,
             state,
-            make_verbs(
-                Controls(
+            make_handlers(
+                AgentControls(
                     self.status,
                     self._publisher.flush,
                     self._settings,
@@ -240,10 +240,10 @@ class LeafAgent:
         if new.change.log:
             logs.set_up(new.config.log.level, new.config.log.format)
         await self._inputs.apply(new)
-        self._settings.take(self._levers())
+        self._settings.replace_setters(self._setters())
 
-    def _levers(self) -> dict[str, Setter]:
-        return make_levers(self._config, self._publisher, self._inputs.switches, self.link.keeper)
+    def _setters(self) -> dict[str, Setter]:
+        return make_setters(self._config, self._publisher, self._inputs.switches, self.link.keeper)
 
     def status(self) -> Mapping[str, Any]:
         """What `/status` shows."""
@@ -313,7 +313,7 @@ class LeafAgent:
         pulls = [one.name for one in self._config.input if one.pulls]
         await note_lost_positions(js, self._config.domain, self._classes, pulls, self._state.current)
         for name, cls in self._classes.items():
-            info, verdict = await make_ready(js, self._config.domain, cls, self._state, mqtt=mqtt)
+            info, verdict = await prepare_stream(js, self._config.domain, cls, self._state, mqtt=mqtt)
             await ensure_rate(js, self._config.domain, cls, self._state.current.epochs[name])
             if verdict is not None:
                 self.link.epoch_begun(name, verdict)

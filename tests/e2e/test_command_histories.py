@@ -15,7 +15,7 @@ import pytest_asyncio
 from agent.config import Config, Size, StreamClass
 from agent.contract import COMMANDS
 from agent.jetstream import JetStreamError
-from agent.leaf.commands.handlers import CommandHandler, Controls, Reply, make_verbs
+from agent.leaf.commands.handlers import AgentControls, CommandHandler, Reply, make_handlers
 from agent.leaf.link.command_mirror.controller import CommandMirror
 from agent.process import leaf as leaf_module
 from tests.harness.agents import agent, leaf_config
@@ -39,8 +39,8 @@ class Rings:
             await asyncio.Event().wait()
         return Reply("rung")
 
-    def verbs(self, controls: Controls) -> dict[str, CommandHandler]:
-        return make_verbs(controls) | {"ring": CommandHandler(self.ring)}
+    def verbs(self, controls: AgentControls) -> dict[str, CommandHandler]:
+        return make_handlers(controls) | {"ring": CommandHandler(self.ring)}
 
 
 class Looks:
@@ -61,7 +61,7 @@ async def desk(servers: ServerPair) -> AsyncIterator[Desk]:
 @pytest.fixture
 def rings(monkeypatch: pytest.MonkeyPatch) -> Rings:
     one = Rings()
-    monkeypatch.setattr(leaf_module, "make_verbs", one.verbs)
+    monkeypatch.setattr(leaf_module, "make_handlers", one.verbs)
     return one
 
 

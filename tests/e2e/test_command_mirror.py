@@ -15,7 +15,7 @@ from agent.contract import CommandsHeld, CommandsWanted, command_consumer, hub_a
 from agent.jetstream import JetStream, JetStreamError
 from agent.leaf.link.command_mirror.controller import CommandMirror
 from agent.leaf.link.command_mirror.decide import MISSED_ANSWERS
-from agent.leaf.link.command_mirror.local_consumers import ProgramPlaces
+from agent.leaf.link.command_mirror.local_consumers import ProgramPositions
 from agent.leaf.state import StateFile, load
 from tests.harness.agents import Agent, agent, leaf_config
 from tests.harness.registrar import HubHand, LeafHand, hub_of
@@ -231,7 +231,7 @@ async def lone_mirror(servers: ServerPair, directory: Path) -> tuple[CommandMirr
     """The keeper of the mirror without an agent around it: it looks and announces when the test says so."""
     path = directory / "state.json"
     state = StateFile(path, load(path, DOMAIN))
-    programs = ProgramPlaces(directory / "command-places.json", DOMAIN)
+    programs = ProgramPositions(directory / "command-places.json", DOMAIN)
     mirror = CommandMirror(DOMAIN, hub_api(tenant=False), state, programs, Metrics(), lambda: None)
     nc = await servers.leaf.connect("agent")
     mirror.attach(nc, JetStream(nc))

@@ -21,7 +21,7 @@ from agent.contract import COMMANDS, Command, command_consumer, command_subject,
 from agent.jetstream import ConsumerInfo, JetStream
 from agent.leaf.link.command_mirror import consumer_requests
 from agent.leaf.link.command_mirror.controller import CommandMirror
-from agent.leaf.link.command_mirror.local_consumers import ProgramPlaces
+from agent.leaf.link.command_mirror.local_consumers import ProgramPositions
 from agent.leaf.link.command_mirror.positions import is_held, is_leaving, kept_config
 from agent.leaf.state import StateFile, load
 from agent.server.process import EmbeddedServer
@@ -70,7 +70,7 @@ class Leaf:
         """The part of an agent that keeps the mirror, as it starts from its files."""
         path = self.directory / "state.json"
         self.state = StateFile(path, load(path, DOMAIN))
-        programs = ProgramPlaces(self.directory / "command-places.json", DOMAIN)
+        programs = ProgramPositions(self.directory / "command-places.json", DOMAIN)
         programs.load()
         self.mirror = CommandMirror(
             DOMAIN, hub_api(tenant=False), self.state, programs, Metrics(), lambda: None

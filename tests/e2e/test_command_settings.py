@@ -102,7 +102,7 @@ async def test_a_link_that_is_held_lets_nothing_cross_until_it_is_let_go(desk: D
         assert (await desk.hub.stream_info(AGGREGATE)).last == before
         assert one.leaf.status()["settings"]["link"]["value"] == "held"
         await desk.send("resume-link")
-        assert (await desk.answers(3))[2].text == "the link is let go"
+        assert (await desk.answers(3))[2].text == "link resumed"
         await until(lambda: _crossed(desk), "all is at the hub again")
         assert one.leaf.status()["settings"] == {}
 

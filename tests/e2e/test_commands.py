@@ -18,8 +18,8 @@ from agent.config import Config, Size, StreamClass
 from agent.contract import COMMANDS, MAX_COMMAND_BYTES
 from agent.jetstream import JetStream, JetStreamError
 from agent.leaf.commands import runner
-from agent.leaf.commands.cursor import Now
-from agent.leaf.commands.handlers import CommandHandler, Controls, Reply, make_verbs
+from agent.leaf.commands.cursor import ClockReading
+from agent.leaf.commands.handlers import AgentControls, CommandHandler, Reply, make_handlers
 from agent.process import leaf as leaf_module
 from tests.harness.agents import agent, leaf_config
 from tests.harness.commands import Desk, open_desk, soon
@@ -47,14 +47,14 @@ class Bell:
             await asyncio.Event().wait()
         return Reply("rung")
 
-    def verbs(self, controls: Controls) -> dict[str, CommandHandler]:
-        return make_verbs(controls) | {"ring": CommandHandler(self.ring)}
+    def verbs(self, controls: AgentControls) -> dict[str, CommandHandler]:
+        return make_handlers(controls) | {"ring": CommandHandler(self.ring)}
 
 
 @pytest.fixture
 def bell(monkeypatch: pytest.MonkeyPatch) -> Bell:
     one = Bell()
-    monkeypatch.setattr(leaf_module, "make_verbs", one.verbs)
+    monkeypatch.setattr(leaf_module, "make_handlers", one.verbs)
     return one
 
 
@@ -213,7 +213,7 @@ async def test_a_restarted_hub_runs_nothing_twice(desk: Desk, bell: Bell, tmp_pa
 async def test_a_command_that_may_have_expired_waits_for_the_clock(
     desk: Desk, bell: Bell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = [Now(0.0, False)]
+    clock = [ClockReading(0.0, False)]
     monkeypatch.setattr(leaf_module, "system_clock", lambda: lambda: clock[0])
     monkeypatch.setattr(runner, "CLOCK_SECONDS", 2.0)
     async with agent(_config(desk.servers.leaf, tmp_path / "agent")):
@@ -221,10 +221,10 @@ async def test_a_command_that_may_have_expired_waits_for_the_clock(
         await desk.send("ring", n=1, expires=soon())
         await desk.answers(1)
         assert bell.rung == []
-        clock[0] = Now(soon(0.0), True)
+        clock[0] = ClockReading(soon(0.0), True)
         await desk.answers(2)
         assert bell.rung == [1]
-        clock[0] = Now(0.0, False)
+        clock[0] = ClockReading(0.0, False)
         for _ in range(5):
             await desk.send("ring", n=2, expires=soon())
         await desk.send("ring", n=3)

@@ -16,7 +16,7 @@ from agent.contract import LostStream, MessageId, direct_subject, link_consumer
 from agent.jetstream import JetStream, JetStreamError, UnavailableError
 from agent.leaf import stream_configs
 from agent.leaf.link.guard import EpochReason
-from agent.leaf.link.prepare import make_ready
+from agent.leaf.link.prepare import prepare_stream
 from agent.leaf.publish.sender import Sender
 from agent.leaf.state import StateFile
 from hub_jobs.audit.claims.ledgers import Lost
@@ -286,8 +286,8 @@ async def test_a_store_put_back_is_told_of_again_where_its_old_link_consumer_cou
     klass, one_shelf = config.class_[0], await probe_stream(servers.leaf)
     state.current.acked[CLASS] = structs.replace(known, top=known.last + 10)
     with pytest.raises(UnavailableError):
-        await make_ready(Unanswered(nc), config.domain, klass, state)
-    _, verdict = await make_ready(JetStream(nc), config.domain, klass, state)
+        await prepare_stream(Unanswered(nc), config.domain, klass, state)
+    _, verdict = await prepare_stream(JetStream(nc), config.domain, klass, state)
     assert verdict is not None
     assert verdict.why is EpochReason.PUT_BACK
     lost = LostStream(known.created, known.last + 10, known.last, known.at)

@@ -26,7 +26,7 @@ async def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     repair may follow the other at once. The agent's user may reset consumers, which it otherwise may not."""
     monkeypatch.setattr(decide, "ANSWER_WITHIN", 60.0)
     monkeypatch.setattr(controller, "REPAIR_EVERY", 0.5)
-    monkeypatch.setattr(checkpoints, "APART", 0.0)
+    monkeypatch.setattr(checkpoints, "SPACING_SECONDS", 0.0)
     monkeypatch.setattr(permissions, "_CONSUMER_VERBS", (*permissions._CONSUMER_VERBS, "RESET"))
     async with (
         open_server_pair(tmp_path, "edge-1") as servers,

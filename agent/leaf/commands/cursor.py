@@ -25,60 +25,61 @@ from msgspec import Struct
 
 from agent.contract import ContractError
 
-KNOWN: Final = 256
+RECENT_COMMANDS: Final = 256
 """Far more than a mirror takes in until it is compared with the hub and recreated."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandPosition:
-    """A command that was begun. `created` and `origin` say when the local stream and the one that it mirrors
-    were made, as the servers wrote it (`origin` is empty where that is not known), `time` when the hub
-    stored this command or, if that is later, any before it (ns since 1970); `id` is empty for a command that
-    could not be read."""
+    """A command that was begun."""
 
     created: str
+    """When the local stream was created, as its server wrote it."""
     origin: str
+    """When the stream that it mirrors was created; empty if that is not known."""
     seq: int
     time: int
+    """When the hub stored this command or, if that is later, any before it (ns since 1970)."""
     id: str
+    """Empty for a command that could not be read."""
     verb: str
 
     def encode(self) -> str:
-        """The place as printable ASCII."""
+        """The position as printable ASCII."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
 
-def parse_place(text: str) -> CommandPosition:
-    """Read a place back; raises `ContractError`."""
+def parse_position(text: str) -> CommandPosition:
+    """Read a position back; raises `ContractError`."""
     try:
         row = json.loads(text)
-        place = CommandPosition(**row)
+        position = CommandPosition(**row)
     except (ValueError, TypeError) as error:
-        raise ContractError(f"place of a command: {error} in {text!r:.200}") from None
+        raise ContractError(f"position of a command: {error} in {text!r:.200}") from None
     for name, kind in _TYPES.items():
-        if type(getattr(place, name)) is not kind:
-            raise ContractError(f"place of a command: {name} is not of its type in {text!r:.200}")
-    return place
+        if type(getattr(position, name)) is not kind:
+            raise ContractError(f"position of a command: {name} has another type in {text!r:.200}")
+    return position
 
 
 def unanswered(
     begun: CommandPosition | None, answered: CommandPosition | None, recent: RecentCommands
 ) -> bool:
     """Whether `begun`, the last command begun, comes after `answered`, the last one whose answer is stored.
-    It does not where it was answered, nor where what remembers it was restored from a backup."""
+    False if it was answered, or if the state file that names it was restored from a backup."""
     if begun is None or answered is None:
         return begun is not None
     if begun.created == answered.created:
         return begun.seq > answered.seq
-    first, second = (recent.order(one.seq, one.time, one.id) for one in (answered, begun))
+    first, second = (recent.order(position.seq, position.time, position.id) for position in (answered, begun))
     if first is not None and second is not None:
         return second > first
     return begun.time > answered.time
 
 
 class CommandCursor:
-    """The way through the stream after the command `last`, None where none was ever run. `recent` are the
-    last commands run; the caller adds each command that it runs."""
+    """The position in the stream after the command `last` (None if none was ever run). `recent` are the last
+    commands run; the caller adds each command that it runs."""
 
     def __init__(self, last: CommandPosition | None, recent: RecentCommands) -> None:
         self._last, self._recent = last, recent
@@ -88,10 +89,10 @@ class CommandCursor:
         self._origin = ""
         self._past_last = False
         self.next = 1
-        """The sequence from which the next command is sought."""
+        """The sequence from which the next command is read."""
 
     def enter(self, created: str, origin: str) -> None:
-        """The local stream, as it is now, and the one that it mirrors were created then."""
+        """Read the local stream created at `created`, which mirrors one created at `origin`."""
         if created == self._created:
             return
         same = self._last is not None and self._last.created == created
@@ -100,12 +101,12 @@ class CommandCursor:
         self.next = self._last.seq + 1 if same and self._last is not None else 1
 
     def skip(self, up_to: int) -> None:
-        """No command of ours is at or below this sequence but those that were taken."""
+        """No further command for this leaf is at or below this sequence."""
         self.next = max(self.next, up_to + 1)
 
     def take(self, seq: int, time: int, ident: str, verb: str) -> CommandPosition | None:
-        """The command at this sequence is the next one: its place when it is new, None when it was run
-        already. `time` is when the hub stored it."""
+        """Advance past the next command, which the hub stored at `time`; returns its position if it is new,
+        None if it was run already."""
         last = self._last
         assert self._created is not None
         self.next = seq + 1
@@ -134,42 +135,49 @@ read)."""
 
 
 class RecentCommands(Struct):
-    """The last `KNOWN` commands that were begun or answered, in the order in which they were taken; the hub
-    had stored all the others that were run by `before` (ns since 1970)."""
+    """The last `RECENT_COMMANDS` commands that were begun or answered, so that a command is recognized in
+    another history of the hub's stream.
+
+    A mirror may hold commands of two histories: of a stream that was recreated or restored from a backup it
+    drops what has sequences that it holds already, and takes what comes after. The mirror that replaces it
+    brings the dropped commands, which were stored before others that were run. So neither the last sequence
+    nor the last time shows which commands are new; the commands that were run do.
+    """
 
     before: int = 0
+    """By when the hub had stored all other commands that were run (ns since 1970)."""
     commands: list[RunCommand] = []
+    """In the order in which they were taken."""
 
     def add(self, command: RunCommand) -> None:
-        """This command is begun, or answered without."""
+        """Add a command that was begun or answered."""
         if command in self.commands:
             return
         self.commands.append(command)
-        while len(self.commands) > KNOWN:
+        while len(self.commands) > RECENT_COMMANDS:
             self.before = max(self.before, self.commands.pop(0)[1])
 
     def reach(self, seq: int, time: int, ident: str) -> None:
-        """The last command known to be run is this one; `time` is when the hub had stored it and all before
-        it. Where the list ends before it, commands are missing in the list: what was stored by then counts
-        as run."""
+        """This is the last command known to have run; the hub had stored it and all before it by `time`. If
+        the list ends before it, commands are missing in it: what was stored by then counts as run."""
         if self.order(seq, time, ident) is None:
             self.before = max(self.before, time)
 
     def order(self, seq: int, time: int, ident: str) -> int | None:
-        """Where in the list the command of this sequence and id is that was stored by `time`."""
+        """The index in the list of the command with this sequence and id that was stored by `time`."""
         return max(
             (
-                at
-                for at, (known_seq, known_time, known_id) in enumerate(self.commands)
-                if (known_seq, known_id) == (seq, ident) and known_time <= time
+                index
+                for index, (listed_seq, listed_time, listed_id) in enumerate(self.commands)
+                if (listed_seq, listed_id) == (seq, ident) and listed_time <= time
             ),
             default=None,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Now:
-    """What the machine's clock says, and whether the kernel calls it synchronised."""
+class ClockReading:
+    """The machine's clock, in epoch seconds, and whether the kernel calls it synchronised."""
 
     wall: float
     synchronised: bool
@@ -184,8 +192,9 @@ class ExpiryVerdict(Enum):
     """It has not expired by this clock, but this clock is wrong."""
 
 
-def judge(expires: float | None, stored: float, now: Now) -> ExpiryVerdict:
-    """`expires` as the command says, None for never; `stored` when the hub stored it."""
+def judge_expiry(expires: float | None, stored: float, now: ClockReading) -> ExpiryVerdict:
+    """Whether a command that expires at `expires` (None: never) and that the hub stored at `stored` may run;
+    all times are epoch seconds."""
     if expires is None:
         return ExpiryVerdict.RUN
     if expires <= max(now.wall, stored):

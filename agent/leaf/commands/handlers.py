@@ -21,40 +21,43 @@ _MAX_REPORT: Final = 24 * 1024
 
 
 class ArgumentError(ValueError):
-    """An argument is not one of the verb; nothing was done."""
+    """An argument is not valid for the verb; nothing was done."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a verb did. `then` is called once the answer is stored."""
+    """What a handler did."""
 
     text: str
     then: Callable[[], None] | None = None
+    """Called once the answer is stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandHandler:
-    """`act` carries it out; raises `ArgumentError` or `CommandError`. One that is `harmless` changes nothing,
-    so it is run whatever the clock says and although nothing can be written."""
+    """Carries out the commands of one verb."""
 
     act: Callable[[Mapping[str, Any]], Awaitable[Reply]]
+    """Raises `ArgumentError` or `CommandError`."""
     harmless: bool = False
+    """It changes nothing, so it runs whatever the clock says and although nothing can be written."""
 
 
 @dataclass(frozen=True, slots=True)
-class Controls:
-    """What the verbs may do to the agent. `status` is what `/status` shows; `flush` seals all open batches
-    and says how many there were; `reload` plans a reload, blocks, and raises `CommandError`; it is None where
-    the agent has no configuration file."""
+class AgentControls:
+    """What the handlers may do to the agent."""
 
     status: Callable[[], Mapping[str, Any]]
+    """Returns what `/status` shows."""
     flush: Callable[[], int]
-    settings: Overrides
+    """Seals all open batches and returns how many there were."""
+    overrides: Overrides
     reload: Callable[[], Reply] | None = None
+    """Plans a reload; blocks, and raises `CommandError`. None if the agent has no configuration file."""
 
 
-def make_verbs(controls: Controls) -> dict[str, CommandHandler]:
-    """The verbs by name."""
+def make_handlers(controls: AgentControls) -> dict[str, CommandHandler]:
+    """The handlers by verb."""
 
     async def ping(args: Mapping[str, Any]) -> Reply:
         no_arguments(args)
@@ -79,38 +82,39 @@ def make_verbs(controls: Controls) -> dict[str, CommandHandler]:
         "status": CommandHandler(status, harmless=True),
         "flush": CommandHandler(flush, harmless=True),
         "reload": CommandHandler(reload),
-        **setting_verbs(controls.settings),
+        **setting_handlers(controls.overrides),
     }
 
 
-def setting_verbs(settings: Overrides) -> dict[str, CommandHandler]:
-    """The verbs by name."""
+def setting_handlers(overrides: Overrides) -> dict[str, CommandHandler]:
+    """The handlers that set something for a time, by verb. Outputs, programs, paths and keys cannot be
+    set."""
 
     async def set_(args: Mapping[str, Any]) -> Reply:
         seconds = _for(args)
-        known = settings.names - {LINK}
+        names = overrides.names - {LINK}
         values = {}
         for name in args.keys() - {"for"}:
-            if name not in known:
-                raise ArgumentError(f"{name!r:.80} cannot be set; take one of {', '.join(sorted(known))}")
+            if name not in names:
+                raise ArgumentError(f"{name!r:.80} cannot be set; take one of {', '.join(sorted(names))}")
             values[name] = _checked(name, args[name])
         if not values:
-            raise ArgumentError(f"nothing is set; give one of {', '.join(sorted(known))}")
-        await settings.put(values, seconds)
+            raise ArgumentError(f"nothing is set; give one of {', '.join(sorted(names))}")
+        await overrides.put(values, seconds)
         return Reply(f"{', '.join(sorted(values))} set for {seconds:g} s")
 
     async def pause_link(args: Mapping[str, Any]) -> Reply:
         only(args, "for")
         seconds = _for(args)
-        _need_link(settings)
-        await settings.put({LINK: "held"}, seconds)
-        return Reply(f"the link is held for {seconds:g} s; readings are stored here meanwhile")
+        _need_link(overrides)
+        await overrides.put({LINK: "held"}, seconds)
+        return Reply(f"link paused for {seconds:g} s; readings are stored here meanwhile")
 
     async def resume_link(args: Mapping[str, Any]) -> Reply:
         no_arguments(args)
-        _need_link(settings)
-        held = await settings.drop(LINK)
-        return Reply("the link is let go" if held else "the link was not held")
+        _need_link(overrides)
+        was_paused = await overrides.drop(LINK)
+        return Reply("link resumed" if was_paused else "link was not paused")
 
     return {
         "set": CommandHandler(set_),
@@ -120,7 +124,7 @@ def setting_verbs(settings: Overrides) -> dict[str, CommandHandler]:
 
 
 def report(status: Mapping[str, Any]) -> str:
-    """The status as JSON that fits into a reading: a part that is too long for it says so."""
+    """The status as JSON that fits into a reading; a part that is too long is replaced by a note."""
     parts = {name: json.dumps(value, separators=(",", ":")) for name, value in status.items()}
     room = _MAX_REPORT
     for name, text in sorted(parts.items(), key=lambda part: len(part[1])):
@@ -130,21 +134,21 @@ def report(status: Mapping[str, Any]) -> str:
     return "{" + ",".join(f"{json.dumps(name)}:{text}" for name, text in parts.items()) + "}"
 
 
-def _need_link(settings: Overrides) -> None:
-    if LINK not in settings.names:
-        raise CommandError("this agent does not keep its link itself, so it cannot hold it")
+def _need_link(overrides: Overrides) -> None:
+    if LINK not in overrides.names:
+        raise CommandError("this agent does not control its link, so it cannot pause it")
 
 
 def no_arguments(args: Mapping[str, Any]) -> None:
-    """Refuse all arguments."""
+    """Reject all arguments."""
     if args:
         raise ArgumentError(f"{_names(args)}: this verb takes no arguments; leave them out")
 
 
-def only(args: Mapping[str, Any], known: str) -> None:
-    """Refuse all arguments but one."""
-    if unknown := args.keys() - {known}:
-        raise ArgumentError(f"{_names(unknown)}: this verb takes only {known!r}; leave the rest out")
+def only(args: Mapping[str, Any], name: str) -> None:
+    """Reject all arguments but one."""
+    if others := args.keys() - {name}:
+        raise ArgumentError(f"{_names(others)}: this verb takes only {name!r}; leave the rest out")
 
 
 def _names(args: Iterable[str]) -> str:

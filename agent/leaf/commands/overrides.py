@@ -22,23 +22,26 @@ from agent.leaf.state import Setting, StateFile
 LINK: Final = "link"
 Value = str | float | bool
 Setter = Callable[[Value | None, float], None]
-"""Makes a value hold for so many seconds; None makes the configured one hold."""
+"""Applies a value for so many seconds; None applies the configured one."""
 _LOOK_SECONDS: Final = 60.0
 
 log = structlog.get_logger("commands")
 
 
 class CommandError(Exception):
-    """The verb could not be carried out; nothing was changed."""
+    """The command could not be carried out; nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Now: epoch seconds, and seconds since the start of this boot, also of those asleep."""
+    """A point in time by the clocks of this machine."""
 
     wall: float
+    """Epoch seconds."""
     boot: str
+    """The id of this boot."""
     since_boot: float
+    """Seconds since this boot, sleep included."""
 
 
 def this_moment() -> Callable[[], Moment]:
@@ -48,85 +51,85 @@ def this_moment() -> Callable[[], Moment]:
 
 
 def seconds_left(setting: Setting, now: Moment) -> float:
-    """How long a setting still holds; not above 0 when it does not. After a reboot only the wall clock tells,
-    and where that is behind the time at which the value was set, the value holds no more."""
+    """How long a setting still holds; 0 or less if it has ended. After a reboot only the wall clock counts;
+    if that is behind the time at which the value was set, the setting has ended."""
     if setting.boot == now.boot:
         return setting.deadline - now.since_boot
     return setting.until - now.wall if now.wall >= setting.since else 0.0
 
 
 class Overrides:
-    """The values that hold instead of configured ones; `levers` make them hold, by name."""
+    """The values that replace configured ones; `setters` apply them, by name."""
 
-    def __init__(self, state: StateFile, levers: Mapping[str, Setter], now: Callable[[], Moment]) -> None:
-        self._state, self._levers, self._now = state, levers, now
+    def __init__(self, state: StateFile, setters: Mapping[str, Setter], now: Callable[[], Moment]) -> None:
+        self._state, self._setters, self._now = state, setters, now
         self._changed = asyncio.Event()
 
     @property
     def names(self) -> frozenset[str]:
-        """What can be set."""
-        return frozenset(self._levers)
+        """The names that can be set."""
+        return frozenset(self._setters)
 
     def restore(self) -> None:
-        """Make hold what was set before and has not ended."""
+        """Apply what was set before and has not ended."""
         now = self._now()
         for name, setting in list(self._state.current.settings.items()):
             left = seconds_left(setting, now)
-            if left > 0 and name in self._levers:
-                self._levers[name](setting.value, left)
-                log.info("set by a command", setting=name, value=setting.value, seconds_left=round(left))
+            if left > 0 and name in self._setters:
+                self._setters[name](setting.value, left)
+                log.info("override restored", setting=name, value=setting.value, seconds_left=round(left))
             else:
                 del self._state.current.settings[name]
                 self._state.mark()
 
-    def take(self, levers: Mapping[str, Setter]) -> None:
-        """Go on with other levers: what holds goes on holding, what there is no lever for any more ends."""
-        self._levers = levers
+    def replace_setters(self, setters: Mapping[str, Setter]) -> None:
+        """Replace the setters: a setting that still has one goes on, the others end."""
+        self._setters = setters
         self.restore()
 
     async def put(self, values: Mapping[str, Value], seconds: float) -> None:
-        """Make these values hold for a time. Raises `CommandError`, and then nothing has changed."""
+        """Apply these values for a time. Raises `CommandError`; then nothing has changed."""
         now = self._now()
         until, deadline = now.wall + seconds, now.since_boot + seconds
         added = {name: Setting(value, now.wall, until, now.boot, deadline) for name, value in values.items()}
         await self._save(self._state.current.settings | added)
         for name, value in values.items():
-            self._levers[name](value, seconds)
+            self._setters[name](value, seconds)
 
     async def drop(self, name: str) -> bool:
-        """Make the configured value hold; False where it does already. Raises `CommandError`, and then
-        nothing has changed."""
+        """Apply the configured value; False if it holds already. Raises `CommandError`; then nothing has
+        changed."""
         settings = dict(self._state.current.settings)
-        held = settings.pop(name, None) is not None
-        if held:
+        was_set = settings.pop(name, None) is not None
+        if was_set:
             await self._save(settings)
-        self._levers[name](None, 0.0)
-        return held
+        self._setters[name](None, 0.0)
+        return was_set
 
     def shown(self) -> dict[str, Any]:
-        """What `/status` shows of them."""
+        """The overrides as `/status` shows them."""
         now = self._now()
         return {
-            name: {"value": one.value, "seconds_left": round(max(0.0, seconds_left(one, now)))}
-            for name, one in self._state.current.settings.items()
+            name: {"value": setting.value, "seconds_left": round(max(0.0, seconds_left(setting, now)))}
+            for name, setting in self._state.current.settings.items()
         }
 
     async def run(self) -> None:
-        """End each setting in its time, until cancelled."""
+        """End each setting at its time, until cancelled."""
         while True:
             self._changed.clear()
             nearest = self._expire()
             await event_within(self._changed, None if nearest is None else min(nearest, _LOOK_SECONDS))
 
     def _expire(self) -> float | None:
-        """End what is over; returns the seconds until the next one is."""
+        """End the settings that are over; returns the seconds until the next one ends."""
         now = self._now()
-        left = {name: seconds_left(one, now) for name, one in self._state.current.settings.items()}
+        left = {name: seconds_left(setting, now) for name, setting in self._state.current.settings.items()}
         for name in [name for name, seconds in left.items() if seconds <= 0]:
             del self._state.current.settings[name]
             self._state.mark()
-            self._levers[name](None, 0.0)
-            log.info("the configured value is back", setting=name)
+            self._setters[name](None, 0.0)
+            log.info("override ended", setting=name)
         return min((seconds for seconds in left.values() if seconds > 0), default=None)
 
     async def _save(self, settings: dict[str, Setting]) -> None:
@@ -136,26 +139,24 @@ class Overrides:
             await self._state.save()
         except OSError as error:
             self._state.current.settings = before
-            raise CommandError(
-                f"the state file cannot be written ({error}), so nothing was changed"
-            ) from None
+            raise CommandError(f"the state file cannot be written ({error}): nothing was changed") from None
         self._changed.set()
 
 
 class LinkControl(Protocol):
-    """Whoever keeps the link."""
+    """What pauses and resumes the link."""
 
-    def hold(self, seconds: float) -> None:
+    def pause(self, seconds: float) -> None:
         """Let nothing cross the link for so long."""
 
-    def release(self) -> None:
+    def resume(self) -> None:
         """Let the link flow again."""
 
 
-def make_levers(
+def make_setters(
     config: Config, publisher: Publisher, switches: Mapping[str, Switch], link: LinkControl | None
 ) -> dict[str, Setter]:
-    """The levers by name; the link's is there when somebody keeps the link."""
+    """The setters by name; there is one for the link only if this agent controls it."""
 
     def log_level(value: Value | None, _seconds: float) -> None:
         logs.set_level(config.log.level if value is None else str(value))
@@ -166,16 +167,16 @@ def make_levers(
     def rate_limit(value: Value | None, _seconds: float) -> None:
         publisher.limit_rate(None if value is None else float(value))
 
-    levers: dict[str, Setter] = {"log_level": log_level, "linger": linger, "rate_limit": rate_limit}
-    levers |= {f"input.{name}": _switch(one) for name, one in switches.items()}
+    setters: dict[str, Setter] = {"log_level": log_level, "linger": linger, "rate_limit": rate_limit}
+    setters |= {f"input.{name}": _switch(switch) for name, switch in switches.items()}
     if link is not None:
-        levers[LINK] = _link(link)
-    return levers
+        setters[LINK] = _link(link)
+    return setters
 
 
-def _switch(one: Switch) -> Setter:
-    return lambda value, _seconds: one.turn(value is None or bool(value))
+def _switch(switch: Switch) -> Setter:
+    return lambda value, _seconds: switch.turn(value is None or bool(value))
 
 
 def _link(link: LinkControl) -> Setter:
-    return lambda value, seconds: link.release() if value is None else link.hold(seconds)
+    return lambda value, seconds: link.resume() if value is None else link.pause(seconds)

@@ -1,12 +1,12 @@
 """Runs the commands for this leaf's agent: once each, in order, and answers each by one reading.
 
 To the core this is a pull input named `commands` whose source is the leaf's stream `COMMANDS`: the answer to
-a command and the place after it are stored in one act. Before a command is run its place is written to the
-state file, so that one which was begun and not answered when the agent ended is never run again: it is
-answered `interrupted`. So a command is run at most once, and is answered once.
+a command and the position after it are stored in one step. Before a command is run its position is written to
+the state file, so that a command which was begun and not answered when the agent ended is never run again: it
+is answered `interrupted`. So a command is run at most once, and is answered once.
 
-A message is asked for by sequence rather than delivered by a consumer: nothing of ours can be drained by
-others, and a subject that is not UTF-8, which the client library cannot receive, comes as JSON.
+A message is read by sequence, not delivered by a consumer: no other client can drain the messages, and a
+subject that is not UTF-8, which the client library cannot receive, comes as JSON.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from agent.contract import (
 )
 from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, JetStreamError, RawMessage, nanoseconds
 from agent.leaf.commands.cursor import (
+    ClockReading,
     CommandCursor,
     CommandPosition,
     ExpiryVerdict,
-    Now,
     RunCommand,
-    judge,
-    parse_place,
+    judge_expiry,
+    parse_position,
     unanswered,
 )
 from agent.leaf.commands.handlers import ArgumentError, CommandHandler, Reply
@@ -55,10 +55,10 @@ from agent.leaf.stream_configs import ORIGIN_METADATA
 
 POLL_SECONDS: Final = 1.0
 SPACING: Final = 0.02
-"""Seconds from one command to the next: however many come, they take no more than a part of the machine."""
+"""Seconds from one command to the next, so that many commands take only a part of the machine."""
 CLOCK_SECONDS: Final = 60.0
 """How long commands that may have expired wait, all together, for the clock to be set."""
-VERB_SECONDS: Final = 30.0
+HANDLER_SECONDS: Final = 30.0
 _RETRY: Final = 1.0
 _MAX_RETRY: Final = 10.0
 _CUT: Final = 200
@@ -66,10 +66,10 @@ _CUT: Final = 200
 log = structlog.get_logger("commands")
 
 
-def system_clock() -> Callable[[], Now]:
+def system_clock() -> Callable[[], ClockReading]:
     """The machine's clock."""
     reader = ClockReader()
-    return lambda: Now(time.time(), reader.read().synchronised)
+    return lambda: ClockReading(time.time(), reader.read().synchronised)
 
 
 class CommandRunner:
@@ -79,16 +79,22 @@ class CommandRunner:
         self,
         cls: str,
         state: StateFile,
-        verbs: Mapping[str, CommandHandler],
+        handlers: Mapping[str, CommandHandler],
         metrics: Metrics,
-        clock: Callable[[], Now],
+        clock: Callable[[], ClockReading],
     ) -> None:
-        self._cls, self._state, self._verbs, self._metrics, self._clock = cls, state, verbs, metrics, clock
+        self._cls, self._state, self._handlers, self._metrics, self._clock = (
+            cls,
+            state,
+            handlers,
+            metrics,
+            clock,
+        )
         self._recent = state.current.commands_run
         self._js: JetStream | None = None
         self._unsure_since: float | None = None
-        self._reading = LogEdge(log, "commands can be read again")
-        self._storing = LogEdge(log, "answers to commands are stored again")
+        self._reading = LogEdge(log, "commands readable again")
+        self._storing = LogEdge(log, "answers to commands stored again")
 
     @property
     def name(self) -> str:
@@ -104,37 +110,37 @@ class CommandRunner:
         self._js = None
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
-        """Run commands until `stopping` is set. Raises `ContractError` when it cannot be read which commands
-        were run already: to go on would run some of them again."""
+        """Run commands until `stopping` is set. Raises `ContractError` if the position of the last command
+        cannot be read: to go on would run commands again."""
         answered = await unless(stopping, intake.position(COMMANDS_INPUT))
         if answered is None or stopping.is_set():
             return
-        course = CommandCursor(await self._last(answered.position, intake, stopping), self._recent)
+        cursor = CommandCursor(await self._last(answered.position, intake, stopping), self._recent)
         while not stopping.is_set():
-            moved = await self._step(course, intake, stopping)
+            moved = await self._step(cursor, intake, stopping)
             await event_within(stopping, SPACING if moved else POLL_SECONDS)
 
     async def _last(
         self, text: str | None, intake: Intake, stopping: asyncio.Event
     ) -> CommandPosition | None:
-        """The last command that was begun; it is answered here if it was not."""
-        answered = None if text is None else parse_place(text)
-        remembered = self._state.current.command
-        begun = None if remembered is None else parse_place(remembered)
+        """The last command that was begun, answered first if it was not."""
+        answered = None if text is None else parse_position(text)
+        saved = self._state.current.command
+        begun = None if saved is None else parse_position(saved)
         if begun is None or not unanswered(begun, answered, self._recent):
             return answered
         ended = "the agent ended after it had begun this command; it is not run again"
         await self._answer(begun, CommandOutcome.INTERRUPTED, ended, intake, stopping)
         return begun
 
-    async def _step(self, course: CommandCursor, intake: Intake, stopping: asyncio.Event) -> bool:
-        """Look once and run what was found; False when the next look may wait."""
+    async def _step(self, cursor: CommandCursor, intake: Intake, stopping: asyncio.Event) -> bool:
+        """Poll once and run the command found; False if the next poll may wait."""
         if self._js is None:
             return False
         try:
-            message = await unless(stopping, _next(self._js, course, intake.domain))
+            message = await unless(stopping, _next(self._js, cursor, intake.domain))
         except JetStreamError as error:
-            # Without a link there has not been a mirror yet: that is no fault of this leaf's.
+            # Before the first link there is no mirror yet: not a fault of this leaf.
             if not (isinstance(error, ApiError) and error.err_code == STREAM_NOT_FOUND):
                 self._reading.begin(f"commands cannot be read: {error}")
             return False
@@ -143,109 +149,111 @@ class CommandRunner:
             return False
         command, malformed = _parsed(message)
         ident, stored = "" if command is None else command.id, nanoseconds(message.time)
-        place = course.take(message.seq, stored, ident, verb_of(message.subject))
-        if place is not None:
-            run = (place.seq, stored, place.id)
-            if await self._handle(place, command, malformed, run, intake, stopping):
+        position = cursor.take(message.seq, stored, ident, verb_of(message.subject))
+        if position is not None:
+            run = (position.seq, stored, position.id)
+            if await self._handle(position, command, malformed, run, intake, stopping):
                 self._recent.add(run)
                 self._state.mark()
         return True
 
     async def _handle(
         self,
-        place: CommandPosition,
+        position: CommandPosition,
         command: Command | None,
         malformed: str,
         run: RunCommand,
         intake: Intake,
         stopping: asyncio.Event,
     ) -> bool:
-        """Run a command where it may be; False when the agent stops before its answer is stored."""
+        """Run a command if it may run; False if the agent stops before its answer is stored."""
         if command is None:
-            return await self._answer(place, CommandOutcome.MALFORMED, malformed, intake, stopping)
-        verb = self._verbs.get(place.verb)
-        if verb is None:
-            unknown = f"there is no verb {place.verb!r} here; there are {', '.join(sorted(self._verbs))}"
-            return await self._answer(place, CommandOutcome.UNKNOWN, unknown, intake, stopping)
-        too_late = await self._too_late(command.expires, run[1] / 1e9, verb, stopping)
+            return await self._answer(position, CommandOutcome.MALFORMED, malformed, intake, stopping)
+        handler = self._handlers.get(position.verb)
+        if handler is None:
+            unknown = (
+                f"there is no verb {position.verb!r} here; there are {', '.join(sorted(self._handlers))}"
+            )
+            return await self._answer(position, CommandOutcome.UNKNOWN, unknown, intake, stopping)
+        too_late = await self._too_late(command.expires, run[1] / 1e9, handler, stopping)
         if stopping.is_set():
             return False
         if too_late is not None:
-            return await self._answer(place, CommandOutcome.EXPIRED, too_late, intake, stopping)
+            return await self._answer(position, CommandOutcome.EXPIRED, too_late, intake, stopping)
         self._recent.add(run)
-        outcome, reply = await self._carry_out(place, verb, command)
-        is_stored = await self._answer(place, outcome, reply.text, intake, stopping)
+        outcome, reply = await self._carry_out(position, handler, command)
+        is_stored = await self._answer(position, outcome, reply.text, intake, stopping)
         if is_stored and reply.then is not None:
             reply.then()
         return is_stored
 
     async def _too_late(
-        self, expires: float | None, stored: float, verb: CommandHandler, stopping: asyncio.Event
+        self, expires: float | None, stored: float, handler: CommandHandler, stopping: asyncio.Event
     ) -> str | None:
-        """Why a command must not be run any more, None when it may be."""
+        """Why a command must not run any more, None if it may."""
         loop = asyncio.get_running_loop()
         while True:
             now = self._clock()
-            verdict = judge(expires, stored, now)
+            verdict = judge_expiry(expires, stored, now)
             if verdict is ExpiryVerdict.RUN and expires is not None:
                 self._unsure_since = None
             if verdict is ExpiryVerdict.UNSURE and self._unsure_since is None:
                 self._unsure_since = loop.time()
-            if verdict is ExpiryVerdict.RUN or (verdict is ExpiryVerdict.UNSURE and verb.harmless):
+            if verdict is ExpiryVerdict.RUN or (verdict is ExpiryVerdict.UNSURE and handler.harmless):
                 return None
             if verdict is ExpiryVerdict.EXPIRED:
                 return f"expired at {_time(expires or 0.0)}; here it is {_time(now.wall)}; it was not run"
             if stopping.is_set() or loop.time() - (self._unsure_since or 0.0) > CLOCK_SECONDS:
                 return (
-                    f"whether it has expired cannot be told: this machine's clock says {_time(now.wall)}, "
+                    f"cannot tell whether it has expired: this machine's clock says {_time(now.wall)}, "
                     f"but the hub had stored the command at {_time(stored)}. It was not run; set the clock "
                     "and send it again"
                 )
             await event_within(stopping, POLL_SECONDS)
 
     async def _carry_out(
-        self, place: CommandPosition, verb: CommandHandler, command: Command
+        self, position: CommandPosition, handler: CommandHandler, command: Command
     ) -> tuple[CommandOutcome, Reply]:
-        self._state.current.command = place.encode()
+        self._state.current.command = position.encode()
         try:
             await self._state.save()
         except OSError as error:
-            if not verb.harmless:
-                unsafe = f"not run, since the state file cannot be written ({error}): it might be run twice"
+            if not handler.harmless:
+                unsafe = f"not run: the state file cannot be written ({error}), so it might run twice"
                 return CommandOutcome.FAILED, Reply(unsafe)
         try:
-            async with asyncio.timeout(VERB_SECONDS):
-                return CommandOutcome.DONE, await verb.act(command.args)
+            async with asyncio.timeout(HANDLER_SECONDS):
+                return CommandOutcome.DONE, await handler.act(command.args)
         except ArgumentError as error:
             return CommandOutcome.MALFORMED, Reply(str(error))
         except CommandError as error:
             return CommandOutcome.FAILED, Reply(str(error))
         except TimeoutError:
-            return CommandOutcome.FAILED, Reply(f"not finished after {VERB_SECONDS:.0f} s and given up")
-        except Exception as error:  # whatever a verb fails with, the next command is run
-            log.error("a verb failed", verb=place.verb, exc_info=error)
+            return CommandOutcome.FAILED, Reply(f"timed out after {HANDLER_SECONDS:.0f} s")
+        except Exception as error:  # whatever a handler fails with, the next command is run
+            log.error("command handler failed", verb=position.verb, exc_info=error)
             return CommandOutcome.FAILED, Reply(f"{type(error).__name__}: {error}")
 
     async def _answer(
         self,
-        place: CommandPosition,
+        position: CommandPosition,
         outcome: CommandOutcome,
         text: str,
         intake: Intake,
         stopping: asyncio.Event,
     ) -> bool:
-        """Store the answer; False when the agent stops before it is stored."""
-        log.info("command", verb=place.verb, id=place.id, outcome=outcome.value, answer=text[:_CUT])
+        """Store the answer; False if the agent stops before it is stored."""
+        log.info("command", verb=position.verb, id=position.id, outcome=outcome.value, answer=text[:_CUT])
         self._metrics.commands.labels(outcome.value).inc()
-        answer = CommandAnswer(place.seq, place.verb, place.id or None, outcome, text)
+        answer = CommandAnswer(position.seq, position.verb, position.id or None, outcome, text)
         line = answer.reading(machine_time(wall_ns()), intake.domain).encode() + b"\n"
-        chunk = Chunk(line, 1, position=place.encode())
+        chunk = Chunk(line, 1, position=position.encode())
         while not stopping.is_set():
             try:
                 await intake.submit(COMMANDS_INPUT, self._cls, chunk)
                 stored = True
             except RefusedError as refusal:
-                self._storing.begin(f"an answer waits, and further commands with it: {refusal}")
+                self._storing.begin(f"answers to commands cannot be stored, further commands wait: {refusal}")
                 delay = min(refusal.retry_after or _RETRY, _MAX_RETRY)
                 await event_within(stopping, delay)
                 stored = False
@@ -259,23 +267,23 @@ class CommandRunner:
         return False
 
 
-async def _next(js: JetStream, course: CommandCursor, domain: str) -> RawMessage | None:
+async def _next(js: JetStream, cursor: CommandCursor, domain: str) -> RawMessage | None:
     """The next command in the stream, new or not. Raises `JetStreamError`."""
     info = await js.stream_info(COMMANDS)
     metadata = info.config.get("metadata") or {}
-    course.enter(info.created, metadata.get(ORIGIN_METADATA, ""))
-    if info.last < course.next:
+    cursor.enter(info.created, metadata.get(ORIGIN_METADATA, ""))
+    if info.last < cursor.next:
         return None
     message = await js.get_message(
-        COMMANDS, seq=course.next, next_by_subject=command_subject(domain, APP, ">")
+        COMMANDS, seq=cursor.next, next_by_subject=command_subject(domain, APP, ">")
     )
     if message is None:
-        course.skip(info.last)
+        cursor.skip(info.last)
     return message
 
 
 def _parsed(message: RawMessage) -> tuple[Command | None, str]:
-    """The command, or why it is none."""
+    """The command, or None and why it is malformed."""
     try:
         return parse_command(message.data), ""
     except ContractError as error:
@@ -283,7 +291,7 @@ def _parsed(message: RawMessage) -> tuple[Command | None, str]:
 
 
 def _time(seconds: float) -> str:
-    """Epoch seconds as RFC 3339, to the millisecond; whatever no calendar holds as the year 9999."""
+    """Epoch seconds as RFC 3339, to the millisecond; a time beyond the calendar as the year 9999."""
     try:
         return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     except (ValueError, OverflowError):

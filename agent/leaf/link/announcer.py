@@ -30,8 +30,8 @@ from agent.contract import (
 )
 from agent.jetstream import ConsumerInfo, JetStream, JetStreamError, StreamInfo, request
 from agent.leaf.link.command_mirror.controller import CommandMirror
-from agent.leaf.link.observation import HubComparison, LinkSeen
-from agent.leaf.link.status import LinkStatusBoard
+from agent.leaf.link.observation import HubComparison, UplinkStatus
+from agent.leaf.link.status import LinkStatus
 from agent.leaf.state import StateFile
 
 CROWDED_SECONDS: Final = 2.0
@@ -51,9 +51,9 @@ class AnnounceLoop:
 
     def __init__(
         self,
-        board: LinkStatusBoard,
+        board: LinkStatus,
         metrics: Metrics,
-        link: Callable[[], LinkSeen],
+        link: Callable[[], UplinkStatus],
         take_in: Callable[[JetStream, Announcer, AnnounceResult], Awaitable[None]],
         away: Callable[[JetStream, JetStreamError], None],
         repairs: Callable[[], bool],
@@ -128,12 +128,12 @@ class AnnounceLoop:
 @dataclass(frozen=True, slots=True)
 class AnnounceResult:
     """What came of one announcement: the hub's `answer` with the `streams` as they were before it (after it
-    where that tells more) and each class `compared`; or the `silence` in words."""
+    where that tells more) and each class `comparison`; or the `silence` in words."""
 
     answer: Answer | None = None
     silence: str = ""
     streams: Mapping[str, StreamInfo] = field(default_factory=dict)
-    compared: Mapping[str, HubComparison] = field(default_factory=dict)
+    comparison: Mapping[str, HubComparison] = field(default_factory=dict)
 
 
 class Announcer:
@@ -160,7 +160,7 @@ class Announcer:
         self._horizon = horizon
         self._ids: dict[tuple[str, int], str] = {}
 
-    async def ask(self, confirmed: Mapping[str, int], link: LinkSeen, *, repairs: bool) -> AnnounceResult:
+    async def ask(self, confirmed: Mapping[str, int], link: UplinkStatus, *, repairs: bool) -> AnnounceResult:
         """Announce; `confirmed` gives each class the sequence up to which the hub is known to hold all, and
         `repairs` says whether a new epoch is due.
         Raises `JetStreamError` when the local server does not answer."""
@@ -178,16 +178,16 @@ class Announcer:
         self._commands.answered(commands, None if isinstance(answer, str) else answer.commands)
         if isinstance(answer, str):
             return AnnounceResult(silence=answer, streams=streams)
-        compared = {}
+        comparison = {}
         for cls, one in answer.classes.items():
             if cls not in streams:
                 continue
             if one.cursor > streams[cls].last:
                 streams[cls] = await self._js.stream_info(streams[cls].name)
-            compared[cls] = await self._compare(
+            comparison[cls] = await self._compare(
                 cls, one, asked, link.key, epochs[cls], consumers[cls], streams[cls]
             )
-        return AnnounceResult(answer, "", streams, compared)
+        return AnnounceResult(answer, "", streams, comparison)
 
     async def same(self, cls: str, info: StreamInfo, seq: int, message_id: str) -> bool | None:
         """Whether the leaf's message at a sequence has this id; None where that cannot be told, since there

@@ -14,9 +14,9 @@ from typing import Final
 from agent.contract import Checkpoint
 from agent.leaf.state import Checkpoints, State
 
-APART: Final = 9.0
+SPACING_SECONDS: Final = 9.0
 """Seconds from one that is noted to the next at least: an agent may announce itself more often."""
-KEPT: Final = ((1, 12), (6, 60), (360, 168))
+RETENTION: Final = ((1, 12), (6, 60), (360, 168))
 """Of each so many, so many."""
 
 
@@ -30,12 +30,12 @@ class CheckpointLog:
     def agree(self, cls: str, checkpoint: Checkpoint, now: float) -> None:
         """Both sides hold the same here, at a monotonic time."""
         self._state.checkpoint[cls] = checkpoint
-        if now >= self._noted_at.get(cls, now - APART) + APART:
+        if now >= self._noted_at.get(cls, now - SPACING_SECONDS) + SPACING_SECONDS:
             self._noted_at[cls] = now
-            self._state.earlier[cls] = noted(self._state.earlier.get(cls, []), checkpoint)
+            self._state.earlier[cls] = with_checkpoint(self._state.earlier.get(cls, []), checkpoint)
 
 
-def noted(groups: list[Checkpoints], checkpoint: Checkpoint) -> list[Checkpoints]:
+def with_checkpoint(groups: list[Checkpoints], checkpoint: Checkpoint) -> list[Checkpoints]:
     """With one more, and without those that are kept no longer."""
     rows = list(_rows(groups))
     if rows and rows[-1][1] == checkpoint:
@@ -62,7 +62,7 @@ def forget(state: State, cls: str, start: int) -> None:
 
 
 def _is_kept(number: int, newest: int) -> bool:
-    return any(number % each == 0 and newest - number < each * count for each, count in KEPT)
+    return any(number % each == 0 and newest - number < each * count for each, count in RETENTION)
 
 
 def _rows(groups: Iterable[Checkpoints]) -> Iterator[tuple[int, Checkpoint]]:

@@ -1,4 +1,4 @@
-"""The link keeper of a leaf: observes, has `decide` decide, acts, and says on the `LinkStatusBoard` what
+"""The link keeper of a leaf: observes, has `decide` decide, acts, and says on the `LinkStatus` what
 state each class is in.
 
 It asks the hub and the local server and holds no reading up: with the keeper away a link that is made flows.
@@ -29,25 +29,34 @@ from agent.leaf.link import act
 from agent.leaf.link.act import Trimmer
 from agent.leaf.link.announcer import AnnounceLoop, Announcer, AnnounceResult
 from agent.leaf.link.checkpoints import CheckpointLog
-from agent.leaf.link.decide import REPAIR_EVERY, Ask, LinkDecision, LinkMemory, Pause, Repair, Resume, decide
+from agent.leaf.link.decide import (
+    REPAIR_EVERY,
+    AnnounceNow,
+    LinkDecision,
+    LinkMemory,
+    Pause,
+    Repair,
+    Resume,
+    decide,
+)
 from agent.leaf.link.guard import EpochReason, NewEpoch
 from agent.leaf.link.observation import (
     HubComparison,
     LinkObservation,
-    LinkSeen,
+    UplinkStatus,
+    blocking_class,
     confirmed,
     difference,
-    first_in_turn,
 )
-from agent.leaf.link.prepare import consumer_seen
+from agent.leaf.link.prepare import consumer_status
 from agent.leaf.link.states import LinkState
-from agent.leaf.link.status import LinkStatusBoard
+from agent.leaf.link.status import LinkStatus
 from agent.leaf.state import StateFile
 
 _LOOK_SECONDS: Final = 5.0
 _CLOSE_LOOK_SECONDS: Final = 1.0
 _REPAIR_LOOK_SECONDS: Final = 0.1
-_UNKNOWN: Final = LinkSeen(True, 0.0, "unknown")
+_UNKNOWN: Final = UplinkStatus(True, 0.0, "unknown")
 """Without the local system account nobody tells whether the link is up: it is taken to be, so that nothing is
 paused for want of knowledge."""
 
@@ -59,7 +68,7 @@ class _Work:
     """What is remembered of one class between two looks."""
 
     memory: LinkMemory = field(default_factory=LinkMemory)
-    compared: HubComparison | None = None
+    comparison: HubComparison | None = None
     behind: int = 0
     accepted_epoch: str = ""
 
@@ -77,9 +86,9 @@ class LinkController:
         classes: Mapping[str, StreamClass],
         state: StateFile,
         metrics: Metrics,
-        board: LinkStatusBoard,
+        board: LinkStatus,
         trimmer: Trimmer,
-        link_seen: Callable[[], LinkSeen | None],
+        link_seen: Callable[[], UplinkStatus | None],
         stream_gone: Callable[[str], None],
         trouble: Callable[[], str | None],
         new_epoch: Callable[[str, EpochReason], None],
@@ -102,23 +111,23 @@ class LinkController:
     @property
     def answered(self) -> bool:
         """Whether the hub answered the newest announcement."""
-        return self._asker.silent_since is None and any(one.compared for one in self._work.values())
+        return self._asker.silent_since is None and any(one.comparison for one in self._work.values())
 
     def agreed_epoch(self, cls: str) -> str | None:
         """The epoch of a class if its link is up, both sides were found to agree over it and nothing has
         spoken against that since."""
         one, epoch = self._work[cls], self._state.current.epochs.get(cls)
-        link, compared = self._link(), one.compared
+        link, comparison = self._link(), one.comparison
         if not link.up or one.memory.due is not None or one.memory.verified != (link.key, epoch):
             return None
-        return epoch if compared is not None and difference(compared) is None else None
+        return epoch if comparison is not None and difference(comparison) is None else None
 
     def attach(self, js: JetStream, announcer: Announcer) -> None:
         """Work over this connection, and look at once."""
         self._js = js
         for one in self._work.values():
             one.memory = LinkMemory(confirmed=one.memory.confirmed)
-            one.compared = None
+            one.comparison = None
         self.look()
         self._asker.attach(js, announcer)
 
@@ -145,13 +154,13 @@ class LinkController:
         """Something has changed that the hub should know, or that it can tell: announce at once."""
         self._asker.ask_now()
 
-    def hold(self, seconds: float) -> None:
+    def pause(self, seconds: float) -> None:
         """Pause the link of every class for so long."""
         self._held_until = loop_time() + seconds
         self._due.set()
 
-    def release(self) -> None:
-        """End `hold` before its time."""
+    def resume(self) -> None:
+        """End `pause` before its time."""
         self._held_until = 0.0
         self._due.set()
 
@@ -193,7 +202,7 @@ class LinkController:
         epoch = self._state.current.epochs[cls]
         # The link first: a consumer that is looked at afterwards was paused no later than the link was lost.
         link = self._link()
-        consumer = await consumer_seen(js, contract.leaf_stream(self._domain, cls), epoch)
+        consumer = await consumer_status(js, contract.leaf_stream(self._domain, cls), epoch)
         self._work[cls].behind = 0 if consumer is None else consumer.pending + consumer.in_flight
         now = loop_time()
         return LinkObservation(
@@ -201,24 +210,24 @@ class LinkController:
             epoch=epoch,
             link=link,
             consumer=consumer,
-            compared=self._work[cls].compared,
+            comparison=self._work[cls].comparison,
             refused=self._asker.refused,
             silent_since=self._asker.silent_since,
             held_until=self._held_until,
-            first_in_turn=self._first_in_turn(cls, now - link.since),
+            blocking_class=self._first_in_turn(cls, now - link.since),
             may_repair_at=self._may_repair_at,
         )
 
     def _repairs(self) -> bool:
         return any(one.memory.due is not None for one in self._work.values())
 
-    def _link(self) -> LinkSeen:
+    def _link(self) -> UplinkStatus:
         return self._link_seen() or _UNKNOWN
 
     def _first_in_turn(self, cls: str, linked: float) -> str:
         priorities = {name: one.priority for name, one in self._classes.items()}
         behind = {name: one.behind for name, one in self._work.items()}
-        return first_in_turn(cls, priorities, behind, linked)
+        return blocking_class(cls, priorities, behind, linked)
 
     async def _carry_out(
         self, js: JetStream, cls: str, seen: LinkObservation, decision: LinkDecision
@@ -233,7 +242,7 @@ class LinkController:
                 case Resume():
                     await act.pause(js, self._domain, cls, seen.epoch, 0.0)
                     self._due.set()
-                case Ask():
+                case AnnounceNow():
                     self.announce_now()
                 case Repair(epoch):
                     await self._repair(js, cls, epoch)
@@ -246,7 +255,7 @@ class LinkController:
         await act.remember_epoch(self._state, cls, begun, epoch, info, known, kept)
         self._metrics.epochs.labels(cls, epoch.why.value).inc()
         self._may_repair_at = loop_time() + REPAIR_EVERY
-        self._work[cls].compared = None
+        self._work[cls].comparison = None
         self._board.classes[cls].confirmed = 0
         self._new_epoch(cls, epoch.why)
         self.announce_now()
@@ -257,11 +266,11 @@ class LinkController:
         self._due.set()
         for cls, info in said.streams.items():
             self._board.count(cls, info)
-        for cls, compared in said.compared.items():
-            if said.answer is None or compared.epoch != self._state.current.epochs[cls]:
+        for cls, comparison in said.comparison.items():
+            if said.answer is None or comparison.epoch != self._state.current.epochs[cls]:
                 continue
             answer = said.answer.classes[cls]
-            self._work[cls].compared = compared
+            self._work[cls].comparison = comparison
             self._board.classes[cls].hub_stream = answer.stream
             await self._agree(js, announcer, cls, said.streams[cls], answer.checkpoint)
             self._board.count(cls, said.streams[cls])
@@ -272,15 +281,15 @@ class LinkController:
         """Take in what both sides hold; nothing is trimmed and no newer checkpoint is agreed on while
         something speaks against it, for that would hide what one side has lost."""
         one, shown = self._work[cls], self._board.classes[cls]
-        compared = one.compared
-        assert compared is not None
-        if one.accepted_epoch != compared.epoch:
-            await act.drop_other_epochs(js, self._domain, cls, compared.epoch)
-            one.accepted_epoch = compared.epoch
-        if difference(compared) is not None:
+        comparison = one.comparison
+        assert comparison is not None
+        if one.accepted_epoch != comparison.epoch:
+            await act.drop_other_epochs(js, self._domain, cls, comparison.epoch)
+            one.accepted_epoch = comparison.epoch
+        if difference(comparison) is not None:
             shown.confirmed = 0
             return
-        agreed = confirmed(compared)
+        agreed = confirmed(comparison)
         if proposed and await announcer.same(cls, info, proposed.leaf_seq, proposed.message_id):
             agreed = max(agreed, proposed.leaf_seq)
             self._checkpoints.agree(cls, proposed, loop_time())

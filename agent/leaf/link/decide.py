@@ -12,7 +12,7 @@ from typing import Final
 
 from agent.leaf.link.guard import EpochReason, NewEpoch
 from agent.leaf.link.observation import (
-    ConsumerSeen,
+    ConsumerStatus,
     HubComparison,
     LinkObservation,
     agreed_start,
@@ -54,7 +54,7 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class AnnounceNow:
     """Announce at once."""
 
 
@@ -65,7 +65,7 @@ class Repair:
     epoch: NewEpoch
 
 
-Action = Pause | Resume | Ask | Repair
+Action = Pause | Resume | AnnounceNow | Repair
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def decide(memory: LinkMemory, seen: LinkObservation) -> LinkDecision:
     """What to do now."""
     if memory.began == 0.0:
         memory = replace(memory, began=seen.now, moved_at=seen.now, heard_at=seen.now)
-    compared = _fresh(seen)
+    comparison = _fresh(seen)
     stalled = memory.due is not None and memory.due.why is EpochReason.STALLED
     if stalled and memory.verified != (seen.link.key, seen.epoch):
         # Over another link the hub's server asks anew for what it lacks.
@@ -112,32 +112,32 @@ def decide(memory: LinkMemory, seen: LinkObservation) -> LinkDecision:
     if not seen.link.up:
         state = LinkState.CLOSED if seen.link.closed else LinkState.DOWN
         return LinkDecision(state, memory, _keep_paused(seen.consumer), seen.link.closed)
-    if compared is not None and memory.due is None:
-        due = difference(compared)
+    if comparison is not None and memory.due is None:
+        due = difference(comparison)
         if due is not None:
             memory = replace(memory, due=due, due_since=seen.now)
     if seen.consumer is None and memory.due is None:
         memory = replace(memory, due=NewEpoch(EpochReason.CONSUMER_GONE, 1), due_since=seen.now)
     if memory.due is not None:
-        return _repair(memory, memory.due, seen, compared)
+        return _repair(memory, memory.due, seen, comparison)
     if memory.verified != (seen.link.key, seen.epoch):
-        if compared is None or seen.refused is not None:
+        if comparison is None or seen.refused is not None:
             return _unverified(memory, seen)
         memory = replace(
             memory, verified=(seen.link.key, seen.epoch), moved_at=seen.now, heard_at=seen.now, owed=0
         )
-    return _verified(memory, seen, compared)
+    return _verified(memory, seen, comparison)
 
 
 def _fresh(seen: LinkObservation) -> HubComparison | None:
     """The newest comparison, where it was made over this link and of this epoch."""
-    one = seen.compared
+    one = seen.comparison
     if one is None or one.epoch != seen.epoch or one.link_key != seen.link.key:
         return None
     return one if one.asked >= seen.link.since else None
 
 
-def _keep_paused(consumer: ConsumerSeen | None) -> tuple[Action, ...]:
+def _keep_paused(consumer: ConsumerStatus | None) -> tuple[Action, ...]:
     if consumer is None:
         return ()
     if RENEW_BELOW <= consumer.paused_for <= TOO_LONG:
@@ -145,12 +145,12 @@ def _keep_paused(consumer: ConsumerSeen | None) -> tuple[Action, ...]:
     return (Pause(PAUSE),)
 
 
-def _resume(consumer: ConsumerSeen | None) -> tuple[Action, ...]:
+def _resume(consumer: ConsumerStatus | None) -> tuple[Action, ...]:
     return (Resume(),) if consumer is not None and consumer.paused_for > 0 else ()
 
 
 def _repair(
-    memory: LinkMemory, due: NewEpoch, seen: LinkObservation, compared: HubComparison | None
+    memory: LinkMemory, due: NewEpoch, seen: LinkObservation, comparison: HubComparison | None
 ) -> LinkDecision:
     paused = _keep_paused(seen.consumer)
     if seen.now < seen.may_repair_at:
@@ -162,11 +162,11 @@ def _repair(
     if paused or not drained:
         return LinkDecision(LinkState.REPAIRING, memory, paused, due.sentence())
     # What was compared before the pause may be a step behind what flowed meanwhile.
-    asked_since = compared is not None and compared.asked > memory.due_since
+    asked_since = comparison is not None and comparison.asked > memory.due_since
     patience = ANSWER_WITHIN if seen.consumer is None else DRAIN_WITHIN + ANSWER_WITHIN
     if not asked_since and waited < patience:
-        return LinkDecision(LinkState.REPAIRING, memory, (Ask(),), due.sentence())
-    final = _final(memory, due, seen, compared)
+        return LinkDecision(LinkState.REPAIRING, memory, (AnnounceNow(),), due.sentence())
+    final = _final(memory, due, seen, comparison)
     if final is None:
         memory = replace(memory, due=None)
         return LinkDecision(LinkState.COMPARING, memory, _resume(seen.consumer))
@@ -177,22 +177,22 @@ def _repair(
 
 
 def _final(
-    memory: LinkMemory, due: NewEpoch, seen: LinkObservation, compared: HubComparison | None
+    memory: LinkMemory, due: NewEpoch, seen: LinkObservation, comparison: HubComparison | None
 ) -> NewEpoch | None:
     """The repair as the newest comparison shows it; None where nothing is wrong after all."""
-    if due.why is EpochReason.STALLED and (compared is None or difference(compared) is None):
+    if due.why is EpochReason.STALLED and (comparison is None or difference(comparison) is None):
         # A consumer that is paused sends heartbeats, by which the hub's server may have seen it itself.
-        if compared is None or compared.asked <= memory.due_since or compared.cursor >= memory.owed:
+        if comparison is None or comparison.asked <= memory.due_since or comparison.cursor >= memory.owed:
             return None
-        return NewEpoch(due.why, agreed_start(compared))
-    if compared is None:
-        one = seen.compared
+        return NewEpoch(due.why, agreed_start(comparison))
+    if comparison is None:
+        one = seen.comparison
         same_epoch = one is not None and one.epoch == seen.epoch
         start = checkpoint_start(one) if one is not None and same_epoch else due.start
         return NewEpoch(due.why, start, due.gone)
-    different = difference(compared)
+    different = difference(comparison)
     if different is None and due.why is EpochReason.CONSUMER_GONE:
-        return NewEpoch(due.why, agreed_start(compared)) if seen.consumer is None else None
+        return NewEpoch(due.why, agreed_start(comparison)) if seen.consumer is None else None
     return different
 
 
@@ -205,65 +205,65 @@ def _unverified(memory: LinkMemory, seen: LinkObservation) -> LinkDecision:
     elif waited > ANSWER_WITHIN:
         state = LinkState.UNVERIFIED
     if waited > ANSWER_WITHIN:
-        return LinkDecision(state, memory, (*_held_or_flowing(seen), Ask()), detail)
+        return LinkDecision(state, memory, (*_held_or_flowing(seen), AnnounceNow()), detail)
     # A consumer that already flows is left to: pausing it now would not undo what has flowed.
     paused = seen.consumer is not None and seen.consumer.paused_for > 0
     keep = _keep_paused(seen.consumer) if paused else ()
-    return LinkDecision(state, memory, (*keep, Ask()), detail)
+    return LinkDecision(state, memory, (*keep, AnnounceNow()), detail)
 
 
 def _held_or_flowing(seen: LinkObservation) -> tuple[Action, ...]:
-    if seen.held_until > seen.now or seen.first_in_turn:
+    if seen.held_until > seen.now or seen.blocking_class:
         return _keep_paused(seen.consumer)
     return _resume(seen.consumer)
 
 
-def _verified(memory: LinkMemory, seen: LinkObservation, compared: HubComparison | None) -> LinkDecision:
-    if compared is not None:
-        memory = replace(memory, confirmed=max(memory.confirmed, confirmed(compared)))
+def _verified(memory: LinkMemory, seen: LinkObservation, comparison: HubComparison | None) -> LinkDecision:
+    if comparison is not None:
+        memory = replace(memory, confirmed=max(memory.confirmed, confirmed(comparison)))
     if seen.held_until > seen.now:
         return LinkDecision(LinkState.HELD, memory, _keep_paused(seen.consumer))
-    if seen.first_in_turn:
+    if seen.blocking_class:
         actions = _keep_paused(seen.consumer)
-        return LinkDecision(LinkState.IN_TURN, memory, actions, seen.first_in_turn)
-    memory = _noting_flow(memory, seen, compared)
-    if compared is not None and _stalled(memory, compared):
-        due = NewEpoch(EpochReason.STALLED, agreed_start(compared))
-        return _repair(replace(memory, due=due, due_since=seen.now), due, seen, compared)
-    state, detail = _flow(memory, seen, compared)
+        return LinkDecision(LinkState.IN_TURN, memory, actions, seen.blocking_class)
+    memory = _noting_flow(memory, seen, comparison)
+    if comparison is not None and _stalled(memory, comparison):
+        due = NewEpoch(EpochReason.STALLED, agreed_start(comparison))
+        return _repair(replace(memory, due=due, due_since=seen.now), due, seen, comparison)
+    state, detail = _flow(memory, seen, comparison)
     return LinkDecision(state, memory, _resume(seen.consumer), detail)
 
 
-def _noting_flow(memory: LinkMemory, seen: LinkObservation, compared: HubComparison | None) -> LinkMemory:
+def _noting_flow(memory: LinkMemory, seen: LinkObservation, comparison: HubComparison | None) -> LinkMemory:
     """What has moved since the look before, and what the hub owes."""
     consumer = seen.consumer
     if consumer is None:
         return memory
     if consumer.bound:
         memory = replace(memory, heard_at=seen.now)
-    cursor = compared.cursor if compared else 0
+    cursor = comparison.cursor if comparison else 0
     place = (consumer.delivered, consumer.floor, cursor)
     paused, idle = consumer.paused_for > 0, not consumer.pending and not consumer.in_flight
-    no_room = compared is not None and compared.word in ("full", "capped")
+    no_room = comparison is not None and comparison.word in ("full", "capped")
     taken = place[1:] != memory.moved[1:]
     if memory.owed > 0 and cursor > memory.moved[2]:
         memory = replace(memory, stalls=0)
-    if taken or cursor >= memory.owed or not consumer.in_flight or paused or not _able(seen, compared):
+    if taken or cursor >= memory.owed or not consumer.in_flight or paused or not _able(seen, comparison):
         memory = replace(memory, owed=consumer.delivered, owed_at=seen.now)
     if place != memory.moved or idle or paused or no_room:
         memory = replace(memory, moved=place, moved_at=seen.now)
     return memory
 
 
-def _able(seen: LinkObservation, compared: HubComparison | None) -> bool:
+def _able(seen: LinkObservation, comparison: HubComparison | None) -> bool:
     """Whether nothing is known that keeps the hub from taking what it is sent. A source that its server does
     not hear is the registrar's to add again."""
     bound = seen.consumer is not None and seen.consumer.bound
-    well = compared is not None and compared.certain and compared.word == "flowing"
+    well = comparison is not None and comparison.certain and comparison.word == "flowing"
     return bound and well and seen.refused is None
 
 
-def _stalled(memory: LinkMemory, compared: HubComparison) -> bool:
+def _stalled(memory: LinkMemory, comparison: HubComparison) -> bool:
     """Whether the hub's server has what it was sent and takes nothing of it.
 
     Seen on nats-server 2.15.1 after sources had been added again and again: the hub's server dropped every
@@ -272,14 +272,16 @@ def _stalled(memory: LinkMemory, compared: HubComparison) -> bool:
     link is.
     """
     patience = STUCK_AFTER * 2 ** min(memory.stalls, MOST_PATIENT)
-    return memory.owed > compared.cursor and compared.asked > memory.owed_at + patience
+    return memory.owed > comparison.cursor and comparison.asked > memory.owed_at + patience
 
 
-def _flow(memory: LinkMemory, seen: LinkObservation, compared: HubComparison | None) -> tuple[LinkState, str]:
+def _flow(
+    memory: LinkMemory, seen: LinkObservation, comparison: HubComparison | None
+) -> tuple[LinkState, str]:
     """The state of a link that is up, compared and not paused."""
     if seen.refused is not None:
         return LinkState.REFUSED, seen.refused
-    word = compared.word if compared is not None else ""
+    word = comparison.word if comparison is not None else ""
     if word == "contested":
         return LinkState.CONTESTED, ""
     if word == "full":
@@ -292,11 +294,11 @@ def _flow(memory: LinkMemory, seen: LinkObservation, compared: HubComparison | N
         return LinkState.UNVERIFIED, ""
     if _waits(seen.consumer) and seen.now - memory.moved_at > STUCK_AFTER:
         return LinkState.STUCK, ""
-    if compared is not None and (gone := discarded(compared, memory.confirmed)) is not None:
+    if comparison is not None and (gone := discarded(comparison, memory.confirmed)) is not None:
         return LinkState.DISCARDED, f"{gone[0]} to {gone[1]}"
     return LinkState.FLOWING, ""
 
 
-def _waits(consumer: ConsumerSeen | None) -> bool:
+def _waits(consumer: ConsumerStatus | None) -> bool:
     """Whether messages are under way and more wait behind them."""
     return consumer is not None and consumer.in_flight > 0 and consumer.pending > 0

@@ -20,7 +20,7 @@ _MIB: Final = 2**20
 log = structlog.get_logger("server")
 
 
-class Quotas:
+class DiskQuota:
     """The classes of a leaf. `held` gives the bytes of a class's stream as they were last seen, `room` what
     is known of the disk on which all streams are."""
 

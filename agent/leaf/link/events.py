@@ -20,7 +20,7 @@ from agent.base.wait import event_within, loop_time
 from agent.contract import ACCOUNT
 from agent.jetstream import request
 from agent.jetstream.connection import EXPECTED, connected
-from agent.leaf.link.observation import LinkSeen
+from agent.leaf.link.observation import UplinkStatus
 
 POLL_SECONDS: Final = 1.0
 _ANSWER_SECONDS: Final = 5.0
@@ -37,7 +37,7 @@ class LinkEvents:
         self._url, self._seed_file, self._identity, self._changed = url, seed_file, identity, changed
         self._look = asyncio.Event()
         self._events = 0
-        self.seen: LinkSeen | None = None
+        self.seen: UplinkStatus | None = None
 
     async def run(self) -> None:
         """Watch until cancelled, over one connection after the other. A server that is away has no link."""
@@ -72,7 +72,7 @@ class LinkEvents:
 
     def _is(self, key: str) -> None:
         if self.seen is None or self.seen.key != key:
-            self.seen = LinkSeen(bool(key), loop_time(), key)
+            self.seen = UplinkStatus(bool(key), loop_time(), key)
             self._changed()
 
 

@@ -37,7 +37,7 @@ SENTENCES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class RememberedStream:
     """What the state file holds of one class."""
 
     epoch: str | None
@@ -79,7 +79,7 @@ class NewEpoch:
         )
 
 
-def judge(remembered: Remembered, seen: EpochObservation) -> NewEpoch | None:
+def judge(remembered: RememberedStream, seen: EpochObservation) -> NewEpoch | None:
     """A new epoch and where it starts, or None when the old one may go on. It starts after the last place on
     which both sides agreed, or at the first message: what then arrives twice is dropped at the table."""
     why = _why(remembered, seen)
@@ -88,7 +88,7 @@ def judge(remembered: Remembered, seen: EpochObservation) -> NewEpoch | None:
     return NewEpoch(why, _start(remembered, seen))
 
 
-def _why(remembered: Remembered, seen: EpochObservation) -> EpochReason | None:
+def _why(remembered: RememberedStream, seen: EpochObservation) -> EpochReason | None:
     acked = remembered.acked
     if acked is not None and acked.created != seen.created:
         return EpochReason.RECREATED
@@ -104,7 +104,7 @@ def _why(remembered: Remembered, seen: EpochObservation) -> EpochReason | None:
     return None
 
 
-def _start(remembered: Remembered, seen: EpochObservation) -> int:
+def _start(remembered: RememberedStream, seen: EpochObservation) -> int:
     checkpoint, acked = remembered.checkpoint, remembered.acked
     if checkpoint is None or acked is None or acked.created != seen.created:
         return 1

@@ -23,7 +23,7 @@ LONGEST: Final = 1.0
 _ANSWER_SECONDS: Final = 2.0
 
 
-class CursorAsker:
+class HubCursorPoller:
     """Asks over the current connection. `agreed(cls)` is the epoch of a class if the link is up and both
     sides were found to agree on it: only then a place at the hub says that it holds all before it."""
 

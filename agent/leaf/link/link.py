@@ -20,16 +20,16 @@ from agent.leaf.hub_acks import HubAckWaiters
 from agent.leaf.link.act import Trimmer
 from agent.leaf.link.announcer import Announcer
 from agent.leaf.link.command_mirror.controller import CommandMirror
-from agent.leaf.link.command_mirror.local_consumers import ProgramPlaces
+from agent.leaf.link.command_mirror.local_consumers import ProgramPositions
 from agent.leaf.link.controller import LinkController
-from agent.leaf.link.disk_quota import Quotas
+from agent.leaf.link.disk_quota import DiskQuota
 from agent.leaf.link.events import LinkEvents
 from agent.leaf.link.guard import EpochReason, NewEpoch
-from agent.leaf.link.hub_cursor import CursorAsker
-from agent.leaf.link.observation import LinkSeen
+from agent.leaf.link.hub_cursor import HubCursorPoller
+from agent.leaf.link.observation import UplinkStatus
 from agent.leaf.link.states import ORDINARY, PATIENT
-from agent.leaf.link.status import LinkStatusBoard
-from agent.leaf.link.time_to_loss import Horizon
+from agent.leaf.link.status import LinkStatus
+from agent.leaf.link.time_to_loss import TimeToLoss
 from agent.leaf.state import StateFile
 from agent.server.health import ServerHealth
 
@@ -66,12 +66,12 @@ class LeafLink:
         self._every = config.link.announce_seconds
         classes = {cls.name: cls for cls in config.class_}
         embedded = config.nats.server == "embedded"
-        self.horizon = Horizon(
+        self.horizon = TimeToLoss(
             {cls.name: cls.max_bytes for cls in config.class_},
             config.nats.max_file_store if embedded else None,
         )
-        self.quotas = Quotas(classes, self.horizon.held, lambda: health.room)
-        self.board = LinkStatusBoard(config.domain, classes, metrics, self._watch, self._short_of_room)
+        self.quotas = DiskQuota(classes, self.horizon.held, lambda: health.room)
+        self.board = LinkStatus(config.domain, classes, metrics, self._watch, self._short_of_room)
         self._events: LinkEvents | None = None
         if system_seed is not None:
             url = f"nats://{config.nats.listen}"
@@ -90,10 +90,10 @@ class LeafLink:
             announce_seconds=config.link.announce_seconds,
         )
         self._waits, self._store_lost = waits, store_lost
-        self._cursor = CursorAsker(
+        self._cursor = HubCursorPoller(
             config.domain, run, state, waits, self.keeper.agreed_epoch, self.keeper.announce_now
         )
-        programs = ProgramPlaces(config.state_dir / "command-places.json", config.domain)
+        programs = ProgramPositions(config.state_dir / "command-places.json", config.domain)
         programs.load()
         self._commands = CommandMirror(
             config.domain,
@@ -173,7 +173,7 @@ class LeafLink:
         """Every mirror and source beside the telemetry, a row each."""
         return [self._commands.status()]
 
-    def _seen(self) -> LinkSeen | None:
+    def _seen(self) -> UplinkStatus | None:
         seen = self._events.seen if self._events is not None else None
         if seen is None or seen.up or not self._health.closed:
             return seen

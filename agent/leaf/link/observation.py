@@ -22,7 +22,7 @@ TURN_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class LinkSeen:
+class UplinkStatus:
     """The connection of the leaf's server to its hub: whether it is `up`, since when, and a `key` that
     another connection does not share. `closed` is a sentence where the link is down because it shall be."""
 
@@ -33,7 +33,7 @@ class LinkSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerSeen:
+class ConsumerStatus:
     """The link consumer: `start` is where its epoch begins, `paused_for` the seconds of pause that are left,
     `bound` whether the hub listens, `delivered` and `floor` (the ack floor) sequences, `in_flight` how many
     messages are delivered and not acknowledged, `pending` how many are not delivered."""
@@ -83,18 +83,18 @@ class LinkObservation:
     """Everything about one class. `consumer` is None where the link consumer is gone. `refused` is the hub's
     sentence when its newest answer refused this leaf; `silent_since` is when it was first asked in vain since
     its last answer, None while it answers. `held_until` is until when a person wants the link paused (0:
-    nobody does), `first_in_turn` the class that goes before this one. A new epoch may begin at
+    nobody does), `blocking_class` the class that goes before this one. A new epoch may begin at
     `may_repair_at`."""
 
     now: float
     epoch: str
-    link: LinkSeen
-    consumer: ConsumerSeen | None
-    compared: HubComparison | None = None
+    link: UplinkStatus
+    consumer: ConsumerStatus | None
+    comparison: HubComparison | None = None
     refused: str | None = None
     silent_since: float | None = None
     held_until: float = 0.0
-    first_in_turn: str = ""
+    blocking_class: str = ""
     may_repair_at: float = 0.0
 
 
@@ -169,7 +169,7 @@ def _gone(seen: HubComparison, start: int) -> tuple[int, int] | None:
     return (start, seen.first - 1) if start > 1 and seen.first > start else None
 
 
-def first_in_turn(cls: str, priorities: Mapping[str, int], behind: Mapping[str, int], linked: float) -> str:
+def blocking_class(cls: str, priorities: Mapping[str, int], behind: Mapping[str, int], linked: float) -> str:
     """The class that `cls` waits for, "" where it may flow. The smallest priority goes first; classes of one
     priority go together. `behind` is how many messages each still has to send, `linked` for how many seconds
     the link has been up."""

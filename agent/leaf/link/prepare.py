@@ -15,15 +15,15 @@ from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, StreamInfo, n
 from agent.leaf import stream_configs
 from agent.leaf.link import checkpoints
 from agent.leaf.link.act import drop_other_epochs, make_epoch, remember_epoch
-from agent.leaf.link.guard import EpochObservation, EpochReason, NewEpoch, Remembered, judge
-from agent.leaf.link.observation import ConsumerSeen
+from agent.leaf.link.guard import EpochObservation, EpochReason, NewEpoch, RememberedStream, judge
+from agent.leaf.link.observation import ConsumerStatus
 from agent.leaf.state import Acked, State, StateFile
 
 _APART_NS: Final = 1_000_000_000
 """By how much a server's clock may be ahead of the agent's, which is the same machine's."""
 
 
-async def make_ready(
+async def prepare_stream(
     js: JetStream, domain: str, cls: StreamClass, state: StateFile, *, mqtt: bool = False
 ) -> tuple[StreamInfo, NewEpoch | None]:
     """Make the stream of a class, look at it as the guard says, and start a new epoch where that is needed.
@@ -31,18 +31,18 @@ async def make_ready(
     or `UnavailableError`."""
     info = await js.ensure_stream(stream_configs.leaf_stream(domain, cls, mqtt=mqtt))
     current = state.current
-    remembered = Remembered(
+    remembered = RememberedStream(
         current.epochs.get(cls.name), current.acked.get(cls.name), current.checkpoint.get(cls.name)
     )
     seen = EpochObservation(
         info.created,
         info.last,
         await message_id(js, info.name, remembered.checkpoint),
-        await still_held(js, info, remembered.acked, time.time_ns()),
+        await last_still_held(js, info, remembered.acked, time.time_ns()),
     )
     verdict = judge(remembered, seen)
     if verdict is not None and verdict.why is EpochReason.PUT_BACK:
-        held = await newest_held(js, info, checkpoints.earlier(current.earlier.get(cls.name, [])))
+        held = await newest_checkpoint_held(js, info, checkpoints.earlier(current.earlier.get(cls.name, [])))
         verdict = judge(remembered, replace(seen, earlier=held))
     if verdict is not None:
         epoch = await make_epoch(js, domain, cls, verdict.start)
@@ -51,12 +51,16 @@ async def make_ready(
             # would go to the hub over it, ahead of what stands before it in the new epoch. It goes before the
             # epoch is remembered: should that fail, the next look finds the same as this one.
             await drop_other_epochs(js, domain, cls.name, epoch)
-        told = () if seen.kept is None else await told_since(js, domain, cls.name, info.created, seen.kept)
+        told = (
+            () if seen.kept is None else await recorded_losses(js, domain, cls.name, info.created, seen.kept)
+        )
         await remember_epoch(state, cls.name, epoch, verdict, info, remembered.acked, seen.kept, told)
     return info, verdict
 
 
-async def told_since(js: JetStream, domain: str, cls: str, created: str, kept: int) -> tuple[LostStream, ...]:
+async def recorded_losses(
+    js: JetStream, domain: str, cls: str, created: str, kept: int
+) -> tuple[LostStream, ...]:
     """What the newest ledger record says of lost stores where it was stored in a restored store and tells of
     that restore: an agent had found it and could not write its state file. The file knows less of what was
     lost than that agent, so it would tell of another loss. Raises `ApiError` or `UnavailableError`."""
@@ -91,7 +95,7 @@ async def note_lost_positions(
             current.unplaced = [name for name in pulls if name not in placed]
 
 
-async def newest_held(js: JetStream, info: StreamInfo, known: Sequence[Checkpoint]) -> int:
+async def newest_checkpoint_held(js: JetStream, info: StreamInfo, known: Sequence[Checkpoint]) -> int:
     """The leaf sequence of the newest checkpoint whose message the stream holds, 0 where it holds none; they
     come oldest first. An older copy of the store holds those from before it was made. Raises `ApiError` or
     `UnavailableError`."""
@@ -116,7 +120,7 @@ async def message_id(js: JetStream, stream: str, checkpoint: Checkpoint | None) 
     return None if message is None else message.headers.get(H_MESSAGE_ID, "")
 
 
-async def still_held(js: JetStream, info: StreamInfo, known: Acked | None, now_ns: int) -> int | None:
+async def last_still_held(js: JetStream, info: StreamInfo, known: Acked | None, now_ns: int) -> int | None:
     """The last sequence that the stream still holds of what it is known to have held, where an older store
     was put back; None where it lacks nothing. Raises `ApiError` or `UnavailableError`.
 
@@ -145,12 +149,12 @@ async def still_held(js: JetStream, info: StreamInfo, known: Acked | None, now_n
     return min(held, known.last)
 
 
-async def consumer_seen(js: JetStream, stream: str, epoch: str) -> ConsumerSeen | None:
+async def consumer_status(js: JetStream, stream: str, epoch: str) -> ConsumerStatus | None:
     """The link consumer of an epoch, None where it is gone. Raises `ApiError` or `UnavailableError`."""
     info = await js.find_consumer(stream, contract.link_consumer(epoch))
     if info is None:
         return None
-    return ConsumerSeen(
+    return ConsumerStatus(
         start=info.start,
         paused_for=info.pause_remaining,
         bound=info.push_bound,

@@ -18,7 +18,7 @@ log = structlog.get_logger("link")
 
 
 @dataclass(slots=True)
-class ClassLink:
+class ClassLinkStatus:
     """The link of one class. `confirmed` is the leaf sequence up to which the hub holds everything; `crowded`
     that the stream is so full that this much is trimmed."""
 
@@ -30,7 +30,7 @@ class ClassLink:
     crowded: bool = False
 
 
-class LinkStatusBoard:
+class LinkStatus:
     """All classes of a leaf. `watch(cls, info, confirmed)` is told what each look at a stream shows;
     `short_of_room` says whether the disk of the streams has hardly any left."""
 
@@ -45,7 +45,7 @@ class LinkStatusBoard:
         self._domain, self._limits, self._metrics, self._watch = domain, classes, metrics, watch
         self._short_of_room = short_of_room
         first = sentence(LinkState.AWAY, "it has not answered yet")
-        self.classes = {cls: ClassLink(LinkState.AWAY, first) for cls in classes}
+        self.classes = {cls: ClassLinkStatus(LinkState.AWAY, first) for cls in classes}
         for cls in classes:
             metrics.link_state.labels(cls, LinkState.AWAY.value).set(1)
 

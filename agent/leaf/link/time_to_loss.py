@@ -23,7 +23,7 @@ from agent.contract import AGENT_INPUT, Reading, machine_time
 from agent.jetstream import StreamInfo
 from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 
-METRIC: Final = "petiole_seconds_to_loss"
+TIME_TO_LOSS_METRIC: Final = "petiole_seconds_to_loss"
 REPORT_SECONDS: Final = 60.0
 FARTHEST: Final = 10 * 365 * 86_400.0
 """Seconds; JSON has no number for infinity, and a reading that were now a number and now a text could not be
@@ -87,7 +87,7 @@ class _Class:
         return (self.growth.value or 0.0) < 0.5 * (self.inflow.value or 0.0)
 
 
-class Horizon:
+class TimeToLoss:
     """The classes of one leaf, by name with their `max_bytes`; `max_file_store` is what their server may take
     on disk, None where that is not known."""
 
@@ -130,13 +130,15 @@ class Horizon:
         return min(rooms, default=None)
 
 
-class HorizonReport:
+class TimeToLossReport:
     """To the core an input named `agent`. Its readings go into the class `cls`, each with the tag `class` of
     the class that it tells of; what is further away than `FARTHEST` counts as that."""
 
     name = AGENT_INPUT
 
-    def __init__(self, horizon: Horizon, cls: str, metrics: Metrics, seconds: float = REPORT_SECONDS) -> None:
+    def __init__(
+        self, horizon: TimeToLoss, cls: str, metrics: Metrics, seconds: float = REPORT_SECONDS
+    ) -> None:
         self._horizon, self._cls, self._seconds = horizon, cls, seconds
         self._told = 0
         for name in horizon.seconds:
@@ -158,7 +160,7 @@ class HorizonReport:
             return
         now = machine_time(wall_ns())
         lines = [
-            Reading(METRIC, min(left, FARTHEST), ts=now, tags={"class": name}).encode()
+            Reading(TIME_TO_LOSS_METRIC, min(left, FARTHEST), ts=now, tags={"class": name}).encode()
             for name, left in self._horizon.seconds.items()
         ]
         try:

@@ -31,7 +31,7 @@ from agent.contract import (
 from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, JetStreamError, nanoseconds
 from agent.leaf import stream_configs
 from agent.leaf.link.command_mirror.decide import (
-    History,
+    CommandComparison,
     Make,
     MirrorDecision,
     MirrorEpochReason,
@@ -41,7 +41,7 @@ from agent.leaf.link.command_mirror.decide import (
     Release,
     decide,
 )
-from agent.leaf.link.command_mirror.local_consumers import ProgramPlaces
+from agent.leaf.link.command_mirror.local_consumers import ProgramPositions
 from agent.leaf.link.command_mirror.positions import Stage
 from agent.leaf.state import StateFile
 
@@ -73,7 +73,7 @@ class CommandMirror:
         domain: str,
         api: str,
         state: StateFile,
-        programs: ProgramPlaces,
+        programs: ProgramPositions,
         metrics: Metrics,
         announce: Callable[[], None],
     ) -> None:
@@ -84,7 +84,7 @@ class CommandMirror:
         self._fresh = False
         self._epoch_at: float | None = None
         self._last = 0
-        self._history = History(state.current.command_agreed)
+        self._history = CommandComparison(state.current.command_agreed)
         self._answer: _Answer | None = None
         self._missed = 0
         self._announced = programs.stage is not Stage.DUE
@@ -236,7 +236,7 @@ class CommandMirror:
 
     async def _choose_epoch(self) -> str:
         self._answer, self._missed, self._last = None, 0, 0
-        self._history, self._state.current.command_agreed = History(None), None
+        self._history, self._state.current.command_agreed = CommandComparison(None), None
         self._state.current.command_epoch = epoch = new_epoch()
         # A disk that takes no state now costs another epoch after the next start, and nothing else.
         with contextlib.suppress(OSError):

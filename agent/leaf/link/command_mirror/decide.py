@@ -157,7 +157,7 @@ def _why(seen: MirrorObservation) -> MirrorEpochReason | None:
     return MirrorEpochReason.MISSED if seen.missed >= MISSED_ANSWERS else None
 
 
-class History:
+class CommandComparison:
     """The commands of the mirror that the hub was not asked about yet. `agreed` is the newest one up to which
     it was found to hold the same, None in a mirror that was just made."""
 

@@ -29,7 +29,7 @@ from agent.leaf.link.command_mirror.positions import (
     is_held,
     is_leaving,
     kept_config,
-    parse_places,
+    parse_positions,
     paused_until,
     placement,
     superfluous,
@@ -47,7 +47,7 @@ _EFFECT: Final = "a local program may be handed commands again that it has ackno
 log = structlog.get_logger("link")
 
 
-class ProgramPlaces:
+class ProgramPositions:
     """The places of local programs, in the file `path`. Everything but `load` raises `JetStreamError`."""
 
     def __init__(self, path: Path, domain: str) -> None:
@@ -63,7 +63,7 @@ class ProgramPlaces:
         """Read the file."""
         try:
             self._saved = self._path.read_bytes()
-            self._places = parse_places(self._saved)
+            self._places = parse_positions(self._saved)
         except FileNotFoundError:
             return
         except (OSError, ValueError) as error:

@@ -120,7 +120,7 @@ class ConsumerPositions(Struct):
         return max((place.top for place in self.consumers.values()), default=0)
 
 
-def parse_places(data: bytes) -> ConsumerPositions:
+def parse_positions(data: bytes) -> ConsumerPositions:
     """Read the file; raises `ValueError` for one that is damaged or of another version."""
     places = msgspec.json.decode(data, type=ConsumerPositions)
     if places.version != VERSION:

@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.contract import ContractError
-from agent.leaf.commands import cursor
+from agent.leaf.commands import cursor as cursor_module
 from agent.leaf.commands.cursor import (
+    ClockReading,
     CommandCursor,
     CommandPosition,
     ExpiryVerdict,
-    Now,
     RecentCommands,
-    judge,
-    parse_place,
+    judge_expiry,
+    parse_position,
     unanswered,
 )
 
@@ -22,72 +22,72 @@ STORED = 1_000_000.0
 LAST = CommandPosition("first", "o", 5, 50, "e", "set")
 
 
-def _course(
-    last: CommandPosition | None, created: str, origin: str = "p", known: bool = True
+def cursor_after(
+    last: CommandPosition | None, created: str, origin: str = "p", remembered: bool = True
 ) -> CommandCursor:
-    """A runner after `last`, which is among the recent commands where it is `known`."""
-    recent = RecentCommands(40 if known else 0, [(5, 50, "e")] if known else [])
-    course = CommandCursor(last, recent)
-    course.enter(created, origin)
-    return course
+    """A runner after `last`, which is among the recent commands where it is `remembered`."""
+    recent = RecentCommands(40 if remembered else 0, [(5, 50, "e")] if remembered else [])
+    cursor = CommandCursor(last, recent)
+    cursor.enter(created, origin)
+    return cursor
 
 
-def test_whoever_ran_nothing_runs_all_from_the_beginning() -> None:
-    course = _course(None, "first")
-    assert course.next == 1
-    assert course.take(3, 30, "c", "ping") == CommandPosition("first", "p", 3, 30, "c", "ping")
-    assert course.next == 4
+def test_a_leaf_that_ran_nothing_runs_all_from_the_beginning() -> None:
+    cursor = cursor_after(None, "first")
+    assert cursor.next == 1
+    assert cursor.take(3, 30, "c", "ping") == CommandPosition("first", "p", 3, 30, "c", "ping")
+    assert cursor.next == 4
 
 
 def test_in_the_same_stream_the_sequence_decides_whatever_the_hubs_clock_says() -> None:
-    course = _course(LAST, "first")
-    assert course.next == 6
-    assert course.take(6, 10, "f", "ping") == CommandPosition("first", "p", 6, 50, "f", "ping")
+    cursor = cursor_after(LAST, "first")
+    assert cursor.next == 6
+    assert cursor.take(6, 10, "f", "ping") == CommandPosition("first", "p", 6, 50, "f", "ping")
 
 
-def test_a_stream_that_was_made_anew_is_looked_through_for_what_is_later() -> None:
-    course = _course(LAST, "second")
-    assert course.next == 1
-    assert course.take(1, 40, "x", "ping") is None
-    assert course.take(2, 60, "y", "ping") == CommandPosition("second", "p", 2, 60, "y", "ping")
-    assert course.take(3, 55, "z", "ping") == CommandPosition("second", "p", 3, 60, "z", "ping")
+def test_a_recreated_stream_is_searched_for_what_is_later() -> None:
+    cursor = cursor_after(LAST, "second")
+    assert cursor.next == 1
+    assert cursor.take(1, 40, "x", "ping") is None
+    assert cursor.take(2, 60, "y", "ping") == CommandPosition("second", "p", 2, 60, "y", "ping")
+    assert cursor.take(3, 55, "z", "ping") == CommandPosition("second", "p", 3, 60, "z", "ping")
 
 
 def test_what_follows_the_last_command_run_is_new_although_the_hubs_clock_went_back() -> None:
-    course = _course(LAST, "second")
-    assert course.take(4, 20, "d", "ping") is None
-    assert course.take(5, 50, "e", "set") is None
-    assert course.take(6, 20, "f", "ping") == CommandPosition("second", "p", 6, 50, "f", "ping")
+    cursor = cursor_after(LAST, "second")
+    assert cursor.take(4, 20, "d", "ping") is None
+    assert cursor.take(5, 50, "e", "set") is None
+    assert cursor.take(6, 20, "f", "ping") == CommandPosition("second", "p", 6, 50, "f", "ping")
 
 
 def test_what_stands_above_the_last_command_of_the_same_origin_is_new_whatever_the_clock_says() -> None:
-    course = _course(LAST, "second", origin="o")
-    assert course.take(4, 20, "d", "ping") is None
-    assert course.take(6, 20, "f", "ping") == CommandPosition("second", "o", 6, 50, "f", "ping")
+    cursor = cursor_after(LAST, "second", origin="o")
+    assert cursor.take(4, 20, "d", "ping") is None
+    assert cursor.take(6, 20, "f", "ping") == CommandPosition("second", "o", 6, 50, "f", "ping")
 
 
 def test_another_command_at_the_sequence_of_the_last_one_is_not_taken_for_it() -> None:
-    course = _course(LAST, "second", known=False)
-    assert course.take(5, 45, "other", "set") is None
-    assert course.take(6, 46, "f", "ping") is None
-    course = _course(LAST, "second")
-    assert course.take(5, 45, "other", "set") is not None
+    cursor = cursor_after(LAST, "second", remembered=False)
+    assert cursor.take(5, 45, "other", "set") is None
+    assert cursor.take(6, 46, "f", "ping") is None
+    cursor = cursor_after(LAST, "second")
+    assert cursor.take(5, 45, "other", "set") is not None
 
 
-def test_a_stream_made_anew_while_the_agent_runs_is_entered_from_its_beginning() -> None:
-    course = _course(LAST, "first")
-    course.take(6, 60, "f", "ping")
-    course.enter("second", "p")
-    assert course.next == 1
-    assert course.take(1, 70, "g", "ping") is not None
+def test_a_stream_recreated_while_the_agent_runs_is_entered_from_its_beginning() -> None:
+    cursor = cursor_after(LAST, "first")
+    cursor.take(6, 60, "f", "ping")
+    cursor.enter("second", "p")
+    assert cursor.next == 1
+    assert cursor.take(1, 70, "g", "ping") is not None
 
 
 def test_what_holds_nothing_of_ours_is_not_looked_through_again() -> None:
-    course = _course(LAST, "first")
-    course.skip(90)
-    assert course.next == 91
-    course.skip(7)
-    assert course.next == 91
+    cursor = cursor_after(LAST, "first")
+    cursor.skip(90)
+    assert cursor.next == 91
+    cursor.skip(7)
+    assert cursor.next == 91
 
 
 EVENTS = (
@@ -96,34 +96,34 @@ EVENTS = (
     "restarted",
     "state lost",
     "origin",
-    "put back",
+    "restored",
     "mixed origin",
-    "mixed put back",
+    "mixed restored",
 )
 
 
-@pytest.mark.parametrize("known", [256, 4])
+@pytest.mark.parametrize("remembered", [256, 4])
 @given(
     events=st.lists(st.tuples(st.integers(-9, 9), st.integers(1, 4), st.sampled_from(EVENTS)), max_size=40)
 )
 def test_no_command_is_run_twice_and_none_is_left_out_that_is_known_to_be_new(
-    known: int, events: list[tuple[int, int, str]]
+    remembered: int, events: list[tuple[int, int, str]]
 ) -> None:
     """The hub's clock goes on, or back, before each command; between them the mirror is recreated, the agent
     restarted, or the hub's stream recreated or restored from an older copy. Where that is `mixed`, the mirror
     takes the end of the new history over that which it holds, before it is recreated."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cursor, "KNOWN", known)
-        one = Runs()
+        patch.setattr(cursor_module, "RECENT_COMMANDS", remembered)
+        history = CommandHistory()
         for seconds, count, event in events:
-            one.happens(event)
-            one.send(seconds, count)
-    assert len(set(one.run)) == len(one.run), "no command is run twice"
-    if known > len(one.run) and not one.forgot:
-        assert sorted(one.run, key=one.sent.index) == one.sent, "none is left out"
+            history.happen(event)
+            history.send(seconds, count)
+    assert len(set(history.run)) == len(history.run), "no command is run twice"
+    if remembered > len(history.run) and not history.forgot:
+        assert sorted(history.run, key=history.sent.index) == history.sent, "none is left out"
 
 
-class Runs:
+class CommandHistory:
     """A hub, a mirror and a runner, of which the state may be lost."""
 
     def __init__(self) -> None:
@@ -133,13 +133,13 @@ class Runs:
         self.mirror: list[tuple[int, int, str]] = []
         self.recent = RecentCommands()
         self.last: CommandPosition | None = None
-        self.course = CommandCursor(None, self.recent)
+        self.cursor = CommandCursor(None, self.recent)
         self.sent: list[str] = []
         self.run: list[str] = []
         self.forgot = False
         self.mixed = False
 
-    def happens(self, event: str) -> None:
+    def happen(self, event: str) -> None:
         self.mixed = event.startswith("mixed")
         match event.removeprefix("mixed "):
             case "recreated":
@@ -151,7 +151,7 @@ class Runs:
                 self._restart()
             case "origin":
                 self.hub, self.origin = [], self.origin + 1
-            case "put back":
+            case "restored":
                 self.hub = self.hub[: len(self.hub) // 2]
 
     def send(self, seconds: int, count: int) -> None:
@@ -169,49 +169,54 @@ class Runs:
         self._read()
 
     def _restart(self) -> None:
-        last = None if self.last is None else parse_place(self.last.encode())
+        last = None if self.last is None else parse_position(self.last.encode())
         self.recent = msgspec.json.decode(msgspec.json.encode(self.recent), type=RecentCommands)
-        self.course = CommandCursor(last, self.recent)
+        self.cursor = CommandCursor(last, self.recent)
 
     def _read(self) -> None:
-        self.course.enter(str(self.local), str(self.origin))
+        self.cursor.enter(str(self.local), str(self.origin))
         for seq, time, ident in self.mirror:
-            if seq < self.course.next:
+            if seq < self.cursor.next:
                 continue
-            if (place := self.course.take(seq, time, ident, "ping")) is not None:
+            if (position := self.cursor.take(seq, time, ident, "ping")) is not None:
                 self.run.append(ident)
-                self.last = place
+                self.last = position
                 self.recent.add((seq, time, ident))
 
 
 def test_what_a_mirror_of_two_histories_had_dropped_is_run_and_nothing_else() -> None:
     recent = RecentCommands()
-    course = CommandCursor(None, recent)
-    course.enter("first", "o")
+    cursor = CommandCursor(None, recent)
+    cursor.enter("first", "o")
     for command in ((1, 10, "a"), (2, 20, "b"), (3, 30, "c"), (5, 50, "y")):  # 5 is of the restored hub
-        assert course.take(*command, "set") is not None
+        assert cursor.take(*command, "set") is not None
         recent.add(command)
-    course.enter("second", "o")
-    there = [(1, 10, "a"), (2, 35, "v"), (3, 40, "w"), (4, 45, "x"), (5, 50, "y"), (6, 60, "z")]
-    assert [one[2] for one in there if course.take(*one, "set") is not None] == ["v", "w", "x", "z"]
+    cursor.enter("second", "o")
+    mirror = [(1, 10, "a"), (2, 35, "v"), (3, 40, "w"), (4, 45, "x"), (5, 50, "y"), (6, 60, "z")]
+    assert [command[2] for command in mirror if cursor.take(*command, "set") is not None] == [
+        "v",
+        "w",
+        "x",
+        "z",
+    ]
 
 
 def test_without_the_recent_commands_what_is_older_than_the_last_one_run_is_left_out() -> None:
     for created in ("first", "second"):
-        course = _course(LAST, created, origin="o", known=False)
-        assert course.take(6, 45, "v", "set") is None
-        assert course.take(7, 60, "z", "set") is not None
+        cursor = cursor_after(LAST, created, origin="o", remembered=False)
+        assert cursor.take(6, 45, "v", "set") is None
+        assert cursor.take(7, 60, "z", "set") is not None
 
 
 def test_a_malformed_command_is_not_taken_for_another_malformed_one() -> None:
     recent = RecentCommands()
     recent.add((5, 50, ""))
-    course = CommandCursor(CommandPosition("first", "o", 5, 50, "", "set"), recent)
-    course.enter("second", "p")
-    assert course.take(5, 60, "", "set") is not None
+    cursor = CommandCursor(CommandPosition("first", "o", 5, 50, "", "set"), recent)
+    cursor.enter("second", "p")
+    assert cursor.take(5, 60, "", "set") is not None
 
 
-def test_which_of_two_histories_came_later_is_told_by_the_order_of_running() -> None:
+def test_which_of_two_histories_came_later_is_decided_by_the_order_of_running() -> None:
     recent = RecentCommands()
     for command in ((15, 150, "old"), (6, 100, "new")):
         recent.add(command)
@@ -224,7 +229,7 @@ def test_which_of_two_histories_came_later_is_told_by_the_order_of_running() -> 
 
 
 @pytest.mark.parametrize(
-    ("begun", "answered", "open_"),
+    ("begun", "answered", "expected"),
     [
         (None, None, False),
         (None, LAST, False),
@@ -237,25 +242,25 @@ def test_which_of_two_histories_came_later_is_told_by_the_order_of_running() -> 
     ],
 )
 def test_a_command_is_unanswered_when_it_comes_after_the_last_answer(
-    begun: CommandPosition | None, answered: CommandPosition | None, open_: bool
+    begun: CommandPosition | None, answered: CommandPosition | None, expected: bool
 ) -> None:
-    assert unanswered(begun, answered, RecentCommands()) is open_
+    assert unanswered(begun, answered, RecentCommands()) is expected
 
 
 @given(st.builds(CommandPosition, st.text(), st.text(), st.integers(), st.integers(), st.text(), st.text()))
-def test_a_place_travels_as_printable_ascii(place: CommandPosition) -> None:
-    text = place.encode()
+def test_a_position_travels_as_printable_ascii(position: CommandPosition) -> None:
+    text = position.encode()
     assert text.isascii()
     assert text.isprintable()
-    assert parse_place(text) == place
+    assert parse_position(text) == position
 
 
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"created":"","origin":"","seq":"1","time":1,"id":"","verb":""}', "1"]
 )
-def test_a_place_that_cannot_be_read_is_refused(text: str) -> None:
-    with pytest.raises(ContractError, match="place of a command"):
-        parse_place(text)
+def test_a_position_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(ContractError, match="position of a command"):
+        parse_position(text)
 
 
 @pytest.mark.parametrize(
@@ -279,4 +284,4 @@ def test_a_place_that_cannot_be_read_is_refused(text: str) -> None:
 def test_a_command_is_judged_by_a_clock_that_may_be_wrong(
     expires: float | None, wall: float, synchronised: bool, expected: ExpiryVerdict
 ) -> None:
-    assert judge(expires, STORED, Now(wall, synchronised)) is expected
+    assert judge_expiry(expires, STORED, ClockReading(wall, synchronised)) is expected

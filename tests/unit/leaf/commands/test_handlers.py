@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent.config import Config, ConfigError, Log
-from agent.leaf.commands.handlers import ArgumentError, Controls, make_verbs, report
+from agent.leaf.commands.handlers import AgentControls, ArgumentError, make_handlers, report
 from agent.leaf.commands.overrides import CommandError, Overrides, Setter, this_moment
 from agent.leaf.intake import CheckedInput
 from agent.leaf.state import State, StateFile
@@ -18,45 +18,47 @@ from agent.process.reload import Applied, Reloader
 from agent.process.reload.reloader import by_command
 
 
-class World:
-    """Verbs over settings whose levers note what is moved."""
+class HandlerBench:
+    """Handlers over overrides whose setters note what they apply."""
 
     def __init__(self, path: Path, reload: Reloader | None = None, *, link: bool = True) -> None:
-        self.moved: list[tuple[str, Any]] = []
+        self.applied: list[tuple[str, Any]] = []
         names = ["log_level", "linger", "rate_limit", "input.http", *(["link"] if link else [])]
         self.state = StateFile(path / "state.json", State(1, "m", "d"))
-        settings = Overrides(self.state, {name: self._lever(name) for name in names}, this_moment())
-        self.verbs = make_verbs(Controls(dict, lambda: 3, settings, by_command(reload) if reload else None))
+        settings = Overrides(self.state, {name: self._setter(name) for name in names}, this_moment())
+        self.handlers = make_handlers(
+            AgentControls(dict, lambda: 3, settings, by_command(reload) if reload else None)
+        )
 
-    def _lever(self, name: str) -> Setter:
-        return lambda value, _seconds: self.moved.append((name, value))
+    def _setter(self, name: str) -> Setter:
+        return lambda value, _seconds: self.applied.append((name, value))
 
 
 @pytest.fixture
-def one(tmp_path: Path) -> World:
-    """Verbs with a link to hold."""
-    return World(tmp_path)
+def bench(tmp_path: Path) -> HandlerBench:
+    """Handlers with a link to pause."""
+    return HandlerBench(tmp_path)
 
 
-async def test_flush_says_how_many_batches_it_sealed(one: World) -> None:
-    assert (await one.verbs["flush"].act({})).text == "3 open batches sealed"
+async def test_flush_says_how_many_batches_it_sealed(bench: HandlerBench) -> None:
+    assert (await bench.handlers["flush"].act({})).text == "3 open batches sealed"
 
 
 @pytest.mark.parametrize("verb", ["ping", "status", "flush", "reload", "resume-link"])
-async def test_an_argument_that_a_verb_does_not_take_is_named(one: World, verb: str) -> None:
+async def test_an_argument_that_a_verb_does_not_take_is_named(bench: HandlerBench, verb: str) -> None:
     with pytest.raises(ArgumentError, match="'path': this verb takes no arguments; leave them out"):
-        await one.verbs[verb].act({"path": "/etc/shadow"})
+        await bench.handlers[verb].act({"path": "/etc/shadow"})
 
 
-async def test_set_moves_all_that_it_names(one: World) -> None:
+async def test_set_applies_all_that_it_names(bench: HandlerBench) -> None:
     args = {"log_level": "debug", "linger": "2s", "rate_limit": 100, "input.http": "off", "for": "1h"}
-    assert "set for 3600 s" in (await one.verbs["set"].act(args)).text
+    assert "set for 3600 s" in (await bench.handlers["set"].act(args)).text
     expected = {("log_level", "debug"), ("linger", 2.0), ("rate_limit", 100.0), ("input.http", False)}
-    assert set(one.moved) == expected
+    assert set(bench.applied) == expected
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "expected"),
     [
         ({"log_level": "debug"}, 'for is missing; say for how long, such as for = "1h"'),
         ({"log_level": "debug", "for": 3600}, "for is 3600; give text"),
@@ -73,37 +75,37 @@ async def test_set_moves_all_that_it_names(one: World) -> None:
         ({"for": "1h"}, "nothing is set; give one of input.http"),
     ],
 )
-async def test_what_cannot_be_set_is_told_and_nothing_is_moved(
-    one: World, args: dict[str, Any], told: str
+async def test_what_cannot_be_set_is_named_and_nothing_is_applied(
+    bench: HandlerBench, args: dict[str, Any], expected: str
 ) -> None:
-    with pytest.raises(ArgumentError, match=re.escape(told)):
-        await one.verbs["set"].act(args)
-    assert one.moved == []
-    assert one.state.current.settings == {}
+    with pytest.raises(ArgumentError, match=re.escape(expected)):
+        await bench.handlers["set"].act(args)
+    assert bench.applied == []
+    assert bench.state.current.settings == {}
 
 
-async def test_one_bad_value_among_good_ones_moves_nothing(one: World) -> None:
+async def test_one_bad_value_among_good_ones_applies_nothing(bench: HandlerBench) -> None:
     with pytest.raises(ArgumentError):
-        await one.verbs["set"].act({"log_level": "debug", "linger": "never", "for": "1h"})
-    assert one.moved == []
+        await bench.handlers["set"].act({"log_level": "debug", "linger": "never", "for": "1h"})
+    assert bench.applied == []
 
 
-async def test_the_link_is_held_for_a_time_and_let_go(one: World) -> None:
-    assert "held for 600 s" in (await one.verbs["pause-link"].act({"for": "10m"})).text
-    assert (await one.verbs["resume-link"].act({})).text == "the link is let go"
-    assert (await one.verbs["resume-link"].act({})).text == "the link was not held"
-    assert one.moved == [("link", "held"), ("link", None), ("link", None)]
+async def test_the_link_is_paused_for_a_time_and_resumed(bench: HandlerBench) -> None:
+    assert "paused for 600 s" in (await bench.handlers["pause-link"].act({"for": "10m"})).text
+    assert (await bench.handlers["resume-link"].act({})).text == "link resumed"
+    assert (await bench.handlers["resume-link"].act({})).text == "link was not paused"
+    assert bench.applied == [("link", "held"), ("link", None), ("link", None)]
     with pytest.raises(ArgumentError, match="for is missing"):
-        await one.verbs["pause-link"].act({})
+        await bench.handlers["pause-link"].act({})
     with pytest.raises(ArgumentError, match="takes only 'for'"):
-        await one.verbs["pause-link"].act({"for": "10m", "who": "me"})
+        await bench.handlers["pause-link"].act({"for": "10m", "who": "me"})
 
 
 @pytest.mark.parametrize("verb", ["pause-link", "resume-link"])
-async def test_an_agent_that_does_not_keep_its_link_says_so(tmp_path: Path, verb: str) -> None:
+async def test_an_agent_that_does_not_control_its_link_says_so(tmp_path: Path, verb: str) -> None:
     args = {"for": "1m"} if verb == "pause-link" else {}
-    with pytest.raises(CommandError, match="does not keep its link"):
-        await World(tmp_path, link=False).verbs[verb].act(args)
+    with pytest.raises(CommandError, match="does not control its link"):
+        await HandlerBench(tmp_path, link=False).handlers[verb].act(args)
 
 
 class Files:
@@ -128,12 +130,12 @@ async def test_a_configuration_with_problems_is_not_reloaded(tmp_path: Path) -> 
     running = Config("edge-1")
     bad = Reloader(running, Files(running, ["domain: is missing", "x: no"]))
     with pytest.raises(CommandError, match=r"goes on as it is; .*: domain: is missing; x: no"):
-        await World(tmp_path, bad).verbs["reload"].act({})
+        await HandlerBench(tmp_path, bad).handlers["reload"].act({})
 
 
 async def test_a_reload_says_what_it_changes_and_does_it_after_the_answer(tmp_path: Path) -> None:
     reloader = Reloader(Config("edge-1"), Files(Config("edge-1", log=Log("debug"))))
-    reply = await World(tmp_path, reloader).verbs["reload"].act({})
+    reply = await HandlerBench(tmp_path, reloader).handlers["reload"].act({})
     assert reply.text == "the configuration is valid; logging taken in"
     applied: asyncio.Queue[Applied] = asyncio.Queue()
     async with asyncio.TaskGroup() as group:

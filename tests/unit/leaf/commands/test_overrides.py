@@ -32,24 +32,24 @@ def test_a_setting_ends_in_its_time_whatever_the_clock_does(now: Moment, left: f
 
 
 class Bench:
-    """Settings over a state file, levers that note what they are given, and a clock by hand."""
+    """Settings over a state file, setters that note what they are given, and a clock by hand."""
 
     def __init__(self, path: Path) -> None:
         self.path = path / "state.json"
         self.now = Moment(1000.0, "b", 50.0)
-        self.at: dict[str, Any] = {}
+        self.applied: dict[str, Any] = {}
         self.open()
 
     def open(self) -> None:
         """A new run of the agent."""
         state = load(self.path, "d") if self.path.exists() else State(1, "m", "d")
         self.state = StateFile(self.path, state)
-        levers = {
-            name: lambda value, seconds, name=name: self.at.update({name: (value, seconds)})
+        setters = {
+            name: lambda value, seconds, name=name: self.applied.update({name: (value, seconds)})
             for name in ("log_level", "linger")
         }
-        self.at.clear()
-        self.settings = Overrides(self.state, levers, lambda: self.now)
+        self.applied.clear()
+        self.settings = Overrides(self.state, setters, lambda: self.now)
         self.settings.restore()
 
 
@@ -61,13 +61,13 @@ def bench(tmp_path: Path) -> Bench:
 
 async def test_what_is_set_holds_after_a_restart_for_the_rest_of_its_time(bench: Bench) -> None:
     await bench.settings.put({"log_level": "debug"}, 600.0)
-    assert bench.at == {"log_level": ("debug", 600.0)}
+    assert bench.applied == {"log_level": ("debug", 600.0)}
     bench.now = Moment(1100.0, "b", 150.0)
     bench.open()
-    assert bench.at == {"log_level": ("debug", 500.0)}
+    assert bench.applied == {"log_level": ("debug", 500.0)}
     bench.now = Moment(1700.0, "c", 5.0)
     bench.open()
-    assert bench.at == {}
+    assert bench.applied == {}
     assert bench.state.current.settings == {}
 
 
@@ -77,13 +77,13 @@ async def test_the_configured_value_is_back_when_the_time_is_over(bench: Bench) 
     await bench.settings.put({"log_level": "debug"}, 0.05)
     await bench.settings.put({"linger": 1.0}, 600.0)
     bench.now = Moment(1000.06, "b", 50.06)
-    await until(lambda: bench.at["log_level"] == (None, 0.0), "it is back")
-    assert bench.at["linger"] == (1.0, 600.0)
+    await until(lambda: bench.applied["log_level"] == (None, 0.0), "it is back")
+    assert bench.applied["linger"] == (1.0, 600.0)
     assert bench.settings.shown() == {"linger": {"value": 1.0, "seconds_left": 600}}
     task.cancel()
 
 
-async def test_a_setting_that_there_is_no_lever_for_any_more_is_forgotten(bench: Bench) -> None:
+async def test_a_setting_without_a_setter_is_forgotten(bench: Bench) -> None:
     bench.state.current.settings["input.gone"] = SET
     await bench.state.save()
     bench.open()
@@ -98,5 +98,5 @@ async def test_nothing_changes_when_the_state_file_cannot_be_written(bench: Benc
         await bench.settings.put({"log_level": "debug"}, 600.0)
     with pytest.raises(CommandError, match="nothing was changed"):
         await bench.settings.drop("linger")
-    assert bench.at == {"linger": (1.0, 600.0)}
+    assert bench.applied == {"linger": (1.0, 600.0)}
     assert set(bench.settings.shown()) == {"linger"}

@@ -19,13 +19,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from agent.contract import Announce, Checkpoint, ClassState, Readings
 from agent.leaf.link import guard
 from agent.leaf.link.checkpoints import CheckpointLog, earlier, forget
-from agent.leaf.link.decide import Ask, LinkMemory, Pause, Repair, Resume, decide
-from agent.leaf.link.guard import EpochReason, NewEpoch, Remembered
+from agent.leaf.link.decide import AnnounceNow, LinkMemory, Pause, Repair, Resume, decide
+from agent.leaf.link.guard import EpochReason, NewEpoch, RememberedStream
 from agent.leaf.link.observation import (
-    ConsumerSeen,
+    ConsumerStatus,
     HubComparison,
     LinkObservation,
-    LinkSeen,
+    UplinkStatus,
     confirmed,
     difference,
 )
@@ -42,7 +42,7 @@ RUN = "01a1fd89-9817-7b93-a754-e595539c3d06"
 class Link(RuleBasedStateMachine):
     """The leaf, the hub, and the agent between them."""
 
-    compared: HubComparison | None
+    comparison: HubComparison | None
 
     @initialize()
     def begin(self) -> None:
@@ -100,7 +100,7 @@ class Link(RuleBasedStateMachine):
         if self.checkpoint is not None and self.leaf.holds(self.checkpoint.leaf_seq):
             id_here = self.leaf.ids[self.checkpoint.leaf_seq - 1]
         verdict = guard.judge(
-            Remembered(self.epoch, self.acked, self.checkpoint),
+            RememberedStream(self.epoch, self.acked, self.checkpoint),
             guard.EpochObservation(self.leaf.created, self.leaf.last, id_here, earlier=max(held, default=0)),
         )
         if verdict is not None:
@@ -111,7 +111,7 @@ class Link(RuleBasedStateMachine):
         self.store(f"{RUN}-normal-ledger-{next(self.payload)}")
         self.acked = Acked(RUN, 1, self.leaf.last, self.leaf.created, Readings())
         self.flow(50)  # what the link does before anybody has asked
-        self.memory, self.compared, self.agreed_to = LinkMemory(), None, 0
+        self.memory, self.comparison, self.agreed_to = LinkMemory(), None, 0
         self.may_repair_at = 0.0
 
     def store(self, message: str) -> None:
@@ -144,7 +144,7 @@ class Link(RuleBasedStateMachine):
         same = None
         if answer.message_id and leaf.holds(answer.cursor):
             same = leaf.ids[answer.cursor - 1] == answer.message_id
-        compared = HubComparison(
+        comparison = HubComparison(
             asked=self.now,
             link_key=self.link_key,
             epoch=self.epoch,
@@ -161,9 +161,9 @@ class Link(RuleBasedStateMachine):
             word=answer.state,
             fallback=answer.fallback.leaf_seq if answer.fallback and self.is_held(answer.fallback) else 0,
         )
-        self.compared = compared
-        if difference(compared) is None:
-            self.agreed_to = confirmed(compared)
+        self.comparison = comparison
+        if difference(comparison) is None:
+            self.agreed_to = confirmed(comparison)
             self.propose(answer.checkpoint)
             beyond = set(leaf.payloads[leaf.first - 1 : self.agreed_to]) - self.at_hub
             assert not beyond, f"{sorted(beyond)} count as confirmed and are not at the hub"
@@ -196,10 +196,10 @@ class Link(RuleBasedStateMachine):
         seen = LinkObservation(
             now=self.now,
             epoch=self.epoch,
-            link=LinkSeen(self.up, self.up_since, self.link_key if self.up else ""),
+            link=UplinkStatus(self.up, self.up_since, self.link_key if self.up else ""),
             consumer=None
             if consumer is None
-            else ConsumerSeen(
+            else ConsumerStatus(
                 start=consumer.start,
                 paused_for=max(0.0, consumer.paused_until - self.wall),
                 bound=self.up,
@@ -208,7 +208,7 @@ class Link(RuleBasedStateMachine):
                 in_flight=max(0, consumer.place - consumer.floor),
                 pending=self.leaf.last - consumer.place,
             ),
-            compared=self.compared,
+            comparison=self.comparison,
             silent_since=self.silent_since,
             may_repair_at=self.may_repair_at,
         )
@@ -220,13 +220,13 @@ class Link(RuleBasedStateMachine):
                     consumer.paused_until = self.wall + seconds
                 case Resume() if consumer is not None:
                     consumer.paused_until = NOT_PAUSED
-                case Ask():
+                case AnnounceNow():
                     self.now += 0.01
                     self.ask()
                 case Repair(epoch):
                     self.new_epoch(epoch)
                     self.may_repair_at = self.now + 30.0
-                    self.compared, self.agreed_to = None, 0
+                    self.comparison, self.agreed_to = None, 0
                 case _:
                     pass
 

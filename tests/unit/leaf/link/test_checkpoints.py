@@ -7,12 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.contract import Checkpoint, new_run
-from agent.leaf.link.checkpoints import APART, KEPT, CheckpointLog, earlier, forget, noted
+from agent.leaf.link.checkpoints import (
+    RETENTION,
+    SPACING_SECONDS,
+    CheckpointLog,
+    earlier,
+    forget,
+    with_checkpoint,
+)
 from agent.leaf.state import VERSION, Checkpoints, State
 
 RUN, OTHER = new_run(0), new_run(1)
 CLS = "normal"
-MOST = sum(count for _, count in KEPT)
+MOST = sum(count for _, count in RETENTION)
 
 
 def checkpoint(number: int, run: str = RUN) -> Checkpoint:
@@ -25,7 +32,7 @@ def row(count: int) -> list[Checkpoints]:
     """What is kept of so many."""
     groups: list[Checkpoints] = []
     for number in range(1, count + 1):
-        groups = noted(groups, checkpoint(number, RUN if number < 500 else OTHER))
+        groups = with_checkpoint(groups, checkpoint(number, RUN if number < 500 else OTHER))
     return groups
 
 
@@ -41,7 +48,7 @@ def test_the_older_they_are_the_sparser_they_stand(count: int) -> None:
     numbers = [one.leaf_seq // 10 for one in found]
     assert found == [checkpoint(number, RUN if number < 500 else OTHER) for number in numbers]
     assert len(found) <= MOST
-    for each, kept in KEPT:
+    for each, kept in RETENTION:
         reached = range(max(0, count - each * kept) // each + 1, count // each + 1)
         assert {each * number for number in reached} <= set(numbers)
 
@@ -54,9 +61,9 @@ def test_one_that_is_agreed_on_again_or_soon_after_is_not_noted_again() -> None:
     current = state([])
     log = CheckpointLog(current)
     log.agree(CLS, checkpoint(1), 100.0)
-    log.agree(CLS, checkpoint(2), 100.0 + APART / 2)
+    log.agree(CLS, checkpoint(2), 100.0 + SPACING_SECONDS / 2)
     assert (current.checkpoint[CLS], earlier(current.earlier[CLS])) == (checkpoint(2), [checkpoint(1)])
-    for now in (100.0 + APART, 100.0 + 2 * APART):
+    for now in (100.0 + SPACING_SECONDS, 100.0 + 2 * SPACING_SECONDS):
         log.agree(CLS, checkpoint(3), now)
     assert earlier(current.earlier[CLS]) == [checkpoint(1), checkpoint(3)]
 

@@ -13,7 +13,7 @@ from agent.leaf.link.decide import (
     STUCK_AFTER,
     UNHEARD_AFTER,
     Action,
-    Ask,
+    AnnounceNow,
     LinkDecision,
     LinkMemory,
     Pause,
@@ -22,21 +22,21 @@ from agent.leaf.link.decide import (
     decide,
 )
 from agent.leaf.link.guard import EpochReason, NewEpoch
-from agent.leaf.link.observation import ConsumerSeen, HubComparison, LinkObservation, LinkSeen
+from agent.leaf.link.observation import ConsumerStatus, HubComparison, LinkObservation, UplinkStatus
 from agent.leaf.link.states import ORDINARY, SENTENCES, LinkState, sentence, worst
 from tests.unit.leaf.link.test_observation import WELL
 
 NOW = 1000.0
-UP = LinkSeen(True, NOW - 1, "s/1")
-DOWN = LinkSeen(False, NOW - 1)
-FLOWS = ConsumerSeen(start=1, paused_for=0.0, bound=True, delivered=210, floor=200, in_flight=0, pending=0)
+UP = UplinkStatus(True, NOW - 1, "s/1")
+DOWN = UplinkStatus(False, NOW - 1)
+FLOWS = ConsumerStatus(start=1, paused_for=0.0, bound=True, delivered=210, floor=200, in_flight=0, pending=0)
 PAUSED = replace(FLOWS, paused_for=25.0)
 SAID = replace(WELL, asked=NOW - 0.5, link_key="s/1", epoch="e")
 LOST = replace(SAID, cursor=100, agreed=False)
-SEEN = LinkObservation(now=NOW, epoch="e", link=UP, consumer=FLOWS, compared=SAID)
+SEEN = LinkObservation(now=NOW, epoch="e", link=UP, consumer=FLOWS, comparison=SAID)
 NEW = LinkMemory()
 KNOWN = LinkMemory(began=NOW - 60, verified=("s/1", "e"), moved_at=NOW - 1, heard_at=NOW - 1, confirmed=205)
-LATE = LinkSeen(True, NOW - ANSWER_WITHIN - 1, "s/1")
+LATE = UplinkStatus(True, NOW - ANSWER_WITHIN - 1, "s/1")
 HUB_LOST = NewEpoch(EpochReason.HUB_LOST, 101)
 GONE = NewEpoch(EpochReason.CONSUMER_GONE, 206)
 
@@ -53,15 +53,18 @@ class Case:
 
 
 def seen(
-    *, link: LinkSeen = UP, consumer: ConsumerSeen | None = FLOWS, compared: HubComparison | None = SAID
+    *,
+    link: UplinkStatus = UP,
+    consumer: ConsumerStatus | None = FLOWS,
+    comparison: HubComparison | None = SAID,
 ) -> LinkObservation:
     """`SEEN` with these parts."""
-    return replace(SEEN, link=link, consumer=consumer, compared=compared)
+    return replace(SEEN, link=link, consumer=consumer, comparison=comparison)
 
 
 def said(word: str) -> LinkObservation:
     """The hub answers with this word of state."""
-    return seen(compared=replace(SAID, word=word))
+    return seen(comparison=replace(SAID, word=word))
 
 
 CASES = [
@@ -100,86 +103,86 @@ CASES = [
         KNOWN,
         seen(link=replace(UP, key="s/2"), consumer=PAUSED),
         LinkState.COMPARING,
-        (Ask(),),
+        (AnnounceNow(),),
     ),
     Case(
         "an answer from before the link was lost does not count",
         KNOWN,
         seen(link=replace(UP, key="s/2"), consumer=PAUSED),
         LinkState.COMPARING,
-        (Ask(),),
+        (AnnounceNow(),),
     ),
     Case(
         "an answer from before the link came up does not count",
         NEW,
-        seen(consumer=PAUSED, compared=replace(SAID, asked=NOW - 2)),
+        seen(consumer=PAUSED, comparison=replace(SAID, asked=NOW - 2)),
         LinkState.COMPARING,
-        (Ask(),),
+        (AnnounceNow(),),
     ),
     Case(
         "an answer about the epoch before does not count",
         NEW,
-        seen(consumer=PAUSED, compared=replace(SAID, epoch="d")),
+        seen(consumer=PAUSED, comparison=replace(SAID, epoch="d")),
         LinkState.COMPARING,
-        (Ask(),),
+        (AnnounceNow(),),
     ),
     Case(
         "both sides agreed on the epoch before, over the same link",
         KNOWN,
-        replace(seen(consumer=PAUSED, compared=None), epoch="f"),
+        replace(seen(consumer=PAUSED, comparison=None), epoch="f"),
         LinkState.COMPARING,
-        (Ask(),),
+        (AnnounceNow(),),
     ),
     Case(
         "the agent starts on a link that was up long before",
         NEW,
-        seen(link=LATE, consumer=PAUSED, compared=None),
+        seen(link=LATE, consumer=PAUSED, comparison=None),
         LinkState.COMPARING,
-        (Ask(),),
+        (AnnounceNow(),),
     ),
     Case(
         "the comparison takes long and the pause runs out",
         NEW,
-        seen(consumer=replace(PAUSED, paused_for=5.0), compared=None),
+        seen(consumer=replace(PAUSED, paused_for=5.0), comparison=None),
         LinkState.COMPARING,
-        (Pause(PAUSE), Ask()),
+        (Pause(PAUSE), AnnounceNow()),
     ),
     Case("back, and both agree", NEW, seen(consumer=PAUSED), LinkState.FLOWING, (Resume(),)),
     Case("the agent starts on a link that flows", NEW, SEEN, LinkState.FLOWING),
     Case(
         "the registrar does not answer in time",
         replace(NEW, began=NOW - 60, moved_at=NOW),
-        seen(link=LATE, consumer=PAUSED, compared=None),
+        seen(link=LATE, consumer=PAUSED, comparison=None),
         LinkState.UNVERIFIED,
-        (Resume(), Ask()),
+        (Resume(), AnnounceNow()),
     ),
     Case(
         "the hub refuses this leaf",
         NEW,
-        replace(seen(consumer=PAUSED, compared=None), refused="no such domain"),
+        replace(seen(consumer=PAUSED, comparison=None), refused="no such domain"),
         LinkState.REFUSED,
-        (Ask(),),
+        (AnnounceNow(),),
     ),
     Case(
         "the hub refuses this leaf after it has answered",
         NEW,
         replace(seen(consumer=PAUSED), refused="another machine has this domain"),
         LinkState.REFUSED,
-        (Ask(),),
+        (AnnounceNow(),),
     ),
     Case(
         "the registrar does not answer and a person wants the link paused",
         replace(NEW, began=NOW - 60, moved_at=NOW),
-        replace(seen(link=LATE, consumer=PAUSED, compared=None), held_until=NOW + 100),
+        replace(seen(link=LATE, consumer=PAUSED, comparison=None), held_until=NOW + 100),
         LinkState.UNVERIFIED,
-        (Ask(),),
+        (AnnounceNow(),),
     ),
     Case(
         "the registrar does not answer and another class goes first",
         replace(NEW, began=NOW - 60, moved_at=NOW),
-        replace(seen(link=LATE, consumer=PAUSED, compared=None), first_in_turn="critical"),
+        replace(seen(link=LATE, consumer=PAUSED, comparison=None), blocking_class="critical"),
         LinkState.UNVERIFIED,
-        (Ask(),),
+        (AnnounceNow(),),
     ),
     Case(
         "somebody has paused the consumer and forgotten it",
@@ -205,41 +208,41 @@ CASES = [
     Case(
         "another class goes first",
         KNOWN,
-        replace(SEEN, first_in_turn="critical"),
+        replace(SEEN, blocking_class="critical"),
         LinkState.IN_TURN,
         (Pause(PAUSE),),
     ),
     Case(
         "the hub lost messages: first the pause",
         KNOWN,
-        seen(compared=LOST),
+        seen(comparison=LOST),
         LinkState.REPAIRING,
         (Pause(PAUSE),),
     ),
     Case(
         "then what is in flight",
         replace(KNOWN, due=HUB_LOST, due_since=NOW - 1),
-        seen(consumer=replace(PAUSED, in_flight=3), compared=LOST),
+        seen(consumer=replace(PAUSED, in_flight=3), comparison=LOST),
         LinkState.REPAIRING,
     ),
     Case(
         "then another look, for something may have flowed meanwhile",
         replace(KNOWN, due=HUB_LOST, due_since=NOW - 0.1),
-        seen(consumer=PAUSED, compared=LOST),
+        seen(consumer=PAUSED, comparison=LOST),
         LinkState.REPAIRING,
-        (Ask(),),
+        (AnnounceNow(),),
     ),
     Case(
         "then the new epoch",
         replace(KNOWN, due=HUB_LOST, due_since=NOW - 1),
-        seen(consumer=PAUSED, compared=LOST),
+        seen(consumer=PAUSED, comparison=LOST),
         LinkState.REPAIRING,
         (Repair(HUB_LOST),),
     ),
     Case(
         "what is in flight never comes back",
         replace(KNOWN, due=HUB_LOST, due_since=NOW - DRAIN_WITHIN - 0.1),
-        seen(consumer=replace(PAUSED, in_flight=3), compared=LOST),
+        seen(consumer=replace(PAUSED, in_flight=3), comparison=LOST),
         LinkState.REPAIRING,
         (Repair(HUB_LOST),),
     ),
@@ -253,10 +256,10 @@ CASES = [
     Case(
         "the last epoch is less than 30 s old",
         replace(KNOWN, due=HUB_LOST, due_since=NOW - 1),
-        replace(seen(consumer=PAUSED, compared=LOST), may_repair_at=NOW + 10),
+        replace(seen(consumer=PAUSED, comparison=LOST), may_repair_at=NOW + 10),
         LinkState.POSTPONED,
     ),
-    Case("the consumer is gone", KNOWN, seen(consumer=None), LinkState.REPAIRING, (Ask(),)),
+    Case("the consumer is gone", KNOWN, seen(consumer=None), LinkState.REPAIRING, (AnnounceNow(),)),
     Case(
         "the consumer is gone and the hub has said where it is",
         replace(KNOWN, due=GONE, due_since=NOW - 1),
@@ -267,14 +270,14 @@ CASES = [
     Case(
         "the consumer is gone and the hub says nothing",
         replace(KNOWN, due=GONE, due_since=NOW - ANSWER_WITHIN),
-        seen(consumer=None, compared=replace(SAID, asked=NOW - 20, link_key="s/0")),
+        seen(consumer=None, comparison=replace(SAID, asked=NOW - 20, link_key="s/0")),
         LinkState.REPAIRING,
         (Repair(NewEpoch(EpochReason.CONSUMER_GONE, 151)),),
     ),
     Case(
         "the consumer is gone, the hub says nothing, and what it said was of the epoch before",
         replace(KNOWN, due=NewEpoch(EpochReason.CONSUMER_GONE, 1), due_since=NOW - ANSWER_WITHIN),
-        seen(consumer=None, compared=replace(SAID, epoch="d")),
+        seen(consumer=None, comparison=replace(SAID, epoch="d")),
         LinkState.REPAIRING,
         (Repair(NewEpoch(EpochReason.CONSUMER_GONE, 1)),),
     ),
@@ -316,7 +319,7 @@ CASES = [
     Case(
         "messages went before they were sent",
         KNOWN,
-        seen(compared=replace(SAID, first=209)),
+        seen(comparison=replace(SAID, first=209)),
         LinkState.DISCARDED,
     ),
     Case(
@@ -340,26 +343,26 @@ def after(decision: LinkDecision, seconds: float, what: LinkObservation) -> Link
 
 
 def test_a_repair_is_compared_anew_in_its_own_epoch() -> None:
-    ready = decide(replace(KNOWN, due=HUB_LOST, due_since=NOW - 1), seen(consumer=PAUSED, compared=LOST))
+    ready = decide(replace(KNOWN, due=HUB_LOST, due_since=NOW - 1), seen(consumer=PAUSED, comparison=LOST))
     assert ready.actions == (Repair(HUB_LOST),)
-    new = replace(SEEN, epoch="f", compared=None)
+    new = replace(SEEN, epoch="f", comparison=None)
     waiting = after(ready, 0.1, new)
-    assert (waiting.state, waiting.actions) == (LinkState.COMPARING, (Ask(),))
-    compared = replace(SAID, epoch="f", asked=NOW + 0.2, start=101, floor=100, cursor=0, same=None)
-    assert after(waiting, 0.3, replace(new, compared=compared)).state is LinkState.FLOWING
+    assert (waiting.state, waiting.actions) == (LinkState.COMPARING, (AnnounceNow(),))
+    comparison = replace(SAID, epoch="f", asked=NOW + 0.2, start=101, floor=100, cursor=0, same=None)
+    assert after(waiting, 0.3, replace(new, comparison=comparison)).state is LinkState.FLOWING
 
 
 def test_what_was_confirmed_of_an_epoch_says_nothing_of_the_next_one() -> None:
-    ready = decide(replace(KNOWN, due=HUB_LOST, due_since=NOW - 1), seen(consumer=PAUSED, compared=LOST))
+    ready = decide(replace(KNOWN, due=HUB_LOST, due_since=NOW - 1), seen(consumer=PAUSED, comparison=LOST))
     assert ready.actions == (Repair(HUB_LOST),)
     empty = replace(SAID, epoch="f", asked=NOW, start=101, floor=100, cursor=0, same=None, checkpoint=0)
-    purged = after(ready, 0.3, replace(SEEN, epoch="f", compared=replace(empty, first=109)))
+    purged = after(ready, 0.3, replace(SEEN, epoch="f", comparison=replace(empty, first=109)))
     assert (purged.state, purged.detail) == (LinkState.DISCARDED, "101 to 108")
 
 
 def test_what_was_confirmed_stays_so_while_nobody_can_tell() -> None:
     unknown = replace(SAID, same=None, agreed=None)
-    assert decide(KNOWN, seen(compared=unknown)).memory.confirmed == 205
+    assert decide(KNOWN, seen(comparison=unknown)).memory.confirmed == 205
 
 
 def test_an_idle_link_is_never_stuck() -> None:
@@ -374,10 +377,12 @@ SENT = replace(FLOWS, delivered=300, floor=205, in_flight=95)
 TAKES_NOTHING = replace(SAID, cursor=205, floor=205, last=400)
 
 
-def sent(after: float, *, asked: float, cursor: int = 205, consumer: ConsumerSeen = SENT) -> LinkObservation:
+def sent(
+    after: float, *, asked: float, cursor: int = 205, consumer: ConsumerStatus = SENT
+) -> LinkObservation:
     """So many seconds after `NOW` the newest answer, to a question of then, has this cursor."""
-    compared = replace(TAKES_NOTHING, asked=NOW + asked, cursor=cursor)
-    return replace(SEEN, now=NOW + after, consumer=consumer, compared=compared)
+    comparison = replace(TAKES_NOTHING, asked=NOW + asked, cursor=cursor)
+    return replace(SEEN, now=NOW + after, consumer=consumer, comparison=comparison)
 
 
 def course(*steps: LinkObservation, memory: LinkMemory = KNOWN) -> list[LinkDecision]:
@@ -403,7 +408,7 @@ def test_a_hub_that_answers_and_takes_nothing_of_what_was_sent_gets_a_new_epoch_
     )
     assert (first.state, going.state) == (LinkState.FLOWING, LinkState.FLOWING)
     assert (due.state, due.actions) == (LinkState.REPAIRING, (Pause(PAUSE),))
-    assert asks.actions == (Ask(),)
+    assert asks.actions == (AnnounceNow(),)
     assert begins.actions == (Repair(NewEpoch(EpochReason.STALLED, 206)),)
     assert begins.memory.stalls == 1
 
@@ -441,7 +446,7 @@ def test_a_link_that_is_idle_in_between_owes_nothing() -> None:
 @pytest.mark.parametrize("word", ["full", "capped", "contested", "linking"])
 def test_a_hub_that_says_why_it_takes_nothing_is_left_alone(word: str) -> None:
     steps = [sent(at, asked=at - 1) for at in range(0, 200, 10)]
-    said_so = [replace(one, compared=replace(TAKES_NOTHING, asked=one.now - 1, word=word)) for one in steps]
+    said_so = [replace(one, comparison=replace(TAKES_NOTHING, asked=one.now - 1, word=word)) for one in steps]
     assert all(one.memory.due is None for one in course(*said_so))
 
 
@@ -458,16 +463,16 @@ def test_patience_with_a_stall_doubles_with_each_epoch_that_did_not_help() -> No
 def cannot(why: str, step: LinkObservation) -> LinkObservation:
     """The same while the hub has a reason to take nothing."""
     assert step.consumer is not None
-    assert step.compared is not None
+    assert step.comparison is not None
     match why:
         case "unbound":
             return replace(step, consumer=replace(step.consumer, bound=False))
         case "refused":
             return replace(step, refused="too many leaves")
         case "uncertain":
-            return replace(step, compared=replace(step.compared, certain=False))
+            return replace(step, comparison=replace(step.comparison, certain=False))
         case _:
-            return replace(step, compared=replace(step.compared, word=why))
+            return replace(step, comparison=replace(step.comparison, word=why))
 
 
 @pytest.mark.parametrize("why", ["full", "capped", "contested", "linking", "unbound", "refused", "uncertain"])
@@ -508,40 +513,40 @@ def test_a_stall_says_nothing_of_another_link_which_is_compared_before_it_flows(
     held = replace(SENT, paused_for=25.0)
     down, back, flows = course(
         replace(sent(0, asked=-61), link=DOWN, consumer=held),
-        replace(sent(10, asked=-61), link=LinkSeen(True, NOW + 9, "s/2"), consumer=held),
+        replace(sent(10, asked=-61), link=UplinkStatus(True, NOW + 9, "s/2"), consumer=held),
         replace(
             sent(11, asked=10.5),
-            link=LinkSeen(True, NOW + 9, "s/2"),
+            link=UplinkStatus(True, NOW + 9, "s/2"),
             consumer=held,
-            compared=replace(TAKES_NOTHING, asked=NOW + 10.5, link_key="s/2"),
+            comparison=replace(TAKES_NOTHING, asked=NOW + 10.5, link_key="s/2"),
         ),
         memory=STALLED,
     )
     assert (down.state, down.memory.due) == (LinkState.DOWN, None)
-    assert (back.state, back.actions) == (LinkState.COMPARING, (Ask(),))
+    assert (back.state, back.actions) == (LinkState.COMPARING, (AnnounceNow(),))
     assert (flows.state, flows.actions) == (LinkState.FLOWING, (Resume(),))
 
 
 def test_a_link_that_came_anew_between_two_looks_is_compared_before_it_flows() -> None:
     held = replace(SENT, paused_for=25.0)
-    link = LinkSeen(True, NOW - 0.1, "s/2")
+    link = UplinkStatus(True, NOW - 0.1, "s/2")
     (back,) = course(replace(sent(0, asked=-61), link=link, consumer=held), memory=STALLED)
-    assert (back.state, back.actions) == (LinkState.COMPARING, (Ask(),))
+    assert (back.state, back.actions) == (LinkState.COMPARING, (AnnounceNow(),))
 
 
 def test_a_hub_that_does_not_answer_once_the_consumer_pauses_is_not_known_to_be_stalled() -> None:
     held = replace(SENT, in_flight=0, paused_for=25.0)
-    long = LinkSeen(True, NOW - 200, "s/1")
+    long = UplinkStatus(True, NOW - 200, "s/1")
     (resumes,) = course(replace(sent(0, asked=-61, consumer=held), link=long), memory=STALLED)
     assert (resumes.memory.due, resumes.actions) == (None, (Resume(),))
 
 
 def test_a_repair_that_is_due_outlives_a_lost_link() -> None:
-    due = decide(KNOWN, seen(compared=LOST))
+    due = decide(KNOWN, seen(comparison=LOST))
     lost = after(due, 1, seen(link=DOWN, consumer=PAUSED))
     assert lost.state is LinkState.DOWN
-    back = LinkSeen(True, NOW + 5, "s/2")
-    assert after(lost, 5, seen(link=back, consumer=PAUSED)).actions == (Ask(),)
+    back = UplinkStatus(True, NOW + 5, "s/2")
+    assert after(lost, 5, seen(link=back, consumer=PAUSED)).actions == (AnnounceNow(),)
 
 
 def test_a_repair_that_had_to_wait_asks_the_hub_when_it_may_begin() -> None:
@@ -549,8 +554,8 @@ def test_a_repair_that_had_to_wait_asks_the_hub_when_it_may_begin() -> None:
     postponed = decide(KNOWN, replace(gone, may_repair_at=NOW + 10))
     assert after(postponed, 9, replace(gone, may_repair_at=NOW + 10)).state is LinkState.POSTPONED
     begins = after(after(postponed, 9, replace(gone, may_repair_at=NOW + 10)), 10, gone)
-    assert begins.actions == (Ask(),)
-    fresh = replace(gone, compared=replace(SAID, asked=NOW + 11))
+    assert begins.actions == (AnnounceNow(),)
+    fresh = replace(gone, comparison=replace(SAID, asked=NOW + 11))
     assert after(begins, 12, fresh).actions == (Repair(GONE),)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agent.base.files import Room
 from agent.config import Size, StreamClass
-from agent.leaf.link.disk_quota import Quotas
+from agent.leaf.link.disk_quota import DiskQuota
 
 MIB = 2**20
 CLASSES = {
@@ -21,7 +21,7 @@ class Disk:
     def __init__(self) -> None:
         self.room: Room | None = None
         self.held = dict.fromkeys(CLASSES, 0.0)
-        self.quotas = Quotas(CLASSES, self.held.__getitem__, lambda: self.room)
+        self.quotas = DiskQuota(CLASSES, self.held.__getitem__, lambda: self.room)
 
     def refused(self, free: int) -> set[str]:
         """The classes that are held back with so many MiB free."""

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from agent.contract import Checkpoint, Readings, new_epoch, new_run
-from agent.leaf.link.guard import SENTENCES, EpochObservation, EpochReason, NewEpoch, Remembered, judge
+from agent.leaf.link.guard import SENTENCES, EpochObservation, EpochReason, NewEpoch, RememberedStream, judge
 from agent.leaf.state import Acked
 
 EPOCH = new_epoch()
@@ -27,7 +27,7 @@ class Case:
     """What is remembered and seen, and what follows."""
 
     name: str
-    remembered: Remembered
+    remembered: RememberedStream
     seen: EpochObservation
     verdict: NewEpoch | None
 
@@ -35,97 +35,97 @@ class Case:
 CASES = [
     Case(
         "nothing yet",
-        Remembered(None, None, None),
+        RememberedStream(None, None, None),
         EpochObservation(CREATED, 0, None),
         NewEpoch(EpochReason.FIRST, 1),
     ),
     Case(
         "the state file was lost",
-        Remembered(None, None, None),
+        RememberedStream(None, None, None),
         EpochObservation(CREATED, 9, None),
         NewEpoch(EpochReason.STATE_LOST, 1),
     ),
     Case(
         "all is well",
-        Remembered(EPOCH, acked(50), CHECKPOINT),
+        RememberedStream(EPOCH, acked(50), CHECKPOINT),
         EpochObservation(CREATED, 50, CHECKPOINT.message_id),
         None,
     ),
     Case(
         "an older store was restored that holds an earlier checkpoint",
-        Remembered(EPOCH, acked(50), CHECKPOINT),
+        RememberedStream(EPOCH, acked(50), CHECKPOINT),
         EpochObservation(CREATED, 30, None, kept=30, earlier=25),
         NewEpoch(EpochReason.PUT_BACK, 26),
     ),
     Case(
         "an older store was restored that holds the newest checkpoint",
-        Remembered(EPOCH, acked(50), CHECKPOINT),
+        RememberedStream(EPOCH, acked(50), CHECKPOINT),
         EpochObservation(CREATED, 45, CHECKPOINT.message_id, kept=45, earlier=25),
         NewEpoch(EpochReason.PUT_BACK, 41),
     ),
     Case(
         "others have published too",
-        Remembered(EPOCH, acked(50), None),
+        RememberedStream(EPOCH, acked(50), None),
         EpochObservation(CREATED, 90, None),
         None,
     ),
     Case(
         "what devices had published is gone",
-        Remembered(EPOCH, replace(acked(50), top=90), None),
+        RememberedStream(EPOCH, replace(acked(50), top=90), None),
         EpochObservation(CREATED, 89, None),
         NewEpoch(EpochReason.PUT_BACK, 1),
     ),
     Case(
         "nothing was acknowledged yet",
-        Remembered(EPOCH, None, None),
+        RememberedStream(EPOCH, None, None),
         EpochObservation(CREATED, 0, None),
         None,
     ),
     Case(
         "the checkpoint was trimmed",
-        Remembered(EPOCH, acked(50), CHECKPOINT),
+        RememberedStream(EPOCH, acked(50), CHECKPOINT),
         EpochObservation(CREATED, 60, None),
         None,
     ),
     Case(
         "the store was wiped",
-        Remembered(EPOCH, acked(50), CHECKPOINT),
+        RememberedStream(EPOCH, acked(50), CHECKPOINT),
         EpochObservation(OTHER, 0, None),
         NewEpoch(EpochReason.RECREATED, 1),
     ),
     Case(
         "the store was wiped and has overtaken what was acknowledged",
-        Remembered(EPOCH, acked(50), CHECKPOINT),
+        RememberedStream(EPOCH, acked(50), CHECKPOINT),
         EpochObservation(OTHER, 60, CHECKPOINT.message_id),
         NewEpoch(EpochReason.RECREATED, 1),
     ),
     Case(
         "an older store was put back that lacks one message",
-        Remembered(EPOCH, acked(50), None),
+        RememberedStream(EPOCH, acked(50), None),
         EpochObservation(CREATED, 49, None),
         NewEpoch(EpochReason.PUT_BACK, 1),
     ),
     Case(
         "an older store was put back, which holds the checkpoint",
-        Remembered(EPOCH, acked(50), CHECKPOINT),
+        RememberedStream(EPOCH, acked(50), CHECKPOINT),
         EpochObservation(CREATED, 45, CHECKPOINT.message_id),
         NewEpoch(EpochReason.PUT_BACK, 41),
     ),
     Case(
         "an older store was put back, from before the checkpoint",
-        Remembered(EPOCH, acked(50), CHECKPOINT),
+        RememberedStream(EPOCH, acked(50), CHECKPOINT),
         EpochObservation(CREATED, 30, None),
         NewEpoch(EpochReason.PUT_BACK, 1),
     ),
     Case(
         "an older store was put back, and a device has published past what was acknowledged",
-        Remembered(EPOCH, acked(50), CHECKPOINT),
+        RememberedStream(EPOCH, acked(50), CHECKPOINT),
         EpochObservation(CREATED, 70, ""),
         NewEpoch(EpochReason.PUT_BACK, 1),
     ),
     Case(
         "an older store was put back, and devices have published past all that was seen",
-        Remembered(EPOCH, acked(50), None),
+        RememberedStream(EPOCH, acked(50), None),
         EpochObservation(CREATED, 70, None, kept=30),
         NewEpoch(EpochReason.PUT_BACK, 1),
     ),

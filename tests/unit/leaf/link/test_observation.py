@@ -15,10 +15,10 @@ from agent.leaf.link.observation import (
     TURN_SECONDS,
     HubComparison,
     agreed_start,
+    blocking_class,
     confirmed,
     difference,
     discarded,
-    first_in_turn,
 )
 
 PRIORITIES = {"alarms": 0, "normal": 10, "bulk": 20}
@@ -230,7 +230,7 @@ def test_an_epoch_never_begins_after_a_message_on_which_both_do_not_agree(
 
 
 def turn(cls: str, linked: float = 1.0, **behind: int) -> str:
-    return first_in_turn(cls, PRIORITIES, behind, linked)
+    return blocking_class(cls, PRIORITIES, behind, linked)
 
 
 def test_the_class_with_the_smallest_number_goes_first_and_the_others_name_it() -> None:
@@ -249,7 +249,7 @@ def test_nobody_waits_for_ever() -> None:
 
 
 def test_classes_of_one_priority_go_together() -> None:
-    assert first_in_turn("a", {"a": 1, "b": 1}, {"a": 1000, "b": 1000}, 0.0) == ""
+    assert blocking_class("a", {"a": 1, "b": 1}, {"a": 1000, "b": 1000}, 0.0) == ""
 
 
 @given(
@@ -258,6 +258,6 @@ def test_classes_of_one_priority_go_together() -> None:
 def test_somebody_may_always_go(classes: dict[str, tuple[int, int]]) -> None:
     priorities = {name: priority for name, (priority, _) in classes.items()}
     behind = {name: messages for name, (_, messages) in classes.items()}
-    waits = {name: first_in_turn(name, priorities, behind, 0.0) for name in classes}
+    waits = {name: blocking_class(name, priorities, behind, 0.0) for name in classes}
     assert "" in waits.values()
     assert all(waits[other] == "" for other in waits.values() if other), "who is waited for does not wait"

@@ -13,7 +13,7 @@ from agent.base.metrics import Metrics
 from agent.contract import parse_reading
 from agent.jetstream import StreamInfo
 from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint
-from agent.leaf.link.time_to_loss import FARTHEST, Horizon, HorizonReport
+from agent.leaf.link.time_to_loss import FARTHEST, TimeToLoss, TimeToLossReport
 from tests.harness.intakes import NoLetters
 from tests.harness.wait import until
 
@@ -26,7 +26,7 @@ def stream(last: int, first: int = 1, created: str = "c", size: int = SIZE) -> S
     return StreamInfo("TEL", created, first, last, messages, messages * size, {}, [])
 
 
-def after(horizon: Horizon, looks: int, rate: int, *, behind: float = 1.0, cls: str = "normal") -> float:
+def after(horizon: TimeToLoss, looks: int, rate: int, *, behind: float = 1.0, cls: str = "normal") -> float:
     """What is said after so many looks at 10 s with `rate` messages each; the hub takes `1 - behind` of
     them."""
     seconds = math.inf
@@ -37,19 +37,19 @@ def after(horizon: Horizon, looks: int, rate: int, *, behind: float = 1.0, cls: 
 
 
 def test_a_leaf_whose_hub_is_away_says_when_its_stream_is_full() -> None:
-    horizon = Horizon({"normal": MAX_BYTES})
+    horizon = TimeToLoss({"normal": MAX_BYTES})
     # 500 of 1,000 messages are there, ten more come each ten seconds.
     assert after(horizon, 50, 10) == pytest.approx((1000 - 491) / 1.0, rel=0.05)
 
 
 def test_a_first_look_says_nothing_and_a_full_stream_says_nought() -> None:
-    horizon = Horizon({"normal": MAX_BYTES})
+    horizon = TimeToLoss({"normal": MAX_BYTES})
     assert horizon.observe("normal", stream(990), 0, 0.0) == math.inf
     assert horizon.observe("normal", stream(1000), 0, 10.0) == 0.0
 
 
 def test_a_stream_that_discards_goes_on_losing_and_one_that_is_trimmed_does_not() -> None:
-    losing, trimmed = Horizon({"normal": MAX_BYTES}), Horizon({"normal": MAX_BYTES})
+    losing, trimmed = TimeToLoss({"normal": MAX_BYTES}), TimeToLoss({"normal": MAX_BYTES})
     seconds = {"losing": math.inf, "trimmed": 0.0}
     for look in range(100):
         last = 1000 + 10 * look
@@ -60,7 +60,7 @@ def test_a_stream_that_discards_goes_on_losing_and_one_that_is_trimmed_does_not(
 
 
 def test_a_stream_that_drains_loses_nothing() -> None:
-    horizon = Horizon({"normal": MAX_BYTES})
+    horizon = TimeToLoss({"normal": MAX_BYTES})
     after(horizon, 50, 10)
     confirmed, last, seconds = 0, 491, 0.0
     for look in range(50, 80):
@@ -70,7 +70,7 @@ def test_a_stream_that_drains_loses_nothing() -> None:
 
 
 def test_a_stream_that_is_caught_up_between_two_announcements_loses_nothing() -> None:
-    horizon = Horizon({"normal": MAX_BYTES})
+    horizon = TimeToLoss({"normal": MAX_BYTES})
     for look in range(1, 100):
         # Each look sees another part of what came since the last one still under way.
         behind = (look * 7) % 10
@@ -79,12 +79,12 @@ def test_a_stream_that_is_caught_up_between_two_announcements_loses_nothing() ->
 
 
 def test_a_link_that_is_too_slow_is_told_though_it_flows() -> None:
-    horizon = Horizon({"normal": MAX_BYTES})
+    horizon = TimeToLoss({"normal": MAX_BYTES})
     assert after(horizon, 60, 10, behind=0.6) == pytest.approx((1000 - 0.6 * 591) / 0.6, rel=0.1)
 
 
 def test_what_stops_coming_is_no_threat() -> None:
-    horizon = Horizon({"normal": MAX_BYTES})
+    horizon = TimeToLoss({"normal": MAX_BYTES})
     after(horizon, 50, 10)
     seconds = [horizon.observe("normal", stream(491), 0, 500.0 + 10 * look) for look in range(60)]
     assert seconds == sorted(seconds), "ever later"
@@ -92,26 +92,26 @@ def test_what_stops_coming_is_no_threat() -> None:
 
 
 def test_a_stream_that_was_made_again_begins_anew() -> None:
-    horizon = Horizon({"normal": MAX_BYTES})
+    horizon = TimeToLoss({"normal": MAX_BYTES})
     after(horizon, 50, 10)
     assert horizon.observe("normal", stream(1, created="d"), 0, 500.0) == math.inf
 
 
 def test_a_disk_with_less_room_than_the_stream_may_take_is_what_ends_first() -> None:
-    horizon = Horizon({"normal": MAX_BYTES})
+    horizon = TimeToLoss({"normal": MAX_BYTES})
     horizon.observe("normal", stream(100), 0, 0.0, free=50_000)
     seconds = horizon.observe("normal", stream(110), 0, 10.0, free=40_000)
     assert seconds == pytest.approx(40.0)
 
 
 def test_what_is_confirmed_and_not_trimmed_yet_is_room() -> None:
-    horizon = Horizon({"normal": MAX_BYTES})
+    horizon = TimeToLoss({"normal": MAX_BYTES})
     horizon.observe("normal", stream(500), 400, 0.0, free=0)
     assert horizon.observe("normal", stream(600), 400, 10.0, free=0) == pytest.approx(40.0)
 
 
 def test_two_classes_share_the_store() -> None:
-    horizon = Horizon({"normal": MAX_BYTES, "alarms": MAX_BYTES}, max_file_store=300_000)
+    horizon = TimeToLoss({"normal": MAX_BYTES, "alarms": MAX_BYTES}, max_file_store=300_000)
     for name in ("normal", "alarms"):
         horizon.observe(name, stream(100), 0, 0.0)
     horizon.observe("normal", stream(110), 0, 10.0)
@@ -126,7 +126,7 @@ def test_two_classes_share_the_store() -> None:
     )
 )
 def test_whatever_is_seen_it_says_no_negative_number(looks: list[tuple[int, int, float]]) -> None:
-    horizon, now = Horizon({"normal": MAX_BYTES}, MAX_BYTES), 0.0
+    horizon, now = TimeToLoss({"normal": MAX_BYTES}, MAX_BYTES), 0.0
     for last, confirmed, pause in looks:
         now += pause
         assert horizon.observe("normal", stream(last), confirmed, now, free=confirmed) >= 0.0
@@ -151,8 +151,8 @@ class Taken(NoLetters):
 
 
 async def test_a_minute_in_which_something_moved_is_told_and_one_in_which_nothing_did_is_not() -> None:
-    horizon, metrics, taken = Horizon({"alarms": 10**6, "normal": 10**6}), Metrics(), Taken()
-    report = HorizonReport(horizon, "alarms", metrics, seconds=0.02)
+    horizon, metrics, taken = TimeToLoss({"alarms": 10**6, "normal": 10**6}), Metrics(), Taken()
+    report = TimeToLossReport(horizon, "alarms", metrics, seconds=0.02)
     stopping = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         group.create_task(report.run(taken, stopping))

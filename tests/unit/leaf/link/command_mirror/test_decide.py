@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agent.contract import COMMANDS_CHECKED, CommandKey, CommandsHeld, command_deliver, new_epoch
 from agent.leaf.link.command_mirror.decide import (
     MISSED_ANSWERS,
-    History,
+    CommandComparison,
     Make,
     MirrorDecision,
     MirrorEpochReason,
@@ -225,7 +225,7 @@ class Pair:
     it, dropping what is not above its own last sequence."""
 
     def __init__(self) -> None:
-        self.history = History(None)
+        self.history = CommandComparison(None)
         self.hub: dict[int, int] = {}
         self.mirror: dict[int, int] = {}
         self._clock = 0
@@ -291,7 +291,7 @@ def test_a_hub_that_is_behind_is_found_at_once_however_long_the_mirror_is() -> N
 
 
 def test_what_the_hub_does_not_hold_any_more_is_not_asked_for_ever() -> None:
-    history = History((4, 104))
+    history = CommandComparison((4, 104))
     history.reads_from((7, 107))
     history.add((7, 107))
     asked = history.question()
@@ -301,14 +301,14 @@ def test_what_the_hub_does_not_hold_any_more_is_not_asked_for_ever() -> None:
 
 
 def test_an_answer_to_another_question_says_nothing() -> None:
-    history = History(None)
+    history = CommandComparison(None)
     history.add((4, 104))
     history.answered(((3, 103),), True)
     assert history.agreed is None
 
 
 def test_what_comes_while_the_hub_is_asked_is_asked_about_next() -> None:
-    history = History((4, 104))
+    history = CommandComparison((4, 104))
     history.reads_from((4, 104))
     asked = history.question()
     history.reads_from((5, 105))

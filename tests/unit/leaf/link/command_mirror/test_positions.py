@@ -18,7 +18,7 @@ from agent.leaf.link.command_mirror.positions import (
     is_leaving,
     kept_config,
     movable,
-    parse_places,
+    parse_positions,
     paused_until,
     placed_at,
     placement,
@@ -120,14 +120,14 @@ def test_the_file_is_read_as_it_was_written() -> None:
     places = ConsumerPositions(
         stage=Stage.HELD, mirror="2026", consumers={"plc": ConsumerPosition(CONFIG, 7, OLD)}
     )
-    assert parse_places(places.encode()) == places
+    assert parse_positions(places.encode()) == places
     assert places.top == 10
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b'{"version":2}', b'{"stage":"other"}', b"\xff"])
 def test_a_damaged_file_or_one_of_another_version_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError):
-        parse_places(data)
+        parse_positions(data)
 
 
 def test_a_configuration_is_kept_as_its_program_gave_it() -> None:
