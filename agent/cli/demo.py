@@ -15,7 +15,7 @@ import typer
 from agent.contract import Exit
 
 if TYPE_CHECKING:
-    from agent.demo.report import DemoReport
+    from agent.demo.proof import DemoReport
     from agent.demo.story import Story
 
 _DIRECTORY = Path("build/demo")

@@ -1,20 +1,46 @@
-"""`petiole fleet`: all leaves as the hub's agent knows them, those in trouble first.
+"""`petiole fleet list | add | replace | revoke | forget`: the leaves as the hub's agent knows them, those in
+trouble first, and which of them are let in with which key. Without a word it lists them.
 
-Exit codes: 0 none of the leaves that are shown needs somebody; 3 one does, its agent is silent, or it is
-linked and nothing flows; 2 wrong usage; 5 the hub's agent does not answer.
+Exit codes: 0 done; 2 wrong usage, or what is asked for cannot be done; 3 a listed leaf needs somebody, its
+agent is silent, or it is linked and nothing flows; 5 the hub's agent does not answer, or the change is in the
+file and the agent has not taken it in.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import sys
+import tomllib
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated, Final
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
-from agent.cli.configuration import ConfigFile, configuration, end
+from agent.cli.configuration import ConfigFile, account_key, configuration, end
+from agent.config import Config, ConfigError, parse, read_table
 from agent.contract import Exit
+from agent.leaf.inputs import OPTIONS
 
+if TYPE_CHECKING:
+    from agent.cli.site.edit import Enrolled
+
+
+class ListingGroup(TyperGroup):
+    """Commands of which `list` is meant where none is named."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put `list` before what names no command."""
+        named = bool(args) and (args[0] in self.commands or args[0] in ctx.help_option_names)
+        return super().parse_args(ctx, args if named else ["list", *args])
+
+
+app = typer.Typer(cls=ListingGroup, help="The leaves: list them, let them in, shut them out.")
 _RESERVED: Final = 4
 """Lines of a terminal that are not rows."""
 
@@ -39,9 +65,33 @@ Only = Annotated[
 ]
 All = Annotated[bool, typer.Option("--all", help="On a terminal too, all rows, not those that fit.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+File = Annotated[
+    Path,
+    typer.Option(
+        "--config",
+        "-c",
+        help="The configuration of the hub's agent, or the topology it is rendered from.",
+        show_default=False,
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="With a topology: the directory to render into.", show_default=False),
+]
+Domain = Annotated[str, typer.Argument(help="The domain of the leaf.", show_default=False)]
+Key = Annotated[
+    str, typer.Argument(help="The public key that `petiole enrol` printed there.", show_default=False)
+]
+Who = Annotated[
+    str, typer.Argument(help="The domain, or - to read what `petiole enrol` printed.", show_default=False)
+]
+Classes = Annotated[
+    list[str] | None, typer.Option("--class", help="A class that it sends (default: normal).")
+]
 
 
-def command(
+@app.command("list")
+def listed(
     config: ConfigFile,
     patterns: Patterns = None,
     only: Only = None,
@@ -69,3 +119,167 @@ def command(
         most = None if everything else rows_that_fit(_RESERVED)
         draw(fleet_rows.lines(fleet, rows, shown, most, terminal_width()))
     raise typer.Exit(Exit.LOSS if any(row.state in fleet_rows.GRAVE for row in shown) else Exit.WELL)
+
+
+@app.command()
+def add(
+    config: File,
+    domain: Who,
+    key: Annotated[str, typer.Argument(help="Its public key.", show_default=False)] = "",
+    classes: Classes = None,
+    tenant: Annotated[str, typer.Option(help="The tenant in whose account it is.", show_default=False)] = "",
+    out: Out = None,
+) -> None:
+    """Let a leaf in."""
+    from agent.cli.site.edit import Enrolled, MemberError, added, enrolled
+
+    if domain == "-":
+        try:
+            leaf = enrolled(sys.stdin.read(65_536))
+        except MemberError as error:
+            end([str(error)])
+        leaf = Enrolled(leaf.domain, leaf.key, leaf.classes, tenant, leaf.users)
+    elif not key:
+        end(["the key is missing; `petiole enrol` prints it on the leaf"])
+    else:
+        leaf = Enrolled(domain, key, tuple(classes or ()), tenant)
+    _check(leaf)
+    settings = _change(config, out, leaf.domain, lambda text: added(text, leaf), f"{leaf.domain} is let in")
+    if settings is not None and tenant:
+        typer.echo(f"{leaf.domain} itself needs [link] tenant = true, or it gets no commands")
+
+
+@app.command()
+def replace(config: File, domain: Domain, key: Key, out: Out = None) -> None:
+    """Let a leaf in with another key, and no more with the one it had."""
+    from agent.cli.site.edit import Enrolled, replaced
+
+    _check(Enrolled(domain, key))
+    _change(
+        config,
+        out,
+        domain,
+        lambda text: replaced(text, domain, key),
+        f"{domain} is let in with its new key only; its server dials with it once it is started again",
+    )
+
+
+@app.command()
+def revoke(config: File, domain: Domain, out: Out = None) -> None:
+    """Shut a leaf out and cut its link. What it sent stays, and what it has not sent, on its machine."""
+    from agent.cli.site.edit import revoked
+
+    _change(config, out, domain, lambda text: revoked(text, domain), f"{domain} is let in no more")
+
+
+@app.command()
+def forget(config: File, domain: Domain, out: Out = None) -> None:
+    """Shut a leaf out and remove what the hub knows of it, but nothing of what it sent."""
+    from agent.cli.site.apply import NotTakenError
+    from agent.cli.site.apply import forget as clean
+    from agent.cli.site.edit import forgotten
+
+    settings = _change(
+        config, out, domain, lambda text: forgotten(text, domain), f"{domain} is let in no more"
+    )
+    if settings is None:
+        typer.echo(f"then, on the hub: petiole fleet forget {domain} -c /etc/petiole/petiole.toml")
+        return
+    try:
+        asyncio.run(clean(settings, account_key(settings), domain))
+    except NotTakenError as error:
+        end([str(error)], Exit.UNREACHABLE)
+    typer.echo(f"{domain} is forgotten; its readings stay")
+
+
+def _check(leaf: Enrolled) -> None:
+    from agent.config.keys import is_public_key, is_seed
+
+    if is_seed(leaf.key):
+        end(["this is a private key, which now has been seen: make another one with `petiole enrol --new`"])
+    if not is_public_key(leaf.key):
+        end([f'"{leaf.key:.60}" is not a public key; copy the line that begins with U from `petiole enrol`'])
+
+
+def _change(
+    path: Path, out: Path | None, domain: str, edit: Callable[[str], str], done: str
+) -> Config | None:
+    """Change the leaves of a file and have that taken in; the hub's configuration, None for a topology."""
+    from agent.cli.site.edit import MemberError
+
+    try:
+        table = read_table(path)
+        text = edit(path.read_text())
+    except ConfigError as error:
+        end(error.problems)
+    except MemberError as error:
+        end([f"{path}: {error}"])
+    if "role" not in table:
+        _render(path, text, out, done)
+        return None
+    if out is not None:
+        end(["--out is for a topology, and this is the configuration of an agent"])
+    try:
+        settings = parse(tomllib.loads(text), OPTIONS)
+    except ConfigError as error:
+        end(error.problems)
+    if settings.role != "hub":
+        end(["leaves are let in at the hub; name the hub's configuration with -c"])
+    store(path, text)
+    _taken_in(settings, domain, done)
+    return settings
+
+
+def _render(path: Path, text: str, out: Path | None, done: str) -> None:
+    from agent.cli.render import tell
+    from agent.cli.site.site import write_table
+
+    if out is None:
+        end(["name the directory that this topology is rendered into with --out"])
+    try:
+        site, written = write_table(tomllib.loads(text), out, OPTIONS, partial(store, path, text))
+    except ConfigError as error:
+        end(error.problems)
+    except OSError as error:
+        end([f"{error.filename}: cannot be written ({error.strerror})"])
+    tell(site, written, out)
+    changed = [name for name in written.changed if name.startswith("hub")]
+    if changed:
+        typer.echo(f"{done} once these are in place on the hub:")
+    for name in changed:
+        how = "nats-server --signal reload" if name.endswith(".conf") else "kill -HUP its agent"
+        typer.echo(f"  {out / name}, then: {how}")
+
+
+def _taken_in(settings: Config, domain: str, done: str) -> None:
+    from agent.cli.site.apply import NotTakenError, fleet_of, take_in, unsent
+
+    left = unsent(fleet_of(settings), domain)
+    try:
+        fleet: dict[str, Any] | None = asyncio.run(take_in(settings))
+    except (NotTakenError, OSError) as error:
+        end([str(error)], Exit.UNREACHABLE)
+    if fleet is None:
+        typer.echo(
+            "it stands in the file, and the hub's agent takes it in when it starts: none runs with the state "
+            f"directory {settings.state_dir.absolute()}"
+        )
+    else:
+        typer.echo(done)
+    if left and domain not in {leaf.domain for leaf in settings.leaf if leaf.key}:
+        typer.echo(f"{left} messages that it announced are not at the hub, and stay on its machine")
+    if settings.nats.server == "external":
+        typer.echo(
+            "the hub's server is not run by its agent: give it the same leaves (`petiole render`) and have "
+            "it read them: nats-server --signal reload"
+        )
+
+
+def store(path: Path, text: str) -> None:
+    """Put the new text in place of the old, with its mode and owner."""
+    from agent.base.files import write_private
+
+    before = path.stat()
+    write_private(path, text.encode(), before.st_mode & 0o777)
+    if os.geteuid() == 0:
+        os.chown(path, before.st_uid, before.st_gid)

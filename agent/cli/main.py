@@ -25,7 +25,7 @@ _COMMANDS: Final = {
     "tap": "agent.cli.tap:command",
     "demo": "agent.cli.demo:command",
     "server": "agent.cli.server:app",
-    "fleet": "agent.cli.fleet_edit:app",
+    "fleet": "agent.cli.fleet:app",
     "user": "agent.cli.user:app",
     "version": "agent.cli.main:version",
 }

@@ -7,6 +7,7 @@ With --watch it goes on until Ctrl-C, whatever the agent does meanwhile, and end
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import signal
@@ -24,8 +25,10 @@ from agent.contract import Exit
 
 if TYPE_CHECKING:
     from agent.base.terminal import TerminalLine
+    from agent.cli.checks.leafnode_probe import Dialled
 
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
+_UNKNOWN_KEY: Final = "Authorization Violation"
 _LISTED: Final = 12
 """Leaves that the hub's status names; `petiole fleet` shows all."""
 
@@ -66,9 +69,7 @@ def command(
 
         rows, problem = gather(settings, status, account_key(settings))
         status["consumers"] = {"rows": [row.as_json() for row in rows], "problem": problem}
-    from agent.cli.query.key_refusal import refusal
-
-    status["refusal"] = refusal(settings, status)
+    status["refusal"] = _key_refusal(settings, status)
     _show(status, as_json)
     raise typer.Exit(Exit.WELL if _is_well(status) else Exit.LOSS)
 
@@ -85,6 +86,32 @@ def _look(settings: Config, links: bool) -> dict[str, Any]:
         rows, problem = gather(settings, status, account_key(settings))
         status["lags"] = {"rows": [row.as_json() for row in rows], "problem": problem}
     return status
+
+
+def _key_refusal(config: Config, status: Mapping[str, Any]) -> str | None:
+    """A sentence if the hub refuses this leaf's key. The agent only sees that the link is down, so the hub is
+    dialled once, as the leaf's server dials it."""
+    if status["role"] != "leaf" or status["link"]["state"] != "down":
+        return None
+    from agent.cli.checks.leafnode_probe import Joined, LeafRefused, dial, shown
+    from agent.cli.checks.machine import remote_tls
+    from agent.server.permissions import Permissions
+    from agent.server.setup import link_key_file
+
+    async def dialled() -> list[Dialled]:
+        seed, tls, nothing = link_key_file(config), remote_tls(config), Permissions((), ())
+        return await asyncio.gather(*(dial(url, seed, nothing, tls) for url in config.nats.hub_urls))
+
+    probes = asyncio.run(dialled())
+    if any(isinstance(probe.outcome, Joined) for probe in probes):
+        return None
+    for probe in probes:
+        if isinstance(probe.outcome, LeafRefused) and probe.outcome.why == _UNKNOWN_KEY:
+            return (
+                f"the hub at {shown(probe.url)} refuses the key of {config.domain} ({_UNKNOWN_KEY}); "
+                "let it in: petiole enrol here, petiole fleet add at the hub"
+            )
+    return None
 
 
 def _show(status: Mapping[str, Any], as_json: bool) -> None:

@@ -53,7 +53,7 @@ def add(
     ] = False,
 ) -> None:
     """Let a program in."""
-    from agent.cli.site.users import NewUser, user_added
+    from agent.cli.site.edit import NewUser, user_added
     from agent.config.keys import SeedError, ensure_key
     from agent.server.setup import key_file
 
@@ -81,7 +81,7 @@ def replace(
     key: Annotated[str, typer.Argument(help="Its new public key.", show_default=False)],
 ) -> None:
     """Let a program in with another key, and no more with the one it had."""
-    from agent.cli.site.users import user_replaced
+    from agent.cli.site.edit import user_replaced
 
     _change(config, lambda text: user_replaced(text, name, key), f"{name} is let in with its new key only")
 
@@ -89,7 +89,7 @@ def replace(
 @app.command()
 def revoke(config: ConfigFile, name: Name) -> None:
     """Shut a program out and end its connections. Its streams stay."""
-    from agent.cli.site.users import user_revoked
+    from agent.cli.site.edit import user_revoked
 
     _change(config, lambda text: user_revoked(text, name), f"{name} is let in no more; its streams stay")
 
@@ -97,14 +97,14 @@ def revoke(config: ConfigFile, name: Name) -> None:
 @app.command()
 def forget(config: ConfigFile, name: Name) -> None:
     """Shut a program out and remove its account. Its streams stay on disk until its name is let in again."""
-    from agent.cli.site.users import user_forgotten
+    from agent.cli.site.edit import user_forgotten
 
     _change(config, lambda text: user_forgotten(text, name), f"{name} is let in no more")
 
 
 def _change(path: Path, edit: Callable[[str], str], done: str) -> Config:
     """Change the users of a file and have the running agent take that in."""
-    from agent.cli.fleet_edit import store
+    from agent.cli.fleet import store
     from agent.cli.site.apply import NotTakenError, take_in_users
     from agent.cli.site.edit import MemberError
 

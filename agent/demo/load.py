@@ -1,9 +1,8 @@
-"""The senders of the demonstration, a process of their own: numbered readings over HTTP, each request
-repeated under its Idempotency-Key until it is acknowledged. They know nothing of NATS and count their own
-acknowledgements.
+"""The load of the demonstration: senders of numbered readings over HTTP, and a program that writes a file.
 
-`python -m agent.demo.load SECONDS RATE DOMAIN=URL…` prints one JSON object a line: a count now and then, and
-the final one.
+The senders are a process of their own, `python -m agent.demo.load SECONDS RATE DOMAIN=URL…`. They repeat each
+request under its Idempotency-Key until it is acknowledged, know nothing of NATS, and print their counts each
+second as one JSON object a line; the last one is `final`.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import json
 import sys
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 
 import aiohttp
 
@@ -24,6 +24,8 @@ _ANSWER_SECONDS = 5.0
 _RETRY_SECONDS = 0.2
 _GRACE_SECONDS = 40.0
 _REPORT_SECONDS = 1.0
+FILE_DEVICE = "file"
+_STEPS_PER_SECOND = 10
 
 
 def device(number: int) -> str:
@@ -123,6 +125,22 @@ def report(counts: dict[str, SenderTotals], *, final: bool) -> None:
         for domain, totals in counts.items()
     }
     print(json.dumps({"final": final, "domains": domains}), flush=True)
+
+
+async def write_lines(path: Path, rate: int, seconds: float) -> int:
+    """Append about `rate` readings a second for `seconds` to the file that the `file` input follows, and
+    return how many. Their value counts from 1 without gaps."""
+    loop = asyncio.get_running_loop()
+    start, written = loop.time(), 0
+    with path.open("a", encoding="ascii") as file:
+        while (elapsed := loop.time() - start) < seconds:
+            now = datetime.now(UTC).isoformat()
+            while written < elapsed * rate:
+                written += 1
+                file.write(f'{{"ts":"{now}","device":"{FILE_DEVICE}","metric":"serial","value":{written}}}\n')
+            file.flush()
+            await asyncio.sleep(1 / _STEPS_PER_SECOND)
+    return written
 
 
 if __name__ == "__main__":

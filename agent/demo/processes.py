@@ -10,7 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
-from agent.demo import reaper as guardian
+from agent.demo import reaper
 
 _STOP_SECONDS = 30.0
 
@@ -35,23 +35,23 @@ def _environment() -> dict[str, str]:
 
 
 class Processes:
-    """Child processes by name. Each leads a process group of its own, and a guardian ends them all, and the
+    """Child processes by name. Each leads a process group of its own, and a reaper ends them all, and the
     servers that they leave behind, should this process die first."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
         self._running: dict[str, asyncio.subprocess.Process] = {}
         self._servers: list[Path] = []
-        self._guardian: asyncio.subprocess.Process | None = None
+        self._reaper: asyncio.subprocess.Process | None = None
 
     def log(self, name: str) -> Path:
         """Where the output of a process goes."""
         return self._logs / f"{name}.log"
 
     async def guard(self) -> None:
-        """Start the guardian."""
-        with self.log("guardian").open("ab") as log:
-            self._guardian = await asyncio.create_subprocess_exec(
+        """Start the reaper."""
+        with self.log("reaper").open("ab") as log:
+            self._reaper = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
                 "agent.demo.reaper",
@@ -65,7 +65,7 @@ class Processes:
     def leaves_server(self, config: Path) -> None:
         """The agent of this configuration leaves an embedded server behind."""
         self._servers.append(config)
-        self._tell(f"{guardian.SERVER} {config}")
+        self._tell(f"{reaper.SERVER} {config}")
 
     async def start(self, name: str, *command: str) -> asyncio.subprocess.Process:
         """Start a process in the background; its output is appended to its log."""
@@ -111,9 +111,9 @@ class Processes:
                 await process.wait()
         for config in self._servers:
             await self.output("server-stop", program("petiole"), "server", "stop", "-c", str(config))
-        if self._guardian is not None:
-            self._tell(guardian.DONE)
-            await self._guardian.wait()
+        if self._reaper is not None:
+            self._tell(reaper.DONE)
+            await self._reaper.wait()
 
     async def _spawn(
         self, name: str, command: tuple[str, ...], stdout: int, stderr: int
@@ -127,9 +127,9 @@ class Processes:
             env=_environment(),
         )
         self._running[name] = process
-        self._tell(f"{guardian.GROUP} {process.pid}")
+        self._tell(f"{reaper.GROUP} {process.pid}")
         return process
 
     def _tell(self, line: str) -> None:
-        if self._guardian is not None and self._guardian.stdin is not None:
-            self._guardian.stdin.write(f"{line}\n".encode())
+        if self._reaper is not None and self._reaper.stdin is not None:
+            self._reaper.stdin.write(f"{line}\n".encode())

@@ -1,7 +1,7 @@
-"""Ends what the demonstration started when it dies without being able to, even by SIGKILL.
+"""Ends what the demonstration has started if the demonstration itself is killed.
 
-Reads its standard input: each line is a process group to end or a configuration whose embedded server is to
-stop. When the input ends without a last line `done`, it ends them all.
+Each line of its standard input is a process group to end, or a configuration whose embedded server is to
+stop. If the input ends without a last line `done`, it ends them all.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import TextIO
 GROUP, SERVER, DONE = "group", "server", "done"
 
 
-def main(told: TextIO, petiole: str) -> None:
-    """Listen until the input ends, then clean up unless told that it is done."""
+def main(lines: TextIO, petiole: str) -> None:
+    """Read until the input ends, then clean up unless the last line was `done`."""
     groups: list[int] = []
     servers: list[str] = []
-    for line in told:
+    for line in lines:
         kind, _, value = line.strip().partition(" ")
         if kind == DONE:
             return

@@ -14,13 +14,13 @@ from pathlib import Path
 
 from agent import contract
 from agent.base.wait import loop_time
-from agent.demo import lines, plan
-from agent.demo.jobs import Jobs
+from agent.demo import plan
+from agent.demo.load import FILE_DEVICE, write_lines
 from agent.demo.plan import Member
 from agent.demo.ports import free_port
 from agent.demo.processes import DemoError, Processes, program
+from agent.demo.proof import DemoReport, Domain, Jobs
 from agent.demo.proxy import Proxy
-from agent.demo.report import DemoReport, Domain
 from agent.demo.watch import Observer, ready, until
 from agent.server.probe import process_of
 
@@ -103,16 +103,14 @@ class Story:
             async with asyncio.TaskGroup() as group:
                 load = group.create_task(self._load(rate, seconds))
                 files = {
-                    domain: group.create_task(
-                        lines.write_lines(member.lines, plan.FILE_LINES_PER_SECOND, seconds)
-                    )
+                    domain: group.create_task(write_lines(member.lines, plan.FILE_LINES_PER_SECOND, seconds))
                     for domain, member in self._leaves.items()
                 }
                 group.create_task(self._faults(loop_time()))
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
         return {
-            domain: {**acknowledged, lines.DEVICE: files[domain].result()}
+            domain: {**acknowledged, FILE_DEVICE: files[domain].result()}
             for domain, acknowledged in load.result().items()
         }
 

@@ -10,7 +10,7 @@ import msgspec
 
 from agent.base.http_access import AccessError
 from agent.cli.checks.finding import Finding, failure, ok, warning
-from agent.cli.query.admin_client import dial
+from agent.cli.query.admin_status import admin_request
 from agent.config import Admin
 from agent.contract import Exit
 from agent.leaf.link.states import LinkState
@@ -42,15 +42,15 @@ _WAIT: Final = "wait; it ends by itself"
 async def ask(admin: Admin) -> Mapping[str, Any] | str:
     """What `/status` answers, or why there is no answer."""
     try:
-        how = dial(admin)
+        request = admin_request(admin)
     except AccessError as error:
         return f"the agent's admin server cannot be asked: [admin] {error}"
-    url = how.url
+    url = request.url
     limit = aiohttp.ClientTimeout(total=_SECONDS)
     try:
         async with (
-            aiohttp.ClientSession(timeout=limit, headers=how.headers) as session,
-            session.get(url, ssl=how.tls or True) as answer,
+            aiohttp.ClientSession(timeout=limit, headers=request.headers) as session,
+            session.get(url, ssl=request.tls or True) as answer,
         ):
             status = msgspec.json.decode(await answer.content.read(_LARGEST), type=dict[str, Any])
             return status if "role" in status else f"what answers at {url} is no agent"

@@ -1,32 +1,33 @@
-"""Asking an agent's admin server for its `/status`: within bounds, and nothing else is believed."""
+"""Asks an agent's admin server for its `/status`, with the token and the certificate that the configuration
+names. Time and size of the answer are bounded, and its form is checked."""
 
 from __future__ import annotations
 
 import http.client
 import json
+import ssl
 import time
 import urllib.error
 import urllib.request
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import msgspec
 
-from agent.base.http_access import AccessError
-from agent.cli.query.admin_client import Dial, dial
-from agent.config import Admin
+from agent.base.http_access import AccessError, read_token
+from agent.config import Admin, listen_address
 
 SECONDS: Final = 5.0
 _MAX_BYTES: Final = 64 * 1024**2
 """A hub with 2,000 leaves answers about two."""
 _PIECE: Final = 65_536
-
-
+_HERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - looked at, not listened on
 NONSENSE: Final = (KeyError, TypeError, ValueError, AttributeError)
-"""What an answer that is not JetStream's shows itself as where it is read."""
+"""What reading an answer raises that is not JetStream's."""
 
 
 class AdminStatusError(Exception):
-    """Nobody answers, or not what an agent answers; the text is for people."""
+    """There is no answer, or none of an agent; the text is for people."""
 
 
 class _Link(msgspec.Struct):
@@ -99,12 +100,12 @@ def status_of(admin: Admin) -> dict[str, Any]:
     """What the agent that listens there answers to `/status`, checked as far as the commands rely on it.
     Raises `AdminStatusError`."""
     try:
-        how = dial(admin)
+        request = admin_request(admin)
     except AccessError as error:
         raise AdminStatusError(f"the agent's admin server cannot be asked: [admin] {error}") from None
-    url = how.url
+    url = request.url
     try:
-        status = json.loads(_read(how))
+        status = json.loads(_read(request))
     except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
         if isinstance(error, urllib.error.HTTPError):
             error.close()
@@ -112,6 +113,36 @@ def status_of(admin: Admin) -> dict[str, Any]:
             f"the agent does not answer at {url} ({error}); see whether `petiole run` runs"
         ) from None
     return checked(status, url)
+
+
+@dataclass(frozen=True, slots=True)
+class AdminRequest:
+    """The address of a page, the headers of a request and the TLS of the connection, None without."""
+
+    url: str
+    headers: dict[str, str]
+    tls: ssl.SSLContext | None
+
+
+def admin_request(admin: Admin, path: str = "/status") -> AdminRequest:
+    """How to ask for a page. Raises `AccessError` when the token or the certificate cannot be read."""
+    host, port = listen_address(admin.listen)
+    near = _HERE.get(host, host)
+    where = f"[{near}]:{port}" if ":" in near else f"{near}:{port}"
+    headers = {}
+    if admin.token_file is not None:
+        headers["Authorization"] = f"Bearer {read_token(admin.token_file).decode()}"
+    scheme, tls = "http", None
+    if admin.tls_cert is not None:
+        scheme, tls = "https", ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        # The name does not matter: an address is dialled, and only this certificate is trusted.
+        tls.check_hostname = False
+        tls.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        try:
+            tls.load_verify_locations(admin.tls_cert)
+        except (OSError, ssl.SSLError) as error:
+            raise AccessError(f"tls_cert {admin.tls_cert} cannot be read ({error.strerror})") from None
+    return AdminRequest(f"{scheme}://{where}{path}", headers, tls)
 
 
 def checked(status: Any, url: str) -> dict[str, Any]:
@@ -130,15 +161,15 @@ def checked(status: Any, url: str) -> dict[str, Any]:
     )
 
 
-def _read(how: Dial) -> bytes:
+def _read(request: AdminRequest) -> bytes:
     # Only loopback and the configured address are ever asked: no proxy of the environment, no redirect.
-    tls = urllib.request.HTTPSHandler(context=how.tls)
+    tls = urllib.request.HTTPSHandler(context=request.tls)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Stay(), tls)
-    request = urllib.request.Request(how.url, headers=how.headers)  # noqa: S310 - http or https
     deadline = time.monotonic() + SECONDS
     parts: list[bytes] = []
     size = 0
-    with opener.open(request, timeout=SECONDS) as answer:
+    page = urllib.request.Request(request.url, headers=request.headers)  # noqa: S310 - http or https
+    with opener.open(page, timeout=SECONDS) as answer:
         while piece := answer.read1(_PIECE):
             parts.append(piece)
             size += len(piece)

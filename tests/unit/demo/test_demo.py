@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from agent.demo.load import READINGS, body
 from agent.demo.processes import DemoError
+from agent.demo.proof import DemoReport, DeviceRows, Domain
 from agent.demo.reaper import DONE, GROUP
-from agent.demo.report import DemoReport, DeviceRows, Domain
 from agent.demo.story import fresh
 
 WHOLE = Domain(accepted=10, in_table=10, missing=0, duplicates=0, discarded=0)

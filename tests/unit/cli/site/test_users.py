@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.cli.site.edit import MemberError
-from agent.cli.site.users import NewUser, user_added, user_forgotten, user_replaced, user_revoked
+from agent.cli.site.edit import MemberError, NewUser, user_added, user_forgotten, user_replaced, user_revoked
 from tests.unit.server.test_render import key_of
 
 ONE, TWO, THREE = (key_of(number) for number in (1, 2, 3))
