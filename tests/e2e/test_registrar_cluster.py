@@ -55,7 +55,7 @@ async def test_what_is_stored_while_another_server_takes_the_lead_is_there_once(
         async with storing(member):
             await until(partial(arrived, hub, member, 50), "it flows")
             await cluster.step_down()
-            await until(partial(arrived, hub, member, member.shelves["normal"].stored + 50), "it flows again")
+            await until(partial(arrived, hub, member, member.hands["normal"].sent + 50), "it flows again")
         await once(hub, member)
 
 
@@ -80,7 +80,7 @@ async def arrived(hub: HubHand, member: Member, count: int) -> bool:
 
 async def once(hub: HubHand, member: Member) -> None:
     """Return when the hub holds all that the leaf stored, and fail the test if it holds anything twice."""
-    stored = member.shelves["normal"].stored
+    stored = member.hands["normal"].sent
     await until(partial(arrived, hub, member, stored), f"all {stored} are at the hub")
     found = (await ids_in(hub.js, aggregate(0)))["TEL_edge-1_normal"]
     assert len(found) == len(set(found)) == stored

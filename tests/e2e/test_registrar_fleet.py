@@ -136,4 +136,4 @@ def streams_of(answer: Answer) -> list[str]:
 async def all_held(member: Member) -> bool:
     """Whether the hub tells a leaf that it holds all of it."""
     answer = await member.announce()
-    return all(answer.classes[cls].cursor == one.stored for cls, one in member.shelves.items())
+    return all(answer.classes[cls].cursor == hand.sent for cls, hand in member.hands.items())

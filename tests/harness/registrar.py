@@ -16,6 +16,7 @@ from agent.base.metrics import Metrics
 from agent.config import Config, LeafMember, Size
 from agent.config import RegistrarConfig as RegistrarConfig
 from agent.contract import (
+    DEFAULT_CLASS,
     H_MESSAGE_ID,
     H_SOURCE,
     Announce,
@@ -50,9 +51,9 @@ KEEP = 5
 class LeafHand:
     """The leaf's side of one class, by hand."""
 
-    def __init__(self, leaf: Leaf, nc: Client) -> None:
-        self.domain = leaf.domain
-        self.stream = leaf_stream(leaf.domain, "normal")
+    def __init__(self, leaf: Leaf, nc: Client, cls: str = DEFAULT_CLASS) -> None:
+        self.domain, self.cls = leaf.domain, cls
+        self.stream = leaf_stream(leaf.domain, cls)
         self.nc = nc
         self.js = JetStream(nc)
         self.epoch = new_epoch()
@@ -60,10 +61,10 @@ class LeafHand:
         self.sent = 0
 
     @classmethod
-    async def make(cls, leaf: Leaf) -> LeafHand:
+    async def make(cls, leaf: Leaf, stream_class: str = DEFAULT_CLASS) -> LeafHand:
         """With its stream and link consumer."""
-        hand = cls(leaf, await leaf.connect("agent"))
-        await make_leaf_stream(hand.nc, hand.domain, hand.epoch)
+        hand = cls(leaf, await leaf.connect("agent"), stream_class)
+        await make_leaf_stream(hand.nc, hand.domain, hand.epoch, stream_class)
         return hand
 
     async def next_epoch(self, start: int) -> None:
@@ -78,18 +79,18 @@ class LeafHand:
                 "opt_start_seq": start,
                 "ack_policy": "flow_control",
                 "max_ack_pending": 10_000,
-                "deliver_subject": deliver_subject(self.domain, "normal", self.epoch),
+                "deliver_subject": deliver_subject(self.domain, self.cls, self.epoch),
             },
         )
 
-    async def store(self, count: int = 1) -> int:
-        """Batches in the leaf's stream; returns the sequence of the last one."""
+    async def store(self, count: int = 1, size: int = 0) -> int:
+        """Batches in the leaf's stream, padded to `size` bytes; returns the sequence of the last one."""
         seq = 0
         for _ in range(count):
             self.sent += 1
-            message_id = f"{self.run}-normal-{self.sent}"
-            subject = batch_subject(self.domain, "normal", "http")
-            seq = await self.js.publish(subject, b"{}\n", {H_MESSAGE_ID: message_id})
+            message_id = f"{self.run}-{self.cls}-{self.sent}"
+            subject = batch_subject(self.domain, self.cls, "http")
+            seq = await self.js.publish(subject, b"{}\n".ljust(size), {H_MESSAGE_ID: message_id})
         return seq
 
     async def pause(self, until_time: str) -> None:
@@ -126,8 +127,8 @@ class LeafHand:
             machine=MACHINE,
             run=self.run,
             versions={"agent": "0.1.0"},
-            classes={"normal": state},
-            checkpoint={} if checkpoint is None else {"normal": checkpoint},
+            classes={self.cls: state},
+            checkpoint={} if checkpoint is None else {self.cls: checkpoint},
             every=self.every,
         )
 
@@ -135,7 +136,7 @@ class LeafHand:
         """The answer for the class; a refusal fails the test."""
         answer = await self.say((await self.announcement(checkpoint, confirmed)).encode())
         assert answer.refused is None, answer.refused
-        return answer.classes["normal"]
+        return answer.classes[self.cls]
 
     async def refused(self, data: bytes) -> str:
         """The words in which an announcement is refused."""

@@ -9,6 +9,7 @@ from typing import Any
 from nats.aio.client import Client
 
 from agent.contract import (
+    DEFAULT_CLASS,
     aggregate,
     api_prefix,
     command_consumer,
@@ -25,20 +26,20 @@ AGGREGATE = aggregate(0)
 STREAM = {"storage": "file", "retention": "limits", "discard": "new", "max_bytes": 64 * 1024**2}
 
 
-async def make_leaf_stream(agent: Client, domain: str, epoch: str) -> None:
+async def make_leaf_stream(agent: Client, domain: str, epoch: str, cls: str = DEFAULT_CLASS) -> None:
     """The leaf's stream and the durable consumer through which the hub sources it."""
-    stream, consumer = leaf_stream(domain, "normal"), link_consumer(epoch)
+    stream, consumer = leaf_stream(domain, cls), link_consumer(epoch)
     await api(
         agent,
         f"STREAM.CREATE.{stream}",
-        {**STREAM, "name": stream, "subjects": [leaf_subjects(domain, "normal")], "compression": "s2"},
+        {**STREAM, "name": stream, "subjects": [leaf_subjects(domain, cls)], "compression": "s2"},
     )
     config = {
         "durable_name": consumer,
         "deliver_policy": "all",
         "ack_policy": "flow_control",
         "max_ack_pending": 10_000,
-        "deliver_subject": deliver_subject(domain, "normal", epoch),
+        "deliver_subject": deliver_subject(domain, cls, epoch),
     }
     await api(agent, f"CONSUMER.CREATE.{stream}.{consumer}", {"stream_name": stream, "config": config})
 

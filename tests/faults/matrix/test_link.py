@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
 
+from agent.leaf.link.states import LinkState
 from tests.faults.matrix.conftest import Worlds
 from tests.faults.matrix.scenarios import judged
 from tests.faults.oracle.judge import Terms
@@ -80,6 +82,33 @@ def test_the_link_is_half_open_for_forty_seconds(world_of: Worlds, case: Case, w
 
 
 @needs_wire
+def test_the_link_is_half_open_while_nothing_is_sent(world_of: Worlds, case: Case, wire: Wire) -> None:
+    case.expected = f"{WHOLE}; down within 17 s though no reading is sent"
+    with world_of(wire=wire, devices=0, direct=False) as w:
+        w.link.stall()
+        w.noticed(17)
+        w.load.over_http(w.leaf.member, "late-1")
+        w.load.flows(20)
+        w.link.restore()
+        judged(w)
+
+
+@needs_wire
+def test_the_link_is_half_open_again_and_again(world_of: Worlds, case: Case, wire: Wire) -> None:
+    case.expected = f"{WHOLE}; 17 s without a packet and 6 s with them, three times, need no new epoch"
+    with world_of(wire=wire) as w:
+        began = time.time()
+        w.injected.add("the link is half-open three times", w.link.down)
+        for _ in range(3):
+            w.link.proxy.stall()
+            w.lasts(17)
+            w.link.restore()
+            w.lasts(6)
+        judged(w)
+        assert w.leaf.new_epoch(began) is None
+
+
+@needs_wire
 def test_the_link_loses_two_of_a_hundred_packets(world_of: Worlds, case: Case, wire: Wire) -> None:
     case.expected = f"{WHOLE}; a cut in the middle of it too"
     with world_of(wire=wire) as w:
@@ -107,8 +136,10 @@ def test_the_link_lets_64_kilobits_through(world_of: Worlds, case: Case, wire: W
         w.link.cut()
         w.lasts(20)
         w.link.throttle(64)
+        began = time.time()
         w.link.restore()
         w.mended(240)
+        assert LinkState.STUCK not in [state for _, state in w.leaf.link_told(began)]
         w.load.flows()
         w.verdict(Terms(seconds=180))
 

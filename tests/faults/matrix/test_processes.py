@@ -36,6 +36,12 @@ def hangs(w: FaultEnvironment, one: Program, seconds: float = HANG_SECONDS) -> N
     one.thaw()
 
 
+def told_in_time(w: FaultEnvironment) -> None:
+    """After a verdict: the leaf told of another state of its link soon after the fault."""
+    assert w.case.detect_seconds is not None
+    assert w.case.detect_seconds < 20
+
+
 def test_the_agent_of_a_leaf_is_killed(world_of: Worlds, case: Case) -> None:
     case.expected = WHOLE
     with world_of() as w:
@@ -147,6 +153,7 @@ def test_the_server_of_a_leaf_hangs_for_a_minute(world_of: Worlds, case: Case) -
     with world_of() as w:
         hangs(w, w.leaf.nats)
         judged(w)
+        told_in_time(w)
 
 
 def test_the_server_of_the_hub_hangs_for_a_minute(world_of: Worlds, case: Case) -> None:
@@ -154,6 +161,7 @@ def test_the_server_of_the_hub_hangs_for_a_minute(world_of: Worlds, case: Case) 
     with world_of() as w:
         hangs(w, w.hub.nats)
         judged(w)
+        told_in_time(w)
 
 
 def test_the_registrar_hangs_for_a_minute(world_of: Worlds, case: Case) -> None:

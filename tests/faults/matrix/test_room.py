@@ -11,6 +11,7 @@ from agent.leaf.link.states import LinkState
 from tests.faults.matrix.conftest import Worlds
 from tests.faults.matrix.scenarios import judged
 from tests.faults.oracle.judge import Terms
+from tests.faults.oracle.numbered import HEAVY, HEAVY_BYTES
 from tests.faults.report import Case
 from tests.faults.tools.disk import SmallDisk, missing, small_disk
 from tests.faults.world.configs import HubSettings, LeafSettings
@@ -19,6 +20,8 @@ from tests.faults.world.machine import Machine
 from tests.harness.wait import wait_for
 
 WHOLE = "nothing acknowledged is lost or doubled"
+ROOM = 6 * 2**20
+"""Bytes that are free on a full disk once a stream was trimmed."""
 SMALL = 'max_bytes = "1MiB"'
 needs_disk = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
@@ -100,11 +103,41 @@ def test_the_disk_of_a_leaf_is_full_and_freed(world_of: Worlds, case: Case, disk
     case.expected = f"503 with the reason while it is full; {WHOLE}"
     settings = LeafSettings(nats=f'store_dir = "{disk.path / "store"}"')
     with world_of(leaf=settings) as w:
+        server = w.leaf.nats.pid
         full(w, w.leaf, disk, "of it are kept free")
         refused(w, 503)
+        assert any("free some room" in text for _, code, text in w.load.notes.refused if code == 503)
+        assert w.leaf.status_of("/readyz") == 503
         w.lasts(10)
         disk.free()
         w.injected.repaired("the disk is freed")
+        judged(w, Terms(seconds=120))
+        assert w.leaf.server() == server, "the server is not restarted for a disk that it can still write to"
+
+
+@needs_disk
+def test_others_fill_the_disk_of_a_leaf_whose_readings_the_hub_holds(
+    world_of: Worlds, case: Case, disk: SmallDisk
+) -> None:
+    case.expected = f"the stream is trimmed though it is far from full, and readings are taken; {WHOLE}"
+    settings = LeafSettings(nats=f'store_dir = "{disk.path / "store"}"')
+    with world_of(leaf=settings) as w:
+        w.load.over_http(w.leaf.member, f"{HEAVY}1", size=2**18 // HEAVY_BYTES, pace=0.0)
+        wait_for(lambda: disk.room() < 16 * 2**20, "the stream holds 12 MiB or more")
+        for device in w.load.devices:
+            device.pace = 1.0
+        w.mended()
+
+        trimmed: list[int] = []
+
+        def trace(_since: float) -> str | None:
+            if not trimmed and disk.room() > ROOM:
+                trimmed.append(disk.room())
+            return f"{trimmed[0]} bytes were free again" if trimmed else None
+
+        w.injected.add("others fill the disk of edge-1", trace)
+        disk.fill(but=2**20)
+        w.noticed()
         judged(w, Terms(seconds=120))
 
 

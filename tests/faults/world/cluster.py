@@ -92,6 +92,10 @@ class Cluster:
         found = self._ask(f"$JS.API.STREAM.INFO.{_STREAM}").get("cluster", {})
         return str(found.get("leader", ""))
 
+    def last(self) -> int:
+        """The last sequence of the aggregate, 0 while nobody answers."""
+        return int(self._ask(f"$JS.API.STREAM.INFO.{_STREAM}").get("state", {}).get("last_seq", 0))
+
     def moved(self, before: str) -> str | None:
         """Who leads it instead of `before`."""
         now = self.leader()
