@@ -19,6 +19,7 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
 from agent import contract
+from agent.base.log_edges import LogEdge
 from agent.base.metrics import Metrics
 from agent.base.nats_server_version import ServerError
 from agent.base.wait import Backoff, event_within
@@ -158,7 +159,7 @@ class ServerConnection:
         self._url, self._seed_file, self._identity = url, seed_file, identity
         self._prepare, self._ended, self._metrics, self._admit = prepare, ended, metrics, admit
         self._link: OpenConnection | None = None
-        self._trouble: str | None = None
+        self._failing = LogEdge(log)
         self._connected_before = False
 
     def renew(self, reason: str) -> None:
@@ -206,12 +207,10 @@ class ServerConnection:
         self._metrics.connected.set(1)
         self._metrics.reconnects.inc(self._connected_before)
         self._connected_before = True
-        self._trouble = None
+        self._failing.end()
         log.info("connected to the local NATS server", server=self._url)
 
     def _complain(self, trouble: str, error: Exception | None = None) -> None:
-        if trouble != self._trouble:
-            log.warning(
-                "the local NATS server cannot be used", server=self._url, error=trouble, exc_info=error
-            )
-        self._trouble = trouble
+        self._failing.begin(
+            "the local NATS server cannot be used", server=self._url, error=trouble, exc_info=error
+        )

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from agent import contract
 from agent.base.files import room
+from agent.base.listen_sockets import near_host
 from agent.base.nats_server_version import MINIMUM
 from agent.cli.checks import local_probe, permissions, server, streams, versions
 from agent.cli.checks.finding import Finding, failure, ok, warning
@@ -66,16 +67,11 @@ async def _nothing() -> None:
 
 async def _greeting(listen: str) -> Mapping[str, Any] | Nowhere:
     host, port = listen_address(listen)
-    greeting = await greet((near(host), port))
+    greeting = await greet((near_host(host), port))
     if isinstance(greeting, Nowhere):
         return greeting
     greeting.close()
     return greeting.info
-
-
-def near(host: str) -> str:
-    """Where what listens on `host` is reached from here."""
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - looked at, not listened on
 
 
 async def _as_account(config: Config, url: str, seed: Path, identity: str) -> local_probe.AccountProbe:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from agent import contract
+from agent.base.listen_sockets import near_host
 from agent.cli.checks import agent_status, link, local_probe, local_server, machine, mqtt, server, streams
 from agent.cli.checks.finding import Finding, failure, ok
 from agent.cli.checks.handshake import Greeted, Nowhere
@@ -92,7 +93,7 @@ async def _look_at_devices(config: Config) -> list[Finding]:
     if not config.nats.mqtt.on:
         return []
     host, port = listen_address(config.nats.mqtt.listen)
-    return [await mqtt.look((local_server.near(host), port), config.nats.mqtt.tls_cert is not None)]
+    return [await mqtt.look((near_host(host), port), config.nats.mqtt.tls_cert is not None)]
 
 
 def _shows_certificate(probe: Dialled) -> bool:

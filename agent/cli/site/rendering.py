@@ -14,6 +14,7 @@ import tomlkit
 from msgspec import Struct
 
 from agent.base.nats_conf_quoting import RenderError, Variable, quoted
+from agent.base.text import listed
 from agent.cli.site.agents import hub_table, leaf_table
 from agent.cli.site.checks import check
 from agent.cli.site.schema import SiteServer, Topology
@@ -166,7 +167,7 @@ def _config(
 
 def _shared(text: str, names: list[str]) -> str:
     """A problem that several agents have is told once."""
-    return f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {text}"
+    return f"{listed(names, 1)}: {text}"
 
 
 def _toml(table: Mapping[str, Any]) -> str:
