@@ -268,7 +268,7 @@ class Announcer:
         if fallback and not await self.same(cls, info, fallback.leaf_seq, fallback.message_id):
             fallback = None
         return HubComparison(
-            asked=asked,
+            asked_at=asked,
             link_key=link_key,
             epoch=epoch,
             start=consumer.start if consumer else 1,
@@ -276,12 +276,12 @@ class Announcer:
             first=info.first,
             last=info.last,
             cursor=answer.cursor,
-            same=await self.same(cls, info, answer.cursor, answer.message_id),
+            same_at_cursor=await self.same(cls, info, answer.cursor, answer.message_id),
             checkpoint=checkpoint.leaf_seq if checkpoint else 0,
-            own=own is not False,
-            agreed=answer.agreed,
-            certain=answer.certain,
-            word=answer.state,
+            has_checkpoint=own is not False,
+            hub_agrees=answer.agreed,
+            cursor_certain=answer.certain,
+            hub_state=answer.state,
             fallback=fallback.leaf_seq if fallback else 0,
         )
 

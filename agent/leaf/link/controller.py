@@ -29,19 +29,11 @@ from agent.leaf.link import act
 from agent.leaf.link.act import Trimmer
 from agent.leaf.link.announcer import AnnounceLoop, Announcer, AnnounceResult
 from agent.leaf.link.checkpoints import CheckpointLog
-from agent.leaf.link.decide import (
-    REPAIR_EVERY,
-    AnnounceNow,
-    LinkDecision,
-    LinkMemory,
-    Pause,
-    Repair,
-    Resume,
-    decide,
-)
+from agent.leaf.link.decide import REPAIR_EVERY, AnnounceNow, LinkDecision, Pause, Repair, Resume, decide
 from agent.leaf.link.guard import EpochReason, NewEpoch
 from agent.leaf.link.observation import (
     HubComparison,
+    LinkMemory,
     LinkObservation,
     UplinkStatus,
     blocking_class,
@@ -104,7 +96,7 @@ class LinkController:
         self._asker = AnnounceLoop(
             board, metrics, self._link, self._take_in, self._away, self._repairs, announce_seconds
         )
-        self._held_until = 0.0
+        self._paused_until = 0.0
         self._may_repair_at = 0.0
         self._work = {cls: _Work() for cls in classes}
 
@@ -156,12 +148,12 @@ class LinkController:
 
     def pause(self, seconds: float) -> None:
         """Pause the link of every class for so long."""
-        self._held_until = loop_time() + seconds
+        self._paused_until = loop_time() + seconds
         self._due.set()
 
     def resume(self) -> None:
         """End `pause` before its time."""
-        self._held_until = 0.0
+        self._paused_until = 0.0
         self._due.set()
 
     async def run(self) -> None:
@@ -213,7 +205,7 @@ class LinkController:
             comparison=self._work[cls].comparison,
             refused=self._asker.refused,
             silent_since=self._asker.silent_since,
-            held_until=self._held_until,
+            paused_until=self._paused_until,
             blocking_class=self._first_in_turn(cls, now - link.since),
             may_repair_at=self._may_repair_at,
         )
@@ -253,11 +245,11 @@ class LinkController:
         begun = await act.make_epoch(js, self._domain, self._classes[cls], epoch.start)
         kept = info.last if known is not None and info.last < known.last else None
         await act.remember_epoch(self._state, cls, begun, epoch, info, known, kept)
-        self._metrics.epochs.labels(cls, epoch.why.value).inc()
+        self._metrics.epochs.labels(cls, epoch.reason.value).inc()
         self._may_repair_at = loop_time() + REPAIR_EVERY
         self._work[cls].comparison = None
         self._board.classes[cls].confirmed = 0
-        self._new_epoch(cls, epoch.why)
+        self._new_epoch(cls, epoch.reason)
         self.announce_now()
         self._due.set()
 

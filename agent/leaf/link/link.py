@@ -142,8 +142,8 @@ class LeafLink:
 
     def epoch_begun(self, cls: str, epoch: NewEpoch) -> None:
         """The local guard has begun a new epoch."""
-        self._metrics.epochs.labels(cls, epoch.why.value).inc()
-        self.keeper.epoch_begun(cls, epoch.why)
+        self._metrics.epochs.labels(cls, epoch.reason.value).inc()
+        self.keeper.epoch_begun(cls, epoch.reason)
 
     def status(self) -> Mapping[str, Any]:
         """The link as one row of `/status`."""
