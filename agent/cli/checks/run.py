@@ -122,7 +122,7 @@ def _judged_there(
         findings += streams.two_leaves(config.domain, len(names), names)
     if seen.account is not None and seen.account.streams is not None:
         assert not isinstance(seen.greeting, Nowhere)
-        info = None if joined is None else joined.told
+        info = None if joined is None else joined.info
         findings += streams.twice(seen.account.streams, str(seen.greeting.get("server_name")), info)
     return findings
 
