@@ -7,7 +7,8 @@ does not answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -68,14 +69,15 @@ class AnnounceLoop:
         self.refused: str | None = None
         self.silent_since: float | None = None
 
-    def attach(self, js: JetStream, announcer: Announcer) -> None:
-        """Announce over this connection, at once."""
+    @contextlib.contextmanager
+    def connected(self, js: JetStream, announcer: Announcer) -> Iterator[None]:
+        """Announce over this connection, at once, as long as the scope lasts."""
         self._over = (js, announcer)
         self._due.set()
-
-    def detach(self) -> None:
-        """There is no connection to announce over."""
-        self._over = None
+        try:
+            yield
+        finally:
+            self._over = None
 
     def ask_now(self) -> None:
         """Announce without waiting for the next turn."""

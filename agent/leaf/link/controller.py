@@ -7,7 +7,8 @@ It asks the hub and the local server and holds no reading up: with the keeper aw
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -66,7 +67,7 @@ class _Work:
 
 
 class LinkController:
-    """Keeps the link of every class; `attach` and `detach` say over which connection. What it finds stands on
+    """Keeps the link of every class over the current connection. What it finds stands on
     the `board`. `link_seen` tells the state of the server's connection to the hub, None where nobody knows;
     `stream_gone` is called when a stream of the leaf is not there any more, `new_epoch` when one has
     begun, and `trouble` says why the local server cannot be used."""
@@ -114,19 +115,22 @@ class LinkController:
             return None
         return epoch if comparison is not None and difference(comparison) is None else None
 
-    def attach(self, js: JetStream, announcer: Announcer) -> None:
-        """Work over this connection, and look at once."""
+    @contextlib.contextmanager
+    def connected(self, js: JetStream, announcer: Announcer) -> Iterator[None]:
+        """Work over this connection as long as the scope lasts, and look at once."""
         self._js = js
         for one in self._work.values():
             one.memory = LinkMemory(confirmed=one.memory.confirmed)
             one.comparison = None
         self.look()
-        self._asker.attach(js, announcer)
+        try:
+            with self._asker.connected(js, announcer):
+                yield
+        finally:
+            self._js = None
 
-    def detach(self) -> None:
-        """There is no connection to work over."""
-        self._js = None
-        self._asker.detach()
+    def show_unreachable(self) -> None:
+        """Show that the local server does not answer."""
         for cls in self._work:
             self._board.show(cls, LinkState.AWAY, self._trouble() or "it does not answer")
 
