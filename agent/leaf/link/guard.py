@@ -25,14 +25,16 @@ class EpochReason(StrEnum):
 
 
 SENTENCES = {
-    EpochReason.FIRST: "the link is made for the first time",
-    EpochReason.STATE_LOST: "the state file knows nothing of a stream that holds messages",
+    EpochReason.FIRST: "the link is created for the first time",
+    EpochReason.STATE_LOST: "the state file has no record of a stream that holds messages",
     EpochReason.RECREATED: "the stream is not the one that acknowledged last: its store was lost or deleted",
-    EpochReason.PUT_BACK: "the stream lacks messages that were acknowledged: an older store was put back",
+    EpochReason.PUT_BACK: "the stream lacks messages that were acknowledged: its store was restored from "
+    "a backup",
     EpochReason.CONSUMER_GONE: "the link consumer was deleted",
-    EpochReason.HUB_LOST: "the hub lacks messages that it had acknowledged: its stream was made anew or an "
-    "older store was put back there",
-    EpochReason.DIFFERENT: "leaf and hub hold different messages under one sequence: a store was put back",
+    EpochReason.HUB_LOST: "the hub lacks messages that it had acknowledged: its stream was recreated or "
+    "restored from a backup",
+    EpochReason.DIFFERENT: "leaf and hub hold different messages under one sequence: a store was restored "
+    "from a backup",
     EpochReason.STALLED: "the hub's server answers and takes nothing of what was sent to it",
 }
 
