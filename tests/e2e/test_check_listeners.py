@@ -19,8 +19,7 @@ from agent.config.schema import Mqtt, MqttUserConfig
 from agent.demo.ports import free_port
 from agent.server.child import reap, spawn
 from agent.server.probe import Watched, greeting
-from tests.harness.check_cases import check, of
-from tests.harness.check_pair import pair
+from tests.harness.check_cases import check, of, pair
 from tests.harness.wait import until
 
 

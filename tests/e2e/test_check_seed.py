@@ -8,8 +8,7 @@ from pathlib import Path
 from agent.cli.checks.finding import Finding, outcome
 from agent.cli.checks.link import GROUP as LINK
 from agent.contract import Exit
-from tests.harness.check_cases import bad, check, of
-from tests.harness.check_pair import pair
+from tests.harness.check_cases import bad, check, of, pair
 from tests.harness.wait import until
 
 _ASIDE = ("registrar does not run", "no link to the hub")

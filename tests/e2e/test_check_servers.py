@@ -24,8 +24,7 @@ from agent.contract import Exit, announce_subject, new_epoch
 from agent.demo.ports import free_port
 from agent.server import permissions
 from agent.server.permissions import Permissions
-from tests.harness.check_cases import bad, check, config_of, hub_config_of, of
-from tests.harness.check_pair import pair
+from tests.harness.check_cases import bad, check, config_of, hub_config_of, of, pair
 from tests.harness.servers import Leaf, ServerPair, api, open_server_pair
 from tests.harness.streams import AGGREGATE, held, make_aggregate, make_commands, make_leaf_stream
 from tests.harness.wait import until

@@ -10,8 +10,8 @@ from typing import Any
 
 from agent import config as settings
 from agent.config import Config, Transform
+from tests.harness.configured import OpenServer, OpenServers, open_servers
 from tests.harness.declared import hub_source, kept, leaf_mirror
-from tests.harness.open_servers import OpenServer, OpenWorld, open_servers
 
 MIRROR, GATHERED = "PLANS", "ALL from LOCAL@edge-1"
 
@@ -158,7 +158,7 @@ async def test_a_mirror_of_a_stream_that_was_made_again_says_so_and_is_not_delet
             await one.is_in(MIRROR, "flowing")
 
 
-async def mirrored_then_recreated(servers: OpenWorld) -> None:
+async def mirrored_then_recreated(servers: OpenServers) -> None:
     """A mirror that holds five messages of an origin which was deleted and made again since."""
     hub, leaf = servers.ends["hub"], servers.ends["edge-1"]
     await hub.make("PLANS", "plans.>")

@@ -1,4 +1,5 @@
-"""One server from a configuration written by hand, in a process of its own."""
+"""Servers from configurations written by hand: one server, and a hub with leaves whose users may do
+everything, as those of an operator who runs `server = "external"`."""
 
 from __future__ import annotations
 
@@ -6,23 +7,32 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import nats
 from nats.aio.client import Client
 
 from agent.base.nats_server_version import find_binary
+from agent.config.keys import ensure_key
+from agent.demo.ports import free_port
+from agent.demo.proxy import Proxy
 from agent.server.child import reap, spawn
 from agent.server.probe import Watched, greeting
+from tests.harness.declared import End
 from tests.harness.wait import until
 
+ONE_ACCOUNT = "ACC {{ jetstream: enabled, users: [ {{ nkey: {key} }} ] }}"
 _CLOSE_SECONDS = 2.0
 
 
 class ConfiguredServer:
     """A server that runs in `directory` with the configuration `text`, which listens on `port`."""
 
-    def __init__(self, directory: Path, name: str, port: int, text: str) -> None:
+    def __init__(self, directory: Path, name: str, port: int, text: str, binary: Path | None = None) -> None:
         self.directory, self.name, self.port = directory, name, port
+        self._binary = binary or find_binary()
         self._configuration = directory / "server.conf"
         directory.mkdir(parents=True, exist_ok=True)
         self._configuration.write_text(text)
@@ -40,7 +50,7 @@ class ConfiguredServer:
 
     async def start(self) -> None:
         """Run the server; again after `kill`, with the same store."""
-        command = [str(find_binary()), "-c", str(self._configuration)]
+        command = [str(self._binary), "-c", str(self._configuration)]
         self._process = Watched(spawn(command, self.directory, self.directory / "out"))
 
         async def answers() -> bool:
@@ -80,3 +90,77 @@ async def closed(client: Client) -> None:
     with contextlib.suppress(TimeoutError, asyncio.CancelledError):
         async with asyncio.timeout(_CLOSE_SECONDS):
             await client.close()
+
+
+class OpenServer(ConfiguredServer):
+    """One server of a domain; `accounts` is the inside of its accounts block, with `{key}` for the public key
+    of `seed` and `{other}` for that of `other_seed`."""
+
+    def __init__(self, directory: Path, domain: str, accounts: str, leafnodes: str) -> None:
+        self.seed, self.other_seed = directory / "keys" / "one", directory / "keys" / "other"
+        names = {"key": ensure_key(self.seed), "other": ensure_key(self.other_seed)}
+        port = free_port()
+        text = (
+            f'server_name: "{domain}-open"\nlisten: "127.0.0.1:{port}"\nping_interval: "5s"\n'
+            f'jetstream {{ domain: "{domain}", store_dir: "{directory}/store", max_file_store: 4GB }}\n'
+            f"leafnodes {{ {leafnodes} }}\naccounts {{ {accounts.format(**names)} }}\n"
+        )
+        super().__init__(directory, f"the server of {domain}", port, text)
+
+    async def end(self, stack: AsyncExitStack, seed: Path | None = None) -> End:
+        """This server's JetStream, as the user of a seed."""
+        client = await nats.connect(
+            self.url,
+            nkeys_seed=str(seed or self.seed),
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=0.1,
+            error_cb=_quiet,
+        )
+        stack.push_async_callback(closed, client)
+        return End(client)
+
+
+class OpenServers:
+    """A hub and leaves, linked through proxies; `ends` by domain."""
+
+    def __init__(self, hub: OpenServer) -> None:
+        self.hub = hub
+        self.leaves: dict[str, OpenServer] = {}
+        self.proxies: dict[str, Proxy] = {}
+        self.ends: dict[str, End] = {}
+
+
+@asynccontextmanager
+async def open_servers(
+    directory: Path, *domains: str, accounts: str = ONE_ACCOUNT
+) -> AsyncIterator[OpenServers]:
+    """A hub whose accounts are these, and a leaf for every domain, bound to the account ACC; all of it ends
+    with the context."""
+    async with AsyncExitStack() as stack:
+        leaf_port = free_port()
+        users = "authorization { user: leaf, password: leaf, account: ACC }"
+        hub = OpenServer(
+            directory / "hub",
+            "hub",
+            accounts,
+            f'listen: "127.0.0.1:{leaf_port}", no_advertise: true, {users}',
+        )
+        stack.push_async_callback(hub.kill)
+        await hub.start()
+        servers = OpenServers(hub)
+        servers.ends["hub"] = await hub.end(stack)
+        for domain in domains:
+            proxy = Proxy(leaf_port)
+            await proxy.start()
+            stack.push_async_callback(proxy.stop)
+            remote = f'{{ urls: ["nats-leaf://leaf:leaf@127.0.0.1:{proxy.port}"], account: ACC }}'
+            leaf = OpenServer(directory / domain, domain, ONE_ACCOUNT, f"remotes: [ {remote} ]")
+            stack.push_async_callback(leaf.kill)
+            await leaf.start()
+            servers.leaves[domain], servers.proxies[domain] = leaf, proxy
+            servers.ends[domain] = await leaf.end(stack)
+        yield servers
+
+
+async def _quiet(_: Exception) -> None:
+    return

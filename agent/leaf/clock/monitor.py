@@ -4,8 +4,7 @@ wrongly. It sets no clock."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 import structlog
 
@@ -43,14 +42,13 @@ class ClockMonitor:
         self._js: JetStream | None = None
         self._storing = LogEdge(log, "corrections of the clock are stored again")
 
-    @contextlib.contextmanager
-    def connected(self, js: JetStream) -> Iterator[None]:
-        """Store over this connection as long as the scope lasts."""
+    def attach(self, js: JetStream) -> None:
+        """Store over this connection."""
         self._js = js
-        try:
-            yield
-        finally:
-            self._js = None
+
+    def detach(self) -> None:
+        """There is no connection to store over."""
+        self._js = None
 
     def look(self) -> Instant:
         """The clocks now."""

@@ -12,9 +12,8 @@ subject that is not UTF-8, which the client library cannot receive, comes as JSO
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
@@ -102,14 +101,13 @@ class CommandRunner:
         """The name of the input in the batch subject."""
         return COMMANDS_INPUT
 
-    @contextlib.contextmanager
-    def connected(self, js: JetStream) -> Iterator[None]:
-        """Read over this connection as long as the scope lasts."""
+    def attach(self, js: JetStream) -> None:
+        """Read over this connection."""
         self._js = js
-        try:
-            yield
-        finally:
-            self._js = None
+
+    def detach(self) -> None:
+        """There is no connection to read over."""
+        self._js = None
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Run commands until `stopping` is set. Raises `ContractError` if the position of the last command

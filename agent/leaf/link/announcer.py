@@ -7,8 +7,7 @@ does not answer.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -69,15 +68,14 @@ class AnnounceLoop:
         self.refused: str | None = None
         self.silent_since: float | None = None
 
-    @contextlib.contextmanager
-    def connected(self, js: JetStream, announcer: Announcer) -> Iterator[None]:
-        """Announce over this connection, at once, as long as the scope lasts."""
+    def attach(self, js: JetStream, announcer: Announcer) -> None:
+        """Announce over this connection, at once."""
         self._over = (js, announcer)
         self._due.set()
-        try:
-            yield
-        finally:
-            self._over = None
+
+    def detach(self) -> None:
+        """There is no connection to announce over."""
+        self._over = None
 
     def ask_now(self) -> None:
         """Announce without waiting for the next turn."""
@@ -270,7 +268,7 @@ class Announcer:
         if fallback and not await self.same(cls, info, fallback.leaf_seq, fallback.message_id):
             fallback = None
         return HubComparison(
-            asked_at=asked,
+            asked=asked,
             link_key=link_key,
             epoch=epoch,
             start=consumer.start if consumer else 1,
@@ -278,12 +276,12 @@ class Announcer:
             first=info.first,
             last=info.last,
             cursor=answer.cursor,
-            same_at_cursor=await self.same(cls, info, answer.cursor, answer.message_id),
+            same=await self.same(cls, info, answer.cursor, answer.message_id),
             checkpoint=checkpoint.leaf_seq if checkpoint else 0,
-            has_checkpoint=own is not False,
-            hub_agrees=answer.agreed,
-            cursor_certain=answer.certain,
-            hub_state=answer.state,
+            own=own is not False,
+            agreed=answer.agreed,
+            certain=answer.certain,
+            word=answer.state,
             fallback=fallback.leaf_seq if fallback else 0,
         )
 

@@ -81,10 +81,9 @@ def test_the_link_is_half_open_for_forty_seconds(world_of: Worlds, case: Case, w
         assert case.detect_seconds < 17
 
 
-@needs_wire
-def test_the_link_is_half_open_while_nothing_is_sent(world_of: Worlds, case: Case, wire: Wire) -> None:
+def test_the_link_is_half_open_while_nothing_is_sent(world_of: Worlds, case: Case) -> None:
     case.expected = f"{WHOLE}; down within 17 s though no reading is sent"
-    with world_of(wire=wire, devices=0, direct=False) as w:
+    with world_of(devices=0, direct=False) as w:
         w.link.stall()
         w.noticed(17)
         w.load.over_http(w.leaf.member, "late-1")
@@ -93,10 +92,9 @@ def test_the_link_is_half_open_while_nothing_is_sent(world_of: Worlds, case: Cas
         judged(w)
 
 
-@needs_wire
-def test_the_link_is_half_open_again_and_again(world_of: Worlds, case: Case, wire: Wire) -> None:
+def test_the_link_is_half_open_again_and_again(world_of: Worlds, case: Case) -> None:
     case.expected = f"{WHOLE}; 17 s without a packet and 6 s with them, three times, need no new epoch"
-    with world_of(wire=wire) as w:
+    with world_of() as w:
         began = time.time()
         w.injected.add("the link is half-open three times", w.link.down)
         for _ in range(3):

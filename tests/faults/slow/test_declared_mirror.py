@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.faults.report import Case
+from tests.harness.configured import open_servers
 from tests.harness.declared import kept, leaf_mirror
-from tests.harness.open_servers import open_servers
 
 RECOVER = 120.0
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tests.e2e.test_declared_links import GATHERED, at, numbered
 from tests.faults.report import Case
+from tests.harness.configured import open_servers
 from tests.harness.declared import hub_source
-from tests.harness.open_servers import open_servers
 
 
 async def test_a_source_whose_stream_was_purged_goes_on_where_it_was(case: Case, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ number: that is dropped at the table, and allowed here.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import json
 import random
@@ -226,9 +225,7 @@ class PublishScenario:
             self._look_at(self.wire)
             self.wire.reads(read, self.stream_of, self.time.now)
             self.old, self.wire = self.wire, None
-            ended = self.session.__aexit__(None, None, None)
-            with contextlib.suppress(StopIteration):
-                ended.send(None)
+            self.sender.detach()
 
     def _stuck(self, reason: str) -> None:
         self.time.loop.call_soon(self._cut, 0)
@@ -258,14 +255,13 @@ class PublishScenario:
             self.old.asked = []
         self.proven |= {ident for _, ident in stored}
         self.wire = Wire(f"_INBOX.{next(self._names)}")
-        self.session = self.sender.connected(
+        await self.sender.attach(
             self.wire,  # type: ignore[arg-type]
             self.wire.inbox,
             last,
             stored,
             self._look_for,
         )
-        await self.session.__aenter__()
 
     async def _look_for(self, cls: str, seq: int) -> RawMessage | None:
         message, held = self.streams[cls].message(seq), self.streams[cls].held[seq - 1 : seq]
