@@ -15,7 +15,8 @@ import aiohttp
 import pytest
 
 from agent.hub.web.fleet import FleetPages
-from agent.leaf.inputs.http import request
+from agent.leaf.inputs.http.handler import OPEN_PATHS
+from agent.leaf.inputs.http.routes import ROUTES
 from tests.e2e.test_admin import Agent
 from tests.e2e.test_admin import serving as admin_serving
 from tests.harness.certificates import self_signed
@@ -87,7 +88,7 @@ async def listening(kind: Kind, directory: Path, *, tls: bool) -> AsyncIterator[
             yield Listening(kind, server.address[1], paths, [])
     else:
         async with serving(**access) as served:
-            yield Listening(kind, served.port, [*request._KINDS, "/none"], served.core.stored)
+            yield Listening(kind, served.port, [*ROUTES, *OPEN_PATHS, "/none"], served.core.stored)
 
 
 async def answer(

@@ -92,32 +92,32 @@ class Bodies:
         self.held = 0
         self.stopping = stopping
 
-    async def receive(self, request: BaseRequest, asked: RequestHead, hold: Hold, most: int) -> Body:
+    async def receive(self, request: BaseRequest, head: RequestHead, hold: Hold, most: int) -> Body:
         """The body of a request, unpacked; its readings may have `most` bytes. Raises `HttpError`."""
-        body = await self._read(request, asked, hold)
+        body = await self._read(request, head, hold)
         room = allowance(len(body), most)
-        if asked.encoding is None:
+        if head.encoding is None:
             return Body(body, room)
-        limit = allowance(len(body), asked.limit)
+        limit = allowance(len(body), head.limit)
         parts, pacer = [], Pacer()
         try:
-            for part in unpack_parts(body, asked.encoding, limit):
+            for part in unpack_parts(body, head.encoding, limit):
                 hold.add(len(part), unread=False)
                 parts.append(part)
                 await pacer.give_way()
         except UnpackedTooLargeError:
-            if limit == asked.limit:
-                raise asked.too_large(unread=False) from None
+            if limit == head.limit:
+                raise head.too_large(unread=False) from None
             raise dense("the body unpacks to") from None
         except ValueError as error:
             raise at_fault(400, "encoding", str(error), unread=False) from None
         return Body(b"".join(parts), room)
 
-    async def _read(self, request: BaseRequest, asked: RequestHead, hold: Hold) -> bytes:
+    async def _read(self, request: BaseRequest, head: RequestHead, hold: Hold) -> bytes:
         try:
-            if asked.waits:
+            if head.waits:
                 await _say_continue(request)
-            return await _gather(request.content, asked, hold)
+            return await _gather(request.content, head, hold)
         except TimeoutError:
             if self.stopping.is_set():
                 raise stopped() from None
@@ -126,13 +126,13 @@ class Bodies:
             raise at_fault(400, "not_http", f"the body broke off: {error!s:.200}") from None
 
 
-async def _gather(content: StreamReader, asked: RequestHead, hold: Hold) -> bytes:
+async def _gather(content: StreamReader, head: RequestHead, hold: Hold) -> bytes:
     parts: list[bytes] = []
     size = 0
     while part := await content.readany():
         size += len(part)
-        if size > asked.limit:
-            raise asked.too_large()
+        if size > head.limit:
+            raise head.too_large()
         hold.add(len(part), unread=True)
         parts.append(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -6,17 +6,21 @@ at 413."""
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any, Final
 
 from aiohttp.web import BaseRequest, Response
 
+from agent.base.clock import wall_ns
 from agent.base.wait import Pacer
 from agent.leaf.inputs.formats.line_protocol import PRECISIONS, LineProtocol, Parsing
 from agent.leaf.inputs.formats.ndjson import BodyTooLargeError
 from agent.leaf.inputs.http.bodies import Body, Hold
-from agent.leaf.inputs.http.responses import NOTHING, SERVER, HttpError, at_fault
+from agent.leaf.inputs.http.request import RequestHead
+from agent.leaf.inputs.http.responses import NOTHING, SERVER, STORED, HttpError, Success, at_fault
+from agent.leaf.inputs.http.routes import DecodedBody, Route, RouteSettings
 
-V1_WRITE: Final = "/write"
+_V1_WRITE: Final = "/write"
 _PING: Final = "/ping"
 _VERSION: Final = {"X-Influxdb-Version": "petiole", "X-Influxdb-Build": "petiole"}
 _CODES: Final = {
@@ -39,44 +43,74 @@ def greet(request: BaseRequest, stopping: bool) -> Response:
         return Response(status=204, headers={**SERVER, **_VERSION})
     message = "the agent is stopping" if stopping else "ready for writes"
     status = "fail" if stopping else "pass"
-    told: dict[str, Any] = {"name": "petiole", "status": status, "message": message, "checks": []}
+    content: dict[str, Any] = {"name": "petiole", "status": status, "message": message, "checks": []}
     return Response(
         status=503 if stopping else 200,
-        body=json.dumps(told).encode(),
+        body=json.dumps(content).encode(),
         headers={**SERVER, **_VERSION, "Content-Type": "application/json"},
     )
 
 
-def unit_of(request: BaseRequest) -> int:
-    """Nanoseconds of one step of the times in a body; raises `HttpError`."""
-    precision = request.query.get("precision", "")
-    unit = PRECISIONS.get(precision)
-    if unit is None:
-        known = ", ".join(name for name in PRECISIONS if name)
-        raise at_fault(400, "precision", f"precision {precision!r:.20} is not one of {known}")
-    return unit
+@dataclass(slots=True, kw_only=True)
+class DecodedLines(DecodedBody):
+    """The readings of a body of line protocol."""
+
+    parsing: Parsing
 
 
-async def parse(to: LineProtocol, body: Body, unit: int, now_ns: int, hold: Hold) -> Parsing:
-    """A body taken apart, with a breath now and then for whatever else the agent does. Raises `HttpError`
-    when none of it can be stored."""
-    parsing = Parsing(body.data, to, unit, now_ns, body.room)
-    pacer = Pacer()
-    try:
-        while parsing.step():
-            await pacer.give_way()
-    except BodyTooLargeError:
-        raise at_fault(
-            413,
-            "too_large",
-            f"the readings of this body would be above {body.room} bytes, for each repeats the tags of its "
-            "line; send fewer lines at a time",
-            unread=False,
-        ) from None
-    if parsing.hopeless or not parsing.count:
-        raise refused_lines(parsing)
-    hold.add(parsing.size, unread=False)
-    return parsing
+class InfluxRoute(Route[DecodedLines]):
+    """Line protocol, which a request writes line by line: the good lines are stored and 400 names the others.
+    Remembers names from one request to the next."""
+
+    def __init__(self, settings: RouteSettings) -> None:
+        super().__init__(settings)
+        self._lines = LineProtocol(settings.domain, settings.device_tag)
+
+    def time_unit(self, request: BaseRequest) -> int:
+        precision = request.query.get("precision", "")
+        unit = PRECISIONS.get(precision)
+        if unit is None:
+            names = ", ".join(name for name in PRECISIONS if name)
+            raise at_fault(400, "precision", f"precision {precision!r:.20} is not one of {names}")
+        return unit
+
+    async def decode(self, body: Body, head: RequestHead, hold: Hold) -> DecodedLines:
+        parsing = Parsing(body.data, self._lines, head.time_unit, wall_ns(), body.room)
+        pacer = Pacer()
+        try:
+            while parsing.step():
+                await pacer.give_way()
+        except BodyTooLargeError:
+            raise at_fault(
+                413,
+                "too_large",
+                f"the readings of this body would be above {body.room} bytes, for each repeats the tags of "
+                "its line; send fewer lines at a time",
+                unread=False,
+            ) from None
+        if parsing.hopeless or not parsing.count:
+            raise refused_lines(parsing)
+        hold.add(parsing.size, unread=False)
+        return DecodedLines(parsing.payload, parsing.count, parsing.left_out, parsing=parsing)
+
+    def respond(self, decoded: DecodedLines, head: RequestHead) -> Success:
+        if decoded.parsing.bad:
+            raise refused_lines(decoded.parsing)
+        return STORED  # its clients know no 202
+
+    def translate(self, error: HttpError, request: BaseRequest) -> HttpError:
+        """The error in the words of both versions of the interface. A stream that is full is 503 at `/write`,
+        where 429 would make Telegraf drop what it has."""
+        status = 503 if error.status == 429 and request.path == _V1_WRITE else error.status
+        details = {"code": _CODES.get(status, "internal error"), "message": error.error, **error.details}
+        return HttpError(
+            status,
+            error.error,
+            fault=error.fault,
+            headers=error.headers,
+            details=details,
+            unread=error.unread,
+        )
 
 
 def refused_lines(parsing: Parsing) -> HttpError:
@@ -95,22 +129,7 @@ def refused_lines(parsing: Parsing) -> HttpError:
         fault="bad_lines",
         details={
             "line": number,
-            "lines": [{"line": one, "reason": why[:_MAX_REASON]} for one, why in parsing.bad],
+            "lines": [{"line": line, "reason": text[:_MAX_REASON]} for line, text in parsing.bad],
             "more": parsing.more,
         },
-    )
-
-
-def translated(answer: HttpError, path: str) -> HttpError:
-    """An answer in the words of both versions of the interface. A stream that is full is 503 at `/write`,
-    where 429 would make Telegraf drop what it has."""
-    status = 503 if answer.status == 429 and path == V1_WRITE else answer.status
-    details = {"code": _CODES.get(status, "internal error"), "message": answer.error, **answer.details}
-    return HttpError(
-        status,
-        answer.error,
-        fault=answer.fault,
-        headers=answer.headers,
-        details=details,
-        unread=answer.unread,
     )

@@ -120,19 +120,8 @@ class HttpInput(ConfiguredInput[HttpOptions]):
         options = self._options
         host = listen_address(options.listen)[0]
         self._warn(host)
-        handler = Handler(
-            options.name,
-            options.class_,
-            Guard(host, options.allowed_hosts, options.allowed_origins, self._token()),
-            body=options.body,
-            buffer=options.buffer,
-            device_tag=options.device_tag,
-            otlp=options.otlp,
-            ack=options.ack,
-            intake=intake,
-            metrics=self._metrics,
-            stopping=stopping,
-        )
+        guard = Guard(host, options.allowed_hosts, options.allowed_origins, self._token())
+        handler = Handler(options, guard, intake, self._metrics, stopping)
         listener = Listener(
             options.listen,
             handler.answer,

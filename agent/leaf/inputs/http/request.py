@@ -1,10 +1,13 @@
-"""What a request asks for, by its first line and headers. No I/O."""
+"""The head of a request: who may send it, and what its line and headers say. No I/O.
+
+A page in a browser on this machine must not reach the input, neither by name (DNS rebinding) nor across
+sites: `Guard` checks `Host`, `Origin` and the token.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import Enum, auto
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aiohttp.web import BaseRequest
 from multidict import CIMultiDictProxy
@@ -14,111 +17,108 @@ from agent.base.http_access import Hosts, shows
 from agent.leaf.inputs.formats.ndjson import MAX_ARRAY_BYTES
 from agent.leaf.inputs.http.responses import HttpError, at_fault
 
-PATH: Final = "/v1/readings"
+if TYPE_CHECKING:
+    from agent.leaf.inputs.http.routes import Route
 
-
-class ResourceKind(Enum):
-    """What is at a path."""
-
-    READINGS = auto()
-    LINES = auto()
-    METRICS = auto()
-    GREETING = auto()
-
-
-_KINDS: Final = {
-    PATH: ResourceKind.READINGS,
-    "/write": ResourceKind.LINES,
-    "/api/v2/write": ResourceKind.LINES,
-    "/v1/metrics": ResourceKind.METRICS,
-    "/ping": ResourceKind.GREETING,
-    "/health": ResourceKind.GREETING,
-}
+READINGS_PATH: Final = "/v1/readings"
 _JSON: Final = "application/json"
-_PROTOBUF: Final = "application/x-protobuf"
-_OTHER: Final = {ResourceKind.READINGS: contract.NDJSON, ResourceKind.METRICS: _PROTOBUF}
-"""What may be sent beside JSON, where the type of a body is asked."""
-_SMALLER: Final = {
-    ResourceKind.READINGS: f"; a JSON array may not be larger, {contract.NDJSON} may",
-    ResourceKind.METRICS: "; export fewer points at a time",
-    ResourceKind.LINES: "",
-}
 _PLAIN: Final = "identity"
 _ENCODINGS: Final = (_PLAIN, "gzip", "zstd")
 
 
-class RequestHead(NamedTuple):
-    """A request with a body, whose header is in order; `target` is its path and query; `encoding` None for a
-    plain body; `limit` bounds its body in bytes, as it comes and unpacked."""
+class Guard:
+    """Admits requests to one listener by its names, the origins that may post, and its token."""
 
-    kind: ResourceKind
-    target: str
-    is_json: bool
-    encoding: str | None
-    key: str | None
-    limit: int
-    waits: bool
+    def __init__(
+        self,
+        listen_host: str,
+        hosts: Iterable[str] = (),
+        origins: Iterable[str] = (),
+        token: bytes | None = None,
+    ) -> None:
+        self._hosts = Hosts(listen_host, hosts)
+        self._origins = frozenset(origins)
+        self._token = token
 
-    def too_large(self, *, unread: bool = True) -> HttpError:
-        """413 for this request."""
-        hint = _SMALLER[self.kind] if self.limit == MAX_ARRAY_BYTES else ""
-        return at_fault(413, "too_large", f"the body is above {self.limit} bytes{hint}", unread=unread)
-
-
-def kind_of(request: BaseRequest) -> ResourceKind | None:
-    """What a request is about, None for a path where there is nothing."""
-    return _KINDS.get(request.path)
-
-
-def read_header(request: BaseRequest, guard: Guard, body_limit: int, *, otlp: bool) -> RequestHead | None:
-    """Check all that stands before the body; None for a request that has none. Raises `HttpError`."""
-    headers = request.headers
-    if not guard.admits_host(headers.get("Host")):
-        raise at_fault(421, "host", "this Host is not served here (option allowed_hosts)")
-    if not guard.admits_origin(headers.get("Origin")):
-        raise at_fault(403, "origin", "this Origin may not post (option allowed_origins)")
-    kind = kind_of(request)
-    if kind is not ResourceKind.GREETING and not guard.admits_token(headers.get("Authorization")):
+    def admit(self, headers: CIMultiDictProxy[str], *, open_path: bool) -> None:
+        """Raises `HttpError` for a request that may not come in; an open path needs no token."""
+        if not self._hosts.admit(headers.get("Host")):
+            raise at_fault(421, "host", "this Host is not served here (option allowed_hosts)")
+        origin = headers.get("Origin")  # programs send none
+        if origin is not None and origin not in self._origins:
+            raise at_fault(403, "origin", "this Origin may not post (option allowed_origins)")
+        if open_path or self._token is None or shows(headers.get("Authorization"), self._token):
+            return
         raise at_fault(
             401,
             "token",
             "send the token of this input: Authorization: Bearer …",
             WWW_Authenticate='Bearer realm="petiole"',
         )
-    if kind is ResourceKind.METRICS and not otlp:
-        raise at_fault(404, "path", "OTLP is not taken here (option otlp)")
-    if kind is None:
-        raise at_fault(404, "path", f"there is nothing at this path: readings go to POST {PATH}")
-    greets = kind is ResourceKind.GREETING
-    if request.method not in (("GET", "HEAD") if greets else ("POST",)):
-        wanted, allow = ("GET", "GET, HEAD") if greets else ("POST readings", "POST")
+
+
+class RequestHead(NamedTuple):
+    """The head of a request with a body."""
+
+    target: str
+    """Path and query."""
+    is_json: bool
+    encoding: str | None
+    """None for a plain body."""
+    key: str | None
+    """The `Idempotency-Key`."""
+    limit: int
+    """Bytes of the body at most, as it comes and unpacked."""
+    waits: bool = False
+    """Whether the sender waits for 100 before it sends the body."""
+    size_hint: str = ""
+    """What 413 adds."""
+    time_unit: int = 1
+    """Nanoseconds of one step of the times in the body."""
+
+    def too_large(self, *, unread: bool = True) -> HttpError:
+        """413 for this request."""
+        return at_fault(
+            413, "too_large", f"the body is above {self.limit} bytes{self.size_hint}", unread=unread
+        )
+
+
+def check_method(request: BaseRequest, wanted: str, *methods: str) -> None:
+    """Raises `HttpError` 405 for a method that is none of these."""
+    if request.method not in methods:
+        allow = ", ".join(methods)
         raise at_fault(405, "method", f"{request.method:.16} is not possible here: {wanted}", Allow=allow)
-    if greets:
-        return None
-    content_type = headers.get("Content-Type", "")
-    is_json = kind in _OTHER and _is_json(content_type, _OTHER[kind])
-    at_once = is_json or kind is ResourceKind.METRICS
+
+
+def read_head(request: BaseRequest, route: Route[Any]) -> RequestHead:
+    """The head of a request to a route. Raises `HttpError`."""
+    check_method(request, "POST readings", "POST")
+    headers = request.headers
+    media_type = route.media_type
+    is_json = media_type is not None and _is_json(headers.get("Content-Type", ""), media_type)
     encoding = headers.get("Content-Encoding", _PLAIN)
     if encoding not in _ENCODINGS:
         raise at_fault(415, "encoding", "Content-Encoding must be gzip, zstd or none")
-    asked = RequestHead(
-        kind=kind,
+    limit = route.limit(is_json=is_json)
+    head = RequestHead(
         target=request.path_qs,
         is_json=is_json,
         encoding=None if encoding == _PLAIN else encoding,
         key=_key(headers) if "Idempotency-Key" in headers else None,
-        limit=min(body_limit, MAX_ARRAY_BYTES) if at_once else body_limit,
+        limit=limit,
         waits=_waits(headers.get("Expect")),
+        size_hint=route.size_hint if limit == MAX_ARRAY_BYTES else "",
+        time_unit=route.time_unit(request),
     )
-    _check_length(headers, asked)
-    return asked
+    _check_length(headers, head)
+    return head
 
 
-def _is_json(header: str, other: str) -> bool:
+def _is_json(header: str, media_type: str) -> bool:
     kind, _, parameters = header.partition(";")
     kind = kind.strip().lower()
-    if kind not in (other, _JSON):
-        raise at_fault(415, "content_type", f"Content-Type must be {other} or {_JSON}")
+    if kind not in (media_type, _JSON):
+        raise at_fault(415, "content_type", f"Content-Type must be {media_type} or {_JSON}")
     if parameters and "charset" in parameters and "utf-8" not in parameters.lower():
         raise at_fault(415, "content_type", "the charset must be utf-8")
     return kind == _JSON
@@ -143,36 +143,9 @@ def _waits(expect: str | None) -> bool:
     return True
 
 
-def _check_length(headers: CIMultiDictProxy[str], asked: RequestHead) -> None:
+def _check_length(headers: CIMultiDictProxy[str], head: RequestHead) -> None:
     length = headers.get("Content-Length")
     if length is None and "Transfer-Encoding" not in headers:
         raise at_fault(411, "length", "send Content-Length or Transfer-Encoding: chunked")
-    if length is not None and int(length) > asked.limit:
-        raise asked.too_large()
-
-
-class Guard:
-    """The names of one listener, the origins that may post to it, and what they must show."""
-
-    def __init__(
-        self,
-        listen_host: str,
-        hosts: Iterable[str] = (),
-        origins: Iterable[str] = (),
-        token: bytes | None = None,
-    ) -> None:
-        self._hosts = Hosts(listen_host, hosts)
-        self._origins = frozenset(origins)
-        self._token = token
-
-    def admits_host(self, header: str | None) -> bool:
-        """Whether a `Host` header names this listener; its port does not matter."""
-        return self._hosts.admit(header)
-
-    def admits_origin(self, header: str | None) -> bool:
-        """Whether an `Origin` header may post; programs send none."""
-        return header is None or header in self._origins
-
-    def admits_token(self, header: str | None) -> bool:
-        """Whether an `Authorization` header shows the token, where there is one."""
-        return self._token is None or shows(header, self._token)
+    if length is not None and int(length) > head.limit:
+        raise head.too_large()

@@ -27,10 +27,12 @@ from agent.leaf.inputs.http.bodies import (
     unpack,
     unpack_parts,
 )
-from agent.leaf.inputs.http.otlp import route
 from agent.leaf.inputs.http.otlp.parse import Export
+from agent.leaf.inputs.http.otlp.route import OtlpRoute
 from agent.leaf.inputs.http.otlp.source import Sources
-from agent.leaf.inputs.http.request import RequestHead, ResourceKind
+from agent.leaf.inputs.http.request import RequestHead
+from agent.leaf.inputs.http.responses import STORED
+from agent.leaf.inputs.http.routes import RouteSettings
 
 NOW = 1_790_000_000_000_000_000
 LIMIT = 4096
@@ -336,7 +338,8 @@ def test_attributes_that_many_share_are_looked_at_once(shared: str) -> None:
 
 async def test_an_export_in_json_is_read_beside_the_loop() -> None:
     body = b'{"resourceMetrics":[' + b"{}," * 300_000 + b"{}]}"
-    asked = RequestHead(ResourceKind.METRICS, "/v1/metrics", True, None, None, 2**20, False)
+    head = RequestHead("/v1/metrics", is_json=True, encoding=None, key=None, limit=2**20)
+    settings = RouteSettings("edge-1", 2**20, "host", otlp=True, success=STORED)
     bodies = Bodies(2**28, asyncio.Event())
     turns = 0
 
@@ -348,6 +351,6 @@ async def test_an_export_in_json_is_read_beside_the_loop() -> None:
 
     async with asyncio.TaskGroup() as group:
         turning = group.create_task(turn())
-        await route.parse(Body(body, 2**20), asked, Sources("edge-1"), NOW, Hold(bodies))
+        await OtlpRoute(settings).decode(Body(body, 2**20), head, Hold(bodies))
         turning.cancel()
     assert turns > 20

@@ -1,0 +1,179 @@
+"""The protocols that the HTTP input speaks, by path. A route knows one of them: what its bodies may be, what
+readings they hold, and how it answers. The handler does what all have in common.
+
+To add a protocol derive `Route` and add its paths to `ROUTES`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, Generic, TypeVar
+
+from aiohttp.web import BaseRequest, Response
+
+from agent import contract
+from agent.base.clock import wall_ns
+from agent.base.wait import Pacer
+from agent.leaf.inputs.formats.ndjson import (
+    MAX_ARRAY_BYTES,
+    BadLinesError,
+    BodyTooLargeError,
+    Decoded,
+    decode_array_slices,
+    decode_slices,
+    join_decoded,
+)
+from agent.leaf.inputs.http.bodies import Body, Hold, dense
+from agent.leaf.inputs.http.request import READINGS_PATH, RequestHead
+from agent.leaf.inputs.http.responses import HttpError, Success, at_fault, bad_lines
+
+OTLP_PATH: Final = "/v1/metrics"
+_NO_KINDS: Final[Mapping[str, int]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class RouteSettings:
+    """What the routes of one input share."""
+
+    domain: str
+    body: int
+    """The largest body in bytes, as it comes and unpacked."""
+    device_tag: str
+    """The tag of line protocol that is the device."""
+    otlp: bool
+    """Whether exports of OpenTelemetry are taken."""
+    success: Success
+    """The answer to readings that have reached the level of the input."""
+
+
+@dataclass(slots=True)
+class DecodedBody:
+    """The readings of a body: NDJSON of `count` lines."""
+
+    payload: bytes
+    count: int
+    left_out: Mapping[str, int] = _NO_KINDS
+    """How much of the body is no reading, by kind; the rest is stored."""
+
+
+_Decoded = TypeVar("_Decoded", bound=DecodedBody)
+
+
+class Route(ABC, Generic[_Decoded]):
+    """One protocol of one input. `room` bounds the readings of a body in bytes."""
+
+    media_type: ClassVar[str | None] = None
+    """The `Content-Type` that is taken besides JSON; None takes any and never JSON."""
+    size_hint: ClassVar[str] = ""
+    """What the answer 413 adds for a body above `MAX_ARRAY_BYTES`."""
+    left_out_fault: ClassVar[str | None] = None
+    """The label under which `petiole_invalid_requests` counts what was left out, None for a protocol that
+    answers an error then."""
+
+    def __init__(self, settings: RouteSettings) -> None:
+        self._settings = settings
+        self.room = settings.body
+
+    def limit(self, *, is_json: bool) -> int:
+        """The largest body in bytes, as it comes and unpacked."""
+        return self._settings.body
+
+    def time_unit(self, request: BaseRequest) -> int:
+        """The nanoseconds of one step of the times in the body. Raises `HttpError`."""
+        return 1
+
+    @abstractmethod
+    async def decode(self, body: Body, head: RequestHead, hold: Hold) -> _Decoded:
+        """The readings of a body. Gives way to the rest of the agent every few milliseconds. Raises
+        `HttpError` when none can be stored."""
+
+    def respond(self, decoded: _Decoded, head: RequestHead) -> Response | Success:
+        """The answer once the readings are stored. Raises `HttpError` when others were left out."""
+        return self._settings.success
+
+    def translate(self, error: HttpError, request: BaseRequest) -> HttpError:
+        """An error in the form that the clients of this protocol read."""
+        return error
+
+
+class ReadingsRoute(Route[DecodedBody]):
+    """Readings as they are stored: NDJSON, a JSON array, or one JSON object."""
+
+    media_type = contract.NDJSON
+    size_hint = f"; a JSON array may not be larger, {contract.NDJSON} may"
+
+    def __init__(self, settings: RouteSettings) -> None:
+        super().__init__(settings)
+        self.room = max(settings.body, contract.MAX_UNPACKED_BYTES)
+
+    def limit(self, *, is_json: bool) -> int:
+        return min(self._settings.body, MAX_ARRAY_BYTES) if is_json else self._settings.body
+
+    async def decode(self, body: Body, head: RequestHead, hold: Hold) -> DecodedBody:
+        domain = self._settings.domain
+        try:
+            if head.is_json:
+                slices = decode_array_slices(body.data, domain, wall_ns())
+            else:
+                slices = decode_slices(body.data, domain, wall_ns(), body.room)
+            decoded = await _join(slices)
+        except BadLinesError as error:
+            raise bad_lines(error) from None
+        except BodyTooLargeError:
+            raise dense("its readings have") from None
+        if not decoded.count:
+            raise at_fault(400, "empty", "the body holds no reading", unread=False)
+        return DecodedBody(decoded.payload, decoded.count)
+
+
+async def _join(slices: Iterator[Decoded]) -> Decoded:
+    parts: list[Decoded] = []
+    pacer = Pacer()
+    for part in slices:
+        if part.count:
+            parts.append(part)
+        await pacer.give_way()
+    return join_decoded(parts)
+
+
+# Imported late, so that an agent to which nothing speaks these protocols does not hold them in memory.
+def _influx_route(settings: RouteSettings) -> Route[Any]:
+    from agent.leaf.inputs.http.influx import InfluxRoute
+
+    return InfluxRoute(settings)
+
+
+def _otlp_route(settings: RouteSettings) -> Route[Any]:
+    from agent.leaf.inputs.http.otlp.route import OtlpRoute
+
+    return OtlpRoute(settings)
+
+
+ROUTES: Final[Mapping[str, Callable[[RouteSettings], Route[Any]]]] = {
+    READINGS_PATH: ReadingsRoute,
+    "/write": _influx_route,
+    "/api/v2/write": _influx_route,
+    OTLP_PATH: _otlp_route,
+}
+"""By the paths to which readings are posted."""
+
+
+class Routes:
+    """The routes of one input. Each is made for its first request and kept, for it may remember names."""
+
+    def __init__(self, settings: RouteSettings) -> None:
+        self._settings = settings
+        self._made: dict[Callable[[RouteSettings], Route[Any]], Route[Any]] = {}
+
+    def find(self, path: str) -> Route[Any] | None:
+        """The route of a path, None where there is none."""
+        make = ROUTES.get(path)
+        if make is None or (make is _otlp_route and not self._settings.otlp):
+            return None
+        route = self._made.get(make)
+        if route is None:
+            route = self._made[make] = make(self._settings)
+        return route
