@@ -23,8 +23,9 @@ from typing import Any, Final
 import zstandard
 from google.protobuf import json_format
 
+from agent.leaf.inputs.formats.line_cache import LineCache
 from agent.leaf.inputs.formats.line_formats import Parsed, make_form, sift_parts
-from agent.leaf.inputs.formats.line_protocol import LineProtocol, Parsing
+from agent.leaf.inputs.formats.line_protocol import Parsing
 from agent.leaf.inputs.formats.message import MessageError, TopicNames, message_lines
 from agent.leaf.inputs.formats.ndjson import (
     BadLinesError,
@@ -97,7 +98,7 @@ def _counts(parts: Iterator[Decoded | Parsed]) -> Iterator[int]:
 
 
 def _written(body: bytes, room: int) -> Iterator[int]:
-    parsing, before, more = Parsing(body, LineProtocol("edge-1", "host"), 1, _NOW, room), 0, True
+    parsing, before, more = Parsing(body, LineCache("edge-1", "host"), 1, _NOW, room), 0, True
     while more:
         more = parsing.step()
         made = parsing.count + parsing.left_out.total()

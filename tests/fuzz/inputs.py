@@ -8,9 +8,10 @@ import json
 import zstandard
 
 from agent import contract
+from agent.leaf.inputs.formats.line_cache import LineCache
 from agent.leaf.inputs.formats.line_cutter import Cutter, ReadLimits, cut
 from agent.leaf.inputs.formats.line_formats import join_sifted, make_form
-from agent.leaf.inputs.formats.line_protocol import LineProtocol, Parsing
+from agent.leaf.inputs.formats.line_protocol import Parsing
 from agent.leaf.inputs.formats.message import MessageError, TopicNames, message_lines, reading_line
 from agent.leaf.inputs.formats.ndjson import BadLinesError, BodyTooLargeError, decode_array, decode_ndjson
 from agent.leaf.inputs.http.bodies import unpack
@@ -107,7 +108,7 @@ def socket_framing(data: bytes) -> None:
 )
 def line_protocol(data: bytes) -> None:
     with only(BodyTooLargeError):
-        parsing = Parsing(data, LineProtocol(DOMAIN, "host"), 1, NOW, MOST)
+        parsing = Parsing(data, LineCache(DOMAIN, "host"), 1, NOW, MOST)
         while parsing.step():
             pass
         are_readings(parsing.payload, parsing.count)

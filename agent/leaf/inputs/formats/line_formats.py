@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol
 from agent.base.wait import Pacer
 
 if TYPE_CHECKING:
-    from agent.leaf.inputs.formats.line_protocol import LineProtocol
+    from agent.leaf.inputs.formats.line_cache import LineCache
 
 from dataclasses import dataclass
 
@@ -65,19 +65,20 @@ class _Influx:
 
     def __init__(self, domain: str, precision: Precision, device_tag: str) -> None:
         self._domain, self._precision, self._device_tag = domain, precision, device_tag
-        self._lines: LineProtocol | None = None
+        self._lines: LineCache | None = None
 
     def parts(self, lines: bytes, now_ns: int) -> Iterator[Parsed]:
         # Imported here, so that an agent to which nobody speaks line protocol does not hold it in memory.
-        from agent.leaf.inputs.formats.line_protocol import LineProtocol
+        from agent.leaf.inputs.formats.line_cache import LineCache
 
         if self._lines is None:
-            self._lines = LineProtocol(self._domain, self._device_tag)
+            self._lines = LineCache(self._domain, self._device_tag)
         for offset, some in _pieces(lines, _PIECE):
             yield self._sift(self._lines, some, offset, now_ns)
 
-    def _sift(self, to: LineProtocol, lines: bytes, offset: int, now_ns: int) -> Parsed:
-        from agent.leaf.inputs.formats.line_protocol import PRECISIONS, Parsing
+    def _sift(self, to: LineCache, lines: bytes, offset: int, now_ns: int) -> Parsed:
+        from agent.leaf.inputs.formats.line_cache import PRECISIONS
+        from agent.leaf.inputs.formats.line_protocol import Parsing
 
         # Text that is open at the end of its line must not take in the lines that follow.
         parsing = Parsing(lines, to, PRECISIONS[self._precision], now_ns, _MOST, apart=True)

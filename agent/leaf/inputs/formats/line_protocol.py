@@ -17,34 +17,19 @@ import re
 from collections import Counter
 from typing import Final
 
-from agent import contract
+from agent.leaf.inputs.formats.line_cache import LineCache
 from agent.leaf.inputs.formats.line_values import (
     LineError,
     Row,
-    Stamps,
     alike,
-    check_name,
     is_whole,
-    name_of,
     plain_string,
     scalar,
     shown,
     string,
-    text_of,
-    to_json,
-    unescape,
 )
 from agent.leaf.inputs.formats.ndjson import MAX_COUNTED, MAX_LISTED, BodyTooLargeError
 
-PRECISIONS: Final = {
-    **dict.fromkeys(("", "ns", "n"), 1),
-    **dict.fromkeys(("us", "u", "µ", "µs"), 10**3),
-    "ms": 10**6,
-    "s": 10**9,
-    "m": 60 * 10**9,
-    "h": 3600 * 10**9,
-}
-"""Nanoseconds by the names that `/write` and `/api/v2/write` have for them."""
 _STEP: Final = 16 * 1024
 """Bytes that are taken apart at a time, a millisecond or two."""
 _LINES: Final = 500
@@ -54,8 +39,6 @@ _IDLE: Final = 64 * 1024
 _SHORT: Final = 256
 """Bytes that are looked at first for lines that say nothing: mostly there are few."""
 _MAX_LINE: Final = 256 * 1024
-_CACHED: Final = 2**20
-"""Bytes of names that are remembered in the form in which they are stored."""
 
 _plain = re.compile(rb"-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,40})?\Z").match
 """Numbers that are JSON as they stand; without an exponent they are finite."""
@@ -71,83 +54,6 @@ _bare = re.compile(rb"[^, \r\n]++").match
 _end = re.compile(rb" *+\r?+(?:\n|\Z)").match
 _stamp = re.compile(rb" ++([^ \r\n]++) *+\r?+(?:\n|\Z)").match
 _MAY_BEGIN_IDLE: Final = frozenset((b" ", b"\r", b"\n", b"#"))
-_split_tags = re.compile(rb"(?<!\\),").split
-_split_tag = re.compile(rb"(?<!\\)=").split
-
-
-class _Head:
-    """What the readings of one measurement and its tags share: all before the value, by field, and all after
-    it."""
-
-    __slots__ = ("before", "cost", "fields", "measurement", "tail")
-
-    def __init__(self, measurement: str, before: bytes, tail: bytes) -> None:
-        self.measurement = measurement
-        self.before = before
-        self.tail = tail
-        self.cost: Final = len(before) + len(measurement) + len(tail) + 60
-        """Bytes that each reading takes at most beside its field and value."""
-        self.fields: dict[bytes, bytes] = {}
-
-
-class LineProtocol:
-    """Reads bodies for one domain; remembers names from one body to the next. `device_tag` names the tag
-    whose value is the device."""
-
-    def __init__(self, domain: str, device_tag: str) -> None:
-        self._domain = domain
-        self._device_tag = device_tag
-        self.stamps = Stamps()
-        self.heads: dict[bytes, _Head] = {}
-        """By measurement and tags as they stand in a line; `head` makes what is not here."""
-        self._cached = 0
-
-    def head(self, key: bytes) -> _Head:
-        """Measurement and tags, as they stand in a line; raises `LineError`."""
-        if key.startswith(b"#"):
-            raise LineError("a line of comment")
-        first, *pairs = _split_tags(key, contract.MAX_TAGS + 2)
-        measurement = name_of(first, "the measurement")
-        tags: dict[str, str] = {}
-        for pair in pairs:
-            if len(tags) > contract.MAX_TAGS:
-                raise _too_many_tags()
-            parts = _split_tag(pair, 2)
-            if len(parts) != 2:
-                raise LineError(f"tag {shown(pair)} is not name=text", "tags")
-            name = name_of(parts[0], "a tag's name")
-            if name in tags:
-                raise LineError(f"tag {name!r:.80} is there twice", "tags")
-            tags[name] = text_of(unescape(parts[1]), f"tag {name!r:.80}")
-            if not tags[name]:
-                raise LineError(f"tag {name!r:.80} is empty", "tags")
-        device = tags.pop(self._device_tag, self._domain)
-        check_name(device, "the device")
-        if len(tags) > contract.MAX_TAGS:
-            raise _too_many_tags()
-        tail = b',"tags":' + to_json(tags) + b"}\n" if tags else b"}\n"
-        head = _Head(measurement, b'"device":' + to_json(device) + b',"metric":', tail)
-        self._remember(len(key) + len(tail) + len(head.before))
-        self.heads[key] = head
-        return head
-
-    def field(self, head: _Head, raw: bytes) -> bytes:
-        """What stands before the value of a field; raises `LineError`."""
-        known = head.fields.get(raw)
-        if known is not None:
-            return known
-        metric = f"{head.measurement}_{name_of(raw, 'a field')}"
-        check_name(metric, "the metric")
-        before = head.before + to_json(metric) + b',"value":'
-        self._remember(len(raw) + len(before))
-        head.fields[raw] = before
-        return before
-
-    def _remember(self, size: int) -> None:
-        self._cached += size
-        if self._cached > _CACHED:
-            self.heads.clear()
-            self._cached = size
 
 
 class Parsing:
@@ -160,7 +66,7 @@ class Parsing:
     bad line is listed."""
 
     def __init__(
-        self, body: bytes, to: LineProtocol, unit: int, now_ns: int, limit: int, *, apart: bool = False
+        self, body: bytes, to: LineCache, unit: int, now_ns: int, limit: int, *, apart: bool = False
     ) -> None:
         self._body = body
         self._to = to
@@ -383,10 +289,6 @@ class Parsing:
         if not is_whole(stamp):
             raise LineError(f"time {shown(stamp)} is not a whole number", "time")
         return self._stamps.reading(int(stamp) * self._unit)
-
-
-def _too_many_tags() -> LineError:
-    return LineError(f"there are more than {contract.MAX_TAGS} tags; leave some out", "tags")
 
 
 def _may_be_idle(lines: bytes) -> bool:

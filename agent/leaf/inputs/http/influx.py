@@ -13,7 +13,8 @@ from aiohttp.web import BaseRequest, Response
 
 from agent.base.clock import wall_ns
 from agent.base.wait import Pacer
-from agent.leaf.inputs.formats.line_protocol import PRECISIONS, LineProtocol, Parsing
+from agent.leaf.inputs.formats.line_cache import PRECISIONS, LineCache
+from agent.leaf.inputs.formats.line_protocol import Parsing
 from agent.leaf.inputs.formats.ndjson import BodyTooLargeError
 from agent.leaf.inputs.http.bodies import Body, Hold
 from agent.leaf.inputs.http.request import RequestHead
@@ -64,7 +65,7 @@ class InfluxRoute(Route[DecodedLines]):
 
     def __init__(self, settings: RouteSettings) -> None:
         super().__init__(settings)
-        self._lines = LineProtocol(settings.domain, settings.device_tag)
+        self._lines = LineCache(settings.domain, settings.device_tag)
 
     def time_unit(self, request: BaseRequest) -> int:
         precision = request.query.get("precision", "")

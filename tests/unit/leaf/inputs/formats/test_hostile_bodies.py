@@ -16,7 +16,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from agent import contract
 from agent.leaf.inputs.formats import ndjson
-from agent.leaf.inputs.formats.line_protocol import LineProtocol, Parsing
+from agent.leaf.inputs.formats.line_cache import LineCache
+from agent.leaf.inputs.formats.line_protocol import Parsing
 from agent.leaf.inputs.formats.ndjson import BadLinesError, decode_ndjson
 from agent.leaf.inputs.http.bodies import (
     Bodies,
@@ -44,8 +45,8 @@ PACK: dict[str, Callable[[bytes], bytes]] = {
 ESCAPE = "\x1b[31m<script>alert(1)</script>"
 
 
-def by_line_protocol(body: bytes, to: LineProtocol | None = None) -> Parsing:
-    parsing = Parsing(body, to or LineProtocol("edge-1", "host"), 1, NOW, 2**26)
+def by_line_protocol(body: bytes, to: LineCache | None = None) -> Parsing:
+    parsing = Parsing(body, to or LineCache("edge-1", "host"), 1, NOW, 2**26)
     while parsing.step():
         pass
     return parsing
@@ -124,7 +125,7 @@ def test_an_endless_line_is_refused_with_its_place() -> None:
 
 
 def test_tags_without_end_do_not_stay_in_memory() -> None:
-    lines, sources = LineProtocol("edge-1", "host"), Sources("edge-1")
+    lines, sources = LineCache("edge-1", "host"), Sources("edge-1")
     tracemalloc.start()
     try:
         for begin in range(0, 6000, 500):
@@ -178,7 +179,7 @@ class Counting(Parsing):
 def test_lines_that_say_nothing_are_passed_over_by_the_stretch(idle: bytes) -> None:
     size = 2**22
     body = idle * (size // len(idle)) + b"m v=1 7\nx\n" + idle * 5 + b"y\n"
-    parsing = Counting(body, LineProtocol("edge-1", "host"), 1, NOW, 2**26)
+    parsing = Counting(body, LineCache("edge-1", "host"), 1, NOW, 2**26)
     while parsing.step():
         pass
     first = size // len(idle) + 1
@@ -191,7 +192,7 @@ def test_lines_that_say_nothing_are_passed_over_by_the_stretch(idle: bytes) -> N
     "line", [b'm v="x"\n', b'm v="\n', b"m v=1\n", b"x\n", b"m\\\n", b"m,t=\\\n", b'm v="\n"\n']
 )
 def test_short_lines_are_taken_a_few_hundred_at_a_time(line: bytes) -> None:
-    parsing = Parsing(line * 30_000, LineProtocol("edge-1", "host"), 1, NOW, 2**26)
+    parsing = Parsing(line * 30_000, LineCache("edge-1", "host"), 1, NOW, 2**26)
     more, before = True, (0, 0)
     while more:
         more = parsing.step()

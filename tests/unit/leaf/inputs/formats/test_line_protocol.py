@@ -9,7 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agent import contract
-from agent.leaf.inputs.formats.line_protocol import LineProtocol, Parsing
+from agent.leaf.inputs.formats.line_cache import LineCache
+from agent.leaf.inputs.formats.line_protocol import Parsing
 from agent.leaf.inputs.formats.ndjson import MAX_COUNTED, MAX_LISTED, BodyTooLargeError
 
 NOW = 1_770_000_000_123_456_789
@@ -30,8 +31,8 @@ values = st.one_of(
 )
 
 
-def parse(body: bytes, unit: int = 1, limit: int = LIMIT, to: LineProtocol | None = None) -> Parsing:
-    parsing = Parsing(body, to or LineProtocol("edge-1", "host"), unit, NOW, limit)
+def parse(body: bytes, unit: int = 1, limit: int = LIMIT, to: LineCache | None = None) -> Parsing:
+    parsing = Parsing(body, to or LineCache("edge-1", "host"), unit, NOW, limit)
     while parsing.step():
         pass
     assert parsing.payload.count(b"\n") == parsing.count
@@ -279,7 +280,7 @@ def test_the_payload_stays_within_its_limit() -> None:
 
 
 def test_a_million_tags_are_not_all_remembered() -> None:
-    to = LineProtocol("edge-1", "host")
+    to = LineCache("edge-1", "host")
     for first in range(0, 40_000, 1000):
         parse(b"".join(b"m,t=%d f=1\n" % number for number in range(first, first + 1000)), to=to)
     assert len(to.heads) < 20_000
