@@ -18,7 +18,7 @@ TAILER = """
 import asyncio, json, os, pathlib, sys
 from agent.config import Seconds
 from agent.leaf.inputs.file.input import FileInput, FileOptions
-from agent.leaf.intake import Place
+from agent.leaf.intake import ResumePoint
 from agent.base.metrics import Metrics
 
 class Store:
@@ -40,8 +40,8 @@ class Store:
 
     async def position(self, name):
         if not self.count:
-            return Place()
-        return Place(json.loads((self.folder / f"{self.count - 1:06d}.json").read_text())[1])
+            return ResumePoint()
+        return ResumePoint(json.loads((self.folder / f"{self.count - 1:06d}.json").read_text())[1])
 
 async def main():
     options = FileOptions(name="tail", path=sys.argv[1], poll=Seconds(0.01))

@@ -24,7 +24,7 @@ import zstandard
 from google.protobuf import json_format
 
 from agent.leaf.inputs.formats.line_cache import LineCache
-from agent.leaf.inputs.formats.line_formats import Parsed, make_form, sift_parts
+from agent.leaf.inputs.formats.line_formats import Parsed, make_parser, split_valid_parts
 from agent.leaf.inputs.formats.line_protocol import Parsing
 from agent.leaf.inputs.formats.message import MessageError, TopicNames, message_lines
 from agent.leaf.inputs.formats.ndjson import (
@@ -108,7 +108,9 @@ def _written(body: bytes, room: int) -> Iterator[int]:
 
 
 def _mqtt(body: bytes, _room: int) -> Iterator[int]:
-    return _counts(sift_parts(b"\n".join(message_lines(body[:CAME], TopicNames("d", "m"))), "edge-1", _NOW))
+    return _counts(
+        split_valid_parts(b"\n".join(message_lines(body[:CAME], TopicNames("d", "m"))), "edge-1", _NOW)
+    )
 
 
 def _nats(body: bytes, _room: int) -> Iterator[int]:
@@ -116,12 +118,12 @@ def _nats(body: bytes, _room: int) -> Iterator[int]:
     for line in lines_of(body[:CAME], TopicNames("d", "m")):
         lines.append(line)
         yield 1
-    yield from _counts(sift_parts(b"".join(lines), "edge-1", _NOW))
+    yield from _counts(split_valid_parts(b"".join(lines), "edge-1", _NOW))
 
 
 def _lines(kind: str) -> Parser:
     def parse(body: bytes, _room: int) -> Iterator[int]:
-        form = make_form(
+        form = make_parser(
             "influx" if kind == "influx" else "ndjson", "edge-1", precision="ns", device_tag="host"
         )
         return _counts(form.parts(body[:CAME], _NOW))

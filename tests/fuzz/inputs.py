@@ -9,8 +9,8 @@ import zstandard
 
 from agent import contract
 from agent.leaf.inputs.formats.line_cache import LineCache
-from agent.leaf.inputs.formats.line_cutter import Cutter, ReadLimits, cut
-from agent.leaf.inputs.formats.line_formats import join_sifted, make_form
+from agent.leaf.inputs.formats.line_cutter import LineCutter, ReadLimits, cut_file
+from agent.leaf.inputs.formats.line_formats import join_parsed, make_parser
 from agent.leaf.inputs.formats.line_protocol import Parsing
 from agent.leaf.inputs.formats.message import MessageError, TopicNames, message_lines, reading_line
 from agent.leaf.inputs.formats.ndjson import BadLinesError, BodyTooLargeError, decode_array, decode_ndjson
@@ -65,7 +65,7 @@ def file_lines(data: bytes) -> None:
     place, skipping, whole = 0, False, b""
     while place < len(data):
         window = data[place : place + limits.line]
-        found = cut(window, limits, skipping=skipping, last=place + len(window) == len(data))
+        found = cut_file(window, limits, skipping=skipping, last=place + len(window) == len(data))
         assert 0 <= found.start <= found.stop <= len(window)
         whole += window[found.start : found.stop]
         if found.stop == 0:
@@ -76,8 +76,8 @@ def file_lines(data: bytes) -> None:
 
 
 def sift(lines: bytes, kind: str) -> None:
-    form = make_form("ndjson" if kind == "ndjson" else "influx", DOMAIN, precision="ns", device_tag="host")
-    found = join_sifted(list(form.parts(lines, NOW)))
+    form = make_parser("ndjson" if kind == "ndjson" else "influx", DOMAIN, precision="ns", device_tag="host")
+    found = join_parsed(list(form.parts(lines, NOW)))
     are_readings(found.payload, found.count)
     if kind == "ndjson":
         full = [line for line in lines.split(b"\n") if line.strip(b" \t\r")]
@@ -89,7 +89,7 @@ def sift(lines: bytes, kind: str) -> None:
 @target(ONE + LINES, b"a\nbb\n\nccc", b"x" * 40 + b"\ny\n")
 def socket_framing(data: bytes) -> None:
     """A stream cut into pieces anywhere has the same lines as in one."""
-    longest, pieces = 32, Cutter(32)
+    longest, pieces = 32, LineCutter(32)
     found = b""
     for at in range(0, len(data), 7):
         found += pieces.feed(data[at : at + 7])

@@ -18,8 +18,8 @@ from agent.base.metrics import Metrics
 from agent.base.wait import Backoff, event_within
 from agent.leaf.inputs.exec import reaper
 from agent.leaf.inputs.exec.options import ExecOptions
-from agent.leaf.inputs.formats.line_cutter import Cutter
-from agent.leaf.inputs.formats.line_formats import Form, make_form
+from agent.leaf.inputs.formats.line_cutter import LineCutter
+from agent.leaf.inputs.formats.line_formats import LineParser, make_parser
 from agent.leaf.inputs.shared.gatherer import MAX_SHARE, Buffer, Gatherer
 from agent.leaf.inputs.shared.submitter import RetryingSubmitter, letter
 from agent.leaf.intake import Intake
@@ -45,7 +45,7 @@ class Program(asyncio.SubprocessProtocol):
     def __init__(
         self,
         options: ExecOptions,
-        form: Form,
+        form: LineParser,
         keeper: RetryingSubmitter,
         buffer: Buffer,
         log: FilteringBoundLogger,
@@ -55,8 +55,8 @@ class Program(asyncio.SubprocessProtocol):
         self._options, self._form, self._keeper, self._log, self._said = options, form, keeper, log, said
         self._buffer = buffer
         self._room = limit
-        self._cutter = Cutter(options.line)
-        self._words = Cutter(_MAX_SAID * 4)
+        self._cutter = LineCutter(options.line)
+        self._words = LineCutter(_MAX_SAID * 4)
         self._transport: asyncio.SubprocessTransport
         self._over = asyncio.Event()
         self._ending = False
@@ -213,7 +213,7 @@ class Schedule:
         self._log = log
         self._up = metrics.input_up.labels(options.name)
         self._keeper = RetryingSubmitter(options, metrics, intake, stopping, log)
-        self._form = make_form(
+        self._form = make_parser(
             options.format, intake.domain, precision=options.precision, device_tag=options.device_tag
         )
         self._failing = LogEdge(log, "the command runs well again")

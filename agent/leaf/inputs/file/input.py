@@ -57,7 +57,7 @@ from agent.leaf.inputs.file.options import FileOptions
 from agent.leaf.inputs.file.positions import MAX_FILES, parse_positions
 from agent.leaf.inputs.file.tail_group import ReadResult, TailGroup
 from agent.leaf.inputs.file.tailer import TailedLines
-from agent.leaf.inputs.formats.line_formats import Form, Parsed, join_sifted, make_form
+from agent.leaf.inputs.formats.line_formats import LineParser, Parsed, join_parsed, make_parser
 from agent.leaf.inputs.shared.base import NO_SERVER, ConfiguredInput, LocalServer
 from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 
@@ -130,7 +130,7 @@ class FileInput(ConfiguredInput[FileOptions]):
             from_end=options.start == "end",
             poll=options.poll,
         )
-        form = make_form(
+        form = make_parser(
             options.format, intake.domain, precision=options.precision, device_tag=options.device_tag
         )
         try:
@@ -140,7 +140,9 @@ class FileInput(ConfiguredInput[FileOptions]):
         finally:
             following.close()
 
-    async def _step(self, following: TailGroup, form: Form, intake: Intake, stopping: asyncio.Event) -> bool:
+    async def _step(
+        self, following: TailGroup, form: LineParser, intake: Intake, stopping: asyncio.Event
+    ) -> bool:
         """Look once and store what was found; False when the next look may wait."""
         gathered, sifted = await asyncio.to_thread(_look, following, form)
         self._tell(gathered)
@@ -224,7 +226,7 @@ def _letters(piece: TailedLines, sifted: Parsed) -> tuple[contract.Letter, ...]:
     )
 
 
-def _look(following: TailGroup, form: Form) -> tuple[ReadResult, list[Parsed]]:
+def _look(following: TailGroup, form: LineParser) -> tuple[ReadResult, list[Parsed]]:
     while True:
         gathered = following.gather(time.monotonic())
         sifted = [_sifted(form, piece.lines) for piece in gathered.pieces]
@@ -234,10 +236,10 @@ def _look(following: TailGroup, form: Form) -> tuple[ReadResult, list[Parsed]]:
             return gathered, [_bounded(one) for one in sifted]
 
 
-def _sifted(form: Form, lines: bytes) -> Parsed:
+def _sifted(form: LineParser, lines: bytes) -> Parsed:
     if not form.self_ending and not lines.endswith(b"\n"):
         return Parsed(b"", 0, ((0, "the last line of the file has no newline, so it may have been cut off"),))
-    return join_sifted(list(form.parts(lines, wall_ns())))
+    return join_parsed(list(form.parts(lines, wall_ns())))
 
 
 def _bounded(one: Parsed) -> Parsed:

@@ -32,7 +32,7 @@ from agent.leaf.inputs.file.rotation import (
     seen_at,
     successor,
 )
-from agent.leaf.inputs.formats.line_cutter import ReadLimits, cut
+from agent.leaf.inputs.formats.line_cutter import ReadLimits, cut_file
 
 QUIET: Final = 1.0
 """Seconds for which a renamed file must not have grown before it is left: its writer may still be in it."""
@@ -299,7 +299,7 @@ class Tailer:
             self.close()
             return _MORE
         file.modified = modified
-        found = cut(data, self._limits, skipping=file.skipping, last=last)
+        found = cut_file(data, self._limits, skipping=file.skipping, last=last)
         end, mark = file.offset + found.stop, file.mark.after(data, found.stop)
         if found.start < found.stop:
             after = self._position(file, end, mark)

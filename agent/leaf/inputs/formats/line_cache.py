@@ -1,5 +1,5 @@
-"""What is remembered of line protocol from one body to the next, in the form in which it is stored: names with
-their tags, and times. No I/O."""
+"""What is remembered of line protocol from one body to the next, in the form in which it is stored: names
+with their tags, and times. No I/O."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agent.leaf.inputs.formats.line_values import (
     LineError,
     check_name,
     name_of,
-    shown,
+    quoted,
     text_of,
     to_json,
     unescape,
@@ -61,7 +61,7 @@ class LineCache:
                 raise _too_many_tags()
             parts = _split_tag(pair, 2)
             if len(parts) != 2:
-                raise LineError(f"tag {shown(pair)} is not name=text", "tags")
+                raise LineError(f"tag {quoted(pair)} is not name=text", "tags")
             name = name_of(parts[0], "a tag's name")
             if name in tags:
                 raise LineError(f"tag {name!r:.80} is there twice", "tags")

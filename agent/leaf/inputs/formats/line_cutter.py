@@ -1,4 +1,4 @@
-"""Where the lines of a stream end that comes in pieces. No I/O."""
+"""Where lines end: in a stream that comes in pieces, and in a file that grows. No I/O."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import NamedTuple
 from agent import contract
 
 
-class Cutter:
-    """Parts a stream into whole lines of at most `longest` bytes, newline included. A longer one is passed
-    over and counted in `too_long`; no more than `longest` bytes of an unfinished line are kept."""
+class LineCutter:
+    """Cuts a stream into whole lines of at most `longest` bytes, newline included. Skips longer ones and
+    counts them in `too_long`; holds no more than `longest` bytes of an unfinished line."""
 
     def __init__(self, longest: int) -> None:
         self._longest = longest
@@ -40,8 +40,7 @@ class Cutter:
         return lines if self._fits(lines) else self._without_long(lines)
 
     def end(self) -> bytes:
-        """What stands at the end of the stream without a newline, which it is given; empty when nothing
-        does."""
+        """The last line, where the stream ended without its newline, which is added; empty otherwise."""
         rest, self._rest = self._rest, b""
         return rest + b"\n" if rest else b""
 
@@ -54,17 +53,17 @@ class Cutter:
 
     def _fits(self, lines: bytes) -> bool:
         """Whether no line is too long: a look at each stretch of that length, not at each line."""
-        place = 0
-        while len(lines) - place > self._longest:
-            place = lines.rfind(b"\n", place, place + self._longest) + 1
-            if not place:
+        begin = 0
+        while len(lines) - begin > self._longest:
+            begin = lines.rfind(b"\n", begin, begin + self._longest) + 1
+            if not begin:
                 return False
         return True
 
     def _without_long(self, lines: bytes) -> bytes:
-        every = [line + b"\n" for line in lines[:-1].split(b"\n")]
-        short = [line for line in every if len(line) <= self._longest]
-        self.too_long += len(every) - len(short)
+        ended = [line + b"\n" for line in lines[:-1].split(b"\n")]
+        short = [line for line in ended if len(line) <= self._longest]
+        self.too_long += len(ended) - len(short)
         return b"".join(short)
 
 
@@ -79,7 +78,7 @@ class ReadLimits:
     lines: int = contract.MAX_BATCH_READINGS
 
 
-class Cut(NamedTuple):
+class FileCut(NamedTuple):
     """What to make of bytes read at an offset: the lines are `data[start:stop]`, the next read begins at
     `stop`. `skipping` says that it then begins inside a line that is too long, `too_long` that one was
     met."""
@@ -90,7 +89,7 @@ class Cut(NamedTuple):
     too_long: bool = False
 
 
-def cut(data: bytes, limits: ReadLimits, *, skipping: bool = False, last: bool = False) -> Cut:
+def cut_file(data: bytes, limits: ReadLimits, *, skipping: bool = False, last: bool = False) -> FileCut:
     """Find the whole lines at the beginning of `data`, which holds `limits.line` bytes or all there is.
     `skipping` as the cut before said. `last` says that nothing will be appended any more: what then stands at
     the end without a newline is a line too."""
@@ -98,15 +97,15 @@ def cut(data: bytes, limits: ReadLimits, *, skipping: bool = False, last: bool =
     if skipping:
         start = data.find(b"\n") + 1
         if not start:
-            return Cut(len(data), len(data), skipping=True)
+            return FileCut(len(data), len(data), skipping=True)
     stop = data.rfind(b"\n", start, start + limits.bytes) + 1 or data.find(b"\n", start) + 1
     if not stop:
         if len(data) - start >= limits.line:
-            return Cut(len(data), len(data), skipping=True, too_long=True)
-        return Cut(start, len(data) if last else start)
+            return FileCut(len(data), len(data), skipping=True, too_long=True)
+        return FileCut(start, len(data) if last else start)
     if data.count(b"\n", start, stop) > limits.lines:
         stop -= len(data[start:stop].split(b"\n", limits.lines)[-1])
-    return Cut(start, stop)
+    return FileCut(start, stop)
 
 
 def _hole(data: bytes) -> int:

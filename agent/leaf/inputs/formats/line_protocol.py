@@ -21,12 +21,12 @@ from agent.leaf.inputs.formats.line_cache import LineCache
 from agent.leaf.inputs.formats.line_values import (
     LineError,
     Row,
-    alike,
     is_whole,
     plain_string,
+    quoted,
     scalar,
-    shown,
     string,
+    uniform_rows,
 )
 from agent.leaf.inputs.formats.ndjson import MAX_COUNTED, MAX_LISTED, BodyTooLargeError
 
@@ -113,7 +113,7 @@ class Parsing:
                     self._take_line(self._place, out)
                 else:
                     self._take_plain([line.removesuffix(b"\n")], out)
-        elif self._unit != 1 or not (rows := alike(piece)) or not self._take_alike(piece, rows):
+        elif self._unit != 1 or not (rows := uniform_rows(piece)) or not self._take_alike(piece, rows):
             self._take_plain(piece.removesuffix(b"\n").split(b"\n", _LINES)[:_LINES], out)
         self.count += len(out)
         self._parts.append(b"".join(out))
@@ -231,7 +231,7 @@ class Parsing:
             place += 1
         stamp = None if _end(body, place) else _stamp(body, place, place + 64)
         if stamp is None and not _end(body, place):
-            raise LineError(f"{shown(body[place : place + 40].strip())} is no time", "time")
+            raise LineError(f"{quoted(body[place : place + 40].strip())} is no time", "time")
         ts = self._now if stamp is None else self._time(stamp[1])
         self._claim(len(values) * head.cost + place - begin)
         out += [ts + value + head.tail for value in values]
@@ -254,10 +254,10 @@ class Parsing:
         """A field of any form: its name, its value as `_quoted` or `_bare` finds it, and where it ends."""
         name = _field(body, place, limit)
         if name is None:
-            raise LineError(f"{shown(body[place : place + 40])} is not field=value")
+            raise LineError(f"{quoted(body[place : place + 40])} is not field=value")
         text = _quoted(body, name.end(), limit) or _bare(body, name.end(), limit)
         if text is None:
-            raise LineError(f"field {shown(name[1])} has no value", "value")
+            raise LineError(f"field {quoted(name[1])} has no value", "value")
         return name[1], text, text.end()
 
     def _claim(self, size: int) -> None:
@@ -287,7 +287,7 @@ class Parsing:
         if self._unit == 1 and len(stamp) == 19 and stamp.isdigit():
             return self._stamps.digits(stamp)
         if not is_whole(stamp):
-            raise LineError(f"time {shown(stamp)} is not a whole number", "time")
+            raise LineError(f"time {quoted(stamp)} is not a whole number", "time")
         return self._stamps.reading(int(stamp) * self._unit)
 
 

@@ -1,4 +1,4 @@
-"""Single names and values of line protocol. No I/O."""
+"""Single names and values of line protocol, and the rows of its commonest form. No I/O."""
 
 from __future__ import annotations
 
@@ -10,17 +10,6 @@ import msgspec
 
 from agent import contract
 
-_NAMES: Final = rb"([^ \n#][^ \n]*+) ([^,= \n]++)="
-
-_FORM: Final = _NAMES + rb"(-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,40})?) ([0-9]{10})([0-9]{9})(?:\n|\Z)"
-
-_first = re.compile(_FORM).match
-
-_all = re.compile(rb"(?m:^)" + _FORM).findall
-
-Row = tuple[bytes, bytes, bytes, bytes, bytes]
-"""Measurement with tags, field, value, second, and nanoseconds in nine digits, each as it stands."""
-
 _float = re.compile(rb"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\Z").match
 _unescape = re.compile(rb"\\([,= ])").sub
 _control = re.compile(r"[\x00-\x1f\x7f]").search
@@ -30,6 +19,13 @@ _BOOLS: Final = {
     **dict.fromkeys((b"t", b"T", b"true", b"True", b"TRUE"), b"true"),
     **dict.fromkeys((b"f", b"F", b"false", b"False", b"FALSE"), b"false"),
 }
+
+_NAMES: Final = rb"([^ \n#][^ \n]*+) ([^,= \n]++)="
+_FORM: Final = _NAMES + rb"(-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,40})?) ([0-9]{10})([0-9]{9})(?:\n|\Z)"
+_first = re.compile(_FORM).match
+_all = re.compile(rb"(?m:^)" + _FORM).findall
+Row = tuple[bytes, bytes, bytes, bytes, bytes]
+"""Measurement with tags, field, value, second, and nanoseconds in nine digits, each as it stands."""
 
 
 class LineError(ValueError):
@@ -43,34 +39,34 @@ class LineError(ValueError):
 
 def scalar(text: bytes) -> bytes:
     """A value without quotes as JSON; raises `LineError`."""
-    known = _BOOLS.get(text)
-    if known is not None:
-        return known
+    boolean = _BOOLS.get(text)
+    if boolean is not None:
+        return boolean
     kind, digits = text[-1:], text[:-1]
     if kind in (b"i", b"u") and is_whole(digits) and not (kind == b"u" and digits.startswith(b"-")):
         value = int(digits)
         if -contract.MAX_INT - 1 <= value <= contract.MAX_INT:
             return b"%d" % value
         raise LineError(
-            f"value {shown(text)} is beyond a signed whole number of 64 bits; send it as a float or text",
+            f"value {quoted(text)} is beyond a signed whole number of 64 bits; send it as a float or text",
             "value",
         )
     if _float(text):
         number = float(text)
         if math.isfinite(number):
             return repr(number).encode()
-    raise LineError(f"value {shown(text)} is no number of 64 bits, bool or text in quotes", "value")
+    raise LineError(f"value {quoted(text)} is no number of 64 bits, bool or text in quotes", "value")
 
 
 def string(raw: bytes) -> bytes:
-    """Text that stood in quotes, as JSON; raises `LineError`."""
+    """The text between quotes as JSON; raises `LineError`."""
     # A backslash keeps the next one and a quote. In pieces, for an expression takes ten times as long.
     plain = b"\\".join([part.replace(b'\\"', b'"') for part in raw.split(b"\\\\")])
     return to_json(text_of(plain, "a value"))
 
 
 def plain_string(raw: bytes) -> bytes:
-    """The same for text that holds no backslash."""
+    """Like `string`, for text without a backslash."""
     return to_json(text_of(raw, "a value"))
 
 
@@ -105,13 +101,15 @@ def text_of(raw: bytes, what: str) -> str:
     return text
 
 
-def shown(raw: bytes) -> str:
-    """The beginning of something, for a message."""
+def quoted(raw: bytes) -> str:
+    """The beginning of bytes, for a message."""
     return repr(raw[:80].decode(errors="backslashreplace"))
 
 
-def alike(lines: bytes) -> list[Row]:
-    """The rows of lines without quotes, backslashes and carriage returns; none where one has another form."""
+def uniform_rows(lines: bytes) -> list[Row]:
+    """The rows of lines that all have the commonest form: one field, a number that is JSON as it stands, and
+    a time in nanoseconds. Empty where a line has another form. The lines have no quotes, backslashes and
+    carriage returns."""
     if not _first(lines):
         return []
     rows: list[Row] = _all(lines)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from aiohttp.web import BaseRequest, Response
@@ -31,7 +30,6 @@ from agent.leaf.inputs.http.request import READINGS_PATH, RequestHead
 from agent.leaf.inputs.http.responses import HttpError, Success, at_fault, bad_lines
 
 OTLP_PATH: Final = "/v1/metrics"
-_NO_KINDS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ class DecodedBody:
 
     payload: bytes
     count: int
-    left_out: Mapping[str, int] = _NO_KINDS
+    left_out: Mapping[str, int] = field(default_factory=dict)
     """How much of the body is no reading, by kind; the rest is stored."""
 
 

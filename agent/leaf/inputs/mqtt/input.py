@@ -24,7 +24,7 @@ from agent.base.metrics import Metrics
 from agent.base.wait import Backoff, event_within, unless
 from agent.config.keys import SeedError
 from agent.contract import Letter
-from agent.leaf.inputs.formats.line_formats import sift
+from agent.leaf.inputs.formats.line_formats import split_valid
 from agent.leaf.inputs.formats.message import MessageError, message_lines
 from agent.leaf.inputs.mqtt.options import MqttOptions, broker, file_problems, place_of, problems
 from agent.leaf.inputs.mqtt.repeats import Ident, Repeats, are_same, ident_of
@@ -208,7 +208,7 @@ class MqttInput(ConfiguredInput[MqttOptions]):
                 self._refuse(one, "bad_topic", "no filter covers its topic any more", letters)
             else:
                 try:
-                    sifted = sift(b"\n".join(message_lines(one.payload, place)), domain, now)
+                    sifted = split_valid(b"\n".join(message_lines(one.payload, place)), domain, now)
                 except MessageError as error:
                     self._refuse(one, "bad_message", str(error), letters)
                     continue

@@ -28,7 +28,7 @@ from agent.base.metrics import Metrics
 from agent.base.wait import event_within
 from agent.contract import Letter
 from agent.jetstream.connection import EXPECTED, OpenConnection, connected
-from agent.leaf.inputs.formats.line_formats import sift
+from agent.leaf.inputs.formats.line_formats import split_valid
 from agent.leaf.inputs.formats.message import MessageError, TopicNames, reading_line
 from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 
@@ -122,7 +122,7 @@ class Qos0Input:
         if not self._waiting:
             self._arrived.clear()
         for cls, one in found.items():
-            sifted = sift(b"\n".join(one.lines), intake.domain, wall_ns())
+            sifted = split_valid(b"\n".join(one.lines), intake.domain, wall_ns())
             starts = list(accumulate((len(line) + 1 for line in one.lines), initial=0))
             for offset, reason in sifted.bad:
                 self._refuse(one.messages[bisect_left(starts, offset)], "bad_message", reason, one.letters)

@@ -36,7 +36,7 @@ import re
 
 from msgspec import Struct
 
-from agent.leaf.inputs.formats.message import TopicNames, filled, template_problem
+from agent.leaf.inputs.formats.message import TopicNames, fill_template, template_problem
 
 _MOST: Final = 65_535
 
@@ -167,8 +167,8 @@ class Topic(Struct, forbid_unknown_fields=True, kw_only=True):
 
     def place(self, topic: str) -> TopicNames:
         """What the topic says."""
-        device = filled(self.device, topic, "/") or None
-        return TopicNames(device, filled(self.metric, topic, "/") or None)
+        device = fill_template(self.device, topic, "/") or None
+        return TopicNames(device, fill_template(self.metric, topic, "/") or None)
 
 
 def place_of(topics: list[Topic], topic: str) -> TopicNames | None:

@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct
 
 from agent.config import Size
-from agent.leaf.inputs.formats.message import TopicNames, filled, template_problem
+from agent.leaf.inputs.formats.message import TopicNames, fill_template, template_problem
 from agent.leaf.inputs.shared.base import InputOptions
 
 _TOKEN: Final = re.compile(r"[^\s.*>\x00-\x1f\x7f]+\Z")
@@ -61,8 +61,8 @@ class SubjectTemplate(Struct, forbid_unknown_fields=True, kw_only=True):
 
     def place(self, subject: str) -> TopicNames:
         """What a subject says of its message."""
-        device = filled(self.device, subject, ".") or None
-        return TopicNames(device, filled(self.metric, subject, ".") or None)
+        device = fill_template(self.device, subject, ".") or None
+        return TopicNames(device, fill_template(self.metric, subject, ".") or None)
 
 
 def overlapping(subjects: Sequence[SubjectTemplate]) -> Iterator[tuple[str, str]]:

@@ -16,7 +16,7 @@ from agent.base.log_edges import LogEdge
 from agent.base.metrics import Metrics
 from agent.base.wait import Pacer, event_within, unless
 from agent.jetstream.connection import EXPECTED, OpenConnection, connected
-from agent.leaf.inputs.formats.line_formats import make_form, sift_lines
+from agent.leaf.inputs.formats.line_formats import make_parser, parse_lines
 from agent.leaf.inputs.formats.message import MessageError, TopicNames, message_lines
 from agent.leaf.inputs.nats.options import NatsOptions, SubjectTemplate
 from agent.leaf.inputs.shared.base import LocalServer
@@ -49,7 +49,7 @@ class Subscriber:
         self._dropped = metrics.dropped.labels(options.name)
         self._up = metrics.input_up.labels(options.name)
         self._keeper = RetryingSubmitter(options, metrics, intake, stopping, log)
-        self._form = make_form("ndjson", intake.domain, precision="ns", device_tag="")
+        self._form = make_parser("ndjson", intake.domain, precision="ns", device_tag="")
         self._connecting = LogEdge(log, "messages are heard again")
         self._refused = LogEdge(log, "the local server lets the agent subscribe again")
         self._denied = False
@@ -151,7 +151,7 @@ class Subscriber:
         try:
             request = self._request(message)
             lines = await _lines(message.data, place)
-            sifted = await sift_lines(self._form, lines, wall_ns())
+            sifted = await parse_lines(self._form, lines, wall_ns())
             if sifted.bad:
                 raise MessageError(sifted.bad[0][1])
             if not sifted.count:

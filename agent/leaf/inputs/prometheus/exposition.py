@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from agent import contract
 from agent.base.files import open_regular
 from agent.base.http_access import AccessError, read_token
-from agent.leaf.inputs.formats.line_formats import sift
+from agent.leaf.inputs.formats.line_formats import split_valid
 from agent.leaf.inputs.shared.samples import Names, SampleLine, encode
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class SampleMapping:
         yield self._finished(part, lines)
 
     def _finished(self, part: ExpositionPart, lines: list[SampleLine]) -> ExpositionPart:
-        sifted = sift(encode(lines), self.domain, self.now_ns)
+        sifted = split_valid(encode(lines), self.domain, self.now_ns)
         if sifted.bad:
             part.left_out["bad_sample"] += len(sifted.bad)
         part.payload, part.count = sifted.payload, sifted.count

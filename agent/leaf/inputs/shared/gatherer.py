@@ -14,7 +14,7 @@ from typing import Final
 from agent import contract
 from agent.base.clock import wall_ns
 from agent.base.wait import Pacer
-from agent.leaf.inputs.formats.line_formats import Form, sift_lines
+from agent.leaf.inputs.formats.line_formats import LineParser, parse_lines
 from agent.leaf.inputs.shared.submitter import RetryingSubmitter, letter
 
 GATHER: Final = 0.005
@@ -100,7 +100,7 @@ class Gatherer(GatheredSource):
     def __init__(
         self,
         buffer: Buffer,
-        form: Form,
+        form: LineParser,
         keeper: RetryingSubmitter,
         pause: Callable[[], None],
         resume: Callable[[], None],
@@ -144,7 +144,7 @@ class Gatherer(GatheredSource):
     async def _store(self, block: bytes, begins: list[int], origins: list[str]) -> None:
         held = len(block)
         try:
-            sifted = await sift_lines(self._form, block, wall_ns())
+            sifted = await parse_lines(self._form, block, wall_ns())
             self.hold(len(sifted.payload) - held)
             held = len(sifted.payload)
             self._bad = 0 if sifted.count else self._bad + len(sifted.bad)

@@ -14,7 +14,7 @@ from typing import Final
 from structlog.typing import FilteringBoundLogger
 
 from agent.contract import MAX_RECEIVED, Letter
-from agent.leaf.inputs.formats.line_formats import Form
+from agent.leaf.inputs.formats.line_formats import LineParser
 from agent.leaf.inputs.shared.gatherer import Buffer, Gatherer
 from agent.leaf.inputs.shared.submitter import RetryingSubmitter
 
@@ -38,7 +38,7 @@ class Datagrams:
         self,
         one: socket.socket,
         buffer: Buffer,
-        form: Form,
+        form: LineParser,
         keeper: RetryingSubmitter,
         dropped: Callable[[int], None],
     ) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from agent import contract
 from agent.base.clock import wall_ns
-from agent.leaf.inputs.formats.line_formats import sift_lines
+from agent.leaf.inputs.formats.line_formats import parse_lines
 from agent.leaf.inputs.shared.base import InputOptions
 from agent.leaf.inputs.shared.gatherer import GatheredSource
 from agent.leaf.inputs.socket.streams import Connections, StreamConnection
@@ -111,7 +111,7 @@ class Groups(StreamConnection):
 
     async def _store(self, key: str, body: bytes) -> int:
         """How many readings were stored."""
-        sifted = await sift_lines(self.terms.form, body, wall_ns())
+        sifted = await parse_lines(self.terms.form, body, wall_ns())
         if sifted.bad:
             offset, reason = sifted.bad[0]
             number = body.count(b"\n", 0, offset) + 1

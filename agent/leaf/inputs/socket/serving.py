@@ -11,7 +11,7 @@ from structlog.typing import FilteringBoundLogger
 
 from agent.base.listen_sockets import LISTEN_SOCKETS
 from agent.base.metrics import Metrics
-from agent.leaf.inputs.formats.line_formats import make_form
+from agent.leaf.inputs.formats.line_formats import make_parser
 from agent.leaf.inputs.shared.gatherer import MAX_SHARE, Buffer
 from agent.leaf.inputs.shared.submitter import RetryingSubmitter
 from agent.leaf.inputs.socket.address import Address, open_socket, remove_socket
@@ -32,7 +32,7 @@ async def serve(
 ) -> None:
     """Serve until `stopping` is set, then store what was read, and answer what is under way."""
     submitter = RetryingSubmitter(options, metrics, intake, stopping, log)
-    form = make_form(
+    form = make_parser(
         options.format, intake.domain, precision=options.precision, device_tag=options.device_tag
     )
     with _opened(address, options) as listening:

@@ -13,8 +13,8 @@ from typing import Any, Final, cast
 
 from agent.base.wait import loop_time
 from agent.contract import Letter
-from agent.leaf.inputs.formats.line_cutter import Cutter
-from agent.leaf.inputs.formats.line_formats import Form
+from agent.leaf.inputs.formats.line_cutter import LineCutter
+from agent.leaf.inputs.formats.line_formats import LineParser
 from agent.leaf.inputs.shared.gatherer import Buffer, GatheredSource, Gatherer
 from agent.leaf.inputs.shared.submitter import RetryingSubmitter, letter
 
@@ -32,7 +32,7 @@ class Terms:
     """What holds for all connections of an input: at most `most` of them, lines of at most `line` bytes, an
     end after `idle` seconds of silence. `shown` is told how many there are."""
 
-    form: Form
+    form: LineParser
     keeper: RetryingSubmitter
     most: int
     line: int
@@ -103,7 +103,7 @@ class StreamConnection(asyncio.BufferedProtocol):
         self.terms = all_of_them.terms
         self.peer = self.sender = ""
         self.heard = loop_time()
-        self._cutter = Cutter(self.terms.line)
+        self._cutter = LineCutter(self.terms.line)
         self._greeted = False
         self._time = asyncio.get_running_loop().time
 

@@ -19,7 +19,7 @@ from agent.base.metrics import Metrics
 from agent.config import Seconds
 from agent.leaf.inputs.file.input import FileInput
 from agent.leaf.inputs.file.options import FileOptions
-from agent.leaf.inputs.formats.line_formats import Format, sift
+from agent.leaf.inputs.formats.line_formats import Format, split_valid
 from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint, UnknownOutcomeError
 from agent.process.preflight import problems
 from tests.harness.intakes import NoLetters
@@ -101,7 +101,7 @@ def write(path: Path, *values: object) -> None:
 
 @given(st.lists(st.one_of(GOOD, BAD, st.just(b""))))
 def test_good_lines_go_on_and_bad_ones_are_named_by_their_offset(lines: list[bytes]) -> None:
-    sifted = sift(b"".join(line + b"\n" for line in lines), "edge-1", NOW)
+    sifted = split_valid(b"".join(line + b"\n" for line in lines), "edge-1", NOW)
     assert sifted.payload.splitlines() == [
         line for line in lines if line.startswith(b'{"metric":"m","value":') and line.endswith(b'"d"}')
     ]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.leaf.inputs.formats.line_cutter import Cutter
+from agent.leaf.inputs.formats.line_cutter import LineCutter
 
 LONGEST = 8
 LINES = st.lists(st.binary(max_size=20).map(lambda one: one.replace(b"\n", b"x")))
@@ -18,7 +18,7 @@ def test_every_line_that_fits_comes_out_once_in_order(
 ) -> None:
     stream = b"".join(one + b"\n" for one in lines) + rest
     ends = [*sorted(min(one, len(stream)) for one in places), len(stream)]
-    cutter, came, begin = Cutter(LONGEST), b"", 0
+    cutter, came, begin = LineCutter(LONGEST), b"", 0
     for end in ends:
         whole = cutter.feed(stream[begin:end])
         assert whole == b"" or whole.endswith(b"\n")
@@ -30,7 +30,7 @@ def test_every_line_that_fits_comes_out_once_in_order(
 
 
 def test_an_endless_line_takes_no_memory_and_counts_once() -> None:
-    cutter = Cutter(LONGEST)
+    cutter = LineCutter(LONGEST)
     for _ in range(1000):
         assert cutter.feed(b"x" * 5) == b""
         assert cutter.kept < LONGEST

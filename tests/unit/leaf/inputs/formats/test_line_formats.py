@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent import contract
-from agent.leaf.inputs.formats.line_formats import Form, Format, Parsed, make_form, sift_lines
+from agent.leaf.inputs.formats.line_formats import Format, LineParser, Parsed, make_parser, parse_lines
 
 GOOD = {"ndjson": b'{"metric":"m","value":%d}', "influx": b"m f=%d"}
 BAD = {
@@ -20,12 +20,12 @@ BAD = {
 FORMATS: list[Format] = ["ndjson", "influx"]
 
 
-def form(kind: Format) -> Form:
-    return make_form(kind, "edge-1", precision="ns", device_tag="host")
+def form(kind: Format) -> LineParser:
+    return make_parser(kind, "edge-1", precision="ns", device_tag="host")
 
 
 def sift(kind: Format, lines: bytes) -> Parsed:
-    return asyncio.run(sift_lines(form(kind), lines, 1_790_000_000 * 10**9))
+    return asyncio.run(parse_lines(form(kind), lines, 1_790_000_000 * 10**9))
 
 
 @pytest.mark.parametrize("kind", FORMATS)

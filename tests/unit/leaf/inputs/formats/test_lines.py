@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.leaf.inputs.formats.line_cutter import Cut, ReadLimits, cut
+from agent.leaf.inputs.formats.line_cutter import FileCut, ReadLimits, cut_file
 
 LINE = 8
 CONTENT = st.lists(st.binary(max_size=12).map(lambda one: one.replace(b"\n", b"x").replace(b"\0", b"y")))
@@ -18,7 +18,7 @@ def read_all(content: bytes, limits: ReadLimits, visible: list[int]) -> tuple[li
     for end in [*visible, len(content)]:
         while True:
             data = content[:end][offset : offset + limits.line]
-            found = cut(data, limits, skipping=skipping)
+            found = cut_file(data, limits, skipping=skipping)
             lines += data[found.start : found.stop].splitlines(keepends=True) if not found.skipping else []
             too_long += found.too_long
             offset, skipping = offset + found.stop, found.skipping
@@ -42,7 +42,7 @@ def test_every_line_that_fits_comes_out_once_in_order(
 def test_a_cut_keeps_to_its_limits_unless_one_line_exceeds_them(
     data: bytes, most_bytes: int, most_lines: int
 ) -> None:
-    found = cut(data, ReadLimits(line=LINE, bytes=most_bytes, lines=most_lines))
+    found = cut_file(data, ReadLimits(line=LINE, bytes=most_bytes, lines=most_lines))
     lines = data[found.start : found.stop]
     assert lines.count(b"\n") <= most_lines
     assert len(lines) <= most_bytes or lines.count(b"\n") == 1
@@ -50,17 +50,17 @@ def test_a_cut_keeps_to_its_limits_unless_one_line_exceeds_them(
 
 
 def test_a_line_without_its_newline_waits_until_nothing_more_can_come() -> None:
-    assert cut(b"abc", ReadLimits()) == Cut(0, 0)
-    assert cut(b"abc", ReadLimits(), last=True) == Cut(0, 3)
+    assert cut_file(b"abc", ReadLimits()) == FileCut(0, 0)
+    assert cut_file(b"abc", ReadLimits(), last=True) == FileCut(0, 3)
 
 
 def test_a_line_that_is_too_long_is_passed_over_not_collected() -> None:
     limits = ReadLimits(line=4)
-    assert cut(b"abcd", limits) == Cut(4, 4, skipping=True, too_long=True)
-    assert cut(b"efgh", limits, skipping=True) == Cut(4, 4, skipping=True)
-    assert cut(b"i\nj\n", limits, skipping=True) == Cut(2, 4)
+    assert cut_file(b"abcd", limits) == FileCut(4, 4, skipping=True, too_long=True)
+    assert cut_file(b"efgh", limits, skipping=True) == FileCut(4, 4, skipping=True)
+    assert cut_file(b"i\nj\n", limits, skipping=True) == FileCut(2, 4)
 
 
 def test_the_hole_that_a_truncation_leaves_is_passed_over() -> None:
-    assert cut(b"\0\0\0ab\n", ReadLimits()) == Cut(3, 6)
-    assert cut(b"\0\0\0", ReadLimits()) == Cut(3, 3)
+    assert cut_file(b"\0\0\0ab\n", ReadLimits()) == FileCut(3, 6)
+    assert cut_file(b"\0\0\0", ReadLimits()) == FileCut(3, 3)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.leaf.inputs.formats.line_formats import sift
+from agent.leaf.inputs.formats.line_formats import split_valid
 from agent.leaf.inputs.formats.message import MessageError, TopicNames, message_lines, reading_line
 
 PLACE = TopicNames("pump", "rpm")
@@ -74,7 +74,7 @@ def test_any_message_is_refused_or_becomes_lines_that_are_one_reading_or_bad(pay
         return
     for line in lines:
         assert b"\n" not in line
-        sifted = sift(line, "edge-1", 0)
+        sifted = split_valid(line, "edge-1", 0)
         assert sifted.count + len(sifted.bad) == 1
 
 

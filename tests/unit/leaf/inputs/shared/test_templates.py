@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.leaf.inputs.formats.message import filled, template_problem
+from agent.leaf.inputs.formats.message import fill_template, template_problem
 from agent.leaf.inputs.nats.options import SubjectTemplate, overlapping
 
 TOKENS = st.lists(st.sampled_from("ab"), min_size=1, max_size=4)
@@ -31,7 +31,7 @@ FILTERS = st.builds(
     ],
 )
 def test_a_template_is_filled_from_the_parts_of_a_name(template: str, made: str) -> None:
-    assert filled(template, "plant.north.pump", ".") == made
+    assert fill_template(template, "plant.north.pump", ".") == made
     assert template_problem(template) is None
 
 
@@ -43,7 +43,7 @@ def test_what_is_no_template_is_told_with_a_remedy(template: str) -> None:
 @given(st.text(), st.text())
 def test_whatever_stands_in_a_template_or_a_name_is_no_error(template: str, name: str) -> None:
     template_problem(template)
-    filled(template, name, ".")
+    fill_template(template, name, ".")
 
 
 def covers(pattern: str, subject: tuple[str, ...]) -> bool:
