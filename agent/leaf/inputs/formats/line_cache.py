@@ -39,7 +39,7 @@ _split_tag = re.compile(rb"(?<!\\)=").split
 
 
 class LineCache:
-    """What is remembered of the lines for one domain. `device_tag` names the tag whose value is the device."""
+    """Remembers the lines of one domain. `device_tag` names the tag whose value is the device."""
 
     def __init__(self, domain: str, device_tag: str) -> None:
         self._domain = domain

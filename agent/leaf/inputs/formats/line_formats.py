@@ -121,7 +121,7 @@ class _InfluxParser:
 
 
 def _by_offset(rows: list[bytes], reasons: dict[int, str], offset: int) -> tuple[tuple[int, str], ...]:
-    """The reasons of bad rows by the offset of the row instead of its number; the first row is at `offset`."""
+    """The bad rows by offset instead of number; the first row is at `offset`."""
     bad = []
     for number, row in enumerate(rows):
         if number in reasons:
