@@ -31,19 +31,19 @@ from agent.leaf.inputs.formats.line_values import (
 from agent.leaf.inputs.formats.ndjson import MAX_COUNTED, MAX_LISTED, BodyTooLargeError
 
 _STEP: Final = 16 * 1024
-"""Bytes that are taken apart at a time, a millisecond or two."""
+"""Bytes that are parsed at a time, a millisecond or two."""
 _LINES: Final = 500
-"""Lines that are taken apart at a time: short ones cost more for each byte, and bad ones most."""
+"""Lines that are parsed at a time: short ones cost more for each byte, and bad ones most."""
 _IDLE: Final = 64 * 1024
-"""Bytes of lines that say nothing that are passed over at a time."""
+"""Bytes of idle lines, blank ones and comments, that are skipped at a time."""
 _SHORT: Final = 256
-"""Bytes that are looked at first for lines that say nothing: mostly there are few."""
+"""Bytes that are searched first for idle lines: mostly there are few."""
 _MAX_LINE: Final = 256 * 1024
 
 _plain = re.compile(rb"-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,40})?\Z").match
 """Numbers that are JSON as they stand; without an exponent they are finite."""
 _idle = re.compile(rb"(?:[ \r]*+(?:#[^\n]*+)?+\n)*+").match
-"""Lines that say nothing: blank ones, and comments."""
+"""Idle lines."""
 _blanks = re.compile(rb" *+").match
 _key_end = re.compile(rb"(?<!\\)[ \n]").search
 _simple = re.compile(rb'([^,= \n\\]++)=(?:"([^"\\]*+)"|([^", \r\n][^, \r\n]*+))').match
@@ -57,88 +57,92 @@ _MAY_BEGIN_IDLE: Final = frozenset((b" ", b"\r", b"\n", b"#"))
 
 
 class Parsing:
-    """One body under way: call `step` until it is False, then `payload` is NDJSON of `count` readings, and
-    `bad` are the lines that were not taken, as (line from 1, reason), `more` beyond those listed; `left_out`
-    counts all of them by kind. `limit` bounds the payload in bytes. With `hopeless` set, so many lines were
-    bad that the rest was not looked at.
+    """Parses one body in steps: call `step` until it is False. `cache` remembers names between bodies, `unit`
+    is the nanoseconds of a step of times, `limit` bounds the payload in bytes.
 
-    With `apart` each newline ends a line, also inside text; `limit` bounds the readings of one line, and each
-    bad line is listed."""
+    With `apart` each newline ends a line, also inside text; `limit` then bounds the readings of one line, and
+    each bad line is listed."""
 
     def __init__(
-        self, body: bytes, to: LineCache, unit: int, now_ns: int, limit: int, *, apart: bool = False
+        self, body: bytes, cache: LineCache, unit: int, now_ns: int, limit: int, *, apart: bool = False
     ) -> None:
         self._body = body
-        self._to = to
+        self._cache = cache
         self._unit = unit
         self._room = self._limit = limit
         self._apart = apart
-        self._place = self._seen = self._unended = 0
+        self._offset = self._reached = self._unended = 0
         self._line = 0
-        self._stamps = to.stamps
+        self._stamps = cache.stamps
         self._now = self._stamps.machine(now_ns)
         self._parts: list[bytes] = []
         self.count = 0
+        """Readings in the payload."""
         self.bad: list[tuple[int, str]] = []
+        """Lines that were not taken, as (line from 1, reason)."""
         self.more = 0
+        """Bad lines beyond those listed."""
         self.left_out: Counter[str] = Counter()
+        """All bad lines by kind."""
         self.hopeless = False
+        """Whether so many lines were bad that the rest was not parsed."""
 
     @property
     def payload(self) -> bytes:
-        """What was taken."""
+        """The readings as NDJSON."""
         return b"".join(self._parts)
 
     @property
     def size(self) -> int:
-        """How many bytes that is."""
+        """The bytes of the payload."""
         return sum(map(len, self._parts))
 
     def step(self) -> bool:
-        """Take some lines; whether there are more. Raises `BodyTooLargeError`."""
+        """Parse some lines; returns whether there are more. Raises `BodyTooLargeError`."""
         body = self._body
         self._skip_idle(len(body))
-        begin = self._place
+        begin = self._offset
         stop = body.rfind(b"\n", begin, begin + _STEP) + 1 or body.find(b"\n", begin + _STEP) + 1 or len(body)
         piece = body[begin:stop]
         out: list[bytes] = []
-        if len(piece) > _STEP or _may_be_odd(piece) or _may_be_idle(piece):
+        may_be_idle = b"\n\n" in piece or b"\n#" in piece or b"\n " in piece
+        if len(piece) > _STEP or may_be_idle or _may_be_odd(piece):
             for _ in range(_LINES):
                 self._skip_idle(stop)
-                if self._place >= stop or self.hopeless:
+                if self._offset >= stop or self.hopeless:
                     break
-                end = body.find(b"\n", self._place) + 1 or len(body)
-                line = body[self._place : end]
+                end = body.find(b"\n", self._offset) + 1 or len(body)
+                line = body[self._offset : end]
                 if len(line) > _MAX_LINE or _may_be_odd(line):
-                    self._take_line(self._place, out)
+                    self._take_line(self._offset, out)
                 else:
                     self._take_plain([line.removesuffix(b"\n")], out)
         elif self._unit != 1 or not (rows := uniform_rows(piece)) or not self._take_alike(piece, rows):
             self._take_plain(piece.removesuffix(b"\n").split(b"\n", _LINES)[:_LINES], out)
         self.count += len(out)
         self._parts.append(b"".join(out))
-        return self._place < len(body) and not self.hopeless
+        return self._offset < len(body) and not self.hopeless
 
     def _skip_idle(self, stop: int) -> None:
-        """Go on behind the lines that say nothing, at most a step of them and not beyond `stop`."""
-        body, begin = self._body, self._place
+        """Skip idle lines, at most a step of them and not beyond `stop`."""
+        body, begin = self._body, self._offset
         for size in (_SHORT, _IDLE):
-            if body[self._place : self._place + 1] not in _MAY_BEGIN_IDLE:
+            if body[self._offset : self._offset + 1] not in _MAY_BEGIN_IDLE:
                 return
             piece = body[begin : min(stop, begin + size)]
             # Blanks by themselves are passed over much faster than by the expression.
             blank = piece.rfind(b"\n", 0, len(piece) - len(piece.lstrip(b" \r\n"))) + 1
-            passed = blank if (found := _idle(piece, blank)) is None else found.end()
-            self._line += piece.count(b"\n", self._place - begin, passed)
-            self._place = begin + passed
+            passed = blank if (idle := _idle(piece, blank)) is None else idle.end()
+            self._line += piece.count(b"\n", self._offset - begin, passed)
+            self._offset = begin + passed
 
     def _take_alike(self, piece: bytes, rows: list[Row]) -> bool:
         """The next lines, of which each is a row; nothing is taken and it is False where a name is bad."""
-        heads, begun, parts = self._to.heads, self._stamps.begun, list[bytes]()
+        heads, begun, parts = self._cache.heads, self._stamps.begun, list[bytes]()
         try:
             for key, field, value, second, rest in rows:
-                head = heads.get(key) or self._to.head(key)
-                before = head.fields.get(field) or self._to.field(head, field)
+                head = heads.get(key) or self._cache.head(key)
+                before = head.fields.get(field) or self._cache.field(head, field)
                 rest = rest.rstrip(b"0")
                 start = begun.get(second) or self._stamps.begin(second)
                 parts += (start, b"." + rest if rest else b"", b'Z",', before, value, head.tail)
@@ -150,14 +154,14 @@ class Parsing:
         self._claim(len(part))
         self._parts.append(part)
         self.count += len(rows)
-        self._place += len(piece)
+        self._offset += len(piece)
         self._line += len(rows)
         return True
 
     def _take_plain(self, lines: list[bytes], out: list[bytes]) -> None:
         """The next lines, which hold no quote, backslash or carriage return: a quick look, and a thorough one
         at those that are not just as expected."""
-        heads, last, ts = self._to.heads, b"", self._now
+        heads, last, ts = self._cache.heads, b"", self._now
         for line in lines:
             if self.hopeless:
                 return
@@ -169,40 +173,40 @@ class Parsing:
                 elif stamp != [last]:
                     (last,) = stamp
                     ts = self._time(last)
-                head = heads.get(key) or self._to.head(key)
+                head = heads.get(key) or self._cache.head(key)
                 pairs = fields.split(b",")
                 self._claim(len(pairs) * head.cost + len(fields))
-                known, tail = head.fields.get, head.tail
+                field, tail = head.fields.get, head.tail
                 for pair in pairs:
                     raw, _, text = pair.partition(b"=")
-                    before = known(raw) or self._to.field(head, raw)
+                    before = field(raw) or self._cache.field(head, raw)
                     out.append(ts + before + (text if _plain(text) else scalar(text)) + tail)
             except ValueError:  # LineError too
                 del out[mark:]
                 last = b""
-                self._take_line(self._place, out)
+                self._take_line(self._offset, out)
             else:
-                self._place += len(line) + 1
+                self._offset += len(line) + 1
                 self._line += 1
 
     def _take_line(self, begin: int, out: list[bytes]) -> None:
         """The line at `begin`, whatever it is."""
         body, mark = self._body, len(out)
         end = body.find(b"\n", begin) + 1 or len(body)
-        self._place, self._line = end, self._line + 1
+        self._offset, self._line = end, self._line + 1
         line = body[begin:end].strip(b" \r\n")
         if not line or line.startswith(b"#"):
             return
         try:
-            self._seen = begin
+            self._reached = begin
             if end - begin > _MAX_LINE:
                 raise LineError(f"longer than {_MAX_LINE} bytes", "size")
             self._take_slowly(begin, end, out)
         except LineError as error:
             del out[mark:]
             self._refuse(error)
-            if self._seen > end:
-                self._go_on(end, body.find(b"\n", self._seen) + 1 or len(body))
+            if self._reached > end:
+                self._go_on(end, body.find(b"\n", self._reached) + 1 or len(body))
 
     def _take_slowly(self, begin: int, end: int, out: list[bytes]) -> None:
         """A line that may hold escapes and text; it may go on over a newline inside text, unless lines stand
@@ -213,17 +217,17 @@ class Parsing:
         begin = _blanks(body, begin).end()  # type: ignore[union-attr]
         stop = self._end_of_key(body, begin, end, limit)
         key = body[begin:stop]
-        head = self._to.heads.get(key) or self._to.head(key)
+        head = self._cache.heads.get(key) or self._cache.head(key)
         place, values = _blanks(body, stop + 1).end(), list[bytes]()  # type: ignore[union-attr]
-        field = self._to.field
+        field = self._cache.field
         while True:
             if (pair := _simple(body, place, limit)) is not None:
-                place = self._seen = pair.end()
+                place = self._reached = pair.end()
                 name, text, bare = pair.groups()
                 value = scalar(bare) if text is None else plain_string(text)
             else:
                 name, raw, place = self._next_field(body, place, limit)
-                self._seen = place
+                self._reached = place
                 value = string(raw[1]) if raw.re.groups else scalar(raw[0])
             values.append(field(head, name) + value)
             if body[place : place + 1] != b",":
@@ -241,14 +245,14 @@ class Parsing:
     def _end_of_key(self, body: bytes, begin: int, end: int, limit: int) -> int:
         """Where the measurement and its tags end that begin in the line which ends at `end`; raises
         `LineError`. A newline behind a backslash may belong to the text of a tag, and to nothing else."""
-        found = _key_end(body, begin, min(end, limit))
-        if found is None and end < min(limit, len(body)) and b"," in body[begin:end]:
+        key_end = _key_end(body, begin, min(end, limit))
+        if key_end is None and end < min(limit, len(body)) and b"," in body[begin:end]:
             # Not from each such line to the same end, for there may be a line for each two bytes.
-            found = _key_end(body, max(end, self._unended), limit)
-            self._unended = limit if found is None else found.start()
-        if found is None or found[0] == b"\n":
+            key_end = _key_end(body, max(end, self._unended), limit)
+            self._unended = limit if key_end is None else key_end.start()
+        if key_end is None or key_end[0] == b"\n":
             raise LineError("there is no field")
-        return found.start()
+        return key_end.start()
 
     def _next_field(self, body: bytes, place: int, limit: int) -> tuple[bytes, re.Match[bytes], int]:
         """A field of any form: its name, its value as `_quoted` or `_bare` finds it, and where it ends."""
@@ -272,7 +276,7 @@ class Parsing:
     def _go_on(self, passed: int, place: int) -> None:
         """The next line begins at `place`; its number counts the newlines in text that were passed over."""
         self._line += self._body.count(b"\n", passed, place)
-        self._place = place
+        self._offset = place
 
     def _refuse(self, error: LineError) -> None:
         self.left_out[error.kind] += 1
@@ -289,10 +293,6 @@ class Parsing:
         if not is_whole(stamp):
             raise LineError(f"time {quoted(stamp)} is not a whole number", "time")
         return self._stamps.reading(int(stamp) * self._unit)
-
-
-def _may_be_idle(lines: bytes) -> bool:
-    return b"\n\n" in lines or b"\n#" in lines or b"\n " in lines
 
 
 def _may_be_odd(lines: bytes) -> bool:

@@ -1,10 +1,9 @@
-"""Readings from outside become NDJSON that may be stored: the fast validator. It takes and refuses exactly
-the lines that `contract.parse_reading` does, and does no I/O.
+"""The fast validator: readings from outside become NDJSON that may be stored. It takes exactly the lines that
+`contract.parse_reading` takes. No I/O.
 
-Lines that carry `ts` and `device` go through as they came. Into the others the time of arrival (RFC 3339 as
-`contract.machine_time` writes it: a float of epoch seconds would leave the last digit to chance) and the
-domain are written at the front; the rest of the line stays as it came. Blank lines go, a missing last newline
-is added, a carriage return becomes a blank (some readers of lines would end one there).
+A line that lacks `ts` or `device` gets the time of arrival (RFC 3339: a float of epoch seconds would leave
+the last digit to chance) or the domain at its front, and stays as it came otherwise. Blank lines go, a
+missing last newline is added, a carriage return becomes a blank (some readers of lines would end one there).
 """
 
 from __future__ import annotations
@@ -44,6 +43,7 @@ _Time = (
     | Annotated[int, Meta(ge=0, le=contract.EPOCH_LIMIT)]
     | Annotated[float, Meta(ge=0, le=contract.EPOCH_LIMIT)]
 )
+_Value = float | _Int | _Text | bool
 _Tags = Annotated[dict[_Name, _Text], Meta(max_length=contract.MAX_TAGS)]
 _CleanName = Annotated[_Name, Meta(pattern=r"^[^\x00-\x1f\x7f]*\Z")]
 
@@ -54,7 +54,7 @@ class _Line(Struct, gc=False, forbid_unknown_fields=True, kw_only=True):
     ts: _Time | UnsetType = UNSET
     device: _Name | UnsetType = UNSET
     metric: _Name
-    value: float | _Int | _Text | bool
+    value: _Value
     tags: _Tags | UnsetType = UNSET
 
 
@@ -64,7 +64,7 @@ class _Full(Struct, gc=False, forbid_unknown_fields=True, kw_only=True):
     ts: _Time
     device: _Name
     metric: _Name
-    value: float | _Int | _Text | bool
+    value: _Value
     tags: _Tags | UnsetType = UNSET
 
 
@@ -74,7 +74,7 @@ class _Clean(Struct, gc=False, forbid_unknown_fields=True, kw_only=True):
     ts: _Time | UnsetType = UNSET
     device: _CleanName | UnsetType = UNSET
     metric: _CleanName
-    value: float | _Int | _Text | bool
+    value: _Value
     tags: Annotated[dict[_CleanName, _Text], Meta(max_length=contract.MAX_TAGS)] | UnsetType = UNSET
 
 
@@ -96,6 +96,10 @@ class Decoded:
 _NOTHING: Final = Decoded(b"", 0)
 
 
+class BodyTooLargeError(Exception):
+    """The readings of a body are more bytes than its bound."""
+
+
 class BadLinesError(ValueError):
     """Lines that are not readings, as (line from 1, reason); nothing was taken. `more` bad lines were found
     beyond those listed; `counted` is False where counting stopped before the end."""
@@ -105,10 +109,6 @@ class BadLinesError(ValueError):
         self.lines = lines
         self.more = more
         self.counted = counted
-
-
-class BodyTooLargeError(Exception):
-    """The readings of a body are more bytes than its bound."""
 
 
 def decode_ndjson(body: bytes, domain: str, now_ns: int) -> Decoded:
@@ -121,8 +121,7 @@ def decode_slices(body: bytes, domain: str, now_ns: int, room: int | None = None
     """The same in parts of a few milliseconds, of at most `room` bytes in all. Raises `BodyTooLargeError`,
     too; what was returned before an error is not to be stored."""
     for begin, piece in _slices(body):
-        decoded = _decode(piece, domain, now_ns)
-        if decoded is None:
+        if (decoded := _decode(piece, domain, now_ns)) is None:
             yield from _find_bad_lines(body, begin)
             return
         if room is not None and (room := room - len(decoded.payload)) < 0:
@@ -134,7 +133,7 @@ def join_decoded(parts: list[Decoded]) -> Decoded:
     """Parts as one."""
     if len(parts) == 1:
         return parts[0]
-    return Decoded(b"".join(one.payload for one in parts), sum(one.count for one in parts))
+    return Decoded(b"".join(part.payload for part in parts), sum(part.count for part in parts))
 
 
 def split_slices(body: bytes, domain: str, now_ns: int) -> Iterator[tuple[Decoded, list[tuple[int, str]]]]:
@@ -142,13 +141,12 @@ def split_slices(body: bytes, domain: str, now_ns: int) -> Iterator[tuple[Decode
     of a few milliseconds."""
     named = 0
     for begin, piece in _slices(body):
-        decoded = _decode(piece, domain, now_ns)
-        if decoded is not None:
+        if (decoded := _decode(piece, domain, now_ns)) is not None:
             yield decoded, []
             continue
-        for further, few in _slices(piece, size=_BAD_SLICE):
+        for further, small in _slices(piece, size=_BAD_SLICE):
             good, bad = [], []
-            for offset, line in _lines(few):
+            for offset, line in _lines(small):
                 if (error := _fault(line)) is None:
                     good.append(line)
                 else:
@@ -195,31 +193,21 @@ def _slices(body: bytes, start: int = 0, size: int = _SLICE) -> Iterator[tuple[i
     yield start, rest if rest.endswith(b"\n") else rest + b"\n"
 
 
-def _heads(domain: str, now_ns: int) -> tuple[bytes, bytes, bytes, bytes]:
-    """How a line begins that lacks nothing, `ts`, `device`, or both (1 for `ts` plus 2 for `device`)."""
-    ts = f'"ts":"{contract.machine_time(now_ns)}",'.encode()
-    device = f'"device":"{domain}",'.encode()
-    return b"{", b"{" + ts, b"{" + device, b"{" + ts + device
-
-
 def _decode(text: bytes, domain: str, now_ns: int) -> Decoded | None:
     """One slice, None when a line of it is bad."""
     full = True
     try:
-        rows: list[Any] = _FULL.decode_lines(text)
-    except _REFUSED:
-        full = False
         try:
+            rows: list[Any] = _FULL.decode_lines(text)
+        except _REFUSED:
+            full = False
             rows = _LINE.decode_lines(text)
-        except _REFUSED:
-            return None
-    if _may_hold_controls(text):
-        try:
+        if b"\\" in text or b"\x7f" in text:  # control characters: escaped in JSON, but for U+007F
             _CLEAN.decode_lines(text)
-        except _REFUSED:
-            return None
+    except _REFUSED:
+        return None
     if not rows:
-        return Decoded(b"", 0)
+        return _NOTHING
     if b"\r" in text:
         text = text.replace(b"\r", b" ")
     if not _one_a_line(text, len(rows)):
@@ -228,13 +216,8 @@ def _decode(text: bytes, domain: str, now_ns: int) -> Decoded | None:
         if not _one_a_line(text, len(rows)):
             return None
     if not full:
-        text = _filled(text, rows, _heads(domain, now_ns))
+        text = _filled(text, rows, domain, now_ns)
     return Decoded(text, len(rows))
-
-
-def _may_hold_controls(text: bytes) -> bool:
-    """Whether a name may hold a control character: JSON has them only escaped, but for U+007F."""
-    return b"\\" in text or b"\x7f" in text
 
 
 def _one_a_line(text: bytes, count: int) -> bool:
@@ -249,7 +232,10 @@ def _one_a_line(text: bytes, count: int) -> bool:
     return alike or text.count(b"}\n{") == count - 1
 
 
-def _filled(text: bytes, rows: list[Any], heads: tuple[bytes, ...]) -> bytes:
+def _filled(text: bytes, rows: list[Any], domain: str, now_ns: int) -> bytes:
+    ts = f'"ts":"{contract.machine_time(now_ns)}",'.encode()
+    device = f'"device":"{domain}",'.encode()
+    heads = b"{", b"{" + ts, b"{" + device, b"{" + ts + device
     out = []
     for row, line in zip(rows, text.split(b"\n"), strict=False):
         lacks = (row.ts is UNSET) + 2 * (row.device is UNSET)
@@ -262,10 +248,9 @@ def _find_bad_lines(body: bytes, begin: int) -> Iterator[Decoded]:
     """The slow second pass, from the first slice on that holds a bad line: raises `BadLinesError`, which says
     which lines are bad, and why. Returns nothing after each few milliseconds."""
     listed: list[tuple[int, str]] = []
-    more = 0
-    number = body.count(b"\n", 0, begin) + 1
+    more, number = 0, body.count(b"\n", 0, begin) + 1
     for place, whole in _slices(body, begin):
-        if place > begin and _is_good(whole):
+        if place > begin and _decode(whole, "", 0) is not None:
             number += whole.count(b"\n")
             yield _NOTHING
             continue
@@ -280,11 +265,6 @@ def _find_bad_lines(body: bytes, begin: int) -> Iterator[Decoded]:
             number += piece.count(b"\n")
             yield _NOTHING
     raise BadLinesError(listed, more)
-
-
-def _is_good(piece: bytes) -> bool:
-    """Whether each line of a slice is a reading or blank."""
-    return _decode(piece, "", 0) is not None
 
 
 def _lines(piece: bytes) -> Iterator[tuple[int, bytes]]:
@@ -308,12 +288,11 @@ def _fault(line: bytes) -> Exception | None:
 
 def _reason(line: bytes, error: Exception) -> str:
     """Why a line is refused, in the reference's words where it is not long."""
-    if len(line) > _WORDED:
-        return _words(error)
-    try:
-        contract.parse_reading(line)
-    except contract.ContractError as refusal:
-        return str(refusal)
+    if len(line) <= _WORDED:
+        try:
+            contract.parse_reading(line)
+        except contract.ContractError as refusal:
+            return str(refusal)
     return _words(error)
 
 
