@@ -18,7 +18,8 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 from msgspec import NODEFAULT, Meta, Struct
 from msgspec.structs import FieldInfo, fields
 
-from agent.config.schema import Config, Seconds, Size
+from agent.config.schema import Config
+from agent.config.values import Seconds, Size
 from agent.leaf.inputs import OPTIONS
 
 ROOT: Final = Path(__file__).parents[1]

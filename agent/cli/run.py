@@ -13,7 +13,7 @@ from agent.base.listen_sockets import LISTEN_SOCKETS
 from agent.base.metrics import Metrics
 from agent.cli.configuration import ConfigFile, configuration, end, local_server, read
 from agent.config import Config
-from agent.config.file_checks import check_files
+from agent.config.server_checks import check_files
 from agent.leaf.inputs import make_inputs
 from agent.leaf.intake import CheckedInput, Input
 from agent.process import daemon

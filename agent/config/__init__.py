@@ -5,29 +5,25 @@ The options of an input are declared by the input's own module and handed in, so
 
 from agent.config.aggregates import aggregates, members_digest, readers, users_digest
 from agent.config.load import load, parse, read_struct, read_table
-from agent.config.problem import Problem
+from agent.config.problem import ConfigError, Problem
 from agent.config.schema import (
     Admin,
     Config,
-    ConfigError,
     LeafMember,
     LinkConfig,
     Log,
     MirrorConfig,
     Nats,
     OriginConfig,
-    Positive,
     Publish,
     RegistrarConfig,
     Rule,
-    Seconds,
-    Size,
     SourceConfig,
     StreamClass,
     Transform,
     User,
-    listen_address,
 )
+from agent.config.values import Positive, Seconds, Size, listen_address
 
 __all__ = [
     "Admin",

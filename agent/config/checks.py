@@ -1,10 +1,9 @@
-"""What no single key shows: names used twice, keys of the other role, ports that meet, secrets others may
-read."""
+"""Checks across keys: names used twice, keys of the other role, ports that meet, sizes that do not fit."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 from urllib.parse import urlsplit
 
 from agent import contract
@@ -13,13 +12,13 @@ from agent.base.http_access import is_loopback
 from agent.base.listen_sockets import EVERYWHERE
 from agent.config import link_windows
 from agent.config.aggregates import aggregates
-from agent.config.keys import is_public_key, is_seed
 from agent.config.link_checks import check_links
-from agent.config.mqtt_checks import check_mqtt
-from agent.config.problem import Problem
+from agent.config.member_checks import check_members, check_users
+from agent.config.problem import Problem, contract_problem, duplicate, numbered, reserved_domain
 from agent.config.rule_checks import check_rules
-from agent.config.schema import Config, LeafMember, Nats, listen_address
-from agent.config.user_checks import check_users
+from agent.config.schema import Config
+from agent.config.server_checks import check_server
+from agent.config.values import listen_address
 from agent.contract import COMMANDS_BYTES, MQTT_RETAINED_BYTES
 
 _SCHEMES: Final = ("nats-leaf", "nats", "tls", "ws", "wss")
@@ -30,49 +29,41 @@ _MAX_LINGER: Final = 5.0
 
 
 def check(config: Config) -> Iterator[Problem]:
-    """All problems of a configuration whose values are of their types. Looks at no file that it names: see
-    `agent.config.file_checks`."""
+    """All problems of a configuration whose values are of their types. Looks at no file: see
+    `agent.config.server_checks.check_files`."""
     yield from _names(config)
     yield from _inputs(config)
     yield from _role(config)
-    yield from _apps(config)
     yield from _link(config)
-    yield from _members(config)
+    yield from check_members(config)
     yield from _hub_streams(config)
     yield from _addresses(config)
     yield from _admin(config)
     yield from check_links(config)
     yield from check_users(config)
-    yield from check_mqtt(config)
+    yield from check_server(config)
     yield from check_rules(config)
-    yield from _extra(config)
     yield from _sizes(config)
-    yield from _seed(config.nats)
-
-
-def _rows(rows: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-    """The tables of a list with their numbers; None stands for one that could not be read."""
-    return ((number, one) for number, one in enumerate(rows, 1) if one is not None)
 
 
 def _names(config: Config) -> Iterator[Problem]:
-    yield from _contract("domain", contract.check_domain, config.domain, "name the machine")
+    yield from contract_problem("domain", contract.check_domain, config.domain, "name the machine")
     if not config.class_:
         yield Problem("class", "no class is left", f'write [[class]] with name = "{contract.DEFAULT_CLASS}"')
     seen: set[str] = set()
-    for number, one in _rows(config.class_):
+    for number, one in numbered(config.class_):
         key = f"class[{number}].name"
-        yield from _contract(key, contract.check_class, one.name, "choose another name")
-        yield from _once(key, one.name, seen)
+        yield from contract_problem(key, contract.check_class, one.name, "choose another name")
+        yield from duplicate(key, one.name, seen)
 
 
 def _inputs(config: Config) -> Iterator[Problem]:
-    classes = {one.name for _, one in _rows(config.class_)}
+    classes = {one.name for _, one in numbered(config.class_)}
     seen: set[str] = set()
-    for number, one in _rows(config.input):
+    for number, one in numbered(config.input):
         key = f"input[{number}]"
-        yield from _contract(f"{key}.name", contract.check_input, one.name, "choose another name")
-        yield from _once(f"{key}.name", one.name, seen)
+        yield from contract_problem(f"{key}.name", contract.check_input, one.name, "choose another name")
+        yield from duplicate(f"{key}.name", one.name, seen)
         if one.name in (contract.COMMANDS_INPUT, contract.AGENT_INPUT, contract.QOS0_INPUT):
             yield Problem(f"{key}.name", f'"{one.name}" is the agent\'s own', "choose another name")
         if one.pulls and one.ack == "accepted":
@@ -101,7 +92,7 @@ def _role(config: Config) -> Iterator[Problem]:
             yield Problem("nats.hub_urls", "the hub dials nobody", "remove it")
         return
     if config.domain in contract.RESERVED_DOMAINS:
-        yield _reserved("domain", config.domain, "give this machine another name")
+        yield reserved_domain("domain", config.domain, "give this machine another name")
     if config.leaf:
         yield Problem("leaf", "only the hub lets leaves in", 'remove it, or write role = "hub"')
     if config.nats.server == "embedded" and not config.nats.hub_urls:
@@ -116,17 +107,6 @@ def _role(config: Config) -> Iterator[Problem]:
             yield Problem(
                 "nats.hub_urls", f'"{shown}" is not a server', 'write it as "nats-leaf://<hub>:7422"'
             )
-
-
-def _apps(config: Config) -> Iterator[Problem]:
-    seen: set[str] = set()
-    for app in config.nats.apps:
-        yield from _contract("nats.apps", contract.check_app, app, "name the program")
-        yield from _once("nats.apps", app, seen)
-        if app == contract.APP:
-            yield Problem("nats.apps", f'"{app}" is this agent itself', "name other programs only")
-    if config.nats.apps and config.role == "hub":
-        yield Problem("nats.apps", "commands are read on leaves", "move it to a leaf")
 
 
 def _link(config: Config) -> Iterator[Problem]:
@@ -157,47 +137,6 @@ def _is_url(url: str) -> bool:
         return False
 
 
-def _members(config: Config) -> Iterator[Problem]:
-    domains: set[str] = set()
-    keys: set[str] = set()
-    for number, one in _rows(config.leaf):
-        key = f"leaf[{number}]"
-        yield from _contract(f"{key}.domain", contract.check_domain, one.domain, "name the leaf's domain")
-        yield from _once(f"{key}.domain", one.domain, domains)
-        if one.domain in contract.RESERVED_DOMAINS:
-            yield _reserved(f"{key}.domain", one.domain, "name the leaf's domain")
-        yield from _keys(key, one, keys)
-        if one.tenant:
-            yield from _tenant(key, one)
-        for cls in one.classes:
-            yield from _contract(f"{key}.classes", contract.check_class, cls, "name a class of that leaf")
-
-
-def _keys(key: str, one: LeafMember, seen: set[str]) -> Iterator[Problem]:
-    if not one.key and not one.revoked:
-        yield Problem(f"{key}.key", "is missing", "copy the line that begins with U from `petiole enrol`")
-    named = [*([(f"{key}.key", one.key)] if one.key else []), *((f"{key}.revoked", k) for k in one.revoked)]
-    for place, text in named:
-        if not is_public_key(text):
-            yield Problem(
-                place,
-                "is a private key" if is_seed(text) else f'"{text:.60}" is not a public user key',
-                "copy the line that begins with U from `petiole enrol`",
-            )
-        elif text in seen:
-            yield Problem(
-                place, f'"{text}" is there twice', "make a key for each leaf, and never use it again"
-            )
-        seen.add(text)
-
-
-def _tenant(key: str, one: LeafMember) -> Iterator[Problem]:
-    yield from _contract(f"{key}.tenant", contract.check_tenant, one.tenant, "choose another name")
-    for name in ("takes", "gives"):
-        if getattr(one, name):
-            yield Problem(f"{key}.{name}", "cannot cross accounts, and this leaf is a tenant's", "remove it")
-
-
 def _hub_streams(config: Config) -> Iterator[Problem]:
     if config.role != "hub" or config.nats.server != "embedded":
         return
@@ -225,7 +164,7 @@ def _listeners(config: Config) -> Iterator[tuple[str, str]]:
     elif config.nats.mqtt.on:
         yield "nats.mqtt.listen", config.nats.mqtt.listen
     yield "admin.listen", config.admin.listen
-    for number, one in _rows(config.input):
+    for number, one in numbered(config.input):
         if hasattr(one, "listen"):
             scheme, found, address = one.listen.rpartition("://")
             if not found or scheme == "tcp":
@@ -282,7 +221,7 @@ def _sizes(config: Config) -> Iterator[Problem]:
             f"{config.publish.in_flight} bytes do not hold one batch of {config.publish.batch_bytes}",
             "make it larger than publish.batch_bytes",
         )
-    streams = [*_rows(config.class_), *_rows(config.mirror), *_rows(config.source)]
+    streams = [*numbered(config.class_), *numbered(config.mirror), *numbered(config.source)]
     total = sum(one.max_bytes for _, one in streams) + COMMANDS_BYTES + _users_bytes(config)
     if config.nats.mqtt.on:
         total += MQTT_RETAINED_BYTES
@@ -296,52 +235,4 @@ def _sizes(config: Config) -> Iterator[Problem]:
 
 
 def _users_bytes(config: Config) -> int:
-    return sum(one.max_bytes for _, one in _rows(config.user))
-
-
-def _seed(nats: Nats) -> Iterator[Problem]:
-    if nats.server == "external" and nats.seed_file is None:
-        yield Problem(
-            "nats.seed_file",
-            "is missing, and a server that is not the agent's own knows no key of the agent's making",
-            "name the file with the seed of a user of that server",
-        )
-
-
-def _extra(config: Config) -> Iterator[Problem]:
-    """What is added to the embedded server's configuration."""
-    nats, hub = config.nats, config.role == "hub"
-    if not (nats.extra or nats.remote):
-        return
-    from agent.config.server_overlay import TAKEN, extra_problems  # not held in memory where nothing is added
-
-    added = [("extra", nats.extra, TAKEN[config.role]), ("remote", nats.remote, TAKEN["remote"])]
-    for name, table, taken in added:
-        if table and nats.server == "external":
-            yield Problem(
-                f"nats.{name}",
-                'is for an embedded server only, and nats.server is "external"',
-                "write it into the configuration of that server",
-            )
-        for key, stood, remedy in extra_problems(table, taken):
-            yield Problem(f"nats.{name}.{key}", stood, remedy)
-    if nats.remote and hub:
-        yield Problem("nats.remote", "the hub dials nobody", "set it on the leaf")
-
-
-def _reserved(key: str, domain: str, remedy: str) -> Problem:
-    whose = "the hub's own" if domain == contract.HUB_DOMAIN else "the name of a part of petiole itself"
-    return Problem(key, f'"{domain}" is {whose}', remedy)
-
-
-def _contract(key: str, rule: Any, value: str, remedy: str) -> Iterator[Problem]:
-    try:
-        rule(value)
-    except contract.ContractError as error:
-        yield Problem(key, str(error), remedy)
-
-
-def _once(key: str, name: str, seen: set[str]) -> Iterator[Problem]:
-    if name in seen:
-        yield Problem(key, f'"{name}" is there twice', "let each have a name of its own")
-    seen.add(name)
+    return sum(one.max_bytes for _, one in numbered(config.user))

@@ -1,5 +1,6 @@
-"""NKey pairs of users, kept as seed files of mode 0600. A seed never leaves its files: nothing here returns
-one but for the line of such a file, logs one or names one in an error."""
+"""Secrets in files of mode 0600: the NKey seeds of users and the passwords of MQTT users. A secret goes from
+its file only into another of mode 0600, which the server's configuration includes; nothing here logs one or
+names one in an error."""
 
 from __future__ import annotations
 
@@ -7,15 +8,19 @@ import base64
 import os
 import re
 from pathlib import Path
+from typing import Final
 
 import nkeys
 
 from agent.base.credentials import named, others_may
 from agent.base.files import create_private, is_there, open_regular, private_directory
+from agent.base.nats_conf_quoting import quoted
 from agent.base.supervisor import ConditionError
 
+_PASSWORD_BYTES: Final = 256
+
 _SEED = re.compile(r"(?<![A-Z2-7])S[A-Z2-7]{40}")
-_MOST = 1024
+_SEED_BYTES = 1024
 _PUBLIC_KEY = re.compile(r"U[A-Z2-7]{55}\Z")
 
 
@@ -77,12 +82,51 @@ def seed_line(name: str, key_file: Path) -> str:
     return f'{name}: "{_read(key_file)[0]}"\n'
 
 
+def password_line(password_file: Path) -> str:
+    """What the table of a user includes, for a file of mode 0600. A bcrypt hash is taken as such by
+    nats-server. Raises `SeedError`."""
+    return f"password: {quoted(read_password(password_file))}\n"
+
+
+def check_password(password_file: Path) -> str | None:
+    """What is wrong with a password file, None when nothing is."""
+    try:
+        read_password(password_file)
+    except SeedError as error:
+        return str(error)
+    return None
+
+
+def read_password(path: Path) -> str:
+    """The one line of a password file. Raises `SeedError`."""
+    try:
+        with open_regular(path) as file:
+            mode = os.fstat(file.fileno()).st_mode
+            line = file.read(_PASSWORD_BYTES + 2)
+    except OSError as error:
+        raise SeedError(f"password file {named(path)} cannot be read: {error.strerror}") from None
+    if others_may(path, mode):
+        raise SeedError(f"password file {path} can be read by others; take that away with: chmod 600 {path}")
+    return password_in(line, path)
+
+
+def password_in(line: bytes, path: Path) -> str:
+    """The password in what such a file holds. Raises `SeedError`."""
+    text = line.removesuffix(b"\n").removesuffix(b"\r")
+    found = text.decode(errors="replace")
+    if not 1 <= len(text) <= _PASSWORD_BYTES or not found.isprintable() or "\ufffd" in found:
+        raise SeedError(
+            f"password file {path} does not hold one line of 1 to {_PASSWORD_BYTES} bytes that can be printed"
+        )
+    return found
+
+
 def _read(path: Path) -> tuple[str, str]:
     """The seed and the public key."""
     try:
         with open_regular(path) as file:
             mode = os.fstat(file.fileno()).st_mode
-            seed = file.read(_MOST).strip()
+            seed = file.read(_SEED_BYTES).strip()
     except OSError as error:
         raise SeedError(f"seed file {named(path)} cannot be read: {error.strerror}") from None
     if others_may(path, mode):

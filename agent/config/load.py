@@ -21,8 +21,9 @@ from msgspec.structs import FieldInfo, fields
 
 from agent.base.credentials import place, without_password
 from agent.config.checks import check
-from agent.config.problem import Problem
-from agent.config.schema import Config, ConfigError, Seconds, Size
+from agent.config.problem import ConfigError, Problem
+from agent.config.schema import Config
+from agent.config.values import Seconds, Size
 
 _LONGEST: Final = 60
 _NUMBERS: Final = re.compile(r"\[[0-9]+\]")

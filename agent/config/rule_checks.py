@@ -1,11 +1,11 @@
-"""What is wrong with rules beyond the types of their keys."""
+"""Checks of [[rule]] beyond the types of its keys."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from agent import contract
-from agent.config.problem import Problem
+from agent.config.problem import Problem, duplicate
 from agent.config.schema import Config, Rule
 
 MAX_RULES = 100
@@ -68,9 +68,7 @@ def _name(key: str, name: str, names: set[str]) -> Iterator[Problem]:
             f'"{name:.60}" is not 1 to 32 lower-case letters, digits, "_" or "-"',
             "choose another name",
         )
-    if name in names:
-        yield Problem(key, f'"{name}" is there twice', "let each have a name of its own")
-    names.add(name)
+    yield from duplicate(key, name, names)
 
 
 def _patterns(given: str | list[str]) -> list[str]:

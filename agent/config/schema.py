@@ -2,86 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
 from agent import contract
-from agent.base.supervisor import ConditionError
-from agent.config.problem import Problem
-
-_TIMES: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_SIZES: Final = {
-    "B": 1,
-    "kB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-    "KiB": 2**10,
-    "MiB": 2**20,
-    "GiB": 2**30,
-    "TiB": 2**40,
-}
-_YEAR: Final = 365 * 86400.0
-_QUANTITY: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([A-Za-z]+)\Z")
-
-
-class Seconds(float):
-    """A duration in seconds, written as "100ms", "20s", "2m", "1h" or "1d"; above 0, at most a year."""
-
-    @classmethod
-    def parse(cls, value: object) -> Seconds:
-        """Read what stands in the file; raises `ValueError`."""
-        seconds = _quantity(value, _TIMES)
-        if not 0 < seconds <= _YEAR:
-            raise ValueError("out of range")
-        return cls(seconds)
-
-
-class Size(int):
-    """A size in bytes, written as "16MiB", "1GiB", "500kB" or a whole number; at least 1."""
-
-    @classmethod
-    def parse(cls, value: object) -> Size:
-        """Read what stands in the file; raises `ValueError`."""
-        if isinstance(value, int) and not isinstance(value, bool):
-            size = value
-        else:
-            size = int(_quantity(value, _SIZES))
-        if not 1 <= size <= contract.MAX_INT:
-            raise ValueError("out of range")
-        return cls(size)
-
-
-def _quantity(value: object, units: Mapping[str, float]) -> float:
-    found = _QUANTITY.match(value) if isinstance(value, str) else None
-    if found is None or found[2] not in units:
-        raise ValueError("not a number with a unit")
-    return float(found[1]) * units[found[2]]
-
-
-class ConfigError(ConditionError):
-    """What is wrong with the configuration, one sentence a problem; `found` are the same taken apart, where
-    they were found in the file."""
-
-    def __init__(
-        self, problems: list[str], found: Sequence[Problem] = (), inputs: Sequence[Any] = ()
-    ) -> None:
-        super().__init__("\n".join(problems))
-        self.problems, self.found, self.inputs = problems, found, inputs
-
-    @classmethod
-    def of(cls, found: Sequence[Problem], inputs: Sequence[Any] = ()) -> ConfigError:
-        """The error of these problems of a file, with the options of those inputs that could be read."""
-        return cls([str(one) for one in found], found, inputs)
-
-
-Positive = Annotated[int, Meta(ge=1)]
+from agent.config.values import Positive, Seconds, Size
 
 
 class Log(Struct, forbid_unknown_fields=True):
@@ -307,24 +236,3 @@ class Config(Struct, forbid_unknown_fields=True):
     registrar: RegistrarConfig = msgspec.field(default_factory=RegistrarConfig)
     rule: list[Rule] = []
     input: list[Any] = []
-
-
-def listen_address(text: str) -> tuple[str, int]:
-    """`host:port` as a pair; raises `ValueError`."""
-    host, _, port = text.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or not 0 <= int(port) <= 65535:
-        raise ValueError(f"{text!r} is not host:port")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host.isprintable() or not _is_name(host):
-        raise ValueError(f"{text!r} is not host:port")
-    return host, int(port)
-
-
-def _is_name(host: str) -> bool:
-    """Whether a resolver takes it: `socket.getaddrinfo` raises `UnicodeError` for an empty or too long
-    label."""
-    try:
-        host.encode("idna")
-    except UnicodeError:
-        return False
-    return True

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from datetime import date, datetime, time
+from pathlib import Path
 from typing import Any, Final
 
 from agent.base.nats_conf_quoting import INCLUDE, VARIABLE
@@ -107,3 +108,16 @@ def _value_problems(place: str, key: str, value: Any) -> Iterator[tuple[str, str
                 yield from _problems(one, {}, f"{place}[{number}].")
             else:
                 yield from _value_problems(f"{place}[{number}]", key, one)
+
+
+def named_files(added: Any) -> Iterator[Path]:
+    """The files that stand anywhere in it under a key that ends in `_file`, as `cert_file` does."""
+    if isinstance(added, Mapping):
+        for key, value in added.items():
+            if str(key).endswith("_file") and isinstance(value, str):
+                yield Path(value)
+            else:
+                yield from named_files(value)
+    elif isinstance(added, list):
+        for one in added:
+            yield from named_files(one)

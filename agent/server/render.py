@@ -14,7 +14,6 @@ from agent.base.nats_conf_quoting import INCLUDE, Variable, block, merged
 from agent.contract import ACCOUNT, HUB_DOMAIN, user_account
 from agent.server import permissions
 from agent.server.hub_deny_list import kept_from_hub
-from agent.server.mqtt import MqttListener
 from agent.server.permissions import Permissions
 from agent.server.values import (
     PING_SECONDS,
@@ -23,6 +22,7 @@ from agent.server.values import (
     HubConfig,
     LeafConfig,
     LeafUser,
+    MqttListener,
     ServerConfig,
 )
 

@@ -13,10 +13,17 @@ from agent.base.listen_sockets import obstacle
 from agent.config import Config, LeafMember, aggregates, listen_address
 from agent.config.keys import ensure_key, public_key
 from agent.config.link_windows import Windows, local_time
-from agent.server.mqtt import MqttListener, MqttUser
 from agent.server.permissions import LinkRights
 from agent.server.probe import process_of
-from agent.server.values import AccountUser, HubConfig, LeafConfig, LeafUser, ServerConfig
+from agent.server.values import (
+    AccountUser,
+    HubConfig,
+    LeafConfig,
+    LeafUser,
+    MqttListener,
+    MqttUser,
+    ServerConfig,
+)
 from agent.server.workspace import Workspace
 
 

@@ -9,9 +9,7 @@ from pathlib import Path
 
 from agent.base.files import open_regular, write_private
 from agent.base.nats_server_version import ServerError, ask
-from agent.config.keys import seed_line
-from agent.config.named_files import named_files
-from agent.config.passwords import password_line
+from agent.config.keys import password_line, seed_line
 from agent.server.render import LINK_INCLUDE, render
 from agent.server.values import AccountUser, LeafConfig, ServerConfig
 
@@ -103,9 +101,12 @@ class Workspace:
         text, *included = files.values()
         digest = hashlib.sha256(text)
         remote = config.remote if isinstance(config, LeafConfig) else {}
-        for named in (*named_files(config.extra), *named_files(remote)):
-            with suppress(OSError), open_regular(named) as file:  # nats-server says what is wrong with it
-                digest.update(file.read())
+        if config.extra or remote:
+            from agent.config.server_overlay import named_files  # not held in memory where nothing is added
+
+            for path in (*named_files(config.extra), *named_files(remote)):
+                with suppress(OSError), open_regular(path) as file:  # nats-server says what is wrong with it
+                    digest.update(file.read())
         for data in included:
             digest.update(data)
         return digest.hexdigest()

@@ -21,8 +21,7 @@ from agent.cli.checks.finding import Finding, failure, ok, warning
 from agent.cli.checks.handshake import Tls, reading
 from agent.cli.checks.server import room as judge_room
 from agent.config import Config
-from agent.config.keys import SeedError
-from agent.config.passwords import password_in
+from agent.config.keys import SeedError, password_in
 from agent.server.setup import server_directory, store_directory
 
 FILES: Final = "files"

@@ -13,6 +13,7 @@ from agent.cli.site.agents import conflicts, hub_table, leaf_table
 from agent.cli.site.schema import SiteHub, SiteLeaf, SiteServer, Topology
 from agent.config import Problem, listen_address
 from agent.config.keys import is_public_key, is_seed
+from agent.config.problem import duplicate
 from agent.config.server_overlay import HUB_TAKEN, LEAF_TAKEN, REMOTE_TAKEN, extra_problems
 from agent.contract import ContractError
 
@@ -53,7 +54,7 @@ def _hub(hub: SiteHub) -> Iterator[Problem]:
 
 def _server(key: str, server: SiteServer, cluster: bool, names: set[str]) -> Iterator[Problem]:
     yield from _named(f"{key}.name", contract.check_domain, server.name)
-    yield from _once(f"{key}.name", server.name, names)
+    yield from duplicate(f"{key}.name", server.name, names)
     addresses: dict[tuple[str, int], str] = {}
     for name in ("listen", "leaf_listen", "cluster_listen"):
         text = getattr(server, name)
@@ -79,7 +80,7 @@ def _tenants(site: Topology) -> Iterator[Problem]:
     seen: set[str] = set()
     for name in site.tenants:
         yield from _named("tenants", contract.check_tenant, name)
-        yield from _once("tenants", name, seen)
+        yield from duplicate("tenants", name, seen)
 
 
 def _leaves(site: Topology) -> Iterator[Problem]:
@@ -92,7 +93,7 @@ def _leaves(site: Topology) -> Iterator[Problem]:
 
 def _leaf(key: str, site: Topology, leaf: SiteLeaf, domains: set[str], keys: set[str]) -> Iterator[Problem]:
     yield from _named(f"{key}.domain", contract.check_domain, leaf.domain)
-    yield from _once(f"{key}.domain", leaf.domain, domains)
+    yield from duplicate(f"{key}.domain", leaf.domain, domains)
     if leaf.domain in contract.RESERVED_DOMAINS:
         yield Problem(f"{key}.domain", f'"{leaf.domain}" is a name of petiole itself', "rename it")
     places = [(f"{key}.key", leaf.key)] if leaf.key else []
@@ -143,9 +144,3 @@ def _named(key: str, rule: Callable[[object], str], value: str) -> Iterator[Prob
         rule(value)
     except ContractError as error:
         yield Problem(key, str(error), "choose another name")
-
-
-def _once(key: str, name: str, seen: set[str]) -> Iterator[Problem]:
-    if name in seen:
-        yield Problem(key, f'"{name}" is there twice', "let each have a name of its own")
-    seen.add(name)

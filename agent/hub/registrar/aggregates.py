@@ -1,4 +1,8 @@
-"""All aggregates of the hub and their keepers; finds the one that a leaf's class belongs to."""
+"""All aggregates of the hub and their controllers, and which of them takes the sources of which leaf.
+
+An assignment is kept with the leaf's record and never moved: an epoch that changed its aggregate would have
+to begin again. The classes of a leaf go together where they fit.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,6 @@ from agent.contract import leaf_stream
 from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.aggregate import AggregateSettings, Observation
 from agent.hub.registrar.aggregate_controller import AggregateController
-from agent.hub.registrar.assignment import assigned
 from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.metrics import RegistrarMetrics
 from agent.jetstream import JetStream
@@ -135,3 +138,29 @@ class Aggregates:
             return leaf is None or cls not in leaf.classes or leaf.classes[cls].stream == stream
 
         return may_stay
+
+
+def assigned(
+    classes: Sequence[str],
+    kept: Mapping[str, str],
+    load: Mapping[str, int],
+    max_sources: int,
+) -> dict[str, str]:
+    """The aggregate of each class of a leaf. `kept` gives those that have one; `load` is how many sources
+    every aggregate has, in the order in which they are preferred. Where nothing has room the emptiest takes
+    it: a limit that was lowered does not shut a leaf out."""
+    new = [cls for cls in classes if cls not in kept]
+    free = {name: max_sources - count for name, count in load.items()}
+    placed = {cls: kept[cls] for cls in classes if cls in kept}
+    if not new:
+        return placed
+    home = max(set(placed.values()) & free.keys(), key=lambda name: free[name], default=None)
+    if home is None or free[home] < len(new):
+        home = max(free, key=lambda name: free[name])
+    if free[home] >= len(new):
+        return placed | dict.fromkeys(new, home)
+    for cls in new:
+        emptiest = max(free, key=lambda name: free[name])
+        free[emptiest] -= 1
+        placed[cls] = emptiest
+    return placed

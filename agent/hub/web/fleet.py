@@ -11,10 +11,9 @@ from aiohttp.web import Response
 
 from agent.hub import fleet_rows
 from agent.hub.web.fleet_page import fleet_page
-from agent.hub.web.html import Markup
+from agent.hub.web.html import POLICY, Markup
 from agent.hub.web.leaf_page import leaf_page, unknown_page
 from agent.hub.web.query import PATH, question_of
-from agent.hub.web.style import POLICY
 
 _JSON: Final = f"{PATH}.json"
 

@@ -9,9 +9,8 @@ from urllib.parse import quote
 
 from agent.hub import fleet_rows
 from agent.hub.fleet_rows import STATES, FleetRow
-from agent.hub.web.html import Markup, document, element, join
+from agent.hub.web.html import STYLE, Markup, document, element, join
 from agent.hub.web.query import PATH, ROWS, Question
-from agent.hub.web.style import STYLE
 
 _COLUMNS: Final = (
     ("domain", "Domain", ""),

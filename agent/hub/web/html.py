@@ -1,11 +1,51 @@
-"""HTML from values: whatever is put in is text and escaped, unless it was made here."""
+"""HTML from values: text is escaped unless it was made here. The pages have one style sheet, for light and
+dark, and a policy under which a browser shows only that, known by its digest, and runs no script."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
 from typing import Final
 
 from agent.base.text import shown
+
+STYLE: Final = """
+:root { --back: #fbfbf9; --text: #1d2320; --dim: #5b655f; --line: #d9ddd8; --band: #f0f2ee; --link: #1f5f8b;
+  --good: #2c6e3f; --wait: #8a5a00; --bad: #b3261e }
+@media (prefers-color-scheme: dark) {
+  :root { --back: #141816; --text: #e3e8e4; --dim: #9aa69f; --line: #323a36; --band: #1d2320; --link: #8cc4ec;
+    --good: #7fcf95; --wait: #e6b450; --bad: #ff8a80 } }
+* { box-sizing: border-box }
+body { margin: 0 auto; padding: 1.5rem 1rem 3rem; max-width: 76rem; background: var(--back);
+  color: var(--text); font: 15px/1.45 system-ui, sans-serif }
+h1 { font-size: 1.4rem; margin: 0 0 .2rem } h2 { font-size: 1.05rem; margin: 1.8rem 0 .4rem }
+p { margin: .3rem 0; overflow-wrap: anywhere } a { color: var(--link) } .dim { color: var(--dim) }
+form, nav { display: flex; flex-wrap: wrap; gap: .5rem .8rem; align-items: end; margin: 1rem 0 }
+label { display: grid; gap: .15rem; color: var(--dim); font-size: .85rem }
+input, select, button { font: inherit; color: inherit; background: var(--back); border: 1px solid var(--line);
+  border-radius: 4px; padding: .3rem .5rem }
+.wide { overflow-x: auto } table { border-collapse: collapse; width: 100% }
+th, td { text-align: left; vertical-align: top; padding: .35rem 1.1rem .35rem 0;
+  border-bottom: 1px solid var(--line) }
+th { white-space: nowrap; font-weight: 600; font-size: .9rem } tbody tr:hover { background: var(--band) }
+td { overflow-wrap: anywhere } .wide td:last-child:not(.number) { min-width: 16rem }
+.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
+.name { white-space: nowrap }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1.2rem; margin: 1rem 0 }
+dt { color: var(--dim) } dd { margin: 0; overflow-wrap: anywhere }
+.flowing { color: var(--good) } .away, .never { color: var(--wait) }
+.trouble, .silent, .stopped { color: var(--bad); font-weight: 600 }
+"""
+
+_DIGEST: Final = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+
+POLICY: Final = (
+    f"default-src 'none'; style-src 'sha256-{_DIGEST}'; img-src data:; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'"
+)
+"""`Content-Security-Policy` of every page; the one image is the empty icon, without which a browser would ask
+for one."""
 
 _EMPTY: Final = frozenset({"input", "link", "meta"})
 """Elements without content and end."""

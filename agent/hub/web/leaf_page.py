@@ -9,9 +9,8 @@ from typing import Any, Final
 from agent.hub import fleet_rows as fleet
 from agent.hub.fleet_rows import FleetRow
 from agent.hub.web.fleet_page import said, state_class
-from agent.hub.web.html import Markup, document, element
+from agent.hub.web.html import STYLE, Markup, document, element
 from agent.hub.web.query import PATH
-from agent.hub.web.style import STYLE
 
 _COUNTS: Final = ("accepted", "stored", "refused", "refused_late", "discarded", "dead")
 

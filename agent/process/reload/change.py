@@ -13,7 +13,6 @@ import msgspec
 from msgspec.structs import fields
 
 from agent.config import Config, Seconds, Size
-from agent.config.named_files import named_files
 
 _MOST: Final = 1024 * 1024
 """Bytes up to which a file that is named is compared by its content; a larger one is no secret of ours."""
@@ -64,8 +63,10 @@ def parts(config: Config) -> Parts:
     found = {
         one.encode_name: _digest(getattr(config, one.name)) for one in fields(config) if one.name != "input"
     }
-    added = [*named_files(config.nats.extra), *named_files(config.nats.remote)]
-    if added:
+    if config.nats.extra or config.nats.remote:
+        from agent.config.server_overlay import named_files  # not held in memory where nothing is added
+
+        added = [*named_files(config.nats.extra), *named_files(config.nats.remote)]
         found["nats"] = _digest([config.nats, added])
     return found | {f"input.{one.name}": _digest(one) for one in config.input}
 

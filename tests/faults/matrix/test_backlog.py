@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.config.schema import Size
+from agent.config.values import Size
 from agent.contract import leaf_stream
 from tests.faults.matrix.conftest import Worlds
 from tests.faults.oracle.judge import Terms

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from agent.config import load
-from agent.config.file_checks import check_files
 from agent.config.keys import SeedError, make_key, public_key
+from agent.config.server_checks import check_files
 from agent.leaf.inputs import OPTIONS
 
 TOML = """

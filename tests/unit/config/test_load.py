@@ -13,7 +13,7 @@ from msgspec import NODEFAULT, Struct
 from msgspec.structs import FieldInfo, fields
 
 from agent.config import Config, ConfigError, Nats, Seconds, Size, listen_address, load
-from agent.config.file_checks import check_files
+from agent.config.server_checks import check_files
 from agent.leaf.inputs import OPTIONS
 
 EXAMPLE = Path(__file__).parents[3] / "config.example.toml"

@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 from agent.base.files import write_private
 from agent.base.nats_conf_quoting import RenderError
 from agent.base.nats_server_version import find_binary
-from agent.config.keys import ensure_key, seed_line
-from agent.config.passwords import check_password, password_line
+from agent.config.keys import check_password, ensure_key, password_line, seed_line
 from agent.contract import ContractError
-from agent.server.mqtt import MqttListener, MqttUser
 from agent.server.render import LINK_INCLUDE, render
-from agent.server.values import HubConfig, LeafConfig, LeafUser, address_of
+from agent.server.values import HubConfig, LeafConfig, LeafUser, MqttListener, MqttUser, address_of
 
 
 def key_of(number: int) -> str:

@@ -26,7 +26,7 @@ from msgspec import Meta
 
 from agent.base.files import open_regular
 from agent.config import Seconds
-from agent.config.passwords import check_password, read_password
+from agent.config.keys import check_password, read_password
 from agent.leaf.inputs.shared.base import InputOptions
 
 if TYPE_CHECKING:

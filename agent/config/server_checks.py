@@ -1,0 +1,134 @@
+"""Checks of the local server's tables ([nats]), and of the files that they name.
+
+A key, a password or a certificate that is missing may come with the next mount: then the configuration is
+right, and the agent waits for the file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from agent import contract
+from agent.base.credentials import named, others_may
+from agent.base.files import open_regular
+from agent.config.keys import check_password
+from agent.config.problem import Problem, contract_problem, duplicate, numbered
+from agent.config.schema import Config, Mqtt, Nats
+
+_SEEDS: Final = ("seed_file", "system_seed_file", "link_seed_file", "jobs_seed_file", "device_seed_file")
+_USER: Final = re.compile(r"[A-Za-z0-9._@-]{1,64}\Z")
+
+
+def check_server(config: Config) -> Iterator[Problem]:
+    """All problems of [nats], but for its addresses and sizes. Looks at no file that it names."""
+    yield from _apps(config)
+    yield from _mqtt(config)
+    yield from _extra(config)
+    yield from _external(config.nats)
+
+
+def _apps(config: Config) -> Iterator[Problem]:
+    seen: set[str] = set()
+    for app in config.nats.apps:
+        yield from contract_problem("nats.apps", contract.check_app, app, "name the program")
+        yield from duplicate("nats.apps", app, seen)
+        if app == contract.APP:
+            yield Problem("nats.apps", f'"{app}" is this agent itself', "name other programs only")
+    if config.nats.apps and config.role == "hub":
+        yield Problem("nats.apps", "commands are read on leaves", "move it to a leaf")
+
+
+def _external(nats: Nats) -> Iterator[Problem]:
+    if nats.server == "external" and nats.seed_file is None:
+        yield Problem(
+            "nats.seed_file",
+            "is missing, and a server that is not the agent's own knows no key of the agent's making",
+            "name the file with the seed of a user of that server",
+        )
+
+
+def _extra(config: Config) -> Iterator[Problem]:
+    """What is added to the embedded server's configuration."""
+    nats, hub = config.nats, config.role == "hub"
+    if not (nats.extra or nats.remote):
+        return
+    from agent.config.server_overlay import TAKEN, extra_problems  # not held in memory where nothing is added
+
+    added = [("extra", nats.extra, TAKEN[config.role]), ("remote", nats.remote, TAKEN["remote"])]
+    for name, table, rendered in added:
+        if table and nats.server == "external":
+            yield Problem(
+                f"nats.{name}",
+                'is for an embedded server only, and nats.server is "external"',
+                "write it into the configuration of that server",
+            )
+        for key, stood, remedy in extra_problems(table, rendered):
+            yield Problem(f"nats.{name}.{key}", stood, remedy)
+    if nats.remote and hub:
+        yield Problem("nats.remote", "the hub dials nobody", "set it on the leaf")
+
+
+def _mqtt(config: Config) -> Iterator[Problem]:
+    mqtt = config.nats.mqtt
+    if mqtt.on and config.role == "hub":
+        yield Problem("nats.mqtt", "readings are taken in on leaves", "move it to a leaf")
+    elif mqtt.on and config.nats.server == "external":
+        yield Problem(
+            "nats.mqtt",
+            'is for an embedded server only, and nats.server is "external"',
+            'remove it, or let the agent run the server: server = "embedded"',
+        )
+    for name, path, other in (("tls_cert", mqtt.tls_cert, "tls_key"), ("tls_key", mqtt.tls_key, "tls_cert")):
+        if path is not None and getattr(mqtt, other) is None:
+            yield Problem(f"nats.mqtt.{name}", f"stands without {other}", "give both, or none")
+    seen: set[str] = set()
+    for number, user in numbered(mqtt.users):
+        key = f"nats.mqtt.users[{number}]"
+        if _USER.match(user.name) is None:
+            yield Problem(
+                f"{key}.name",
+                f'"{user.name:.60}" is not 1 to 64 letters, digits, ".", "_", "@" or "-"',
+                "choose another name",
+            )
+        yield from duplicate(f"{key}.name", user.name, seen)
+
+
+def check_files(config: Config) -> Iterator[Problem]:
+    """All problems of the files that [nats] names."""
+    for name in _SEEDS:
+        file: Path | None = getattr(config.nats, name)
+        if file is not None:
+            yield from _seed_file(f"nats.{name}", file)
+    yield from _mqtt_files(config.nats.mqtt)
+
+
+def _seed_file(key: str, file: Path) -> Iterator[Problem]:
+    try:
+        with open_regular(file) as opened:
+            mode = os.fstat(opened.fileno()).st_mode
+    except OSError as error:
+        yield Problem(key, f"{named(file)} cannot be read ({error.strerror})", "put the seed there")
+        return
+    if others_may(file, mode):
+        shown = f"{mode & 0o777:04o}"
+        yield Problem(key, f"{file} may be read by others (mode {shown})", f"run chmod 600 {file}")
+
+
+def _mqtt_files(mqtt: Mqtt) -> Iterator[Problem]:
+    for name, path in (("tls_cert", mqtt.tls_cert), ("tls_key", mqtt.tls_key)):
+        if path is None:
+            continue
+        try:
+            open_regular(path).close()
+        except OSError as error:
+            yield Problem(
+                f"nats.mqtt.{name}", f"{named(path)} cannot be read ({error.strerror})", "name a file in PEM"
+            )
+    for number, user in enumerate(mqtt.users, 1):
+        if (stood := check_password(user.password_file)) is not None:
+            key = f"nats.mqtt.users[{number}].password_file"
+            yield Problem(key, stood, "put the password there, readable by its owner only")
