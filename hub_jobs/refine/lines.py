@@ -1,8 +1,8 @@
-"""Decoding the lines of a batch: unpacking within bounds, then readings and bad lines. Pure.
+"""The second step of refine: from the content of a message to readings and bad lines. Pure.
 
-It takes and refuses the lines that `agent.contract.parse_reading` does, at about a hundred times its
-speed: what the fast decoder refuses is asked of the reference, line by line. Times and tags are checked
-later, by column (`transforms.columns`), where that is cheaper.
+It takes and rejects the lines that `agent.contract.parse_reading` does, at about a hundred times its speed:
+what the fast decoder rejects is given to the reference, line by line. Times and tags are checked later, by
+column (`columns`), where that is cheaper.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
-import zstandard
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from agent.contract import (
@@ -23,10 +22,12 @@ from agent.contract import (
     MAX_NAME,
     MAX_TAGS,
     MAX_TEXT,
-    MAX_UNPACKED_BYTES,
     ContractError,
+    Letter,
+    parse_letter,
     parse_reading,
 )
+from hub_jobs.refine.messages import BatchText, Content, DeadLetters, DirectValue
 
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]
@@ -45,7 +46,6 @@ FAULTS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What a msgspec decoder raises over its input."""
 _SLICE: Final = 1024**2
 """Bytes decoded at a time, so that a large batch is never all objects at once."""
-_WINDOW: Final = 64 * 1024**2
 
 
 class ReadingLine(Struct, gc=False, forbid_unknown_fields=True):
@@ -68,75 +68,69 @@ class _Checked(Struct, gc=False, forbid_unknown_fields=True):
     tags: Annotated[dict[_CleanName, Text], Meta(max_length=MAX_TAGS)] | UnsetType = UNSET
 
 
+class _DirectObject(Struct, gc=False, forbid_unknown_fields=True):
+    """A direct message that is an object; its subject says device and metric, so it need not."""
+
+    value: float | Whole | Text | bool
+    metric: Name | UnsetType = UNSET
+    ts: str | float | int | UnsetType = UNSET
+    device: Name | UnsetType = UNSET
+    tags: Raw = NO_TAGS
+
+
 _LINE: Final = msgspec.json.Decoder(ReadingLine)
 _CHECKED: Final = msgspec.json.Decoder(_Checked)
+_OBJECT: Final = msgspec.json.Decoder(_DirectObject)
+_SCALAR: Final = msgspec.json.Decoder(float | Annotated[int, Meta()] | str | bool)
+_ANY: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line that is no reading: its number from 0, its bytes, and why. Of a dead letter, what its input had
-    received, and the `place` at the edge where that stood."""
+    """A line that is no reading."""
 
     number: int
+    """From 0."""
     text: bytes
+    """The bytes of the line; of a dead letter, what its input had received."""
     reason: str
     place: str | None = None
+    """Of a dead letter, where at the edge its text stood."""
 
 
 @dataclass(slots=True)
 class Slice:
-    """Some whole lines of a batch: `rows` are the good ones, `numbers` theirs (None: from `first` on
-    without a gap); `lines` is the text they came from."""
+    """Some whole lines of a message."""
 
     first: int
+    """The number of the first line."""
     text: bytes
     rows: list[ReadingLine]
+    """The readings among the lines."""
     numbers: list[int] | None = None
+    """The line numbers of the readings; None: from `first` on without a gap."""
     bad: list[BadLine] = field(default_factory=list)
 
 
-class UnpackError(Exception):
-    """A payload that can't be unpacked; `too_large` when it would pass `MAX_UNPACKED_BYTES`."""
-
-    def __init__(self, text: str, *, too_large: bool = False) -> None:
-        super().__init__(text)
-        self.too_large = too_large
-
-
-def unpack(payload: bytes, *, compressed: bool, limit: int = MAX_UNPACKED_BYTES) -> bytes:
-    """The text of a batch, at most `limit` bytes; memory stays within it and zstd's window (64 MiB). Raises
-    `UnpackError`."""
-    if not compressed:
-        if len(payload) > limit:
-            raise UnpackError(f"holds {len(payload)} bytes, the most is {limit}", too_large=True)
-        return payload
-    try:
-        return _unpacked(payload, limit)
-    except zstandard.ZstdError as error:
-        raise UnpackError(f"is not zstd: {error}") from None
+def decode_content(content: Content) -> Iterator[Slice]:
+    """The lines of a message. Those of a batch come some at a time, so that a large one is never all objects
+    at once."""
+    match content:
+        case BatchText(text):
+            return _decode_batch(text)
+        case DeadLetters(text):
+            return iter([_decode_letters(text)])
+        case DirectValue():
+            return iter([_decode_direct(content)])
 
 
-def _unpacked(payload: bytes, limit: int) -> bytes:
-    unpacker = zstandard.ZstdDecompressor(max_window_size=_WINDOW)
-    size = zstandard.frame_content_size(payload)
-    # A frame need not say its size. As a stream it can be read up to the limit, but one that was cut off
-    # looks whole.
-    if size > limit or (size < 0 and len(unpacker.stream_reader(payload).read(limit + 1)) > limit):
-        raise UnpackError(f"unpacks to more than {limit} bytes", too_large=True)
-    frame = unpacker.decompressobj()
-    text = frame.decompress(payload)
-    if not frame.eof or frame.unused_data:
-        raise UnpackError("is not one whole frame of zstd")
-    return text
+def recheck(text: bytes, line: ReadingLine, *, direct: bool) -> ReadingLine:
+    """A line whose time or tags are in doubt, as the reference reads it; a direct message with what its
+    subject says put in. Raises `ContractError`."""
+    return _checked_line(msgspec.json.encode(line) if direct else text)
 
 
-def count_lines(text: bytes) -> int:
-    """How many lines there are; the last needs no newline."""
-    return text.count(b"\n") + (not text.endswith(b"\n") and text != b"")
-
-
-def decode(text: bytes) -> Iterator[Slice]:
-    """The lines of a batch, some at a time."""
+def _decode_batch(text: bytes) -> Iterator[Slice]:
     number = 0
     for piece in _pieces(text):
         found = _fast(piece, number) or _slow(piece, number)
@@ -144,16 +138,16 @@ def decode(text: bytes) -> Iterator[Slice]:
         number += len(found.rows) + len(found.bad)
 
 
-def decode_line(line: bytes) -> ReadingLine:
+def _decode_line(line: bytes) -> ReadingLine:
     """One line. Raises `ContractError` with the reference's reason."""
     try:
         _CHECKED.decode(line)
         return _LINE.decode(line)
     except FAULTS:
-        return checked_line(line)
+        return _checked_line(line)
 
 
-def checked_line(line: bytes) -> ReadingLine:
+def _checked_line(line: bytes) -> ReadingLine:
     """One line as the reference reads it, every field checked. Raises `ContractError`."""
     reading = parse_reading(line)
     return ReadingLine(
@@ -219,9 +213,76 @@ def _slow(text: bytes, first: int) -> Slice:
     assert found.numbers is not None
     for number, line in enumerate(text.removesuffix(b"\n").split(b"\n"), first):
         try:
-            found.rows.append(decode_line(line))
+            found.rows.append(_decode_line(line))
         except ContractError as error:
             found.bad.append(BadLine(number, line, str(error)))
         else:
             found.numbers.append(number)
     return found
+
+
+def _decode_letters(text: bytes) -> Slice:
+    """Dead letters, none of which is a reading."""
+    found = Slice(0, text, [])
+    for number, line in enumerate(text.removesuffix(b"\n").split(b"\n") if text else ()):
+        try:
+            letter = parse_letter(line)
+        except ContractError as error:
+            found.bad.append(BadLine(number, line, str(error)))
+        else:
+            found.bad.append(BadLine(number, letter.received, _letter_reason(letter), letter.at))
+    return found
+
+
+def _letter_reason(letter: Letter) -> str:
+    omitted = f" (after {letter.omitted} that were counted only)" if letter.omitted else ""
+    return f"{letter.reason}{omitted}"
+
+
+def _decode_direct(direct: DirectValue) -> Slice:
+    """A reading as an object or a bare value. Where an object names device or metric, they are the
+    subject's."""
+    found = Slice(0, direct.payload, [])
+    try:
+        found.rows.append(_direct_line(*direct))
+    except ContractError as error:
+        found.bad.append(BadLine(0, direct.payload, str(error)))
+    return found
+
+
+def _direct_line(payload: bytes, device: str, metric: str) -> ReadingLine:
+    if not payload.lstrip().startswith(b"{"):
+        return ReadingLine(metric, _scalar(payload, metric), device=device)
+    try:
+        line = _OBJECT.decode(payload)
+    except FAULTS:
+        line = _checked_direct(payload, metric)
+    for field_, given, due in (("device", line.device, device), ("metric", line.metric, metric)):
+        if given not in (UNSET, due):
+            raise ContractError(f"the message names the {field_} {given!r:.80}, its subject {due!r:.80}")
+    return ReadingLine(metric, line.value, line.ts, device, line.tags)
+
+
+def _scalar(payload: bytes, metric: str) -> float | int | str | bool:
+    try:
+        value = _SCALAR.decode(payload)
+    except FAULTS as error:
+        raise ContractError(f"neither a reading nor a bare value in JSON: {error}") from None
+    return parse_reading(msgspec.json.encode({"metric": metric, "value": value})).value
+
+
+def _checked_direct(payload: bytes, metric: str) -> _DirectObject:
+    """The message as the reference reads it, with the metric of its subject put in. Raises
+    `ContractError`."""
+    try:
+        given = _ANY.decode(payload)
+    except FAULTS as error:
+        raise ContractError(f"not a JSON object: {error}") from None
+    reading = parse_reading(msgspec.json.encode({"metric": metric, **given}))
+    return _DirectObject(
+        reading.value,
+        reading.metric,
+        UNSET if reading.ts is None else reading.ts,
+        UNSET if reading.device is None else reading.device,
+        Raw(msgspec.json.encode(dict(reading.tags))),
+    )

@@ -1,49 +1,33 @@
-"""What a row of `bronze` is: readings, something that is none, or something that can't be taken, with the
-reason. Pure."""
+"""The first step of refine: what a row of `bronze` is. A batch of readings or dead letters, unpacked within
+bounds; a direct value; a record of the agent; or something that goes to quarantine, with the reason. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Any, Final, NamedTuple
 
-import msgspec
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+import zstandard
 
 from agent.contract import (
     H_MQTT,
     H_VERSION,
+    MAX_UNPACKED_BYTES,
     VERSION,
     BatchHeaders,
     Clock,
     ContractError,
     Correction,
-    Letter,
     Subject,
     mqtt_text,
     parse_batch_headers,
     parse_correction,
     parse_ledger,
-    parse_letter,
-    parse_reading,
     parse_subject,
 )
-from hub_jobs.refine.lines import (
-    FAULTS,
-    NO_TAGS,
-    BadLine,
-    Name,
-    ReadingLine,
-    Slice,
-    Text,
-    UnpackError,
-    Whole,
-    count_lines,
-    decode,
-    unpack,
-)
 from hub_jobs.source.wire import header, parse_headers
+
+_WINDOW: Final = 64 * 1024**2
 
 
 class QuarantineReason(StrEnum):
@@ -76,8 +60,7 @@ class QuarantinedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BronzeMessage:
-    """A row of bronze; times are in microseconds since 1970. `default_ts` and `ts_source` are for readings
-    that have no time of their own; `clock` is that of a batch when it was sealed, at `default_ts`."""
+    """A row of bronze without its content; times are in microseconds since 1970."""
 
     stream: str
     created: str
@@ -92,52 +75,72 @@ class BronzeMessage:
     source_identity: str | None
     source_seq: int | None
     default_ts: int
+    """For readings that have no time of their own: when the batch was sealed, or the message arrived."""
     ts_source: str
+    """Whose clock `default_ts` is of: `agent` or `hub`."""
     clock: Clock | None = None
+    """The state of the agent's clock when the batch was sealed, at `default_ts`."""
 
 
-class _Direct(Struct, gc=False, forbid_unknown_fields=True):
-    """A direct message that is an object; its subject says device and metric, so it need not."""
+class BatchText(NamedTuple):
+    """The unpacked lines of a batch of readings."""
 
-    value: float | Whole | Text | bool
-    metric: Name | UnsetType = UNSET
-    ts: str | float | int | UnsetType = UNSET
-    device: Name | UnsetType = UNSET
-    tags: Raw = NO_TAGS
+    text: bytes
 
 
-_OBJECT: Final = msgspec.json.Decoder(_Direct)
-_SCALAR: Final = msgspec.json.Decoder(float | Annotated[int, Meta()] | str | bool)
-_ANY: Final = msgspec.json.Decoder(dict[str, Any])
+class DeadLetters(NamedTuple):
+    """The unpacked lines of a batch of dead letters."""
+
+    text: bytes
 
 
-def slices(row: dict[str, Any]) -> tuple[BronzeMessage, Iterator[Slice]]:
-    """The readings of a row of bronze; none for a record of the agent. Raises `QuarantinedError`."""
+class DirectValue(NamedTuple):
+    """What a device published itself: a reading as an object, or a bare value."""
+
+    payload: bytes
+    device: str
+    metric: str
+
+
+Content = BatchText | DeadLetters | DirectValue
+
+
+def parse_message(row: dict[str, Any]) -> tuple[BronzeMessage, Content | None]:
+    """A row of bronze and its content; None for a record of the agent, which holds no readings. Raises
+    `QuarantinedError`."""
     subject = _subject(row)
     match subject.kind:
         case "batch":
             headers, text = _unpacked(row, subject)
-            return message_of(row, headers), decode(text)
+            return message_of(row, headers), BatchText(text)
         case "dead":
             headers, text = _unpacked(row, subject)
-            return message_of(row, headers), iter([_letters(text)])
+            return message_of(row, headers), DeadLetters(text)
         case "direct":
-            return message_of(row), iter([_direct(row["payload"], _device_words(row, subject))])
+            return message_of(row), _direct(row, subject)
         case "ledger":
             _check_ledger(row["payload"], subject)
         case "clock":
             correction_in(row["payload"], subject.domain)
-    return message_of(row), iter(())
+    return message_of(row), None
 
 
 def message_of(row: dict[str, Any], headers: BatchHeaders | None = None) -> BronzeMessage:
     """The row without its content; `headers` are those of a batch."""
-    names = ("stream", "created", "seq", "arrived", "domain", "run", "n", "count")
-    source = {name: row[name] for name in ("source_stream", "source_identity", "source_seq")}
+    is_direct = row["n"] is None
     return BronzeMessage(
-        **{name: row[name] for name in names},
+        stream=row["stream"],
+        created=row["created"],
+        seq=row["seq"],
+        arrived=row["arrived"],
+        domain=row["domain"],
         cls=row["class"],
-        **(source if row["n"] is None else dict.fromkeys(source)),
+        run=row["run"],
+        n=row["n"],
+        count=row["count"],
+        source_stream=row["source_stream"] if is_direct else None,
+        source_identity=row["source_identity"] if is_direct else None,
+        source_seq=row["source_seq"] if is_direct else None,
         default_ts=row["arrived"] if headers is None else headers.sealed_at // 1000,
         ts_source="hub" if headers is None else "agent",
         clock=None if headers is None else headers.clock,
@@ -183,24 +186,6 @@ def _unpacked(row: dict[str, Any], subject: Subject) -> tuple[BatchHeaders, byte
     return headers, text
 
 
-def _letters(text: bytes) -> Slice:
-    """Dead letters, none of which is a reading."""
-    found = Slice(0, text, [])
-    for number, line in enumerate(text.removesuffix(b"\n").split(b"\n") if text else ()):
-        try:
-            letter = parse_letter(line)
-        except ContractError as error:
-            found.bad.append(BadLine(number, line, str(error)))
-        else:
-            found.bad.append(BadLine(number, letter.received, _why(letter), letter.at))
-    return found
-
-
-def _why(letter: Letter) -> str:
-    omitted = f" (after {letter.omitted} that were counted only)" if letter.omitted else ""
-    return f"{letter.reason}{omitted}"
-
-
 def _headers(given: dict[str, str]) -> BatchHeaders:
     try:
         return parse_batch_headers(given)
@@ -223,11 +208,12 @@ def _check_ledger(payload: bytes, subject: Subject) -> None:
         )
 
 
-def _device_words(row: dict[str, Any], subject: Subject) -> Subject:
-    """The subject with device and metric as an MQTT device wrote them."""
-    if header(row["headers"], H_MQTT.encode()) is None:
-        return subject
-    return replace(subject, name=mqtt_text(subject.name), metric=mqtt_text(subject.metric))
+def _direct(row: dict[str, Any], subject: Subject) -> DirectValue:
+    """A direct message, with device and metric as an MQTT device wrote them."""
+    device, metric = subject.name, subject.metric
+    if header(row["headers"], H_MQTT.encode()) is not None:
+        device, metric = mqtt_text(device), mqtt_text(metric)
+    return DirectValue(row["payload"], device, metric)
 
 
 def correction_in(payload: bytes, domain: str) -> Correction:
@@ -243,50 +229,41 @@ def correction_in(payload: bytes, domain: str) -> Correction:
     return correction
 
 
-def _direct(payload: bytes, subject: Subject) -> Slice:
-    """A reading as an object or a bare value. Where an object names device or metric, they are the
-    subject's."""
-    found = Slice(0, payload, [])
+class UnpackError(Exception):
+    """A payload that can't be unpacked; `too_large` when it would pass `MAX_UNPACKED_BYTES`."""
+
+    def __init__(self, text: str, *, too_large: bool = False) -> None:
+        super().__init__(text)
+        self.too_large = too_large
+
+
+def unpack(payload: bytes, *, compressed: bool, limit: int = MAX_UNPACKED_BYTES) -> bytes:
+    """The text of a batch, at most `limit` bytes; memory stays within it and zstd's window (64 MiB). Raises
+    `UnpackError`."""
+    if not compressed:
+        if len(payload) > limit:
+            raise UnpackError(f"holds {len(payload)} bytes, the most is {limit}", too_large=True)
+        return payload
     try:
-        found.rows.append(_direct_line(payload, subject))
-    except ContractError as error:
-        found.bad.append(BadLine(0, payload, str(error)))
-    return found
+        return _decompressed(payload, limit)
+    except zstandard.ZstdError as error:
+        raise UnpackError(f"is not zstd: {error}") from None
 
 
-def _direct_line(payload: bytes, subject: Subject) -> ReadingLine:
-    if not payload.lstrip().startswith(b"{"):
-        return ReadingLine(subject.metric, _scalar(payload, subject), device=subject.name)
-    try:
-        one = _OBJECT.decode(payload)
-    except FAULTS:
-        one = _checked(payload, subject)
-    for what, given, due in (("device", one.device, subject.name), ("metric", one.metric, subject.metric)):
-        if given not in (UNSET, due):
-            raise ContractError(f"the message names the {what} {given!r:.80}, its subject {due!r:.80}")
-    return ReadingLine(subject.metric, one.value, one.ts, subject.name, one.tags)
+def _decompressed(payload: bytes, limit: int) -> bytes:
+    unpacker = zstandard.ZstdDecompressor(max_window_size=_WINDOW)
+    size = zstandard.frame_content_size(payload)
+    # A frame need not say its size. As a stream it can be read up to the limit, but one that was cut off
+    # looks whole.
+    if size > limit or (size < 0 and len(unpacker.stream_reader(payload).read(limit + 1)) > limit):
+        raise UnpackError(f"unpacks to more than {limit} bytes", too_large=True)
+    frame = unpacker.decompressobj()
+    text = frame.decompress(payload)
+    if not frame.eof or frame.unused_data:
+        raise UnpackError("is not one whole frame of zstd")
+    return text
 
 
-def _scalar(payload: bytes, subject: Subject) -> float | int | str | bool:
-    try:
-        value = _SCALAR.decode(payload)
-    except FAULTS as error:
-        raise ContractError(f"neither a reading nor a bare value in JSON: {error}") from None
-    return parse_reading(msgspec.json.encode({"metric": subject.metric, "value": value})).value
-
-
-def _checked(payload: bytes, subject: Subject) -> _Direct:
-    """The message as the reference reads it, with the metric of its subject put in. Raises
-    `ContractError`."""
-    try:
-        given = _ANY.decode(payload)
-    except FAULTS as error:
-        raise ContractError(f"not a JSON object: {error}") from None
-    reading = parse_reading(msgspec.json.encode({"metric": subject.metric, **given}))
-    return _Direct(
-        reading.value,
-        reading.metric,
-        UNSET if reading.ts is None else reading.ts,
-        UNSET if reading.device is None else reading.device,
-        Raw(msgspec.json.encode(dict(reading.tags))),
-    )
+def count_lines(text: bytes) -> int:
+    """How many lines there are; the last needs no newline."""
+    return text.count(b"\n") + (not text.endswith(b"\n") and text != b"")

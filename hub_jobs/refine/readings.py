@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -16,8 +15,14 @@ import pyarrow as pa
 from agent.contract import ContractError
 from hub_jobs.refine.clocks import Corrections, SealTime, errors
 from hub_jobs.refine.columns import Mask, Times, devices, tags, times, values
-from hub_jobs.refine.lines import ReadingLine, Slice, checked_line
-from hub_jobs.refine.messages import BronzeMessage, QuarantinedError, QuarantineReason, message_of, slices
+from hub_jobs.refine.lines import ReadingLine, Slice, decode_content, recheck
+from hub_jobs.refine.messages import (
+    BronzeMessage,
+    QuarantinedError,
+    QuarantineReason,
+    message_of,
+    parse_message,
+)
 from hub_jobs.tables.schemas import QUARANTINE, READINGS, TIME
 
 CHUNK_ROWS: Final = 65_536
@@ -67,12 +72,12 @@ class Refiner:
         """Take in one row of bronze (`arrived` in microseconds); gives back full chunks of readings."""
         done: list[pa.Table] = []
         try:
-            message, found = slices(row)
+            message, content = parse_message(row)
         except QuarantinedError as error:
             self.refuse(row, error.reason, str(error))
             return done
-        for one in found:
-            self._add(message, one)
+        for lines in decode_content(content) if content is not None else ():
+            self._add(message, lines)
             if self._size >= self._chunk_rows:
                 done.append(self.drain())
         return done
@@ -131,7 +136,7 @@ class Refiner:
             inside = at - int(ends[index] - sizes[index])
             text, number = part.line(inside), int(part.numbers[inside])
             try:
-                line = _reread(text, part.rows[inside], direct=part.message.n is None)
+                line = recheck(text, part.rows[inside], direct=part.message.n is None)
             except ContractError as error:
                 self._bad(part.message, number, text, str(error))
             else:
@@ -140,11 +145,6 @@ class Refiner:
 
 
 _NO_MOMENT: Final = "ts is not within the years 1 to 9999 in UTC"
-
-
-def _reread(text: bytes, line: ReadingLine, *, direct: bool) -> ReadingLine:
-    """A row in doubt by the reference; a direct message with what its subject says put in."""
-    return checked_line(msgspec.json.encode(line) if direct else text)
 
 
 def _table(parts: Sequence[_Part], corrections: Corrections) -> tuple[pa.Table, Mask]:

@@ -37,7 +37,7 @@ from agent.leaf.intake import Chunk, Intake, RefusalReason, RefusedError
 from agent.leaf.publish import publisher, stream_recovery
 from agent.process.hub import HubAgent
 from agent.server.health import ServerHealth
-from hub_jobs.refine.lines import unpack
+from hub_jobs.refine.messages import unpack
 from tests.harness.agents import CLASS, Agent, StreamProbe, agent, chunk, insist, leaf_config, probe_stream
 from tests.harness.clocks import SECOND, FakeMachine
 from tests.harness.servers import ServerPair

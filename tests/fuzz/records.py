@@ -18,8 +18,8 @@ from agent.jetstream.read_headers import ack_place
 from agent.leaf.inputs.file.positions import parse_positions
 from agent.leaf.publish.batch import parse_ack
 from agent.leaf.publish.pull_chunks import parse_progress
-from hub_jobs.refine.lines import UnpackError, count_lines, unpack
-from hub_jobs.refine.messages import QuarantinedError, slices
+from hub_jobs.refine.lines import decode_content
+from hub_jobs.refine.messages import QuarantinedError, UnpackError, count_lines, parse_message, unpack
 from hub_jobs.source.plan import PlanError, parse_moment, parse_offsets
 from hub_jobs.source.progress import decode as decode_places
 from hub_jobs.source.protocol import (
@@ -145,8 +145,8 @@ def bronze_payload(data: bytes) -> None:
             assert len(unpack(data, compressed=compressed, limit=10_000)) <= 10_000
     for row in (batch_row(LINES), dead_row(LETTERS), direct_row(data)):
         with only(QuarantinedError):
-            _, found = slices(row | {"payload": data})
-            pieces = list(found)
+            _, content = parse_message(row | {"payload": data})
+            pieces = list(decode_content(content)) if content is not None else []
             if row["n"] is not None and "_batch" in row["subject"]:
                 lines = count_lines(unpack(data, compressed=True))
                 assert sum(len(one.rows) + len(one.bad) for one in pieces) == lines
@@ -157,8 +157,9 @@ def bronze_headers(data: bytes) -> None:
     """Whether the payload is compressed is for the headers to say."""
     row = batch_row(LINES)
     with only(QuarantinedError):
-        _, found = slices(row | {"headers": data})
-        taken = sum(len(one.rows) + len(one.bad) for one in found)
+        _, content = parse_message(row | {"headers": data})
+        assert content is not None
+        taken = sum(len(one.rows) + len(one.bad) for one in decode_content(content))
         assert taken in (3, count_lines(row["payload"]))
 
 
@@ -168,8 +169,8 @@ def bronze_headers(data: bytes) -> None:
 def bronze_subject(data: bytes) -> None:
     for text in {data.decode(errors="replace"), data.decode("latin-1")}:
         with only(QuarantinedError):
-            _, found = slices(direct_row(b"1.5") | {"subject": text})
-            list(found)
+            _, content = parse_message(direct_row(b"1.5") | {"subject": text})
+            assert content is None or list(decode_content(content))
 
 
 @target(

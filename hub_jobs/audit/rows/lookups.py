@@ -13,7 +13,7 @@ from hub_jobs.audit.claims.ledgers import Run
 from hub_jobs.audit.rows import count_rows
 from hub_jobs.audit.rows.count_rows import BATCH
 from hub_jobs.audit.rows.scan import AuditTables
-from hub_jobs.refine.lines import UnpackError, count_lines, unpack
+from hub_jobs.refine.messages import UnpackError, count_lines, unpack
 from hub_jobs.source.wire import header
 from hub_jobs.tables import Condition
 from hub_jobs.tables.places import UnreadableError

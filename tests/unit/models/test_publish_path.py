@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from agent.contract import H_ENCODING
 from agent.leaf.publish import publisher
-from hub_jobs.refine.lines import unpack
+from hub_jobs.refine.messages import unpack
 from tests.harness.examples import machine
 from tests.unit.models import promises
 from tests.unit.models.promises import CLASSES

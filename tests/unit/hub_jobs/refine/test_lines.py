@@ -11,7 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agent.contract import ContractError, parse_reading
-from hub_jobs.refine.lines import UnpackError, count_lines, decode, unpack
+from hub_jobs.refine.lines import decode_content
+from hub_jobs.refine.messages import BatchText, UnpackError, count_lines, unpack
 from hub_jobs.refine.readings import Refiner
 from tests.unit.hub_jobs.rows import batch_row
 
@@ -117,7 +118,7 @@ def test_a_batch_larger_than_a_slice_keeps_its_line_numbers() -> None:
     lines = [line] * 2500
     lines[1700] = b"broken"
 
-    found = list(decode(b"\n".join(lines)))
+    found = list(decode_content(BatchText(b"\n".join(lines))))
 
     assert len(found) == 3
     numbers = [
