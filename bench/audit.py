@@ -58,7 +58,7 @@ def run() -> Result:
 
 def _process(lake: Path) -> tuple[float, float, float]:
     """Seconds of an audit as an operator runs it, those of a processor, and the most memory it held in MB."""
-    program = "import sys; from hub_jobs.audit import main; sys.exit(main())"
+    program = "import sys; from hub_jobs.audit.run import main; sys.exit(main())"
     began = time.monotonic()
     audited = subprocess.Popen(
         [sys.executable, "-c", program, "--lake", str(lake)], stdout=subprocess.DEVNULL

@@ -7,6 +7,8 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import islice
 
+from agent.base.text import listed
+
 Ranges = tuple[tuple[int, int], ...]
 
 
@@ -89,5 +91,6 @@ def size(ranges: Iterable[tuple[int, int]]) -> int:
 
 def text(ranges: Ranges, most: int = 20) -> str:
     """The ranges for people: `1-3, 7`."""
-    shown = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges[:most])
-    return f"{shown} and {len(ranges) - most} more ranges" if len(ranges) > most else shown
+    return listed(
+        [str(first) if first == last else f"{first}-{last}" for first, last in ranges], most, noun="ranges"
+    )

@@ -23,7 +23,7 @@ ConfigFile = Annotated[
 
 
 def configuration(path: Path) -> Config:
-    """The configuration, or the end of the process with every problem told."""
+    """The configuration. A file with problems ends the process, which prints every problem."""
     try:
         return read(path)
     except ConfigError as error:

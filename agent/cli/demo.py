@@ -38,7 +38,7 @@ def command(directory: Directory = _DIRECTORY) -> None:
     directory = directory.resolve()
     try:
         fresh(directory)
-        report = asyncio.run(_told(story))
+        report = asyncio.run(_played(story))
     except (DemoError, OSError) as error:
         console.print(f"[red]the demonstration failed:[/red] {error}", soft_wrap=True)
         raise typer.Exit(Exit.FAILED) from None
@@ -52,7 +52,7 @@ def command(directory: Directory = _DIRECTORY) -> None:
     raise typer.Exit(Exit.WELL if report.whole else Exit.LOSS)
 
 
-async def _told(story: Callable[[], Story]) -> DemoReport:
+async def _played(story: Callable[[], Story]) -> DemoReport:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)

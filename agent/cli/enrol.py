@@ -1,6 +1,6 @@
 """`petiole enrol`: make this machine's keys and print the public half, which the hub's configuration takes in
 (`petiole fleet add`). With a server that the agent does not run, the keys that its configuration names are
-written beside it.
+written next to it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ServerDirectory = Annotated[
     Path | None,
     typer.Option(
         "--server-directory",
-        help="Where the configuration of a server stands that the agent does not run (default: beside this "
+        help="Where the configuration of a server is that the agent does not run (default: next to this "
         "one); identity.conf is written there.",
         show_default=False,
     ),

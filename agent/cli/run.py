@@ -24,7 +24,7 @@ from agent.server.setup import identities
 
 def command(config: ConfigFile) -> None:
     """Run the agent until SIGTERM or SIGINT, then drain and end. An embedded server goes on running. SIGHUP
-    takes the configuration anew."""
+    reloads the configuration."""
     LISTEN_SOCKETS.inherit_fds(os.environ)
     settings = configuration(config)
     logs.set_up(settings.log.level, settings.log.format)

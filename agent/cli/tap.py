@@ -1,6 +1,6 @@
 """`petiole tap`: the batches that pass through this leaf, read from its own stream.
 
-It connects with the agent's own key, so whoever may read that may look; it makes no consumer and
+It connects with the agent's own key, so it needs read access to that key; it makes no consumer and
 acknowledges nothing. Exit codes: 0 well; 2 wrong usage; 5 the local server does not answer.
 """
 
@@ -61,7 +61,7 @@ def command(
     try:
         asyncio.run(_run(settings, key, classes or names, filter_, last, follow, show))
     except BrokenPipeError:
-        # Whoever read has seen enough; what is left in the buffer must not fail at exit either.
+        # The reader closed the pipe; drop buffered output so that exit does not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except EXPECTED as error:
         why = str(error) or type(error).__name__

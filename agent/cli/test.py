@@ -65,7 +65,7 @@ def command(
     made = [
         _made(options, metrics, server, from_start) for options in chosen if _kind(options) not in _NOT_RUN
     ]
-    able = [input_ for input_ in made if not _told(input_)]
+    able = [input_ for input_ in made if not _hindered(input_)]
     for options in chosen:
         if (why := _NOT_RUN.get(_kind(options))) is not None:
             _tell(f"input {options.name} is not run: {why}")
@@ -112,8 +112,8 @@ def _kind(options: Any) -> str:
     return str(options.__struct_config__.tag)
 
 
-def _told(input_: CheckedInput) -> bool:
-    """Whether it can't run here, which is told."""
+def _hindered(input_: CheckedInput) -> bool:
+    """Print why an input can't run here; whether there was a reason."""
     sentences = problems([input_])
     for problem in sentences:
         _tell(problem)
@@ -131,7 +131,7 @@ async def _run(inputs: Sequence[Input], settings: Config, metrics: Metrics, seco
             sys.stdout.buffer.write(lines)
             sys.stdout.buffer.flush()
         except BrokenPipeError:
-            # Whoever read has seen enough; what is left in the buffer must not fail at exit either.
+            # The reader closed the pipe; drop buffered output so that exit does not fail.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             stopping.set()
 

@@ -1,5 +1,5 @@
 """`petiole user list | add | replace | revoke | forget`: programs that have an account of their own on the
-server beside this agent, in which they make streams and buckets.
+agent's server, in which they make streams and buckets.
 
 Exit codes: 0 done; 2 wrong usage, or what is asked for cannot be done; 5 it stands in the file, and the agent
 has not taken it in.

@@ -21,7 +21,7 @@ class NoPortError(OSError):
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 on which nobody listens now and which no other caller is given before this process
+    """A port of 127.0.0.1 that is free now and that no other caller gets before this process
     has gone through its whole block. Raises `NoPortError`."""
     ports = _block()
     for port in (next(ports) for _ in range(_BLOCK)):

@@ -221,7 +221,7 @@ async def _at(moment: float) -> None:
 
 
 def fresh(directory: Path) -> None:
-    """Make the directory anew, without what an earlier demonstration left there. Raises `DemoError` for one
+    """Make the directory, and remove what an earlier demonstration left there. Raises `DemoError` for one
     that holds anything else."""
     marker = directory / _MARKER
     if marker.exists():

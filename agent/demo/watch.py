@@ -98,7 +98,7 @@ async def until(true: Callable[[], Awaitable[bool]], what: str, seconds: float) 
     deadline = time.monotonic() + seconds
     while not await true():
         if time.monotonic() > deadline:
-            raise DemoError(f"waited {seconds:.0f} s in vain: {what}")
+            raise DemoError(f"timed out after {seconds:.0f} s: {what}")
         await asyncio.sleep(_POLL_SECONDS)
 
 

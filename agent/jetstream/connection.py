@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
 from agent import contract
+from agent.base.log_edges import LogEdge
 from agent.base.metrics import Metrics
 from agent.base.nats_server_version import ServerError
 from agent.base.wait import Backoff, event_within
@@ -139,10 +140,14 @@ def abort(nc: Client) -> None:
         writer.transport.abort()
 
 
+def server_version(nc: Client) -> str:
+    """The version of the server that this connection is to."""
+    return str(nc._server_info["version"])
+
+
 class ServerConnection:
-    """Keeps one connection alive. After each connect `prepare` is awaited; when the connection ends, or
-    `renew` is called, `ended` is called and a new one is made. `admit` is given the version of each server
-    that is connected to, and raises `ServerError` for one that is not to be used."""
+    """Keeps one connection alive. Each begins a `session` and ends it when the connection ends or `renew` is
+    called; then the next one is made. A session raises `ServerError` for a server that is not to be used."""
 
     def __init__(
         self,
@@ -150,15 +155,13 @@ class ServerConnection:
         seed_file: Path,
         identity: str,
         *,
-        prepare: Callable[[Client], Awaitable[None]],
-        ended: Callable[[], None],
+        session: Callable[[Client], contextlib.AbstractAsyncContextManager[None]],
         metrics: Metrics,
-        admit: Callable[[str], None],
     ) -> None:
         self._url, self._seed_file, self._identity = url, seed_file, identity
-        self._prepare, self._ended, self._metrics, self._admit = prepare, ended, metrics, admit
+        self._session, self._metrics = session, metrics
         self._link: OpenConnection | None = None
-        self._trouble: str | None = None
+        self._failing = LogEdge(log)
         self._connected_before = False
 
     def renew(self, reason: str) -> None:
@@ -168,7 +171,7 @@ class ServerConnection:
             self._link.over.set()
 
     async def run(self) -> None:
-        """Connect, prepare, wait for the end, again and again until cancelled."""
+        """Connect, begin a session, wait for the end, and so on until cancelled."""
         loop = asyncio.get_running_loop()
         backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
         while True:
@@ -190,15 +193,13 @@ class ServerConnection:
             async with connected(self._url, self._seed_file, self._identity) as link:
                 self._link = link
                 try:
-                    self._admit(str(link.nc._server_info["version"]))
-                    async with asyncio.timeout(_PREPARE_SECONDS):
-                        await self._prepare(link.nc)
-                    self._well()
-                    await link.ended()
+                    async with contextlib.AsyncExitStack() as session:
+                        async with asyncio.timeout(_PREPARE_SECONDS):
+                            await session.enter_async_context(self._session(link.nc))
+                        self._well()
+                        await link.ended()
                 finally:
                     self._link = None
-                    self._metrics.connected.set(0)
-                    self._ended()
         finally:
             self._metrics.connected.set(0)
 
@@ -206,12 +207,10 @@ class ServerConnection:
         self._metrics.connected.set(1)
         self._metrics.reconnects.inc(self._connected_before)
         self._connected_before = True
-        self._trouble = None
+        self._failing.end()
         log.info("connected to the local NATS server", server=self._url)
 
     def _complain(self, trouble: str, error: Exception | None = None) -> None:
-        if trouble != self._trouble:
-            log.warning(
-                "the local NATS server cannot be used", server=self._url, error=trouble, exc_info=error
-            )
-        self._trouble = trouble
+        self._failing.begin(
+            "the local NATS server cannot be used", server=self._url, error=trouble, exc_info=error
+        )

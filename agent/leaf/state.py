@@ -13,6 +13,7 @@ import structlog
 from msgspec import Struct
 
 from agent.base.files import write_private
+from agent.base.log_edges import LogEdge
 from agent.base.machine_id import machine_id
 from agent.base.wait import loop_time
 from agent.contract import (
@@ -235,8 +236,8 @@ class StateFile:
                 self._written = number
 
     async def run(self) -> None:
-        """Write marked changes until cancelled; a disk that refuses is told once and tried again."""
-        failing = False
+        """Write marked changes until cancelled; a write error is logged once and retried."""
+        failing = LogEdge(log.bind(path=str(self._path)), "the state file is written again", error=True)
         while True:
             await self._changed.wait()
             try:
@@ -244,13 +245,9 @@ class StateFile:
                 if loop_time() - self._positions_at >= POSITION_SECONDS:
                     await self.save_positions()
             except OSError as error:
-                if not failing:
-                    log.error("the state file cannot be written", path=str(self._path), error=str(error))
-                failing = True
+                failing.begin("the state file cannot be written", error=str(error))
             else:
-                if failing:
-                    log.info("the state file is written again", path=str(self._path))
-                failing = False
+                failing.end()
             await asyncio.sleep(SAVE_SECONDS)
 
 

@@ -17,7 +17,6 @@ import uvloop
 from agent.base.listen_sockets import LISTEN_SOCKETS
 from agent.base.metrics import Metrics
 from agent.base.nats_conf_quoting import RenderError
-from agent.base.nats_server_version import ServerError
 from agent.base.pid_lock import InUseError, only_one
 from agent.base.sd_notify import Notifier, notifier
 from agent.base.supervisor import keep_serving, until_made
@@ -253,15 +252,8 @@ async def _server(
     if values is None:
         return None
     server = EmbeddedServer(values, server_directory(config), told=health.started)
-    complaint = ""
-    try:
-        how = await server.start()
-    except ServerError as error:
-        complaint = str(error)
-        log.error("nats-server not started; retried", reason=complaint)
-    else:
-        log.info("nats-server answers", how=how, pid=server.pid, listen=config.nats.listen)
-    return server, group.create_task(server.supervise(complaint))
+    await server.try_start()
+    return server, group.create_task(server.supervise())
 
 
 def _values(config: Config, machine: str) -> ServerConfig | None:

@@ -19,7 +19,7 @@ from agent.base.nats_server_version import ServerError
 from agent.base.supervisor import keep_serving
 from agent.config import Config, users_digest
 from agent.hub.registrar.service import Registrar
-from agent.jetstream.connection import CancellableClient, abort, end
+from agent.jetstream.connection import CancellableClient, abort, end, server_version
 from agent.mirrors import mirror_controller
 from agent.process.reload import Applied
 from agent.server.health import ServerHealth
@@ -122,7 +122,7 @@ class HubAgent:
             with attempt:
                 client = await self._open(seed)
                 try:
-                    self._health.admit(str(client._server_info["version"]))
+                    self._health.admit(server_version(client))
                 except ServerError:
                     await end(client)
                     raise

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -16,7 +17,7 @@ from agent.base.metrics import Metrics
 from agent.base.supervisor import keep_serving
 from agent.config import Config, readers, users_digest
 from agent.jetstream import JetStream, JetStreamError, StreamInfo
-from agent.jetstream.connection import ServerConnection
+from agent.jetstream.connection import ServerConnection, server_version
 from agent.jetstream.read_headers import StoredHeaders
 from agent.jetstream.readers import keep_readers
 from agent.leaf import stream_configs
@@ -123,10 +124,8 @@ class LeafAgent:
             f"nats://{config.nats.listen}",
             mine.account,
             config.domain,
-            prepare=self._prepare,
-            ended=self._detach,
+            session=self._session,
             metrics=metrics,
-            admit=health.admit,
         )
         self.link = LeafLink(
             config,
@@ -302,15 +301,42 @@ class LeafAgent:
         self._books.seen(cls, info)
         self._discards.seen(cls, confirmed)
 
-    async def _prepare(self, nc: Client) -> None:
-        js = JetStream(nc)
-        recall = StreamRecovery(nc, js, self._config.domain)
+    @contextlib.asynccontextmanager
+    async def _session(self, nc: Client) -> AsyncIterator[None]:
+        """All that is bound to one connection: begun once its streams are ready, ended with it. Raises
+        `ServerError`, `JetStreamError`, `NatsError` or `OSError`."""
+        try:
+            self._health.admit(server_version(nc))
+            js = JetStream(nc)
+            recovery = StreamRecovery(nc, js, self._config.domain)
+            infos, stored = await self._prepare(js, recovery)
+            last = {name: info.last for name, info in infos.items()}
+            with self._discards.connected(nc, js, infos), self._books.connected(js, infos):
+                await self._books.open()
+                sending = self._sender.connected(nc, nc.new_inbox(), last, stored, recovery.message)
+                async with sending:
+                    with self.link.connected(nc, js), self._commands.connected(js), self._clock.connected(js):
+                        self._recall = recovery
+                        self._attached.set()
+                        try:
+                            yield
+                        finally:
+                            self._attached.clear()
+        finally:
+            if not self._ending:  # otherwise our own shutdown would be reported as a server outage
+                self.link.show_unreachable()
+
+    async def _prepare(
+        self, js: JetStream, recovery: StreamRecovery
+    ) -> tuple[dict[str, StreamInfo], dict[tuple[str, str], int]]:
+        """Make the streams ready. Returns them by class, and which batches in flight they hold already, by
+        subject and id with their sequences."""
         infos: dict[str, StreamInfo] = {}
         stored: dict[tuple[str, str], int] = {}
         mqtt = self._config.nats.mqtt.on
         for stream in stream_configs.mqtt_streams() if mqtt else ():
             await js.ensure_stream(stream)
-        pulls = [one.name for one in self._config.input if one.pulls]
+        pulls = [input_.name for input_ in self._config.input if input_.pulls]
         await note_lost_positions(js, self._config.domain, self._classes, pulls, self._state.current)
         for name, cls in self._classes.items():
             info, verdict = await prepare_stream(js, self._config.domain, cls, self._state, mqtt=mqtt)
@@ -318,33 +344,14 @@ class LeafAgent:
             if verdict is not None:
                 self.link.epoch_begun(name, verdict)
             if not self._completed:
-                await self._complete_run_before(recall, name, info)
+                await self._complete_run_before(recovery, name, info)
             if (floor := self._sender.floor(name)) is not None:
-                stored |= await recall.ids_above(name, floor)
+                stored |= await recovery.ids_above(name, floor)
             infos[name] = info
             await keep_readers(js, info.name, readers(self._config, name))
             self._waits.began(name, info.last)
         self._completed = True
-        self._discards.attach(nc, js, infos)
-        self._books.attach(js, infos)
-        await self._books.open()
-        last = {name: info.last for name, info in infos.items()}
-        await self._sender.attach(nc, nc.new_inbox(), last, stored, recall.message)
-        self.link.attach(nc, js)
-        self._commands.attach(js)
-        self._clock.attach(js)
-        self._recall = recall
-        self._attached.set()
-
-    def _detach(self) -> None:
-        self._attached.clear()
-        self._sender.detach()
-        self._books.detach()
-        self._discards.detach()
-        self._commands.detach()
-        self._clock.detach()
-        if not self._ending:  # else the end of our own connection would be said to be the server's
-            self.link.detach()
+        return infos, stored
 
     async def _attached_recall(self) -> StreamRecovery:
         await self._attached.wait()

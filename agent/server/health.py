@@ -18,6 +18,7 @@ from typing import Any, Final
 import structlog
 
 from agent.base.files import Room
+from agent.base.log_edges import LogEdge
 from agent.base.metrics import Metrics
 from agent.base.nats_server_version import ServerError, check_version
 
@@ -96,6 +97,9 @@ class ServerHealth:
         self._metrics = metrics
         self._version: str | None = None
         self._refusal: str | None = None
+        self._refused = LogEdge(log, error=True)
+        self._unhealthy = LogEdge(log, "the NATS server stores again", error=True)
+        self._unsynced = LogEdge(log)
         self._trouble: tuple[Trouble, str] | None = None
         self._warning: str | None = "whether acknowledged means synced is not known: the server was not asked"
         self._synced: bool | None = None
@@ -137,11 +141,11 @@ class ServerHealth:
         try:
             check_version(version, "the server there")
         except ServerError as error:
-            if str(error) != self._refusal:
-                log.error("the NATS server is refused", reason=str(error))
             self._refusal = str(error)
+            self._refused.begin("NATS server refused", reason=self._refusal)
             raise
         self._refusal = None
+        self._refused.end()
 
     def started(self, why_not: str | None) -> None:
         """Our own server was started, or was not, for this reason."""
@@ -149,22 +153,24 @@ class ServerHealth:
 
     def found(self, trouble: Trouble | None, remedy: str = "") -> None:
         """What the last look showed, and what is done about it or has to be."""
-        before = None if self._trouble is None else self._trouble[1]
-        self._trouble = None if trouble is None else (trouble, f"{_sentence(trouble)}; {remedy}")
         self._metrics.server_trouble.set(trouble is not None)
-        if self._trouble is None and before is not None:
-            log.info("the NATS server stores again")
-        elif self._trouble is not None and self._trouble[1] != before:
-            log.error("the NATS server is not well", state=self._trouble[1])
+        if trouble is None:
+            self._trouble = None
+            self._unhealthy.end()
+        else:
+            self._trouble = trouble, f"{_sentence(trouble)}; {remedy}"
+            self._unhealthy.begin("NATS server unhealthy", state=self._trouble[1])
 
     def synced(self, warning: str | None, known: bool = True) -> None:
         """Whether the server syncs before it acknowledges; a warning says why not, or why that is not
         known."""
         self._synced = warning is None if known else None
         self._metrics.server_synced.set(_UNKNOWN if self._synced is None else self._synced)
-        if warning is not None and warning != self._warning:
-            log.warning("the NATS server", state=warning)
         self._warning = warning
+        if warning is None:
+            self._unsynced.end()
+        else:
+            self._unsynced.begin("NATS server does not sync", state=warning)
 
     def status(self) -> dict[str, Any]:
         """What `/status` shows; `synced` is null where it is not known."""

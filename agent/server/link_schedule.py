@@ -13,6 +13,7 @@ from typing import Final
 
 import structlog
 
+from agent.base.log_edges import LogEdge
 from agent.base.nats_server_version import ServerError
 from agent.config.link_windows import Windows, local_time
 from agent.server.health import ServerHealth
@@ -34,7 +35,7 @@ class LinkScheduler:
         now: Callable[[], datetime] = local_time,
     ) -> None:
         self._server, self._windows, self._health, self._now = server, windows, health, now
-        self._complaint = ""
+        self._failing = LogEdge(log, error=True)
 
     async def run(self) -> None:
         """Follow the windows until cancelled, each time within `LOOK_SECONDS`: the clock may be set."""
@@ -48,11 +49,9 @@ class LinkScheduler:
         try:
             await self._server.set_link(not closed)
         except ServerError as error:
-            if str(error) != self._complaint:
-                log.error("the link cannot be opened or closed", closed=closed, error=str(error))
-            self._complaint = str(error)
+            self._failing.begin("the link cannot be opened or closed", closed=closed, error=str(error))
             return
-        self._complaint = ""
+        self._failing.end()
         if closed != self._health.closed:
             log.info(closed or "the link is open")
         self._health.closed = closed

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from agent.base.listen_sockets import EVERYWHERE
+from agent.base.listen_sockets import near_host
 
 _SECONDS = 1.0
 
@@ -35,7 +35,7 @@ async def greeting(address: tuple[str, int]) -> Greeting | Stranger | None:
     host, port = address
     try:
         async with asyncio.timeout(_SECONDS):
-            reader, writer = await asyncio.open_connection(_near(host), port)
+            reader, writer = await asyncio.open_connection(near_host(host), port)
     except (OSError, TimeoutError):
         return None
     try:
@@ -46,13 +46,6 @@ async def greeting(address: tuple[str, int]) -> Greeting | Stranger | None:
     finally:
         writer.transport.abort()
     return _parse(line)
-
-
-def _near(host: str) -> str:
-    """Where what listens on `host` is reached from here."""
-    if host not in EVERYWHERE:
-        return host
-    return "::1" if ":" in host else "127.0.0.1"
 
 
 def process_of(configuration: Path) -> int | None:

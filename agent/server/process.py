@@ -22,9 +22,10 @@ import structlog
 
 from agent.base.files import private_directory
 from agent.base.listen_sockets import is_free
+from agent.base.log_edges import LogEdge
 from agent.base.nats_conf_quoting import RenderError
 from agent.base.nats_server_version import ServerError, find_binary, version_of
-from agent.base.wait import event_within
+from agent.base.wait import Backoff, event_within
 from agent.config.keys import SeedError
 from agent.server.child import reap, spawn
 from agent.server.probe import Greeting, Watched, greeting, process_of
@@ -47,11 +48,6 @@ _STEADY_SECONDS = 60.0
 _log = structlog.get_logger(__name__)
 
 
-def backoff(failures: int) -> float:
-    """Seconds to wait before a server is started again after so many ends in a row."""
-    return float(min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** min(failures, 16)))
-
-
 class EmbeddedServer:
     """One nats-server, whose configuration, log and pid file stand in `directory`.
 
@@ -71,6 +67,7 @@ class EmbeddedServer:
         self._files = Workspace(directory.resolve())
         self.config = dataclasses.replace(config, pid_file=self._files.pid, log_file=self._files.log)
         self._binary, self._told = binary, told
+        self._failing = LogEdge(_log, error=True)
         self._lock: int | None = None
         self._process: Watched | None = None
         self._starting = asyncio.Lock()
@@ -123,10 +120,21 @@ class EmbeddedServer:
             self.config = before
             raise
 
-    async def supervise(self, complaint: str = "") -> None:
-        """Start the server again, with backoff, whenever it has ended, or could not be started for what the
-        `complaint` says. Runs until it is cancelled."""
-        failures = 0
+    async def try_start(self) -> None:
+        """Start the server; why it cannot be started is logged once."""
+        try:
+            how = await self.start()
+        except ServerError as error:
+            self._forget()
+            self._failing.begin("nats-server not started; retried", reason=str(error))
+        else:
+            self._failing.end()
+            _log.info("nats-server answers", server=self.config.server_name, how=how, pid=self.pid)
+
+    async def supervise(self) -> None:
+        """Start the server again, with backoff, whenever it has ended or could not be started. Runs until it
+        is cancelled."""
+        backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
         while True:
             process = self._process
             if process is not None:
@@ -137,20 +145,10 @@ class EmbeddedServer:
                         continue  # a change of its configuration has started it again
                     self._forget()
                 if time.monotonic() - began > _STEADY_SECONDS:
-                    failures = 0
+                    backoff.reset()
                 _log.warning("nats-server has ended; it is started again", server=self.config.server_name)
-            await asyncio.sleep(backoff(failures))
-            failures += 1
-            try:
-                how = await self.start()
-            except ServerError as error:
-                self._forget()
-                if str(error) != complaint:
-                    complaint = str(error)
-                    _log.error("nats-server not started; retried", reason=complaint)
-            else:
-                complaint = ""
-                _log.info("nats-server answers", server=self.config.server_name, how=how, pid=self.pid)
+            await asyncio.sleep(backoff.next())
+            await self.try_start()
 
     async def end(self) -> None:
         """End the server's process; `supervise` starts it again. Raises `ServerError` when it does not go."""

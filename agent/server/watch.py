@@ -18,7 +18,7 @@ from nats.aio.client import Client
 
 from agent.base.files import Room, room
 from agent.base.nats_server_version import ServerError
-from agent.base.wait import event_within, loop_time
+from agent.base.wait import Backoff, event_within, loop_time
 from agent.jetstream.connection import EXPECTED, OpenConnection, connected
 from agent.server.health import ServerHealth, Trouble, TroubleKind, diagnose, unsynced
 
@@ -40,7 +40,7 @@ class Restarts:
 
     def __init__(self) -> None:
         self._next = 0.0
-        self._delay = _FIRST_DELAY
+        self._backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
 
     def due(self, trouble: Trouble, left: Room | None, now: float) -> bool:
         """Whether to start it anew now (seconds of a monotonic clock); says so once for each delay."""
@@ -48,14 +48,13 @@ class Restarts:
             return False
         if now < self._next:
             return False
-        self._next = now + self._delay
-        self._delay = min(_LONGEST_DELAY, self._delay * 2)
+        self._next = now + self._backoff.next()
         return True
 
     def well(self, now: float) -> None:
         """Nothing is wrong; what lasts as long as the longest delay begins anew with the first."""
         if now > self._next + _LONGEST_DELAY:
-            self._delay = _FIRST_DELAY
+            self._backoff.reset()
 
 
 class Doubts:

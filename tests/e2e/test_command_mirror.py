@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +23,8 @@ from tests.harness.servers import ServerPair, open_server_pair
 from tests.harness.streams import make_mirror
 from tests.harness.wait import until
 
+SESSIONS = ExitStack()
+"""Connections that last as long as the tests."""
 DOMAIN = "edge-1"
 
 
@@ -234,7 +236,7 @@ async def lone_mirror(servers: ServerPair, directory: Path) -> tuple[CommandMirr
     programs = ProgramPositions(directory / "command-places.json", DOMAIN)
     mirror = CommandMirror(DOMAIN, hub_api(tenant=False), state, programs, Metrics(), lambda: None)
     nc = await servers.leaf.connect("agent")
-    mirror.attach(nc, JetStream(nc))
+    SESSIONS.enter_context(mirror.connected(nc, JetStream(nc)))
     return mirror, state
 
 

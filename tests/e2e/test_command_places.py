@@ -77,7 +77,8 @@ class Leaf:
         )
         js = Mortal(self._nc)
         js.dies = dies
-        self.mirror.attach(self._nc, js)
+        self.session = self.mirror.connected(self._nc, js)
+        self.session.__enter__()
 
     async def replace(self, dies: Callable[[str], bool] | None = None) -> None:
         """Let the mirror be recreated over a hub that is well: the state file is that of a backup, so the

@@ -289,7 +289,7 @@ async def test_a_store_put_back_is_told_of_again_where_its_old_link_consumer_cou
         await prepare_stream(Unanswered(nc), config.domain, klass, state)
     _, verdict = await prepare_stream(JetStream(nc), config.domain, klass, state)
     assert verdict is not None
-    assert verdict.why is EpochReason.PUT_BACK
+    assert verdict.reason is EpochReason.PUT_BACK
     lost = LostStream(known.created, known.last + 10, known.last, known.at)
     assert state.current.lost == {CLASS: [lost]}, "a restore that is found twice is one"
     assert state.current.epochs[CLASS] != old

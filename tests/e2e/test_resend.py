@@ -318,7 +318,7 @@ async def test_without_the_hub_the_missing_cannot_be_told(
         report = await Told().resend(config)
     assert (report.exit, report.failure) == (
         Exit.UNREACHABLE,
-        "the hub does not answer: the link is down or its registrar is away",
+        "the hub does not answer: the link is down or its registrar does not run",
     )
 
 

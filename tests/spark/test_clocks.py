@@ -104,12 +104,12 @@ def tables_of(lake: Path) -> AuditTables:
 
 _KILLED = """
 import os, signal
-from hub_jobs import refine
+from hub_jobs.refine.run import main
 from hub_jobs.tables import Table
 def die(*args, **options):
     os.kill(os.getpid(), signal.SIGKILL)
 Table.rewrite = die
-refine.main(["--lake", {lake!r}])
+main(["--lake", {lake!r}])
 """
 
 

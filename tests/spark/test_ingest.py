@@ -357,10 +357,10 @@ async def test_a_driver_killed_between_its_files_and_its_commit_loses_and_double
 ) -> None:
     program = f"""
 import os, signal
-from hub_jobs import ingest
+from hub_jobs.ingest.run import main
 from hub_jobs.tables import Table
 Table.commit = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
-ingest.main({fleet.options!r})
+main({fleet.options!r})
 """
     await asyncio.to_thread(killed, tmp_path / "driver.py", program)
     assert fleet.bronze("seq") == []

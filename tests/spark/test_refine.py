@@ -182,7 +182,7 @@ def test_a_backlog_is_refined_in_passes_of_bounded_size(
 
 _KILLED_AT = """
 import os, signal
-from hub_jobs import refine
+from hub_jobs.refine.run import main
 from hub_jobs.tables import Table
 commit = Table.commit
 def die(table, *args, **options):
@@ -190,15 +190,16 @@ def die(table, *args, **options):
         os.kill(os.getpid(), signal.SIGKILL)
     commit(table, *args, **options)
 Table.commit = die
-refine.main(["--lake", {lake!r}])
+main(["--lake", {lake!r}])
 """
 
 
 _STOPPED_AT = """
 import os, signal, sys
-from hub_jobs import passes, refine
+from hub_jobs.refine import plan
+from hub_jobs.refine.run import main
 from hub_jobs.tables import Table
-passes.MAX_BYTES_A_CORE = 1
+plan.MAX_BYTES_A_CORE = 1
 commit, commits = Table.commit, []
 def interrupted(table, *args, **options):
     commits.append(table.name)
@@ -206,7 +207,7 @@ def interrupted(table, *args, **options):
         os.kill(os.getpid(), signal.SIGTERM)
     commit(table, *args, **options)
 Table.commit = interrupted
-sys.exit(refine.main(["--lake", {lake!r}]))
+sys.exit(main(["--lake", {lake!r}]))
 """
 
 

@@ -1,7 +1,7 @@
-"""The doctor behind `petiole check`: looks at one machine's configuration, server, link and clock, and says
-of each thing whether it is well, in one sentence, and if it is not, what to do.
+"""`petiole check`: looks at one machine's configuration, server, link and clock. Each check gives a sentence,
+and a remedy unless all is well.
 
-One module judges each group of things. These are pure: they take what was seen and give findings. `greet`,
-`local`, `dial` and `machine` see it, each within a bounded time. Nothing here changes anything: no file is
-made, no message stored or delivered, no stream or consumer touched (docs/check.md says how).
+One module judges each group of checks; it is pure and makes findings of what was seen. `handshake`,
+`local_probe`, `leafnode_probe` and `machine` do the looking, each within a bounded time. Nothing is changed:
+no file is made, no message stored or delivered, no stream or consumer touched (docs/check.md says how).
 """

@@ -1,4 +1,5 @@
-"""How a server greets whoever connects. Every look is bounded in time and bytes, whatever is there."""
+"""Connects to a server and reads its greeting (INFO), over TLS where it wants that. Time and bytes are
+bounded, whatever answers."""
 
 from __future__ import annotations
 
@@ -17,10 +18,11 @@ _SHOWN: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class Nowhere:
-    """Why nothing that greets as a nats-server was found; `unknown`: it was not looked for."""
+    """No nats-server greeted."""
 
     why: str
     unknown: bool = False
+    """Whether there may be one all the same: it was not asked, or waits for TLS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class Tls(NamedTuple):
 
 async def greet(address: tuple[str, int], tls: Tls | None = None) -> Greeted | Nowhere:
     """What answers on an address, over TLS where that is given or the server asks for it; a server that says
-    nothing may wait for TLS first. Whoever gets `Greeted` closes it."""
+    nothing may wait for TLS first. The caller closes a `Greeted`."""
     if tls is not None and tls.first:
         return await _secured_first(address, tls.context)
     greeting = await _plain(address)
@@ -97,7 +99,7 @@ def _greeted(line: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWr
 
 
 async def _upgraded(plain: Greeted, host: str, tls: ssl.SSLContext) -> Greeted | Nowhere:
-    """The same connection after its TLS handshake, whoever signed the certificate."""
+    """The same connection after its TLS handshake, with a certificate of any issuer."""
     try:
         async with asyncio.timeout(_SECONDS):
             await plain.writer.start_tls(tls, server_hostname=host)
@@ -126,7 +128,7 @@ def _with_certificate(greeted: Greeted) -> Greeted:
 
 
 def reading() -> ssl.SSLContext:
-    """TLS that reads a certificate, whoever signed it: whom the leaf's server trusts stands in its own
+    """TLS that accepts a certificate of any issuer: which ones the leaf's server trusts is its own
     configuration, and nothing secret is sent here."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

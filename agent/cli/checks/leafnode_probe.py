@@ -1,10 +1,9 @@
 """Dials the hub as this leaf does, in the leafnode protocol of nats-server, and hangs up again.
 
-The hub's server greets before it asks for anything (version, domain), says whether it knows the leaf's key,
-and then tells the leaf what it may publish and subscribe. Each of these permissions is tried: what is
-published is only traced, not delivered (`trace`), and what is subscribed is a
-subject that nobody uses. So nothing is changed and nothing of the leaf's own link is touched. The hub's
-registrar knows such a connection by its name (`CHECK_SERVER`).
+The hub's server greets with its version and domain, says whether it knows the leaf's key, and then sends what
+the leaf may publish and subscribe. Each of these permissions is tried with a traced message or a subscription
+to an unused subject. So nothing changes, and the leaf's own link is not touched. The hub's registrar knows
+such a connection by its name (`CHECK_SERVER`).
 """
 
 from __future__ import annotations
@@ -45,14 +44,17 @@ _WEBSOCKET: Final = ("ws", "wss")
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """What the hub let a leaf know that it let in: `told` is its INFO after the connect, `refused` what it
-    said against a subject, `traces` by subject, `asked` and `answered` when by this machine's clock."""
+    """The hub let the leaf in."""
 
-    told: Mapping[str, Any]
+    info: Mapping[str, Any]
+    """Its INFO after the connect."""
     refused: tuple[str, ...] = ()
+    """Its errors about subjects."""
     traces: Mapping[str, Trace] = field(default_factory=dict)
+    """Its traces, by subject."""
     asked: float = 0.0
     answered: float = 0.0
+    """Epoch seconds by this machine's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,24 +66,24 @@ class LeafRefused:
 
 @dataclass(frozen=True, slots=True)
 class Dialled:
-    """One address of the hub: how it greeted or why not, and what came of joining it (None where that was not
-    tried)."""
+    """One address of the hub, dialled."""
 
     url: str
     greeting: Greeted | Nowhere
     outcome: Joined | LeafRefused | None = None
+    """None if joining was not tried."""
 
 
 def shown(url: str) -> str:
-    """An address without the user and password that may stand in it."""
+    """An address without user and password."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 async def dial(url: str, seed: Path | None, needed: Permissions, tls: Tls | None = None) -> Dialled:
     """Dial one address of the hub, with the key of `seed` or what stands in the address, and try what it
-    grants of what is needed. `tls` is there where the leaf's own server dials with TLS of its own. Ends
-    within ten seconds."""
+    grants of what is needed. `tls` is what the leaf's own server dials with, None without. Ends within ten
+    seconds."""
     parts = urlsplit(url)
     address = (parts.hostname or "", parts.port or _PORT)
     if parts.scheme in _WEBSOCKET:
@@ -94,7 +96,7 @@ async def dial(url: str, seed: Path | None, needed: Permissions, tls: Tls | None
         return Dialled(url, greeting, LeafRefused(CLIENT_PORT))
     if (version := versions.parse(str(greeting.info["version"]))) is None or version < MINIMUM:
         # Before 2.11 a server delivers what is only to be traced; in some versions after that every leaf that
-        # comes starts all sources anew (nats-server #7796).
+        # comes restarts all sources (nats-server #7796).
         greeting.close()
         return Dialled(url, greeting, LeafRefused(TOO_OLD))
     try:
@@ -141,25 +143,25 @@ async def _join(
         **credentials,
     }
     writer.write(b"CONNECT " + json.dumps(hello).encode() + b"\r\nPING\r\n")
-    told: dict[str, Any] = {}
+    info: dict[str, Any] = {}
     async with asyncio.timeout(_SECONDS):
         while not (line := await read_line(reader)).startswith(b"PONG"):
             if line.startswith(b"INFO"):
-                told = json.loads(line[4:])
+                info = json.loads(line[4:])
             elif line.startswith(b"-ERR"):
-                return LeafRefused(_said(line))
+                return LeafRefused(_error_text(line))
             elif not line:
                 return LeafRefused("it hung up")
             elif line.startswith(b"PING"):
                 writer.write(b"PONG\r\n")
-    publish = [sample(subject) for subject in needed.publish if is_granted(told, "publish", subject)]
-    subscribe = [sample(subject) for subject in needed.subscribe if is_granted(told, "subscribe", subject)]
+    publish = [sample(subject) for subject in needed.publish if is_granted(info, "publish", subject)]
+    subscribe = [sample(subject) for subject in needed.subscribe if is_granted(info, "subscribe", subject)]
     if sample(_ANSWERS) not in publish or sample(_ANSWERS) not in subscribe:
-        return Joined(told)  # no server could tell what it would do
+        return Joined(info)  # without this subject no server can answer
     asked_at = _now()
     hub = str(greeting.info.get("server_name"))
     refused, traces = await _try(reader, writer, hub, publish, subscribe, sample(_ANSWERS))
-    return Joined(told, tuple(refused), traces, asked_at, _now())
+    return Joined(info, tuple(refused), traces, asked_at, _now())
 
 
 async def _try(
@@ -170,7 +172,7 @@ async def _try(
     subscribe: Collection[str],
     reply: str,
 ) -> tuple[list[str], dict[str, Trace]]:
-    """What is refused, and what the server `hub` tells of what is not."""
+    """The errors, and the traces of the server `hub`."""
     for subject in subscribe:
         writer.write(f"LS+ {subject}\r\n".encode())
     named = "".join(f"{name}: {value}\r\n" for name, value in trace_headers(reply).items())
@@ -184,12 +186,12 @@ async def _try(
             # A server that hears something that it does not allow hangs up.
             while len(traces) < len(publish) and (line := await read_line(reader)):
                 if line.startswith(b"-ERR"):
-                    refused.append(_said(line))
+                    refused.append(_error_text(line))
                 elif line.startswith(b"PING"):
                     writer.write(b"PONG\r\n")
                 elif line.startswith((b"LMSG", b"HMSG")):
                     trace = parse_trace(await _body(reader, line))
-                    # Servers behind the hub tell what they would do with what it passes on, too.
+                    # Servers behind the hub answer too, with what they would do.
                     traces |= {trace.subject: trace} if trace is not None and trace.server == hub else {}
     return refused, traces
 
@@ -201,7 +203,7 @@ async def _body(reader: asyncio.StreamReader, line: bytes) -> bytes:
     return (await reader.readexactly(size + 2))[:size]
 
 
-def _said(line: bytes) -> str:
+def _error_text(line: bytes) -> str:
     return line.removeprefix(b"-ERR").strip().strip(b"'").decode(errors="replace")
 
 

@@ -1,4 +1,4 @@
-"""The way to the hub: what its addresses answered when they were dialled. Pure."""
+"""Judges what the addresses of the hub answered when they were dialled. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def judge(
     """What to say of the hub, address by address; its permissions once, for one user has them."""
     findings = [finding for probe in dialled for finding in _address(domain, probe)]
     if (joined := first_joined(dialled)) is not None:
-        findings += permissions.on_the_hub(domain, classes, needed, joined.told)
+        findings += permissions.on_the_hub(domain, classes, needed, joined.info)
         findings += _tried(domain, needed, joined)
     return findings
 
@@ -104,7 +104,7 @@ def _address(domain: str, probe: Dialled) -> Iterator[Finding]:
 
 
 def _tried(domain: str, needed: Permissions, joined: Joined) -> Iterator[Finding]:
-    """What trying the permissions showed beside what the hub had told."""
+    """What trying the permissions showed, against what the hub had granted."""
     for refusal in joined.refused:
         yield failure(
             permissions.GROUP,
@@ -119,6 +119,6 @@ def _tried(domain: str, needed: Permissions, joined: Joined) -> Iterator[Finding
     else:
         yield failure(
             GROUP,
-            "nobody at the hub listens to announcements: its registrar does not run",
+            "no registrar at the hub listens to announcements",
             "start `petiole run` on the hub",
         )

@@ -1,7 +1,7 @@
-"""Asks the machine's own server what it is and does, over the agent's two connections to it.
+"""Asks the machine's own server about itself, over the agent's two connections.
 
 Each permission of the agent's user is tried: what is published is only traced (`trace`) and neither delivered
-nor stored, what is subscribed is a subject that nobody uses.
+nor stored, and what is subscribed is an unused subject.
 """
 
 from __future__ import annotations
@@ -38,12 +38,14 @@ _HEALTH_PAUSE: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class AccountProbe:
-    """What the agent's user saw: `closed` says why it was not let in; `info` is JetStream's answer, None
-    where there is none; `refusals` what was said against the subjects that were tried."""
+    """What the agent's user saw."""
 
     closed: str = ""
+    """Why it was not let in."""
     info: Mapping[str, Any] | None = None
+    """JetStream's answer."""
     refusals: tuple[str, ...] = ()
+    """The server's errors about the subjects that were tried."""
     streams: Streams | None = None
     answered: Mapping[str, int] = field(default_factory=dict)
 
@@ -65,9 +67,13 @@ async def account(
     own: Mapping[str, str],
     questions: Mapping[str, tuple[str, str]],
 ) -> AccountProbe:
-    """Look as the agent's user. `destination` is where servers tell what they would do with what is tried: a
-    subject that this user may use and nobody does; `own` are streams to look for and their subjects, where
-    this user may not list all; `questions` one for each domain, and where to answer it."""
+    """Look as the agent's user.
+
+    Args:
+        destination: Where servers send traces: a subject that this user may use and that is unused.
+        own: Streams to look for, with their subjects, if this user may not list all.
+        questions: A question for each domain, and where to answer it.
+    """
     refusals: list[str] = []
     try:
         async with asyncio.timeout(_CONNECT + 2 * _SECONDS), _open(url, seed, identity, refusals) as link:
@@ -105,8 +111,8 @@ async def system(url: str, seed: Path, identity: str, server: str) -> System:
 
 
 async def _settled(nc: Client) -> None:
-    """Return when all that was published has been let through or refused: what is refused is said before a
-    ping that comes behind it is answered. The library's own ping overtakes what it has not written yet
+    """Return when all that was published has been let through or refused: the server sends an error before it
+    answers a later ping. The library's own ping overtakes what it has not written yet
     (nats-py 2.16, `Client._send_ping`)."""
     await nc._flush_pending(force_flush=True)
     await nc.flush(int(_SECONDS))
@@ -164,7 +170,7 @@ async def _answered(nc: Client, questions: Mapping[str, tuple[str, str]]) -> dic
         await nc.subscribe(inbox, cb=count)
         await nc.publish(subject, b"", reply=inbox)
     if questions:
-        await asyncio.sleep(_TRACES)  # who does not answer says nothing
+        await asyncio.sleep(_TRACES)  # an absent server sends nothing
     return counts
 
 
@@ -199,6 +205,6 @@ async def _streams(nc: Client, own: Mapping[str, str], refusals: Collection[str]
     for number, subject in enumerate(literal[:_MOST_SUBJECTS]):
         await nc.publish(subject, b"", headers=trace_headers(f"{inbox}.{number}"))
     if literal:
-        await asyncio.sleep(_TRACES)  # how many servers will tell is not known, so all the time is waited
+        await asyncio.sleep(_TRACES)  # the number of answers is not known
     by_subject = {subject: traces.get(f"{inbox}.{number}", []) for number, subject in enumerate(literal)}
     return Streams(subjects, {subject: tuple(many) for subject, many in by_subject.items()})

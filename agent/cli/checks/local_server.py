@@ -1,4 +1,4 @@
-"""The machine's own server: what to ask it, and what to say of what was seen."""
+"""Asks the machine's own server and judges its answers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from agent import contract
 from agent.base.files import room
+from agent.base.listen_sockets import near_host
 from agent.base.nats_server_version import MINIMUM
 from agent.cli.checks import local_probe, permissions, server, streams, versions
 from agent.cli.checks.finding import Finding, failure, ok, warning
@@ -66,16 +67,11 @@ async def _nothing() -> None:
 
 async def _greeting(listen: str) -> Mapping[str, Any] | Nowhere:
     host, port = listen_address(listen)
-    greeting = await greet((near(host), port))
+    greeting = await greet((near_host(host), port))
     if isinstance(greeting, Nowhere):
         return greeting
     greeting.close()
     return greeting.info
-
-
-def near(host: str) -> str:
-    """Where what listens on `host` is reached from here."""
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - looked at, not listened on
 
 
 async def _as_account(config: Config, url: str, seed: Path, identity: str) -> local_probe.AccountProbe:
@@ -131,7 +127,7 @@ def _needed_here(config: Config) -> Permissions:
 
 
 def _destination(config: Config) -> str:
-    """A subject that the agent may use, that no stream stores and that nobody listens to."""
+    """A subject that the agent may use, that no stream stores and no subscriber has."""
     return REGISTRAR_TRACES if config.role == "hub" else AGENT_TRACES
 
 
@@ -157,7 +153,7 @@ def judge(config: Config, seen: LocalServerInfo, hub: Mapping[str, Any] | None) 
     if isinstance(seen.greeting, Nowhere):
         start = "start the agent, which runs it" if embedded else "start it, or correct nats.listen"
         if "hangs" in seen.greeting.why:
-            start = "end it with SIGKILL; the agent starts it anew" if embedded else "kill and start it again"
+            start = "end it with SIGKILL; the agent restarts it" if embedded else "kill and start it again"
         return [failure("server", f"the local server at {at}: {seen.greeting.why}", start, Exit.UNREACHABLE)]
     findings = [versions.judge(f"the local server at {at}", str(seen.greeting.get("version")))]
     if seen.account is None:
@@ -194,8 +190,8 @@ def _judged_system(system: local_probe.System | None, embedded: bool) -> list[Fi
         return [
             warning(
                 "server",
-                "without a user of the system account nobody tells the agent that the link is lost, whether "
-                "the server syncs, or that it has stopped writing",
+                "without a user of the system account the agent cannot see whether the link is lost, whether "
+                "the server syncs, and whether it has stopped writing",
                 "name its key in nats.system_seed_file",
             )
         ]
@@ -208,14 +204,14 @@ def _judged_system(system: local_probe.System | None, embedded: bool) -> list[Fi
 def _closed(user: str, why: str, embedded: bool) -> Finding:
     sentence, _, remedy = why.partition("; ")
     if why == local_probe.SILENCE:
-        remedy = "kill and start it again; the agent starts an embedded one anew"
+        remedy = "kill and start it again; the agent restarts an embedded one"
         return failure(
             "server", f"the server lets {user} connect and says nothing more", remedy, Exit.UNREACHABLE
         )
     if not remedy:
         remedy = "add its public key to the users of the local server's configuration, and reload it"
         if embedded:
-            remedy = "restart the agent, which renders the configuration of its server anew"
+            remedy = "restart the agent, which renders its server's configuration again"
     return failure("server", f"{user} is not let in: {sentence}", remedy)
 
 

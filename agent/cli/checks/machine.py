@@ -1,4 +1,4 @@
-"""Looks at this machine: files, certificates, disk and clock. Makes and changes nothing."""
+"""Looks at this machine: files with secrets, certificates, disk and clock. Makes and changes nothing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def look(config: Config, now: datetime) -> list[Finding]:
 
 
 def look_at_clock(now: datetime, ahead: tuple[float, float] | None) -> list[Finding]:
-    """This machine's clock, beside the hub's where that is known."""
+    """This machine's clock, and its difference to the hub's if known."""
     return list(certificates.judge_clock(now.timestamp(), ClockReader().look().clock.synchronised, ahead))
 
 
@@ -140,7 +140,7 @@ def _certificate(name: str, path: Path, now: datetime) -> Iterator[Finding]:
         why = error.strerror if isinstance(error, OSError) else error
         yield failure(certificates.GROUP, f"{name}: {path} {why}", "name a file in PEM")
         return
-    # Of a chain that one is told which ends first, or has not begun.
+    # A chain is as good as the certificate that ends first, or has not begun.
     worst = max(validities, key=lambda certificate: (certificate.begins > now, -certificate.ends.timestamp()))
     yield certificates.judge(f"{name} ({path})", worst, now)
 
@@ -162,12 +162,12 @@ def _pair(owner: str, cert: Path, key: Path) -> Iterator[Finding]:
         yield failure(
             certificates.GROUP,
             f"certificate and key of {owner} cannot be used together: {reason}",
-            f"make both anew, or name the key of {cert}",
+            f"make both again, or name the key of {cert}",
         )
 
 
 def _passwords(config: Config) -> Iterator[Finding]:
-    """Files that hold no password. One that can't be read is said among the secrets."""
+    """Files that hold no password. One that can't be read is a finding of the secrets."""
     for user in config.nats.mqtt.users:
         try:
             with open_regular(user.password_file) as file:
@@ -199,18 +199,19 @@ def _taken(directory: Path) -> int:
 
 
 class Secret(NamedTuple):
-    """A file with a secret as it stands on disk: mode and owner, or the `error` in words; `what` it is."""
+    """A file with a secret, or the directory of such files."""
 
     what: str
+    """What it holds, in words."""
     path: Path
     mode: int = 0
     owner: int = _ROOT
     error: str = ""
+    """Why it cannot be read."""
 
 
 def judge_secrets(directory: Secret, secrets: Iterable[Secret]) -> Iterator[Finding]:
-    """What to say of the state directory and of all secrets. The owner of the directory is taken for the
-    agent's user."""
+    """Judge the state directory and all secrets. The owner of the directory counts as the agent's user."""
     findings = [
         *_directory(directory),
         *(finding for secret in secrets for finding in _secret(directory, secret)),

@@ -1,4 +1,5 @@
-"""Permissions: what is needed, what was granted, and what comes of one that is missing. Pure.
+"""Compares the permissions that are needed with those that are granted, and names the effect of a missing
+one. Pure.
 
 A permission that is missing on the link is silent: nothing flows and nothing is logged.
 """
@@ -22,7 +23,7 @@ _INFO_LIST: Final[Mapping[str, Side]] = {"export": "publish", "import": "subscri
 
 
 def sample(subject: str) -> str:
-    """A literal subject of a permission that nobody uses."""
+    """An unused literal subject that a permission covers."""
     return ".".join(PROBE if token in ("*", ">") else token for token in subject.split("."))
 
 
@@ -39,9 +40,9 @@ def covers(granted: str, needed: str) -> bool:
     )
 
 
-def overlaps(one_: str, other: str) -> bool:
+def overlaps(first: str, second: str) -> bool:
     """Whether some subject matches both."""
-    left_tokens, right_tokens = one_.split("."), other.split(".")
+    left_tokens, right_tokens = first.split("."), second.split(".")
     for left, right in zip(left_tokens, right_tokens, strict=False):
         if ">" in (left, right):
             return True
@@ -51,7 +52,7 @@ def overlaps(one_: str, other: str) -> bool:
 
 
 def is_granted(info: Mapping[str, Any], side: Side, needed: str) -> bool:
-    """Whether a hub that told a leaf this lets it use a subject."""
+    """Whether a hub that sent a leaf this INFO lets it use a subject."""
     name = next(name for name, listed in _INFO_LIST.items() if listed == side)
     lists = info.get(name) or {}
     allow, deny = lists.get("allow") or (), lists.get("deny") or ()
@@ -63,7 +64,7 @@ def is_granted(info: Mapping[str, Any], side: Side, needed: str) -> bool:
 def on_the_hub(
     domain: str, classes: Sequence[str], needed: Permissions, info: Mapping[str, Any]
 ) -> list[Finding]:
-    """What the hub's user of this leaf lacks, by what its server told when we connected as that user."""
+    """What the hub's user of this leaf lacks, by the INFO that its server sent to that user."""
     sides: tuple[tuple[Side, tuple[str, ...]], ...] = (
         ("publish", needed.publish),
         ("subscribe", needed.subscribe),
@@ -117,7 +118,7 @@ def _lacking(domain: str, side: Side, subject: str) -> Finding:
 def _effect(domain: str, side: Side, subject: str) -> tuple[str, bool]:
     """What comes of a permission of the link that is missing, and whether the link works without it."""
     if subject == announce_subject(domain):
-        return "the hub is not told of this leaf and reads nothing of it", True
+        return "the hub does not learn of this leaf and reads nothing from it", True
     if subject.startswith("petiole.deliver."):
         return "nothing that is stored here arrives", True
     if subject in ("$JSC.R.*", "_R_.>"):
@@ -165,7 +166,7 @@ def at_home(
 
 def _local_remedy(side: Side, subject: str, embedded: bool) -> str:
     if embedded:
-        return "restart the agent, which renders the configuration of its server anew"
+        return "restart the agent, which renders its server's configuration again"
     return f'add "{subject}" to permissions.{side}.allow of that user and reload the local server'
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from agent import contract
+from agent.base.listen_sockets import near_host
 from agent.cli.checks import agent_status, link, local_probe, local_server, machine, mqtt, server, streams
 from agent.cli.checks.finding import Finding, failure, ok
 from agent.cli.checks.handshake import Greeted, Nowhere
@@ -92,7 +93,7 @@ async def _look_at_devices(config: Config) -> list[Finding]:
     if not config.nats.mqtt.on:
         return []
     host, port = listen_address(config.nats.mqtt.listen)
-    return [await mqtt.look((local_server.near(host), port), config.nats.mqtt.tls_cert is not None)]
+    return [await mqtt.look((near_host(host), port), config.nats.mqtt.tls_cert is not None)]
 
 
 def _shows_certificate(probe: Dialled) -> bool:
@@ -121,7 +122,7 @@ def _judged_there(
         findings += streams.two_leaves(config.domain, len(names), names)
     if seen.account is not None and seen.account.streams is not None:
         assert not isinstance(seen.greeting, Nowhere)
-        info = None if joined is None else joined.told
+        info = None if joined is None else joined.info
         findings += streams.twice(seen.account.streams, str(seen.greeting.get("server_name")), info)
     return findings
 

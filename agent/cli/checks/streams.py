@@ -66,16 +66,17 @@ def parse_trace(body: bytes) -> Trace | None:
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """The subjects that streams of this server store, by the name of the stream, and what servers told of a
-    message on each, by subject; `None` where this user may not be told."""
+    """The streams of this server."""
 
     subjects: Mapping[str, tuple[str, ...]]
+    """The subjects that each stores, by the stream's name."""
     traces: Mapping[str, tuple[Trace, ...]] | None
+    """The traces of a message on each subject; None if this user gets none."""
 
 
 def twice(streams: Streams, server: str, hub_info: Mapping[str, Any] | None) -> Iterator[Finding]:
-    """Streams of this server whose messages are stored a second time. `told` is what the hub told a leaf that
-    it let in, so what the link lets through; it decides where the local user may not be told."""
+    """Streams of this server whose messages are stored twice. `hub_info`, the hub's INFO to this leaf,
+    says what the link lets through; it decides if the local user gets no traces."""
     if streams.traces is None:
         yield _by_the_link(streams, hub_info)
         return

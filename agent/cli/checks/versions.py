@@ -1,7 +1,6 @@
 """Versions of nats-server, and their faults that matter to a leaf and its hub. Pure.
 
-Each fault names where it is told: an issue or pull request of nats-io/nats-server, or `measured`, where this
-project saw it with the server itself.
+Each fault names its source: an issue or pull request of nats-io/nats-server, or `measured` by this project.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ FAULTS: Final = (
         "#8346",
     ),
     KnownDefect(
-        (2, 14, 0), (2, 14, 1), "every leaf that connects starts the sources of all others anew", "#8111"
+        (2, 14, 0), (2, 14, 1), "every leaf that connects restarts the sources of all others", "#8111"
     ),
     KnownDefect(
         (2, 15, 0), (2, 15, 1), "a source that waits for flow control stops without an error", "#8633"

@@ -15,13 +15,13 @@ from typing import Any, Final, Literal
 import msgspec
 
 from agent.base.http_access import AccessError, read_token
+from agent.base.listen_sockets import host_and_port, near_host
 from agent.config import Admin, listen_address
 
 SECONDS: Final = 5.0
 _MAX_BYTES: Final = 64 * 1024**2
 """A hub with 2,000 leaves answers about two."""
 _PIECE: Final = 65_536
-_HERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - looked at, not listened on
 NONSENSE: Final = (KeyError, TypeError, ValueError, AttributeError)
 """What reading an answer raises that is not JetStream's."""
 
@@ -127,8 +127,7 @@ class AdminRequest:
 def admin_request(admin: Admin, path: str = "/status") -> AdminRequest:
     """How to ask for a page. Raises `AccessError` when the token or the certificate cannot be read."""
     host, port = listen_address(admin.listen)
-    near = _HERE.get(host, host)
-    where = f"[{near}]:{port}" if ":" in near else f"{near}:{port}"
+    where = host_and_port(near_host(host), port)
     headers = {}
     if admin.token_file is not None:
         headers["Authorization"] = f"Bearer {read_token(admin.token_file).decode()}"

@@ -1,5 +1,5 @@
-"""Inputs run for a look: what they would send goes to the screen and nowhere else. No server is asked, no
-position is read or kept."""
+"""Runs inputs and shows what they would send. Nothing is stored: no server is asked, no position is read or
+written."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def run(
     intake: Intake | None = None,
 ) -> bool:
     """Run inputs with the screen, or an `intake` before it: for so long, or with `once` only until each has
-    handed something in, or until `stopping` is set. False when one failed, which `tell` is told."""
+    submitted something, or until `stopping` is set. False when one failed; `tell` gets the reason."""
     failed: list[str] = []
 
     async def guarded(input_: Input) -> None:

@@ -143,7 +143,7 @@ async def _look(
 
 
 def _after(info: StreamInfo, ingested: Callable[[str, str], int]) -> int:
-    """Up to where the tables have it; a stream that was put back ends before, and is read again."""
+    """Up to where the tables have it; a stream restored from a backup ends earlier and is read again."""
     done = ingested(info.name, info.created)
     return done if done <= info.last else 0
 

@@ -152,7 +152,7 @@ class Tap:
         return batches[::-1]
 
     async def news(self) -> list[Passed]:
-        """The batches that have come since and pass, some at a time. A stream that was made anew goes on from
+        """The batches that have come since and pass, some at a time. A stream that was recreated goes on from
         where it is."""
         batches: list[Passed] = []
         for _ in range(_AT_ONCE):

@@ -107,7 +107,7 @@ class WhereReport:
             return "the tables were not looked at, so whether something is missing is not known"
         scope = "of what could be looked at, " if self.unseen else ""
         well = f"{scope}nothing is missing, nothing is doubled"
-        return f"{well}; for {waiting:,} readings the reason follows" if waiting else well
+        return f"{well}; the other {waiting:,} readings are explained below" if waiting else well
 
     def as_json(self) -> dict[str, Any]:
         """What `--json` prints."""
@@ -239,7 +239,7 @@ def _class(result: WhereReport, cls: str, sums: Any, seen: Observation) -> None:
         ("in bronze", "in readings or quarantine"),
     )
     candidates = [
-        (accept, refused - late, "were refused, and their senders were told so", False),
+        (accept, refused - late, "were refused, and their senders know it", False),
         (accept, late, "were acknowledged as accepted only, and could not be stored in the end", False),
         (accept, dead, "were no readings: dead letters, which quarantine has with their place", False),
         (accept, tail, "were accepted only and not stored when their run was last heard of", False),
@@ -297,7 +297,7 @@ def _without_tables(result: WhereReport, seen: Observation, only: str | None = N
 
 
 def _device(result: WhereReport, device: str, counts: DeviceCounts) -> None:
-    """The device's own column, beside that of its domain."""
+    """A column for the device, before that of its domain."""
     domain = _together(list(result.classes.values()))
     bounded = counts.cut or counts.thinned > 0
     at_hub = counts.in_bronze + counts.quarantined

@@ -135,7 +135,7 @@ def _lines(report: RunReport) -> list[str]:
 
 
 async def resend(config: Config, request: ResendRequest, say: Callable[[str], None]) -> ResendReport:
-    """Do what is asked; `say` is told what is waited for. Raises `NatsError`, `OSError` or `TimeoutError`
+    """Do what is asked; `say` gets what is waited for. Raises `NatsError`, `OSError` or `TimeoutError`
     when the local server can't be reached at all."""
     report = ResendReport(config.domain, request.cls, request.dry_run)
     url = f"nats://{config.nats.listen}"

@@ -99,7 +99,7 @@ class LeafStream:
         await read_headers(self._nc, self._js, self._name, start, take)
 
     async def verify(self, run: str, last: int, say: Callable[[str], None]) -> Verified:
-        """What the hub lacks of the numbers 1 to `last` of a run; `say` is told how far it has looked. Raises
+        """What the hub lacks of the numbers 1 to `last` of a run; `say` gets how far it has looked. Raises
         `HubQueryError`."""
         lacking: list[tuple[int, int]] = []
         unknown: list[tuple[int, int]] = []
@@ -131,7 +131,7 @@ class LeafStream:
             answer = parse_verify_answer(reply.data)
         except NatsError:
             raise UnavailableError(
-                "the hub does not answer: the link is down or its registrar is away"
+                "the hub does not answer: the link is down or its registrar does not run"
             ) from None
         except ContractError as error:
             raise HubQueryError(f"the hub's answer is not understood: {error}") from None
@@ -141,7 +141,7 @@ class LeafStream:
 
     async def send(self, plan: Plan, sent: ResendResult, say: Callable[[str], None]) -> None:
         """Publish the batches of a plan again, each under its own id, and note in `sent` what became of them.
-        While the stream still drops them as repeats (`duplicate_window`) they are tried again within a bound,
+        While the stream still drops them as repeats (`duplicate_window`) they are retried within a bound,
         which `say` tells."""
         waiting, announced = list(plan.send), False
         window = (await self._js.stream_info(self._name)).config.get("duplicate_window", 0) / 1e9

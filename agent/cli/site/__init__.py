@@ -1,2 +1,2 @@
 """A whole site from one file: its hub, leaves and tenants, made into the configurations of every server and
-agent. Knows public keys only, and talks to nobody."""
+agent. Knows public keys only and opens no connection."""

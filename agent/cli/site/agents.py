@@ -12,7 +12,7 @@ from agent.contract import DEFAULT_CLASS, HUB_DOMAIN
 
 
 def hub_table(site: Topology, leaves: Mapping[str, Config]) -> dict[str, Any]:
-    """The configuration of the hub's agent, which runs beside the first server. `leaves` are the
+    """The configuration of the hub's agent, which runs next to the first server. `leaves` are the
     configurations of those leaves that can be read; a leaf that was never enrolled is not let in."""
     hub, servers = site.hub, [server for server in site.hub.server if server is not None]
     nats: dict[str, Any] = {

@@ -1,5 +1,6 @@
-"""The life of a leaf in a file: added, given another key, revoked, forgotten. The file may be a topology or
-the configuration of a hub's agent, for both have [[leaf]] tables of one form. Comments and order stay. Pure.
+"""Edits the [[leaf]] and [[user]] tables of a file: adds one, gives it another key, revokes or forgets it.
+The file is a topology or the configuration of an agent; both have tables of one form. Its comments and order
+stay. Pure.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class MemberError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Enrolled:
-    """A leaf as `petiole enrol` told of it."""
+    """A leaf as `petiole enrol` printed it."""
 
     domain: str
     key: str

@@ -14,6 +14,7 @@ import tomlkit
 from msgspec import Struct
 
 from agent.base.nats_conf_quoting import RenderError, Variable, quoted
+from agent.base.text import listed
 from agent.cli.site.agents import hub_table, leaf_table
 from agent.cli.site.checks import check
 from agent.cli.site.schema import SiteServer, Topology
@@ -39,15 +40,15 @@ class RenderedFile:
 
 
 def rendered(
-    site: Topology, inputs: Mapping[str, type[Struct]], password: str, told: list[Problem] | None = None
+    site: Topology, inputs: Mapping[str, type[Struct]], password: str, earlier: list[Problem] | None = None
 ) -> list[RenderedFile]:
     """The files, by name. `inputs` maps each type of input to its options; `password` is what the servers of
-    a cluster show each other; `told` are problems that reading has found. Raises `ConfigError` with every
+    a cluster show each other; `earlier` are problems that reading has found. Raises `ConfigError` with every
     problem."""
-    known = {held.key for held in told or ()}
+    known = {problem.key for problem in earlier or ()}
     problems = [
         str(problem)
-        for problem in [*(told or ()), *(problem for problem in check(site) if problem.key not in known)]
+        for problem in [*(earlier or ()), *(problem for problem in check(site) if problem.key not in known)]
     ]
     complaints: dict[str, list[str]] = {}
     configs: dict[str, Config] = {}
@@ -165,8 +166,8 @@ def _config(
 
 
 def _shared(text: str, names: list[str]) -> str:
-    """A problem that several agents have is told once."""
-    return f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {text}"
+    """Several agents with one problem give one finding."""
+    return f"{listed(names, 1)}: {text}"
 
 
 def _toml(table: Mapping[str, Any]) -> str:
@@ -207,8 +208,8 @@ def readme(site: Topology, names: Sequence[str]) -> str:
     lines += ["petiole run -c /etc/petiole/petiole.toml", "```", ""]
     if len(hub) > 2:
         lines += [
-            "`enrol` writes `identity.conf` beside the configuration: copy it, and `cluster.conf`, to each",
-            "server of the cluster. Both stand beside that server's `nats.conf`, with mode 0600.",
+            "`enrol` writes `identity.conf` next to the configuration: copy it, and `cluster.conf`, to each",
+            "server of the cluster. Both go next to that server's `nats.conf`, with mode 0600.",
             "",
         ]
     lines += ["## Each leaf", "", "```sh", "petiole enrol -c /etc/petiole/petiole.toml"]

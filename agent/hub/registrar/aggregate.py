@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from agent.base.text import listed
 from agent.contract import (
     COMMANDS,
     COMMANDS_BYTES,
@@ -36,7 +37,6 @@ ALIVE: Final = 2.0
 _METADATA = {"petiole.version": str(VERSION)}
 _FLEET_BYTES = 64 * 2**20
 _COMMAND_HEADER_BYTES = 4096
-_NAMED = 5
 
 Source = dict[str, Any]
 
@@ -168,7 +168,7 @@ def moved_by_hand(have: Iterable[Source], placed: Mapping[str, Source]) -> list[
     other = sorted(name for name in placed.keys() & now.keys() if not covers(now[name], placed[name]))
     strange = sorted(now.keys() - placed.keys())
     return [
-        f"the source{'s'[: len(names) > 1]} of {_listed(names)} {what}"
+        f"the source{'s'[: len(names) > 1]} of {listed(names)} {what}"
         for names, what in (
             (gone, "had been removed by hand; added again"),
             (other, "had been changed by hand; set right"),
@@ -176,11 +176,6 @@ def moved_by_hand(have: Iterable[Source], placed: Mapping[str, Source]) -> list[
         )
         if names
     ]
-
-
-def _listed(names: list[str]) -> str:
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def planned(

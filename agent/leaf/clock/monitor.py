@@ -4,7 +4,8 @@ wrongly. It sets no clock."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 
 import structlog
 
@@ -42,13 +43,14 @@ class ClockMonitor:
         self._js: JetStream | None = None
         self._storing = LogEdge(log, "corrections of the clock are stored again")
 
-    def attach(self, js: JetStream) -> None:
-        """Store over this connection."""
+    @contextlib.contextmanager
+    def connected(self, js: JetStream) -> Iterator[None]:
+        """Store over this connection as long as the scope lasts."""
         self._js = js
-
-    def detach(self) -> None:
-        """There is no connection to store over."""
-        self._js = None
+        try:
+            yield
+        finally:
+            self._js = None
 
     def look(self) -> Instant:
         """The clocks now."""

@@ -12,8 +12,9 @@ subject that is not UTF-8, which the client library cannot receive, comes as JSO
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
@@ -101,13 +102,14 @@ class CommandRunner:
         """The name of the input in the batch subject."""
         return COMMANDS_INPUT
 
-    def attach(self, js: JetStream) -> None:
-        """Read over this connection."""
+    @contextlib.contextmanager
+    def connected(self, js: JetStream) -> Iterator[None]:
+        """Read over this connection as long as the scope lasts."""
         self._js = js
-
-    def detach(self) -> None:
-        """There is no connection to read over."""
-        self._js = None
+        try:
+            yield
+        finally:
+            self._js = None
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Run commands until `stopping` is set. Raises `ContractError` if the position of the last command

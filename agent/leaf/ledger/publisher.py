@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import structlog
@@ -64,18 +64,19 @@ class LedgerPublisher:
         self._told: dict[str, Discarded] = {}
         self.remembered = dict(state.current.acked)
 
-    def attach(self, js: JetStream, streams: Mapping[str, StreamInfo]) -> None:
-        """Publish over this connection; these are the streams behind it."""
+    @contextlib.contextmanager
+    def connected(self, js: JetStream, streams: Mapping[str, StreamInfo]) -> Iterator[None]:
+        """Publish over this connection as long as the scope lasts; these are the streams behind it."""
         self._js = js
         self._created = {cls: info.created for cls, info in streams.items()}
         for cls, info in streams.items():
             self.seen(cls, info)
         for cls, ledger in self._ledgers.items():
             ledger.lost = tuple(self._state.current.lost.get(cls, ()))
-
-    def detach(self) -> None:
-        """There is no connection to publish over."""
-        self._js = None
+        try:
+            yield
+        finally:
+            self._js = None
 
     def stored(self, batch: BatchStored) -> None:
         """Remember a batch that its stream acknowledged, and how far its input is with it."""

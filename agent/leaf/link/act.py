@@ -80,7 +80,7 @@ async def remember_epoch(
     except OSError as error:
         # The consumer is there, so a disk that takes no state now does not stand in the way.
         log.error("the new epoch is not in the state file yet", **{"class": cls}, error=str(error))
-    say = log.info if verdict.why is EpochReason.FIRST else log.warning
+    say = log.info if verdict.reason is EpochReason.FIRST else log.warning
     say("new epoch", **{"class": cls}, epoch=epoch, start=verdict.start, why=verdict.sentence())
 
 

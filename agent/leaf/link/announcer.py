@@ -7,7 +7,8 @@ does not answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -68,14 +69,15 @@ class AnnounceLoop:
         self.refused: str | None = None
         self.silent_since: float | None = None
 
-    def attach(self, js: JetStream, announcer: Announcer) -> None:
-        """Announce over this connection, at once."""
+    @contextlib.contextmanager
+    def connected(self, js: JetStream, announcer: Announcer) -> Iterator[None]:
+        """Announce over this connection, at once, as long as the scope lasts."""
         self._over = (js, announcer)
         self._due.set()
-
-    def detach(self) -> None:
-        """There is no connection to announce over."""
-        self._over = None
+        try:
+            yield
+        finally:
+            self._over = None
 
     def ask_now(self) -> None:
         """Announce without waiting for the next turn."""
@@ -268,7 +270,7 @@ class Announcer:
         if fallback and not await self.same(cls, info, fallback.leaf_seq, fallback.message_id):
             fallback = None
         return HubComparison(
-            asked=asked,
+            asked_at=asked,
             link_key=link_key,
             epoch=epoch,
             start=consumer.start if consumer else 1,
@@ -276,12 +278,12 @@ class Announcer:
             first=info.first,
             last=info.last,
             cursor=answer.cursor,
-            same=await self.same(cls, info, answer.cursor, answer.message_id),
+            same_at_cursor=await self.same(cls, info, answer.cursor, answer.message_id),
             checkpoint=checkpoint.leaf_seq if checkpoint else 0,
-            own=own is not False,
-            agreed=answer.agreed,
-            certain=answer.certain,
-            word=answer.state,
+            has_checkpoint=own is not False,
+            hub_agrees=answer.agreed,
+            cursor_certain=answer.certain,
+            hub_state=answer.state,
             fallback=fallback.leaf_seq if fallback else 0,
         )
 

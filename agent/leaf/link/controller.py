@@ -7,7 +7,8 @@ It asks the hub and the local server and holds no reading up: with the keeper aw
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -29,19 +30,11 @@ from agent.leaf.link import act
 from agent.leaf.link.act import Trimmer
 from agent.leaf.link.announcer import AnnounceLoop, Announcer, AnnounceResult
 from agent.leaf.link.checkpoints import CheckpointLog
-from agent.leaf.link.decide import (
-    REPAIR_EVERY,
-    AnnounceNow,
-    LinkDecision,
-    LinkMemory,
-    Pause,
-    Repair,
-    Resume,
-    decide,
-)
+from agent.leaf.link.decide import REPAIR_EVERY, AnnounceNow, LinkDecision, Pause, Repair, Resume, decide
 from agent.leaf.link.guard import EpochReason, NewEpoch
 from agent.leaf.link.observation import (
     HubComparison,
+    LinkMemory,
     LinkObservation,
     UplinkStatus,
     blocking_class,
@@ -74,7 +67,7 @@ class _Work:
 
 
 class LinkController:
-    """Keeps the link of every class; `attach` and `detach` say over which connection. What it finds stands on
+    """Keeps the link of every class over the current connection. What it finds stands on
     the `board`. `link_seen` tells the state of the server's connection to the hub, None where nobody knows;
     `stream_gone` is called when a stream of the leaf is not there any more, `new_epoch` when one has
     begun, and `trouble` says why the local server cannot be used."""
@@ -104,7 +97,7 @@ class LinkController:
         self._asker = AnnounceLoop(
             board, metrics, self._link, self._take_in, self._away, self._repairs, announce_seconds
         )
-        self._held_until = 0.0
+        self._paused_until = 0.0
         self._may_repair_at = 0.0
         self._work = {cls: _Work() for cls in classes}
 
@@ -122,19 +115,22 @@ class LinkController:
             return None
         return epoch if comparison is not None and difference(comparison) is None else None
 
-    def attach(self, js: JetStream, announcer: Announcer) -> None:
-        """Work over this connection, and look at once."""
+    @contextlib.contextmanager
+    def connected(self, js: JetStream, announcer: Announcer) -> Iterator[None]:
+        """Work over this connection as long as the scope lasts, and look at once."""
         self._js = js
         for one in self._work.values():
             one.memory = LinkMemory(confirmed=one.memory.confirmed)
             one.comparison = None
         self.look()
-        self._asker.attach(js, announcer)
+        try:
+            with self._asker.connected(js, announcer):
+                yield
+        finally:
+            self._js = None
 
-    def detach(self) -> None:
-        """There is no connection to work over."""
-        self._js = None
-        self._asker.detach()
+    def show_unreachable(self) -> None:
+        """Show that the local server does not answer."""
         for cls in self._work:
             self._board.show(cls, LinkState.AWAY, self._trouble() or "it does not answer")
 
@@ -156,12 +152,12 @@ class LinkController:
 
     def pause(self, seconds: float) -> None:
         """Pause the link of every class for so long."""
-        self._held_until = loop_time() + seconds
+        self._paused_until = loop_time() + seconds
         self._due.set()
 
     def resume(self) -> None:
         """End `pause` before its time."""
-        self._held_until = 0.0
+        self._paused_until = 0.0
         self._due.set()
 
     async def run(self) -> None:
@@ -213,7 +209,7 @@ class LinkController:
             comparison=self._work[cls].comparison,
             refused=self._asker.refused,
             silent_since=self._asker.silent_since,
-            held_until=self._held_until,
+            paused_until=self._paused_until,
             blocking_class=self._first_in_turn(cls, now - link.since),
             may_repair_at=self._may_repair_at,
         )
@@ -253,11 +249,11 @@ class LinkController:
         begun = await act.make_epoch(js, self._domain, self._classes[cls], epoch.start)
         kept = info.last if known is not None and info.last < known.last else None
         await act.remember_epoch(self._state, cls, begun, epoch, info, known, kept)
-        self._metrics.epochs.labels(cls, epoch.why.value).inc()
+        self._metrics.epochs.labels(cls, epoch.reason.value).inc()
         self._may_repair_at = loop_time() + REPAIR_EVERY
         self._work[cls].comparison = None
         self._board.classes[cls].confirmed = 0
-        self._new_epoch(cls, epoch.why)
+        self._new_epoch(cls, epoch.reason)
         self.announce_now()
         self._due.set()
 

@@ -1,5 +1,6 @@
-"""The local guard: pure. Before the first publish after every connection it compares the stream with what the
-agent remembers, for a stream that was wiped or put back loses data silently over its old link consumer."""
+"""The local guard. Pure. Before the first publish after every connection it compares the stream with what the
+agent remembers: a stream that was wiped or restored from a backup loses data silently over its old
+consumer."""
 
 from __future__ import annotations
 
@@ -24,21 +25,23 @@ class EpochReason(StrEnum):
 
 
 SENTENCES = {
-    EpochReason.FIRST: "the link is made for the first time",
-    EpochReason.STATE_LOST: "the state file knows nothing of a stream that holds messages",
+    EpochReason.FIRST: "the link is created for the first time",
+    EpochReason.STATE_LOST: "the state file has no record of a stream that holds messages",
     EpochReason.RECREATED: "the stream is not the one that acknowledged last: its store was lost or deleted",
-    EpochReason.PUT_BACK: "the stream lacks messages that were acknowledged: an older store was put back",
+    EpochReason.PUT_BACK: "the stream lacks messages that were acknowledged: its store was restored from "
+    "a backup",
     EpochReason.CONSUMER_GONE: "the link consumer was deleted",
-    EpochReason.HUB_LOST: "the hub lacks messages that it had acknowledged: its stream was made anew or an "
-    "older store was put back there",
-    EpochReason.DIFFERENT: "leaf and hub hold different messages under one sequence: a store was put back",
+    EpochReason.HUB_LOST: "the hub lacks messages that it had acknowledged: its stream was recreated or "
+    "restored from a backup",
+    EpochReason.DIFFERENT: "leaf and hub hold different messages under one sequence: a store was restored "
+    "from a backup",
     EpochReason.STALLED: "the hub's server answers and takes nothing of what was sent to it",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class RememberedStream:
-    """What the state file holds of one class."""
+    """One class in the state file."""
 
     epoch: str | None
     acked: Acked | None
@@ -47,66 +50,70 @@ class RememberedStream:
 
 @dataclass(frozen=True, slots=True)
 class EpochObservation:
-    """What the server shows: the stream's identity and last sequence, the message id at the checkpoint's
-    sequence ("" for a message without one, None where no message is: it was trimmed), and where an older
-    store was restored, the last sequence that it `kept` of what the agent saw there and that of the newest
-    `earlier` checkpoint whose message it holds, 0 without one."""
+    """The stream as its server shows it."""
 
     created: str
+    """Identifies the stream."""
     last: int
+    """The last sequence."""
     id_at_checkpoint: str | None
+    """The message id at the checkpoint's sequence: "" for a message without one, None if it was trimmed."""
     kept: int | None = None
+    """In a store restored from a backup, the last sequence that it kept of what the agent saw there."""
     earlier: int = 0
+    """In such a store, the sequence of the newest earlier checkpoint whose message it holds, 0 without
+    one."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewEpoch:
-    """Start a new epoch at this sequence of the stream. `gone` are the first and last sequence that neither
-    side's stream holds any more."""
+    """Start a new epoch."""
 
-    why: EpochReason
+    reason: EpochReason
     start: int
-    gone: tuple[int, int] | None = None
+    """The sequence of the leaf's stream at which it starts."""
+    lost: tuple[int, int] | None = None
+    """The first and last sequence that neither side's stream holds any more."""
 
     def sentence(self) -> str:
-        """Why it is needed, and what is gone."""
-        if self.gone is None:
-            return SENTENCES[self.why]
-        first, last = self.gone
+        """Why it is needed, and what is lost."""
+        if self.lost is None:
+            return SENTENCES[self.reason]
+        first, last = self.lost
         return (
-            f"{SENTENCES[self.why]}; messages {first} to {last} are in neither stream any more, the audit "
+            f"{SENTENCES[self.reason]}; messages {first} to {last} are in neither stream any more, the audit "
             "says which of them are in the table"
         )
 
 
-def judge(remembered: RememberedStream, seen: EpochObservation) -> NewEpoch | None:
-    """A new epoch and where it starts, or None when the old one may go on. It starts after the last place on
-    which both sides agreed, or at the first message: what then arrives twice is dropped at the table."""
-    why = _why(remembered, seen)
-    if why is None:
-        return None
-    return NewEpoch(why, _start(remembered, seen))
+def judge(remembered: RememberedStream, observation: EpochObservation) -> NewEpoch | None:
+    """The new epoch that is needed, None if the old one may go on. It starts after the last message on which
+    both sides agreed, or at the first one: duplicates are dropped at the table."""
+    reason = _reason(remembered, observation)
+    return None if reason is None else NewEpoch(reason, _start(remembered, observation))
 
 
-def _why(remembered: RememberedStream, seen: EpochObservation) -> EpochReason | None:
+def _reason(remembered: RememberedStream, observation: EpochObservation) -> EpochReason | None:
     acked = remembered.acked
-    if acked is not None and acked.created != seen.created:
+    if acked is not None and acked.created != observation.created:
         return EpochReason.RECREATED
-    if acked is not None and (seen.kept is not None or seen.last < acked.last):
+    if acked is not None and (observation.kept is not None or observation.last < acked.last):
         return EpochReason.PUT_BACK
-    if remembered.checkpoint is not None and seen.id_at_checkpoint not in (
+    if remembered.checkpoint is not None and observation.id_at_checkpoint not in (
         None,
         remembered.checkpoint.message_id,
     ):
         return EpochReason.PUT_BACK
     if remembered.epoch is None:
-        return EpochReason.FIRST if seen.last == 0 else EpochReason.STATE_LOST
+        return EpochReason.FIRST if observation.last == 0 else EpochReason.STATE_LOST
     return None
 
 
-def _start(remembered: RememberedStream, seen: EpochObservation) -> int:
+def _start(remembered: RememberedStream, observation: EpochObservation) -> int:
     checkpoint, acked = remembered.checkpoint, remembered.acked
-    if checkpoint is None or acked is None or acked.created != seen.created:
+    if checkpoint is None or acked is None or acked.created != observation.created:
         return 1
-    held = checkpoint.leaf_seq if seen.id_at_checkpoint == checkpoint.message_id else seen.earlier
+    held = (
+        checkpoint.leaf_seq if observation.id_at_checkpoint == checkpoint.message_id else observation.earlier
+    )
     return held + 1

@@ -4,7 +4,8 @@ ten seconds; this question is small, and asked at a bounded rate however many wa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from nats.aio.client import Client
@@ -40,13 +41,14 @@ class HubCursorPoller:
         self._waits, self._agreed, self._announce = waits, agreed, announce
         self._over: tuple[Client, JetStream] | None = None
 
-    def attach(self, nc: Client, js: JetStream) -> None:
-        """Ask over this connection."""
+    @contextlib.contextmanager
+    def connected(self, nc: Client, js: JetStream) -> Iterator[None]:
+        """Ask over this connection as long as the scope lasts."""
         self._over = (nc, js)
-
-    def detach(self) -> None:
-        """There is no connection to ask over."""
-        self._over = None
+        try:
+            yield
+        finally:
+            self._over = None
 
     async def run(self) -> None:
         """Ask as long as somebody waits, until cancelled."""

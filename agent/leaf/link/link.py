@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ Service = Callable[[], Awaitable[Any]]
 
 class LeafLink:
     """The link of all classes of a leaf in one run of its agent, over the current connection to the local
-    server: `attach` and `detach` say which that is. `watch` is told, at each look at a class, what its stream
+    server. `watch` is told, at each look at a class, what its stream
     holds and up to where the hub is known to hold it; `ledger` gives the newest counts of a class, `renew`
     ends a connection that leads nowhere, `system_seed` is the key of the server's system account, without
     which nothing is paused when the link is lost, `health` what is known of that server, `waits` who waits
@@ -115,8 +116,9 @@ class LeafLink:
             services["events"] = self._events.run
         return services
 
-    def attach(self, nc: Client, js: JetStream) -> None:
-        """Work over this connection, at once."""
+    @contextlib.contextmanager
+    def connected(self, nc: Client, js: JetStream) -> Iterator[None]:
+        """Work over this connection, at once, as long as the scope lasts."""
         announcer = Announcer(
             nc,
             js,
@@ -130,20 +132,22 @@ class LeafLink:
             clock=lambda: str(self._clock.read()),
             commands=self._commands,
         )
-        self.keeper.attach(js, announcer)
-        self._cursor.attach(nc, js)
-        self._commands.attach(nc, js)
+        with (
+            self.keeper.connected(js, announcer),
+            self._cursor.connected(nc, js),
+            self._commands.connected(nc, js),
+        ):
+            yield
 
-    def detach(self) -> None:
-        """There is no connection to work over."""
-        self.keeper.detach()
-        self._cursor.detach()
-        self._commands.detach()
+    def show_unreachable(self) -> None:
+        """Show that the local server does not answer."""
+        self.keeper.show_unreachable()
+        self._commands.show_unreachable()
 
     def epoch_begun(self, cls: str, epoch: NewEpoch) -> None:
         """The local guard has begun a new epoch."""
-        self._metrics.epochs.labels(cls, epoch.why.value).inc()
-        self.keeper.epoch_begun(cls, epoch.why)
+        self._metrics.epochs.labels(cls, epoch.reason.value).inc()
+        self.keeper.epoch_begun(cls, epoch.reason)
 
     def status(self) -> Mapping[str, Any]:
         """The link as one row of `/status`."""

@@ -16,168 +16,211 @@ from typing import Final
 from agent.leaf.link.guard import EpochReason, NewEpoch
 
 CAUGHT_UP: Final = 64
-"""Messages that a class may still have to send: what flows all the time is never quite at the end."""
+"""Messages that a class may still have to send: one that flows all the time is never quite at the end."""
 TURN_SECONDS: Final = 60.0
 """A class that has not caught up by then shares the link with the others: it may never catch up."""
 
 
 @dataclass(frozen=True, slots=True)
 class UplinkStatus:
-    """The connection of the leaf's server to its hub: whether it is `up`, since when, and a `key` that
-    another connection does not share. `closed` is a sentence where the link is down because it shall be."""
+    """The connection of the leaf's server to its hub."""
 
     up: bool
     since: float
+    """Since when it is up or down."""
     key: str = ""
+    """Identifies this connection; no other one has the same."""
     closed: str = ""
+    """A sentence if the link is down on purpose."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStatus:
-    """The link consumer: `start` is where its epoch begins, `paused_for` the seconds of pause that are left,
-    `bound` whether the hub listens, `delivered` and `floor` (the ack floor) sequences, `in_flight` how many
-    messages are delivered and not acknowledged, `pending` how many are not delivered."""
+    """The link consumer at the leaf's server."""
 
     start: int
+    """Where its epoch begins."""
     paused_for: float
+    """Seconds of pause that are left."""
     bound: bool
+    """Whether the hub listens."""
     delivered: int
     floor: int
+    """The ack floor."""
     in_flight: int
+    """How many messages are delivered and not acknowledged."""
     pending: int
+    """How many messages are not delivered."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubComparison:
-    """The hub's answer to one announcement, beside what the leaf holds.
+    """The hub's answer to one announcement, compared with what the leaf holds."""
 
-    `asked` is when it was asked, over the link of `link_key`, for the link of `epoch`. `floor` and `start`
-    are the consumer's as they were before the question, so that a healthy `cursor` is never below; `first`
-    and `last` are the stream's after the answer. `same` says whether the leaf's message at the cursor is the
-    hub's (None where that cannot be told: nothing there, or no id on either side); `checkpoint` is the leaf
-    sequence of the agreed checkpoint (0: there is none), `own` whether the leaf still holds that message, and
-    `agreed` whether the hub does (None: nobody can tell). `certain` is False where the hub says that its
-    cursor may be too low. `word` is the hub's own word of state. `fallback` is the leaf sequence up to which
-    a hub that lacks something still holds all, 0 where it does not tell or the leaf holds another message.
-    """
-
-    asked: float
+    asked_at: float
     link_key: str
+    """The connection over which the hub was asked."""
     epoch: str
     start: int
+    """The consumer's start."""
     floor: int
+    """The consumer's ack floor before the question, so that a healthy `cursor` is never below it."""
     first: int
+    """The stream's first sequence after the answer."""
     last: int
+    """The stream's last sequence after the answer."""
     cursor: int
-    same: bool | None
+    same_at_cursor: bool | None
+    """Whether the leaf's message at the cursor is the hub's; None if no message is there or one has no id."""
     checkpoint: int
-    own: bool
-    agreed: bool | None
-    certain: bool
-    word: str
+    """The leaf sequence of the agreed checkpoint, 0 without one."""
+    has_checkpoint: bool
+    """Whether the leaf still holds the message at the checkpoint."""
+    hub_agrees: bool | None
+    """Whether the hub holds the message at the checkpoint, None if it cannot know."""
+    cursor_certain: bool
+    """False if the hub says that its cursor may be too low."""
+    hub_state: str
+    """The hub's own word for the state."""
     fallback: int = 0
+    """The leaf sequence up to which a hub that lacks messages still holds all; 0 if it does not say, or if
+    the leaf holds another message there."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkObservation:
-    """Everything about one class. `consumer` is None where the link consumer is gone. `refused` is the hub's
-    sentence when its newest answer refused this leaf; `silent_since` is when it was first asked in vain since
-    its last answer, None while it answers. `held_until` is until when a person wants the link paused (0:
-    nobody does), `blocking_class` the class that goes before this one. A new epoch may begin at
-    `may_repair_at`."""
+    """Everything about one class."""
 
     now: float
     epoch: str
     link: UplinkStatus
     consumer: ConsumerStatus | None
+    """None if the link consumer is gone."""
     comparison: HubComparison | None = None
     refused: str | None = None
+    """The hub's sentence if its newest answer refused this leaf."""
     silent_since: float | None = None
-    held_until: float = 0.0
+    """When the hub was first asked without an answer since its last one, None while it answers."""
+    paused_until: float = 0.0
+    """Until when a command has paused the link, 0 if none has."""
     blocking_class: str = ""
+    """The class that goes before this one."""
     may_repair_at: float = 0.0
+    """When a new epoch may begin at the earliest."""
 
 
-def difference(seen: HubComparison) -> NewEpoch | None:
-    """The new epoch that is needed, None where nothing speaks against what both sides hold. It starts after
-    the last place on which both agree, or at the first message: what arrives twice is dropped at the
-    table."""
-    why = _why(seen)
-    if why is None:
+def difference(comparison: HubComparison) -> NewEpoch | None:
+    """The new epoch that is needed, None if nothing contradicts that both sides hold the same. It starts
+    after the last message on which both agree, or at the first one: duplicates are dropped at the table."""
+    reason = _reason(comparison)
+    if reason is None:
         return None
-    start = agreed_start(seen)
-    return NewEpoch(why, start, _gone(seen, start) if why is EpochReason.HUB_LOST else None)
+    start = agreed_start(comparison)
+    return NewEpoch(reason, start, _lost(comparison, start) if reason is EpochReason.HUB_LOST else None)
 
 
-def agreed_start(seen: HubComparison) -> int:
+def agreed_start(comparison: HubComparison) -> int:
     """Where an epoch begins that loses nothing: after the highest message of which both sides are known to
     hold the same.
 
     The message at the cursor proves that only while nothing has flowed since a store was restored: so long as
     no agreed checkpoint is disputed, or the hub's cursor is still below what it had acknowledged. A cursor
-    below the checkpoint proves nothing, for the floor from which data flows again may stand lower still.
+    below the checkpoint proves nothing, for the floor from which data flows again may be lower still.
     """
-    start = checkpoint_start(seen)
-    untouched = seen.agreed is not False or _below_floor(seen)
-    if seen.same and seen.own and untouched and 0 < seen.cursor <= seen.last:
-        start = max(start, seen.cursor + 1)
+    start = checkpoint_start(comparison)
+    untouched = comparison.hub_agrees is not False or _below_floor(comparison)
+    if (
+        comparison.same_at_cursor
+        and comparison.has_checkpoint
+        and untouched
+        and 0 < comparison.cursor <= comparison.last
+    ):
+        start = max(start, comparison.cursor + 1)
     return start
 
 
-def checkpoint_start(seen: HubComparison) -> int:
-    """The place after the newest checkpoint that both are known to hold, otherwise the first message."""
-    agreed = seen.checkpoint if seen.own and seen.agreed else 0
-    return max(agreed, seen.fallback) + 1
+def checkpoint_start(comparison: HubComparison) -> int:
+    """The sequence after the newest checkpoint that both are known to hold, otherwise the first message."""
+    agreed = comparison.checkpoint if comparison.has_checkpoint and comparison.hub_agrees else 0
+    return max(agreed, comparison.fallback) + 1
 
 
-def confirmed(seen: HubComparison) -> int:
-    """Up to which sequence the hub is known to hold everything of this leaf, 0 where nothing is known."""
-    if _why(seen) is not None:
+def confirmed(comparison: HubComparison) -> int:
+    """Up to which sequence the hub is known to hold everything of this leaf, 0 if nothing is known."""
+    if _reason(comparison) is not None:
         return 0
-    checkpoint = seen.checkpoint if seen.agreed and seen.own else 0
-    return max(checkpoint, seen.cursor if seen.same else 0)
+    checkpoint = comparison.checkpoint if comparison.hub_agrees and comparison.has_checkpoint else 0
+    return max(checkpoint, comparison.cursor if comparison.same_at_cursor else 0)
 
 
-def discarded(seen: HubComparison, known: int) -> tuple[int, int] | None:
-    """The first and last sequence that went from the leaf's stream before the hub had them; `known` is up to
-    where the hub was known to hold all earlier in this epoch. None where nothing is known of what the hub
-    holds."""
-    held = max(seen.cursor, confirmed(seen), known, seen.start - 1)
-    return (held + 1, seen.first - 1) if held and seen.first > held + 1 else None
+def discarded(comparison: HubComparison, confirmed_before: int) -> tuple[int, int] | None:
+    """The first and last sequence that left the leaf's stream before the hub had them; `confirmed_before` is
+    the highest sequence confirmed earlier in this epoch. None if nothing is known of what the hub holds."""
+    held = max(comparison.cursor, confirmed(comparison), confirmed_before, comparison.start - 1)
+    return (held + 1, comparison.first - 1) if held and comparison.first > held + 1 else None
 
 
-def _why(seen: HubComparison) -> EpochReason | None:
-    if not seen.own:
+def _reason(comparison: HubComparison) -> EpochReason | None:
+    if not comparison.has_checkpoint:
         return EpochReason.PUT_BACK
-    if seen.cursor > seen.last:
+    if comparison.cursor > comparison.last:
         return EpochReason.PUT_BACK
-    if seen.same is False:
+    if comparison.same_at_cursor is False:
         return EpochReason.DIFFERENT
-    if seen.agreed is False:
+    if comparison.hub_agrees is False:
         return EpochReason.HUB_LOST
-    return EpochReason.HUB_LOST if seen.certain and _below_floor(seen) else None
+    return EpochReason.HUB_LOST if comparison.cursor_certain and _below_floor(comparison) else None
 
 
-def _below_floor(seen: HubComparison) -> bool:
+def _below_floor(comparison: HubComparison) -> bool:
     """Whether the hub holds less than it has acknowledged. The floor of an epoch that has stored nothing yet
-    is where the epoch begins, and a purge of the leaf's stream lifts it: nobody acknowledged that."""
-    return seen.cursor < seen.floor and seen.floor >= max(seen.start, seen.first)
+    is where the epoch begins, and a purge of the leaf's stream lifts it: neither is an acknowledgement."""
+    return comparison.cursor < comparison.floor and comparison.floor >= max(
+        comparison.start, comparison.first
+    )
 
 
-def _gone(seen: HubComparison, start: int) -> tuple[int, int] | None:
-    """What the hub lost and the leaf has purged since."""
-    return (start, seen.first - 1) if start > 1 and seen.first > start else None
+def _lost(comparison: HubComparison, start: int) -> tuple[int, int] | None:
+    """The sequences that the hub lost and the leaf has purged since."""
+    return (start, comparison.first - 1) if start > 1 and comparison.first > start else None
 
 
 def blocking_class(cls: str, priorities: Mapping[str, int], behind: Mapping[str, int], linked: float) -> str:
-    """The class that `cls` waits for, "" where it may flow. The smallest priority goes first; classes of one
+    """The class that `cls` waits for, "" if it may flow. The smallest priority goes first; classes of one
     priority go together. `behind` is how many messages each still has to send, `linked` for how many seconds
     the link has been up."""
     if linked >= TURN_SECONDS:
         return ""
-    before = [
+    blocking = [
         name
         for name, priority in priorities.items()
         if priority < priorities[cls] and behind.get(name, 0) > CAUGHT_UP
     ]
-    return min(before, key=lambda name: (priorities[name], name), default="")
+    return min(blocking, key=lambda name: (priorities[name], name), default="")
+
+
+@dataclass(frozen=True, slots=True)
+class LinkMemory:
+    """What one decision leaves for the next one."""
+
+    started_at: float = 0.0
+    """When the controller first looked."""
+    verified: tuple[str, str] = ("", "")
+    """The link and the epoch on which both sides were found to agree."""
+    due: NewEpoch | None = None
+    """The repair that is due."""
+    due_since: float = 0.0
+    progress: tuple[int, int, int] = (0, 0, 0)
+    """The sequences delivered, of the ack floor and of the hub's cursor."""
+    progress_at: float = 0.0
+    """When one of them last moved."""
+    listened_at: float = 0.0
+    """When the hub last listened."""
+    confirmed: int = 0
+    """Up to where the hub holds all of this epoch."""
+    outstanding: int = 0
+    """Up to where the hub had been sent messages at `outstanding_at`; since then it could take them and has
+    taken none."""
+    outstanding_at: float = 0.0
+    stalls: int = 0
+    """How many epochs were begun for that and changed nothing."""

@@ -41,12 +41,12 @@ async def prepare_stream(
         await last_still_held(js, info, remembered.acked, time.time_ns()),
     )
     verdict = judge(remembered, seen)
-    if verdict is not None and verdict.why is EpochReason.PUT_BACK:
+    if verdict is not None and verdict.reason is EpochReason.PUT_BACK:
         held = await newest_checkpoint_held(js, info, checkpoints.earlier(current.earlier.get(cls.name, [])))
         verdict = judge(remembered, replace(seen, earlier=held))
     if verdict is not None:
         epoch = await make_epoch(js, domain, cls, verdict.start)
-        if verdict.why is EpochReason.PUT_BACK:
+        if verdict.reason is EpochReason.PUT_BACK:
             # The older store has its old link consumer, which nobody has paused: what is stored from now on
             # would go to the hub over it, ahead of what stands before it in the new epoch. It goes before the
             # epoch is remembered: should that fail, the next look finds the same as this one.

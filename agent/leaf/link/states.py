@@ -1,5 +1,5 @@
-"""The states of a link, each with its one sentence: the same in the log, in `/status`, in `petiole status`
-and, by its name, in the metric."""
+"""The states of a link, each with its one sentence: the same in the log, in `/status` and `petiole status`;
+the metric has its name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agent import contract
 
 
 class LinkState(StrEnum):
-    """How the link of one class is; the value is the label of the metric. In the order of gravity."""
+    """The state of the link of one class; the value is the label of the metric. In order of severity."""
 
     FLOWING = "flowing"
     IN_TURN = "in_turn"
@@ -35,38 +35,37 @@ SENTENCES: Final = {
     LinkState.FLOWING: "data flows, and leaf and hub agree on what the hub holds",
     LinkState.IN_TURN: "this class waits until class {detail}, which goes first, has caught up",
     LinkState.COMPARING: "the link is up; leaf and hub compare what they hold before data flows",
-    LinkState.HELD: "the link is paused because somebody asked for it; readings are kept here until then",
+    LinkState.HELD: "the link is paused by a command; readings are kept here until it is resumed",
     LinkState.CLOSED: "{detail}; readings are kept here",
-    LinkState.UNVERIFIED: "the link is up, but the hub's registrar does not answer: data flows as far as "
-    "this side can tell, what arrives is compared once the registrar is back; see whether `petiole run` "
-    "runs on the hub",
+    LinkState.UNVERIFIED: "the link is up, but the hub's registrar does not answer: data flows unverified "
+    "and is compared once the registrar answers; see whether `petiole run` runs on the hub",
     LinkState.REPAIRING: "{detail}; a new epoch of the link begins where both sides agree",
-    LinkState.POSTPONED: "{detail}; a new epoch is due and waits, for there is at most one in 30 s",
+    LinkState.POSTPONED: "{detail}; a new epoch is due and waits: there is at most one in 30 s",
     LinkState.FULL: "the hub's stream is full: readings wait here and nothing is lost; commit and purge on "
     "the hub (run ingest), or give its stream more room",
     LinkState.CAPPED: "this domain has sent as much as the hub allows it in an hour: readings wait here, "
-    "nothing is lost, and it goes on by itself",
+    "nothing is lost, and the flow resumes by itself",
     LinkState.DOWN: "the link to the hub is down: readings are kept here as long as there is room, and flow "
-    "when it is back",
-    LinkState.DISCARDED: "messages {detail} went from the stream of this leaf before the hub had them: "
-    "it was full and its class discards the oldest, or somebody purged or deleted them here; the audit names "
-    "what is missing",
+    "when it is up again",
+    LinkState.DISCARDED: "messages {detail} left the stream of this leaf before the hub had them: it was "
+    "full and its class discards the oldest, or they were purged or deleted by hand; the audit names what is "
+    "missing",
     LinkState.UNHEARD: "the link is up, but the hub takes nothing from this class: its source is missing, or "
     "the hub's user of this leaf lacks a permission: {detail}",
-    LinkState.STUCK: "the flow has stopped, for the hub's acknowledgements do not come back: {detail}",
-    LinkState.CONTESTED: "another machine announces this domain too: a domain is one machine's; stop the "
-    "other one, or give it a domain of its own",
+    LinkState.STUCK: "the flow has stopped: the hub's acknowledgements do not arrive: {detail}",
+    LinkState.CONTESTED: "another machine announces this domain too: a domain belongs to one machine; stop "
+    "the other one, or give it a domain of its own",
     LinkState.REFUSED: "the hub refuses this leaf: {detail}",
     LinkState.AWAY: "the local NATS server cannot be used: {detail}",
 }
 ORDINARY: Final = frozenset(
     {LinkState.FLOWING, LinkState.IN_TURN, LinkState.COMPARING, LinkState.HELD, LinkState.CLOSED}
 )
-"""States that need nobody's attention."""
+"""States that need no attention."""
 PATIENT: Final = frozenset(
     {LinkState.DOWN, LinkState.REPAIRING, LinkState.POSTPONED, LinkState.CAPPED, LinkState.UNVERIFIED}
 )
-"""States that are not well and that end by themselves, or that this machine cannot end."""
+"""Faults that end by themselves, or that this machine cannot end."""
 
 
 def sentence(state: LinkState, detail: str = "") -> str:
@@ -75,9 +74,9 @@ def sentence(state: LinkState, detail: str = "") -> str:
 
 
 def worst(states: list[LinkState]) -> LinkState:
-    """The gravest of the states of all classes; there is at least one."""
-    order = list(LinkState)
-    return max(states, key=order.index)
+    """The most severe of the states of all classes; there is at least one."""
+    severity = list(LinkState)
+    return max(states, key=severity.index)
 
 
 def hint(state: LinkState, domain: str, cls: str) -> str:

@@ -13,6 +13,7 @@ from typing import Final
 
 import structlog
 
+from agent.base.log_edges import LogEdge
 from agent.base.metrics import Metrics
 from agent.base.wait import loop_time
 from agent.contract import MAX_BATCH_BYTES, Letter
@@ -95,7 +96,7 @@ class DeadLetterWriter:
     ) -> None:
         self._submit, self._ledgers, self._metrics = submit, ledgers, metrics
         self._limits = {cls: LetterLimit() for cls in ledgers}
-        self._over: set[tuple[str, str]] = set()
+        self._over: dict[tuple[str, str], LogEdge] = {}
 
     async def bury(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
         """Store letters, as `Intake.bury` says."""
@@ -132,17 +133,15 @@ class DeadLetterWriter:
         """It is stored; what was passed over is counted, and said once until all is kept again."""
         key = (input_name, cls)
         if not kept.omitted:
-            self._over.discard(key)
+            if key in self._over:
+                self._over[key].end()
             return
         self._limits[cls].pass_over(input_name, kept)
         self._ledgers[cls].omit(kept.omitted)
         self._metrics.accepted.labels(*key).inc(kept.omitted)
         self._metrics.dead.labels(*key).inc(kept.omitted)
         self._metrics.omitted.labels(*key).inc(kept.omitted)
-        if key not in self._over:
-            log.warning(
-                f"more dead letters come than {RATE_BYTES:.0f} bytes a second: they are counted only",
-                input=input_name,
-                **{"class": cls},
-            )
-        self._over.add(key)
+        bound = log.bind(**{"input": input_name, "class": cls})
+        self._over.setdefault(key, LogEdge(bound)).begin(
+            f"more dead letters come than {RATE_BYTES:.0f} bytes a second: they are counted only"
+        )

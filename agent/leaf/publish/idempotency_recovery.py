@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from agent.base.clock import ClockReader, Instant
 from agent.base.files import write_private
+from agent.base.log_edges import LogEdge
 from agent.base.wait import loop_time
 from agent.contract import Request, parse_clock
 from agent.jetstream import JetStreamError
@@ -84,17 +85,15 @@ class KnownRequests:
         if not self._discarding:
             return
         await self._publisher.recalled.wait()
-        failing = False
+        failing = LogEdge(log, error=True)
         while True:
             try:
                 await self._note()
             except OSError as error:
                 self._begun = float("-inf")  # all of it is written again, with what was not added now
-                if not failing:
-                    log.error("cannot write idempotency keys", path=str(self._added), error=str(error))
-                failing = True
+                failing.begin("cannot write idempotency keys", path=str(self._added), error=str(error))
             else:
-                failing = False
+                failing.end()
             await asyncio.sleep(_NOTE_SECONDS)
 
     async def _note(self) -> None:

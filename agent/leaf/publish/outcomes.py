@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
-from agent.base.log_edges import Sparse
+from agent.base.log_edges import LogEdge, Sparse
 from agent.base.metrics import Metrics
 from agent.base.wait import loop_time
 from agent.contract import LATE
@@ -43,7 +43,7 @@ class Outcomes:
         self._publisher, self._ledgers, self._metrics = publisher, ledgers, metrics
         self._refusals, self._on_stored, self._on_full = refusals, on_stored, on_full
         self._full_until: dict[str, float] = {}
-        self._trouble: dict[str, str] = {}
+        self._refusing: dict[str, LogEdge] = {}
         self._sparse = Sparse()
 
     def is_full(self, cls: str) -> bool:
@@ -61,9 +61,9 @@ class Outcomes:
         settle(batch.id.n, batch.readings)
         readings = 0 if batch.dead else batch.readings
         self._on_stored(BatchStored(batch.id, seq, readings, batch.input, batch.position))
-        if self._trouble.pop(cls, None) is not None:
+        if refusing := self._refusing.pop(cls, None):
             self._publisher.without_room.discard(cls)
-            log.info("the local stream stores again", **{"class": cls})
+            refusing.end()
         settled.labels(batch.input, cls).inc(batch.readings)
         metrics.batches.labels(cls).inc()
         metrics.raw_bytes.labels(cls).inc(batch.raw_bytes)
@@ -92,9 +92,11 @@ class Outcomes:
 
     def delayed(self, cls: str, text: str) -> None:
         """The stream of a class does not store now."""
-        if self._trouble.get(cls) != text:
-            log.warning("the local stream does not store", **{"class": cls}, answer=text)
-        self._trouble[cls] = text
+        refusing = self._refusing.get(cls)
+        if refusing is None:
+            refusing = LogEdge(log.bind(**{"class": cls}), "the local stream stores again")
+            self._refusing[cls] = refusing
+        refusing.begin("the local stream does not store", answer=text)
 
     def taken(self, batch: Batch, seq: int, message: RawMessage | None) -> None:
         """The id of a batch is that of another message, which is at `seq`; None where that is gone."""

@@ -1,8 +1,8 @@
 """The sending side of the publish path: from a sealed draft to its PubAck.
 
 A window of batches is in flight. A batch gets its number when it is first sent and keeps it: every further
-attempt goes under the same id. Nothing is sent while detached, and `attach` is told what the stream holds
-already, so that a batch which was stored before its ack was lost is settled rather than sent again.
+attempt goes under the same id. A new connection begins with what the stream holds already,
+so that a batch which was stored before its ack was lost is settled rather than sent again.
 
 An id is no proof that a batch is stored, for others may use it too. Where an answer says that the stream
 holds a batch already, the message there is looked at, and a batch whose id is taken gets another number.
@@ -11,8 +11,9 @@ holds a batch already, the message there is looked at, and a batch whose id is t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 
 import structlog
 from nats.aio.client import Client
@@ -88,7 +89,29 @@ class Sender:
         self._claims = asyncio.Event()
         self._moved = 0.0
 
-    async def attach(
+    @contextlib.asynccontextmanager
+    async def connected(
+        self,
+        nc: Client,
+        inbox: str,
+        stream_seq: Mapping[str, int],
+        stored: Mapping[tuple[str, str], int],
+        look: Look,
+    ) -> AsyncIterator[None]:
+        """Send over `nc` as long as the scope lasts; then batches in flight wait for the next connection.
+
+        Answers come below the subject `inbox`; `look` reads a message of a stream. `stream_seq` is each
+        stream's last sequence at most as it was when the stream was looked at, `stored` maps the subjects and
+        ids of the messages then found above `floor` to their sequences. Raises `NatsError` or `OSError`."""
+        try:
+            await self._resume(nc, inbox, stream_seq, stored, look)
+            yield
+        finally:
+            if self._nc is not None:
+                self._nc = self._look = None
+                self._publisher.server_away()
+
+    async def _resume(
         self,
         nc: Client,
         inbox: str,
@@ -96,10 +119,7 @@ class Sender:
         stored: Mapping[tuple[str, str], int],
         look: Look,
     ) -> None:
-        """Begin to send over `nc`, whose answers come below the subject `inbox`, and to `look` at messages.
-        `stream_seq` is each stream's last sequence at most as it was when the stream was looked at, `stored`
-        maps the subjects and ids of the messages then found above `floor` to their sequences. Raises
-        `NatsError` or `OSError`."""
+        """Settle what the stream holds already, and send the rest again."""
         await nc.subscribe(f"{inbox}.*", cb=self._on_reply)
         for batch in list(self._in_flight.values()):
             if (seq := stored.get((batch.subject, str(batch.id)))) is not None:
@@ -116,12 +136,6 @@ class Sender:
             await self._transmit(batch)
         self._publisher.server_back()
         self._publisher.queued.set()
-
-    def detach(self) -> None:
-        """The connection is gone; batches in flight wait for the next one."""
-        if self._nc is not None:
-            self._nc = self._look = None
-            self._publisher.server_away()
 
     def store_lost(self, cls: str) -> None:
         """The store of a class was lost or restored from a backup: what was sent to it and not answered may

@@ -12,7 +12,7 @@ from tests.spark.lakes import killed, orphans
 
 _DRIVER = """
 import os, signal
-from hub_jobs import {job}
+from hub_jobs.{job}.run import main
 from hub_jobs.tables import Table
 commit = Table.commit
 def die(table, *args, **options):
@@ -22,7 +22,7 @@ def die(table, *args, **options):
     if table.name == {table!r}:
         os.kill(os.getpid(), signal.SIGKILL)
 Table.commit = die
-{job}.main({options!r})
+main({options!r})
 """
 PLACES = {
     "ingest before its commit": ("ingest", "bronze", False),

@@ -11,6 +11,7 @@ number: that is dropped at the table, and allowed here.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import random
@@ -225,7 +226,9 @@ class PublishScenario:
             self._look_at(self.wire)
             self.wire.reads(read, self.stream_of, self.time.now)
             self.old, self.wire = self.wire, None
-            self.sender.detach()
+            ended = self.session.__aexit__(None, None, None)
+            with contextlib.suppress(StopIteration):
+                ended.send(None)
 
     def _stuck(self, reason: str) -> None:
         self.time.loop.call_soon(self._cut, 0)
@@ -255,13 +258,14 @@ class PublishScenario:
             self.old.asked = []
         self.proven |= {ident for _, ident in stored}
         self.wire = Wire(f"_INBOX.{next(self._names)}")
-        await self.sender.attach(
+        self.session = self.sender.connected(
             self.wire,  # type: ignore[arg-type]
             self.wire.inbox,
             last,
             stored,
             self._look_for,
         )
+        await self.session.__aenter__()
 
     async def _look_for(self, cls: str, seq: int) -> RawMessage | None:
         message, held = self.streams[cls].message(seq), self.streams[cls].held[seq - 1 : seq]

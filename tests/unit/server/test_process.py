@@ -9,15 +9,7 @@ import pytest
 from agent.base.listen_sockets import is_free
 from agent.base.nats_server_version import ServerError, check_version, find_binary, version_of
 from agent.server.probe import Stranger, greeting, process_of
-from agent.server.process import backoff
 from agent.server.workspace import Workspace
-
-
-def test_the_waits_grow_and_stay_bounded() -> None:
-    waits = [backoff(failures) for failures in range(100)]
-    assert waits == sorted(waits)
-    assert waits[0] < 0.5
-    assert waits[-1] == 30.0
 
 
 @pytest.mark.parametrize(

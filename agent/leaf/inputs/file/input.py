@@ -51,6 +51,7 @@ from agent.base.clock import wall_ns
 from agent.base.files import UnseenError, mode_at
 from agent.base.log_edges import LogEdge, Sparse
 from agent.base.metrics import Metrics
+from agent.base.text import listed
 from agent.base.wait import event_within, unless
 from agent.leaf.inputs.file.glob import is_wild
 from agent.leaf.inputs.file.options import FileOptions
@@ -195,10 +196,8 @@ class FileInput(ConfiguredInput[FileOptions]):
         problems = gathered.problems
         self._up.set(0 if problems else 1)
         if problems:
-            more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-            self._reading.begin(
-                f"{'; '.join(problems[:_SHOWN])}{more}; nothing is read there until that is over"
-            )
+            text = listed(problems, _SHOWN, by="; ")
+            self._reading.begin(f"{text}; nothing is read there until that is over")
         else:
             self._reading.end()
         for path in gathered.absent:

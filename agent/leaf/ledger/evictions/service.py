@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,8 +57,9 @@ class Discards:
     def __bool__(self) -> bool:
         return bool(self._shelves)
 
-    def attach(self, nc: Client, js: JetStream, streams: Mapping[str, StreamInfo]) -> None:
-        """Work over this connection; these are the streams behind it."""
+    @contextlib.contextmanager
+    def connected(self, nc: Client, js: JetStream, streams: Mapping[str, StreamInfo]) -> Iterator[None]:
+        """Work over this connection as long as the scope lasts; these are the streams behind it."""
         for name in self._shelves:
             try:
                 self._load(name, streams[name])
@@ -67,13 +68,13 @@ class Discards:
         self._behind = nc, js
         for due in self._due.values():
             due.set()
-
-    def detach(self) -> None:
-        """There is no connection to work over."""
-        self._behind = None
-        for shelf in self._shelves.values():
-            with contextlib.suppress(OSError):  # what is not written is read from the stream
-                shelf.content()
+        try:
+            yield
+        finally:
+            self._behind = None
+            for shelf in self._shelves.values():
+                with contextlib.suppress(OSError):  # what is not written is read from the stream
+                    shelf.content()
 
     def stored(self, cls: str, seq: int, run: str = "", n: int = 0, readings: int = 0) -> None:
         """A message of the agent was stored; without a run it is not one that has a number."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -64,9 +64,8 @@ class _Answer:
 
 
 class CommandMirror:
-    """Keeps the mirror over the current connection; `api` is the prefix of the hub's JetStream, `attach` and
-    `detach` say which connection that is, `programs` are the places of local programs in it, `announce` asks
-    the uplink to announce at once."""
+    """Keeps the mirror over the current connection; `api` is the prefix of the hub's JetStream, `programs`
+    are the places of local programs in it, `announce` asks the uplink to announce at once."""
 
     def __init__(
         self,
@@ -90,15 +89,18 @@ class CommandMirror:
         self._announced = programs.stage is not Stage.DUE
         self._decision = MirrorDecision("the mirror of the commands was not looked at yet", up=False)
 
-    def attach(self, nc: Client, js: JetStream) -> None:
-        """Look at the mirror over this connection, at once."""
+    @contextlib.contextmanager
+    def connected(self, nc: Client, js: JetStream) -> Iterator[None]:
+        """Look at the mirror over this connection, at once, as long as the scope lasts."""
         self._over = (nc, js)
         self._due.set()
+        try:
+            yield
+        finally:
+            self._over = self._answer = None
 
-    def detach(self) -> None:
-        """There is no connection to look over."""
-        self._over = None
-        self._answer = None
+    def show_unreachable(self) -> None:
+        """Show that the local server does not answer."""
         self._say(MirrorDecision("the local NATS server does not answer", up=False))
 
     async def wanted(self) -> CommandsWanted | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import cast
 
@@ -29,6 +30,8 @@ from agent.leaf.state import VERSION, Acked, PullPosition, State, StateFile
 
 BEFORE, NOW = new_run(now_ns=10**18), new_run()
 CREATED, OTHER = "2026-11-21T06:00:00Z", "2026-11-21T07:00:00Z"
+SESSIONS = ExitStack()
+"""Connections that last as long as the tests."""
 KNOWN = Acked(BEFORE, 10, 20, CREATED, Readings(accepted=120, stored=100, refused=20))
 
 
@@ -145,6 +148,11 @@ async def test_dead_letters_stored_after_the_state_was_saved_are_counted_as_such
     assert previous(books) == (11, Readings(accepted=140, stored=100, refused=20, dead=40))
 
 
+def begin(books: LedgerPublisher, js: JetStream, streams: dict[str, StreamInfo]) -> None:
+    """Begin a connection that lasts."""
+    SESSIONS.enter_context(books.connected(js, streams))
+
+
 def batch(n: int, seq: int, position: str | None = None) -> BatchStored:
     """A batch of this run, which the stream has acknowledged."""
     return BatchStored(MessageId(NOW, "normal", n), seq, 5, "file", position)
@@ -156,8 +164,8 @@ async def test_the_last_sequence_of_a_stream_is_remembered_in_whatever_order_it_
 ) -> None:
     """That of another stream says nothing: the guard would take this one for an older store."""
     before = KNOWN.seq if created == CREATED else 0
-    books.attach(
-        cast(JetStream, None), {"normal": StreamInfo("TEL_edge-1_normal", created, 0, 0, 0, 0, {}, [])}
+    begin(
+        books, cast(JetStream, None), {"normal": StreamInfo("TEL_edge-1_normal", created, 0, 0, 0, 0, {}, [])}
     )
     for n, seq in ((1, 8), (3, 25), (2, 24)):
         books._ledgers["normal"].store(n, 5)
@@ -169,7 +177,7 @@ async def test_the_last_sequence_of_a_stream_is_remembered_in_whatever_order_it_
 
 async def test_a_position_is_remembered_with_the_sequence_of_its_batch(books: LedgerPublisher) -> None:
     info = StreamInfo("TEL_edge-1_normal", CREATED, 0, 0, 0, 0, {}, [])
-    books.attach(cast(JetStream, None), {"normal": info})
+    begin(books, cast(JetStream, None), {"normal": info})
     books.stored(batch(1, 21, "line 9"))
     assert books._state.current.positions == {"normal": {"file": PullPosition("line 9", 21)}}
 
@@ -177,7 +185,7 @@ async def test_a_position_is_remembered_with_the_sequence_of_its_batch(books: Le
 async def test_every_record_tells_of_the_streams_whose_store_was_lost(books: LedgerPublisher) -> None:
     books._state.current.lose("normal", KNOWN)
     info = StreamInfo("TEL_edge-1_normal", OTHER, 0, 0, 0, 0, {}, [])
-    books.attach(cast(JetStream, None), {"normal": info})
+    begin(books, cast(JetStream, None), {"normal": info})
     record = books._ledgers["normal"].record(contract.StreamState(OTHER, 0, 0))
     assert record.lost == (LostStream(CREATED, 20),)
 
@@ -189,7 +197,7 @@ async def test_a_stream_that_devices_fill_is_remembered_up_to_where_it_was_seen(
     state.acked["normal"] = KNOWN
     books.seen("normal", _info(CREATED, 30))
     assert state.acked["normal"] == KNOWN, "without a connection nobody knows whose stream that was"
-    books.attach(cast(JetStream, object()), {"normal": _info(CREATED, 30)})
+    begin(books, cast(JetStream, object()), {"normal": _info(CREATED, 30)})
     books.seen("normal", _info(CREATED, 30))
     books.seen("normal", _info(CREATED, 29))
     books.seen("normal", _info(OTHER, 99))

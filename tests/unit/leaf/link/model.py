@@ -19,11 +19,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from agent.contract import Announce, Checkpoint, ClassState, Readings
 from agent.leaf.link import guard
 from agent.leaf.link.checkpoints import CheckpointLog, earlier, forget
-from agent.leaf.link.decide import AnnounceNow, LinkMemory, Pause, Repair, Resume, decide
+from agent.leaf.link.decide import AnnounceNow, Pause, Repair, Resume, decide
 from agent.leaf.link.guard import EpochReason, NewEpoch, RememberedStream
 from agent.leaf.link.observation import (
     ConsumerStatus,
     HubComparison,
+    LinkMemory,
     LinkObservation,
     UplinkStatus,
     confirmed,
@@ -105,7 +106,7 @@ class Link(RuleBasedStateMachine):
         )
         if verdict is not None:
             self.new_epoch(verdict)
-            if verdict.why is EpochReason.PUT_BACK:
+            if verdict.reason is EpochReason.PUT_BACK:
                 # Over the consumer of an older store nothing flows any more.
                 self.leaf.consumers = {str(self.epoch): self.leaf.consumers[str(self.epoch)]}
         self.store(f"{RUN}-normal-ledger-{next(self.payload)}")
@@ -145,7 +146,7 @@ class Link(RuleBasedStateMachine):
         if answer.message_id and leaf.holds(answer.cursor):
             same = leaf.ids[answer.cursor - 1] == answer.message_id
         comparison = HubComparison(
-            asked=self.now,
+            asked_at=self.now,
             link_key=self.link_key,
             epoch=self.epoch,
             start=start,
@@ -153,12 +154,12 @@ class Link(RuleBasedStateMachine):
             first=leaf.first,
             last=leaf.last,
             cursor=answer.cursor,
-            same=same,
+            same_at_cursor=same,
             checkpoint=known.leaf_seq if known else 0,
-            own=own,
-            agreed=answer.agreed,
-            certain=answer.certain,
-            word=answer.state,
+            has_checkpoint=own,
+            hub_agrees=answer.agreed,
+            cursor_certain=answer.certain,
+            hub_state=answer.state,
             fallback=answer.fallback.leaf_seq if answer.fallback and self.is_held(answer.fallback) else 0,
         )
         self.comparison = comparison

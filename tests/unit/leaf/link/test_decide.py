@@ -15,14 +15,19 @@ from agent.leaf.link.decide import (
     Action,
     AnnounceNow,
     LinkDecision,
-    LinkMemory,
     Pause,
     Repair,
     Resume,
     decide,
 )
 from agent.leaf.link.guard import EpochReason, NewEpoch
-from agent.leaf.link.observation import ConsumerStatus, HubComparison, LinkObservation, UplinkStatus
+from agent.leaf.link.observation import (
+    ConsumerStatus,
+    HubComparison,
+    LinkMemory,
+    LinkObservation,
+    UplinkStatus,
+)
 from agent.leaf.link.states import ORDINARY, SENTENCES, LinkState, sentence, worst
 from tests.unit.leaf.link.test_observation import WELL
 
@@ -31,11 +36,13 @@ UP = UplinkStatus(True, NOW - 1, "s/1")
 DOWN = UplinkStatus(False, NOW - 1)
 FLOWS = ConsumerStatus(start=1, paused_for=0.0, bound=True, delivered=210, floor=200, in_flight=0, pending=0)
 PAUSED = replace(FLOWS, paused_for=25.0)
-SAID = replace(WELL, asked=NOW - 0.5, link_key="s/1", epoch="e")
-LOST = replace(SAID, cursor=100, agreed=False)
+SAID = replace(WELL, asked_at=NOW - 0.5, link_key="s/1", epoch="e")
+LOST = replace(SAID, cursor=100, hub_agrees=False)
 SEEN = LinkObservation(now=NOW, epoch="e", link=UP, consumer=FLOWS, comparison=SAID)
 NEW = LinkMemory()
-KNOWN = LinkMemory(began=NOW - 60, verified=("s/1", "e"), moved_at=NOW - 1, heard_at=NOW - 1, confirmed=205)
+KNOWN = LinkMemory(
+    started_at=NOW - 60, verified=("s/1", "e"), progress_at=NOW - 1, listened_at=NOW - 1, confirmed=205
+)
 LATE = UplinkStatus(True, NOW - ANSWER_WITHIN - 1, "s/1")
 HUB_LOST = NewEpoch(EpochReason.HUB_LOST, 101)
 GONE = NewEpoch(EpochReason.CONSUMER_GONE, 206)
@@ -62,9 +69,9 @@ def seen(
     return replace(SEEN, link=link, consumer=consumer, comparison=comparison)
 
 
-def said(word: str) -> LinkObservation:
+def said(hub_state: str) -> LinkObservation:
     """The hub answers with this word of state."""
-    return seen(comparison=replace(SAID, word=word))
+    return seen(comparison=replace(SAID, hub_state=hub_state))
 
 
 CASES = [
@@ -115,7 +122,7 @@ CASES = [
     Case(
         "an answer from before the link came up does not count",
         NEW,
-        seen(consumer=PAUSED, comparison=replace(SAID, asked=NOW - 2)),
+        seen(consumer=PAUSED, comparison=replace(SAID, asked_at=NOW - 2)),
         LinkState.COMPARING,
         (AnnounceNow(),),
     ),
@@ -151,7 +158,7 @@ CASES = [
     Case("the agent starts on a link that flows", NEW, SEEN, LinkState.FLOWING),
     Case(
         "the registrar does not answer in time",
-        replace(NEW, began=NOW - 60, moved_at=NOW),
+        replace(NEW, started_at=NOW - 60, progress_at=NOW),
         seen(link=LATE, consumer=PAUSED, comparison=None),
         LinkState.UNVERIFIED,
         (Resume(), AnnounceNow()),
@@ -172,14 +179,14 @@ CASES = [
     ),
     Case(
         "the registrar does not answer and a person wants the link paused",
-        replace(NEW, began=NOW - 60, moved_at=NOW),
-        replace(seen(link=LATE, consumer=PAUSED, comparison=None), held_until=NOW + 100),
+        replace(NEW, started_at=NOW - 60, progress_at=NOW),
+        replace(seen(link=LATE, consumer=PAUSED, comparison=None), paused_until=NOW + 100),
         LinkState.UNVERIFIED,
         (AnnounceNow(),),
     ),
     Case(
         "the registrar does not answer and another class goes first",
-        replace(NEW, began=NOW - 60, moved_at=NOW),
+        replace(NEW, started_at=NOW - 60, progress_at=NOW),
         replace(seen(link=LATE, consumer=PAUSED, comparison=None), blocking_class="critical"),
         LinkState.UNVERIFIED,
         (AnnounceNow(),),
@@ -194,14 +201,14 @@ CASES = [
     Case(
         "a person wants it paused",
         KNOWN,
-        replace(SEEN, held_until=NOW + 100),
+        replace(SEEN, paused_until=NOW + 100),
         LinkState.HELD,
         (Pause(PAUSE),),
     ),
     Case(
         "a person's pause is over",
         KNOWN,
-        replace(seen(consumer=PAUSED), held_until=NOW - 1),
+        replace(seen(consumer=PAUSED), paused_until=NOW - 1),
         LinkState.FLOWING,
         (Resume(),),
     ),
@@ -270,7 +277,7 @@ CASES = [
     Case(
         "the consumer is gone and the hub says nothing",
         replace(KNOWN, due=GONE, due_since=NOW - ANSWER_WITHIN),
-        seen(consumer=None, comparison=replace(SAID, asked=NOW - 20, link_key="s/0")),
+        seen(consumer=None, comparison=replace(SAID, asked_at=NOW - 20, link_key="s/0")),
         LinkState.REPAIRING,
         (Repair(NewEpoch(EpochReason.CONSUMER_GONE, 151)),),
     ),
@@ -293,26 +300,26 @@ CASES = [
     Case("another machine announces the domain", KNOWN, said("contested"), LinkState.CONTESTED),
     Case(
         "nobody listens",
-        replace(KNOWN, heard_at=NOW - UNHEARD_AFTER - 1),
+        replace(KNOWN, listened_at=NOW - UNHEARD_AFTER - 1),
         seen(consumer=replace(FLOWS, bound=False)),
         LinkState.UNHEARD,
     ),
     Case(
         "acknowledgements do not come back",
-        replace(KNOWN, moved=(1000, 0, 205), moved_at=NOW - STUCK_AFTER - 1),
+        replace(KNOWN, progress=(1000, 0, 205), progress_at=NOW - STUCK_AFTER - 1),
         seen(consumer=replace(FLOWS, delivered=1000, floor=0, in_flight=1000, pending=500)),
         LinkState.STUCK,
     ),
     Case(
         "a pause is over in which nothing could move",
-        replace(KNOWN, moved=(1000, 0, 205), moved_at=NOW - STUCK_AFTER - 1),
+        replace(KNOWN, progress=(1000, 0, 205), progress_at=NOW - STUCK_AFTER - 1),
         seen(consumer=replace(PAUSED, delivered=1000, floor=0, in_flight=1000, pending=500)),
         LinkState.FLOWING,
         (Resume(),),
     ),
     Case(
         "the link is back, both agree, and the hub has not begun to listen yet",
-        replace(KNOWN, verified=("s/0", "e"), heard_at=NOW - UNHEARD_AFTER - 1),
+        replace(KNOWN, verified=("s/0", "e"), listened_at=NOW - UNHEARD_AFTER - 1),
         seen(consumer=replace(FLOWS, bound=False)),
         LinkState.FLOWING,
     ),
@@ -348,20 +355,24 @@ def test_a_repair_is_compared_anew_in_its_own_epoch() -> None:
     new = replace(SEEN, epoch="f", comparison=None)
     waiting = after(ready, 0.1, new)
     assert (waiting.state, waiting.actions) == (LinkState.COMPARING, (AnnounceNow(),))
-    comparison = replace(SAID, epoch="f", asked=NOW + 0.2, start=101, floor=100, cursor=0, same=None)
+    comparison = replace(
+        SAID, epoch="f", asked_at=NOW + 0.2, start=101, floor=100, cursor=0, same_at_cursor=None
+    )
     assert after(waiting, 0.3, replace(new, comparison=comparison)).state is LinkState.FLOWING
 
 
 def test_what_was_confirmed_of_an_epoch_says_nothing_of_the_next_one() -> None:
     ready = decide(replace(KNOWN, due=HUB_LOST, due_since=NOW - 1), seen(consumer=PAUSED, comparison=LOST))
     assert ready.actions == (Repair(HUB_LOST),)
-    empty = replace(SAID, epoch="f", asked=NOW, start=101, floor=100, cursor=0, same=None, checkpoint=0)
+    empty = replace(
+        SAID, epoch="f", asked_at=NOW, start=101, floor=100, cursor=0, same_at_cursor=None, checkpoint=0
+    )
     purged = after(ready, 0.3, replace(SEEN, epoch="f", comparison=replace(empty, first=109)))
     assert (purged.state, purged.detail) == (LinkState.DISCARDED, "101 to 108")
 
 
 def test_what_was_confirmed_stays_so_while_nobody_can_tell() -> None:
-    unknown = replace(SAID, same=None, agreed=None)
+    unknown = replace(SAID, same_at_cursor=None, hub_agrees=None)
     assert decide(KNOWN, seen(comparison=unknown)).memory.confirmed == 205
 
 
@@ -378,10 +389,10 @@ TAKES_NOTHING = replace(SAID, cursor=205, floor=205, last=400)
 
 
 def sent(
-    after: float, *, asked: float, cursor: int = 205, consumer: ConsumerStatus = SENT
+    after: float, *, asked_at: float, cursor: int = 205, consumer: ConsumerStatus = SENT
 ) -> LinkObservation:
     """So many seconds after `NOW` the newest answer, to a question of then, has this cursor."""
-    comparison = replace(TAKES_NOTHING, asked=NOW + asked, cursor=cursor)
+    comparison = replace(TAKES_NOTHING, asked_at=NOW + asked_at, cursor=cursor)
     return replace(SEEN, now=NOW + after, consumer=consumer, comparison=comparison)
 
 
@@ -399,12 +410,12 @@ def test_a_hub_that_answers_and_takes_nothing_of_what_was_sent_gets_a_new_epoch_
     held = replace(more, paused_for=25.0)
     late = STUCK_AFTER + 2
     first, going, due, *_, asks, begins = course(
-        sent(0, asked=-1),
-        sent(STUCK_AFTER, asked=10, consumer=more),
-        sent(late, asked=late - 1, consumer=more),
-        sent(late + 1, asked=late - 1, consumer=held),
-        sent(late + DRAIN_WITHIN + 1, asked=late - 1, consumer=held),
-        sent(late + DRAIN_WITHIN + 2, asked=late + DRAIN_WITHIN + 1, consumer=held),
+        sent(0, asked_at=-1),
+        sent(STUCK_AFTER, asked_at=10, consumer=more),
+        sent(late, asked_at=late - 1, consumer=more),
+        sent(late + 1, asked_at=late - 1, consumer=held),
+        sent(late + DRAIN_WITHIN + 1, asked_at=late - 1, consumer=held),
+        sent(late + DRAIN_WITHIN + 2, asked_at=late + DRAIN_WITHIN + 1, consumer=held),
     )
     assert (first.state, going.state) == (LinkState.FLOWING, LinkState.FLOWING)
     assert (due.state, due.actions) == (LinkState.REPAIRING, (Pause(PAUSE),))
@@ -417,21 +428,21 @@ def test_a_hub_that_takes_what_it_was_sent_once_the_consumer_pauses_keeps_its_ep
     late = STUCK_AFTER + 2
     held = replace(SENT, paused_for=25.0)
     *_, resumes = course(
-        sent(0, asked=-1),
-        sent(late, asked=late - 1),
-        sent(late + 6, asked=late + 5, cursor=300, consumer=held),
+        sent(0, asked_at=-1),
+        sent(late, asked_at=late - 1),
+        sent(late + 6, asked_at=late + 5, cursor=300, consumer=held),
     )
     assert (resumes.state, resumes.actions) == (LinkState.COMPARING, (Resume(),))
 
 
 def test_a_slow_link_over_which_no_newer_answer_has_come_is_left_alone() -> None:
-    steps = [sent(at, asked=STUCK_AFTER - 1) for at in range(0, 200, 10)]
+    steps = [sent(at, asked_at=STUCK_AFTER - 1) for at in range(0, 200, 10)]
     assert all(one.memory.due is None for one in course(*steps))
 
 
 def test_a_hub_that_takes_what_it_was_sent_and_acknowledges_late_is_left_alone() -> None:
     steps = [
-        sent(at, asked=at - 1, cursor=200 + at, consumer=replace(SENT, delivered=201 + at))
+        sent(at, asked_at=at - 1, cursor=200 + at, consumer=replace(SENT, delivered=201 + at))
         for at in range(10, 200, 10)
     ]
     assert all(one.state is LinkState.FLOWING for one in course(*steps))
@@ -439,25 +450,28 @@ def test_a_hub_that_takes_what_it_was_sent_and_acknowledges_late_is_left_alone()
 
 def test_a_link_that_is_idle_in_between_owes_nothing() -> None:
     idle = replace(SENT, in_flight=0, floor=300)
-    steps = [sent(at, asked=at - 1, consumer=idle if at % 20 else SENT) for at in range(0, 200, 10)]
+    steps = [sent(at, asked_at=at - 1, consumer=idle if at % 20 else SENT) for at in range(0, 200, 10)]
     assert all(one.memory.due is None for one in course(*steps))
 
 
-@pytest.mark.parametrize("word", ["full", "capped", "contested", "linking"])
-def test_a_hub_that_says_why_it_takes_nothing_is_left_alone(word: str) -> None:
-    steps = [sent(at, asked=at - 1) for at in range(0, 200, 10)]
-    said_so = [replace(one, comparison=replace(TAKES_NOTHING, asked=one.now - 1, word=word)) for one in steps]
+@pytest.mark.parametrize("hub_state", ["full", "capped", "contested", "linking"])
+def test_a_hub_that_says_why_it_takes_nothing_is_left_alone(hub_state: str) -> None:
+    steps = [sent(at, asked_at=at - 1) for at in range(0, 200, 10)]
+    said_so = [
+        replace(one, comparison=replace(TAKES_NOTHING, asked_at=one.now - 1, hub_state=hub_state))
+        for one in steps
+    ]
     assert all(one.memory.due is None for one in course(*said_so))
 
 
 def test_patience_with_a_stall_doubles_with_each_epoch_that_did_not_help() -> None:
-    steps = [sent(at, asked=at - 1) for at in (0, STUCK_AFTER + 2, 2 * STUCK_AFTER, 2 * STUCK_AFTER + 2)]
+    steps = [sent(at, asked_at=at - 1) for at in (0, STUCK_AFTER + 2, 2 * STUCK_AFTER, 2 * STUCK_AFTER + 2)]
     *early, late = course(*steps, memory=replace(KNOWN, stalls=1))
     assert [one.memory.due for one in early] == [None] * 3
     assert late.memory.due == NewEpoch(EpochReason.STALLED, 206)
-    owing = replace(KNOWN, stalls=3, moved=(300, 205, 205), owed=300, owed_at=NOW - 1)
-    moved = decide(owing, sent(0, asked=-1, cursor=250))
-    assert moved.memory.stalls == 0, "the hub has taken something"
+    owing = replace(KNOWN, stalls=3, progress=(300, 205, 205), outstanding=300, outstanding_at=NOW - 1)
+    progress = decide(owing, sent(0, asked_at=-1, cursor=250))
+    assert progress.memory.stalls == 0, "the hub has taken something"
 
 
 def cannot(why: str, step: LinkObservation) -> LinkObservation:
@@ -470,30 +484,30 @@ def cannot(why: str, step: LinkObservation) -> LinkObservation:
         case "refused":
             return replace(step, refused="too many leaves")
         case "uncertain":
-            return replace(step, comparison=replace(step.comparison, certain=False))
+            return replace(step, comparison=replace(step.comparison, cursor_certain=False))
         case _:
-            return replace(step, comparison=replace(step.comparison, word=why))
+            return replace(step, comparison=replace(step.comparison, hub_state=why))
 
 
 @pytest.mark.parametrize("why", ["full", "capped", "contested", "linking", "unbound", "refused", "uncertain"])
 def test_a_hub_that_had_a_reason_to_take_nothing_has_all_its_time_once_that_is_gone(why: str) -> None:
-    away = [cannot(why, sent(at, asked=at - 1)) for at in range(100)]
-    back = [sent(99 + at, asked=98 + at) for at in (1, 10, STUCK_AFTER)]
-    late = sent(101 + STUCK_AFTER, asked=100 + STUCK_AFTER)
+    away = [cannot(why, sent(at, asked_at=at - 1)) for at in range(100)]
+    back = [sent(99 + at, asked_at=98 + at) for at in (1, 10, STUCK_AFTER)]
+    late = sent(101 + STUCK_AFTER, asked_at=100 + STUCK_AFTER)
     *waits, due = course(*away, *back, late)
     assert [one.memory.due for one in waits] == [None] * len(waits)
     assert due.memory.due == NewEpoch(EpochReason.STALLED, 206)
 
 
-@pytest.mark.parametrize("word", ["full", "capped"])
-def test_a_hub_that_had_no_room_is_not_said_to_be_stuck_once_it_has(word: str) -> None:
+@pytest.mark.parametrize("hub_state", ["full", "capped"])
+def test_a_hub_that_had_no_room_is_not_said_to_be_stuck_once_it_has(hub_state: str) -> None:
     waits = replace(SENT, pending=100)
-    away = [cannot(word, sent(at, asked=at - 1, consumer=waits)) for at in range(100)]
+    away = [cannot(hub_state, sent(at, asked_at=at - 1, consumer=waits)) for at in range(100)]
     begins, stuck = course(
         *away,
-        sent(100, asked=99, consumer=waits),
+        sent(100, asked_at=99, consumer=waits),
         # Nobody has answered since, so that it is not known to be stalled.
-        sent(102 + STUCK_AFTER, asked=99, consumer=waits),
+        sent(102 + STUCK_AFTER, asked_at=99, consumer=waits),
     )[-2:]
     assert (begins.state, stuck.state) == (LinkState.FLOWING, LinkState.STUCK)
 
@@ -502,9 +516,9 @@ STALLED = replace(
     KNOWN,
     due=NewEpoch(EpochReason.STALLED, 206),
     due_since=NOW - 60,
-    moved=(300, 205, 205),
-    owed=300,
-    owed_at=NOW - 90,
+    progress=(300, 205, 205),
+    outstanding=300,
+    outstanding_at=NOW - 90,
 )
 """A new epoch is due for a stall."""
 
@@ -512,13 +526,13 @@ STALLED = replace(
 def test_a_stall_says_nothing_of_another_link_which_is_compared_before_it_flows() -> None:
     held = replace(SENT, paused_for=25.0)
     down, back, flows = course(
-        replace(sent(0, asked=-61), link=DOWN, consumer=held),
-        replace(sent(10, asked=-61), link=UplinkStatus(True, NOW + 9, "s/2"), consumer=held),
+        replace(sent(0, asked_at=-61), link=DOWN, consumer=held),
+        replace(sent(10, asked_at=-61), link=UplinkStatus(True, NOW + 9, "s/2"), consumer=held),
         replace(
-            sent(11, asked=10.5),
+            sent(11, asked_at=10.5),
             link=UplinkStatus(True, NOW + 9, "s/2"),
             consumer=held,
-            comparison=replace(TAKES_NOTHING, asked=NOW + 10.5, link_key="s/2"),
+            comparison=replace(TAKES_NOTHING, asked_at=NOW + 10.5, link_key="s/2"),
         ),
         memory=STALLED,
     )
@@ -530,14 +544,14 @@ def test_a_stall_says_nothing_of_another_link_which_is_compared_before_it_flows(
 def test_a_link_that_came_anew_between_two_looks_is_compared_before_it_flows() -> None:
     held = replace(SENT, paused_for=25.0)
     link = UplinkStatus(True, NOW - 0.1, "s/2")
-    (back,) = course(replace(sent(0, asked=-61), link=link, consumer=held), memory=STALLED)
+    (back,) = course(replace(sent(0, asked_at=-61), link=link, consumer=held), memory=STALLED)
     assert (back.state, back.actions) == (LinkState.COMPARING, (AnnounceNow(),))
 
 
 def test_a_hub_that_does_not_answer_once_the_consumer_pauses_is_not_known_to_be_stalled() -> None:
     held = replace(SENT, in_flight=0, paused_for=25.0)
     long = UplinkStatus(True, NOW - 200, "s/1")
-    (resumes,) = course(replace(sent(0, asked=-61, consumer=held), link=long), memory=STALLED)
+    (resumes,) = course(replace(sent(0, asked_at=-61, consumer=held), link=long), memory=STALLED)
     assert (resumes.memory.due, resumes.actions) == (None, (Resume(),))
 
 
@@ -555,7 +569,7 @@ def test_a_repair_that_had_to_wait_asks_the_hub_when_it_may_begin() -> None:
     assert after(postponed, 9, replace(gone, may_repair_at=NOW + 10)).state is LinkState.POSTPONED
     begins = after(after(postponed, 9, replace(gone, may_repair_at=NOW + 10)), 10, gone)
     assert begins.actions == (AnnounceNow(),)
-    fresh = replace(gone, comparison=replace(SAID, asked=NOW + 11))
+    fresh = replace(gone, comparison=replace(SAID, asked_at=NOW + 11))
     assert after(begins, 12, fresh).actions == (Repair(GONE),)
 
 

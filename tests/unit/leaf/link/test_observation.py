@@ -24,7 +24,7 @@ from agent.leaf.link.observation import (
 PRIORITIES = {"alarms": 0, "normal": 10, "bulk": 20}
 BEHIND = CAUGHT_UP + 1
 WELL = HubComparison(
-    asked=1.0,
+    asked_at=1.0,
     link_key="s/1",
     epoch="e",
     start=1,
@@ -32,12 +32,12 @@ WELL = HubComparison(
     first=1,
     last=210,
     cursor=205,
-    same=True,
+    same_at_cursor=True,
     checkpoint=150,
-    own=True,
-    agreed=True,
-    certain=True,
-    word="flowing",
+    has_checkpoint=True,
+    hub_agrees=True,
+    cursor_certain=True,
+    hub_state="flowing",
 )
 sequences = st.integers(min_value=0, max_value=40)
 
@@ -53,12 +53,18 @@ class Case:
 
 CASES = [
     Case("both agree", {}, None),
-    Case("nothing is stored yet", {"floor": 0, "last": 0, "cursor": 0, "same": None, "checkpoint": 0}, None),
     Case(
-        "an epoch that has stored nothing yet", {"start": 206, "floor": 205, "cursor": 0, "same": None}, None
+        "nothing is stored yet",
+        {"floor": 0, "last": 0, "cursor": 0, "same_at_cursor": None, "checkpoint": 0},
+        None,
     ),
-    Case("the message at the cursor has no id", {"same": None}, None),
-    Case("the checkpoint was purged on the hub", {"agreed": None}, None),
+    Case(
+        "an epoch that has stored nothing yet",
+        {"start": 206, "floor": 205, "cursor": 0, "same_at_cursor": None},
+        None,
+    ),
+    Case("the message at the cursor has no id", {"same_at_cursor": None}, None),
+    Case("the checkpoint was purged on the hub", {"hub_agrees": None}, None),
     Case(
         "the leaf's stream was purged beyond the cursor, which lifts the floor",
         {"cursor": 100, "floor": 149, "first": 150},
@@ -71,12 +77,12 @@ CASES = [
     ),
     Case(
         "hub put back to before the first message of the epoch",
-        {"start": 200, "cursor": 0, "same": None},
+        {"start": 200, "cursor": 0, "same_at_cursor": None},
         NewEpoch(EpochReason.HUB_LOST, 151),
     ),
     Case(
         "hub put back, before data flowed",
-        {"cursor": 100, "agreed": False},
+        {"cursor": 100, "hub_agrees": False},
         NewEpoch(EpochReason.HUB_LOST, 101),
     ),
     Case(
@@ -86,64 +92,64 @@ CASES = [
     ),
     Case(
         "hub put back, after data flowed: every cursor looks well",
-        {"cursor": 205, "floor": 205, "agreed": False},
+        {"cursor": 205, "floor": 205, "hub_agrees": False},
         NewEpoch(EpochReason.HUB_LOST, 1),
     ),
     Case(
         "hub restored, after data flowed, and it knows where it was",
-        {"cursor": 205, "floor": 205, "agreed": False, "fallback": 140},
+        {"cursor": 205, "floor": 205, "hub_agrees": False, "fallback": 140},
         NewEpoch(EpochReason.HUB_LOST, 141),
     ),
     Case(
         "hub restored, before data flowed, and it tells of a place before",
-        {"cursor": 145, "agreed": False, "fallback": 140},
+        {"cursor": 145, "hub_agrees": False, "fallback": 140},
         NewEpoch(EpochReason.HUB_LOST, 146),
     ),
     Case(
         "hub restored to below the checkpoint, with an ack floor that trails: it may have taken more since",
-        {"cursor": 145, "floor": 100, "agreed": False},
+        {"cursor": 145, "floor": 100, "hub_agrees": False},
         NewEpoch(EpochReason.HUB_LOST, 1),
     ),
     Case(
         "both restored, the leaf to after the place of which the hub tells",
-        {"cursor": 205, "last": 150, "own": False, "agreed": False, "fallback": 140},
+        {"cursor": 205, "last": 150, "has_checkpoint": False, "hub_agrees": False, "fallback": 140},
         NewEpoch(EpochReason.PUT_BACK, 141),
     ),
     Case(
         "the hub's stream was made anew",
-        {"cursor": 0, "same": None, "agreed": False},
+        {"cursor": 0, "same_at_cursor": None, "hub_agrees": False},
         NewEpoch(EpochReason.HUB_LOST, 1),
     ),
     Case(
         "hub put back, and the leaf has purged a part of what it lacks",
-        {"cursor": 120, "first": 120, "floor": 200, "agreed": False, "last": 210},
+        {"cursor": 120, "first": 120, "floor": 200, "hub_agrees": False, "last": 210},
         NewEpoch(EpochReason.HUB_LOST, 121),
     ),
     Case(
         "the cursor may be too low, and nothing else speaks against it",
-        {"cursor": 100, "certain": False},
+        {"cursor": 100, "cursor_certain": False},
         None,
     ),
     Case("leaf put back to one message below the cursor", {"last": 204}, NewEpoch(EpochReason.PUT_BACK, 151)),
     Case(
         "leaf put back to before the checkpoint, and what it has stored since has flowed",
-        {"own": False},
+        {"has_checkpoint": False},
         NewEpoch(EpochReason.PUT_BACK, 1),
     ),
     Case("leaf put back to after the checkpoint", {"last": 160}, NewEpoch(EpochReason.PUT_BACK, 151)),
     Case(
         "leaf put back to before the checkpoint",
-        {"last": 120, "own": False},
+        {"last": 120, "has_checkpoint": False},
         NewEpoch(EpochReason.PUT_BACK, 1),
     ),
     Case(
         "leaf put back and written past the cursor",
-        {"last": 250, "same": False},
+        {"last": 250, "same_at_cursor": False},
         NewEpoch(EpochReason.DIFFERENT, 151),
     ),
     Case(
         "leaf put back to before the checkpoint and written past the cursor",
-        {"last": 250, "same": False, "own": False},
+        {"last": 250, "same_at_cursor": False, "has_checkpoint": False},
         NewEpoch(EpochReason.PUT_BACK, 1),
     ),
 ]
@@ -155,8 +161,8 @@ def test_a_difference_is_found_and_the_epoch_begins_where_both_agree(case: Case)
 
 
 def test_what_neither_side_holds_any_more_is_named() -> None:
-    lost = replace(WELL, cursor=100, same=None, agreed=True, checkpoint=90, first=121)
-    assert difference(lost) == NewEpoch(EpochReason.HUB_LOST, 91, gone=(91, 120))
+    lost = replace(WELL, cursor=100, same_at_cursor=None, hub_agrees=True, checkpoint=90, first=121)
+    assert difference(lost) == NewEpoch(EpochReason.HUB_LOST, 91, lost=(91, 120))
     assert difference(replace(lost, first=91)) == NewEpoch(EpochReason.HUB_LOST, 91), (
         "the leaf still holds all of it"
     )
@@ -168,9 +174,9 @@ def test_where_the_hub_holds_all_that_the_leaf_has_an_epoch_begins_behind_it() -
 
 def test_what_was_confirmed_counts_for_nothing_while_something_speaks_against_it() -> None:
     assert confirmed(WELL) == 205
-    assert confirmed(replace(WELL, same=None)) == 150
-    assert confirmed(replace(WELL, same=None, agreed=None)) == 0
-    assert confirmed(replace(WELL, agreed=False)) == 0
+    assert confirmed(replace(WELL, same_at_cursor=None)) == 150
+    assert confirmed(replace(WELL, same_at_cursor=None, hub_agrees=None)) == 0
+    assert confirmed(replace(WELL, hub_agrees=False)) == 0
 
 
 def test_messages_that_went_before_the_hub_had_them_are_named() -> None:
@@ -178,8 +184,10 @@ def test_messages_that_went_before_the_hub_had_them_are_named() -> None:
     assert discarded(replace(WELL, first=206), 0) is None
     assert discarded(replace(WELL, first=209), 0) == (206, 208)
     assert discarded(replace(WELL, first=209), 207) == (208, 208)
-    assert discarded(replace(WELL, first=209, same=None, agreed=None), 0) == (206, 208), "the cursor tells"
-    fresh = replace(WELL, cursor=0, same=None, checkpoint=0, first=50)
+    assert discarded(replace(WELL, first=209, same_at_cursor=None, hub_agrees=None), 0) == (206, 208), (
+        "the cursor tells"
+    )
+    fresh = replace(WELL, cursor=0, same_at_cursor=None, checkpoint=0, first=50)
     assert discarded(fresh, 0) is None, "nothing is known of what the hub holds"
     later = replace(fresh, start=41, floor=40)
     assert discarded(later, 0) == (41, 49), "before the epoch nothing is lacking"
@@ -190,10 +198,10 @@ def test_messages_that_went_before_the_hub_had_them_are_named() -> None:
     first=st.integers(min_value=1, max_value=40),
     last=sequences,
     cursor=sequences,
-    same=st.sampled_from([True, False, None]),
+    same_at_cursor=st.sampled_from([True, False, None]),
     checkpoint=sequences,
-    own=st.booleans(),
-    agreed=st.sampled_from([True, False, None]),
+    has_checkpoint=st.booleans(),
+    hub_agrees=st.sampled_from([True, False, None]),
     fallback=sequences,
 )
 def test_an_epoch_never_begins_after_a_message_on_which_both_do_not_agree(
@@ -201,10 +209,10 @@ def test_an_epoch_never_begins_after_a_message_on_which_both_do_not_agree(
     first: int,
     last: int,
     cursor: int,
-    same: bool | None,
+    same_at_cursor: bool | None,
     checkpoint: int,
-    own: bool,
-    agreed: bool | None,
+    has_checkpoint: bool,
+    hub_agrees: bool | None,
     fallback: int,
 ) -> None:
     seen = replace(
@@ -213,16 +221,16 @@ def test_an_epoch_never_begins_after_a_message_on_which_both_do_not_agree(
         first=first,
         last=last,
         cursor=cursor,
-        same=same,
+        same_at_cursor=same_at_cursor,
         checkpoint=checkpoint,
-        own=own,
-        agreed=agreed,
+        has_checkpoint=has_checkpoint,
+        hub_agrees=hub_agrees,
         fallback=fallback,
     )
     proven = {fallback + 1}
-    if same and own and cursor <= last:
+    if same_at_cursor and has_checkpoint and cursor <= last:
         proven.add(cursor + 1)
-    if agreed and own:
+    if hub_agrees and has_checkpoint:
         proven.add(checkpoint + 1)
     start = agreed_start(seen)
     assert fallback + 1 <= start
