@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import os
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -21,6 +19,7 @@ from agent.jetstream import JetStream, connection
 from agent.leaf.intake import RefusalReason, RefusedError, UnknownOutcomeError
 from agent.leaf.publish import publisher, sender
 from tests.harness.agents import CLASS, Agent, StreamProbe, agent, chunk, insist, leaf_config, probe_stream
+from tests.harness.leaf_process import LeafProcess
 from tests.harness.servers import Leaf as LeafServer
 from tests.harness.servers import ServerPair
 from tests.harness.wait import until
@@ -241,64 +240,16 @@ async def test_a_first_start_that_never_saw_a_server_stops_in_order(
     assert one.state().acked == {}
 
 
-class Process:
-    """A leaf's agent in a process of its own."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-
-    @classmethod
-    async def start(cls, config: Config, **stream: object) -> Process:
-        """One that takes requests, with this `max_bytes` and `discard` of its class."""
-        given = {
-            **stream,
-            "domain": config.domain,
-            "listen": config.nats.listen,
-            "seed": str(config.nats.seed_file),
-            "system_seed": str(config.nats.system_seed_file),
-            "state_dir": str(config.state_dir),
-        }
-        one = cls(
-            await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "tests.harness.leaf_process", json.dumps(given)),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-            )
-        )
-        await one.says("ready")
-        return one
-
-    def ask(self, numbers: range) -> None:
-        """Send requests with the keys `k<number>`."""
-        assert self._process.stdin is not None
-        for number in numbers:
-            self._process.stdin.write(f"k{number} text-{number}\n".encode())
-
-    async def says(self, word: str, times: int = 1) -> None:
-        """Return when it has said a word so often."""
-        assert self._process.stdout is not None
-        async with asyncio.timeout(20):
-            while times:
-                line = await self._process.stdout.readline()
-                assert line, "the process has ended"
-                times -= line.decode().split()[0] == word
-
-    async def kill(self) -> None:
-        """SIGKILL."""
-        self._process.kill()
-        await self._process.wait()
-
-
 async def test_requests_repeated_after_the_agent_was_killed_are_stored_once(
     servers: ServerPair, config: Config
 ) -> None:
     one_shelf = await probe_stream(servers.leaf)
     for turn in range(3):
-        process = await Process.start(config)
+        process = await LeafProcess.start(config)
         process.ask(range(200 * turn + 200))
         await process.says("stored", 200 * turn + 50)
         await process.kill()
-    process = await Process.start(config)
+    process = await LeafProcess.start(config)
     process.ask(range(600))
     await process.says("stored", 600)
     await process.kill()
@@ -313,7 +264,7 @@ async def test_requests_that_a_stream_has_discarded_are_known_after_a_kill(
     subject = direct_subject(servers.leaf.domain, CLASS, "camera", "noise")
     one_shelf = await probe_stream(servers.leaf)
     small = {"max_bytes": 256 * 1024, "discard": "old"}
-    process = await Process.start(config, **small)
+    process = await LeafProcess.start(config, **small)
     process.ask(range(20))
     await process.says("stored", 20)
     kept = config.state_dir / "requests.log"
@@ -328,7 +279,7 @@ async def test_requests_that_a_stream_has_discarded_are_known_after_a_kill(
     with kept.open("ab") as torn:
         torn.write(b'{"version":3,"kno')
     for _ in range(2):
-        process = await Process.start(config, **small)
+        process = await LeafProcess.start(config, **small)
         process.ask(range(20))
         await process.says("stored", 20)
         await process.kill()

@@ -17,6 +17,60 @@ from agent.leaf.intake import RefusedError, UnknownOutcomeError
 from tests.harness.agents import Agent, chunk
 
 
+class LeafProcess:
+    """A leaf's agent in a process of its own."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @classmethod
+    async def launch(cls, config: Config, **stream: object) -> LeafProcess:
+        """One with this `max_bytes` and `discard` of its class, which may not take requests yet."""
+        given = {
+            **stream,
+            "domain": config.domain,
+            "listen": config.nats.listen,
+            "seed": str(config.nats.seed_file),
+            "system_seed": str(config.nats.system_seed_file),
+            "state_dir": str(config.state_dir),
+        }
+        return cls(
+            await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "tests.harness.leaf_process", json.dumps(given)),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+            )
+        )
+
+    @classmethod
+    async def start(cls, config: Config, **stream: object) -> LeafProcess:
+        """The same, once it takes requests."""
+        process = await cls.launch(config, **stream)
+        await process.says("ready")
+        return process
+
+    def ask(self, numbers: range) -> None:
+        """Send requests with the keys `k<number>`."""
+        assert self._process.stdin is not None
+        for number in numbers:
+            self._process.stdin.write(f"k{number} text-{number}\n".encode())
+
+    async def says(self, word: str, times: int = 1) -> None:
+        """Return when it has said a word so often."""
+        assert self._process.stdout is not None
+        async with asyncio.timeout(20):
+            while times:
+                line = await self._process.stdout.readline()
+                assert line, "the process has ended"
+                times -= line.decode().split()[0] == word
+
+    async def kill(self) -> None:
+        """End it by SIGKILL."""
+        if self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+
+
 def _config(text: str) -> Config:
     given = json.loads(text)
     return Config(

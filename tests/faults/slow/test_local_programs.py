@@ -5,14 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 import os
 import random
 import shutil
-import signal
-import sys
 import time
-from asyncio.subprocess import Process
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -26,6 +22,8 @@ from agent.server.process import EmbeddedServer
 from tests.e2e.test_command_places import open_leaf
 from tests.faults.report import Case
 from tests.faults.schedule import seed_of
+from tests.harness.agents import leaf_config
+from tests.harness.leaf_process import LeafProcess
 from tests.harness.registrar import HubHand, hub_of
 from tests.harness.retrying_jetstream import PatientJetStream
 from tests.harness.servers import ServerPair, open_server_pair
@@ -44,31 +42,15 @@ class Site:
         self._copy = directory / "copy"
         self._sender = PatientJetStream(hub.nc)
         self.sent: list[str] = []
-        self.process: Process | None = None
+        self.process: LeafProcess | None = None
 
     async def start_agent(self) -> None:
-        leaf = self.servers.leaf
         self.state.mkdir(exist_ok=True)
-        given = {
-            "domain": leaf.domain,
-            "listen": leaf.config.listen,
-            "seed": str(leaf.keys["agent"]),
-            "system_seed": str(leaf.keys["agent_system"]),
-            "state_dir": str(self.state),
-        }
-        self.process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "tests.harness.leaf_process",
-            json.dumps(given),
-            stdin=asyncio.subprocess.PIPE,
-        )
+        self.process = await LeafProcess.launch(leaf_config(self.servers.leaf, self.state))
 
     async def kill_agent(self) -> None:
         assert self.process is not None
-        if self.process.returncode is None:
-            self.process.send_signal(signal.SIGKILL)
-            await self.process.wait()
+        await self.process.kill()
 
     async def replace_mirror(self) -> None:
         """The agent is killed, and finds a mirror that is not of its state file when it starts."""
