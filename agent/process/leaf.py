@@ -32,7 +32,7 @@ from agent.leaf.ledger.evictions.service import Discards
 from agent.leaf.ledger.ledger import ClassLedger
 from agent.leaf.ledger.publisher import LedgerPublisher
 from agent.leaf.link.act import Trimmer, ensure_rate
-from agent.leaf.link.link import LeafLink
+from agent.leaf.link.link import LeafLink, LinkHooks
 from agent.leaf.link.prepare import note_lost_positions, prepare_stream
 from agent.leaf.link.time_to_loss import TimeToLossReport
 from agent.leaf.publish.accumulator import BatchLimits
@@ -87,13 +87,13 @@ class LeafAgent:
         self._clock = ClockMonitor(config.domain, self._classes, state, metrics, self._discards.stored)
         levels = levels_of(config)
         self._levels = Levels(levels, health)
-        self._waits = HubAckWaiters(lambda cls: self.link.board.classes[cls].sentence)
+        self._waits = HubAckWaiters(lambda cls: self.link.status.classes[cls].sentence)
         self._publisher = Publisher(
             BatchLimits(publish.batch_bytes, publish.batch_readings, publish.linger),
             publish.in_flight,
             metrics,
             lambda cls: (
-                health.refusal(contract.leaf_stream(config.domain, cls)) or self.link.quotas.refusal(cls)
+                health.refusal(contract.leaf_stream(config.domain, cls)) or self.link.disk_quota.refusal(cls)
             ),
             ledgers=ledgers,
             levels=levels,
@@ -139,13 +139,9 @@ class LeafAgent:
                 prepare=self._known_requests.save,
                 trimmed=self._trimmed,
             ),
-            watch=self._looked,
-            ledger=self._books.last,
-            renew=self._connection.renew,
-            system_seed=mine.system,
-            health=health,
-            waits=self._waits,
-            store_lost=self._store_lost,
+            health,
+            self._waits,
+            LinkHooks(self._looked, self._books.last, self._connection.renew, self._store_lost),
         )
         self._sender = Sender(
             self._publisher,
@@ -155,11 +151,11 @@ class LeafAgent:
             window=publish.window,
             metrics=metrics,
             on_stored=self._stored,
-            on_full=self.link.keeper.announce_now,
+            on_full=self.link.controller.announce_now,
             on_stuck=self._connection.renew,
         )
         own = contract.DEFAULT_CLASS if contract.DEFAULT_CLASS in self._classes else next(iter(self._classes))
-        self._horizon_report = TimeToLossReport(self.link.horizon, own, metrics)
+        self._horizon_report = TimeToLossReport(self.link.time_to_loss, own, metrics)
         self._settings = Overrides(state, self._setters(), this_moment())
         self._commands = CommandRunner(
             own,
@@ -242,7 +238,7 @@ class LeafAgent:
         self._settings.replace_setters(self._setters())
 
     def _setters(self) -> dict[str, Setter]:
-        return make_setters(self._config, self._publisher, self._inputs.switches, self.link.keeper)
+        return make_setters(self._config, self._publisher, self._inputs.switches, self.link.controller)
 
     def status(self) -> Mapping[str, Any]:
         """What `/status` shows."""
@@ -251,17 +247,17 @@ class LeafAgent:
             "role": "leaf",
             "run": self._run,
             "machine": self._state.current.machine,
-            "link": self.link.status(),
+            "link": self.link.row(),
             "classes": {
                 name: {
-                    **self.link.class_status(name),
+                    **self.link.class_row(name),
                     "readings": asdict(self._books.last(name).readings),
                     "discarded": self._discards.status(name),
                 }
                 for name in self._classes
             },
             "links": [
-                *self.link.declared_status(),
+                *self.link.mirror_rows(),
                 *(self._declared.status() if self._declared is not None else ()),
             ],
             "inputs": self._inputs.names,
@@ -283,7 +279,7 @@ class LeafAgent:
 
     def sentence(self) -> str:
         """How the link is."""
-        return self.link.board.sentence
+        return self.link.status.sentence
 
     def stalled(self) -> float:
         """Seconds for which readings have waited and nothing of the publish path has moved."""

@@ -515,7 +515,7 @@ class HubByHand:
         """Return when the agent has taken in an answer that was given from now on."""
         for _ in range(2):
             asked = self.asked
-            one.leaf.link.keeper.announce_now()
+            one.leaf.link.controller.announce_now()
             await until(lambda before=asked: self.asked > before, "an announcement")  # type: ignore[misc]
 
 

@@ -63,7 +63,9 @@ async def test_a_closed_link_says_so_and_readings_wait_until_it_opens(
         clock[0] = NOON
         await gate.follow()
         await pair.reaches(LinkState.CLOSED)
-        assert pair.agent.leaf.link.board.sentence.startswith("the link is closed until 22:00 by its windows")
+        assert pair.agent.leaf.link.status.sentence.startswith(
+            "the link is closed until 22:00 by its windows"
+        )
         await until(lambda: seconds_to_loss(pair) == math.inf, "nothing comes in")
         await pair.send(20)
         await until(lambda: seconds_to_loss(pair) < math.inf, "what comes in fills the stream")

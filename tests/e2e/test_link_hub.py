@@ -40,7 +40,7 @@ async def test_without_its_reset_answers_the_link_is_unheard_and_flows_once_they
         ):
             await pair.send(3)
             await pair.reaches(LinkState.UNHEARD)
-            assert "$JSC.R.*" in pair.agent.leaf.link.board.sentence
+            assert "$JSC.R.*" in pair.agent.leaf.link.status.sentence
             await permitted(pair, wrong)
             await pair.exactly_once()
             await pair.reaches(LinkState.FLOWING)
@@ -59,7 +59,7 @@ async def test_without_flow_control_the_link_is_stuck_after_a_window_and_flows_o
         ):
             await pair.send(3 * WINDOW)
             await pair.reaches(LinkState.STUCK)
-            assert "$JS.FC.TEL_edge-1_normal.>" in pair.agent.leaf.link.board.sentence
+            assert "$JS.FC.TEL_edge-1_normal.>" in pair.agent.leaf.link.status.sentence
             await permitted(pair, wrong)
             await pair.all_there()
             await pair.reaches(LinkState.FLOWING)
@@ -71,14 +71,14 @@ async def test_a_full_hub_makes_the_leaf_wait_and_lets_it_go_on_once_there_is_ro
     async with open_linked_pair(servers, tmp_path / "state", max_bytes=Size(2 * 2**20)) as pair:
         for _ in range(20):
             await pair.send_bytes(os.urandom(100_000).hex())
-        pair.agent.leaf.link.keeper.announce_now()
+        pair.agent.leaf.link.controller.announce_now()
         await pair.reaches(LinkState.FULL)
         info = await pair.hub.aggregate()
         assert len(await pair.arrived()) < len(pair.sent)
         answer = await pair.hub.committed(Committed(AGGREGATE, info.created, info.last))
         assert answer["purged"] > 0
         await pair.hub.holds("edge-1", (await pair.probe.js.stream_info(pair.probe.stream)).last)
-        pair.agent.leaf.link.keeper.announce_now()
+        pair.agent.leaf.link.controller.announce_now()
         await pair.reaches(LinkState.FLOWING)
 
 
@@ -93,7 +93,7 @@ async def test_a_leaf_is_told_that_another_machine_announces_its_domain(
         data = replace(await rival.announcement(), machine="another").encode()
         reply = await pair.probe.nc.request(announce_subject("edge-1"), data, timeout=30)
         assert b"refused" in reply.data
-        pair.agent.leaf.link.keeper.announce_now()
+        pair.agent.leaf.link.controller.announce_now()
         await pair.reaches(LinkState.CONTESTED)
         await pair.send(3)
         await pair.exactly_once()
@@ -105,7 +105,7 @@ async def test_a_leaf_that_the_hub_does_not_know_says_so_and_keeps_its_readings(
     async with open_linked_pair(
         servers, tmp_path / "state", knows_leaves=False, state=LinkState.REFUSED
     ) as pair:
-        assert "not among the leaves in the hub's configuration" in pair.agent.leaf.link.board.sentence
+        assert "not among the leaves in the hub's configuration" in pair.agent.leaf.link.status.sentence
         await pair.send(3)
         await pair.stop_registrar()
         await pair.start_registrar()

@@ -223,7 +223,7 @@ async def test_messages_purged_before_they_were_sent_are_named(pair: LinkedPair)
     await pair.probe.js.purge(pair.probe.stream, held.last + 3)
     pair.servers.leaf.proxy.restore()
     await pair.reaches(LinkState.DISCARDED)
-    assert f"{held.last + 1} to {held.last + 3}" in pair.agent.leaf.link.board.sentence
+    assert f"{held.last + 1} to {held.last + 3}" in pair.agent.leaf.link.status.sentence
     await pair.send(1)
     await pair.reaches(LinkState.FLOWING)
 

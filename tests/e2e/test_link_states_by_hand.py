@@ -62,7 +62,7 @@ async def test_a_second_repair_waits_while_the_first_is_fresh(pair: WatchedLink)
     await pair.probe.js.delete_consumer(pair.probe.stream, link_consumer(pair.epoch))
     await pair.sends()
     assert "there is at most one in 30 s" in await pair.was(LinkState.POSTPONED, deleted)
-    pair.agent.leaf.link.keeper._may_repair_at = 0.0  # the 30 s are over
+    pair.agent.leaf.link.controller._may_repair_at = 0.0  # the 30 s are over
     await pair.was(LinkState.FLOWING, deleted)
     await pair.nothing_lost_or_doubled()
 

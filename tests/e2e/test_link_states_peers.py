@@ -50,7 +50,7 @@ async def test_a_hub_that_hangs_is_told_from_a_link_that_is_down(pair: WatchedLi
     async with pair.flows_on():
         hub.pause()
         try:
-            pair.agent.leaf.link.keeper.announce_now()  # instead of the turn that comes every ten seconds
+            pair.agent.leaf.link.controller.announce_now()  # instead of the turn that comes every ten seconds
             assert "the hub's registrar does not answer" in await pair.was(LinkState.UNVERIFIED, hung)
             assert LinkState.DOWN not in pair.states(hung)
         finally:
@@ -79,7 +79,7 @@ async def test_a_leaf_server_that_hangs_is_named(pair: WatchedLink) -> None:
     async with pair.flows_on():
         leaf.pause()
         try:
-            pair.agent.leaf.link.keeper.look()  # instead of the turn that comes every five seconds
+            pair.agent.leaf.link.controller.look()  # instead of the turn that comes every five seconds
             assert "the local NATS server cannot be used" in await pair.was(LinkState.AWAY, hung)
         finally:
             leaf.resume()
@@ -93,7 +93,7 @@ async def test_data_flows_unverified_while_the_registrar_is_away_and_is_compared
 ) -> None:
     away = time.monotonic()
     await pair.stop_registrar()
-    pair.agent.leaf.link.keeper.announce_now()
+    pair.agent.leaf.link.controller.announce_now()
     assert "see whether `petiole run` runs on the hub" in await pair.was(LinkState.UNVERIFIED, away)
     await pair.sends()
     await pair.nothing_lost_or_doubled()

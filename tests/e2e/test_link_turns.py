@@ -34,7 +34,7 @@ async def test_alarms_do_not_wait_behind_a_backlog_of_samples(tmp_path: Path) ->
         async with hub.registrar():
             one = Agent(config)
             await one.ready()
-            board = one.leaf.link.board
+            board = one.leaf.link.status
             await until(lambda: board.state is LinkState.FLOWING, "both classes flow")
             servers.leaf.proxy.cut()
             await until(lambda: board.state is LinkState.DOWN, "the link is down")
@@ -43,7 +43,7 @@ async def test_alarms_do_not_wait_behind_a_backlog_of_samples(tmp_path: Path) ->
                 await asyncio.gather(
                     *(one.leaf.intake.submit("http", cls, chunk(f"{n}")) for n in range(BATCHES))
                 )
-            work = one.leaf.link.keeper._work["alarms"]
+            work = one.leaf.link.controller._work["alarms"]
             await until(lambda: work.behind >= BATCHES, "the backlog of the alarms is known")
             servers.leaf.proxy.restore()
             await until(lambda: board.classes["normal"].state is LinkState.IN_TURN, "the samples wait")

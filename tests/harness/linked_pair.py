@@ -65,7 +65,7 @@ class LinkedPair:
     @property
     def state(self) -> LinkState:
         """The state of the link."""
-        return self.agent.leaf.link.board.state
+        return self.agent.leaf.link.status.state
 
     async def reaches(self, state: LinkState, seconds: float = WAIT_SECONDS) -> None:
         """Return when the link is in this state."""
@@ -106,7 +106,7 @@ class LinkedPair:
     async def agreed(self) -> None:
         """Return when leaf and hub agree on a checkpoint that covers what was sent so far."""
         last = (await self.probe.js.stream_info(self.probe.stream)).last
-        keeper = self.agent.leaf.link.keeper
+        keeper = self.agent.leaf.link.controller
 
         await self.hub.holds(self.config.domain, last)
 

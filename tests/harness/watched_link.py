@@ -103,7 +103,7 @@ class WatchedLink(LinkedPair):
 
     async def _watch(self) -> None:
         while True:
-            shown = self.agent.leaf.link.board
+            shown = self.agent.leaf.link.status
             if not self.seen or self.seen[-1][1:] != (shown.state, shown.sentence):
                 self.seen.append((time.monotonic(), shown.state, shown.sentence))
             await asyncio.sleep(_LOOK_SECONDS)

@@ -45,29 +45,30 @@ log = structlog.get_logger("link")
 
 
 class AnnounceLoop:
-    """Announces over the current connection. `take_in(js, announcer, said)` is told what came of each, and
-    `away(js, error)` that the local server did not answer; `repairs` tells whether a new epoch is due.
-    `refused` is the hub's sentence where it refused the newest announcement; `silent_since` when it was first
-    asked in vain since its last answer, None while it answers."""
+    """Announces over the current connection every `seconds`. Calls `accept(js, announcer, result)` with each
+    result, `unreachable(js, error)` if the local server did not answer; `repairs` returns whether a new epoch
+    is due."""
 
     def __init__(
         self,
-        board: LinkStatus,
+        status: LinkStatus,
         metrics: Metrics,
-        link: Callable[[], UplinkStatus],
-        take_in: Callable[[JetStream, Announcer, AnnounceResult], Awaitable[None]],
-        away: Callable[[JetStream, JetStreamError], None],
+        uplink: Callable[[], UplinkStatus],
+        accept: Callable[[JetStream, Announcer, AnnounceResult], Awaitable[None]],
+        unreachable: Callable[[JetStream, JetStreamError], None],
         repairs: Callable[[], bool],
         seconds: float,
     ) -> None:
-        self._board, self._metrics, self._link = board, metrics, link
-        self._take_in, self._away, self._seconds = take_in, away, seconds
+        self._status, self._metrics, self._uplink = status, metrics, uplink
+        self._accept, self._unreachable, self._seconds = accept, unreachable, seconds
         self._repairs = repairs
         self._over: tuple[JetStream, Announcer] | None = None
         self._due = asyncio.Event()
         self._silence = ""
         self.refused: str | None = None
+        """The hub's sentence if it refused the newest announcement."""
         self.silent_since: float | None = None
+        """When the hub was first asked without an answer since its last one, None while it answers."""
 
     @contextlib.contextmanager
     def connected(self, js: JetStream, announcer: Announcer) -> Iterator[None]:
@@ -79,7 +80,7 @@ class AnnounceLoop:
         finally:
             self._over = None
 
-    def ask_now(self) -> None:
+    def announce_now(self) -> None:
         """Announce without waiting for the next turn."""
         self._due.set()
 
@@ -98,77 +99,79 @@ class AnnounceLoop:
     def _pause(self) -> float:
         if self.silent_since is not None:
             return _LONGEST
-        crowded = any(one.crowded for one in self._board.classes.values())
+        crowded = any(link.crowded for link in self._status.classes.values())
         return CROWDED_SECONDS if crowded else self._seconds
 
     async def _once(self, js: JetStream, announcer: Announcer) -> bool:
-        """Announce; whether the hub answered."""
-        confirmed = {cls: one.confirmed for cls, one in self._board.classes.items()}
+        """Announce; returns whether the hub answered."""
+        confirmed = {cls: link.confirmed for cls, link in self._status.classes.items()}
         try:
-            said = await announcer.ask(confirmed, self._link(), repairs=self._repairs())
+            result = await announcer.announce(confirmed, self._uplink(), repairs=self._repairs())
             if self._over is None or self._over[0] is not js:
                 return True
-            self._note(said)
-            await self._take_in(js, announcer, said)
+            self._note(result)
+            await self._accept(js, announcer, result)
         except JetStreamError as error:
-            self._away(js, error)
+            self._unreachable(js, error)
             return False
-        return said.answer is not None
+        return result.answer is not None
 
-    def _note(self, said: AnnounceResult) -> None:
-        self._metrics.linked.set(said.answer is not None)
-        if said.answer is not None:
+    def _note(self, result: AnnounceResult) -> None:
+        self._metrics.linked.set(result.answer is not None)
+        if result.answer is not None:
             self.silent_since, self._silence = None, ""
-            self.refused = said.answer.refused
+            self.refused = result.answer.refused
             return
         self.silent_since = self.silent_since or loop_time()
-        if said.silence != self._silence:
-            log.debug("announced in vain", why=said.silence)
-        self._silence = said.silence
+        if result.silence != self._silence:
+            log.debug("announcement not answered", why=result.silence)
+        self._silence = result.silence
 
 
 @dataclass(frozen=True, slots=True)
 class AnnounceResult:
-    """What came of one announcement: the hub's `answer` with the `streams` as they were before it (after it
-    where that tells more) and each class `comparison`; or the `silence` in words."""
+    """The result of one announcement, by class."""
 
     answer: Answer | None = None
     silence: str = ""
+    """Why there is no answer."""
     streams: Mapping[str, StreamInfo] = field(default_factory=dict)
-    comparison: Mapping[str, HubComparison] = field(default_factory=dict)
+    """The streams as they were before the answer, or after it where that tells more."""
+    comparisons: Mapping[str, HubComparison] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AnnouncedLeaf:
+    """What a leaf announces of itself."""
+
+    domain: str
+    run: str
+    versions: Mapping[str, str]
+    every: float
+    """Seconds from one announcement to the next."""
+    state: StateFile
+    ledger: Callable[[str], Previous]
+    """Returns the newest counts of a class."""
+    seconds_to_loss: Callable[[str], float]
+    clock: Callable[[], str]
 
 
 class Announcer:
-    """Asks the registrar over one connection to the local server."""
+    """Announces a leaf to the registrar over one connection to the local server."""
 
-    def __init__(
-        self,
-        nc: Client,
-        js: JetStream,
-        *,
-        domain: str,
-        run: str,
-        versions: Mapping[str, str],
-        every: float,
-        state: StateFile,
-        ledger: Callable[[str], Previous],
-        horizon: Callable[[str], float],
-        clock: Callable[[], str],
-        commands: CommandMirror,
-    ) -> None:
-        self._nc, self._js = nc, js
-        self._domain, self._run, self._versions, self._every = domain, run, versions, every
-        self._state, self._ledger, self._clock, self._commands = state, ledger, clock, commands
-        self._horizon = horizon
+    def __init__(self, nc: Client, js: JetStream, leaf: AnnouncedLeaf, commands: CommandMirror) -> None:
+        self._nc, self._js, self._leaf, self._commands = nc, js, leaf, commands
         self._ids: dict[tuple[str, int], str] = {}
 
-    async def ask(self, confirmed: Mapping[str, int], link: UplinkStatus, *, repairs: bool) -> AnnounceResult:
+    async def announce(
+        self, confirmed: Mapping[str, int], link: UplinkStatus, *, repairs: bool
+    ) -> AnnounceResult:
         """Announce; `confirmed` gives each class the sequence up to which the hub is known to hold all, and
-        `repairs` says whether a new epoch is due.
-        Raises `JetStreamError` when the local server does not answer."""
+        `repairs` says whether a new epoch is due. Raises `JetStreamError` if the local server does not
+        answer."""
         asked = loop_time()
-        epochs = {cls: self._state.current.epochs[cls] for cls in confirmed}
-        names = {cls: contract.leaf_stream(self._domain, cls) for cls in confirmed}
+        epochs = {cls: self._leaf.state.current.epochs[cls] for cls in confirmed}
+        names = {cls: contract.leaf_stream(self._leaf.domain, cls) for cls in confirmed}
         consumers = {
             cls: await self._js.find_consumer(name, contract.link_consumer(epochs[cls]))
             for cls, name in names.items()
@@ -191,9 +194,9 @@ class Announcer:
             )
         return AnnounceResult(answer, "", streams, comparison)
 
-    async def same(self, cls: str, info: StreamInfo, seq: int, message_id: str) -> bool | None:
-        """Whether the leaf's message at a sequence has this id; None where that cannot be told, since there
-        is no message or the hub's has no id. Raises `JetStreamError`."""
+    async def holds(self, cls: str, info: StreamInfo, seq: int, message_id: str) -> bool | None:
+        """Whether the leaf's message at a sequence has this id; None if it is unknown, since there is no
+        message or the hub's has no id. Raises `JetStreamError`."""
         if not message_id or not info.first <= seq <= info.last:
             return None
         key = (cls, seq)
@@ -217,10 +220,10 @@ class Announcer:
         repairs: bool,
     ) -> Answer | str:
         announce = Announce(
-            domain=self._domain,
-            machine=self._state.current.machine,
-            run=self._run,
-            versions=self._versions,
+            domain=self._leaf.domain,
+            machine=self._leaf.state.current.machine,
+            run=self._leaf.run,
+            versions=self._leaf.versions,
             classes={
                 cls: ClassState(
                     epoch=epochs[cls],
@@ -229,21 +232,21 @@ class Announcer:
                     last=info.last,
                     confirmed=confirmed[cls],
                     bytes=info.bytes,
-                    ledger=self._ledger(cls),
-                    seconds_to_loss=self._horizon(cls),
+                    ledger=self._leaf.ledger(cls),
+                    seconds_to_loss=self._leaf.seconds_to_loss(cls),
                     acked=acked[cls],
                 )
                 for cls, info in streams.items()
             },
-            checkpoint=self._state.current.checkpoint,
-            clock=self._clock(),
+            checkpoint=self._leaf.state.current.checkpoint,
+            clock=self._leaf.clock(),
             commands=commands,
             repairs=repairs,
-            every=self._every,
+            every=self._leaf.every,
         )
         try:
             reply = await request(
-                self._nc, contract.announce_subject(self._domain), announce.encode(), ANSWER_SECONDS
+                self._nc, contract.announce_subject(self._leaf.domain), announce.encode(), ANSWER_SECONDS
             )
             answer = contract.parse_answer(reply.data)
             return f"not now: {answer.refused}" if answer.later else answer
@@ -262,12 +265,12 @@ class Announcer:
         consumer: ConsumerInfo | None,
         info: StreamInfo,
     ) -> HubComparison:
-        checkpoint = self._state.current.checkpoint.get(cls)
+        checkpoint = self._leaf.state.current.checkpoint.get(cls)
         own = None
         if checkpoint is not None:
-            own = await self.same(cls, info, checkpoint.leaf_seq, checkpoint.message_id)
+            own = await self.holds(cls, info, checkpoint.leaf_seq, checkpoint.message_id)
         fallback = answer.fallback
-        if fallback and not await self.same(cls, info, fallback.leaf_seq, fallback.message_id):
+        if fallback and not await self.holds(cls, info, fallback.leaf_seq, fallback.message_id):
             fallback = None
         return HubComparison(
             asked_at=asked,
@@ -278,7 +281,7 @@ class Announcer:
             first=info.first,
             last=info.last,
             cursor=answer.cursor,
-            same_at_cursor=await self.same(cls, info, answer.cursor, answer.message_id),
+            same_at_cursor=await self.holds(cls, info, answer.cursor, answer.message_id),
             checkpoint=checkpoint.leaf_seq if checkpoint else 0,
             has_checkpoint=own is not False,
             hub_agrees=answer.agreed,

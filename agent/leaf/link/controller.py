@@ -1,14 +1,12 @@
-"""The link keeper of a leaf: observes, has `decide` decide, acts, and says on the `LinkStatus` what
-state each class is in.
-
-It asks the hub and the local server and holds no reading up: with the keeper away a link that is made flows.
+"""The link controller of a leaf: it observes, lets `decide` decide, acts, and shows the state of each class
+in `LinkStatus`. It delays no reading: without it an existing link flows.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,7 +15,7 @@ import structlog
 from agent import contract
 from agent.base.metrics import Metrics
 from agent.base.wait import event_within, loop_time
-from agent.config import StreamClass
+from agent.config import Config
 from agent.contract import Checkpoint
 from agent.jetstream import (
     STREAM_NOT_FOUND,
@@ -50,8 +48,8 @@ _LOOK_SECONDS: Final = 5.0
 _CLOSE_LOOK_SECONDS: Final = 1.0
 _REPAIR_LOOK_SECONDS: Final = 0.1
 _UNKNOWN: Final = UplinkStatus(True, 0.0, "unknown")
-"""Without the local system account nobody tells whether the link is up: it is taken to be, so that nothing is
-paused for want of knowledge."""
+"""Without the local system account the state of the link is unknown. Assume it is up: never pause because the
+state is unknown."""
 
 log = structlog.get_logger("link")
 
@@ -66,52 +64,61 @@ class _Work:
     accepted_epoch: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ControllerHooks:
+    """What the controller asks and tells the rest of the link."""
+
+    uplink: Callable[[], UplinkStatus | None]
+    """Returns the state of the server's connection to the hub, None if it is unknown."""
+    trouble: Callable[[], str | None]
+    """Returns why the local server cannot be used."""
+    stream_gone: Callable[[str], None]
+    """Called when a stream of the leaf is missing."""
+    epoch_begun: Callable[[str, EpochReason], None]
+    """Called when the epoch of a class has begun."""
+
+
 class LinkController:
-    """Keeps the link of every class over the current connection. What it finds stands on
-    the `board`. `link_seen` tells the state of the server's connection to the hub, None where nobody knows;
-    `stream_gone` is called when a stream of the leaf is not there any more, `new_epoch` when one has
-    begun, and `trouble` says why the local server cannot be used."""
+    """Controls the link of every class over the current connection, and shows its state in `status`."""
 
     def __init__(
         self,
-        *,
-        domain: str,
-        classes: Mapping[str, StreamClass],
+        config: Config,
         state: StateFile,
         metrics: Metrics,
-        board: LinkStatus,
+        status: LinkStatus,
         trimmer: Trimmer,
-        link_seen: Callable[[], UplinkStatus | None],
-        stream_gone: Callable[[str], None],
-        trouble: Callable[[], str | None],
-        new_epoch: Callable[[str, EpochReason], None],
-        announce_seconds: float,
+        hooks: ControllerHooks,
     ) -> None:
-        self._domain, self._classes, self._state, self._metrics = domain, classes, state, metrics
-        self._board, self._trimmer = board, trimmer
-        self._link_seen, self._stream_gone, self._trouble = link_seen, stream_gone, trouble
-        self._new_epoch = new_epoch
+        self._domain, self._classes = config.domain, {cls.name: cls for cls in config.class_}
+        self._state, self._metrics, self._status = state, metrics, status
+        self._trimmer, self._hooks = trimmer, hooks
         self._checkpoints = CheckpointLog(state.current)
         self._js: JetStream | None = None
         self._due = asyncio.Event()
-        self._asker = AnnounceLoop(
-            board, metrics, self._link, self._take_in, self._away, self._repairs, announce_seconds
+        self._announcing = AnnounceLoop(
+            status,
+            metrics,
+            self._uplink,
+            self._accept,
+            self._unreachable,
+            self._is_repairing,
+            config.link.announce_seconds,
         )
         self._paused_until = 0.0
         self._may_repair_at = 0.0
-        self._work = {cls: _Work() for cls in classes}
+        self._work = {cls: _Work() for cls in self._classes}
 
     @property
     def answered(self) -> bool:
         """Whether the hub answered the newest announcement."""
-        return self._asker.silent_since is None and any(one.comparison for one in self._work.values())
+        return self._announcing.silent_since is None and any(work.comparison for work in self._work.values())
 
     def agreed_epoch(self, cls: str) -> str | None:
-        """The epoch of a class if its link is up, both sides were found to agree over it and nothing has
-        spoken against that since."""
-        one, epoch = self._work[cls], self._state.current.epochs.get(cls)
-        link, comparison = self._link(), one.comparison
-        if not link.up or one.memory.due is not None or one.memory.verified != (link.key, epoch):
+        """The epoch of a class if its link is up and both sides still agree over it."""
+        work, epoch = self._work[cls], self._state.current.epochs.get(cls)
+        link, comparison = self._uplink(), work.comparison
+        if not link.up or work.memory.due is not None or work.memory.verified != (link.key, epoch):
             return None
         return epoch if comparison is not None and difference(comparison) is None else None
 
@@ -119,12 +126,12 @@ class LinkController:
     def connected(self, js: JetStream, announcer: Announcer) -> Iterator[None]:
         """Work over this connection as long as the scope lasts, and look at once."""
         self._js = js
-        for one in self._work.values():
-            one.memory = LinkMemory(confirmed=one.memory.confirmed)
-            one.comparison = None
+        for work in self._work.values():
+            work.memory = LinkMemory(confirmed=work.memory.confirmed)
+            work.comparison = None
         self.look()
         try:
-            with self._asker.connected(js, announcer):
+            with self._announcing.connected(js, announcer):
                 yield
         finally:
             self._js = None
@@ -132,23 +139,23 @@ class LinkController:
     def show_unreachable(self) -> None:
         """Show that the local server does not answer."""
         for cls in self._work:
-            self._board.show(cls, LinkState.AWAY, self._trouble() or "it does not answer")
+            self._status.show(cls, LinkState.AWAY, self._hooks.trouble() or "it does not answer")
 
-    def epoch_begun(self, cls: str, why: EpochReason) -> None:
-        """The local guard has begun a new epoch: what was known of the one before says nothing of it."""
+    def epoch_begun(self, cls: str, reason: EpochReason) -> None:
+        """The local guard has begun a new epoch: forget what was known of the old one."""
         self._work[cls] = _Work()
-        self._board.classes[cls].confirmed = 0
-        self._new_epoch(cls, why)
-        if why is not EpochReason.FIRST:
+        self._status.classes[cls].confirmed = 0
+        self._hooks.epoch_begun(cls, reason)
+        if reason is not EpochReason.FIRST:
             self._may_repair_at = loop_time() + REPAIR_EVERY
 
     def look(self) -> None:
-        """Something has changed: look without waiting for the next turn."""
+        """Look without waiting for the next turn: something has changed."""
         self._due.set()
 
     def announce_now(self) -> None:
-        """Something has changed that the hub should know, or that it can tell: announce at once."""
-        self._asker.ask_now()
+        """Announce at once: something has changed that the hub should know, or that it knows."""
+        self._announcing.announce_now()
 
     def pause(self, seconds: float) -> None:
         """Pause the link of every class for so long."""
@@ -161,9 +168,9 @@ class LinkController:
         self._due.set()
 
     async def run(self) -> None:
-        """Keep the link until cancelled."""
+        """Control the link until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._asker.run())
+            group.create_task(self._announcing.run())
             while True:
                 self._due.clear()
                 if self._js is not None:
@@ -171,7 +178,7 @@ class LinkController:
                 await event_within(self._due, self._until_next_look())
 
     def _until_next_look(self) -> float:
-        states = {one.state for one in self._board.classes.values()}
+        states = {link.state for link in self._status.classes.values()}
         if LinkState.REPAIRING in states:
             return _REPAIR_LOOK_SECONDS
         return _LOOK_SECONDS if states == {LinkState.FLOWING} else _CLOSE_LOOK_SECONDS
@@ -179,25 +186,26 @@ class LinkController:
     async def _turn(self, js: JetStream) -> None:
         try:
             for cls in self._classes:
-                seen = await self._observe(js, cls)
+                observation = await self._observe(js, cls)
                 if js is self._js:
-                    await self._carry_out(js, cls, seen, decide(self._work[cls].memory, seen))
+                    decision = decide(self._work[cls].memory, observation)
+                    await self._carry_out(js, cls, observation.epoch, decision)
         except JetStreamError as error:
-            self._away(js, error)
+            self._unreachable(js, error)
 
-    def _away(self, js: JetStream, error: JetStreamError) -> None:
-        """The local server does not answer as it should."""
+    def _unreachable(self, js: JetStream, error: JetStreamError) -> None:
+        """Show that the local server does not answer, or not as it should."""
         if js is not self._js:
             return
         for cls in self._work:
-            self._board.show(cls, LinkState.AWAY, self._trouble() or str(error))
+            self._status.show(cls, LinkState.AWAY, self._hooks.trouble() or str(error))
         if isinstance(error, ApiError) and error.err_code == STREAM_NOT_FOUND:
-            self._stream_gone(str(error))
+            self._hooks.stream_gone(str(error))
 
     async def _observe(self, js: JetStream, cls: str) -> LinkObservation:
         epoch = self._state.current.epochs[cls]
-        # The link first: a consumer that is looked at afterwards was paused no later than the link was lost.
-        link = self._link()
+        # The link first: a consumer that is observed afterwards was paused no later than the link was lost.
+        link = self._uplink()
         consumer = await consumer_status(js, contract.leaf_stream(self._domain, cls), epoch)
         self._work[cls].behind = 0 if consumer is None else consumer.pending + consumer.in_flight
         now = loop_time()
@@ -207,89 +215,87 @@ class LinkController:
             link=link,
             consumer=consumer,
             comparison=self._work[cls].comparison,
-            refused=self._asker.refused,
-            silent_since=self._asker.silent_since,
+            refused=self._announcing.refused,
+            silent_since=self._announcing.silent_since,
             paused_until=self._paused_until,
-            blocking_class=self._first_in_turn(cls, now - link.since),
+            blocking_class=self._blocking_class(cls, now - link.since),
             may_repair_at=self._may_repair_at,
         )
 
-    def _repairs(self) -> bool:
-        return any(one.memory.due is not None for one in self._work.values())
+    def _is_repairing(self) -> bool:
+        return any(work.memory.due is not None for work in self._work.values())
 
-    def _link(self) -> UplinkStatus:
-        return self._link_seen() or _UNKNOWN
+    def _uplink(self) -> UplinkStatus:
+        return self._hooks.uplink() or _UNKNOWN
 
-    def _first_in_turn(self, cls: str, linked: float) -> str:
-        priorities = {name: one.priority for name, one in self._classes.items()}
-        behind = {name: one.behind for name, one in self._work.items()}
+    def _blocking_class(self, cls: str, linked: float) -> str:
+        priorities = {name: class_.priority for name, class_ in self._classes.items()}
+        behind = {name: work.behind for name, work in self._work.items()}
         return blocking_class(cls, priorities, behind, linked)
 
-    async def _carry_out(
-        self, js: JetStream, cls: str, seen: LinkObservation, decision: LinkDecision
-    ) -> None:
+    async def _carry_out(self, js: JetStream, cls: str, epoch: str, decision: LinkDecision) -> None:
         self._work[cls].memory = decision.memory
-        self._board.show(cls, decision.state, decision.detail)
+        self._status.show(cls, decision.state, decision.detail)
         for action in decision.actions:
             match action:
                 case Pause(seconds):
-                    await act.pause(js, self._domain, cls, seen.epoch, seconds)
+                    await act.pause(js, self._domain, cls, epoch, seconds)
                     self._due.set()
                 case Resume():
-                    await act.pause(js, self._domain, cls, seen.epoch, 0.0)
+                    await act.pause(js, self._domain, cls, epoch, 0.0)
                     self._due.set()
                 case AnnounceNow():
                     self.announce_now()
-                case Repair(epoch):
-                    await self._repair(js, cls, epoch)
+                case Repair(due):
+                    await self._repair(js, cls, due)
 
-    async def _repair(self, js: JetStream, cls: str, epoch: NewEpoch) -> None:
-        known = self._state.current.acked.get(cls)
+    async def _repair(self, js: JetStream, cls: str, due: NewEpoch) -> None:
+        acked = self._state.current.acked.get(cls)
         info = await js.stream_info(contract.leaf_stream(self._domain, cls))
-        begun = await act.make_epoch(js, self._domain, self._classes[cls], epoch.start)
-        kept = info.last if known is not None and info.last < known.last else None
-        await act.remember_epoch(self._state, cls, begun, epoch, info, known, kept)
-        self._metrics.epochs.labels(cls, epoch.reason.value).inc()
+        epoch = await act.make_epoch(js, self._domain, self._classes[cls], due.start)
+        kept = info.last if acked is not None and info.last < acked.last else None
+        await act.remember_epoch(self._state, cls, epoch, due, info, acked, kept)
+        self._metrics.epochs.labels(cls, due.reason.value).inc()
         self._may_repair_at = loop_time() + REPAIR_EVERY
         self._work[cls].comparison = None
-        self._board.classes[cls].confirmed = 0
-        self._new_epoch(cls, epoch.reason)
+        self._status.classes[cls].confirmed = 0
+        self._hooks.epoch_begun(cls, due.reason)
         self.announce_now()
         self._due.set()
 
-    async def _take_in(self, js: JetStream, announcer: Announcer, said: AnnounceResult) -> None:
-        """What came of an announcement."""
+    async def _accept(self, js: JetStream, announcer: Announcer, result: AnnounceResult) -> None:
+        """Take over the result of an announcement."""
         self._due.set()
-        for cls, info in said.streams.items():
-            self._board.count(cls, info)
-        for cls, comparison in said.comparison.items():
-            if said.answer is None or comparison.epoch != self._state.current.epochs[cls]:
+        for cls, info in result.streams.items():
+            self._status.count(cls, info)
+        for cls, comparison in result.comparisons.items():
+            if result.answer is None or comparison.epoch != self._state.current.epochs[cls]:
                 continue
-            answer = said.answer.classes[cls]
+            answer = result.answer.classes[cls]
             self._work[cls].comparison = comparison
-            self._board.classes[cls].hub_stream = answer.stream
-            await self._agree(js, announcer, cls, said.streams[cls], answer.checkpoint)
-            self._board.count(cls, said.streams[cls])
+            self._status.classes[cls].hub_stream = answer.stream
+            await self._agree(js, announcer, cls, result.streams[cls], answer.checkpoint)
+            self._status.count(cls, result.streams[cls])
 
     async def _agree(
         self, js: JetStream, announcer: Announcer, cls: str, info: StreamInfo, proposed: Checkpoint | None
     ) -> None:
-        """Take in what both sides hold; nothing is trimmed and no newer checkpoint is agreed on while
-        something speaks against it, for that would hide what one side has lost."""
-        one, shown = self._work[cls], self._board.classes[cls]
-        comparison = one.comparison
+        """Agree on what both sides hold. While they differ, nothing is trimmed and no newer checkpoint is
+        agreed on: that would hide what one side has lost."""
+        work, status = self._work[cls], self._status.classes[cls]
+        comparison = work.comparison
         assert comparison is not None
-        if one.accepted_epoch != comparison.epoch:
+        if work.accepted_epoch != comparison.epoch:
             await act.drop_other_epochs(js, self._domain, cls, comparison.epoch)
-            one.accepted_epoch = comparison.epoch
+            work.accepted_epoch = comparison.epoch
         if difference(comparison) is not None:
-            shown.confirmed = 0
+            status.confirmed = 0
             return
         agreed = confirmed(comparison)
-        if proposed and await announcer.same(cls, info, proposed.leaf_seq, proposed.message_id):
+        if proposed and await announcer.holds(cls, info, proposed.leaf_seq, proposed.message_id):
             agreed = max(agreed, proposed.leaf_seq)
             self._checkpoints.agree(cls, proposed, loop_time())
             self._state.mark()
-        shown.confirmed = agreed
-        if shown.crowded:
+        status.confirmed = agreed
+        if status.crowded:
             await self._trimmer.trim(js, cls, info, agreed)

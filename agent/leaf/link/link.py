@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from nats.aio.client import Client
@@ -19,31 +19,42 @@ from agent.contract import Previous, hub_api
 from agent.jetstream import JetStream, StreamInfo
 from agent.leaf.hub_acks import HubAckWaiters
 from agent.leaf.link.act import Trimmer
-from agent.leaf.link.announcer import Announcer
+from agent.leaf.link.announcer import AnnouncedLeaf, Announcer
 from agent.leaf.link.command_mirror.controller import CommandMirror
 from agent.leaf.link.command_mirror.local_consumers import ProgramPositions
-from agent.leaf.link.controller import LinkController
+from agent.leaf.link.controller import ControllerHooks, LinkController
 from agent.leaf.link.disk_quota import DiskQuota
-from agent.leaf.link.events import LinkEvents
 from agent.leaf.link.guard import EpochReason, NewEpoch
 from agent.leaf.link.hub_cursor import HubCursorPoller
 from agent.leaf.link.observation import UplinkStatus
 from agent.leaf.link.states import ORDINARY, PATIENT
 from agent.leaf.link.status import LinkStatus
 from agent.leaf.link.time_to_loss import TimeToLoss
+from agent.leaf.link.uplink import UplinkMonitor
 from agent.leaf.state import StateFile
 from agent.server.health import ServerHealth
+from agent.server.setup import identities
 
 Service = Callable[[], Awaitable[Any]]
 
 
+@dataclass(frozen=True, slots=True)
+class LinkHooks:
+    """What the link asks and tells the rest of the agent."""
+
+    watch: Callable[[str, StreamInfo, int], None]
+    """Called at each look at a class: what its stream holds and up to where the hub is known to hold it."""
+    ledger: Callable[[str], Previous]
+    """Returns the newest counts of a class."""
+    renew: Callable[[str], None]
+    """Ends a connection whose streams are gone; called with the reason."""
+    store_lost: Callable[[str], None]
+    """Called when the store of a class is not the one it was."""
+
+
 class LeafLink:
     """The link of all classes of a leaf in one run of its agent, over the current connection to the local
-    server. `watch` is told, at each look at a class, what its stream
-    holds and up to where the hub is known to hold it; `ledger` gives the newest counts of a class, `renew`
-    ends a connection that leads nowhere, `system_seed` is the key of the server's system account, without
-    which nothing is paused when the link is lost, `health` what is known of that server, `waits` who waits
-    for the hub; `store_lost` is called when the store of a class is not the one it was."""
+    server. Without the key of that server's system account nothing is paused when the link is lost."""
 
     def __init__(
         self,
@@ -52,47 +63,39 @@ class LeafLink:
         state: StateFile,
         metrics: Metrics,
         trimmer: Trimmer,
-        *,
-        watch: Callable[[str, StreamInfo, int], None],
-        ledger: Callable[[str], Previous],
-        renew: Callable[[str], None],
-        system_seed: Path | None,
         health: ServerHealth,
         waits: HubAckWaiters,
-        store_lost: Callable[[str], None],
+        hooks: LinkHooks,
     ) -> None:
-        self._domain, self._run, self._state, self._metrics = config.domain, run, state, metrics
-        self._ledger, self._clock, self._health = ledger, ClockReader(), health
-        self._tell = watch
-        self._every = config.link.announce_seconds
+        self._config, self._run, self._state, self._metrics = config, run, state, metrics
+        self._hooks, self._clock, self._health, self._waits = hooks, ClockReader(), health, waits
         classes = {cls.name: cls for cls in config.class_}
         embedded = config.nats.server == "embedded"
-        self.horizon = TimeToLoss(
+        self.time_to_loss = TimeToLoss(
             {cls.name: cls.max_bytes for cls in config.class_},
             config.nats.max_file_store if embedded else None,
         )
-        self.quotas = DiskQuota(classes, self.horizon.held, lambda: health.room)
-        self.board = LinkStatus(config.domain, classes, metrics, self._watch, self._short_of_room)
-        self._events: LinkEvents | None = None
-        if system_seed is not None:
+        self.disk_quota = DiskQuota(classes, self.time_to_loss.held, lambda: health.room)
+        self.status = LinkStatus(config.domain, classes, metrics, self._watch, self._short_of_room)
+        self._uplink: UplinkMonitor | None = None
+        if (system_seed := identities(config).system) is not None:
             url = f"nats://{config.nats.listen}"
-            self._events = LinkEvents(url, system_seed, config.domain, self._changed)
-        self.keeper = LinkController(
-            domain=config.domain,
-            classes=classes,
-            state=state,
-            metrics=metrics,
-            board=self.board,
-            trimmer=trimmer,
-            link_seen=self._seen,
-            stream_gone=renew,
-            trouble=lambda: health.sentence,
-            new_epoch=self._began,
-            announce_seconds=config.link.announce_seconds,
+            self._uplink = UplinkMonitor(url, system_seed, config.domain, self._changed)
+        self.controller = LinkController(
+            config,
+            state,
+            metrics,
+            self.status,
+            trimmer,
+            ControllerHooks(
+                uplink=self._uplink_status,
+                trouble=lambda: health.sentence,
+                stream_gone=hooks.renew,
+                epoch_begun=self._epoch_begun,
+            ),
         )
-        self._waits, self._store_lost = waits, store_lost
         self._cursor = HubCursorPoller(
-            config.domain, run, state, waits, self.keeper.agreed_epoch, self.keeper.announce_now
+            config.domain, run, state, waits, self.controller.agreed_epoch, self.controller.announce_now
         )
         programs = ProgramPositions(config.state_dir / "command-places.json", config.domain)
         programs.load()
@@ -102,18 +105,18 @@ class LeafLink:
             state,
             programs,
             metrics,
-            self.keeper.announce_now,
+            self.controller.announce_now,
         )
 
     def services(self) -> dict[str, Service]:
-        """What runs beside the publish path, by name."""
+        """The services of the link, by name."""
         services: dict[str, Service] = {
-            "link": self.keeper.run,
+            "link": self.controller.run,
             "cursor": self._cursor.run,
             "commands": self._commands.run,
         }
-        if self._events is not None:
-            services["events"] = self._events.run
+        if self._uplink is not None:
+            services["events"] = self._uplink.run
         return services
 
     @contextlib.contextmanager
@@ -122,18 +125,20 @@ class LeafLink:
         announcer = Announcer(
             nc,
             js,
-            domain=self._domain,
-            run=self._run,
-            versions={"agent": version("petiole")},
-            every=self._every,
-            state=self._state,
-            ledger=self._ledger,
-            horizon=self.horizon.seconds.__getitem__,
-            clock=lambda: str(self._clock.read()),
-            commands=self._commands,
+            AnnouncedLeaf(
+                domain=self._config.domain,
+                run=self._run,
+                versions={"agent": version("petiole")},
+                every=self._config.link.announce_seconds,
+                state=self._state,
+                ledger=self._hooks.ledger,
+                seconds_to_loss=self.time_to_loss.seconds.__getitem__,
+                clock=lambda: str(self._clock.read()),
+            ),
+            self._commands,
         )
         with (
-            self.keeper.connected(js, announcer),
+            self.controller.connected(js, announcer),
             self._cursor.connected(nc, js),
             self._commands.connected(nc, js),
         ):
@@ -141,64 +146,64 @@ class LeafLink:
 
     def show_unreachable(self) -> None:
         """Show that the local server does not answer."""
-        self.keeper.show_unreachable()
+        self.controller.show_unreachable()
         self._commands.show_unreachable()
 
     def epoch_begun(self, cls: str, epoch: NewEpoch) -> None:
         """The local guard has begun a new epoch."""
         self._metrics.epochs.labels(cls, epoch.reason.value).inc()
-        self.keeper.epoch_begun(cls, epoch.reason)
+        self.controller.epoch_begun(cls, epoch.reason)
 
-    def status(self) -> Mapping[str, Any]:
+    def row(self) -> Mapping[str, Any]:
         """The link as one row of `/status`."""
-        board = self.board
+        state = self.status.state
         return {
-            "linked": self.keeper.answered,
-            "state": board.state,
-            "sentence": board.sentence,
-            "attention": board.state not in ORDINARY | PATIENT,
+            "linked": self.controller.answered,
+            "state": state,
+            "sentence": self.status.sentence,
+            "attention": state not in ORDINARY | PATIENT,
         }
 
-    def class_status(self, cls: str) -> dict[str, Any]:
+    def class_row(self, cls: str) -> dict[str, Any]:
         """The link of one class as a row of `/status`."""
-        one = self.board.classes[cls]
+        link = self.status.classes[cls]
         return {
             "epoch": self._state.current.epochs.get(cls),
-            "state": one.state,
-            "sentence": one.sentence,
-            "last": one.last,
-            "confirmed": one.confirmed,
-            "hub_stream": one.hub_stream,
-            "seconds_to_loss": self.horizon.seconds[cls],
-            "held_back": self.quotas.refusal(cls),
+            "state": link.state,
+            "sentence": link.sentence,
+            "last": link.last,
+            "confirmed": link.confirmed,
+            "hub_stream": link.hub_stream,
+            "seconds_to_loss": self.time_to_loss.seconds[cls],
+            "held_back": self.disk_quota.refusal(cls),
         }
 
-    def declared_status(self) -> list[Mapping[str, Any]]:
-        """Every mirror and source beside the telemetry, a row each."""
+    def mirror_rows(self) -> list[Mapping[str, Any]]:
+        """The mirrors that the agent itself keeps, a row each."""
         return [self._commands.status()]
 
-    def _seen(self) -> UplinkStatus | None:
-        seen = self._events.seen if self._events is not None else None
-        if seen is None or seen.up or not self._health.closed:
-            return seen
-        return dataclasses.replace(seen, closed=self._health.closed)
+    def _uplink_status(self) -> UplinkStatus | None:
+        status = self._uplink.status if self._uplink is not None else None
+        if status is None or status.up or not self._health.closed:
+            return status
+        return dataclasses.replace(status, closed=self._health.closed)
 
-    def _began(self, cls: str, why: EpochReason) -> None:
+    def _epoch_begun(self, cls: str, reason: EpochReason) -> None:
         self._waits.reached(cls, 0)
-        if why in (EpochReason.RECREATED, EpochReason.PUT_BACK, EpochReason.DIFFERENT):
-            self._store_lost(cls)
+        if reason in (EpochReason.RECREATED, EpochReason.PUT_BACK, EpochReason.DIFFERENT):
+            self._hooks.store_lost(cls)
 
     def _changed(self) -> None:
-        self.keeper.look()
-        self.keeper.announce_now()
+        self.controller.look()
+        self.controller.announce_now()
 
     def _watch(self, cls: str, info: StreamInfo, confirmed: int) -> None:
-        self._tell(cls, info, confirmed)
+        self._hooks.watch(cls, info, confirmed)
         self._waits.reached(cls, confirmed)
-        left = self._health.room
-        free = None if left is None else max(0, left.free - left.reserve)
-        self.horizon.observe(cls, info, confirmed, loop_time(), free)
+        room = self._health.room
+        free = None if room is None else max(0, room.free - room.reserve)
+        self.time_to_loss.observe(cls, info, confirmed, loop_time(), free)
 
     def _short_of_room(self) -> bool:
         room = self._health.room
-        return self.quotas.short or (room is not None and not room.enough)
+        return self.disk_quota.short or (room is not None and not room.enough)

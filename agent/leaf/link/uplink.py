@@ -1,7 +1,7 @@
 """Whether the leaf's server has its link to the hub, from the local server's system account.
 
-An event tells it within milliseconds; the list of links (LEAFZ), asked each second, is the net below. The
-server redials after a second at the earliest, so what is to be done before data flows again can be done.
+An event shows it within milliseconds; the list of links (LEAFZ), polled each second, is the fallback. The
+server redials after a second at the earliest, which leaves time to act before data flows again.
 """
 
 from __future__ import annotations
@@ -30,26 +30,27 @@ _LEAFZ: Final = "$SYS.REQ.SERVER.PING.LEAFZ"
 log = structlog.get_logger("link")
 
 
-class LinkEvents:
-    """Keeps `seen` true and calls `changed` when it changes. None until something is known."""
+class UplinkMonitor:
+    """Keeps `status` up to date and calls `changed` when it changes; it is None until something is known."""
 
     def __init__(self, url: str, seed_file: Path, identity: str, changed: Callable[[], None]) -> None:
         self._url, self._seed_file, self._identity, self._changed = url, seed_file, identity, changed
         self._look = asyncio.Event()
         self._events = 0
-        self.seen: UplinkStatus | None = None
+        self.status: UplinkStatus | None = None
 
     async def run(self) -> None:
-        """Watch until cancelled, over one connection after the other. A server that is away has no link."""
+        """Watch until cancelled, over one connection after the other. A server that is unreachable has no
+        link."""
         while True:
             try:
-                async with connected(self._url, self._seed_file, self._identity) as link:
+                async with connected(self._url, self._seed_file, self._identity) as connection:
                     for event in ("CONNECT", "DISCONNECT"):
-                        await link.nc.subscribe(f"$SYS.ACCOUNT.{ACCOUNT}.{event}", cb=self._take)
-                    await self._poll(link.nc)
+                        await connection.nc.subscribe(f"$SYS.ACCOUNT.{ACCOUNT}.{event}", cb=self._receive)
+                    await self._poll(connection.nc)
             except EXPECTED as error:
                 log.debug("no system events", error=str(error))
-            self._is("")
+            self._update("")
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def _poll(self, nc: Client) -> None:
@@ -57,27 +58,27 @@ class LinkEvents:
             self._look.clear()
             events = self._events
             answer = await request(nc, _LEAFZ, b"", _ANSWER_SECONDS)
-            if events == self._events:  # an answer that was made before an event tells what is over
-                self._is(_key(json.loads(answer.data)))
+            if events == self._events:  # an answer from before an event is out of date
+                self._update(_key(json.loads(answer.data)))
                 await event_within(self._look, POLL_SECONDS)
 
-    async def _take(self, msg: Msg) -> None:
+    async def _receive(self, msg: Msg) -> None:
         event = json.loads(msg.data)
         if event.get("client", {}).get("kind") != "Leafnode":
             return
         self._events += 1
         if msg.subject.endswith(".DISCONNECT"):
-            self._is("")
+            self._update("")
         self._look.set()
 
-    def _is(self, key: str) -> None:
-        if self.seen is None or self.seen.key != key:
-            self.seen = UplinkStatus(bool(key), loop_time(), key)
+    def _update(self, key: str) -> None:
+        if self.status is None or self.status.key != key:
+            self.status = UplinkStatus(bool(key), loop_time(), key)
             self._changed()
 
 
 def _key(answer: dict[str, Any]) -> str:
-    """What tells this link from any other one: the server's start and the number it gave the link."""
+    """Identifies this link: the server's start and the number it gave the link."""
     data = answer["data"]
-    links = [one for one in data.get("leafs") or [] if one.get("account") == ACCOUNT]
-    return f"{data['server_id']}/{max(one['id'] for one in links)}" if links else ""
+    links = [leaf for leaf in data.get("leafs") or [] if leaf.get("account") == ACCOUNT]
+    return f"{data['server_id']}/{max(leaf['id'] for leaf in links)}" if links else ""
