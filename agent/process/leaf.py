@@ -97,7 +97,6 @@ class LeafAgent:
             ),
             ledgers=ledgers,
             levels=levels,
-            sending=lambda cls: self._sender.held(cls),
             clock=self._clock.look,
             hub=self._waits,
         )

@@ -146,7 +146,7 @@ async def test_what_is_accepted_waits_while_the_server_says_that_it_cannot_store
         refusal = await refusal_of(one.submit(chunk("its sender is told")))
         assert refusal is not None
         assert refusal.reason is RefusalReason.UNAVAILABLE
-        await until(lambda: len(one.leaf._sender._waiting) == 1, "it waits")
+        await until(lambda: len(one.leaf._publisher.queue._held_back) == 1, "it waits")
         assert unaccounted(one) == 0
         one.health.found(None)
         await until(lambda: one.value("petiole_in_flight_bytes") == 0, "it is stored")

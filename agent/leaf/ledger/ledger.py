@@ -121,22 +121,26 @@ def _labelled(sets: Iterable[tuple[str, RangeSet]]) -> Iterable[tuple[int, int, 
 
 
 class ReadingAccounts:
-    """The counts of one run by class. `held(cls)` walks what is in flight."""
+    """The counts of one run by class."""
 
-    def __init__(self, metrics: Metrics, classes: Iterable[str], held: Callable[[str], int]) -> None:
-        self._metrics, self._held = metrics, held
+    def __init__(self, metrics: Metrics, classes: Iterable[str]) -> None:
+        self._metrics, self._classes = metrics, tuple(classes)
         self._counters: dict[tuple[str, str], prometheus_client.Counter] = {}
         self._accepted: Counter[str] = Counter()
         self._stored: Counter[str] = Counter()
         self._returned: Counter[str] = Counter()
         self._refused_late: Counter[str] = Counter()
         self._dead: Counter[str] = Counter()
-        for cls in classes:
-            metrics.unaccounted.labels(cls).set_function(partial(self.unaccounted, cls))
+        self._held: Callable[[str], int] = lambda _cls: 0
+
+    def watch(self, held: Callable[[str], int]) -> None:
+        """Show what is unaccounted as a metric; `held(cls)` counts what is in flight by walking it."""
+        self._held = held
+        for cls in self._classes:
+            self._metrics.unaccounted.labels(cls).set_function(partial(self.unaccounted, cls))
 
     def unaccounted(self, cls: str) -> int:
-        """Accepted readings of a class of which nobody knows what became of them: 0 unless the agent is
-        wrong."""
+        """Accepted readings of a class that are neither settled nor in flight: 0 unless there is a bug."""
         settled = self._stored[cls] + self._returned[cls] + self._refused_late[cls] + self._dead[cls]
         return self._accepted[cls] - settled - self._held(cls)
 

@@ -1,4 +1,5 @@
-"""Collects chunks into drafts of batches by size, count and linger: pure, the caller brings the time.
+"""Collects chunks into drafts of batches by size, count and linger, and queues what is sealed for the sender.
+The caller brings the time.
 
 A chunk is never split: what a sender was promised together is stored together. So a draft may exceed the
 limits only when a single chunk does.
@@ -6,10 +7,15 @@ limits only when a single chunk does.
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
+from agent.contract import Clock
 from agent.leaf.intake import Chunk
+from agent.leaf.publish.idempotency import Settled
 
 MAX_REQUESTS = 256
 """Idempotency keys in one batch: they travel in a header, which must stay small beside the payload."""
@@ -59,6 +65,24 @@ class OpenBatch(Generic[Waiter]):
     def live(self) -> list[PendingChunk[Waiter]]:
         """The entries that still want to be sent."""
         return [entry for entry in self.entries if not entry.withdrawn]
+
+    def send(self) -> list[PendingChunk[Waiter]]:
+        """The entries of the batch that is made of this draft: from now on none can be withdrawn."""
+        entries = self.live()
+        for entry in entries:
+            entry.sent = True
+        return entries
+
+    def take_unpromised(self) -> list[PendingChunk[Waiter]]:
+        """Take out what can still be refused; what its sender was promised stays."""
+        entries = self.live()
+        self.entries = [entry for entry in entries if entry.promised]
+        return [entry for entry in entries if not entry.promised]
+
+    @property
+    def live_readings(self) -> int:
+        """How many readings still want to be sent, counted one by one."""
+        return sum(entry.chunk.count for entry in self.live())
 
 
 class Accumulator(Generic[Waiter]):
@@ -123,3 +147,98 @@ class Accumulator(Generic[Waiter]):
             or draft.readings >= self._limits.readings
             or draft.requests >= MAX_REQUESTS
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SealedBatch:
+    """A draft that takes no more chunks, and when it was sealed."""
+
+    draft: OpenBatch[Settled]
+    wall: int
+    """In ns since 1970."""
+    clock: Clock
+    at: float
+    """In the event loop's seconds."""
+
+
+class SendQueue:
+    """Sealed batches in the order in which they are sent. What waits for a server that cannot store is held
+    back, and goes to the front once it can."""
+
+    def __init__(self) -> None:
+        self._sealed: deque[SealedBatch] = deque()
+        self._held_back: list[SealedBatch] = []
+        self._changed = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._sealed)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether nothing is queued or held back."""
+        return not self._sealed and not self._held_back
+
+    @property
+    def oldest_at(self) -> float | None:
+        """When the first in the queue was sealed, None where it is empty."""
+        return self._sealed[0].at if self._sealed else None
+
+    def put(self, sealed: Iterable[SealedBatch]) -> None:
+        """Queue batches behind the others."""
+        self._sealed.extend(sealed)
+        if self._sealed:
+            self.wake()
+
+    def put_first(self, sealed: SealedBatch) -> None:
+        """Queue a batch before the others."""
+        self._sealed.appendleft(sealed)
+
+    def take(self) -> SealedBatch:
+        """The first in the queue, which must not be empty."""
+        return self._sealed.popleft()
+
+    def hold_back(self, sealed: SealedBatch) -> None:
+        """Keep a batch until `release` lets it go."""
+        self._held_back.append(sealed)
+
+    def holds_back(self, cls: str) -> bool:
+        """Whether a batch of a class is held back."""
+        return any(sealed.draft.cls == cls for sealed in self._held_back)
+
+    def release(self, refusal: Callable[[str], str | None]) -> None:
+        """Queue before the others what is held back of classes for which there is no `refusal` any more."""
+        waiting, self._held_back = self._held_back, []
+        for sealed in reversed(waiting):
+            if refusal(sealed.draft.cls) is None:
+                self._sealed.appendleft(sealed)
+            else:
+                self._held_back.insert(0, sealed)
+        if waiting:
+            self.wake()
+
+    def drop_withdrawn(self) -> None:
+        """Drop batches at the front of which nothing wants to be sent any more."""
+        while self._sealed and not self._sealed[0].draft.live():
+            self._sealed.popleft()
+        self.wake()
+
+    def drain(self) -> list[SealedBatch]:
+        """Take all, what is held back first."""
+        sealed = [*self._held_back, *self._sealed]
+        self._held_back.clear()
+        self._sealed.clear()
+        return sealed
+
+    def readings(self, cls: str) -> int:
+        """The readings of a class that are queued or held back, counted one by one."""
+        batches = [*self._held_back, *self._sealed]
+        return sum(sealed.draft.live_readings for sealed in batches if sealed.draft.cls == cls)
+
+    def wake(self) -> None:
+        """Let the sender look again."""
+        self._changed.set()
+
+    async def changed(self) -> None:
+        """Return at the next `wake`."""
+        self._changed.clear()
+        await self._changed.wait()

@@ -17,11 +17,11 @@ import zstandard
 from msgspec import Struct
 
 from agent import contract
-from agent.contract import H_MESSAGE_ID, H_POSITION, REQUEST_BYTES, BatchHeaders, Clock, MessageId
+from agent.contract import H_MESSAGE_ID, H_POSITION, REQUEST_BYTES, BatchHeaders, MessageId
 from agent.jetstream import RawMessage
 from agent.leaf.intake import RefusalReason
 from agent.leaf.ledger.ledger import ClassLedger
-from agent.leaf.publish.accumulator import OpenBatch, PendingChunk
+from agent.leaf.publish.accumulator import PendingChunk, SealedBatch
 from agent.leaf.publish.idempotency import Settled
 
 Look = Callable[[str, int], Awaitable[RawMessage | None]]
@@ -45,17 +45,6 @@ _HEADER_BYTES = 1024
 """Room for the headers whose size does not depend on the chunks."""
 
 Entries = list[PendingChunk[Settled]]
-
-
-@dataclass(frozen=True, slots=True)
-class SealedBatch:
-    """A draft that takes no more chunks, and when it was sealed: `wall` in ns since 1970, `clock` as it was
-    then, `at` in the event loop's seconds."""
-
-    draft: OpenBatch[Settled]
-    wall: int
-    clock: Clock
-    at: float
 
 
 def count_readings(entries: Entries) -> int:

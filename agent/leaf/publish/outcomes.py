@@ -17,7 +17,8 @@ from agent.jetstream import RawMessage
 from agent.leaf.events import BatchStored
 from agent.leaf.intake import RefusalReason, RefusedError
 from agent.leaf.ledger.ledger import ClassLedger
-from agent.leaf.publish.batch import TAKEN, Batch, Entries, SealedBatch, count_readings, promised_readings
+from agent.leaf.publish.accumulator import SealedBatch
+from agent.leaf.publish.batch import TAKEN, Batch, Entries, count_readings, promised_readings
 from agent.leaf.publish.publisher import Publisher
 
 FULL_PAUSE = 5.0
@@ -62,7 +63,7 @@ class Outcomes:
         readings = 0 if batch.dead else batch.readings
         self._on_stored(BatchStored(batch.id, seq, readings, batch.input, batch.position))
         if refusing := self._refusing.pop(cls, None):
-            self._publisher.without_room.discard(cls)
+            self._publisher.stream_stores(cls)
             refusing.end()
         settled.labels(batch.input, cls).inc(batch.readings)
         metrics.batches.labels(cls).inc()
@@ -87,7 +88,7 @@ class Outcomes:
 
     def awaits_room(self, cls: str) -> None:
         """The stream of a class has no room for a batch now."""
-        self._publisher.without_room.add(cls)
+        self._publisher.stream_full(cls)
         self._on_full()
 
     def delayed(self, cls: str, text: str) -> None:
@@ -139,9 +140,8 @@ class Refusals:
 
     def unpromised(self, sealed: SealedBatch, refusal: RefusedError) -> bool:
         """Refuse what of a draft nobody was promised; whether something is left."""
-        draft, entries = sealed.draft, sealed.draft.live()
-        self._refuse(draft.input, draft.cls, [one for one in entries if not one.promised], refusal)
-        draft.entries = [one for one in entries if one.promised]
+        draft = sealed.draft
+        self._refuse(draft.input, draft.cls, draft.take_unpromised(), refusal)
         return bool(draft.entries)
 
     def batch(self, batch: Batch, refusal: RefusedError) -> None:

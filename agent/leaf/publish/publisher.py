@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 
 from agent.base.clock import Look
@@ -21,8 +20,14 @@ from agent.contract import AGENT_INPUT, COMMANDS_INPUT, MAX_UNPACKED_BYTES
 from agent.leaf.hub_acks import HubAckWaiters, store_lost
 from agent.leaf.intake import Chunk, Level, RefusalReason, RefusedError, UnknownOutcomeError
 from agent.leaf.ledger.ledger import ClassLedger, ReadingAccounts
-from agent.leaf.publish.accumulator import Accumulator, BatchLimits, OpenBatch, PendingChunk
-from agent.leaf.publish.batch import SealedBatch, count_readings
+from agent.leaf.publish.accumulator import (
+    Accumulator,
+    BatchLimits,
+    OpenBatch,
+    PendingChunk,
+    SealedBatch,
+    SendQueue,
+)
 from agent.leaf.publish.idempotency import RequestLog, Settled
 from agent.leaf.publish.limits import ByteBudget, RateLimit
 
@@ -36,8 +41,8 @@ AWAY_GRACE = 3.0
 
 class Publisher:
     """Takes chunks in, lets them gather into drafts, and settles them when the sender says what became of
-    them. `levels` gives the level of an input where that is not `stored`; `sending(cls)` counts the readings
-    that the sender holds, `hub` knows what the hub holds."""
+    them. `levels` gives the level of an input where that is not `stored`; `hub` knows what the hub holds.
+    What is sealed waits in `queue`."""
 
     def __init__(
         self,
@@ -48,14 +53,13 @@ class Publisher:
         *,
         ledgers: Mapping[str, ClassLedger],
         levels: Mapping[str, Level],
-        sending: Callable[[str], int],
         clock: Look,
         hub: HubAckWaiters,
     ) -> None:
         self._hub = hub
-        self._ledgers, self._levels, self._sending = ledgers, levels, sending
-        self.balance = ReadingAccounts(metrics, ledgers, self._held)
-        self.without_room: set[str] = set()
+        self._ledgers, self._levels = ledgers, levels
+        self.balance = ReadingAccounts(metrics, ledgers)
+        self._full: set[str] = set()
         """The classes whose stream refused the last batch for want of room: until one is stored nothing of
         them is acknowledged earlier than that."""
         self._accumulator: Accumulator[Settled] = Accumulator(limits)
@@ -67,8 +71,7 @@ class Publisher:
         self._rate = RateLimit()
         self._stopping = False
         self._away_since: float | None = loop_time()
-        self.queue: deque[SealedBatch] = deque()
-        self.queued = asyncio.Event()
+        self.queue = SendQueue()
         self.stores_lost = 0
         """How often that happened to one of the stores."""
         self.requests = RequestLog()
@@ -90,7 +93,7 @@ class Publisher:
                 known = await self._claim(entry, cls, loop, early)
                 if known is None:
                     await self._admit(key, entry)
-                if early and cls not in self.without_room and self._promise(cls, entry, known):
+                if early and cls not in self._full and self._promise(cls, entry, known):
                     return
                 outcome = await asyncio.shield(known or entry.waiter)
         except TimeoutError:
@@ -183,6 +186,14 @@ class Publisher:
         if not entry.waiter.done():
             entry.waiter.set_result(outcome)
 
+    def stream_full(self, cls: str) -> None:
+        """The stream of a class has no room: until it stores again, nothing is acknowledged before that."""
+        self._full.add(cls)
+
+    def stream_stores(self, cls: str) -> None:
+        """The stream of a class stores again."""
+        self._full.discard(cls)
+
     def server_back(self) -> None:
         """The local server takes batches."""
         self._away_since = None
@@ -259,11 +270,11 @@ class Publisher:
 
     def _enqueue(self, drafts: list[OpenBatch[Settled]]) -> None:
         now = loop_time()
-        for draft in drafts:
-            instant = self._clock()
-            self.queue.append(SealedBatch(draft, instant.wall, instant.clock, now))
-        if self.queue:
-            self.queued.set()
+        instants = [self._clock() for _ in drafts]
+        self.queue.put(
+            SealedBatch(draft, instant.wall, instant.clock, now)
+            for draft, instant in zip(drafts, instants, strict=True)
+        )
 
     def _give_up(
         self, key: tuple[str, str], entry: PendingChunk[Settled], *, joined: bool
@@ -274,7 +285,7 @@ class Publisher:
             entry.withdrawn = True
             away = "the local NATS server has not taken it in time"
             self.refuse(key, entry, RefusedError(RefusalReason.UNAVAILABLE, away, 5.0))
-            self._drop_withdrawn()
+            self.queue.drop_withdrawn()
             # Where it stands behind what waits for the server it may do so for long.
             entry.chunk = _NOTHING
         if entry.waiter.done() and not joined:
@@ -283,19 +294,13 @@ class Publisher:
             "the local NATS server has not answered; whether it is stored is not known yet"
         )
 
-    def _drop_withdrawn(self) -> None:
-        while self.queue and not self.queue[0].draft.live():
-            self.queue.popleft()
-        self.queued.set()
-
     def _release(self, entry: PendingChunk[Settled]) -> None:
         if entry.held:
             self._budget.release(entry.held)
             entry.held = 0
             self._metrics.in_flight.set(self._budget.used)
 
-    def _held(self, cls: str) -> int:
-        """The readings of a class that are in memory, counted one by one."""
-        drafts = [one for one in self._accumulator.drafts() if one.cls == cls]
-        drafts += [one.draft for one in self.queue if one.draft.cls == cls]
-        return self._sending(cls) + sum(count_readings(draft.live()) for draft in drafts)
+    def held(self, cls: str) -> int:
+        """The readings of a class that were not sent yet, counted one by one."""
+        drafts = (draft for draft in self._accumulator.drafts() if draft.cls == cls)
+        return self.queue.readings(cls) + sum(draft.live_readings for draft in drafts)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 from collections.abc import AsyncIterator, Callable, Mapping
 
 import structlog
@@ -26,6 +25,7 @@ from agent.jetstream import JetStreamError
 from agent.leaf.events import BatchStored
 from agent.leaf.intake import RefusalReason, RefusedError, UnknownOutcomeError
 from agent.leaf.ledger.ledger import ClassLedger
+from agent.leaf.publish.accumulator import SealedBatch
 from agent.leaf.publish.batch import (
     NO_STREAM,
     Batch,
@@ -33,7 +33,6 @@ from agent.leaf.publish.batch import (
     NotStored,
     Numbering,
     Packer,
-    SealedBatch,
     StoredAck,
     count_readings,
     is_own,
@@ -82,9 +81,10 @@ class Sender:
         self._look: Look | None = None
         self._inbox = ""
         self._stream_seq: dict[str, int] = dict.fromkeys(ledgers, 0)
-        self._waiting: list[SealedBatch] = []
+        self._queue = publisher.queue
         self._refusals = Refusals(publisher, ledgers)
         self._outcomes = Outcomes(publisher, ledgers, metrics, self._refusals, on_stored, on_full)
+        publisher.balance.watch(self.held)
         self._progress = asyncio.Event()
         self._claims = asyncio.Event()
         self._moved = 0.0
@@ -135,7 +135,7 @@ class Sender:
             batch.carried, batch.claimed = True, None
             await self._transmit(batch)
         self._publisher.server_back()
-        self._publisher.queued.set()
+        self._queue.wake()
 
     def store_lost(self, cls: str) -> None:
         """The store of a class was lost or restored from a backup: what was sent to it and not answered may
@@ -153,20 +153,18 @@ class Sender:
 
     async def run(self) -> None:
         """Send drafts as they come, within the window."""
-        queued = self._publisher.queued
         while True:
-            while self._nc is None or not self._publisher.queue or self._window_used() >= self._window:
-                queued.clear()
+            while self._nc is None or not self._queue or self._window_used() >= self._window:
                 self._progress.set()
-                await queued.wait()
-            await self._send(self._publisher.queue.popleft(), self._nc.max_payload)
+                await self._queue.changed()
+            await self._send(self._queue.take(), self._nc.max_payload)
 
     async def run_retries(self) -> None:
         """Send again what was not answered in time, under the same id."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(RETRY_PAUSE)
-            self._queue_again()
+            self._queue.release(self._publisher.refusal)
             for batch in list(self._in_flight.values()):
                 now = loop.time()
                 if self._nc is None or self._nc.pending_data_size > UNSENT_LIMIT:
@@ -190,7 +188,7 @@ class Sender:
 
     async def drained(self) -> None:
         """Return once nothing is queued or in flight."""
-        while self._publisher.queue or self._in_flight or self._waiting:
+        while self._in_flight or not self._queue.is_drained:
             self._progress.clear()
             await self._progress.wait()
 
@@ -203,27 +201,24 @@ class Sender:
     def stalled(self) -> float:
         """Seconds for which batches have waited over a connection that is there, and nothing was answered or
         settled; 0 while nothing waits."""
-        began = [one.at for one in itertools.islice(self._publisher.queue, 1)]
-        began += [one.first_sent for one in self._in_flight.values()]
+        began = [batch.first_sent for batch in self._in_flight.values()]
+        if (oldest := self._queue.oldest_at) is not None:
+            began.append(oldest)
         if self._nc is None or not began:
             return 0.0
         return loop_time() - max(min(began), self._moved)
 
     def held(self, cls: str) -> int:
-        """The readings of a class that are under way or wait here, counted one by one."""
-        batches = (one.entries for one in self._in_flight.values() if one.id.cls == cls)
-        waiting = (one.draft.live() for one in self._waiting if one.draft.cls == cls)
-        return sum(map(count_readings, itertools.chain(batches, waiting)))
+        """The readings of a class that are not settled, counted one by one."""
+        batches = (batch.entries for batch in self._in_flight.values() if batch.id.cls == cls)
+        return self._publisher.held(cls) + sum(map(count_readings, batches))
 
     def abandon(self) -> None:
         """The agent ends: refuse what was never sent, and tell who waits for a batch in flight that its
         outcome is not known."""
         self._publisher.stop()
         stopping = RefusedError(RefusalReason.STOPPING, "the agent is stopping", 5.0)
-        unsent = [*self._waiting, *self._publisher.queue]
-        self._waiting.clear()
-        self._publisher.queue.clear()
-        for sealed in unsent:
+        for sealed in self._queue.drain():
             self._refusals.unsent(sealed, stopping)
         for batch in self._in_flight.values():
             for entry in batch.entries:
@@ -236,17 +231,6 @@ class Sender:
     def _window_used(self) -> int:
         """The batches in flight but those that wait for room: other classes need not wait with them."""
         return sum(not one.store_lost for one in self._in_flight.values())
-
-    def _queue_again(self) -> None:
-        """What waited for a server that could not store is sent once it can."""
-        waiting, self._waiting = self._waiting, []
-        for sealed in reversed(waiting):
-            if self._publisher.refusal(sealed.draft.cls) is None:
-                self._publisher.queue.appendleft(sealed)
-            else:
-                self._waiting.insert(0, sealed)
-        if waiting:
-            self._publisher.queued.set()
 
     async def _send(self, sealed: SealedBatch, max_payload: int) -> None:
         self._moved = loop_time()
@@ -261,11 +245,11 @@ class Sender:
             # What is sent to a server that can't store is of unknown outcome; what isn't is refused, or waits
             # where its sender was told that it is accepted.
             if self._refusals.unpromised(sealed, RefusedError(RefusalReason.UNAVAILABLE, why, 5.0)):
-                self._waiting.append(sealed)
+                self._queue.hold_back(sealed)
             return
-        if any(waiting.draft.cls == draft.cls for waiting in self._waiting):
-            self._publisher.queue.appendleft(sealed)
-            self._queue_again()
+        if self._queue.holds_back(draft.cls):
+            self._queue.put_first(sealed)
+            self._queue.release(self._publisher.refusal)
             return
         packed = self._packer.pack(entries)
         size = message_bytes(packed[0], entries)
@@ -275,8 +259,7 @@ class Sender:
             )
             self._refusals.unsent(sealed, RefusedError(RefusalReason.TOO_LARGE, text))
             return
-        for entry in entries:
-            entry.sent = True
+        draft.send()
         floor, now = self._stream_seq[draft.cls], loop_time()
         batch = self._numbering.batch(sealed, entries, packed, floor=floor, now=now)
         self._in_flight[batch.serial] = batch
@@ -356,4 +339,4 @@ class Sender:
     def _forget(self, batch: Batch) -> None:
         del self._in_flight[batch.serial]
         self._progress.set()
-        self._publisher.queued.set()
+        self._queue.wake()

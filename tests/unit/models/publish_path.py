@@ -92,7 +92,6 @@ class PublishScenario:
             lambda _: self.trouble,
             ledgers=self.ledgers,
             levels=LEVELS,
-            sending=lambda cls: self.sender.held(cls),
             clock=_look,
             hub=self.waits,
         )
