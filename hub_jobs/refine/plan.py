@@ -50,53 +50,54 @@ class BronzeFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Increment:
-    """Rows of one incarnation above `after` and up to `to`, and the files they are in."""
+    """Rows of one history above `after` and up to `to`, and the files they are in."""
 
-    one: StreamHistory
+    history: StreamHistory
     after: int
     to: int
     files: list[BronzeFile]
 
     @property
-    def history(self) -> History:
-        """Its stream and incarnation."""
-        return self.one.history
+    def name(self) -> History:
+        """The columns by which rows name the history."""
+        return self.history.history
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What is to be refined; `before` is every incarnation with what is refined of it now. `resumed` when a
-    run that ended between its two commits had begun just this."""
+    """What is to be refined."""
 
     increments: list[Increment]
     before: list[StreamHistory]
+    """Every history, with what is refined of it now."""
     resumed: bool
+    """Whether a run that ended between its two commits had begun just this."""
 
     @property
     def after(self) -> list[StreamHistory]:
-        """Every incarnation as it is refined once the pass is committed."""
-        ends = {increment.history: increment.to for increment in self.increments}
-        return [replace(one, done=ends.get(one.history, one.done)) for one in self.before]
+        """Every history as it is refined once the pass is committed."""
+        ends = {increment.name: increment.to for increment in self.increments}
+        return [replace(history, done=ends.get(history.history, history.done)) for history in self.before]
 
     @property
     def offsets(self) -> dict[str, int]:
         """The transactions of its commits."""
-        return {increment.one.refined: increment.to for increment in self.increments}
+        return {increment.history.refined: increment.to for increment in self.increments}
 
 
 def plan(tables: RefineTables) -> Pass | None:
     """All that is to be refined, or what a run that ended between its two commits had begun; None when there
     is nothing."""
-    known = stream_history.all_of(tables.bronze)
-    before = stream_history.refined(known, tables.readings)
-    begun = [tables.quarantine.offset(one.refined) or 0 for one in known]
-    resumed = any((one.done or 0) < to for one, to in zip(before, begun, strict=True))
-    ends = begun if resumed else [one.done or 0 for one in known]
+    histories = stream_history.all_of(tables.bronze)
+    before = stream_history.refined(histories, tables.readings)
+    begun = [tables.quarantine.offset(history.refined) or 0 for history in histories]
+    resumed = any((history.done or 0) < to for history, to in zip(before, begun, strict=True))
+    ends = begun if resumed else [history.done or 0 for history in histories]
     files = _files(tables.bronze)
     increments = [
-        Increment(one, one.done or 0, to, _overlapping(files, one, one.done or 0, to))
-        for one, to in zip(before, ends, strict=True)
-        if to > (one.done or 0)
+        Increment(history, history.done or 0, to, _overlapping(files, history, history.done or 0, to))
+        for history, to in zip(before, ends, strict=True)
+        if to > (history.done or 0)
     ]
     if not increments:
         return None
@@ -114,13 +115,13 @@ def decide(bronze: Table, planned: Pass, seen: SeenNumbers) -> DedupDecision:
     """Which rows of the pass are repeats. Afterwards `seen` knows the rows of the pass too."""
     pieces = [
         ids
-        for one in planned.increments
-        for ids in identities(bronze, replace(one.one, done=one.to), one.after)
+        for increment in planned.increments
+        for ids in identities(bronze, replace(increment.history, done=increment.to), increment.after)
     ]
     if not pieces:
         return DedupDecision()
     ids = pa.concat_tables(pieces).combine_chunks()
-    refined = {one.history: one.done or 0 for one in planned.before}
+    refined = {history.history: history.done or 0 for history in planned.before}
 
     def earlier(space: str, first: int, last: int) -> dict[Key, set[bytes]]:
         return _digests(bronze, refined, space, first, last)
@@ -130,14 +131,17 @@ def decide(bronze: Table, planned: Pass, seen: SeenNumbers) -> DedupDecision:
     return decision
 
 
-def named(quarantine: Table, planned: Pass) -> dict[History, frozenset[Line]]:
+def quarantined(quarantine: Table, planned: Pass) -> dict[History, frozenset[Line]]:
     """What of the pass is in quarantine already, because a run ended between its commits."""
     if not planned.resumed:
         return {}
     found = {}
-    for one in planned.increments:
-        begun = rows(quarantine, ["seq", "line"], one.one.rows(one.after, one.to))
-        found[one.history] = frozenset(zip(begun["seq"].to_pylist(), begun["line"].to_pylist(), strict=True))
+    for increment in planned.increments:
+        where = increment.history.rows(increment.after, increment.to)
+        lines = rows(quarantine, ["seq", "line"], where)
+        found[increment.name] = frozenset(
+            zip(lines["seq"].to_pylist(), lines["line"].to_pylist(), strict=True)
+        )
     return found
 
 
@@ -145,67 +149,68 @@ def parts(
     lake: Place,
     planned: Pass,
     decision: DedupDecision,
-    known: dict[History, frozenset[Line]],
+    in_quarantine: dict[History, frozenset[Line]],
     corrections: Corrections,
     cores: int,
 ) -> list[RefinePart]:
-    """The tasks of a pass: files of one incarnation together, so that small ones share a task and every
-    core has one."""
-    total = sum(file.size for one in planned.increments for file in one.files)
+    """The tasks of a pass: files of one history together, so that small ones share a task and every core has
+    one."""
+    total = sum(file.size for increment in planned.increments for file in increment.files)
     least = min(_PART_BYTES, total // cores + 1)
     return [
         RefinePart(
             lake=lake,
             paths=[file.path for file in group],
-            history=one.history,
-            after=one.after,
-            to=one.to,
-            repeated=frozenset(decision.repeated.get(one.history, ())),
-            other_content=decision.other_content.get(one.history, {}),
-            named=known.get(one.history, frozenset()),
+            history=increment.name,
+            after=increment.after,
+            to=increment.to,
+            repeated=frozenset(decision.repeated.get(increment.name, ())),
+            other_content=decision.other_content.get(increment.name, {}),
+            quarantined=in_quarantine.get(increment.name, frozenset()),
             corrections=corrections,
         )
-        for one in planned.increments
-        for group in _groups(one.files, least)
+        for increment in planned.increments
+        for group in _groups(increment.files, least)
     ]
 
 
 def _files(bronze: Table) -> dict[History, list[BronzeFile]]:
-    """The files of every incarnation, in the order of their sequences."""
+    """The files of every history, in the order of their sequences."""
     found: dict[History, list[BronzeFile]] = {}
-    for one in file_histories(bronze):
-        file = BronzeFile(bronze.path / one.path, one.first, one.last, one.rows, one.size)
-        found.setdefault(one.history, []).append(file)
-    return {history: sorted(mine, key=lambda file: file.first) for history, mine in found.items()}
+    for part in file_histories(bronze):
+        file = BronzeFile(bronze.path / part.path, part.first, part.last, part.rows, part.size)
+        found.setdefault(part.history, []).append(file)
+    return {history: sorted(files, key=lambda file: file.first) for history, files in found.items()}
 
 
 def _overlapping(
-    files: dict[History, list[BronzeFile]], one: StreamHistory, after: int, to: int
+    files: dict[History, list[BronzeFile]], history: StreamHistory, after: int, to: int
 ) -> list[BronzeFile]:
-    return [file for file in files[one.history] if file.last > after and file.first <= to]
+    return [file for file in files[history.history] if file.last > after and file.first <= to]
 
 
 def _first(increments: Sequence[Increment], most_bytes: int) -> Iterator[Increment]:
     """What of the increments one pass takes: at least a file, then no more than its bounds."""
     taken_rows = taken_bytes = 0
-    for one in increments:
-        to = one.after
-        for file in sorted(one.files, key=lambda file: file.last):
+    for increment in increments:
+        to = increment.after
+        for file in sorted(increment.files, key=lambda file: file.last):
             taken_rows += file.rows
             taken_bytes += file.size
             if taken_rows > file.rows and (taken_rows > MAX_ROWS or taken_bytes > most_bytes):
-                if to > one.after:
-                    yield replace(one, to=to, files=[each for each in one.files if each.first <= to])
+                if to > increment.after:
+                    files = [file for file in increment.files if file.first <= to]
+                    yield replace(increment, to=to, files=files)
                 return
-            to = min(file.last, one.to)
-        yield one
+            to = min(file.last, increment.to)
+        yield increment
 
 
 def _groups(files: Sequence[BronzeFile], least: int) -> Iterator[list[BronzeFile]]:
     group: list[BronzeFile] = []
     for file in files:
         group.append(file)
-        if sum(each.size for each in group) >= least:
+        if sum(member.size for member in group) >= least:
             yield group
             group = []
     if group:
@@ -215,7 +220,7 @@ def _groups(files: Sequence[BronzeFile], least: int) -> Iterator[list[BronzeFile
 def _digests(
     bronze: Table, refined: dict[History, int], space: str, first: int, last: int
 ) -> dict[Key, set[bytes]]:
-    """The digests of refined rows by their number in a space (see `transforms.spaces`)."""
+    """The digests of refined rows by their number in a space (see `tables.seen`)."""
     kind, *names = space.split("/")
     columns, number = _SPACES[kind]
     where: list[Condition] = [(column, "=", name) for column, name in zip(columns, names, strict=True)]

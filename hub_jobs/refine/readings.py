@@ -1,5 +1,5 @@
-"""From rows of `bronze` to rows of `readings` and `quarantine`. Pure: it holds some rows and hands them out
-as Arrow tables."""
+"""The third step of refine: readings and bad lines become rows of `readings` and `quarantine`, as tables of
+Arrow. Pure."""
 
 from __future__ import annotations
 
@@ -58,34 +58,34 @@ class _Part:
 
 
 class Refiner:
-    """Gathers readings until there are enough for a row group; `refused` grows beside them. `corrections`
-    are of clocks that were wrong."""
+    """Turns rows of bronze into Arrow tables of readings, one for each row group. What is none goes into
+    `quarantined`, which the caller empties."""
 
     def __init__(self, corrections: Corrections | None = None, chunk_rows: int = CHUNK_ROWS) -> None:
-        self.refused: list[QuarantineEntry] = []
+        self.quarantined: list[QuarantineEntry] = []
         self._corrections = corrections or {}
         self._chunk_rows = chunk_rows
         self._parts: list[_Part] = []
         self._size = 0
 
-    def take(self, row: dict[str, Any]) -> list[pa.Table]:
-        """Take in one row of bronze (`arrived` in microseconds); gives back full chunks of readings."""
+    def add(self, row: dict[str, Any]) -> list[pa.Table]:
+        """Add a row of bronze (`arrived` in microseconds); returns the chunks of readings that are full."""
         done: list[pa.Table] = []
         try:
             message, content = parse_message(row)
         except QuarantinedError as error:
-            self.refuse(row, error.reason, str(error))
+            self.quarantine(row, error.reason, str(error))
             return done
         for lines in decode_content(content) if content is not None else ():
-            self._add(message, lines)
+            self._add_lines(message, lines)
             if self._size >= self._chunk_rows:
                 done.append(self.drain())
         return done
 
-    def refuse(self, row: dict[str, Any], reason: QuarantineReason, detail: str) -> None:
+    def quarantine(self, row: dict[str, Any], reason: QuarantineReason, detail: str) -> None:
         """Put a whole row of bronze in quarantine."""
         excerpt = (row["payload"] or b"")[:EXCERPT_BYTES]
-        self.refused.append(QuarantineEntry(message_of(row), None, reason, detail, excerpt))
+        self.quarantined.append(QuarantineEntry(message_of(row), None, reason, detail, excerpt))
 
     def drain(self) -> pa.Table:
         """The readings gathered so far."""
@@ -96,23 +96,23 @@ class Refiner:
         repaired = self._recheck(parts, wrong)
         table = table.filter(pa.array(~wrong))
         if repaired:
-            again, lost = _table(repaired, self._corrections)
-            for part in (repaired[at] for at in np.flatnonzero(lost).tolist()):
-                self._bad(part.message, int(part.numbers[0]), part.line(0), _NO_MOMENT)
-            table = pa.concat_tables([table, again.filter(pa.array(~lost))]).unify_dictionaries()
+            rows, bad = _table(repaired, self._corrections)
+            for part in (repaired[at] for at in np.flatnonzero(bad).tolist()):
+                self._quarantine_line(part.message, int(part.numbers[0]), part.line(0), _NO_MOMENT)
+            table = pa.concat_tables([table, rows.filter(pa.array(~bad))]).unify_dictionaries()
         return table
 
-    def _add(self, message: BronzeMessage, found: Slice) -> None:
-        for bad in found.bad:
-            self._bad(message, bad.number, bad.text, bad.reason, bad.place)
-        if found.rows:
-            numbers = np.array(found.numbers or (), dtype=np.int32)
-            if found.numbers is None:
-                numbers = np.arange(found.first, found.first + len(found.rows), dtype=np.int32)
-            self._parts.append(_Part(message, numbers, found.rows, found.text, found.first))
-            self._size += len(found.rows)
+    def _add_lines(self, message: BronzeMessage, lines: Slice) -> None:
+        for bad in lines.bad:
+            self._quarantine_line(message, bad.number, bad.text, bad.reason, bad.place)
+        if lines.rows:
+            numbers = np.array(lines.numbers or (), dtype=np.int32)
+            if lines.numbers is None:
+                numbers = np.arange(lines.first, lines.first + len(lines.rows), dtype=np.int32)
+            self._parts.append(_Part(message, numbers, lines.rows, lines.text, lines.first))
+            self._size += len(lines.rows)
 
-    def _bad(
+    def _quarantine_line(
         self, message: BronzeMessage, line: int, text: bytes, detail: str, place: str | None = None
     ) -> None:
         reason = (
@@ -123,10 +123,10 @@ class Refiner:
             else QuarantineReason.DEAD
         )
         short = detail[:_DETAIL_CHARS], text[:EXCERPT_BYTES]
-        self.refused.append(QuarantineEntry(message, line, reason, *short, place))
+        self.quarantined.append(QuarantineEntry(message, line, reason, *short, place))
 
     def _recheck(self, parts: list[_Part], wrong: Mask) -> list[_Part]:
-        """The rows in doubt as the reference reads them, one a part; those it refuses are refused."""
+        """The rows in doubt as the reference reads them, one a part; those it rejects are quarantined."""
         sizes = np.array([len(part.rows) for part in parts])
         ends = np.cumsum(sizes)
         repaired = []
@@ -138,7 +138,7 @@ class Refiner:
             try:
                 line = recheck(text, part.rows[inside], direct=part.message.n is None)
             except ContractError as error:
-                self._bad(part.message, number, text, str(error))
+                self._quarantine_line(part.message, number, text, str(error))
             else:
                 repaired.append(_Part(part.message, part.numbers[inside : inside + 1], [line], text, number))
         return repaired
@@ -215,20 +215,20 @@ def _number(owner: npt.NDArray[np.int32], numbers: Sequence[int | None]) -> pa.A
     return pa.array(numbers, pa.int64()).take(pa.array(owner))
 
 
-def quarantine_table(refused: Sequence[QuarantineEntry]) -> pa.Table:
+def quarantine_table(entries: Sequence[QuarantineEntry]) -> pa.Table:
     """The rows of `quarantine`."""
-    messages = [one.message for one in refused]
+    messages = [entry.message for entry in entries]
     plain = {
         name: pa.array([getattr(message, "cls" if name == "class" else name) for message in messages], kind)
         for name, kind in _QUARANTINED.items()
     }
     own = {
-        "line": pa.array([one.line for one in refused], pa.int32()),
-        "reason": pa.array([str(one.reason) for one in refused], pa.string()),
-        "detail": pa.array([one.detail for one in refused], pa.string()),
-        "excerpt": pa.array([one.excerpt for one in refused], pa.binary()),
+        "line": pa.array([entry.line for entry in entries], pa.int32()),
+        "reason": pa.array([str(entry.reason) for entry in entries], pa.string()),
+        "detail": pa.array([entry.detail for entry in entries], pa.string()),
+        "excerpt": pa.array([entry.excerpt for entry in entries], pa.binary()),
         "arrived": pa.array([message.arrived for message in messages], pa.int64()).cast(TIME),
-        "place": pa.array([one.place for one in refused], pa.string()),
+        "place": pa.array([entry.place for entry in entries], pa.string()),
     }
     return pa.table({**plain, **own}).select(QUARANTINE.names).cast(QUARANTINE)
 

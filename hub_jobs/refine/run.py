@@ -2,7 +2,7 @@
 
 The offsets are hub sequences, carried by both tables: a pass commits `quarantine` first, and with it says
 what it is about; the offsets of `readings` are the truth. A run that finds the first ahead of the second
-finishes that very pass, and names nothing in quarantine twice. Repeats are dropped on rows of bronze,
+finishes that very pass, and quarantines nothing twice. Repeats are dropped on rows of bronze,
 before any payload is opened.
 """
 
@@ -88,33 +88,33 @@ def _refine(
 ) -> None:
     """One pass: correct what is there, decide, decode, commit. Afterwards `known` holds the rows of the pass
     too."""
-    increments = [(one.one, one.after, one.to) for one in planned.increments]
+    increments = [(increment.history, increment.after, increment.to) for increment in planned.increments]
     news = clock_corrections.new_corrections(tables.bronze, increments, known.clocks)
-    again = clock_corrections.rewrite(spark, lake, tables.bronze, tables.readings, news)
+    corrected = clock_corrections.rewrite(spark, lake, tables.bronze, tables.readings, news)
     decision = plan.decide(tables.bronze, planned, known.seen)
-    named = plan.named(tables.quarantine, planned)
+    in_quarantine = plan.quarantined(tables.quarantine, planned)
     cores = spark.sparkContext.defaultParallelism
-    parts = plan.parts(lake, planned, decision, named, known.clocks.by_domain(), cores)
-    written = run_tasks(spark, task.refine, parts) if parts else []
-    readings = [file for one in written for file in one.readings] + again.files
-    quarantine = [file for one in written for file in one.quarantine]
+    parts = plan.parts(lake, planned, decision, in_quarantine, known.clocks.by_domain(), cores)
+    done = run_tasks(spark, task.refine, parts) if parts else []
+    readings = [file for result in done for file in result.readings]
+    quarantine = [file for result in done for file in result.quarantine]
     try:
         if quarantine or not planned.resumed:
             tables.quarantine.commit(quarantine, planned.offsets)
     except ConflictError:
-        tables.readings.discard(readings)
+        tables.readings.discard(readings + corrected.files)
         raise
-    if again.replaced:
-        tables.readings.rewrite(readings, again.replaced, planned.offsets, changed=True)
+    if corrected.replaced:
+        tables.readings.rewrite(readings + corrected.files, corrected.replaced, planned.offsets, changed=True)
     else:
         tables.readings.commit(readings, planned.offsets)
     say(
         _NAME,
-        f"{sum(file.rows for one in written for file in one.readings)} readings, "
+        f"{sum(file.rows for file in readings)} readings, "
         f"{sum(file.rows for file in quarantine)} rows to quarantine, "
         f"{sum(map(len, decision.repeated.values()))} repeated messages dropped",
     )
-    if again.rows:
-        say(_NAME, f"{again.rows} readings had been stamped by a wrong clock and are corrected")
+    if corrected.rows:
+        say(_NAME, f"{corrected.rows} readings had been stamped by a wrong clock and are corrected")
     if decision.unverified:
         say(_NAME, f"{decision.unverified} repeats by number alone: bronze no longer has their first copy")

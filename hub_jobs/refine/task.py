@@ -41,21 +41,26 @@ _QUARANTINE_ROWS = 4096
 
 @dataclass(frozen=True, slots=True)
 class RefinePart:
-    """Files of bronze, and which of their rows are to be refined: of one `history` sequences above `after` up
-    to `to`, without `repeated`. Those in `other_content` go to quarantine, and so does nothing in `named`,
-    (sequence, line) of what is there already. `corrections` are of clocks that were wrong. With `only` no
-    other sequences are."""
+    """Files of bronze, and which of their rows are to be refined."""
 
     lake: Place
     paths: list[Place]
     history: History
+    """Only rows of this history are refined,"""
     after: int
+    """with sequences above this one,"""
     to: int
+    """and up to this one."""
     repeated: frozenset[int] = frozenset()
+    """Sequences of repeats, which are dropped."""
     other_content: Mapping[int, str] = field(default_factory=dict)
-    named: frozenset[tuple[int, int | None]] = frozenset()
+    """Sequences that go to quarantine as a whole, and why."""
+    quarantined: frozenset[tuple[int, int | None]] = frozenset()
+    """Sequences and lines that are in quarantine already."""
     corrections: Corrections = field(default_factory=dict)
+    """Of clocks that were wrong."""
     only: frozenset[int] | None = None
+    """If given, no other sequences are refined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,7 @@ class Refined:
 
 @dataclass(frozen=True, slots=True)
 class CorrectPart:
-    """A file of readings, and the batches that may have times which these corrections are about."""
+    """A file of readings, and the batches that may have times which the corrections are about."""
 
     lake: Place
     path: Place
@@ -78,22 +83,22 @@ class CorrectPart:
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """The files that take its place, and how many rows are corrected in them; neither when none had to be."""
+    """The files that replace one, and how many rows are corrected in them; neither if none had to be."""
 
     files: list[PartFile]
     rows: int
 
 
 def correct(part: CorrectPart) -> Corrected:
-    """Write a file of readings again with its times corrected, if it has a wrong one."""
+    """Rewrite a file of readings with its times corrected, if it has a wrong one."""
     with parquet_file(part.path) as file:
         groups = [file.read_row_group(at, columns=list(PLACED)) for at in range(file.num_row_groups)]
-        found = [errors_in(group, part.corrections, part.sealed) for group in groups]
-        count = sum(int(np.count_nonzero(one)) for one in found)
+        errors = [errors_in(group, part.corrections, part.sealed) for group in groups]
+        count = sum(int(np.count_nonzero(of_group)) for of_group in errors)
         if not count:
             return Corrected([], 0)
         with PartWriter(part.lake, "readings") as writer:
-            for at, error in enumerate(found):
+            for at, error in enumerate(errors):
                 writer.write(with_errors(file.read_row_group(at), error))
         return Corrected(writer.files, count)
 
@@ -103,27 +108,31 @@ def refine(part: RefinePart) -> Refined:
     refiner = Refiner(part.corrections)
     with PartWriter(part.lake, "readings") as readings, PartWriter(part.lake, "quarantine") as quarantine:
 
-        def name_refused(least: int) -> None:
-            if len(refiner.refused) >= least:
-                kept = [one for one in refiner.refused if (one.message.seq, one.line) not in part.named]
-                refiner.refused.clear()
-                quarantine.write(quarantine_table(kept))
+        def write_quarantine(least: int) -> None:
+            if len(refiner.quarantined) >= least:
+                entries = [
+                    entry
+                    for entry in refiner.quarantined
+                    if (entry.message.seq, entry.line) not in part.quarantined
+                ]
+                refiner.quarantined.clear()
+                quarantine.write(quarantine_table(entries))
 
         for row in (row for path in part.paths for row in _rows(path, part)):
             if row["seq"] in part.other_content:
-                refiner.refuse(row, QuarantineReason.OTHER_CONTENT, part.other_content[row["seq"]])
+                refiner.quarantine(row, QuarantineReason.OTHER_CONTENT, part.other_content[row["seq"]])
                 continue
             if row["payload"] is None:
-                refiner.refuse(
+                refiner.quarantine(
                     row, QuarantineReason.THINNED, "maintain dropped the payload before it was refined again"
                 )
                 continue
-            for chunk in refiner.take(row):
+            for chunk in refiner.add(row):
                 readings.write(chunk)
-                name_refused(_QUARANTINE_ROWS)
-            name_refused(_QUARANTINE_ROWS)
+                write_quarantine(_QUARANTINE_ROWS)
+            write_quarantine(_QUARANTINE_ROWS)
         readings.write(refiner.drain())
-        name_refused(1)
+        write_quarantine(1)
     return Refined(readings.files, quarantine.files)
 
 

@@ -138,7 +138,7 @@ def _messages(tables: AuditTables) -> Iterator[tuple[dict[str, Any], bool]]:
 def _decoded(row: dict[str, Any], device: str) -> tuple[int, int]:
     """How many readings a message holds, and how many of them are of the device."""
     refiner = Refiner()
-    tables = [*refiner.take(row), refiner.drain()]
+    tables = [*refiner.add(row), refiner.drain()]
     own = sum(pc.sum(pc.equal(one["device"], device)).as_py() or 0 for one in tables)
     return sum(one.num_rows for one in tables), own
 

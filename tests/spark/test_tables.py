@@ -37,7 +37,7 @@ def _bronze(*seqs: int, stream: str = "TELEMETRY_0") -> pa.Table:
 
 def test_spark_reads_every_column_of_readings_as_it_was_written(spark: SparkSession, tmp_path: Path) -> None:
     refiner = Refiner()
-    refiner.take(
+    refiner.add(
         batch_row(
             b'{"ts":"1999-12-31T23:59:59.999999Z","metric":"m","value":1.5,"tags":{"a":"b","c":""}}\n'
             b'{"ts":0,"device":"d","metric":"on","value":true}\n'
@@ -45,7 +45,7 @@ def test_spark_reads_every_column_of_readings_as_it_was_written(spark: SparkSess
             n=2**40,
         )
     )
-    refiner.take(direct_row(b"1"))
+    refiner.add(direct_row(b"1"))
     written = refiner.drain()
     table = ensure_table(tmp_path, "readings")
     table.commit(_write(tmp_path, "readings", written), {"app": 1})

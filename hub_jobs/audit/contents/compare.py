@@ -233,7 +233,7 @@ def _plain(rows: pa.RecordBatch) -> list[dict[str, Any]]:
 
 def _decoded(row: dict[str, Any]) -> dict[int, Reading]:
     refiner = Refiner()
-    tables = [*refiner.take(row), refiner.drain()]
+    tables = [*refiner.add(row), refiner.drain()]
     return {one["index"]: _reading(one) for table in tables for one in table.to_pylist()}
 
 

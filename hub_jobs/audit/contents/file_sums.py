@@ -173,7 +173,7 @@ def _expected(rows: list[dict[str, Any]], secret: bytes) -> list[tuple[int, int]
 
 def _decoded(rows: list[dict[str, Any]], secret: bytes) -> list[tuple[int, int]]:
     refiner = Refiner()
-    tables = [table for row in rows if row["payload"] is not None for table in refiner.take(row)]
+    tables = [table for row in rows if row["payload"] is not None for table in refiner.add(row)]
     at = {_key(row): number for number, row in enumerate(rows)}
     messages = {tuple(row[name] for name in _MESSAGE): number for number, row in enumerate(rows)}
     read: list[list[int]] = [[] for _ in rows]
@@ -181,7 +181,7 @@ def _decoded(rows: list[dict[str, Any]], secret: bytes) -> list[tuple[int, int]]
         for one in _summed(table, secret).to_pylist():
             read[at[_key(one)]].append(one["sum"])
     named: list[list[int]] = [[] for _ in rows]
-    for refused in refiner.refused:
+    for refused in refiner.quarantined:
         message = tuple(getattr(refused.message, name) for name in _MESSAGE)
         named[messages[message]].append(file_sums.of_line(refused.line, refused.excerpt, secret))
     return [

@@ -24,7 +24,7 @@ def refine_all(lake: Path) -> None:
         planned = plan.bounded(planned, cores=1)
         known = seen.load(lake, bronze, planned.before)
         decision = plan.decide(bronze, planned, known)
-        named = plan.named(tables.quarantine, planned)
+        named = plan.quarantined(tables.quarantine, planned)
         done = [task.refine(part) for part in plan.parts(lake, planned, decision, named, {}, 1)]
         quarantine = [file for one in done for file in one.quarantine]
         if quarantine or not planned.resumed:

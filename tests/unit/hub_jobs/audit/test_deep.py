@@ -32,7 +32,7 @@ LINES = (
 
 def _decoded(text: bytes = LINES) -> pa.Table:
     refiner = Refiner()
-    refiner.take(batch_row(text))
+    refiner.add(batch_row(text))
     return refiner.drain()
 
 

@@ -32,8 +32,8 @@ CORRECTION = Correction("edge-1", "b", 0, WRONG_UNTIL, 0, SEALED_NS)
 def refine(*rows: dict[str, Any]) -> tuple[list[dict[str, Any]], list[QuarantineReason]]:
     """Readings and what was refused, with the correction known."""
     refiner = Refiner({"edge-1": [CORRECTION]})
-    readings = [one for given in rows for table in refiner.take(given) for one in table.to_pylist()]
-    return readings + refiner.drain().to_pylist(), [one.reason for one in refiner.refused]
+    readings = [one for given in rows for table in refiner.add(given) for one in table.to_pylist()]
+    return readings + refiner.drain().to_pylist(), [one.reason for one in refiner.quarantined]
 
 
 def line(ts: str | None) -> bytes:

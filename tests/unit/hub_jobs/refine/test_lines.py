@@ -104,11 +104,11 @@ def test_the_lines_of_a_batch_are_taken_or_refused_as_the_reference_does(lines: 
     refiner = Refiner()
     row = batch_row(b"\n".join(lines) + b"\n", count=len(lines))
 
-    refiner.take(row)
+    refiner.add(row)
     taken = refiner.drain()["index"].to_pylist()
 
     expected = [number for number, line in enumerate(lines) if _reference(line)]
-    refused = sorted(one.line for one in refiner.refused if one.line is not None)
+    refused = sorted(one.line for one in refiner.quarantined if one.line is not None)
     assert sorted(taken) == expected
     assert refused == sorted(set(range(len(lines))) - set(expected))
 

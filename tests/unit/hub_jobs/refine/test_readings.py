@@ -27,10 +27,10 @@ from tests.unit.hub_jobs.rows import (
 
 def _refine(*rows: dict[str, Any]) -> tuple[list[dict[str, Any]], list[tuple[int | None, QuarantineReason]]]:
     refiner = Refiner()
-    readings = [one for taken in rows for table in refiner.take(taken) for one in table.to_pylist()]
+    readings = [one for taken in rows for table in refiner.add(taken) for one in table.to_pylist()]
     readings += refiner.drain().to_pylist()
-    quarantine_table(refiner.refused)
-    return readings, [(one.line, one.reason) for one in refiner.refused]
+    quarantine_table(refiner.quarantined)
+    return readings, [(one.line, one.reason) for one in refiner.quarantined]
 
 
 def _at(microseconds: int) -> datetime:
@@ -203,9 +203,9 @@ def test_each_dead_letter_is_named_with_its_place_and_why_it_was_not_taken() -> 
     ]
     refiner = Refiner()
 
-    assert refiner.take(dead_row(b"".join(one.encode() + b"\n" for one in letters) + b"none\n", n=4)) == []
+    assert refiner.add(dead_row(b"".join(one.encode() + b"\n" for one in letters) + b"none\n", n=4)) == []
 
-    named = quarantine_table(refiner.refused).to_pylist()
+    named = quarantine_table(refiner.quarantined).to_pylist()
     shown = ("n", "line", "reason", "detail", "place", "excerpt")
     assert [tuple(one[name] for name in shown) for one in named[:2]] == [
         (4, 0, "dead letter", "not JSON", "/var/log/x:17", b"21,5"),
@@ -231,9 +231,9 @@ def test_dead_letters_that_are_not_what_their_headers_say_are_named_as_a_whole()
 
 def test_a_quarantined_excerpt_and_its_detail_are_bounded() -> None:
     refiner = Refiner()
-    refiner.take(direct_row(b"x" * 100_000))
+    refiner.add(direct_row(b"x" * 100_000))
 
-    (named,) = quarantine_table(refiner.refused).to_pylist()
+    (named,) = quarantine_table(refiner.quarantined).to_pylist()
 
     assert len(named["excerpt"]) == 1024
     assert len(named["detail"]) <= 500
