@@ -22,7 +22,7 @@ from agent.demo.processes import DemoError, Processes, program
 from agent.demo.proof import DemoReport, Domain, Jobs
 from agent.demo.proxy import Proxy
 from agent.demo.watch import Observer, ready, until
-from agent.server.probe import process_of
+from agent.server.child import process_of
 
 _READY_SECONDS = 30.0
 _RELINK_SECONDS = 60.0

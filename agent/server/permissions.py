@@ -1,9 +1,8 @@
-"""Who may publish and subscribe to what: one function an identity, the least that works.
+"""Who may publish and subscribe to what on a server: one function an identity, the least that works.
 
-Pure, and the only place that decides it. What a leaf's link needs was found by taking each entry away in
-turn on nats-server 2.15.1. A missing permission is silent on the link: nothing flows, nothing is logged. A
-permission can't match part of a token, and it is checked against the subject on the wire (the deliver
-subject, `$JS.<domain>.API.…` before it is mapped), not against the subject of the message within.
+Pure. Links between servers are in `agent.server.link_permissions`. A permission can't match part of a token,
+and it is checked against the subject on the wire (the deliver subject, `$JS.<domain>.API.…` before it is
+mapped), not against the subject of the message within.
 """
 
 from __future__ import annotations
@@ -15,21 +14,15 @@ from agent.contract import (
     ACCOUNT,
     COMMANDS,
     FLEET_BUCKET,
-    HUB_DOMAIN,
     MQTT_MESSAGES,
     MQTT_RETAINED,
     announce_subject,
     api_prefix,
-    command_consumer,
-    command_deliver,
     command_subject,
     committed_subject,
     cursor_subject,
-    deliver_subject,
-    hub_api,
     inbox_prefix,
     leaf_stream,
-    link_deliver,
     mqtt_subject,
     tenant_account,
     verify_subject,
@@ -40,12 +33,12 @@ JOBS = "jobs"
 DEVICE = "device"
 
 KICK = "$SYS.REQ.SERVER.{}.KICK"
-"""Where a server of this id is told to end one of its connections, of clients or of leaves."""
+"""The subject on which the server of this id ends one of its connections, of clients or of leaves."""
 
 AGENT_TRACES = f"$JS.ACK.{COMMANDS}.petiole-check"
 REGISTRAR_TRACES = f"$JS.FC.KV_{FLEET_BUCKET}.petiole-check"
 """Where `petiole check` has servers tell what they would do with a message: subjects that no stream stores
-and nobody listens to."""
+and no program subscribes to."""
 
 _API = "$JS.API"
 MQTT_READINGS = "readings.>"
@@ -54,9 +47,6 @@ _STREAM_VERBS = ("CREATE", "UPDATE", "INFO", "PURGE", "MSG.GET")
 _CONSUMER_VERBS = ("INFO", "DELETE", "PAUSE", "MSG.NEXT")
 _PLACING_VERBS = (*_CONSUMER_VERBS, "RESET")
 """What gives a recreated consumer the place that it had."""
-_MQTT_BY_ITSELF = "$MQTT.>"
-"""nats-server lets a link use it whatever is allowed (seen on 2.15.1), and only a denial ends that.
-`$JS.ACK.>` and `_R_.>` it lets a link use even against a denial."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,98 +58,6 @@ class Permissions:
     deny_publish: tuple[str, ...] = ()
     deny_subscribe: tuple[str, ...] = ()
     replies: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class LinkRights:
-    """What the agent needs for one declared stream of its own server: the stream's name, the API prefix and
-    name of each origin, to ask for, and whether it may delete it, as a mirror that can't go on must be."""
-
-    stream: str
-    origins: tuple[tuple[str, str], ...]
-    deletes: bool = False
-
-
-def leaf_link(
-    domain: str,
-    classes: Iterable[str],
-    takes: Iterable[str] = (),
-    gives: Iterable[str] = (),
-    *,
-    tenant: bool = False,
-) -> Permissions:
-    """The user as which a leaf server dials the hub; publish and subscribe are from the leaf's view. `takes`
-    are streams of the hub that it may mirror or source, `gives` its own that the hub may. In an account of
-    its `tenant` the hub's questions come with replies of the server's own making, below `_R_`.
-
-    `$JSC.R.*` stands on both sides because each server answers the other's RESET of a durable consumer there;
-    `allow_responses` does not cover it.
-    """
-    streams = [leaf_stream(domain, cls) for cls in classes]
-    consumer, api = command_consumer(domain), api_prefix(domain)
-    taken = _taken(api_prefix(HUB_DOMAIN), takes)
-    given = _taken(api, gives)
-    return Permissions(
-        publish=(
-            *taken,
-            *((f"{link_deliver(domain, HUB_DOMAIN, '')}>",) if given else ()),
-            *(deliver_subject(domain, cls, "*") for cls in classes),
-            announce_subject(domain),
-            cursor_subject(domain),
-            verify_subject(domain),
-            f"{hub_api(tenant=tenant)}.CONSUMER.RESET.{COMMANDS}.{consumer}",
-            f"$JS.FC.{COMMANDS}.{consumer}.>",
-            *(("_R_.>",) if tenant else ("$JSC.R.*", f"{leaf_inbox(domain)}.>")),
-        ),
-        subscribe=(
-            *given,
-            *((f"{link_deliver(HUB_DOMAIN, domain, '')}>",) if taken else ()),
-            *(f"{api}.CONSUMER.RESET.{stream}.*" for stream in streams),
-            *(f"{api}.CONSUMER.INFO.{stream}.*" for stream in streams),
-            *(f"{api}.STREAM.INFO.{stream}" for stream in streams),
-            *(f"$JS.FC.{stream}.>" for stream in streams),
-            command_deliver(domain, "*"),
-            "$JSC.R.*",
-            f"{inbox_prefix(domain)}.>",
-        ),
-        deny_publish=(_MQTT_BY_ITSELF,),
-        deny_subscribe=(_MQTT_BY_ITSELF,),
-    )
-
-
-def _taken(api: str, streams: Iterable[str]) -> tuple[str, ...]:
-    """What the side that takes streams asks the side that has them. The server makes and drops the consumer
-    of a link by itself; STREAM.MSG.GET tells the newest message that a filter lets through."""
-    return tuple(
-        subject
-        for stream in streams
-        for subject in (
-            f"{api}.CONSUMER.CREATE.{stream}",
-            f"{api}.CONSUMER.CREATE.{stream}.>",
-            f"{api}.STREAM.INFO.{stream}",
-            f"{api}.STREAM.MSG.GET.{stream}",
-            f"$JS.FC.{stream}.>",
-        )
-    )
-
-
-def declared_link(links: Iterable[LinkRights]) -> tuple[str, ...]:
-    """What an agent publishes to keep declared links: about its own streams, and questions to the origins."""
-    return tuple(
-        subject
-        for link in links
-        for subject in (
-            *(f"{_API}.STREAM.{verb}.{link.stream}" for verb in ("CREATE", "UPDATE", "INFO")),
-            *((f"{_API}.STREAM.DELETE.{link.stream}",) if link.deletes else ()),
-            *(f"{api}.STREAM.{verb}.{of}" for api, of in link.origins for verb in ("INFO", "MSG.GET")),
-        )
-    )
-
-
-def leaf_inbox(domain: str) -> str:
-    """Where a leaf's server answers what the registrar asks its JetStream: a part of the registrar's inbox
-    for that leaf alone, for who may publish to all of it may forge the hub's own answers."""
-    return f"{inbox_prefix(REGISTRAR)}.leaf.{domain}"
 
 
 def registrar(
@@ -242,9 +140,9 @@ def agent(
 ) -> Permissions:
     """A leaf's agent on its own server. It may delete its mirror of the commands, for a mirror can't be given
     another consumer, and recreates the consumers of local programs with it; it may not delete a stream of
-    telemetry. With `mqtt` it makes two of the streams that
-    nats-server would make for MQTT, and hears what devices send, to store what came with QoS 0. `hears` are
-    subjects of local programs, whose requests it answers."""
+    telemetry. With `mqtt` it makes two of the streams that nats-server would make for MQTT, and subscribes to
+    what devices send, to store what came with QoS 0. `hears` are subjects of local programs, whose requests
+    it answers."""
     streams = [leaf_stream(domain, cls) for cls in classes]
     return Permissions(
         publish=(
@@ -358,4 +256,27 @@ def _consumer_api(stream: str) -> tuple[str, ...]:
         f"{_API}.CONSUMER.NAMES.{stream}",
         f"{_API}.CONSUMER.LIST.{stream}",
         *(f"{_API}.CONSUMER.{verb}.{stream}.*" for verb in _CONSUMER_VERBS),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRights:
+    """What the agent needs for one declared stream of its own server: the stream's name, the API prefix and
+    name of each origin, to ask for, and whether it may delete it, as a mirror that can't go on must be."""
+
+    stream: str
+    origins: tuple[tuple[str, str], ...]
+    deletes: bool = False
+
+
+def declared_link(links: Iterable[LinkRights]) -> tuple[str, ...]:
+    """What an agent publishes to keep declared links: about its own streams, and questions to the origins."""
+    return tuple(
+        subject
+        for link in links
+        for subject in (
+            *(f"{_API}.STREAM.{verb}.{link.stream}" for verb in ("CREATE", "UPDATE", "INFO")),
+            *((f"{_API}.STREAM.DELETE.{link.stream}",) if link.deletes else ()),
+            *(f"{api}.STREAM.{verb}.{of}" for api, of in link.origins for verb in ("INFO", "MSG.GET")),
+        )
     )

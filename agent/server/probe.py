@@ -1,15 +1,10 @@
-"""Looking at a server from outside: what answers on an address, and which process it is. Changes nothing."""
+"""The greeting of a server, as a client sees it. Changes nothing."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 from dataclasses import dataclass
-from pathlib import Path
-
-import psutil
 
 from agent.base.listen_sockets import near_host
 
@@ -46,52 +41,6 @@ async def greeting(address: tuple[str, int]) -> Greeting | Stranger | None:
     finally:
         writer.transport.abort()
     return _parse(line)
-
-
-def process_of(configuration: Path) -> int | None:
-    """The process of ours that runs with this configuration file; None when there is none.
-
-    Its command line tells it, not a pid file: that may be stale, its number may belong to another by now, and
-    a server that has only just started has not written one.
-    """
-    for process in psutil.process_iter(["cmdline", "uids"]):
-        line, uids = process.info["cmdline"], process.info["uids"]
-        if line and line[1:] == ["-c", str(configuration)] and uids and uids.real == os.getuid():
-            return int(process.pid)
-    return None
-
-
-class Watched:
-    """One process, child or not, seen through a pidfd, so that its number can't come to mean another one.
-
-    Must be made in a running event loop; `close` when done.
-    """
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.ended = asyncio.Event()
-        self._descriptor = os.pidfd_open(pid)
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._descriptor, self._end)
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal; to a process that has ended it is nothing."""
-        if self._descriptor >= 0:
-            try:
-                signal.pidfd_send_signal(self._descriptor, number)
-            except ProcessLookupError:
-                return
-
-    def close(self) -> None:
-        """Look no longer; the process goes on."""
-        if self._descriptor >= 0:
-            self._loop.remove_reader(self._descriptor)
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def _end(self) -> None:
-        self.close()
-        self.ended.set()
 
 
 def _parse(line: bytes) -> Greeting | Stranger:

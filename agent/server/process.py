@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import fcntl
-import os
 import re
 import signal
 import time
@@ -20,15 +18,14 @@ from typing import Literal
 
 import structlog
 
-from agent.base.files import private_directory
 from agent.base.listen_sockets import is_free
 from agent.base.log_edges import LogEdge
 from agent.base.nats_conf_quoting import RenderError
 from agent.base.nats_server_version import ServerError, find_binary, version_of
 from agent.base.wait import Backoff, event_within
 from agent.config.keys import SeedError
-from agent.server.child import reap, spawn
-from agent.server.probe import Greeting, Watched, greeting, process_of
+from agent.server.child import Watched, process_of, reap, spawn
+from agent.server.probe import Greeting, greeting
 from agent.server.values import HubConfig, LeafConfig, ServerConfig, address_of
 from agent.server.workspace import Workspace
 
@@ -68,7 +65,6 @@ class EmbeddedServer:
         self.config = dataclasses.replace(config, pid_file=self._files.pid, log_file=self._files.log)
         self._binary, self._told = binary, told
         self._failing = LogEdge(_log, error=True)
-        self._lock: int | None = None
         self._process: Watched | None = None
         self._starting = asyncio.Lock()
 
@@ -159,7 +155,7 @@ class EmbeddedServer:
 
         Raises `ServerError` when another process looks after it.
         """
-        self._take_lock()
+        self._files.lock()
         try:
             pid = process_of(self._files.configuration)
             if pid is not None:
@@ -171,12 +167,10 @@ class EmbeddedServer:
     def release(self) -> None:
         """Let go of the server and leave it running."""
         self._forget()
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._files.unlock()
 
     async def _start(self) -> Start:
-        self._take_lock()
+        self._files.lock()
         binary = self._binary or find_binary()
         version = await version_of(binary)
         digest = await self._files.write(self.config, binary)
@@ -190,21 +184,6 @@ class EmbeddedServer:
             await self._spawn(binary, digest)
             return "restarted"
         return how
-
-    def _take_lock(self) -> None:
-        if self._lock is not None:
-            return
-        private_directory(self._files.directory)
-        lock = os.open(self._files.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            raise ServerError(
-                f"another process looks after the server in {self._files.directory}; stop that one, or use"
-                " another state directory"
-            ) from None
-        self._lock = lock
 
     async def _adopt(self, pid: int, version: str, digest: str) -> Start | None:
         """Take the running server over; None when only a new start brings it where it should be."""

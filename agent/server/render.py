@@ -12,8 +12,8 @@ from typing import Any
 
 from agent.base.nats_conf_quoting import INCLUDE, Variable, block, merged
 from agent.contract import ACCOUNT, HUB_DOMAIN, user_account
-from agent.server import permissions
-from agent.server.hub_deny_list import kept_from_hub
+from agent.server import link_permissions, permissions
+from agent.server.link_permissions import kept_from_hub
 from agent.server.permissions import Permissions
 from agent.server.values import (
     PING_SECONDS,
@@ -89,7 +89,7 @@ def _hub(config: HubConfig) -> dict[str, Any]:
 
 
 def _leaf_user(leaf: LeafUser) -> dict[str, Any]:
-    allowed = permissions.leaf_link(
+    allowed = link_permissions.leaf_link(
         leaf.domain, leaf.classes, leaf.takes, leaf.gives, tenant=bool(leaf.tenant)
     )
     return _user(leaf.key, allowed, "LEAFNODE", "LEAFNODE_WS")

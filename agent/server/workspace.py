@@ -1,13 +1,16 @@
-"""The files of an embedded server: its configuration, what the running one was given, and its log."""
+"""The directory of an embedded server: its lock, its configuration, which one the running server has, and its
+log."""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from agent.base.files import open_regular, write_private
+from agent.base.files import open_regular, private_directory, write_private
 from agent.base.nats_server_version import ServerError, ask
 from agent.config.keys import password_line, seed_line
 from agent.server.render import LINK_INCLUDE, render
@@ -17,7 +20,7 @@ _READ_AT_MOST = 256 * 1024
 
 
 class Workspace:
-    """Paths in one directory, and what is written to and read from them."""
+    """One directory, which one process at a time writes."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -25,8 +28,30 @@ class Workspace:
         self.pid = directory / "nats-server.pid"
         self.log = directory / "nats-server.log"
         self.output = directory / "nats-server.out"
-        self.lock = directory / "lock"
+        self._lock: int | None = None
         self._applied = directory / "applied"
+
+    def lock(self) -> None:
+        """Claim the directory for this process. Raises `ServerError` if another process has it."""
+        if self._lock is not None:
+            return
+        private_directory(self.directory)
+        lock = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise ServerError(
+                f"another process looks after the server in {self.directory}; stop that one, or use another"
+                " state directory"
+            ) from None
+        self._lock = lock
+
+    def unlock(self) -> None:
+        """Let another process have the directory."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     async def write(self, config: ServerConfig, binary: Path) -> str:
         """Put the configuration in place, when nats-server finds no fault in it, and return its digest. What

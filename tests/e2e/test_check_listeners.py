@@ -17,8 +17,8 @@ from agent.cli.checks.finding import Level
 from agent.config import Config
 from agent.config.schema import Mqtt, MqttUserConfig
 from agent.demo.ports import free_port
-from agent.server.child import reap, spawn
-from agent.server.probe import Watched, greeting
+from agent.server.child import Watched, reap, spawn
+from agent.server.probe import greeting
 from tests.harness.check_cases import check, of, pair
 from tests.harness.wait import until
 

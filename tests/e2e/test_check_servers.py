@@ -22,7 +22,7 @@ from agent.config import Config, Nats
 from agent.config.keys import ensure_key
 from agent.contract import Exit, announce_subject, new_epoch
 from agent.demo.ports import free_port
-from agent.server import permissions
+from agent.server import link_permissions
 from agent.server.permissions import Permissions
 from tests.harness.check_cases import bad, check, config_of, hub_config_of, of, pair
 from tests.harness.servers import Leaf, ServerPair, api, open_server_pair
@@ -73,7 +73,7 @@ async def test_all_is_well_and_looking_at_it_changes_nothing(servers: ServerPair
 
 def without(*subjects: str) -> Callable[..., Permissions]:
     """The permissions of a leaf's link less these."""
-    complete = permissions.leaf_link
+    complete = link_permissions.leaf_link
 
     def lacking(*given: Any, **more: Any) -> Permissions:
         one = complete(*given, **more)
@@ -91,9 +91,9 @@ async def test_permissions_that_the_hub_lacks_are_named_and_gone_once_they_are_a
 ) -> None:
     missing = ("petiole.deliver.edge-1.normal.*", "$JS.FC.TEL_edge-1_normal.>", "petiole.v1.cursor.edge-1")
     # The doctor knows what is needed; only what is rendered lacks some.
-    monkeypatch.setattr("agent.cli.checks.run.rights.leaf_link", permissions.leaf_link)
+    monkeypatch.setattr("agent.cli.checks.run.link_permissions", _Rendered(link_permissions.leaf_link))
     with monkeypatch.context() as patch:
-        patch.setattr("agent.server.render.permissions", _Rendered(without(*missing)))
+        patch.setattr("agent.server.render.link_permissions", _Rendered(without(*missing)))
         async with open_server_pair(tmp_path, "edge-1") as servers, registrar_of(servers):
             found = await check(config_of(servers.leaf, tmp_path / "state"))
             lines = [re.search('add "(.+)" to permissions', one.remedy) for one in found]
@@ -109,13 +109,13 @@ async def test_permissions_that_the_hub_lacks_are_named_and_gone_once_they_are_a
 
 
 class _Rendered:
-    """The module of permissions with another function for the link."""
+    """The module of the permissions of links with another function for the link."""
 
     def __init__(self, leaf_link: Callable[..., Permissions]) -> None:
         self.leaf_link = leaf_link
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(permissions, name)
+        return getattr(link_permissions, name)
 
 
 async def test_a_permission_that_the_agent_lacks_is_named_and_gone_after_a_reload(

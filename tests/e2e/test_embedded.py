@@ -22,7 +22,7 @@ import pytest_asyncio
 from agent.base.nats_server_version import ServerError
 from agent.config.keys import ensure_key
 from agent.demo.ports import free_port
-from agent.server.probe import process_of
+from agent.server.child import process_of
 from agent.server.process import EmbeddedServer
 from agent.server.values import HubConfig, LeafUser, address_of
 from tests.harness.servers import make_hub

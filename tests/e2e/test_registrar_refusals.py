@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agent.contract import deliver_subject, link_consumer, new_epoch
-from agent.server import permissions
+from agent.server import link_permissions
 from agent.server.permissions import Permissions
 from tests.harness.registrar import LeafHand, hub_of
 from tests.harness.servers import ServerPair, open_server_pair
@@ -25,7 +25,7 @@ async def world_without(
     directory: Path, monkeypatch: pytest.MonkeyPatch, missing: Callable[[str], bool]
 ) -> AsyncIterator[ServerPair]:
     """Servers whose hub lacks some permissions of the link."""
-    whole = permissions.leaf_link
+    whole = link_permissions.leaf_link
 
     def lacking(*leaf: Any, **more: Any) -> Permissions:
         allowed = whole(*leaf, **more)
@@ -35,7 +35,7 @@ async def world_without(
             subscribe=tuple(one for one in allowed.subscribe if not missing(one)),
         )
 
-    monkeypatch.setattr(permissions, "leaf_link", lacking)
+    monkeypatch.setattr(link_permissions, "leaf_link", lacking)
     async with open_server_pair(directory, "edge-1") as servers:
         yield servers
 

@@ -14,8 +14,7 @@ from agent.config.keys import ensure_key
 from agent.contract import api_prefix, deliver_subject, new_epoch
 from agent.demo.ports import free_port
 from agent.demo.proxy import Proxy
-from agent.server.child import reap, spawn
-from agent.server.probe import Watched
+from agent.server.child import Watched, reap, spawn
 from tests.harness.servers import api, ask, is_answered, make_leaf
 from tests.harness.streams import make_leaf_stream
 from tests.harness.wait import until

@@ -21,8 +21,8 @@ from agent.base.nats_server_version import find_binary
 from agent.config.keys import seed_line
 from agent.contract import announce_subject, inbox_prefix, new_epoch
 from agent.demo.ports import free_port
-from agent.server.child import reap, spawn
-from agent.server.probe import Watched, greeting
+from agent.server.child import Watched, reap, spawn
+from agent.server.probe import greeting
 from agent.server.render import LINK_INCLUDE
 from tests.harness.servers import Leaf, ServerPair, api, is_answered, open_server_pair
 from tests.harness.streams import (

@@ -12,7 +12,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from agent.contract import ACCOUNT, FLEET_BUCKET, new_epoch
-from agent.server.permissions import leaf_inbox
+from agent.server.link_permissions import leaf_inbox
 from agent.server.probe import Greeting, Stranger, greeting
 from agent.server.values import address_of
 from tests.harness.servers import ServerPair, api, ask, is_answered

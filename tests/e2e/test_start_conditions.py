@@ -62,7 +62,7 @@ class OnDisk(Agent):
         self.state = state
 
     def server(self) -> int | None:
-        from agent.server.probe import process_of
+        from agent.server.child import process_of
 
         return process_of(self.state / "nats" / "nats-server.conf")
 

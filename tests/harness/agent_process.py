@@ -14,7 +14,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.demo.plan import Member
-from agent.server.probe import process_of
+from agent.server.child import process_of
 from tests.harness.wait import WAIT_SECONDS, wait_for
 
 PETIOLE = str(Path(sys.executable).parent / "petiole")

@@ -18,8 +18,8 @@ from agent.base.nats_server_version import find_binary
 from agent.config.keys import ensure_key
 from agent.demo.ports import free_port
 from agent.demo.proxy import Proxy
-from agent.server.child import reap, spawn
-from agent.server.probe import Watched, greeting
+from agent.server.child import Watched, reap, spawn
+from agent.server.probe import greeting
 from tests.harness.declared import End
 from tests.harness.wait import until
 

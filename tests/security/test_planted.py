@@ -22,7 +22,7 @@ from agent.config.keys import ensure_key
 from agent.demo import plan
 from agent.demo.plan import Member
 from agent.demo.ports import free_port
-from agent.server.probe import process_of
+from agent.server.child import process_of
 from tests.harness.agent_process import PETIOLE
 from tests.harness.certificates import self_signed
 from tests.harness.wait import wait_for

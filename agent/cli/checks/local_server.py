@@ -18,6 +18,7 @@ from agent.cli.checks.handshake import Nowhere, greet
 from agent.config import Config, aggregates, listen_address
 from agent.config.keys import SeedError, public_key
 from agent.contract import Exit
+from agent.server import link_permissions
 from agent.server import permissions as rights
 from agent.server.permissions import AGENT_TRACES, REGISTRAR_TRACES, Permissions
 from agent.server.setup import identities, link_rights
@@ -138,7 +139,7 @@ def _questions(config: Config) -> dict[str, tuple[str, str]]:
     return {
         leaf.domain: (
             f"{contract.api_prefix(leaf.domain)}.STREAM.INFO.{contract.leaf_stream(leaf.domain, cls)}",
-            f"{rights.leaf_inbox(leaf.domain)}.{permissions.PROBE}",
+            f"{link_permissions.leaf_inbox(leaf.domain)}.{permissions.PROBE}",
         )
         for leaf in config.leaf
         if leaf.key

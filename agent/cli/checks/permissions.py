@@ -11,7 +11,8 @@ from typing import Any, Final, Literal
 
 from agent.cli.checks.finding import Finding, failure, ok, warning
 from agent.contract import ACCOUNT, COMMANDS, announce_subject, deliver_subject, inbox_prefix, leaf_stream
-from agent.server.permissions import Permissions, leaf_inbox
+from agent.server.link_permissions import leaf_inbox
+from agent.server.permissions import Permissions
 
 GROUP: Final = "permissions"
 PROBE: Final = "petiole-check"

@@ -19,7 +19,7 @@ from agent.config import Config, listen_address
 from agent.config.mirrors import declared
 from agent.config.problem import Problem
 from agent.contract import Exit
-from agent.server import permissions as rights
+from agent.server import link_permissions
 from agent.server.permissions import Permissions
 from agent.server.setup import link_key_file
 
@@ -67,7 +67,7 @@ def _needed_there(config: Config) -> Permissions:
         for origin in link.origins
         if origin.domain == contract.HUB_DOMAIN and origin.api
     ]
-    return rights.leaf_link(config.domain, classes, dict.fromkeys(takes), tenant=config.link.tenant)
+    return link_permissions.leaf_link(config.domain, classes, dict.fromkeys(takes), tenant=config.link.tenant)
 
 
 async def _look_there(config: Config) -> list[Dialled]:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from agent.cli.checks.finding import Level
 from agent.cli.checks.permissions import at_home, covers, is_granted, on_the_hub, overlaps, sample
-from agent.server.permissions import Permissions, leaf_link
+from agent.server.link_permissions import leaf_link
+from agent.server.permissions import Permissions
 
 NEEDED = leaf_link("edge-1", ["normal", "bulk"])
 ALL: dict[str, Any] = {"export": {"allow": list(NEEDED.publish)}, "import": {"allow": list(NEEDED.subscribe)}}
