@@ -111,11 +111,11 @@ def test_a_store_that_refuses_is_one_sentence_without_the_secret(
     given = {**os.environ, **store, "AWS_ENDPOINT_URL": "http://127.0.0.1:1"}
 
     done = subprocess.run(
-        [sys.executable, maintain.__file__, "--lake", str(lake)],
+        [sys.executable, "-m", "hub_jobs.maintain", "--lake", str(lake)],
         capture_output=True,
         text=True,
         check=False,
-        env={**given, "PYTHONPATH": str(Path(maintain.__file__).parents[1])},
+        env=given,
     )
 
     assert done.returncode == Exit.FAILED

@@ -212,7 +212,7 @@ async def test_a_run_with_nothing_to_do_starts_no_jvm_and_tells_the_registrar_ag
     await fleet.registrar.subscribe(committed_subject(AGGREGATE), cb=note)
     await fleet.registrar.flush()
     without_java = {**os.environ, "JAVA_HOME": "/nonexistent", "PATH": "/nonexistent"}
-    program = [sys.executable, ingest.__file__, *fleet.options]
+    program = [sys.executable, "-m", "hub_jobs.ingest", *fleet.options]
 
     done = await asyncio.to_thread(
         subprocess.run, program, env=without_java, capture_output=True, text=True, timeout=60
@@ -443,7 +443,7 @@ async def test_what_can_not_be_reached_or_used_is_said_with_its_exit_code(
 
 
 async def test_a_job_that_runs_again_and_again_takes_what_comes_and_outlives_the_hub(fleet: Fleet) -> None:
-    program = Path(ingest.__file__)
+    program = Path(ingest.__file__).with_name("__main__.py")
     job = await asyncio.create_subprocess_exec(
         sys.executable,
         str(program),
@@ -451,7 +451,7 @@ async def test_a_job_that_runs_again_and_again_takes_what_comes_and_outlives_the
         "--every",
         "200ms",
         stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(program.parents[1])},
+        env={**os.environ, "PYTHONPATH": str(program.parents[2])},
     )
     try:
         await _rows(fleet, 5)
