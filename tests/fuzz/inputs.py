@@ -60,7 +60,7 @@ def array(data: bytes) -> None:
 
 @target(ONE, LINES, b"x\n" * 30, b"\0\0\0" + ONE, b"m v=1\nm v=2")
 def file_lines(data: bytes) -> None:
-    """Cut from a file read some bytes at a time, and sifted: each line is taken or named."""
+    """Cut from a file read some bytes at a time, and parsed: each line is taken or named."""
     limits = ReadLimits(line=256, bytes=512, lines=4)
     place, skipping, whole = 0, False, b""
     while place < len(data):

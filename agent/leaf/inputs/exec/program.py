@@ -45,14 +45,14 @@ class Program(asyncio.SubprocessProtocol):
     def __init__(
         self,
         options: ExecOptions,
-        form: LineParser,
-        keeper: RetryingSubmitter,
+        parser: LineParser,
+        submitter: RetryingSubmitter,
         buffer: Buffer,
         log: FilteringBoundLogger,
         said: Sparse,
         limit: int | None,
     ) -> None:
-        self._options, self._form, self._keeper, self._log, self._said = options, form, keeper, log, said
+        self._options, self._parser, self._submitter, self._log, self._said = options, parser, submitter, log, said
         self._buffer = buffer
         self._room = limit
         self._cutter = LineCutter(options.line)
@@ -61,7 +61,7 @@ class Program(asyncio.SubprocessProtocol):
         self._over = asyncio.Event()
         self._ending = False
         self._ended_for: str | None = None
-        self._source = Gatherer(buffer, form, keeper, self._pause, self._resume, lambda: None)
+        self._source = Gatherer(buffer, parser, submitter, self._pause, self._resume, lambda: None)
         buffer.join(self._source)
 
     async def run(self, stopping: asyncio.Event, timeout: float | None) -> str | None:
@@ -121,23 +121,23 @@ class Program(asyncio.SubprocessProtocol):
                 self._end(f"it printed more than {self._options.output} bytes (option output)")
                 return
         if self._ending and self._source.room <= 0:
-            self._keeper.lost += data.count(b"\n")
+            self._submitter.lost += data.count(b"\n")
             return
         before = self._cutter.too_long
         lines = self._cutter.feed(data)
         if self._cutter.too_long > before:
             reason = f"longer than {self._options.line} bytes (option line); nothing of it was kept"
-            self._bury("too_long", b"", reason)
+            self._dead_letter("too_long", b"", reason)
         if lines:
             self._source.add(lines, self._place)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The process has ended, and all of its pipes."""
         last = self._cutter.end()
-        if last and (self._form.self_ending or self._transport.get_returncode() == 0):
+        if last and (self._parser.self_ending or self._transport.get_returncode() == 0):
             self._source.add(last, self._place)
         elif last:
-            self._bury("cut_off", last[:-1], "the last line has no newline: it may be a part of one")
+            self._dead_letter("cut_off", last[:-1], "the last line has no newline: it may be a part of one")
         self._say(self._words.end())
         self._source.flush()
         self._buffer.leave(self._source)
@@ -164,8 +164,8 @@ class Program(asyncio.SubprocessProtocol):
         if self._transport.get_returncode() is None:
             self._transport.send_signal(number)
 
-    def _bury(self, reason: str, line: bytes, text: str) -> None:
-        self._buffer.group.create_task(self._keeper.bury(reason, [letter(line, self._place, text)]))
+    def _dead_letter(self, reason: str, line: bytes, text: str) -> None:
+        self._buffer.group.create_task(self._submitter.dead_letter(reason, [letter(line, self._place, text)]))
 
     def _say(self, lines: bytes) -> None:
         for line in lines.splitlines():
@@ -212,8 +212,8 @@ class Schedule:
         self._stopping = stopping
         self._log = log
         self._up = metrics.input_up.labels(options.name)
-        self._keeper = RetryingSubmitter(options, metrics, intake, stopping, log)
-        self._form = make_parser(
+        self._submitter = RetryingSubmitter(options, metrics, intake, stopping, log)
+        self._parser = make_parser(
             options.format, intake.domain, precision=options.precision, device_tag=options.device_tag
         )
         self._failing = LogEdge(log, "the command runs well again")
@@ -225,7 +225,7 @@ class Schedule:
             await self._for_good()
         else:
             await self._at_intervals(self._options.interval)
-        self._keeper.end()
+        self._submitter.end()
 
     async def _at_intervals(self, interval: float) -> None:
         loop = asyncio.get_running_loop()
@@ -253,7 +253,7 @@ class Schedule:
         """Run the command and store what it prints; what went wrong."""
         async with asyncio.TaskGroup() as group:
             buffer = Buffer(MAX_SHARE, group)
-            program = Program(self._options, self._form, self._keeper, buffer, self._log, self._said, limit)
+            program = Program(self._options, self._parser, self._submitter, buffer, self._log, self._said, limit)
             try:
                 return await program.run(self._stopping, timeout)
             except OSError as error:

@@ -131,39 +131,39 @@ class FileInput(ConfiguredInput[FileOptions]):
             from_end=options.start == "end",
             poll=options.poll,
         )
-        form = make_parser(
+        parser = make_parser(
             options.format, intake.domain, precision=options.precision, device_tag=options.device_tag
         )
         try:
             while not stopping.is_set():
-                if not await self._step(following, form, intake, stopping):
+                if not await self._step(following, parser, intake, stopping):
                     await event_within(stopping, options.poll)
         finally:
             following.close()
 
     async def _step(
-        self, following: TailGroup, form: LineParser, intake: Intake, stopping: asyncio.Event
+        self, following: TailGroup, parser: LineParser, intake: Intake, stopping: asyncio.Event
     ) -> bool:
         """Look once and store what was found; False when the next look may wait."""
-        gathered, sifted = await asyncio.to_thread(_look, following, form)
+        gathered, parsed = await asyncio.to_thread(_look, following, parser)
         self._tell(gathered)
         if not gathered.pieces:
             return gathered.more
-        return await self._store(following, gathered, sifted, intake, stopping)
+        return await self._store(following, gathered, parsed, intake, stopping)
 
     async def _store(
         self,
         following: TailGroup,
         gathered: ReadResult,
-        sifted: list[Parsed],
+        parsed: list[Parsed],
         intake: Intake,
         stopping: asyncio.Event,
     ) -> bool:
         chunk = Chunk(
-            b"".join(one.payload for one in sifted),
-            sum(one.count for one in sifted),
+            b"".join(one.payload for one in parsed),
+            sum(one.count for one in parsed),
             position=gathered.position,
-            letters=tuple(itertools.chain.from_iterable(map(_letters, gathered.pieces, sifted))),
+            letters=tuple(itertools.chain.from_iterable(map(_letters, gathered.pieces, parsed))),
         )
         if not await self._submit(chunk, intake, stopping):
             return False
@@ -216,29 +216,29 @@ class FileInput(ConfiguredInput[FileOptions]):
             self._log.warning("line skipped", at=place, reason=text, not_reported_before=held_back)
 
 
-def _letters(piece: TailedLines, sifted: Parsed) -> tuple[contract.Letter, ...]:
+def _letters(piece: TailedLines, parsed: Parsed) -> tuple[contract.Letter, ...]:
     return tuple(
         contract.Letter(
             piece.lines[offset:].partition(b"\n")[0], f"{piece.file}:{piece.offset + offset}", reason
         )
-        for offset, reason in sifted.bad
+        for offset, reason in parsed.bad
     )
 
 
-def _look(following: TailGroup, form: LineParser) -> tuple[ReadResult, list[Parsed]]:
+def _look(following: TailGroup, parser: LineParser) -> tuple[ReadResult, list[Parsed]]:
     while True:
         gathered = following.gather(time.monotonic())
-        sifted = [_sifted(form, piece.lines) for piece in gathered.pieces]
-        if sum(one.count + len(one.bad) for one in sifted) <= contract.MAX_BATCH_READINGS:
-            return gathered, sifted
+        parsed = [_parse(parser, piece.lines) for piece in gathered.pieces]
+        if sum(one.count + len(one.bad) for one in parsed) <= contract.MAX_BATCH_READINGS:
+            return gathered, parsed
         if not following.narrow():
-            return gathered, [_bounded(one) for one in sifted]
+            return gathered, [_bounded(one) for one in parsed]
 
 
-def _sifted(form: LineParser, lines: bytes) -> Parsed:
-    if not form.self_ending and not lines.endswith(b"\n"):
+def _parse(parser: LineParser, lines: bytes) -> Parsed:
+    if not parser.self_ending and not lines.endswith(b"\n"):
         return Parsed(b"", 0, ((0, "the last line of the file has no newline, so it may have been cut off"),))
-    return join_parsed(list(form.parts(lines, wall_ns())))
+    return join_parsed(list(parser.parts(lines, wall_ns())))
 
 
 def _bounded(one: Parsed) -> Parsed:

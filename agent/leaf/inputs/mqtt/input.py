@@ -208,14 +208,14 @@ class MqttInput(ConfiguredInput[MqttOptions]):
                 self._refuse(one, "bad_topic", "no filter covers its topic any more", letters)
             else:
                 try:
-                    sifted = split_valid(b"\n".join(message_lines(one.payload, place)), domain, now)
+                    parsed = split_valid(b"\n".join(message_lines(one.payload, place)), domain, now)
                 except MessageError as error:
                     self._refuse(one, "bad_message", str(error), letters)
                     continue
-                if sifted.bad:
-                    self._refuse(one, "bad_message", sifted.bad[0][1], letters)
-                lines.append(sifted.payload)
-                count += sifted.count
+                if parsed.bad:
+                    self._refuse(one, "bad_message", parsed.bad[0][1], letters)
+                lines.append(parsed.payload)
+                count += parsed.count
         return _Piece(messages, b"".join(lines), count, tuple(letters))
 
     async def _store(

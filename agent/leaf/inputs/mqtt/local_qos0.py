@@ -122,12 +122,12 @@ class Qos0Input:
         if not self._waiting:
             self._arrived.clear()
         for cls, one in found.items():
-            sifted = split_valid(b"\n".join(one.lines), intake.domain, wall_ns())
+            parsed = split_valid(b"\n".join(one.lines), intake.domain, wall_ns())
             starts = list(accumulate((len(line) + 1 for line in one.lines), initial=0))
-            for offset, reason in sifted.bad:
+            for offset, reason in parsed.bad:
                 self._refuse(one.messages[bisect_left(starts, offset)], "bad_message", reason, one.letters)
-            if sifted.count:
-                await self._hand_in(intake.submit(self.name, cls, Chunk(sifted.payload, sifted.count)))
+            if parsed.count:
+                await self._hand_in(intake.submit(self.name, cls, Chunk(parsed.payload, parsed.count)))
             if one.letters:
                 await self._hand_in(intake.bury(self.name, cls, one.letters))
 

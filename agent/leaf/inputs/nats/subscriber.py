@@ -48,8 +48,8 @@ class Subscriber:
         log = structlog.get_logger("nats").bind(input=options.name)
         self._dropped = metrics.dropped.labels(options.name)
         self._up = metrics.input_up.labels(options.name)
-        self._keeper = RetryingSubmitter(options, metrics, intake, stopping, log)
-        self._form = make_parser("ndjson", intake.domain, precision="ns", device_tag="")
+        self._submitter = RetryingSubmitter(options, metrics, intake, stopping, log)
+        self._parser = make_parser("ndjson", intake.domain, precision="ns", device_tag="")
         self._connecting = LogEdge(log, "messages are heard again")
         self._refused = LogEdge(log, "the local server lets the agent subscribe again")
         self._denied = False
@@ -61,7 +61,7 @@ class Subscriber:
         """Until the agent stops."""
         async with asyncio.TaskGroup() as self._group:
             buffer = Buffer(self._options.pending, self._group, share=self._options.pending)
-            self._source = Gatherer(buffer, self._form, self._keeper, _nothing, _nothing, _nothing)
+            self._source = Gatherer(buffer, self._parser, self._submitter, _nothing, _nothing, _nothing)
             buffer.join(self._source)
             while not self._stopping.is_set():
                 try:
@@ -71,7 +71,7 @@ class Subscriber:
                     self._connecting.begin(f"nothing is heard of the local server: {error}")
                 await event_within(self._stopping, _AGAIN)
             self._source.flush()
-        self._keeper.end()
+        self._submitter.end()
 
     async def _hear(self) -> None:
         server = self._server
@@ -129,7 +129,7 @@ class Subscriber:
             lines = await _lines(message.data, place)
         except MessageError as error:
             dead = letter(message.data, message.subject, str(error))
-            self._group.create_task(self._keeper.bury("bad_message", [dead]))
+            self._group.create_task(self._submitter.dead_letter("bad_message", [dead]))
             return
         self._source.add(lines, message.subject)
 
@@ -151,21 +151,21 @@ class Subscriber:
         try:
             request = self._request(message)
             lines = await _lines(message.data, place)
-            sifted = await parse_lines(self._form, lines, wall_ns())
-            if sifted.bad:
-                raise MessageError(sifted.bad[0][1])
-            if not sifted.count:
+            parsed = await parse_lines(self._parser, lines, wall_ns())
+            if parsed.bad:
+                raise MessageError(parsed.bad[0][1])
+            if not parsed.count:
                 raise MessageError("there is no reading in it")
-            chunk = Chunk(sifted.payload, sifted.count, request)
+            chunk = Chunk(parsed.payload, parsed.count, request)
             await self._intake.submit(self._options.name, self._options.class_, chunk)
         except (MessageError, contract.ContractError) as error:
-            self._keeper.skip("bad_message", message.subject, str(error))
+            self._submitter.skip("bad_message", message.subject, str(error))
             return _refusal(str(error))
         except RefusedError as refusal:
             return _refusal(str(refusal), refusal.retry_after)
         except UnknownOutcomeError as error:
             return {"unknown": str(error)}
-        return {"stored": sifted.count}
+        return {"stored": parsed.count}
 
     def _request(self, message: Msg) -> contract.Request | None:
         key = (message.headers or {}).get(_ID)

@@ -96,10 +96,10 @@ class SampleMapping:
         yield self._finished(part, lines)
 
     def _finished(self, part: ExpositionPart, lines: list[SampleLine]) -> ExpositionPart:
-        sifted = split_valid(encode(lines), self.domain, self.now_ns)
-        if sifted.bad:
-            part.left_out["bad_sample"] += len(sifted.bad)
-        part.payload, part.count = sifted.payload, sifted.count
+        parsed = split_valid(encode(lines), self.domain, self.now_ns)
+        if parsed.bad:
+            part.left_out["bad_sample"] += len(parsed.bad)
+        part.payload, part.count = parsed.payload, parsed.count
         return part
 
 

@@ -100,14 +100,14 @@ class Gatherer(GatheredSource):
     def __init__(
         self,
         buffer: Buffer,
-        form: LineParser,
-        keeper: RetryingSubmitter,
+        parser: LineParser,
+        submitter: RetryingSubmitter,
         pause: Callable[[], None],
         resume: Callable[[], None],
         garbage: Callable[[], None],
     ) -> None:
         super().__init__(buffer, pause, resume)
-        self._form, self._keeper, self._garbage = form, keeper, garbage
+        self._parser, self._submitter, self._garbage = parser, submitter, garbage
         self._bad = 0
         self._timer: asyncio.TimerHandle | None = None
         self._empty()
@@ -144,20 +144,20 @@ class Gatherer(GatheredSource):
     async def _store(self, block: bytes, begins: list[int], origins: list[str]) -> None:
         held = len(block)
         try:
-            sifted = await parse_lines(self._form, block, wall_ns())
-            self.hold(len(sifted.payload) - held)
-            held = len(sifted.payload)
-            self._bad = 0 if sifted.count else self._bad + len(sifted.bad)
+            parsed = await parse_lines(self._parser, block, wall_ns())
+            self.hold(len(parsed.payload) - held)
+            held = len(parsed.payload)
+            self._bad = 0 if parsed.count else self._bad + len(parsed.bad)
             if self._bad > _MAX_BAD:
                 self._garbage()
-            for payload, count in _batches(sifted.payload, sifted.count):
-                await self._keeper.store(payload, count)
-            if sifted.bad:
-                await self._keep_bad(block, sifted.bad, begins, origins)
+            for payload, count in _batches(parsed.payload, parsed.count):
+                await self._submitter.store(payload, count)
+            if parsed.bad:
+                await self._dead_letter_bad(block, parsed.bad, begins, origins)
         finally:
             self.hold(-held)
 
-    async def _keep_bad(
+    async def _dead_letter_bad(
         self, block: bytes, bad: Sequence[tuple[int, str]], begins: list[int], origins: list[str]
     ) -> None:
         """Keep the bad lines of a block, some at a time: there may be one for each two bytes."""
@@ -167,7 +167,7 @@ class Gatherer(GatheredSource):
                 letter(_line(block, offset), origins[bisect_right(begins, offset) - 1], reason)
                 for offset, reason in bad[first : first + _LETTERS]
             ]
-            await self._keeper.bury("bad_line", letters)
+            await self._submitter.dead_letter("bad_line", letters)
             await pacer.give_way()
 
 

@@ -56,25 +56,25 @@ class RetryingSubmitter:
         """Hand NDJSON of `count` readings in until it is stored, or until the agent stops while nothing can
         be."""
         chunk = Chunk(payload, count)
-        too_large = await self._insist(
+        too_large = await self._retry(
             lambda: self._intake.submit(self._name, self._class, chunk), readings=count
         )
         if too_large is None:
             return
         middle = payload.rfind(b"\n", 0, len(payload) // 2) + 1 or payload.find(b"\n") + 1
         if middle == len(payload):
-            await self.bury("too_large", [letter(payload[:-1], "a reading", str(too_large))])
+            await self.dead_letter("too_large", [letter(payload[:-1], "a reading", str(too_large))])
             return
         first = payload.count(b"\n", 0, middle)
         await self.store(payload[:middle], first)
         await self.store(payload[middle:], count - first)
 
-    async def bury(self, reason: str, letters: Sequence[Letter]) -> None:
+    async def dead_letter(self, reason: str, letters: Sequence[Letter]) -> None:
         """Count what can't be taken under `reason`, report it, and keep it."""
         for begin in range(0, len(letters), _TOGETHER):
             some = letters[begin : begin + _TOGETHER]
             self.skip(reason, some[0].at, some[0].reason, len(some))
-            await self._insist(lambda some=some: self._intake.bury(self._name, self._class, some))  # type: ignore[misc]
+            await self._retry(lambda some=some: self._intake.bury(self._name, self._class, some))  # type: ignore[misc]
 
     def skip(self, reason: str, place: str, text: str, count: int = 1) -> None:
         """Count what can't be taken under `reason`, and report it with its place now and then."""
@@ -91,7 +91,7 @@ class RetryingSubmitter:
                 readings=self.lost,
             )
 
-    async def _insist(self, hand_in: Callable[[], Awaitable[None]], readings: int = 0) -> RefusedError | None:
+    async def _retry(self, hand_in: Callable[[], Awaitable[None]], readings: int = 0) -> RefusedError | None:
         """Hand something in until it is taken, or the agent stops; returns the refusal of what is too
         large."""
         number = next(self._numbers)

@@ -38,19 +38,19 @@ class Datagrams:
         self,
         one: socket.socket,
         buffer: Buffer,
-        form: LineParser,
-        keeper: RetryingSubmitter,
+        parser: LineParser,
+        submitter: RetryingSubmitter,
         dropped: Callable[[int], None],
     ) -> None:
         self._socket = one
-        self._keeper = keeper
+        self._submitter = submitter
         self._dropped = dropped
         self._drops = 0
         self._scratch = memoryview(bytearray(_READ))
         self._loop = asyncio.get_running_loop()
         self._stopped = False
         self._look: asyncio.TimerHandle | None = None
-        self.source = Gatherer(buffer, form, keeper, self._pause, self._resume, lambda: None)
+        self.source = Gatherer(buffer, parser, submitter, self._pause, self._resume, lambda: None)
         buffer.join(self.source)
 
     def start(self) -> None:
@@ -85,7 +85,7 @@ class Datagrams:
             except BlockingIOError:
                 break
             except OSError as error:  # what a peer's machine has answered to something sent earlier
-                self._keeper.skip("socket", "the socket", str(error))
+                self._submitter.skip("socket", "the socket", str(error))
                 break
             if size > _LONGEST:
                 self._pass_over(bytes(scratch[place : place + MAX_RECEIVED]), size, _origin(sender))
@@ -107,7 +107,7 @@ class Datagrams:
 
     def _pass_over(self, begin: bytes, size: int, origin: str) -> None:
         reason = f"a datagram of more than {_LONGEST} bytes"
-        work = self._keeper.bury("too_long", [Letter(begin, origin, reason, size)])
+        work = self._submitter.dead_letter("too_long", [Letter(begin, origin, reason, size)])
         self.source.buffer.group.create_task(work)
 
     def _count_drops(self) -> None:

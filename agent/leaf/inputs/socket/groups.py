@@ -32,9 +32,9 @@ class GroupRefusedError(Exception):
 class Groups(StreamConnection):
     """A connection in groups of at most `limit` bytes."""
 
-    def __init__(self, all_of_them: Connections, options: InputOptions, intake: Intake, limit: int) -> None:
-        super().__init__(all_of_them)
-        self.source = GatheredSource(all_of_them.buffer, self.pause, self.resume)
+    def __init__(self, connections: Connections, options: InputOptions, intake: Intake, limit: int) -> None:
+        super().__init__(connections)
+        self.source = GatheredSource(connections.buffer, self.pause, self.resume)
         self._options, self._intake, self._limit = options, intake, limit
         self._parts: list[bytes] = []
         self._size = 0
@@ -85,7 +85,7 @@ class Groups(StreamConnection):
         body = self._drop()
         self.source.hold(_GROUP)
         self._under_way += 1
-        self.all.buffer.group.create_task(self._settle(raw, body))
+        self.connections.buffer.group.create_task(self._settle(raw, body))
 
     async def _settle(self, raw: bytes, body: bytes) -> None:
         key = "-"
@@ -111,22 +111,22 @@ class Groups(StreamConnection):
 
     async def _store(self, key: str, body: bytes) -> int:
         """How many readings were stored."""
-        sifted = await parse_lines(self.terms.form, body, wall_ns())
-        if sifted.bad:
-            offset, reason = sifted.bad[0]
+        parsed = await parse_lines(self.terms.parser, body, wall_ns())
+        if parsed.bad:
+            offset, reason = parsed.bad[0]
             number = body.count(b"\n", 0, offset) + 1
-            more = f" (and {len(sifted.bad) - 1} more)" if len(sifted.bad) > 1 else ""
+            more = f" (and {len(parsed.bad) - 1} more)" if len(parsed.bad) > 1 else ""
             raise GroupRefusedError("bad_lines", f"line {number}{more}: {reason}")
-        if not sifted.count:
+        if not parsed.count:
             raise GroupRefusedError("empty", "the group holds no reading")
         scope = contract.request_scope(self._options.name, self.sender)
         request = contract.make_request(key, scope, body)
-        chunk = Chunk(sifted.payload, sifted.count, request)
+        chunk = Chunk(parsed.payload, parsed.count, request)
         await self._intake.submit(self._options.name, self._options.class_, chunk)
-        return sifted.count
+        return parsed.count
 
     def _refuse(self, key: str, refusal: GroupRefusedError) -> None:
-        self.terms.keeper.skip(refusal.reason, self.peer, str(refusal))
+        self.terms.submitter.skip(refusal.reason, self.peer, str(refusal))
         self.say(b"refused %s %s\n" % (key.encode(), _one_line(str(refusal))))
 
     def _later(self, key: str, seconds: float, text: str) -> None:

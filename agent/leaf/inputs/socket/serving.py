@@ -32,7 +32,7 @@ async def serve(
 ) -> None:
     """Serve until `stopping` is set, then store what was read, and answer what is under way."""
     submitter = RetryingSubmitter(options, metrics, intake, stopping, log)
-    form = make_parser(
+    parser = make_parser(
         options.format, intake.domain, precision=options.precision, device_tag=options.device_tag
     )
     with _opened(address, options) as listening:
@@ -41,7 +41,7 @@ async def serve(
                 widen(listening, options.receive_buffer, log)
             async with asyncio.TaskGroup() as group:
                 dropped = metrics.dropped.labels(options.name)
-                datagrams = Datagrams(listening, Buffer(options.buffer, group), form, submitter, dropped.inc)
+                datagrams = Datagrams(listening, Buffer(options.buffer, group), parser, submitter, dropped.inc)
                 datagrams.start()
                 try:
                     await stopping.wait()
@@ -49,7 +49,7 @@ async def serve(
                     datagrams.stop()
         else:
             show_count = metrics.input_connections.labels(options.name).set
-            terms = Terms(form, submitter, options.max_connections, options.line, options.idle, show_count)
+            terms = Terms(parser, submitter, options.max_connections, options.line, options.idle, show_count)
             await _serve_streams(terms, options, address, listening, intake, stopping)
     submitter.end()
 
@@ -67,13 +67,13 @@ async def _serve_streams(
     try:
         async with asyncio.TaskGroup() as group:
             buffer = Buffer(options.buffer, group)
-            connections = all_of_them = Connections(terms, buffer)
+            connections = connections = Connections(terms, buffer)
             limit = min(MAX_SHARE, options.buffer // options.max_connections)
 
             def make() -> StreamConnection:
                 if options.reply:
-                    return Groups(all_of_them, options, intake, limit)
-                return Flow(all_of_them)
+                    return Groups(connections, options, intake, limit)
+                return Flow(connections)
 
             if address.is_path:
                 server = await loop.create_unix_server(make, sock=listening)

@@ -32,8 +32,8 @@ class Terms:
     """What holds for all connections of an input: at most `most` of them, lines of at most `line` bytes, an
     end after `idle` seconds of silence. `shown` is told how many there are."""
 
-    form: LineParser
-    keeper: RetryingSubmitter
+    parser: LineParser
+    submitter: RetryingSubmitter
     most: int
     line: int
     idle: float
@@ -98,9 +98,9 @@ class StreamConnection(asyncio.BufferedProtocol):
     source: GatheredSource
     _transport: asyncio.Transport
 
-    def __init__(self, all_of_them: Connections) -> None:
-        self.all = all_of_them
-        self.terms = all_of_them.terms
+    def __init__(self, connections: Connections) -> None:
+        self.connections = connections
+        self.terms = connections.terms
         self.peer = self.sender = ""
         self.heard = loop_time()
         self._cutter = LineCutter(self.terms.line)
@@ -122,20 +122,20 @@ class StreamConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
         self.peer, self.sender = _peer(self._transport)
-        if not self.all.admit(self):
+        if not self.connections.admit(self):
             text = f"all {self.terms.most} connections are in use"
-            self.terms.keeper.skip("connections", self.peer, text)
+            self.terms.submitter.skip("connections", self.peer, text)
             self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self.all.scratch[: max(_LEAST, min(_READ, self.source.room))]
+        return self.connections.scratch[: max(_LEAST, min(_READ, self.source.room))]
 
     def buffer_updated(self, nbytes: int) -> None:
         self.heard = self._time()
         if self._transport.is_closing():
             return
         before = self._cutter.too_long
-        lines = self._cutter.feed(bytes(self.all.scratch[:nbytes]))
+        lines = self._cutter.feed(bytes(self.connections.scratch[:nbytes]))
         if self._cutter.too_long > before:
             self.passed_over(self._cutter.too_long - before)
         if not lines:
@@ -152,11 +152,11 @@ class StreamConnection(asyncio.BufferedProtocol):
         return self.ended()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.all.gone(self)
+        self.connections.gone(self)
 
     def give_up(self, reason: str, text: str) -> None:
         """End a connection that makes no sense."""
-        self.terms.keeper.skip(reason, self.peer, text)
+        self.terms.submitter.skip(reason, self.peer, text)
         self._transport.abort()
 
     def say(self, text: bytes) -> None:
@@ -171,7 +171,7 @@ class StreamConnection(asyncio.BufferedProtocol):
 
     def resume(self) -> None:
         """Read on."""
-        if not self._transport.is_closing() and not self.all.stopped:
+        if not self._transport.is_closing() and not self.connections.stopped:
             self._transport.resume_reading()
 
     def stop(self) -> None:
@@ -191,10 +191,10 @@ class Flow(StreamConnection):
 
     source: Gatherer
 
-    def __init__(self, all_of_them: Connections) -> None:
-        super().__init__(all_of_them)
+    def __init__(self, connections: Connections) -> None:
+        super().__init__(connections)
         self.source = Gatherer(
-            all_of_them.buffer, self.terms.form, self.terms.keeper, self.pause, self.resume, self._garbage
+            connections.buffer, self.terms.parser, self.terms.submitter, self.pause, self.resume, self._garbage
         )
 
     def take(self, lines: bytes) -> None:
@@ -202,15 +202,15 @@ class Flow(StreamConnection):
 
     def passed_over(self, count: int) -> None:
         reason = f"longer than {self.terms.line} bytes (option line); nothing of it was kept"
-        self._bury("too_long", [letter(b"", self.peer, reason)] * count)
+        self._dead_letter("too_long", [letter(b"", self.peer, reason)] * count)
 
     def ended(self) -> bool:
         last = self._cutter.end()
-        if last and self.terms.form.self_ending:
+        if last and self.terms.parser.self_ending:
             self.source.add(last, self.peer)
         elif last:
             reason = "the last line has no newline: it may be a part of one"
-            self._bury("cut_off", [letter(last[:-1], self.peer, reason)])
+            self._dead_letter("cut_off", [letter(last[:-1], self.peer, reason)])
         return False
 
     def stop(self) -> None:
@@ -221,8 +221,8 @@ class Flow(StreamConnection):
         self.source.flush()
         super().connection_lost(exc)
 
-    def _bury(self, reason: str, letters: list[Letter]) -> None:
-        self.all.buffer.group.create_task(self.terms.keeper.bury(reason, letters))
+    def _dead_letter(self, reason: str, letters: list[Letter]) -> None:
+        self.connections.buffer.group.create_task(self.terms.submitter.dead_letter(reason, letters))
 
     def _garbage(self) -> None:
         if not self._transport.is_closing():

@@ -101,14 +101,14 @@ def write(path: Path, *values: object) -> None:
 
 @given(st.lists(st.one_of(GOOD, BAD, st.just(b""))))
 def test_good_lines_go_on_and_bad_ones_are_named_by_their_offset(lines: list[bytes]) -> None:
-    sifted = split_valid(b"".join(line + b"\n" for line in lines), "edge-1", NOW)
-    assert sifted.payload.splitlines() == [
+    parsed = split_valid(b"".join(line + b"\n" for line in lines), "edge-1", NOW)
+    assert parsed.payload.splitlines() == [
         line for line in lines if line.startswith(b'{"metric":"m","value":') and line.endswith(b'"d"}')
     ]
-    assert sifted.count == sifted.payload.count(b"\n")
+    assert parsed.count == parsed.payload.count(b"\n")
     offsets = [sum(len(line) + 1 for line in lines[:index]) for index in range(len(lines))]
     bad = [offset for offset, line in zip(offsets, lines, strict=True) if line and not line.endswith(b'"d"}')]
-    assert [offset for offset, _ in sifted.bad] == bad
+    assert [offset for offset, _ in parsed.bad] == bad
 
 
 async def test_what_is_refused_is_handed_in_again_and_said_once(path: Path, logged: list[EventDict]) -> None:

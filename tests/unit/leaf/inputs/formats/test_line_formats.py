@@ -36,26 +36,26 @@ def test_good_lines_are_kept_and_bad_ones_placed(kind: Format, data: st.DataObje
     for number, choice in enumerate(data.draw(st.lists(st.integers(-3, 4), max_size=250))):
         written.append((GOOD[kind] % number, True) if choice < 0 else (BAD[kind][choice], False))
     lines = b"".join(line + b"\n" for line, _ in written)
-    sifted = sift(kind, lines)
-    rows = [json.loads(row) for row in sifted.payload.splitlines()]
+    parsed = sift(kind, lines)
+    rows = [json.loads(row) for row in parsed.payload.splitlines()]
     assert [row["value"] for row in rows] == [number for number, (_, good) in enumerate(written) if good]
-    assert sifted.count == len(rows)
+    assert parsed.count == len(rows)
     begins = [len(b"".join(line + b"\n" for line, _ in written[:number])) for number in range(len(written))]
-    assert [place for place, _ in sifted.bad] == [
+    assert [place for place, _ in parsed.bad] == [
         begins[n] for n, (_, good) in enumerate(written) if not good
     ]
-    assert all(reason for _, reason in sifted.bad)
+    assert all(reason for _, reason in parsed.bad)
 
 
 @pytest.mark.parametrize("kind", FORMATS)
 @settings(deadline=None, max_examples=300)
 @given(lines=st.lists(st.binary(max_size=30), max_size=20).map(b"\n".join))
 def test_whatever_comes_is_a_reading_or_a_bad_line(kind: Format, lines: bytes) -> None:
-    sifted = sift(kind, lines)
-    for row in sifted.payload.splitlines():
+    parsed = sift(kind, lines)
+    for row in parsed.payload.splitlines():
         contract.parse_reading(row)
-    assert sifted.payload.count(b"\n") == sifted.count
-    for place, _ in sifted.bad:
+    assert parsed.payload.count(b"\n") == parsed.count
+    for place, _ in parsed.bad:
         assert place == 0 or lines[place - 1 : place] == b"\n"
 
 
@@ -89,13 +89,13 @@ def test_a_line_of_line_protocol_stands_by_itself_whatever_is_beside_it(lines: l
 def test_a_line_whose_readings_would_be_too_large_is_bad_and_the_others_are_kept() -> None:
     tags = b",".join(b"t%d=%s" % (number, b"x" * 1000) for number in range(60))
     long = b"m," + tags + b" " + b",".join(b"f%d=1" % number for number in range(3000))
-    sifted = sift("influx", b"m f=1\n" + long + b"\nm f=2\n")
-    assert sifted.count == 2
-    assert [place for place, _ in sifted.bad] == [6]
-    assert "are above" in sifted.bad[0][1]
+    parsed = sift("influx", b"m f=1\n" + long + b"\nm f=2\n")
+    assert parsed.count == 2
+    assert [place for place, _ in parsed.bad] == [6]
+    assert "are above" in parsed.bad[0][1]
 
 
 def test_more_bad_lines_than_an_error_lists_are_all_placed() -> None:
     for kind in FORMATS:
-        sifted = sift(kind, b"nonsense\n" * 5_000 + GOOD[kind] % 1 + b"\n")
-        assert (sifted.count, len(sifted.bad)) == (1, 5_000)
+        parsed = sift(kind, b"nonsense\n" * 5_000 + GOOD[kind] % 1 + b"\n")
+        assert (parsed.count, len(parsed.bad)) == (1, 5_000)

@@ -74,8 +74,8 @@ def test_any_message_is_refused_or_becomes_lines_that_are_one_reading_or_bad(pay
         return
     for line in lines:
         assert b"\n" not in line
-        sifted = split_valid(line, "edge-1", 0)
-        assert sifted.count + len(sifted.bad) == 1
+        parsed = split_valid(line, "edge-1", 0)
+        assert parsed.count + len(parsed.bad) == 1
 
 
 def test_a_long_name_is_not_repeated_for_each_value_within() -> None:

@@ -43,8 +43,8 @@ class Core:
         self.letters += letters
 
 
-def keeper(core: Core, stopping: asyncio.Event) -> RetryingSubmitter:
-    """The keeper of a command's output."""
+def submitter(core: Core, stopping: asyncio.Event) -> RetryingSubmitter:
+    """The submitter of a command's output."""
     return RetryingSubmitter(ExecOptions(command=["true"]), Metrics(), core, stopping, structlog.get_logger())  # type: ignore[arg-type]
 
 
@@ -61,25 +61,25 @@ PAYLOADS = [f"{number}\n".encode() for number in range(6)]
 @pytest.mark.parametrize("refusals", [1, 2, 5])
 async def test_what_came_behind_a_refused_chunk_waits_for_it(refusals: int) -> None:
     core = Core(*[REFUSED] * refusals)
-    await store_all(keeper(core, asyncio.Event()), PAYLOADS)
+    await store_all(submitter(core, asyncio.Event()), PAYLOADS)
     assert core.stored == PAYLOADS
 
 
 async def test_what_is_not_refused_does_not_wait_for_what_came_before() -> None:
     core = Core()
-    await store_all(keeper(core, asyncio.Event()), PAYLOADS)
+    await store_all(submitter(core, asyncio.Event()), PAYLOADS)
     assert core.most == len(PAYLOADS)
 
 
 async def test_a_chunk_of_unknown_outcome_holds_nothing_up() -> None:
     core = Core(UnknownOutcomeError("it may be stored"))
-    await store_all(keeper(core, asyncio.Event()), PAYLOADS)
+    await store_all(submitter(core, asyncio.Event()), PAYLOADS)
     assert core.stored == PAYLOADS[1:]
 
 
 async def test_a_stop_loses_what_waits_and_ends() -> None:
     core, stopping = Core(*[REFUSED] * 99), asyncio.Event()
-    one = keeper(core, stopping)
+    one = submitter(core, stopping)
     asyncio.get_running_loop().call_later(0.05, stopping.set)
     async with asyncio.timeout(5):
         await store_all(one, PAYLOADS)
