@@ -2,33 +2,21 @@
 
 The command is a list of arguments, never a line for a shell. It runs with the agent's user, without its
 input, in an environment of PATH, HOME, USER, LANG, LC_ALL and TZ as the agent has them. What it prints is
-read no faster than it can be stored: then its `write` waits. What it says on its standard error goes to the
-log, five lines a minute of at most 500 characters.
+read no faster than it can be stored: its `write` waits meanwhile. Its standard error goes to the log, five
+lines a minute of at most 500 characters.
 
 With `interval` it is run that often, at most `timeout` long, and a run that prints more than `output` is
 ended; a run that is late is left out. Without, it runs for good and is started again when it ends, after 1 s
-first and 60 s at most. An exit code other than 0 is told once, and `petiole_input_up` is 0 until a run ends
+first and 60 s at most. An exit code other than 0 is logged once, and `petiole_input_up` is 0 until a run ends
 well, or it runs again.
 
 A command that is ended gets SIGTERM, and 3 s later SIGKILL, with all that it has started; so does what it
 leaves behind when it ends by itself, and what is there when the agent is killed. A small process of its own
 sees to that (`agent.leaf.inputs.exec.reaper`, about 10 MB while the command runs).
 
-What was read is handed in until it is stored. Lost is, when the agent is killed, what was read and not stored
-(at most 1 MiB) and what stands in the pipe. Lines that are no readings become dead letters. A last line
-without a newline is taken as NDJSON, and as line protocol if the command ended well.
-
-Options (`[[input]]` with `type = "exec"`):
-- `name` ("exec"): names the input in batch subjects and metrics.
-- `class` ("normal"): the class of its readings.
-- `command`: the program and its arguments; a name without a slash is looked for in PATH.
-- `interval` (none): seconds from run to run, 100ms to 1d.
-- `timeout` ("30s"): how long a run may last, with `interval`.
-- `output` ("16MiB"): how much a run may print, with `interval`.
-- `directory` (that of the agent): where it runs.
-- `environment` ({}): more variables. They can be seen by other programs of this user: no place for secrets.
-- `format` ("ndjson"), `precision` ("ns"), `device_tag` ("host"): as those of the input `socket`.
-- `line` ("64KiB"): the longest line, 256KiB at most; longer ones are passed over.
+What was read is submitted until it is stored. If the agent is killed, data read but not yet stored is lost
+(at most 1 MiB), and so is what is left in the pipe. Lines that are no readings become dead letters. A last
+line without a newline is taken as NDJSON, and as line protocol if the command ended well.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ _INHERITED: Final = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ")
 
 
 class ExecOptions(InputOptions, tag="exec", kw_only=True):
-    """The options of one `exec` input; the module says what each means."""
+    """The options of one `exec` input. deploy/reference.toml says what each means."""
 
     name: str = "exec"
     command: list[str]

@@ -52,7 +52,13 @@ class Program(asyncio.SubprocessProtocol):
         said: Sparse,
         limit: int | None,
     ) -> None:
-        self._options, self._parser, self._submitter, self._log, self._said = options, parser, submitter, log, said
+        self._options, self._parser, self._submitter, self._log, self._said = (
+            options,
+            parser,
+            submitter,
+            log,
+            said,
+        )
         self._buffer = buffer
         self._room = limit
         self._cutter = LineCutter(options.line)
@@ -253,7 +259,9 @@ class Schedule:
         """Run the command and store what it prints; what went wrong."""
         async with asyncio.TaskGroup() as group:
             buffer = Buffer(MAX_SHARE, group)
-            program = Program(self._options, self._parser, self._submitter, buffer, self._log, self._said, limit)
+            program = Program(
+                self._options, self._parser, self._submitter, buffer, self._log, self._said, limit
+            )
             try:
                 return await program.run(self._stopping, timeout)
             except OSError as error:

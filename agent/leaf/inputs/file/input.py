@@ -2,7 +2,7 @@
 
 Each batch carries the position behind its lines in all files, so lines and position are stored in one act: an
 agent that is killed goes on exactly there. One batch is in flight, with lines of several files, which take
-turns; what is refused is handed in again, for the files still have it. Lines that are not readings are
+turns; what is refused is submitted again, for the files still have it. Lines that are not readings are
 counted, reported with their place and kept as dead letters.
 
 `path` may hold wildcards (`*`, `?`, `[…]` in any part). Files that appear are read from their beginning
@@ -20,19 +20,6 @@ compressed or deleted before they were read; lines written to a renamed file a s
 successor was begun; the bytes between copying and truncating, which the rotation itself loses. With `start =
 "end"` the end is that at the start of the agent for as long as nothing of this input has been stored; a file
 that appears later is read whole.
-
-Options (`[[input]]` with `type = "file"`):
-- `path`: a path, with or without wildcards, or a list of them; the files need not be there yet.
-- `name` ("file"): names the input in batch subjects and metrics; under another name it begins anew.
-- `class` ("normal"): the class of its readings.
-- `ack` ("stored"): or "hub", then one batch after the other waits until the hub holds it.
-- `start`: "beginning" or "end"; where to begin when nothing has been stored yet. Without it that is the
-  beginning, but an input whose position was lost with the state file does not begin: from there its files
-  might be stored twice. Given, it holds for such an input too.
-- `poll` ("250ms"): how often to look whether a file has grown. A batch carries about 45 bytes for each file:
-  with many files and a dear link make it longer.
-- `format` ("ndjson"), `precision` ("ns"), `device_tag` ("host"): as those of the input `socket`. A last line
-  without its newline is taken as NDJSON once its file is left; as line protocol it is a dead letter.
 """
 
 from __future__ import annotations

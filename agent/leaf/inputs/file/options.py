@@ -1,4 +1,4 @@
-"""TODO: what this module is."""
+"""The options of the input `file`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agent.leaf.inputs.shared.base import InputOptions
 
 
 class FileOptions(InputOptions, tag="file", kw_only=True):
-    """The options of one `file` input; the module says what each means."""
+    """The options of one `file` input. deploy/reference.toml says what each means."""
 
     name: str = "file"
     path: str | list[str]

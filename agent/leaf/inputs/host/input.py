@@ -30,14 +30,6 @@ And these only when they are asked for:
 - container, of the control group (version 2) that the agent is in: `cgroup_memory_bytes`, `cgroup_processes`,
   `cgroup_cpu_seconds`, `cgroup_throttled_seconds`, `cgroup_oom_kills`; where there is a limit
   `cgroup_memory_limit_bytes`, `cgroup_processes_limit`, `cgroup_cpu_limit_cores`.
-
-Options (`[[input]]` with `type = "host"`):
-- `name` ("host"): names the input in batch subjects and metrics.
-- `class` ("normal"): the class of its readings.
-- `ack` ("stored"): "accepted", "stored" or "hub": what is waited for before the next sample is handed in.
-- `interval` ("10s"): seconds from sample to sample.
-- `collect` (all but the last four): which of the groups above.
-- `mounts` ([]), `no_mounts` ([]): globs for mount points: those to measure (none: all), and those not to.
 """
 
 from __future__ import annotations

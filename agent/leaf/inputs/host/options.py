@@ -1,4 +1,4 @@
-"""TODO: what this module is."""
+"""The options of the input `host`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ GROUPS: Final[tuple[Group, ...]] = (*USUAL, "cores", "fans", "battery", "contain
 
 
 class HostOptions(InputOptions, tag="host", kw_only=True):
-    """The options of one `host` input; the module says what each means."""
+    """The options of one `host` input. deploy/reference.toml says what each means."""
 
     name: str = "host"
     interval: Seconds = Seconds(10.0)

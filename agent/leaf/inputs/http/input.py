@@ -8,8 +8,9 @@ of at most 1 MiB, or one reading); `Content-Encoding: gzip` or `zstd`; `Idempote
 token; 403 `Origin`; 404, 405; 408 too slow; 411, 413 length; 415 type or encoding; 421 `Host`; 422 key used
 for another request; 429 the stream is full; 503 server away, busy or stopping. With a refusal nothing of the
 request is stored, or nothing of this attempt where the answer comes before its key is looked up, save one:
-504 says that it is not known yet, or that it is stored and not yet at the hub (`ack = "hub"`), or that rules
-gave it to several classes of which one refused; a repeat under the same `Idempotency-Key` finds out. 429 and
+504 says that the outcome is unknown, or that the request is stored and not yet at the hub (`ack = "hub"`), or
+that rules gave it to several classes of which one refused; a repeat under the same `Idempotency-Key` finds
+out. 429 and
 503 carry `Retry-After`.
 
 `POST /write` and `POST /api/v2/write` take Influx line protocol; `precision` is ns (the default), us, ms, s,
@@ -23,26 +24,6 @@ With `otlp`, `POST /v1/metrics` takes exports of OpenTelemetry as protobuf or JS
 `agent.leaf.inputs.http.otlp.parse` describes. 200 when they are stored, with `partial_success` where points
 were rejected; otherwise the statuses above, with a `google.rpc.Status`. An export counts 32 times in `buffer`
 while it is taken apart, for that is what it may need.
-
-Options (`[[input]]` with `type = "http"`):
-- `name` ("http"): names the input in batch subjects and metrics.
-- `class` ("normal"): the class of its readings.
-- `ack` ("stored"): what success means, "accepted", "stored" or "hub" (docs/acknowledgement.md). Clients of
-  InfluxDB and exporters of OpenTelemetry see their own success with each.
-- `listen` ("127.0.0.1:8080"): address and port.
-- `body` ("16MiB"): the largest body, as it comes and unpacked; 64 MiB at most. Its readings, with the time
-  and the device that are filled in, may have 64 MiB together, whatever `body` says: 413 beyond.
-- `max_connections` (128): connections beyond are answered 503 and closed.
-- `buffer` ("64MiB"): bytes of bodies under way, over all requests; 503 beyond.
-- `device_tag` ("host"): the tag of line protocol that is the device; without it, it is the domain.
-- `otlp` (false): take OTLP metrics; needs the extra `otlp` and about 5 MB more memory once one came.
-- `timeout` ("30s"): for the header of a request, and again for its body.
-- `tls_cert`, `tls_key`: files in PEM, the chain and its key, both or none; with them the input speaks TLS.
-- `token_file`: a file of mode 0600 with a token that every request must show (`Authorization: Bearer`, for
-  InfluxDB's clients also `Token` or the password of `Basic`), save `/ping` and `/health`; 401 otherwise.
-- `allowed_hosts` ([]): names in `Host` besides the loopback's and the listen address. A page in a browser on
-  this machine must not reach the input under a name of its own (DNS rebinding).
-- `allowed_origins` ([]): values of `Origin` that may post; every other page in a browser is refused.
 """
 
 from __future__ import annotations

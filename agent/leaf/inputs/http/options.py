@@ -1,4 +1,4 @@
-"""TODO: what this module is."""
+"""The options of the input `http`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agent.leaf.inputs.shared.base import InputOptions
 
 
 class HttpOptions(InputOptions, tag="http", kw_only=True):
-    """The options of one `http` input; the module says what each means."""
+    """The options of one `http` input. deploy/reference.toml says what each means."""
 
     name: str = "http"
     listen: str = "127.0.0.1:8080"

@@ -1,5 +1,4 @@
-"""The input `mqtt`: subscribes to a broker of MQTT 3.1.1 with QoS 1. Its options are described in
-`agent.leaf.inputs.mqtt.options`.
+"""The input `mqtt`: subscribes to a broker of MQTT 3.1.1 with QoS 1.
 
 A message is acknowledged to the broker after the local stream has acknowledged it, in order; until then the
 broker has it, also while this agent is down, for its client id is stable and its session is kept. The payload

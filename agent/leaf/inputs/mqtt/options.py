@@ -1,18 +1,4 @@
-"""How an input `mqtt` is configured, and what can be wrong with that.
-
-Options (`[[input]]` with `type = "mqtt"`):
-- `url`: the broker, "mqtt://host:1883" or, with TLS, "mqtts://host:8883".
-- `topics`: what to subscribe to, each a table with `filter`, and templates for `device` (the domain) and
-  `metric` ("{0}"): "{2}" is the second level of the topic, "{2+}" it and all after it with dots between,
-  "{0}" the whole topic. What a reading says of itself goes before what its topic says.
-- `name` ("mqtt"): names the input in batch subjects and metrics.
-- `class` ("normal"): the class of its readings.
-- `user`, `password_file` (none): as whom to connect; the file has mode 0600.
-- `client_id` ("petiole-<domain>-<name>"): what the broker keeps the session under; no two clients may have
-  the same.
-- `tls_ca` (those of the system): certificates to trust, in PEM; `tls_cert` and `tls_key` (none): our own.
-- `keepalive` ("30s"): from ping to ping; a broker that is gone is noticed after two.
-"""
+"""The options of the input `mqtt`, and what can be wrong with them."""
 
 from __future__ import annotations
 
@@ -47,7 +33,7 @@ _MIN_KEEPALIVE, _MAX_KEEPALIVE = 1.0, 3600.0
 
 
 class MqttOptions(InputOptions, tag="mqtt", kw_only=True):
-    """The options of one `mqtt` input; the module says what each means."""
+    """The options of one `mqtt` input. deploy/reference.toml says what each means."""
 
     name: str = "mqtt"
     url: Annotated[

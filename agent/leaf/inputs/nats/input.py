@@ -1,5 +1,5 @@
-"""The input `nats`: hears what other programs on this machine publish on the leaf's own server, on core
-subjects that no stream takes, and makes readings of it.
+"""The input `nats`: subscribes to core subjects of the leaf's own server, on which programs of this machine
+publish, and makes readings of their messages.
 
 A payload is a bare value in JSON (`21.5`, `true`, `"open"`), a reading, an object whose members are values
 (each a reading, its name behind the metric), or several of these, one a line. What a message does not say of
@@ -8,27 +8,17 @@ itself its subject says, by templates.
 A message that is a request (it has a reply subject) is answered in JSON once it is stored, as a whole or not
 at all: `{"stored": 2}`, or `{"refused": "the reason"}`, with `"retry": 5` (seconds) when it would not be
 refused again. With the header `Nats-Msg-Id` a request that is repeated within ten minutes is stored once;
-each subject has ids of its own.
-`{"unknown": "…"}` says that nobody knows yet: repeat it under its id.
+each subject has ids of its own. `{"unknown": "…"}` says that the outcome is unknown: repeat the request under
+its id.
 
-Nobody is told what becomes of other messages: what is no reading becomes a dead letter; what comes while
-`pending` bytes wait to be stored is dropped and counted (`petiole_dropped_messages_total`), as is what
-comes faster than it can be read; what is published while the agent or its connection is down is lost. Whoever
-needs more publishes requests, or to the stream itself, on `tel.<domain>.<class>.<device>.<metric>`.
+Other messages are not answered. What is no reading becomes a dead letter; what comes while `pending` bytes
+wait to be stored, or faster than it can be read, is dropped and counted (`petiole_dropped_messages_total`);
+what is published while the agent or its connection is down is lost. A program that needs more publishes
+requests, or to the stream itself, on `tel.<domain>.<class>.<device>.<metric>`.
 
 On an embedded server the key of local programs (`device_seed_file`) may publish to the filters, and the
-agent's subscribe to them and answer. On one of your own give the agent's user `subscribe` for each filter
-and `allow_responses`, and the programs `publish`.
-
-Options (`[[input]]` with `type = "nats"`):
-- `name` ("nats"): names the input in batch subjects and metrics.
-- `class` ("normal"): the class of its readings.
-- `subjects`: a table each, `[[input.subjects]]`, whose filters do not overlap:
-  - `filter`: a subject, with the wildcards of NATS.
-  - `device` (the domain), `metric` ("{0}"): templates; `{1}` is the first token, `{2+}` the second and all
-    after it, `{0}` the whole subject. An empty `metric` leaves it to the message.
-- `queue` (""): a queue group, whose members share the messages.
-- `pending` ("4MiB"): bytes of messages that wait to be stored.
+agent's subscribe to them and answer. On one of your own give the agent's user `subscribe` for each filter and
+`allow_responses`, and the programs `publish`.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _TAKEN: Final = ("tel", "cmd", "petiole", "readings")
 
 
 class NatsOptions(InputOptions, tag="nats", kw_only=True):
-    """The options of one `nats` input; the module says what each means."""
+    """The options of one `nats` input. deploy/reference.toml says what each means."""
 
     name: str = "nats"
     subjects: list[SubjectTemplate]

@@ -9,20 +9,6 @@ nothing else, and nothing is repeated: what is exposed no longer is stored no lo
 A reading cannot be NaN or infinite: such samples are left out and counted (`nan`, `infinite`), as are those
 that break the contract (`bad_sample`). Of an exposition that is broken midway what stands before is stored. A
 sample that is refused is dropped with the rest of its scrape; the next one is taken when it is due.
-
-Options (`[[input]]` with `type = "prometheus"`):
-- `urls`: what to scrape, such as "http://127.0.0.1:9100/metrics"; each on its own.
-- `name` ("prometheus"): names the input in batch subjects and metrics.
-- `class` ("normal"): the class of its readings.
-- `ack` ("stored"): "accepted", "stored" or "hub": what is waited for before the next part is handed in.
-- `interval` ("15s"): seconds from scrape to scrape.
-- `timeout` ("10s"): how long a scrape may take; not above `interval`.
-- `body` ("4MiB"): the largest exposition; a larger one is not read.
-- `device` (the domain): a template of labels, such as "{instance}", that is the device; these labels are no
-  tags then. Where one is missing it is the domain.
-- `keep` ([]), `drop` ([]): globs for names of samples: those to store (none: all), and those not to.
-- `token_file`: a file of mode 0600 with a token that is shown as `Authorization: Bearer`.
-- `tls_ca`: certificates in PEM to trust instead of the system's.
 """
 
 from __future__ import annotations

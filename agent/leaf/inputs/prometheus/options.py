@@ -1,4 +1,4 @@
-"""TODO: what this module is."""
+"""The options of the input `prometheus`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class PrometheusOptions(InputOptions, tag="prometheus", kw_only=True):
-    """The options of one `prometheus` input; the module says what each means."""
+    """The options of one `prometheus` input. deploy/reference.toml says what each means."""
 
     name: str = "prometheus"
     urls: list[str]

@@ -1,11 +1,11 @@
 """The input `socket`: programs send lines, over TCP, UDP, or a Unix socket of streams or datagrams.
 
-Over a stream a sender is told nothing; it is slowed as soon as its readings can't be stored as fast as they
-come, for no more is read of a connection than its share of `buffer` until that was stored. What is promised:
-what was read is handed in until it is stored. Lost is, when the agent is killed, what was read and not stored
-(at most 1 MiB a connection), and at each end of the agent what stands unread in the kernel's buffers: a
-sender that must know takes `reply`. Datagrams are read as long as they can be stored; what the kernel drops
-meanwhile over UDP is counted as `petiole_dropped_messages_total`, the sender of a Unix datagram waits.
+Over a stream a sender is not answered; it is slowed as soon as its readings can't be stored as fast as they
+come, for no more is read of a connection than its share of `buffer` until that was stored. What was read is
+submitted until it is stored. If the agent is killed, data read but not yet stored is lost (at most 1 MiB a
+connection); whenever it ends, so is what is left unread in the kernel's buffers. A sender that must know
+takes `reply`. Datagrams are read as long as they can be stored; what the kernel drops meanwhile over UDP is
+counted as `petiole_dropped_messages_total`, the sender of a Unix datagram waits.
 
 With `reply` (streams only) a sender closes a group of its lines by a line `#<key>`; a group is stored as a
 whole or not at all, and answered by one line:
@@ -22,20 +22,6 @@ order than their groups.
 
 Lines that are no readings are counted, reported and skipped; a connection that sends a thousand of them and
 nothing else is closed, as is one that speaks HTTP. A last line without a newline is taken as NDJSON only.
-
-Options (`[[input]]` with `type = "socket"`): - `name` ("socket"): names the input in batch subjects and
-metrics. - `class` ("normal"): the class of its readings. - `listen` ("tcp://127.0.0.1:8094"): or
-"udp://host:port", "unix:///path", "unixgram:///path". What a program that is gone has left at a path is
-replaced. - `format` ("ndjson"): a reading a line; or "influx": line protocol, as
-`agent.leaf.inputs.formats.line_protocol` describes, but without text that holds a newline. - `precision`
-("ns"): the unit of times in line protocol: "ns", "us", "ms", "s", "m" or "h". - `device_tag` ("host"): the
-tag of line protocol that is the device; without it, it is the domain. - `reply` (false): answer groups, as
-above. - `line` ("64KiB"): the longest line, 256KiB at most; longer ones are passed over. - `max_connections`
-(128): connections beyond are closed at once. - `idle` ("1h"): a connection that sends nothing for so long is
-closed. - `buffer` ("16MiB"): bytes that were read and are not stored, over all connections. -
-`receive_buffer` ("4MiB"): bytes of UDP datagrams that the kernel keeps until they are read; more than
-`net.core.rmem_max` needs CAP_NET_ADMIN. - `mode` ("0660"), `user`, `group` (those of the agent): who may open
-a Unix socket.
 """
 
 from __future__ import annotations

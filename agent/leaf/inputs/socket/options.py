@@ -16,7 +16,7 @@ _MODE: Final = re.compile(r"0?[0-7]{3}\Z").match
 
 
 class SocketOptions(InputOptions, tag="socket", kw_only=True):
-    """The options of one `socket` input; the module says what each means."""
+    """The options of one `socket` input. deploy/reference.toml says what each means."""
 
     name: str = "socket"
     listen: str = "tcp://127.0.0.1:8094"

@@ -41,7 +41,9 @@ async def serve(
                 widen(listening, options.receive_buffer, log)
             async with asyncio.TaskGroup() as group:
                 dropped = metrics.dropped.labels(options.name)
-                datagrams = Datagrams(listening, Buffer(options.buffer, group), parser, submitter, dropped.inc)
+                datagrams = Datagrams(
+                    listening, Buffer(options.buffer, group), parser, submitter, dropped.inc
+                )
                 datagrams.start()
                 try:
                     await stopping.wait()

@@ -194,7 +194,12 @@ class Flow(StreamConnection):
     def __init__(self, connections: Connections) -> None:
         super().__init__(connections)
         self.source = Gatherer(
-            connections.buffer, self.terms.parser, self.terms.submitter, self.pause, self.resume, self._garbage
+            connections.buffer,
+            self.terms.parser,
+            self.terms.submitter,
+            self.pause,
+            self.resume,
+            self._garbage,
         )
 
     def take(self, lines: bytes) -> None:
