@@ -1,9 +1,9 @@
-"""Which files an input follows: those that its paths mean, found anew from time to time. It blocks, and
+"""The files that an input follows: those that its paths mean, listed again now and then. It blocks, and
 writes nothing.
 
-A file is known by its inode and its content, whatever its name: one that is renamed to another path that is
-followed goes on there where it was. So that none is read under its old name and its new one, a file is left
-only after two looks at all paths that found it at its own no more.
+A file is known by its inode and its content, not by its name: one that is renamed from one followed path to
+another is read on there. So that none is read under both names, a file is left only after two scans of all
+paths that did not find it at its own.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Final
 
 from agent.leaf.inputs.file.glob import Choice, Match, choose, is_wild, matches, origins
+from agent.leaf.inputs.file.open_file import holds
 from agent.leaf.inputs.file.positions import MAX_FILES, key_of, pack
-from agent.leaf.inputs.file.rotation import FilePosition, changed_after, holds
+from agent.leaf.inputs.file.rotation import FilePosition, changed_after
 from agent.leaf.inputs.file.tailer import Tailer
 
 FORGET: Final = 3600.0
@@ -37,7 +38,7 @@ class TrackedFile:
     """One file, with what stands for its path in a position. `named`: not found by wildcards. `idle_until` is
     when to look again, `gone` since when none is at its path (monotonic seconds)."""
 
-    follower: Tailer
+    tailer: Tailer
     key: bytes
     named: bool
     idle_until: float = -math.inf
@@ -78,8 +79,8 @@ class FileSet:
             if not is_wild(path):
                 self._add(path, named=True)
 
-    def tails(self) -> list[TrackedFile]:
-        """All that are followed."""
+    def files(self) -> list[TrackedFile]:
+        """All files that are followed."""
         return [*self._by_path.values(), *self._left_over]
 
     def unclaimed(self) -> Iterator[bytes]:
@@ -94,8 +95,8 @@ class FileSet:
         self._now = now
         self.problems = {}
         before = self._choice.live
-        found = itertools.chain.from_iterable(matches(path, self.problems) for path in self._paths)
-        self._choice = choose(found, self._by_path.keys(), self._is_known)
+        matched = itertools.chain.from_iterable(matches(path, self.problems) for path in self._paths)
+        self._choice = choose(matched, self._by_path.keys(), self._is_known)
         if not self._single:
             self._hand_on()
             self._begin()
@@ -104,25 +105,25 @@ class FileSet:
         self._forget()
         self._watch()
 
-    def go_on(self, tail: TrackedFile, position: FilePosition) -> None:
+    def go_on(self, file: TrackedFile, position: FilePosition) -> None:
         """Read a file on from another position."""
-        old = tail.follower
+        old = file.tailer
         old.close()
-        tail.follower = Tailer(old.path, position, alone=old.alone)
-        tail.follower.permit = None if self._single else _NO_PERMIT
+        file.tailer = Tailer(old.path, position, alone=old.alone)
+        file.tailer.permit = None if self._single else _NO_PERMIT
 
-    def drop(self, tail: TrackedFile) -> None:
+    def drop(self, file: TrackedFile) -> None:
         """Follow a file no more."""
-        tail.follower.close()
-        if self._by_path.get(tail.follower.path) is tail:
-            del self._by_path[tail.follower.path]
-        elif tail in self._left_over:
-            self._left_over.remove(tail)
+        file.tailer.close()
+        if self._by_path.get(file.tailer.path) is file:
+            del self._by_path[file.tailer.path]
+        elif file in self._left_over:
+            self._left_over.remove(file)
 
     def close(self) -> None:
-        """Let all files go."""
-        for tail in self.tails():
-            tail.follower.close()
+        """Close all files."""
+        for file in self.files():
+            file.tailer.close()
 
     def _is_known(self, path: str) -> bool:
         return path in self._by_path or key_of(path) in self._stored
@@ -131,56 +132,56 @@ class FileSet:
         """A file that was renamed from one path that is followed to another goes on there."""
         live = self._choice.live
         holders: dict[int, list[TrackedFile]] = defaultdict(list)
-        for tail in self._by_path.values():
-            if tail.follower.inode is not None and tail.follower.place is not None:
-                holders[tail.follower.inode].append(tail)
+        for file in self._by_path.values():
+            if file.tailer.inode is not None and file.tailer.position is not None:
+                holders[file.tailer.inode].append(file)
         moves: dict[str, FilePosition] = {}
         left: dict[str, FilePosition] = {}
         claimed: dict[bytes, FilePosition] = {}
         for path, match in live.items():
             own = self._by_path.get(path)
-            if own is not None and _is_at_home(own.follower, match):
+            if own is not None and _is_at_home(own.tailer, match):
                 continue
-            holder = next((one for one in holders[match.inode] if self._has_left(one, path)), None)
-            if holder is not None and (place := holder.follower.place) is not None:
-                moves[path] = left[holder.follower.path] = place
+            holder = next((file for file in holders[match.inode] if self._has_left(file, path)), None)
+            if holder is not None and (position := holder.tailer.position) is not None:
+                moves[path] = left[holder.tailer.path] = position
             elif own is None and (key := self._stored_at(path, match)) is not None:
                 moves[path] = claimed[key] = self._stored[key]
-        for key, place in claimed.items():
-            self._stored[key] = changed_after(place.modified)
+        for key, position in claimed.items():
+            self._stored[key] = changed_after(position.modified)
         for path in {*moves, *left}:
             self._take_off(path, drain=path not in left)
-        for path, place in moves.items():
-            self._add(path, named=live[path].named, position=place)
-        for path, place in left.items():
+        for path, position in moves.items():
+            self._add(path, named=live[path].named, position=position)
+        for path, position in left.items():
             if path not in moves:
-                self._stored[key_of(path)] = changed_after(place.modified)
+                self._stored[key_of(path)] = changed_after(position.modified)
                 if path in self._paths:
                     self._add(path, named=True)
 
-    def _has_left(self, tail: TrackedFile, path: str) -> bool:
+    def _has_left(self, file: TrackedFile, path: str) -> bool:
         """Whether a file that is followed is at this path and at its own no more."""
-        own = tail.follower.path
-        return own != path and tail.follower.is_in(path) and not tail.follower.is_in(own)
+        own = file.tailer.path
+        return own != path and file.tailer.is_in(path) and not file.tailer.is_in(own)
 
     def _take_off(self, path: str, *, drain: bool) -> None:
         """A path gets another file. What is left to read of the one that it had is read, if it is open."""
-        tail = self._by_path.pop(path, None)
-        if tail is None:
+        file = self._by_path.pop(path, None)
+        if file is None:
             return
-        if drain and tail.follower.opened:
-            tail.follower.alone, tail.follower.permit = True, None
-            tail.key = key_of(f"{path}\0{tail.follower.inode}")
-            tail.packed = None
-            self._left_over.append(tail)
+        if drain and file.tailer.opened:
+            file.tailer.alone, file.tailer.permit = True, None
+            file.key = key_of(f"{path}\0{file.tailer.inode}")
+            file.packed = None
+            self._left_over.append(file)
         else:
-            tail.follower.close()
+            file.tailer.close()
 
     def _stored_at(self, path: str, match: Match) -> bytes | None:
         """The key of the stored position that is in the file at a path, where its own path is another."""
         own = key_of(path)
-        known = self._stored.get(own)
-        if known is not None and known.inode == match.inode and holds(path, known):
+        position = self._stored.get(own)
+        if position is not None and position.inode == match.inode and holds(path, position):
             return None
         for key, position in self._stored.items():
             if key != own and position.inode == match.inode and position.offset and holds(path, position):
@@ -213,12 +214,12 @@ class FileSet:
     def _make_room(self) -> bool:
         """Whether one more file can be followed. Those that are gone make room, the oldest first."""
         while len(self._by_path) + len(self._stored) >= MAX_FILES:
-            gone = [(place.modified, tail) for tail in self._gone() if (place := tail.follower.place)]
+            gone = [(position.modified, file) for file in self._gone() if (position := file.tailer.position)]
             stored = [(position.modified, key) for key, position in self._stored.items()]
             if stored:
                 del self._stored[min(stored)[1]]
             elif gone:
-                self.drop(min(gone, key=lambda one: one[0])[1])
+                self.drop(min(gone, key=lambda entry: entry[0])[1])
             else:
                 return False
         return True
@@ -226,20 +227,20 @@ class FileSet:
     def _gone(self) -> list[TrackedFile]:
         """Files that wildcards found and find no more, not even what rotation made of them."""
         there = {*self._choice.live, *self._choice.rotated, *self._choice.rotated.values()}
-        return [tail for path, tail in self._by_path.items() if not tail.named and path not in there]
+        return [file for path, file in self._by_path.items() if not file.named and path not in there]
 
     def _forget(self) -> None:
         old = time.time_ns() - _OLD
         gone = self._gone()
-        for tail in self._by_path.values():
-            if tail not in gone:
-                tail.gone = None
-        for tail in gone:
-            tail.gone = self._now if tail.gone is None else tail.gone
-            place = tail.follower.place
-            is_old = self._now - tail.gone > FORGET and (place is None or place.modified < old)
-            if is_old and Path(tail.follower.path).parent.is_dir():
-                self.drop(tail)
+        for file in self._by_path.values():
+            if file not in gone:
+                file.gone = None
+        for file in gone:
+            file.gone = self._now if file.gone is None else file.gone
+            position = file.tailer.position
+            is_old = self._now - file.gone > FORGET and (position is None or position.modified < old)
+            if is_old and Path(file.tailer.path).parent.is_dir():
+                self.drop(file)
         if self._began is not None and self._now - self._began > FORGET:
             for key in [key for key, position in self._stored.items() if position.modified < old]:
                 del self._stored[key]
@@ -256,9 +257,9 @@ class FileSet:
                 info = os.stat(path)  # noqa: PTH116
             except OSError:
                 continue
-            known = before.get(path)
+            previous = before.get(path)
             self._watched[path] = now = (info.st_ino, info.st_mtime_ns)
-            grew = known is not None and known != now and known[0] == now[0]
+            grew = previous is not None and previous != now and previous[0] == now[0]
             if grew and origin in self._choice.live and path not in self._suspected:
                 self._suspected.add(path)
                 self.warnings.append(
@@ -269,35 +270,30 @@ class FileSet:
     def _permit(self, before: Mapping[str, Match] | None) -> None:
         live, rotated = self._choice
         followed = frozenset(path for path in self._by_path if path not in rotated)
-        for path, tail in self._by_path.items():
-            follower = tail.follower
-            follower.others = followed
-            follower.alone = follower.alone or (path in rotated and not tail.named)
+        for path, file in self._by_path.items():
+            tailer = file.tailer
+            tailer.others = followed
+            tailer.alone = tailer.alone or (path in rotated and not file.named)
             at = live[path].inode if path in live else 0
             was = None if before is None else before[path].inode if path in before else 0
-            if follower.inode is None:
-                follower.permit = at
-            elif follower.opened:
-                has_left = was is not None and follower.inode not in (at, was)
-                follower.permit = at if has_left else _NO_PERMIT
+            if tailer.inode is None:
+                tailer.permit = at
+            elif tailer.opened:
+                has_left = was is not None and tailer.inode not in (at, was)
+                tailer.permit = at if has_left else _NO_PERMIT
             else:
-                follower.permit = at if was == at else _NO_PERMIT
+                tailer.permit = at if was == at else _NO_PERMIT
 
     def _add(
-        self,
-        path: str,
-        *,
-        named: bool,
-        position: FilePosition | None = None,
-        alone: bool = False,
+        self, path: str, *, named: bool, position: FilePosition | None = None, alone: bool = False
     ) -> None:
         key = key_of(path)
         stored = self._stored.pop(key, None)
-        follower = Tailer(path, position or stored, from_end=self._from_end, alone=alone)
-        follower.permit = None if self._single else _NO_PERMIT
-        self._by_path[path] = TrackedFile(follower, key, named)
+        tailer = Tailer(path, position or stored, from_end=self._from_end, alone=alone)
+        tailer.permit = None if self._single else _NO_PERMIT
+        self._by_path[path] = TrackedFile(tailer, key, named)
 
 
-def _is_at_home(follower: Tailer, match: Match) -> bool:
+def _is_at_home(tailer: Tailer, match: Match) -> bool:
     """Whether the file that is followed is still at its path."""
-    return follower.inode == match.inode and (follower.opened or follower.is_in(follower.path))
+    return tailer.inode == match.inode and (tailer.opened or tailer.is_in(tailer.path))

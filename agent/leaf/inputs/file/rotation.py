@@ -6,15 +6,13 @@ soon as its own is deleted, and a file that is truncated and filled again keeps 
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-MARK_BYTES: Final = 1024
+FINGERPRINT_BYTES: Final = 1024
 """How many bytes at the beginning of a file, and how many before the offset, make its fingerprint."""
 
 _NUMBER: Final = r"[.-]\d[\dT_:.-]*"
@@ -42,21 +40,21 @@ class Fingerprint(NamedTuple):
         """The mark of the place behind `data`, or behind the first `stop` bytes of it, which stand at this
         one."""
         stop = len(data) if stop is None else stop
-        head, tail = self.head, data[max(0, stop - MARK_BYTES) : stop]
-        if len(head) < MARK_BYTES:
-            head = (head + data[: min(stop, MARK_BYTES)])[:MARK_BYTES]
-        if len(tail) < MARK_BYTES:
-            tail = (self.tail + tail)[-MARK_BYTES:]
+        head, tail = self.head, data[max(0, stop - FINGERPRINT_BYTES) : stop]
+        if len(head) < FINGERPRINT_BYTES:
+            head = (head + data[: min(stop, FINGERPRINT_BYTES)])[:FINGERPRINT_BYTES]
+        if len(tail) < FINGERPRINT_BYTES:
+            tail = (self.tail + tail)[-FINGERPRINT_BYTES:]
         return Fingerprint(head, tail)
 
-    def fingerprint(self) -> str:
+    def digest(self) -> str:
         """The mark as a short digest."""
         return blake2b(self.head + self.tail, digest_size=8).hexdigest()
 
 
 def changed_after(modified: int) -> FilePosition:
     """The position before all files that were changed later than `modified`, ns since 1970."""
-    return FilePosition(0, 0, Fingerprint().fingerprint(), modified + 1)
+    return FilePosition(0, 0, Fingerprint().digest(), modified + 1)
 
 
 class ListedFile(NamedTuple):
@@ -134,57 +132,3 @@ def successor(
     if rotated:
         return min(rotated, key=lambda seen: seen.modified)
     return live if live is not None and live.size > 0 else None
-
-
-class RotatedDuringScanError(Exception):
-    """Files were renamed during the look: the next one will show more."""
-
-
-@dataclass(slots=True)
-class OpenFile:
-    """A file being read, up to `offset`. `modified` is when it had been changed (ns since 1970) as it was
-    last read, `state` its size and time of change at the last look, `since` when it became so (monotonic
-    seconds), `drained` says that it then held no further whole line."""
-
-    fd: int
-    name: str
-    inode: int
-    offset: int
-    mark: Fingerprint
-    modified: int
-    state: tuple[int, int]
-    since: float
-    skipping: bool = False
-    drained: bool = False
-
-
-def holds(path: str, position: FilePosition) -> bool:
-    """Whether the file at a path is the one of a position, by its inode and by what was read of it. One that
-    can't be read is not."""
-    try:
-        fd = open_to_read(path)
-    except OSError:
-        return False
-    try:
-        same = os.fstat(fd).st_ino == position.inode
-        return same and mark_at(fd, position.offset).fingerprint() == position.fingerprint
-    finally:
-        os.close(fd)
-
-
-def open_to_read(path: str) -> int:
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-
-
-def seen_at(entry: os.DirEntry[str]) -> ListedFile:
-    try:
-        info = entry.stat(follow_symlinks=False)
-    except FileNotFoundError:
-        raise RotatedDuringScanError from None
-    return ListedFile(entry.name, info.st_ino, info.st_size, info.st_mtime_ns)
-
-
-def mark_at(fd: int, offset: int) -> Fingerprint:
-    """What stands at the beginning of a file and just before an offset."""
-    length = min(MARK_BYTES, offset)
-    return Fingerprint(os.pread(fd, length, 0), os.pread(fd, length, offset - length))

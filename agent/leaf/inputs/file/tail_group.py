@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from agent import contract
 from agent.leaf.inputs.file.file_set import FileSet, TrackedFile
+from agent.leaf.inputs.file.open_file import TailedLines, TailRead
 from agent.leaf.inputs.file.positions import encode, parse_positions
-from agent.leaf.inputs.file.rotation import FilePosition
-from agent.leaf.inputs.file.tailer import TailedLines, TailRead, read_again
+from agent.leaf.inputs.file.rotation import (
+    FilePosition,
+)
+from agent.leaf.inputs.file.tailer import Tailer
 from agent.leaf.inputs.formats.line_cutter import ReadLimits
 
 SCAN: Final = 1.0
@@ -55,7 +59,7 @@ class TailGroup:
         poll: float = 0.0,
         until: str | None = None,
     ) -> None:
-        self._roster = FileSet(paths, positions, from_end=from_end)
+        self._files = FileSet(paths, positions, from_end=from_end)
         self._poll = poll
         self._scanned = -math.inf
         self._limits = ReadLimits()
@@ -72,26 +76,26 @@ class TailGroup:
         gathered = ReadResult()
         if now - self._scanned >= SCAN:
             self._scanned = now
-            self._roster.scan(now)
-            gathered.warnings = self._roster.warnings
+            self._files.scan(now)
+            gathered.warnings = self._files.warnings
         if self._until is not None:
             self._read_again(self._until, now, gathered)
         else:
             self._read(now, gathered)
             # By the same order the same lines are read again, should the agent be killed meanwhile.
-            self._round.sort(key=lambda one: one[0].key)
+            self._round.sort(key=lambda entry: entry[0].key)
             gathered.position = self._position() if self._round else ""
         gathered.pieces = [piece for _, piece in self._round]
-        gathered.problems = [*self._roster.problems.values(), *self._unreadable.values()]
+        gathered.problems = [*self._files.problems.values(), *self._unreadable.values()]
         return gathered
 
     def take(self) -> None:
         """What was gathered last is done with."""
-        for tail, piece in self._round:
+        for file, piece in self._round:
             if self._until is None:
-                tail.follower.take(piece)
+                file.tailer.take(piece)
             else:
-                self._roster.go_on(tail, piece.after)
+                self._files.go_on(file, piece.after)
         self._round = []
         self._until = None
 
@@ -105,8 +109,8 @@ class TailGroup:
         return True
 
     def close(self) -> None:
-        """Let all files go."""
-        self._roster.close()
+        """Close all files."""
+        self._files.close()
 
     def _read_again(self, until: str, now: float, gathered: ReadResult) -> None:
         """Read what was read before up to a position. Where that cannot be done, it is not insisted on: the
@@ -116,44 +120,45 @@ class TailGroup:
         for key, end in sorted(parse_positions(until).items()):
             if end in before or not end.offset or _is_in_copy(end, self._before.get(key)):
                 continue
-            found = self._find(key, end, now)
-            if found is None:
+            piece = self._find(key, end, now)
+            if piece is None:
                 self._round = []
                 self._tries += 1
                 if self._tries >= _TRIES:
                     self._until = None
                 return
-            self._round.append(found)
+            self._round.append(piece)
         gathered.position, gathered.more = until, True
 
     def _find(self, key: bytes, end: FilePosition, now: float) -> tuple[TrackedFile, TailedLines] | None:
         """The piece that ends at a position, and the file that goes on there."""
-        tails = sorted(self._roster.tails(), key=lambda one: one.key != key)
-        for tail in tails:
-            piece = read_again(tail.follower.path, end, self._before.values(), self._before.get(key), now)
+        files = sorted(self._files.files(), key=lambda file: file.key != key)
+        for file in files:
+            piece = read_again(file.tailer.path, end, self._before.values(), self._before.get(key), now)
             if piece is not None:
                 # By now the file may be followed at another path than the one at which it was read; and the
-                # place of a file that was copied and truncated has the inode of one that is read anew.
-                there = [one for one in tails if one.follower.path == piece.file]
-                same = [one for one in tails if one.follower.inode == end.inode]
-                return next(iter([*there, *same]), tail), piece
+                # position of a file that was copied and truncated has the inode of one that is read
+                # from its beginning.
+                at_path = [other for other in files if other.tailer.path == piece.file]
+                same = [other for other in files if other.tailer.inode == end.inode]
+                return next(iter([*at_path, *same]), file), piece
         return None
 
     def _read(self, now: float, gathered: ReadResult) -> None:
         """Look at each file in turn until the limits are reached; the next time begins where this ends."""
         self._round = []
-        tails = self._roster.tails()
-        self._unreadable = {tail: text for tail, text in self._unreadable.items() if tail in tails}
-        begin = self._turn % max(1, len(tails))
+        files = self._files.files()
+        self._unreadable = {file: text for file, text in self._unreadable.items() if file in files}
+        begin = self._turn % max(1, len(files))
         room = self._limits
-        for tail in itertools.chain(tails[begin:], tails[:begin]):
-            if tail.idle_until <= now:
-                piece = self._look(tail, now, room, gathered)
+        for file in itertools.chain(files[begin:], files[:begin]):
+            if file.idle_until <= now:
+                piece = self._look(file, now, room, gathered)
                 if piece is not None:
                     gathered.more = True
                     if self._round and len(piece.lines) > room.bytes:
                         return  # a line that has no room here, and will have beside less
-                    self._round.append((tail, piece))
+                    self._round.append((file, piece))
                     room = replace(room, bytes=room.bytes - len(piece.lines))
                     if room.bytes >= _LEAST:  # else there is no need to count lines, which takes time
                         room = replace(room, lines=room.lines - piece.lines.count(b"\n"))
@@ -162,31 +167,31 @@ class TailGroup:
                 return
 
     def _look(
-        self, tail: TrackedFile, now: float, room: ReadLimits, gathered: ReadResult
+        self, file: TrackedFile, now: float, room: ReadLimits, gathered: ReadResult
     ) -> TailedLines | None:
         try:
-            look = tail.follower.look(now, room)
+            look = file.tailer.look(now, room)
         except OSError as error:
-            self._unreadable[tail] = f"{error.filename or tail.follower.path}: {error.strerror}"
-            tail.idle_until = now + self._poll
+            self._unreadable[file] = f"{error.filename or file.tailer.path}: {error.strerror}"
+            file.idle_until = now + self._poll
             return None
-        self._unreadable.pop(tail, None)
-        _note(look, tail, gathered)
+        self._unreadable.pop(file, None)
+        _note(look, file, gathered)
         if look.ended:
-            self._roster.drop(tail)
+            self._files.drop(file)
         if look.piece is None and not look.more:
-            tail.idle_until = now + self._poll
+            file.idle_until = now + self._poll
         gathered.more |= look.more
         return look.piece
 
     def _position(self) -> str:
-        behind = {id(tail): piece.after for tail, piece in self._round}
+        behind = {id(file): piece.after for file, piece in self._round}
         records = []
-        for tail in self._roster.tails():
-            place = behind.get(id(tail)) or tail.follower.place
-            if place is not None:
-                records.append(tail.record(place))
-        return encode(itertools.chain(records, self._roster.unclaimed()))
+        for file in self._files.files():
+            position = behind.get(id(file)) or file.tailer.position
+            if position is not None:
+                records.append(file.record(position))
+        return encode(itertools.chain(records, self._files.unclaimed()))
 
 
 def _is_in_copy(end: FilePosition, before: FilePosition | None) -> bool:
@@ -194,10 +199,33 @@ def _is_in_copy(end: FilePosition, before: FilePosition | None) -> bool:
     return before is not None and (end.offset, end.fingerprint) == (before.offset, before.fingerprint)
 
 
-def _note(look: TailRead, tail: TrackedFile, gathered: ReadResult) -> None:
+def _note(look: TailRead, file: TrackedFile, gathered: ReadResult) -> None:
     if look.lost is not None:
         gathered.lost.append(look.lost)
     if look.too_long is not None:
         gathered.too_long.append(look.too_long)
-    if look.absent and tail.named:
-        gathered.absent.append(tail.follower.path)
+    if look.absent and file.named:
+        gathered.absent.append(file.tailer.path)
+
+
+def read_again(
+    path: str, end: FilePosition, before: Iterable[FilePosition], own: FilePosition | None, now: float
+) -> TailedLines | None:
+    """The piece that ended at a position, in the file at a path or a rotated one beside it: it began at one
+    of the positions before, of which `own` is that of the same path, or at the beginning of its file. None
+    where that is not found."""
+    tailer = Tailer(path, end, alone=True)
+    limits = ReadLimits(lines=contract.MAX_BATCH_BYTES)
+    try:
+        if not (tailer.look(now, limits).more and tailer.rewind(before, own)):
+            return None
+        while True:
+            look = tailer.look(now, limits)
+            if look.piece is not None:
+                return replace(look.piece, after=end) if look.piece.after.offset == end.offset else None
+            if not look.more:
+                return None
+    except OSError:
+        return None
+    finally:
+        tailer.close()

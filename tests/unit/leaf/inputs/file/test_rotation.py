@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.leaf.inputs.file.rotation import (
-    MARK_BYTES,
+    FINGERPRINT_BYTES,
     FilePosition,
     Fingerprint,
     ListedFile,
@@ -18,13 +18,13 @@ from agent.leaf.inputs.file.rotation import (
 )
 
 
-@given(st.lists(st.binary(max_size=2 * MARK_BYTES), max_size=8))
+@given(st.lists(st.binary(max_size=2 * FINGERPRINT_BYTES), max_size=8))
 def test_a_mark_that_grew_is_the_mark_of_the_whole(pieces: list[bytes]) -> None:
     mark = Fingerprint()
     for piece in pieces:
         mark = mark.after(piece + b"more", len(piece))
     whole = b"".join(pieces)
-    assert mark == Fingerprint(whole[:MARK_BYTES], whole[-MARK_BYTES:])
+    assert mark == Fingerprint(whole[:FINGERPRINT_BYTES], whole[-FINGERPRINT_BYTES:])
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from agent import contract
+from agent.leaf.inputs.file.open_file import TailRead
 from agent.leaf.inputs.file.rotation import FilePosition
-from agent.leaf.inputs.file.tailer import QUIET, Tailer, TailRead
+from agent.leaf.inputs.file.tailer import QUIET, Tailer
 from agent.leaf.inputs.formats.line_cutter import ReadLimits
 
 
 class Reader:
-    """A follower, its clock, and what a store would hold: lines and position in one act."""
+    """A tailer, its clock, and what a store would hold: lines and position in one act."""
 
     def __init__(self, path: Path, *, from_end: bool = False) -> None:
         self.path = path
@@ -30,15 +31,15 @@ class Reader:
         self.position: FilePosition | None = None
         self.looks: list[TailRead] = []
         self._from_end = from_end
-        self.follower = Tailer(str(path), from_end=from_end)
+        self.tailer = Tailer(str(path), from_end=from_end)
 
     def look(self, *, take: bool = True) -> bool:
-        look = self.follower.look(self.now, ReadLimits())
+        look = self.tailer.look(self.now, ReadLimits())
         self.looks.append(look)
         if look.piece is not None and take:
             self.stored += look.piece.lines.decode().splitlines()
             self.position = look.piece.after
-            self.follower.take(look.piece)
+            self.tailer.take(look.piece)
         return look.piece is not None or look.more
 
     def settle(self) -> None:
@@ -49,8 +50,8 @@ class Reader:
             self.now += QUIET
 
     def restart(self) -> None:
-        self.follower.close()
-        self.follower = Tailer(str(self.path), self.position, from_end=self._from_end)
+        self.tailer.close()
+        self.tailer = Tailer(str(self.path), self.position, from_end=self._from_end)
 
     @property
     def lost(self) -> list[str]:
@@ -61,7 +62,7 @@ class Reader:
 def reader(tmp_path: Path) -> Iterator[Reader]:
     one = Reader(tmp_path / "a.log")
     yield one
-    one.follower.close()
+    one.tailer.close()
 
 
 def append(path: Path, text: str) -> None:
@@ -143,7 +144,7 @@ class Rotations(RuleBasedStateMachine):
     def teardown(self) -> None:
         for _ in range(20):
             self.reader.settle()
-        self.reader.follower.close()
+        self.reader.tailer.close()
         shutil.rmtree(self.folder)
         assert self.reader.stored == self.written
         assert self.reader.lost == []
@@ -164,7 +165,7 @@ def test_a_file_that_is_truncated_and_filled_to_its_size_before_anything_was_tak
 
 
 def test_a_file_that_is_not_there_yet_is_waited_for(reader: Reader) -> None:
-    assert reader.follower.look(0, ReadLimits()).absent
+    assert reader.tailer.look(0, ReadLimits()).absent
     append(reader.path, "a\n")
     reader.settle()
     assert reader.stored == ["a"]
@@ -223,11 +224,11 @@ def test_a_file_truncated_and_filled_beyond_the_old_size_is_noticed(reader: Read
 
 def test_a_truncation_between_reading_and_storing_does_not_shift_the_next_read(reader: Reader) -> None:
     append(reader.path, "old 1\n")
-    look = reader.follower.look(0, ReadLimits())
+    look = reader.tailer.look(0, ReadLimits())
     while look.piece is None:
-        look = reader.follower.look(0, ReadLimits())
+        look = reader.tailer.look(0, ReadLimits())
     reader.path.write_text("new 1\nnew 2\n")
-    reader.follower.take(look.piece)
+    reader.tailer.take(look.piece)
     reader.settle()
     assert reader.stored == ["new 1", "new 2"]
 
@@ -262,7 +263,7 @@ def test_a_copy_that_a_person_made_is_not_read(reader: Reader) -> None:
 def test_what_cannot_be_found_again_is_said_and_the_rest_goes_on(reader: Reader) -> None:
     append(reader.path, "a\n")
     reader.settle()
-    reader.follower.close()
+    reader.tailer.close()
     append(reader.path, "never read\n")
     reader.path.rename(reader.path.with_name("elsewhere.gz"))
     reader.path.with_name("elsewhere.gz").unlink()
@@ -277,7 +278,7 @@ def test_what_cannot_be_found_again_is_said_and_the_rest_goes_on(reader: Reader)
 def test_a_file_put_back_under_another_inode_goes_on_where_it_was(reader: Reader) -> None:
     append(reader.path, "a\nb\n")
     reader.settle()
-    reader.follower.close()
+    reader.tailer.close()
     shutil.copyfile(reader.path, reader.path.with_name("restored"))
     reader.path.with_name("restored").rename(reader.path)
     append(reader.path, "c\n")
