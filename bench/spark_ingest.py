@@ -26,8 +26,8 @@ from bench.hub_stream import Message, fill_from_leaf, hub, messages_of
 from bench.result import Result, Row
 from hub_jobs.ingest import run as ingest
 from hub_jobs.refine import run as refine
-from hub_jobs.source.wire import Server
-from hub_jobs.tables import open_table
+from hub_jobs.source.server import Server
+from hub_jobs.tables.delta import open_table
 from hub_jobs.tables.scan import files
 
 _READINGS: Final = 5_000_000

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from bench.hub_stream import Message, fill, hub
 from bench.result import Against, Result, Row
-from hub_jobs.source.wire import Connection, Server, read_columns
+from hub_jobs.source.connection import Connection
+from hub_jobs.source.ranges import read_columns
+from hub_jobs.source.server import Server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

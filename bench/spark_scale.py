@@ -26,9 +26,9 @@ from bench import lake as lakes
 from bench.hub_stream import fill_from_leaf, hub
 from bench.result import Against, Result, Row
 from bench.spark_ingest import check, messages
-from hub_jobs.tables import ensure_table, frame
+from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.parquet import PartWriter
-from hub_jobs.tables.scan import files
+from hub_jobs.tables.scan import files, frame
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,8 +10,8 @@ from typing import Final
 import pyarrow as pa
 
 from agent.contract import Exit
-from hub_jobs.source.wire import ApiError, Denied, Unreachable, WireError
-from hub_jobs.tables import ConflictError, TableError
+from hub_jobs.source.protocol import ApiError, Denied, Unreachable, WireError
+from hub_jobs.tables.delta import ConflictError, TableError
 
 
 def ended(name: str, job: Callable[[], Exit]) -> Exit:

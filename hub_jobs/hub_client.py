@@ -9,16 +9,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from agent.contract import FLEET_BUCKET, ContractError, FleetRecord, parse_fleet_record
-from hub_jobs.source.wire import (
-    ApiError,
-    Connection,
-    Denied,
-    Server,
-    StreamInfo,
-    UnknownIdentity,
-    Unreachable,
-    stream_info,
-)
+from hub_jobs.source.connection import Connection
+from hub_jobs.source.protocol import ApiError, Denied, UnknownIdentity, Unreachable
+from hub_jobs.source.server import Server
+from hub_jobs.source.streams import StreamInfo, stream_info
 
 _NO_STREAM: Final = 404
 

@@ -167,7 +167,7 @@ def _lake(name: str | None, unseen: list[str]) -> Lake | None:
         unseen.append("the tables: name their directory with --lake")
         return None
     try:
-        from hub_jobs.tables import TableError
+        from hub_jobs.tables.delta import TableError
         from hub_jobs.tables.places import parse_place
         from hub_jobs.where import open_lake
     except ImportError as error:
@@ -206,7 +206,7 @@ def _tables(
     tables: Lake, domain: str, device: str | None, span: Span, seen: Observation, unseen: list[str]
 ) -> bool:
     """Look at the tables; whether they could not be looked at."""
-    from hub_jobs.tables import TableError
+    from hub_jobs.tables.delta import TableError
     from hub_jobs.where import ScanPart, Waiting, WaitingLedger, WaitingMessage, look
 
     hub = seen.hub

@@ -10,7 +10,7 @@ from pathlib import Path
 from pyspark.sql import functions as F  # noqa: N812
 
 from hub_jobs.session import session
-from hub_jobs.tables import read
+from hub_jobs.tables.scan import read
 
 
 def main(lake: str, question: str, answer: str) -> None:

@@ -14,7 +14,8 @@ import numpy as np
 
 from hub_jobs.audit.claims.ledgers import Run
 from hub_jobs.audit.unreadable import Unreadable, put_aside
-from hub_jobs.tables import Table, open_table, seen
+from hub_jobs.tables import seen
+from hub_jobs.tables.delta import Table, open_table
 from hub_jobs.tables.places import Place, UnreadableError
 from hub_jobs.tables.ranges import History, runs_of, size, text, without
 from hub_jobs.tables.scan import batches

@@ -15,7 +15,7 @@ from hub_jobs.audit.claims.accounts import Account
 from hub_jobs.audit.claims.in_transit import OnTheWay
 from hub_jobs.audit.streams.reasons import Gap
 from hub_jobs.audit.unreadable import Unreadable
-from hub_jobs.tables import ensure_table
+from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.schemas import AUDIT, AUDIT_HOURS

@@ -31,8 +31,10 @@ from hub_jobs.audit.rows.totals import Class, LedgerClaims
 from hub_jobs.audit.streams.gaps import find_gaps
 from hub_jobs.exits import ended, say
 from hub_jobs.hub_client import HubClient
-from hub_jobs.source.wire import Server, WireError
-from hub_jobs.tables import ensure_table, open_table, stream_history
+from hub_jobs.source.protocol import WireError
+from hub_jobs.source.server import Server
+from hub_jobs.tables import stream_history
+from hub_jobs.tables.delta import ensure_table, open_table
 from hub_jobs.tables.places import Place, parse_place
 from hub_jobs.tables.ranges import Range, intersection
 from hub_jobs.tables.seen import SeenNumbers, batch_space, source_space

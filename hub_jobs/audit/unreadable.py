@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from hub_jobs.tables import Table
+from hub_jobs.tables.delta import Table
 from hub_jobs.tables.places import UnreadableError
 from hub_jobs.tables.ranges import Range
 from hub_jobs.tables.scan import files

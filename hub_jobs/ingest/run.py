@@ -24,18 +24,13 @@ from hub_jobs.exits import ended, gravest, say
 from hub_jobs.ingest.bronze import IngestPart, StreamOrigin, ingest
 from hub_jobs.job_loop import Stop, never, repeated
 from hub_jobs.session import run_tasks
+from hub_jobs.source.connection import Connection
 from hub_jobs.source.plan import Range, split
-from hub_jobs.source.wire import (
-    ApiError,
-    Connection,
-    Denied,
-    Server,
-    StreamInfo,
-    UnknownIdentity,
-    WireError,
-    stream_info,
-)
-from hub_jobs.tables import Table, ensure_table, ranges, stream_history
+from hub_jobs.source.protocol import ApiError, Denied, UnknownIdentity, WireError
+from hub_jobs.source.server import Server
+from hub_jobs.source.streams import StreamInfo, stream_info
+from hub_jobs.tables import ranges, stream_history
+from hub_jobs.tables.delta import Table, ensure_table
 from hub_jobs.tables.parquet import MAX_FILE_BYTES
 from hub_jobs.tables.places import Place, parse_place
 from hub_jobs.tables.stream_history import StreamHistory

@@ -23,8 +23,9 @@ import pyarrow.compute as pc
 from agent.contract import Exit
 from hub_jobs.exits import say
 from hub_jobs.job_loop import Stop, never, repeated
-from hub_jobs.tables import Table, ensure_table, open_table, stream_history
+from hub_jobs.tables import stream_history
 from hub_jobs.tables.compaction import ailing, groups, healed, rewrite, small_files
+from hub_jobs.tables.delta import Table, ensure_table, open_table
 from hub_jobs.tables.places import Place, parse_place
 from hub_jobs.tables.schemas import SCHEMAS
 from hub_jobs.tables.stream_history import FileHistory, StreamHistory, file_histories

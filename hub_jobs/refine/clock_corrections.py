@@ -18,11 +18,12 @@ from hub_jobs.refine import task
 from hub_jobs.refine.clocks import Batch, SealTime
 from hub_jobs.refine.messages import QuarantinedError, correction_in
 from hub_jobs.session import run_tasks
-from hub_jobs.source.wire import header
-from hub_jobs.tables import Condition, Table, cache
+from hub_jobs.source.protocol import header
+from hub_jobs.tables import cache
+from hub_jobs.tables.delta import Table
 from hub_jobs.tables.parquet import PartFile
 from hub_jobs.tables.places import Place
-from hub_jobs.tables.scan import batches, file_paths, rows
+from hub_jobs.tables.scan import Condition, batches, file_paths, rows
 from hub_jobs.tables.schemas import CLOCKS
 from hub_jobs.tables.stream_history import StreamHistory
 

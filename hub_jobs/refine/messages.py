@@ -25,7 +25,7 @@ from agent.contract import (
     parse_ledger,
     parse_subject,
 )
-from hub_jobs.source.wire import header, parse_headers
+from hub_jobs.source.protocol import header, parse_headers
 
 _WINDOW: Final = 64 * 1024**2
 

@@ -13,10 +13,11 @@ from hub_jobs.refine import dedup
 from hub_jobs.refine.clocks import Corrections
 from hub_jobs.refine.dedup import DedupDecision, Key
 from hub_jobs.refine.task import RefinePart
-from hub_jobs.tables import Condition, Table, stream_history
+from hub_jobs.tables import stream_history
+from hub_jobs.tables.delta import Table
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.ranges import History
-from hub_jobs.tables.scan import batches, rows
+from hub_jobs.tables.scan import Condition, batches, rows
 from hub_jobs.tables.seen import ID_COLUMNS, SeenNumbers, identities
 from hub_jobs.tables.stream_history import StreamHistory, file_histories
 

@@ -20,7 +20,8 @@ from hub_jobs.job_loop import Stop, never, repeated
 from hub_jobs.refine import clock_corrections, plan, task
 from hub_jobs.refine.clock_corrections import ClockCorrections
 from hub_jobs.session import run_tasks
-from hub_jobs.tables import ConflictError, ensure_table, seen, stream_history
+from hub_jobs.tables import seen, stream_history
+from hub_jobs.tables.delta import ConflictError, ensure_table
 from hub_jobs.tables.places import Place, parse_place
 
 if TYPE_CHECKING:

@@ -26,11 +26,12 @@ from hub_jobs.refine.clocks import Corrections
 from hub_jobs.refine.messages import QuarantineReason
 from hub_jobs.refine.plan import RefineTables
 from hub_jobs.session import run_tasks
-from hub_jobs.tables import Condition, ConflictError, Table, ensure_table, open_table, stream_history
+from hub_jobs.tables import stream_history
 from hub_jobs.tables.compaction import without
+from hub_jobs.tables.delta import ConflictError, Table, ensure_table, open_table
 from hub_jobs.tables.places import Place, parse_place
 from hub_jobs.tables.ranges import History
-from hub_jobs.tables.scan import batches, file_paths, rows
+from hub_jobs.tables.scan import Condition, batches, file_paths, rows
 from hub_jobs.tables.stream_history import StreamHistory
 from hub_jobs.times import moment
 

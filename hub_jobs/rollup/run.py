@@ -21,12 +21,11 @@ from agent.contract import Exit
 from hub_jobs import job_loop
 from hub_jobs.exits import say
 from hub_jobs.job_loop import Stop, never, repeated
-from hub_jobs.tables import Table, ensure_table, frame, open_table
 from hub_jobs.tables.compaction import without
-from hub_jobs.tables.delta import changed_files
+from hub_jobs.tables.delta import Table, changed_files, ensure_table, open_table
 from hub_jobs.tables.parquet import written
 from hub_jobs.tables.places import Place, parquet_columns, parse_place
-from hub_jobs.tables.scan import Condition, file_paths
+from hub_jobs.tables.scan import Condition, file_paths, frame
 from hub_jobs.tables.schemas import TIME
 
 if TYPE_CHECKING:

@@ -21,21 +21,15 @@ from pyspark.sql.streaming.datasource import (
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
 
 from hub_jobs.source import progress
+from hub_jobs.source.connection import Connection
 from hub_jobs.source.options import ReadOptions
 from hub_jobs.source.plan import Offsets, Range, resolve, split
 from hub_jobs.source.progress import Places
+from hub_jobs.source.protocol import ApiError, Unreachable, WireError
 from hub_jobs.source.pushdown import RangeFilter, narrowed
+from hub_jobs.source.ranges import read_columns
 from hub_jobs.source.rows import to_batch
-from hub_jobs.source.streams import sequence_at, stream_names
-from hub_jobs.source.wire import (
-    ApiError,
-    Connection,
-    StreamInfo,
-    Unreachable,
-    WireError,
-    read_columns,
-    stream_info,
-)
+from hub_jobs.source.streams import StreamInfo, sequence_at, stream_info, stream_names
 
 if TYPE_CHECKING:
     import pyarrow as pa

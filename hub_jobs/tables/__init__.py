@@ -1,7 +1,4 @@
-"""The hub's Delta tables: their schemas, opening and committing, Parquet written by tasks, reading, ranges
-seen."""
+"""The hub's Delta tables: opened and committed to (`delta`, `commits`), written (`parquet`), read (`scan`).
 
-from hub_jobs.tables.delta import ConflictError, Table, TableError, ensure_table, open_table
-from hub_jobs.tables.scan import Condition, frame, read
-
-__all__ = ["Condition", "ConflictError", "Table", "TableError", "ensure_table", "frame", "open_table", "read"]
+`schemas` has their columns, `places` says where they lie, `stream_history` and `seen` what bronze holds.
+"""

@@ -21,7 +21,6 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from hub_jobs.tables import commits
 from hub_jobs.tables.places import Place
 
 ATTEMPTS: Final = 20
@@ -107,7 +106,7 @@ def plain(error: Exception | None) -> str:
 
 def _outcome(path: Place, version: int, mark: str) -> CommitOutcome:
     try:
-        entry = commits.entries(path, version)
+        entry = entries(path, version)
     except (OSError, ValueError):
         return CommitOutcome.UNKNOWN
     if entry is None:

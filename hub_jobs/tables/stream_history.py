@@ -22,11 +22,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.contract import HUB_DOMAIN
-from hub_jobs.source.wire import Connection, StreamInfo, read_columns
-from hub_jobs.tables import Condition, Table, TableError, open_table
+from hub_jobs.source.connection import Connection
+from hub_jobs.source.ranges import read_columns
+from hub_jobs.source.streams import StreamInfo
+from hub_jobs.tables.delta import Table, TableError, open_table
 from hub_jobs.tables.places import Place, parquet_columns
 from hub_jobs.tables.ranges import History
-from hub_jobs.tables.scan import bounds, files, rows
+from hub_jobs.tables.scan import Condition, bounds, files, rows
 from hub_jobs.tables.schemas import TIME, digest
 
 _BOUNDS: Final = (

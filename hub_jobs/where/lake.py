@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from hub_jobs.audit.bronze_contents import BronzeContents, Cached, cached
 from hub_jobs.audit.rows.scan import AuditTables, ScanPart
-from hub_jobs.tables import Table, TableError, open_table, stream_history
+from hub_jobs.tables import stream_history
+from hub_jobs.tables.delta import Table, TableError, open_table
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.seen import SeenNumbers, lacking
 from hub_jobs.tables.stream_history import StreamHistory

@@ -17,7 +17,8 @@ from hub_jobs.audit.rows import lookups, scan, totals
 from hub_jobs.audit.rows.mismatches import Rows
 from hub_jobs.audit.rows.scan import ScanPart
 from hub_jobs.audit.streams.gaps import find_gaps
-from hub_jobs.tables import TableError, seen
+from hub_jobs.tables import seen
+from hub_jobs.tables.delta import TableError
 from hub_jobs.tables.ranges import Range, intersection, size, text, union, without
 from hub_jobs.tables.seen import SeenNumbers, batch_space, joined, source_space
 from hub_jobs.where.device import DeviceCounts, count_device, refused

@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 from agent.cli.main import app
 from agent.demo import plan
 from agent.demo.ports import free_port
-from hub_jobs.source.wire import Server
+from hub_jobs.source.server import Server
 from tests.harness.agent_process import Agent
 from tests.harness.wait import wait_for
 from tests.unit.hub_jobs.refined import ingest_all, refine_all

@@ -15,7 +15,8 @@ from agent.contract import Exit
 from hub_jobs.audit import report
 from hub_jobs.audit.claims.accounts import Arrived, of_direct
 from hub_jobs.maintain import run as maintain
-from hub_jobs.tables import ConflictError, TableError, delta, ensure_table, open_table, seen, stream_history
+from hub_jobs.tables import delta, seen, stream_history
+from hub_jobs.tables.delta import ConflictError, TableError, ensure_table, open_table
 from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.places import ObjectPath, Place, delta_options
 from hub_jobs.tables.schemas import BRONZE, SCHEMAS

@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
-from hub_jobs.tables import Table
+from hub_jobs.tables.delta import Table
 from hub_jobs.tables.types import usual
 
 Act = Callable[[Path], object]

@@ -18,7 +18,10 @@ from nats.errors import Error as NatsError
 from agent.contract import DEFAULT_CLASS, aggregate, batch_subject, direct_subject, inbox_prefix
 from agent.demo.plan import Member
 from hub_jobs.ingest.bronze import StreamOrigin, bronze_rows
-from hub_jobs.source.wire import Connection, Server, read_columns, stream_info
+from hub_jobs.source.connection import Connection
+from hub_jobs.source.ranges import read_columns
+from hub_jobs.source.server import Server
+from hub_jobs.source.streams import stream_info
 from tests.faults.report import Case
 from tests.faults.world.environment import FaultEnvironment, open_environment
 from tests.harness.wait import wait_for

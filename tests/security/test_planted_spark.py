@@ -21,7 +21,8 @@ from hub_jobs.audit import run as audit
 from hub_jobs.ingest import run as ingest
 from hub_jobs.maintain import run as maintain
 from hub_jobs.refine import run as refine
-from hub_jobs.source.wire import Connection, Server
+from hub_jobs.source.connection import Connection
+from hub_jobs.source.server import Server
 from tests.harness.object_store import BUCKET, imitation
 from tests.security.hidden import files_below, leaked
 from tests.security.test_planted import WHOLE

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from hub_jobs.tables import ensure_table, open_table
+from hub_jobs.tables.delta import ensure_table, open_table
 from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import rows

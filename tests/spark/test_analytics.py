@@ -15,7 +15,7 @@ import pytest
 from agent.contract import Exit, Ledger, Readings, StreamState, clock_subject, ledger_subject
 from hub_jobs.audit import run as audit
 from hub_jobs.rollup import run as rollup
-from hub_jobs.tables import ensure_table
+from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.schemas import AUDIT_HOURS
 from tests.spark.plants import Sent, batch, bronze, correction, every, fill, whence

@@ -15,7 +15,7 @@ from agent.contract import Exit
 from hub_jobs.audit import run as audit
 from hub_jobs.refine import run as refine
 from hub_jobs.rollup import run as rollup
-from hub_jobs.tables import ensure_table
+from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.schemas import digest
 from tests.spark.lakes import add_bronze, contents
 from tests.unit.hub_jobs.rows import OTHER_RUN, batch_headers, batch_row, direct_row, row

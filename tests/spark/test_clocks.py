@@ -14,7 +14,8 @@ from hub_jobs.audit.contents import compare
 from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.refine import run as refine
 from hub_jobs.session import run_tasks
-from hub_jobs.tables import ensure_table, open_table, schemas, stream_history
+from hub_jobs.tables import schemas, stream_history
+from hub_jobs.tables.delta import ensure_table, open_table
 from tests.harness.clocks import SECOND
 from tests.spark.lakes import add_bronze, contents, killed, orphans
 from tests.unit.hub_jobs.rows import (
@@ -105,7 +106,7 @@ def tables_of(lake: Path) -> AuditTables:
 _KILLED = """
 import os, signal
 from hub_jobs.refine.run import main
-from hub_jobs.tables import Table
+from hub_jobs.tables.delta import Table
 def die(*args, **options):
     os.kill(os.getpid(), signal.SIGKILL)
 Table.rewrite = die

@@ -13,7 +13,7 @@ import pytest
 from agent.contract import Exit
 from hub_jobs.gaps import run as gaps
 from hub_jobs.rollup import run as rollup
-from hub_jobs.tables import ensure_table
+from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.parquet import is_own
 from hub_jobs.tables.scan import files
 from hub_jobs.where import DomainFindings, ScanPart, Waiting, look, open_lake

@@ -15,8 +15,9 @@ from hub_jobs.audit import run as audit
 from hub_jobs.maintain import run as maintain
 from hub_jobs.refine import run as refine
 from hub_jobs.replay import run as replay
-from hub_jobs.tables import ensure_table, stream_history
+from hub_jobs.tables import stream_history
 from hub_jobs.tables.compaction import ailing
+from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.parquet import is_own
 from hub_jobs.tables.scan import files
 from tests.harness.foreign import by_duckdb, compact, rewritten, with_types

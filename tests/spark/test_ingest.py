@@ -42,7 +42,7 @@ from agent.demo.proxy import Proxy
 from hub_jobs.audit import run as audit
 from hub_jobs.ingest import run as ingest
 from hub_jobs.session import run_tasks
-from hub_jobs.tables import ensure_table, open_table
+from hub_jobs.tables.delta import ensure_table, open_table
 from tests.harness.servers import ServerPair, api, open_server_pair
 from tests.harness.standalone import busy_with
 from tests.harness.streams import AGGREGATE, held, make_aggregate, make_leaf_stream
@@ -358,7 +358,7 @@ async def test_a_driver_killed_between_its_files_and_its_commit_loses_and_double
     program = f"""
 import os, signal
 from hub_jobs.ingest.run import main
-from hub_jobs.tables import Table
+from hub_jobs.tables.delta import Table
 Table.commit = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
 main({fleet.options!r})
 """

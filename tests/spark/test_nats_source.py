@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hub_jobs.source.wire import Connection, Server, stream_info
+from hub_jobs.source.connection import Connection
+from hub_jobs.source.server import Server
+from hub_jobs.source.streams import stream_info
 from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE, make_aggregate, make_leaf_stream
 from tests.security.hidden import leaked

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hub_jobs.source.wire import Connection, Server
+from hub_jobs.source.connection import Connection
+from hub_jobs.source.server import Server
 from tests.harness.wait import WAIT_SECONDS, wait_for
 from tests.unit.hub_jobs.source.plain import PlainServer, fill, make_stream
 

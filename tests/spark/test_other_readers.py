@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from agent.contract import Exit
 from hub_jobs.maintain import run as maintain
-from hub_jobs.tables import ensure_table, open_table
+from hub_jobs.tables.delta import ensure_table, open_table
 from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.schemas import SCHEMAS
 from tests.spark.readers import Answer, Predicate, plain, readers

@@ -15,7 +15,8 @@ from hub_jobs.audit import run as audit
 from hub_jobs.refine import plan
 from hub_jobs.refine import run as refine
 from hub_jobs.session import run_tasks
-from hub_jobs.tables import cache, open_table
+from hub_jobs.tables import cache
+from hub_jobs.tables.delta import open_table
 from hub_jobs.tables.places import UnreadableError
 from hub_jobs.tables.schemas import VERSION
 from tests.spark.lakes import add_bronze, contents, killed, orphans, run_program
@@ -183,7 +184,7 @@ def test_a_backlog_is_refined_in_passes_of_bounded_size(
 _KILLED_AT = """
 import os, signal
 from hub_jobs.refine.run import main
-from hub_jobs.tables import Table
+from hub_jobs.tables.delta import Table
 commit = Table.commit
 def die(table, *args, **options):
     if table.name == {name!r}:
@@ -198,7 +199,7 @@ _STOPPED_AT = """
 import os, signal, sys
 from hub_jobs.refine import plan
 from hub_jobs.refine.run import main
-from hub_jobs.tables import Table
+from hub_jobs.tables.delta import Table
 plan.MAX_BYTES_A_CORE = 1
 commit, commits = Table.commit, []
 def interrupted(table, *args, **options):

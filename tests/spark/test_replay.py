@@ -15,8 +15,8 @@ from agent.contract import Exit
 from hub_jobs.maintain import run as maintain
 from hub_jobs.refine import run as refine
 from hub_jobs.replay import run as replay
-from hub_jobs.tables import Table, ensure_table
 from hub_jobs.tables.compaction import rewrite
+from hub_jobs.tables.delta import Table, ensure_table
 from hub_jobs.tables.scan import files
 from tests.spark.lakes import add_bronze, contents
 from tests.unit.hub_jobs.rows import OTHER_RUN, batch_row, direct_row

@@ -16,8 +16,8 @@ import pytest
 from agent.contract import Exit
 from hub_jobs.maintain import run as maintain
 from hub_jobs.rollup import run as rollup
-from hub_jobs.tables import ensure_table
 from hub_jobs.tables.compaction import rewrite
+from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.scan import files
 from hub_jobs.tables.schemas import READINGS

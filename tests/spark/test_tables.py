@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from hub_jobs.refine.readings import Refiner
-from hub_jobs.tables import Condition, ConflictError, TableError, ensure_table, open_table, read
+from hub_jobs.tables.delta import ConflictError, TableError, ensure_table, open_table
 from hub_jobs.tables.parquet import PartWriter
-from hub_jobs.tables.scan import file_paths, rows
+from hub_jobs.tables.scan import Condition, file_paths, read, rows
 from hub_jobs.tables.schemas import BRONZE, SCHEMAS
 from tests.unit.hub_jobs.damage import flip
 from tests.unit.hub_jobs.rows import batch_row, direct_row

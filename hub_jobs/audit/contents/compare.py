@@ -21,10 +21,9 @@ from hub_jobs.audit.rows.lookups import Key
 from hub_jobs.audit.rows.mismatches import run_of
 from hub_jobs.audit.rows.scan import AuditTables, FileShare
 from hub_jobs.refine.readings import Refiner
-from hub_jobs.tables import Condition
 from hub_jobs.tables.places import UnreadableError
 from hub_jobs.tables.ranges import Numbers, runs_of, text
-from hub_jobs.tables.scan import batches, file_paths
+from hub_jobs.tables.scan import Condition, batches, file_paths
 from hub_jobs.tables.schemas import BRONZE
 
 LOOKED_AT: Final = 50

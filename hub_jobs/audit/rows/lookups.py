@@ -14,11 +14,10 @@ from hub_jobs.audit.rows import count_rows
 from hub_jobs.audit.rows.count_rows import BATCH
 from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.refine.messages import UnpackError, count_lines, unpack
-from hub_jobs.source.wire import header
-from hub_jobs.tables import Condition
+from hub_jobs.source.protocol import header
 from hub_jobs.tables.places import UnreadableError
 from hub_jobs.tables.ranges import Range
-from hub_jobs.tables.scan import batches
+from hub_jobs.tables.scan import Condition, batches
 
 _PAYLOADS: Final = 64
 """Payloads in memory at once."""

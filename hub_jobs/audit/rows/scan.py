@@ -22,9 +22,9 @@ from hub_jobs.audit.rows import count_rows
 from hub_jobs.audit.rows.count_rows import TEXTS, Counted, Offsets, Share
 from hub_jobs.audit.unreadable import Unreadable, described, put_aside
 from hub_jobs.session import run_tasks
-from hub_jobs.tables import Condition, Table
+from hub_jobs.tables.delta import Table
 from hub_jobs.tables.places import ParquetFile, Place, UnreadableError, parquet_file
-from hub_jobs.tables.scan import bounds, file_paths, files
+from hub_jobs.tables.scan import Condition, bounds, file_paths, files
 from hub_jobs.tables.seen import ID_COLUMNS, Joining, SeenNumbers
 
 HERE_ROWS: Final = 200_000_000

@@ -13,10 +13,10 @@ from hub_jobs.audit.bronze_contents import BronzeContents
 from hub_jobs.audit.claims.ledgers import Lost, Named, Origin, Source
 from hub_jobs.audit.streams.reasons import Gap, Neighbours, joined, missing_of_restored, of_source
 from hub_jobs.audit.unreadable import Unreadable
-from hub_jobs.source.wire import StreamInfo
-from hub_jobs.tables import Condition, Table
+from hub_jobs.source.streams import StreamInfo
+from hub_jobs.tables.delta import Table
 from hub_jobs.tables.ranges import History, Range, holes, intersection, union, without
-from hub_jobs.tables.scan import batches
+from hub_jobs.tables.scan import Condition, batches
 from hub_jobs.tables.seen import SeenNumbers, hub_space, source_space
 from hub_jobs.tables.stream_history import (
     GAP_REASON_NOTE,

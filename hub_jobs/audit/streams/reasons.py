@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hub_jobs.audit.claims.ledgers import Lost, LostEnd, Place, Source
-from hub_jobs.tables import Condition, Table
+from hub_jobs.tables.delta import Table
 from hub_jobs.tables.ranges import History, Range, intersection, size, text, union, without
-from hub_jobs.tables.scan import rows
+from hub_jobs.tables.scan import Condition, rows
 from hub_jobs.tables.stream_history import GapReason
 
 _SAID: Final = {

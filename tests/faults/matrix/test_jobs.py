@@ -13,7 +13,7 @@ from tests.spark.lakes import killed, orphans
 _DRIVER = """
 import os, signal
 from hub_jobs.{job}.run import main
-from hub_jobs.tables import Table
+from hub_jobs.tables.delta import Table
 commit = Table.commit
 def die(table, *args, **options):
     if table.name == {table!r} and not {after}:

@@ -9,7 +9,7 @@ import pytest
 from agent.contract import Exit
 from hub_jobs.refine import run as refine
 from hub_jobs.rollup import run as rollup
-from hub_jobs.tables import ensure_table
+from hub_jobs.tables.delta import ensure_table
 from tests.faults.report import Case
 from tests.harness.foreign import before_commit, compact
 from tests.spark.lakes import add_bronze, contents

@@ -15,7 +15,7 @@ from nats.aio.client import Client
 
 import hub_jobs
 from agent.contract import BatchHeaders, Clock, Exit, MessageId, new_run
-from hub_jobs.tables import open_table
+from hub_jobs.tables.delta import open_table
 from hub_jobs.tables.places import ObjectPath
 from tests.faults.report import Case
 from tests.harness.object_store import GATEWAY, SECRET, gateway, imitation

@@ -8,9 +8,12 @@ from pathlib import Path
 from hub_jobs.ingest import bronze as ingest_task
 from hub_jobs.ingest.bronze import StreamOrigin
 from hub_jobs.refine import plan, task
+from hub_jobs.source.connection import Connection
 from hub_jobs.source.plan import Range
-from hub_jobs.source.wire import Connection, Server, stream_info
-from hub_jobs.tables import ensure_table, seen, stream_history
+from hub_jobs.source.server import Server
+from hub_jobs.source.streams import stream_info
+from hub_jobs.tables import seen, stream_history
+from hub_jobs.tables.delta import ensure_table
 
 
 def refine_all(lake: Path) -> None:

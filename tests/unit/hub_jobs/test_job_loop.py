@@ -10,7 +10,7 @@ import pytest
 from agent.contract import Exit
 from hub_jobs.exits import gravest
 from hub_jobs.job_loop import Stop, add_options, repeated
-from hub_jobs.tables import ConflictError
+from hub_jobs.tables.delta import ConflictError
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from hub_jobs.audit.claims.in_transit import OnTheWay
 from hub_jobs.audit.claims.ledgers import Lost
 from hub_jobs.audit.rows.totals import LedgerClaims
 from hub_jobs.maintain import run as maintain
-from hub_jobs.tables import Table
+from hub_jobs.tables.delta import Table
 from hub_jobs.tables.seen import SeenNumbers
 from tests.spark.lakes import add_bronze
 from tests.unit.hub_jobs.damage import flip

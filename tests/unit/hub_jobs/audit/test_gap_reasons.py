@@ -14,8 +14,9 @@ from hub_jobs.audit.bronze_contents import BronzeContents
 from hub_jobs.audit.claims.ledgers import Lost, LostEnd, Named, Origin, Source, Spoken
 from hub_jobs.audit.streams import gaps
 from hub_jobs.audit.streams.reasons import Gap, Neighbours, of_source
-from hub_jobs.source.wire import StreamInfo, StreamLimits
-from hub_jobs.tables import ensure_table, seen, stream_history
+from hub_jobs.source.streams import StreamInfo, StreamLimits
+from hub_jobs.tables import seen, stream_history
+from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.stream_history import GapReason, StreamHistory, reason_by_limits
 from tests.spark.lakes import add_bronze
 from tests.unit.hub_jobs.rows import RUN, direct_row

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from hub_jobs.tables import ensure_table
 from hub_jobs.tables.compaction import rewrite
+from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.places import UnreadableError, parquet_columns, parquet_file
 from hub_jobs.tables.scan import batches

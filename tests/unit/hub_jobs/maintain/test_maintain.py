@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from agent.contract import Exit, ledger_subject
 from hub_jobs.maintain import run as maintain
-from hub_jobs.tables import ConflictError, ensure_table, open_table, seen, stream_history
+from hub_jobs.tables import seen, stream_history
 from hub_jobs.tables.compaction import FEW, Small, groups, rewrite, small_files
+from hub_jobs.tables.delta import ConflictError, ensure_table, open_table
 from hub_jobs.tables.scan import files
 from tests.spark.lakes import add_bronze, contents
 from tests.unit.hub_jobs.rows import ARRIVED_US, batch_row, row

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hub_jobs.source.wire import Connection, Server
+from hub_jobs.source.connection import Connection
+from hub_jobs.source.server import Server
 from tests.unit.hub_jobs.source.plain import PlainServer
 
 

@@ -17,7 +17,9 @@ from typing import Any
 import nkeys
 
 from agent.demo.ports import free_port
-from hub_jobs.source.wire import Connection, Server, WireError
+from hub_jobs.source.connection import Connection
+from hub_jobs.source.protocol import WireError
+from hub_jobs.source.server import Server
 
 WAIT_SECONDS = 45.0
 

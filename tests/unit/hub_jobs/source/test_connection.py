@@ -11,7 +11,10 @@ import nkeys
 import pytest
 
 from agent.demo.ports import free_port
-from hub_jobs.source.wire import ApiError, Connection, Denied, Server, Unreachable, WireError, stream_info
+from hub_jobs.source.connection import Connection
+from hub_jobs.source.protocol import ApiError, Denied, Unreachable, WireError
+from hub_jobs.source.server import Server
+from hub_jobs.source.streams import stream_info
 from tests.unit.hub_jobs.source.plain import PlainServer, fill, make_seed, make_stream
 
 

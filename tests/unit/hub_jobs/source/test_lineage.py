@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hub_jobs.source.wire import SourceKey, index_name, name_hash, origin, parse_source, source_index
+from hub_jobs.source.streams import SourceKey, index_name, name_hash, origin, parse_source, source_index
 
 
 def test_the_hash_is_the_servers() -> None:

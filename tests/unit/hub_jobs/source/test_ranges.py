@@ -8,15 +8,11 @@ from pathlib import Path
 import pytest
 
 from hub_jobs.source import ranges
-from hub_jobs.source.wire import (
-    Connection,
-    RangeLost,
-    Server,
-    StreamRecord,
-    Unreachable,
-    read_range,
-    stream_info,
-)
+from hub_jobs.source.connection import Connection
+from hub_jobs.source.protocol import RangeLost, Unreachable
+from hub_jobs.source.ranges import StreamRecord, read_range
+from hub_jobs.source.server import Server
+from hub_jobs.source.streams import stream_info
 from tests.unit.hub_jobs.source.plain import PlainServer, fill, make_stream
 
 

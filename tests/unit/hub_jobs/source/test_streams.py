@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from hub_jobs.source.streams import sequence_at, stream_names
-from hub_jobs.source.wire import Connection, Server, read_range, stream_info
+from hub_jobs.source.connection import Connection
+from hub_jobs.source.ranges import read_range
+from hub_jobs.source.server import Server
+from hub_jobs.source.streams import sequence_at, stream_info, stream_names
 from tests.unit.hub_jobs.source.plain import PlainServer, fill, make_seed, make_stream
 
 PREFIX = "JS.acc@hub.API"

@@ -19,9 +19,9 @@ from hub_jobs.maintain import run as maintain
 from hub_jobs.refine import run as refine
 from hub_jobs.replay import run as replay
 from hub_jobs.rollup import run as rollup
-from hub_jobs.tables import TableError, ensure_table, open_table, stream_history
+from hub_jobs.tables import stream_history
 from hub_jobs.tables.compaction import without
-from hub_jobs.tables.delta import changed_files
+from hub_jobs.tables.delta import TableError, changed_files, ensure_table, open_table
 from hub_jobs.tables.parquet import Statistics
 from hub_jobs.tables.scan import file_paths, files, latest, rows
 from hub_jobs.tables.schemas import STATISTICS, TIME

@@ -8,8 +8,9 @@ import pytest
 
 from agent.contract import Exit
 from hub_jobs.maintain import run as maintain
-from hub_jobs.tables import ConflictError, ensure_table, seen, stream_history
+from hub_jobs.tables import seen, stream_history
 from hub_jobs.tables.compaction import rewrite
+from hub_jobs.tables.delta import ConflictError, ensure_table
 from hub_jobs.tables.scan import files
 from tests.harness.foreign import Act, before_commit, compact, delete, widen
 from tests.spark.lakes import add_bronze, contents

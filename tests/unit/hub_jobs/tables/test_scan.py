@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hub_jobs.tables import Condition, ensure_table
-from hub_jobs.tables.scan import file_paths, rows
+from hub_jobs.tables.delta import ensure_table
+from hub_jobs.tables.scan import Condition, file_paths, rows
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hub_jobs.tables import ensure_table, seen, stream_history
+from hub_jobs.tables import seen, stream_history
+from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.seen import batch_space
 from tests.spark.lakes import add_bronze
 from tests.unit.hub_jobs.rows import RUN, batch_row

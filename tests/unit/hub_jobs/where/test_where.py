@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 from agent.contract import Clock, Ledger, Letter, Previous, Readings, StreamState
-from hub_jobs.tables import TableError, ensure_table
+from hub_jobs.tables.delta import TableError, ensure_table
 from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.scan import rows
 from hub_jobs.tables.schemas import READINGS

@@ -13,7 +13,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from agent.contract import Ledger, Letter, Readings, StreamState
-from hub_jobs.tables import ensure_table
+from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.scan import rows
 from hub_jobs.tables.schemas import digest
