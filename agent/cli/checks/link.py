@@ -119,6 +119,6 @@ def _tried(domain: str, needed: Permissions, joined: Joined) -> Iterator[Finding
     else:
         yield failure(
             GROUP,
-            "no registrar at the hub listens to announcements",
+            "the hub's registrar does not run: announcements have no listener",
             "start `petiole run` on the hub",
         )
