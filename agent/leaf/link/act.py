@@ -26,7 +26,7 @@ log = structlog.get_logger("link")
 
 
 async def pause(js: JetStream, domain: str, cls: str, epoch: str, seconds: float) -> None:
-    """Pause the link consumer for so long, 0 to let it flow; one that is gone needs neither. Raises
+    """Pause the link consumer for so long, 0 to resume it; nothing to do if it is gone. Raises
     `ApiError` or `UnavailableError`."""
     try:
         await js.pause_consumer(contract.leaf_stream(domain, cls), contract.link_consumer(epoch), seconds)
@@ -36,11 +36,11 @@ async def pause(js: JetStream, domain: str, cls: str, epoch: str, seconds: float
 
 
 async def make_epoch(js: JetStream, domain: str, klass: StreamClass, start: int) -> str:
-    """Make the link consumer of a new epoch, which `remember_epoch` then enters. Raises `ApiError` or
+    """Create the link consumer of a new epoch, which `remember_epoch` then records. Raises `ApiError` or
     `UnavailableError`.
 
-    An agent that dies in between finds neither of the two epochs usable and starts a third, while an epoch in
-    the state file without its consumer would look like one that was deleted by hand.
+    An agent that dies in between finds neither epoch usable and starts a third, while an epoch in the state
+    file without its consumer would look like one that was deleted by hand.
     """
     epoch = contract.new_epoch()
     config = stream_configs.link_consumer(domain, klass, epoch, start)
@@ -52,36 +52,36 @@ async def remember_epoch(
     state: StateFile,
     cls: str,
     epoch: str,
-    verdict: NewEpoch,
+    new_epoch: NewEpoch,
     info: StreamInfo,
-    known: Acked | None,
+    acked: Acked | None,
     kept: int | None,
-    told: Sequence[LostStream] = (),
+    recorded: Sequence[LostStream] = (),
 ) -> None:
-    """Enter a new epoch into the state. `known` is the last PubAck as it was before the stream was looked at,
-    for readings may have been stored since; `kept` the last sequence that the stream still holds of what it
-    held then, None where it lacks nothing; `told` is what the stream itself says of lost stores where it
-    knows of this one already."""
+    """Record a new epoch in the state. `acked` is the last PubAck as it was before the stream was read, since
+    readings may have been stored meanwhile; `kept` the last sequence that the stream still holds of what it
+    held then, None if it lacks nothing; `recorded` are the lost stores in the stream's ledger if it has this
+    one already."""
     current = state.current
     current.epochs[cls] = epoch
-    checkpoints.forget(current, cls, verdict.start)
-    made_anew = known is not None and known.created != info.created
-    if known is not None and (made_anew or kept is not None):
-        if told:
-            current.learn(cls, told)
+    checkpoints.forget(current, cls, new_epoch.start)
+    recreated = acked is not None and acked.created != info.created
+    if acked is not None and (recreated or kept is not None):
+        if recorded:
+            current.learn(cls, recorded)
         else:
-            current.lose(cls, known, None if made_anew else kept)
-        current.acked[cls] = Acked(known.run, known.n, info.last, info.created, known.readings, known.closed)
+            current.lose(cls, acked, None if recreated else kept)
+        current.acked[cls] = Acked(acked.run, acked.n, info.last, info.created, acked.readings, acked.closed)
     for name, position in current.positions.get(cls, {}).items():
         # What this stream stores of an input from now on is newer than what is remembered of it.
         current.positions[cls][name] = PullPosition(position.text, min(position.seq, info.last))
     try:
         await state.save()
     except OSError as error:
-        # The consumer is there, so a disk that takes no state now does not stand in the way.
-        log.error("the new epoch is not in the state file yet", **{"class": cls}, error=str(error))
-    say = log.info if verdict.reason is EpochReason.FIRST else log.warning
-    say("new epoch", **{"class": cls}, epoch=epoch, start=verdict.start, why=verdict.sentence())
+        # The consumer exists, so a disk that cannot store the state now does not matter.
+        log.error("new epoch not saved yet", **{"class": cls}, error=str(error))
+    say = log.info if new_epoch.reason is EpochReason.FIRST else log.warning
+    say("new epoch", **{"class": cls}, epoch=epoch, start=new_epoch.start, why=new_epoch.sentence())
 
 
 async def drop_other_epochs(js: JetStream, domain: str, cls: str, epoch: str) -> None:
@@ -93,7 +93,7 @@ async def drop_other_epochs(js: JetStream, domain: str, cls: str, epoch: str) ->
 
 
 async def ensure_rate(js: JetStream, domain: str, cls: StreamClass, epoch: str) -> None:
-    """Give the link consumer the rate of its class, where it has another one. It goes on with its epoch:
+    """Give the link consumer the rate of its class if it has another one. It goes on with its epoch:
     nothing is lost or sent twice (seen on nats-server 2.15.1, which lets through as much as one message may
     have, 8 MiB, before it holds back). Raises `ApiError` or `UnavailableError`."""
     stream = contract.leaf_stream(domain, cls.name)
@@ -111,8 +111,8 @@ def is_crowded(info: StreamInfo, max_bytes: int) -> bool:
 
 
 class Trimmer:
-    """Purges streams. `allowed` says whether it may, `prepare` saves what only the purged messages tell,
-    `trimmed(cls, first, last)` is told afterwards which sequences are gone."""
+    """Purges streams if `allowed()`. `prepare` saves what only the purged messages hold; `trimmed(cls, first,
+    last)` is called afterwards with the sequences that are gone."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class Trimmer:
     ) -> None:
         self._state, self._metrics = state, metrics
         self._allowed, self._prepare, self._trimmed = allowed, prepare, trimmed
-        self._remembered: dict[str, int] = {}
+        self._saved: dict[str, int] = {}
 
     async def trim(self, js: JetStream, cls: str, info: StreamInfo, confirmed: int) -> None:
         """Purge up to the confirmed message, which stays: it is where the next answer is compared. Raises
@@ -133,19 +133,19 @@ class Trimmer:
         if confirmed - 1 < info.first or not self._allowed():
             return
         # The last batch of a pull input goes with the rest: from here on only the state file and the file of
-        # positions have its position, and the file of requests their keys. On a full disk only what is
-        # remembered there already may go, which frees the room to remember more.
+        # positions have its position, and the file of requests their keys. On a full disk only what is saved
+        # there already may go, which frees the room to save more.
         try:
             await self._prepare()
             await self._state.save()
             await self._state.save_positions()
-            self._remembered[cls] = info.last
+            self._saved[cls] = info.last
         except OSError as error:
-            log.error("what is to be trimmed cannot be remembered on disk", error=str(error))
-        up_to = min(confirmed - 1, self._remembered.get(cls, 0))
+            log.error("state not saved before trimming", error=str(error))
+        up_to = min(confirmed - 1, self._saved.get(cls, 0))
         if up_to < info.first:
             return
         purged = await js.purge(info.name, up_to)
         self._metrics.trimmed.labels(cls).inc(purged)
         self._trimmed(cls, info.first, up_to)
-        log.info("trimmed what the hub has confirmed", **{"class": cls}, messages=purged, up_to=up_to)
+        log.info("stream trimmed", **{"class": cls}, messages=purged, up_to=up_to)

@@ -39,7 +39,7 @@ CROWDED_SECONDS: Final = 2.0
 """From announcement to announcement while a stream waits to be trimmed."""
 _FIRST, _LONGEST = 0.05, 1.0
 ANSWER_SECONDS: Final = 5.0
-_KNOWN_IDS: Final = 1000
+_MOST_IDS: Final = 1000
 
 log = structlog.get_logger("link")
 
@@ -169,7 +169,7 @@ class Announcer:
         """Announce; `confirmed` gives each class the sequence up to which the hub is known to hold all, and
         `repairs` says whether a new epoch is due. Raises `JetStreamError` if the local server does not
         answer."""
-        asked = loop_time()
+        asked_at = loop_time()
         epochs = {cls: self._leaf.state.current.epochs[cls] for cls in confirmed}
         names = {cls: contract.leaf_stream(self._leaf.domain, cls) for cls in confirmed}
         consumers = {
@@ -183,16 +183,16 @@ class Announcer:
         self._commands.answered(commands, None if isinstance(answer, str) else answer.commands)
         if isinstance(answer, str):
             return AnnounceResult(silence=answer, streams=streams)
-        comparison = {}
-        for cls, one in answer.classes.items():
+        comparisons = {}
+        for cls, class_answer in answer.classes.items():
             if cls not in streams:
                 continue
-            if one.cursor > streams[cls].last:
+            if class_answer.cursor > streams[cls].last:
                 streams[cls] = await self._js.stream_info(streams[cls].name)
-            comparison[cls] = await self._compare(
-                cls, one, asked, link.key, epochs[cls], consumers[cls], streams[cls]
+            comparisons[cls] = await self._compare(
+                cls, class_answer, asked_at, link.key, epochs[cls], consumers[cls], streams[cls]
             )
-        return AnnounceResult(answer, "", streams, comparison)
+        return AnnounceResult(answer, "", streams, comparisons)
 
     async def holds(self, cls: str, info: StreamInfo, seq: int, message_id: str) -> bool | None:
         """Whether the leaf's message at a sequence has this id; None if it is unknown, since there is no
@@ -204,7 +204,7 @@ class Announcer:
             message = await self._js.get_message(info.name, seq=seq)
             if message is None:
                 return None
-            if len(self._ids) >= _KNOWN_IDS:
+            if len(self._ids) >= _MOST_IDS:
                 self._ids.clear()
             # What a stream holds at a sequence does not change while its server runs.
             self._ids[key] = message.headers.get(H_MESSAGE_ID, "")
@@ -253,27 +253,27 @@ class Announcer:
         except (NatsError, OSError, TimeoutError):
             return "the hub does not answer"
         except ContractError as error:
-            return f"the hub's answer is not understood: {error}"
+            return f"the hub's answer cannot be read: {error}"
 
     async def _compare(
         self,
         cls: str,
         answer: ClassAnswer,
-        asked: float,
+        asked_at: float,
         link_key: str,
         epoch: str,
         consumer: ConsumerInfo | None,
         info: StreamInfo,
     ) -> HubComparison:
         checkpoint = self._leaf.state.current.checkpoint.get(cls)
-        own = None
+        holds_checkpoint = None
         if checkpoint is not None:
-            own = await self.holds(cls, info, checkpoint.leaf_seq, checkpoint.message_id)
+            holds_checkpoint = await self.holds(cls, info, checkpoint.leaf_seq, checkpoint.message_id)
         fallback = answer.fallback
         if fallback and not await self.holds(cls, info, fallback.leaf_seq, fallback.message_id):
             fallback = None
         return HubComparison(
-            asked_at=asked,
+            asked_at=asked_at,
             link_key=link_key,
             epoch=epoch,
             start=consumer.start if consumer else 1,
@@ -283,7 +283,7 @@ class Announcer:
             cursor=answer.cursor,
             same_at_cursor=await self.holds(cls, info, answer.cursor, answer.message_id),
             checkpoint=checkpoint.leaf_seq if checkpoint else 0,
-            has_checkpoint=own is not False,
+            has_checkpoint=holds_checkpoint is not False,
             hub_agrees=answer.agreed,
             cursor_certain=answer.certain,
             hub_state=answer.state,
@@ -292,8 +292,8 @@ class Announcer:
 
 
 def acknowledged(consumer: ConsumerInfo | None, info: StreamInfo) -> int:
-    """The last sequence that the hub has acknowledged through an epoch, 0 where it has acknowledged none: the
-    floor is where the epoch begins at first, and a purge lifts it."""
+    """The last sequence that the hub has acknowledged in an epoch, 0 if it has acknowledged none: the floor
+    begins where the epoch begins, and a purge lifts it."""
     if consumer is None or consumer.ack_floor < max(consumer.start, info.first):
         return 0
     return consumer.ack_floor

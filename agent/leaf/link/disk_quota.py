@@ -1,8 +1,8 @@
-"""Which classes may still be stored where the disk runs short: pure but for the log. What the classes that go
-first may still need is kept for them, so that bulk cannot push out critical.
+"""Which classes may still be stored when the disk runs short. What the classes that go first may still need
+is reserved for them, so that bulk cannot push out critical.
 
-It holds back what comes through the agent; what a device publishes into a stream of its own accord is bounded
-by that stream's `max_bytes` alone.
+It holds back what comes through the agent; what a device publishes into a stream itself is bounded only by
+that stream's `max_bytes`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ log = structlog.get_logger("server")
 
 
 class DiskQuota:
-    """The classes of a leaf. `held` gives the bytes of a class's stream as they were last seen, `room` what
-    is known of the disk on which all streams are."""
+    """The classes of a leaf. `held` returns the bytes of a class's stream at the last look, `room` what is
+    known of the disk that all streams share."""
 
     def __init__(
         self,
@@ -31,20 +31,20 @@ class DiskQuota:
         room: Callable[[], Room | None],
     ) -> None:
         self._classes, self._held, self._room = classes, held, room
-        self._seen: Room | None = None
+        self._judged: Room | None = None
         self._refused: dict[str, str] = {}
 
     def refusal(self, cls: str) -> str | None:
-        """Why nothing of a class is taken in now, None where it is."""
+        """Why a class is not stored now, None if it is."""
         room = self._room()
-        if room is not self._seen:
-            self._seen = room
+        if room is not self._judged:
+            self._judged = room
             self._judge(room)
         return self._refused.get(cls)
 
     @property
     def short(self) -> bool:
-        """Whether some class is held back."""
+        """Whether a class is held back."""
         return bool(self._refused)
 
     def _judge(self, room: Room | None) -> None:
@@ -52,25 +52,25 @@ class DiskQuota:
         for name, cls in self._classes.items():
             if room is None or not (first := self._before(cls)):
                 continue
-            needed = sum(max(0, one.max_bytes - int(self._held(one.name))) for one in first)
-            # Files are larger than what they hold, and briefly there twice; what is held back begins again
-            # with some more room to spare, so that it does not flap.
+            needed = sum(max(0, class_.max_bytes - int(self._held(class_.name))) for class_ in first)
+            # Files are larger than what they hold, and exist twice for a moment; a class that is held back
+            # resumes only with more room, so that it does not flap.
             spare = room.reserve * (2 if name in before else 1)
             if room.free - room.reserve < needed + spare:
                 self._refused[name] = _sentence(name, first, needed)
         for name in self._refused.keys() - before.keys():
-            log.warning("a class is held back", **{"class": name}, state=self._refused[name])
+            log.warning("class held back", **{"class": name}, state=self._refused[name])
         for name in before.keys() - self._refused.keys():
-            log.info("there is room again", **{"class": name})
+            log.info("class stored again", **{"class": name})
 
     def _before(self, cls: StreamClass) -> list[StreamClass]:
-        return [one for one in self._classes.values() if one.priority < cls.priority]
+        return [class_ for class_ in self._classes.values() if class_.priority < cls.priority]
 
 
 def _sentence(name: str, first: list[StreamClass], needed: int) -> str:
-    names = ", ".join(sorted(one.name for one in first))
+    names = ", ".join(sorted(class_.name for class_ in first))
     return (
         f"the disk of the server's store is short: the {needed / _MIB:.0f} MiB that class {names} may still "
-        f"need are kept for it; class {name} is taken in again when there is more: free some room there, or "
-        "make max_bytes of the other smaller"
+        f"need are reserved for it; class {name} is stored again when there is more room: free some, or "
+        "reduce max_bytes of the others"
     )

@@ -1,5 +1,5 @@
-"""The leaf's side of the link at its own server: stream and link consumer exist and are the ones they should
-be."""
+"""Prepares the leaf's side of the link at its own server: the stream and the link consumer exist and are the
+expected ones."""
 
 from __future__ import annotations
 
@@ -20,50 +20,52 @@ from agent.leaf.link.observation import ConsumerStatus
 from agent.leaf.state import Acked, State, StateFile
 
 _APART_NS: Final = 1_000_000_000
-"""By how much a server's clock may be ahead of the agent's, which is the same machine's."""
+"""By how much a server's clock may be ahead of the agent's, on the same machine."""
 
 
 async def prepare_stream(
     js: JetStream, domain: str, cls: StreamClass, state: StateFile, *, mqtt: bool = False
 ) -> tuple[StreamInfo, NewEpoch | None]:
-    """Make the stream of a class, look at it as the guard says, and start a new epoch where that is needed.
-    With `mqtt` it stores what MQTT devices send, too. Returns the stream and what was done. Raises `ApiError`
-    or `UnavailableError`."""
+    """Create the stream of a class, check it by the guard, and begin a new epoch if one is needed. With
+    `mqtt` it also stores what MQTT devices send. Returns the stream and the new epoch. Raises `ApiError` or
+    `UnavailableError`."""
     info = await js.ensure_stream(stream_configs.leaf_stream(domain, cls, mqtt=mqtt))
     current = state.current
     remembered = RememberedStream(
         current.epochs.get(cls.name), current.acked.get(cls.name), current.checkpoint.get(cls.name)
     )
-    seen = EpochObservation(
+    observation = EpochObservation(
         info.created,
         info.last,
         await message_id(js, info.name, remembered.checkpoint),
         await last_still_held(js, info, remembered.acked, time.time_ns()),
     )
-    verdict = judge(remembered, seen)
-    if verdict is not None and verdict.reason is EpochReason.PUT_BACK:
+    due = judge(remembered, observation)
+    if due is not None and due.reason is EpochReason.PUT_BACK:
         held = await newest_checkpoint_held(js, info, checkpoints.earlier(current.earlier.get(cls.name, [])))
-        verdict = judge(remembered, replace(seen, earlier=held))
-    if verdict is not None:
-        epoch = await make_epoch(js, domain, cls, verdict.start)
-        if verdict.reason is EpochReason.PUT_BACK:
-            # The older store has its old link consumer, which nobody has paused: what is stored from now on
-            # would go to the hub over it, ahead of what stands before it in the new epoch. It goes before the
-            # epoch is remembered: should that fail, the next look finds the same as this one.
+        due = judge(remembered, replace(observation, earlier=held))
+    if due is not None:
+        epoch = await make_epoch(js, domain, cls, due.start)
+        if due.reason is EpochReason.PUT_BACK:
+            # The restored store has its old link consumer, which is not paused: what is stored from now on
+            # would go to the hub over it, ahead of what comes before it in the new epoch. Delete it before
+            # the epoch is recorded: should that fail, the next attempt finds the same as this one.
             await drop_other_epochs(js, domain, cls.name, epoch)
-        told = (
-            () if seen.kept is None else await recorded_losses(js, domain, cls.name, info.created, seen.kept)
+        recorded = (
+            ()
+            if observation.kept is None
+            else await recorded_losses(js, domain, cls.name, info.created, observation.kept)
         )
-        await remember_epoch(state, cls.name, epoch, verdict, info, remembered.acked, seen.kept, told)
-    return info, verdict
+        await remember_epoch(state, cls.name, epoch, due, info, remembered.acked, observation.kept, recorded)
+    return info, due
 
 
 async def recorded_losses(
     js: JetStream, domain: str, cls: str, created: str, kept: int
 ) -> tuple[LostStream, ...]:
-    """What the newest ledger record says of lost stores where it was stored in a restored store and tells of
-    that restore: an agent had found it and could not write its state file. The file knows less of what was
-    lost than that agent, so it would tell of another loss. Raises `ApiError` or `UnavailableError`."""
+    """The lost stores in the newest ledger record, if it was stored in a restored store and has that restore:
+    an agent had found it and could not write its state file. The file knows less of what was lost than that
+    agent, so it would record another loss. Raises `ApiError` or `UnavailableError`."""
     subject = contract.ledger_subject(domain, cls)
     message = await js.get_message(contract.leaf_stream(domain, cls), last_by_subject=subject)
     if message is None or message.seq <= kept:
@@ -72,15 +74,15 @@ async def recorded_losses(
         lost = contract.parse_ledger(message.data).lost
     except ContractError:
         return ()
-    return lost if any((one.created, one.kept) == (created, kept) for one in lost) else ()
+    return lost if any((store.created, store.kept) == (created, kept) for store in lost) else ()
 
 
 async def note_lost_positions(
     js: JetStream, domain: str, classes: Iterable[str], pulls: Iterable[str], current: State
 ) -> None:
-    """Note which of the pull inputs may have stored what no position tells of: all that have none, where the
-    state file is new and a stream is not. To be called before an epoch is remembered, for with one the state
-    is no longer new. Raises `ApiError` or `UnavailableError`."""
+    """Note which pull inputs may have stored data without a known position: all that have none, if the state
+    file is new and a stream is not. Call it before an epoch is recorded, since with one the state is no
+    longer new. Raises `ApiError` or `UnavailableError`."""
     if current.epochs:
         return
     for cls in classes:
@@ -91,66 +93,66 @@ async def note_lost_positions(
                 raise
             continue
         if info.last:
-            placed = {name for known in current.positions.values() for name in known}
+            placed = {name for positions in current.positions.values() for name in positions}
             current.unplaced = [name for name in pulls if name not in placed]
 
 
-async def newest_checkpoint_held(js: JetStream, info: StreamInfo, known: Sequence[Checkpoint]) -> int:
-    """The leaf sequence of the newest checkpoint whose message the stream holds, 0 where it holds none; they
-    come oldest first. An older copy of the store holds those from before it was made. Raises `ApiError` or
-    `UnavailableError`."""
-    found, low, high = 0, 0, len(known)
+async def newest_checkpoint_held(js: JetStream, info: StreamInfo, candidates: Sequence[Checkpoint]) -> int:
+    """The leaf sequence of the newest checkpoint whose message the stream holds, 0 if it holds none; the
+    candidates are sorted, the oldest first. A restored store holds those from before its backup. Raises
+    `ApiError` or `UnavailableError`."""
+    held, low, high = 0, 0, len(candidates)
     while low < high:
         middle = (low + high) // 2
-        one = known[middle]
-        if one.leaf_seq < info.first:
+        checkpoint = candidates[middle]
+        if checkpoint.leaf_seq < info.first:
             low = middle + 1
-        elif await message_id(js, info.name, one) == one.message_id:
-            found, low = one.leaf_seq, middle + 1
+        elif await message_id(js, info.name, checkpoint) == checkpoint.message_id:
+            held, low = checkpoint.leaf_seq, middle + 1
         else:
             high = middle
-    return found
+    return held
 
 
 async def message_id(js: JetStream, stream: str, checkpoint: Checkpoint | None) -> str | None:
-    """The id of the leaf's own message at a checkpoint's sequence; None without one."""
+    """The id of the leaf's own message at a checkpoint's sequence; None without a message."""
     if checkpoint is None:
         return None
     message = await js.get_message(stream, seq=checkpoint.leaf_seq)
     return None if message is None else message.headers.get(H_MESSAGE_ID, "")
 
 
-async def last_still_held(js: JetStream, info: StreamInfo, known: Acked | None, now_ns: int) -> int | None:
-    """The last sequence that the stream still holds of what it is known to have held, where an older store
-    was put back; None where it lacks nothing. Raises `ApiError` or `UnavailableError`.
+async def last_still_held(js: JetStream, info: StreamInfo, acked: Acked | None, now_ns: int) -> int | None:
+    """The last sequence that a stream restored from a backup still holds of what it is known to have held;
+    None if it lacks nothing. Raises `ApiError` or `UnavailableError`.
 
-    Devices may have published to the older store before anybody looked, so that it has filled up again: the
-    message at the last sequence that was seen is another one then, and the older store did not hold what was
-    stored after all that is known, unless by a clock that was ahead.
+    Devices may have published to the restored store before the agent looked, so that it has filled up again:
+    then the message at the last known sequence is another one, and the backup did not hold what was stored
+    after the last known time, unless by a clock that was ahead.
     """
-    if known is None or known.created != info.created:
+    if acked is None or acked.created != info.created:
         return None
-    if info.last >= known.last:
-        if not known.top_time:
+    if info.last >= acked.last:
+        if not acked.top_time:
             return None
-        message = await js.get_message(info.name, seq=known.top)
-        if message is None or nanoseconds(message.time) == nanoseconds(known.top_time):
+        message = await js.get_message(info.name, seq=acked.top)
+        if message is None or nanoseconds(message.time) == nanoseconds(acked.top_time):
             return None
-    elif not known.at:
+    elif not acked.at:
         return info.last
     held, newer = info.first - 1, info.last + 1
     while newer - held > 1:
         middle = (held + newer) // 2
         message = await js.get_message(info.name, seq=middle)
-        if message is not None and known.at < nanoseconds(message.time) <= now_ns + _APART_NS:
+        if message is not None and acked.at < nanoseconds(message.time) <= now_ns + _APART_NS:
             newer = middle
         else:
             held = middle
-    return min(held, known.last)
+    return min(held, acked.last)
 
 
 async def consumer_status(js: JetStream, stream: str, epoch: str) -> ConsumerStatus | None:
-    """The link consumer of an epoch, None where it is gone. Raises `ApiError` or `UnavailableError`."""
+    """The link consumer of an epoch, None if it is gone. Raises `ApiError` or `UnavailableError`."""
     info = await js.find_consumer(stream, contract.link_consumer(epoch))
     if info is None:
         return None

@@ -1,5 +1,5 @@
-"""The link as it is shown: for each class its state and sentence, and how far the hub is. The same in the log
-(when it changes), in `/status` and in the metrics."""
+"""The link as it is shown in the log (when it changes), in `/status` and in the metrics: for each class its
+state and sentence, and up to where the hub holds everything."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ log = structlog.get_logger("link")
 
 @dataclass(slots=True)
 class ClassLinkStatus:
-    """The link of one class. `confirmed` is the leaf sequence up to which the hub holds everything; `crowded`
-    that the stream is so full that this much is trimmed."""
+    """The link of one class."""
 
     state: LinkState
     sentence: str
     confirmed: int = 0
+    """The leaf sequence up to which the hub holds everything."""
     last: int = 0
     hub_stream: str = ""
     crowded: bool = False
+    """Whether the stream is so full that what is confirmed is trimmed."""
 
 
 class LinkStatus:
-    """All classes of a leaf. `watch(cls, info, confirmed)` is told what each look at a stream shows;
-    `short_of_room` says whether the disk of the streams has hardly any left."""
+    """All classes of a leaf. Calls `watch(cls, info, confirmed)` at each look at a stream; `short_of_room`
+    returns whether the disk of the streams is nearly full."""
 
     def __init__(
         self,
@@ -51,32 +52,32 @@ class LinkStatus:
 
     @property
     def state(self) -> LinkState:
-        """The gravest state of all classes."""
-        return worst([one.state for one in self.classes.values()])
+        """The most severe state of all classes."""
+        return worst([link.state for link in self.classes.values()])
 
     @property
     def sentence(self) -> str:
-        """The sentence of the gravest state."""
-        return next(one.sentence for one in self.classes.values() if one.state is self.state)
+        """The sentence of the most severe state."""
+        return next(link.sentence for link in self.classes.values() if link.state is self.state)
 
     def show(self, cls: str, state: LinkState, detail: str = "") -> None:
-        """A class is in this state; said where its sentence is another one than before."""
-        one = self.classes[cls]
+        """Show the state of a class; logged if its sentence has changed."""
+        link = self.classes[cls]
         text = sentence(state, detail or hint(state, self._domain, cls))
-        if one.sentence == text:
+        if link.sentence == text:
             return
         say = log.info if state in ORDINARY else log.warning
         say("link", **{"class": cls}, state=state.value, sentence=text)
-        self._metrics.link_state.labels(cls, one.state.value).set(0)
+        self._metrics.link_state.labels(cls, link.state.value).set(0)
         self._metrics.link_state.labels(cls, state.value).set(1)
-        one.state, one.sentence = state, text
+        link.state, link.sentence = state, text
 
     def count(self, cls: str, info: StreamInfo) -> None:
-        """What a look at the stream of a class shows."""
-        one = self.classes[cls]
-        one.last = info.last
-        one.crowded = is_crowded(info, self._limits[cls].max_bytes) or self._short_of_room()
-        self._metrics.backlog.labels(cls).set(max(0, info.last - max(one.confirmed, info.first - 1)))
+        """Show what the stream of a class holds."""
+        link = self.classes[cls]
+        link.last = info.last
+        link.crowded = is_crowded(info, self._limits[cls].max_bytes) or self._short_of_room()
+        self._metrics.backlog.labels(cls).set(max(0, info.last - max(link.confirmed, info.first - 1)))
         self._metrics.stream_bytes.labels(cls).set(info.bytes)
-        self._metrics.confirmed.labels(cls).set(one.confirmed)
-        self._watch(cls, info, one.confirmed)
+        self._metrics.confirmed.labels(cls).set(link.confirmed)
+        self._watch(cls, info, link.confirmed)

@@ -30,30 +30,30 @@ FARTHEST: Final = 10 * 365 * 86_400.0
 compared with a bound."""
 
 MEMORY_SECONDS: Final = 60.0
-"""Over how long the rates are measured: an older growth counts for less, by e each such time."""
+"""The time constant of the rates: growth counts for less by a factor of e each such time."""
 CAUGHT_UP_SECONDS: Final = 30.0
-"""A backlog of what came in this time is what is under way between two announcements, not one that grows."""
+"""A backlog of what arrived in this time is in transit between two announcements; it does not grow."""
 
 log = structlog.get_logger("link")
 
 
 class _Rate:
-    """Bytes a second, as an average that forgets."""
+    """Bytes a second, as a moving average."""
 
     def __init__(self) -> None:
         self.value: float | None = None
 
-    def take(self, bytes_: float, seconds: float) -> None:
-        """So much in so many seconds."""
-        now = bytes_ / seconds
+    def add(self, bytes_: float, seconds: float) -> None:
+        """Add what flowed in so many seconds."""
+        rate = bytes_ / seconds
         if self.value is None:
-            self.value = now
+            self.value = rate
         else:
-            self.value += (now - self.value) * -math.expm1(-seconds / MEMORY_SECONDS)
+            self.value += (rate - self.value) * -math.expm1(-seconds / MEMORY_SECONDS)
 
 
 class _Class:
-    """One class's stream as it was last seen."""
+    """The stream of one class at the last look."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -62,16 +62,16 @@ class _Class:
         self.first = self.last = 0
         self.growth, self.inflow = _Rate(), _Rate()
 
-    def see(self, info: StreamInfo, confirmed: int, now: float) -> None:
-        """What the stream shows now."""
+    def observe(self, info: StreamInfo, confirmed: int, now: float) -> None:
+        """Measure the rates up to now."""
         size = info.bytes / info.messages if info.messages else 0.0
         unconfirmed = min(float(info.bytes), size * max(0, info.last - max(confirmed, info.first - 1)))
         discarded = size * max(0, info.first - 1 - max(confirmed, self.first - 1))
         if info.created != self.created or info.last < self.last:
             self.growth, self.inflow = _Rate(), _Rate()
         elif now > self.at:
-            self.growth.take(unconfirmed + discarded - self.unconfirmed, now - self.at)
-            self.inflow.take(size * (info.last - self.last), now - self.at)
+            self.growth.add(unconfirmed + discarded - self.unconfirmed, now - self.at)
+            self.inflow.add(size * (info.last - self.last), now - self.at)
         self.created, self.first, self.last, self.at = info.created, info.first, info.last, now
         self.unconfirmed, self.held = unconfirmed, float(info.bytes)
 
@@ -88,8 +88,8 @@ class _Class:
 
 
 class TimeToLoss:
-    """The classes of one leaf, by name with their `max_bytes`; `max_file_store` is what their server may take
-    on disk, None where that is not known."""
+    """The classes of one leaf, by name with their `max_bytes`; `max_file_store` is what their server may use
+    on disk, None if that is unknown."""
 
     def __init__(self, classes: Mapping[str, int], max_file_store: int | None = None) -> None:
         self._classes = {name: _Class(max_bytes) for name, max_bytes in classes.items()}
@@ -99,32 +99,32 @@ class TimeToLoss:
     def observe(
         self, cls: str, info: StreamInfo, confirmed: int, now: float, free: int | None = None
     ) -> float:
-        """Seconds until the class loses something, from its stream, the sequence up to which the hub holds
-        everything (0 where that is not known), the time on a monotonic clock and the bytes that are `free` on
-        the disk of the store. Infinity at the first look, for a rate takes two."""
-        one = self._classes[cls]
-        one.see(info, confirmed, now)
-        ways = [(one.max_bytes - one.unconfirmed, one.grows)]
+        """Seconds until the class loses a reading, from its stream, the sequence up to which the hub holds
+        everything (0 if unknown), the time on a monotonic clock and the bytes that are `free` on the disk of
+        the store. Infinity at the first look, since a rate takes two."""
+        stream = self._classes[cls]
+        stream.observe(info, confirmed, now)
+        limits = [(stream.max_bytes - stream.unconfirmed, stream.grows)]
         shared = self._shared_room(free)
         if shared is not None:
-            ways.append((shared, sum(each.grows for each in self._classes.values())))
+            limits.append((shared, sum(other.grows for other in self._classes.values())))
         self.seconds[cls] = min(
-            (max(0.0, room) / rate for room, rate in ways if rate > 0.0 and one.grows > 0.0),
+            (max(0.0, room) / rate for room, rate in limits if rate > 0.0 and stream.grows > 0.0),
             default=math.inf,
         )
         return self.seconds[cls]
 
     def held(self, cls: str) -> float:
-        """The bytes of a class's stream as they were last seen."""
+        """The bytes of a class's stream at the last look."""
         return self._classes[cls].held
 
     def last(self, cls: str) -> int:
-        """The last sequence that was seen of a class."""
+        """The last sequence of a class at the last look."""
         return self._classes[cls].last
 
     def _shared_room(self, free: int | None) -> float | None:
-        held = sum(one.held for one in self._classes.values())
-        unconfirmed = sum(one.unconfirmed for one in self._classes.values())
+        held = sum(stream.held for stream in self._classes.values())
+        unconfirmed = sum(stream.unconfirmed for stream in self._classes.values())
         rooms = [self._max_file_store - unconfirmed] if self._max_file_store is not None else []
         rooms += [free + held - unconfirmed] if free is not None else []
         return min(rooms, default=None)
@@ -132,17 +132,18 @@ class TimeToLoss:
 
 class TimeToLossReport:
     """To the core an input named `agent`. Its readings go into the class `cls`, each with the tag `class` of
-    the class that it tells of; what is further away than `FARTHEST` counts as that."""
+    the class that it is about; at most `FARTHEST`. It reports nothing while nothing moves: an idle leaf stays
+    idle."""
 
     name = AGENT_INPUT
 
     def __init__(
-        self, horizon: TimeToLoss, cls: str, metrics: Metrics, seconds: float = REPORT_SECONDS
+        self, time_to_loss: TimeToLoss, cls: str, metrics: Metrics, seconds: float = REPORT_SECONDS
     ) -> None:
-        self._horizon, self._cls, self._seconds = horizon, cls, seconds
-        self._told = 0
-        for name in horizon.seconds:
-            metrics.seconds_to_loss.labels(name).set_function(partial(horizon.seconds.__getitem__, name))
+        self._time_to_loss, self._cls, self._seconds = time_to_loss, cls, seconds
+        self._reported = 0
+        for name in time_to_loss.seconds:
+            metrics.seconds_to_loss.labels(name).set_function(partial(time_to_loss.seconds.__getitem__, name))
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Report each minute in which something moved, until `stopping` is set."""
@@ -151,19 +152,19 @@ class TimeToLossReport:
                 await self._report(intake)
 
     async def _report(self, intake: Intake) -> None:
-        seen = sum(self._horizon.last(name) for name in self._horizon.seconds)
-        # Each class's ledger adds a record in such a minute, and this a batch: they must not keep themselves
-        # going.
-        moved = seen - self._told > len(self._horizon.seconds) + 1
-        self._told = seen
+        last = sum(self._time_to_loss.last(name) for name in self._time_to_loss.seconds)
+        # In such a minute each class's ledger adds a record, and this report a batch: they must not trigger
+        # the next report.
+        moved = last - self._reported > len(self._time_to_loss.seconds) + 1
+        self._reported = last
         if not moved:
             return
         now = machine_time(wall_ns())
         lines = [
             Reading(TIME_TO_LOSS_METRIC, min(left, FARTHEST), ts=now, tags={"class": name}).encode()
-            for name, left in self._horizon.seconds.items()
+            for name, left in self._time_to_loss.seconds.items()
         ]
         try:
             await intake.submit(self.name, self._cls, Chunk(b"\n".join(lines) + b"\n", len(lines)))
         except (RefusedError, UnknownOutcomeError) as error:
-            log.debug("no reading of the time to first loss this minute", error=str(error))
+            log.debug("time to loss not reported", error=str(error))

@@ -64,5 +64,5 @@ def test_the_sentence_names_who_the_room_is_for_and_what_to_do() -> None:
     disk = Disk()
     disk.refused(20)
     said = disk.quotas.refusal("bulk") or ""
-    assert "the 50 MiB that class critical, normal, other may still need are kept for it" in said
-    assert "class bulk is taken in again when there is more: free some room" in said
+    assert "the 50 MiB that class critical, normal, other may still need are reserved for it" in said
+    assert "class bulk is stored again when there is more room: free some" in said
