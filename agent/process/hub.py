@@ -56,7 +56,7 @@ class HubAgent:
                 return
             self._nc = clients[0]
             system = clients[1] if len(clients) > 1 else None
-            self._registrar = Registrar(self._config, self._nc, system, self._metrics, log)
+            self._registrar = Registrar(self._config, self._nc, system, self._metrics)
             await self._serve(self._registrar, stopping)
         finally:
             for client in clients:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import structlog
 from prometheus_client import CollectorRegistry
 
 from agent.contract import new_epoch
@@ -40,7 +39,6 @@ def _sources(*domains: str) -> dict[str, Source]:
 
 
 async def test_what_is_wanted_while_a_change_is_made_is_made_next(servers: ServerPair) -> None:
-    log = structlog.get_logger("registrar")
     js = Interrupted(await servers.hub.connect("registrar"))
     keeper = AggregateController(
         js,
@@ -49,9 +47,8 @@ async def test_what_is_wanted_while_a_change_is_made_is_made_next(servers: Serve
         lambda name: True,
         lambda seen: None,
         asyncio.Semaphore(1),
-        ActiveProblems(log),
+        ActiveProblems(),
         RegistrarMetrics(CollectorRegistry()),
-        log,
     )
     await keeper.begin({})
     first, second, other = _sources("edge-1"), _sources("edge-1"), _sources("edge-2")

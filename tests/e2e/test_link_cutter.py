@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
@@ -45,17 +44,16 @@ class Kicked:
 async def cutter_of(
     directory: Path, before: frozenset[str] | None
 ) -> AsyncIterator[tuple[LinkCutter, Kicked, FleetStore]]:
-    log = structlog.get_logger()
     async with open_seed(directory) as seed:
         client: Client = await seed.connect("hub")
         kicked = Kicked()
         for server in ("hub-1", "hub-2"):
             await client.subscribe(KICK.format(server), cb=kicked.take)
-        store = FleetStore(JetStream(client), 1, ActiveProblems(log))
+        store = FleetStore(JetStream(client), 1, ActiveProblems())
         await store.ensure()
         if before is not None:
             await store.save_let_in(before)
-        yield LinkCutter(client, store, NEW, {"gone": "edge-1"}, log), kicked, store
+        yield LinkCutter(client, store, NEW, {"gone": "edge-1"}), kicked, store
 
 
 @pytest.mark.parametrize("answer", [None, b'{"error": "no such client"}'], ids=["unanswered", "refused"])

@@ -41,4 +41,4 @@ async def test_an_agent_that_does_not_say_how_often_it_announces_itself_is_given
     hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar() as registrar:
         await leaf.announce()
-        assert registrar._book.leaves["edge-1"].silent_after == 180.0
+        assert registrar._fleet.leaves["edge-1"].silent_after == 180.0

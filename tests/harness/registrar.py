@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import structlog
 from nats.aio.client import Client
 
 from agent.base.metrics import Metrics
@@ -196,7 +195,7 @@ class HubHand:
         hub = self.servers.hub
         nc = await hub.connect("registrar", servers=url)
         system = await hub.connect("registrar_system")
-        registrar = Registrar(config, nc, system, self.metrics, structlog.get_logger("registrar"))
+        registrar = Registrar(config, nc, system, self.metrics)
         stopping = asyncio.Event()
         task = asyncio.create_task(registrar.run(stopping))
         try:

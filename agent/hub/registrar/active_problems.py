@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from structlog.typing import FilteringBoundLogger
+import structlog
 
 _LIMIT: Final = 10_000
+
+log = structlog.get_logger("registrar")
 
 
 class ActiveProblems:
     """What is wrong now, by a key a problem."""
 
-    def __init__(self, log: FilteringBoundLogger) -> None:
-        self._log = log
+    def __init__(self) -> None:
         self._open: dict[str, str] = {}
 
     def begin(self, key: str, sentence: str, *, hub: bool = False) -> None:
@@ -24,12 +25,12 @@ class ActiveProblems:
         if len(self._open) >= _LIMIT and key not in self._open and not hub:
             return
         self._open[key] = sentence
-        self._log.warning(sentence, about=key)
+        log.warning(sentence, about=key)
 
     def end(self, key: str, sentence: str) -> None:
         """It is well again; said if it was not."""
         if self._open.pop(key, None) is not None:
-            self._log.info(sentence, about=key)
+            log.info(sentence, about=key)
 
     def of(self, key: str) -> str | None:
         """The sentence of an open problem."""

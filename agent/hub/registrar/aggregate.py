@@ -57,11 +57,14 @@ def source(domain: str, cls: str, epoch: str) -> Source:
 
 @dataclass(frozen=True, slots=True)
 class AggregateSettings:
-    """What the configuration says of every aggregate: the bytes it may take and on how many servers it
-    stands."""
+    """The configuration of every aggregate."""
 
     max_bytes: int
+    """Bytes that it may take."""
     replicas: int = 1
+    """On how many servers of the hub it is stored."""
+    max_sources: int = 200
+    """How many classes of leaves it takes."""
 
 
 def aggregate_config(name: str, settings: AggregateSettings, sources: list[Source]) -> dict[str, Any]:

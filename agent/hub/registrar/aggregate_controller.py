@@ -2,7 +2,7 @@
 
 It looks each second, so that what somebody changed by hand is put right within two. Changes that wait are
 made together, since each new source scans the aggregate under its lock, and changes rest for longer than they
-took. The keeper asks nothing of leaves; whom to suspect it is told.
+took. The controller asks nothing of leaves; whom to suspect it is told.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
-from structlog.typing import FilteringBoundLogger
+import structlog
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_exponential
 
 from agent.base.wait import event_within, loop_time
@@ -39,6 +39,8 @@ _REST: Final = 4.0
 _LONGEST_REST: Final = 5.0
 _NAMED: Final = 20
 
+log = structlog.get_logger("registrar")
+
 
 class AggregateController:
     """One aggregate. `may_stay` says of a source that no leaf announced whether it may stay; `noted` is
@@ -55,7 +57,6 @@ class AggregateController:
         turns: asyncio.Semaphore,
         problems: ActiveProblems,
         metrics: RegistrarMetrics,
-        log: FilteringBoundLogger,
     ) -> None:
         self.name = name
         self._js = js
@@ -65,7 +66,6 @@ class AggregateController:
         self._turns = turns
         self._problems = problems
         self._metrics = metrics
-        self._log = log
         self._want: dict[str, Source] = {}
         self._out: set[str] = set()
         self._placed: dict[str, Source] = {}
@@ -92,7 +92,7 @@ class AggregateController:
             seen = await self._make()
         have = seen.info.config
         for sentence in faults(have):
-            self._log.warning(f"{self.name}: {sentence}")
+            log.warning(f"{self.name}: {sentence}")
         config = aggregate_config(self.name, self._settings, have.get("sources") or [])
         if not covers(have, config):
             seen = await self._update(seen, config["sources"])
@@ -199,7 +199,7 @@ class AggregateController:
         except ApiError as error:
             if error.err_code != STREAM_NOT_FOUND:
                 raise
-        self._log.warning(
+        log.warning(
             f"{self.name} had been deleted by hand and is made anew; what the leaves still hold of it comes "
             f"again, the audit names the rest"
         )
@@ -231,7 +231,7 @@ class AggregateController:
             if {one["name"] for one in have} - {one["name"] for one in target}:
                 self._noted(seen)
             seen = await self._update(seen, target)
-            self._log.info("sources changed", stream=self.name, sources=len(target), added_again=len(again))
+            log.info("sources changed", stream=self.name, sources=len(target), added_again=len(again))
         self._suspects.tried(again, loop_time())
         # What was wanted while the changes were made is not in them.
         self._checked = seen.info.config if heeded == self._heeded else None
@@ -244,7 +244,7 @@ class AggregateController:
         should = aggregate_config(self.name, self._settings, have)
         by_hand = [] if covers(config, should) else changed_by_hand(config, should)
         for sentence in by_hand + moved_by_hand(have, self._placed):
-            self._log.warning(f"{self.name}: {sentence}")
+            log.warning(f"{self.name}: {sentence}")
         self._placed = {one["name"]: one for one in have}
         return have if target is None and by_hand else target
 
@@ -252,10 +252,10 @@ class AggregateController:
         """Say which sources a person should look after and which are well again, each once."""
         if verdicts.saved:
             names = sorted(verdicts.saved)
-            self._log.info("sources flow again", sources=len(names), names=names[:_NAMED])
+            log.info("sources flow again", sources=len(names), names=names[:_NAMED])
         if verdicts.hopeless:
             names = sorted(verdicts.hopeless)
-            self._log.warning(
+            log.warning(
                 f"sources do not flow: {self.trouble(names[0])}", sources=len(names), names=names[:_NAMED]
             )
 

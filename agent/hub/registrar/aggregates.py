@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from structlog.typing import FilteringBoundLogger
-
 from agent.contract import leaf_stream
 from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.aggregate import AggregateSettings, Observation
@@ -31,22 +29,20 @@ class Aggregates:
         js: JetStream,
         names: Sequence[str],
         settings: AggregateSettings,
-        max_sources: int,
         classes: Mapping[str, Iterable[str]],
-        book: FleetState,
+        fleet: FleetState,
         problems: ActiveProblems,
         metrics: RegistrarMetrics,
-        log: FilteringBoundLogger,
     ) -> None:
-        self._book = book
-        self._max_sources = max_sources
+        self._fleet = fleet
+        self._max_sources = settings.max_sources
         self._owners = {
             leaf_stream(domain, cls): (domain, cls) for domain in classes for cls in classes[domain]
         }
         turns = asyncio.Semaphore(_SCANS_AT_ONCE)
-        self.keepers = {
+        self.controllers = {
             name: AggregateController(
-                js, name, settings, self._may_stay(name), book.note, turns, problems, metrics, log
+                js, name, settings, self._may_stay(name), fleet.note, turns, problems, metrics
             )
             for name in names
         }
@@ -54,69 +50,69 @@ class Aggregates:
     async def begin(self) -> dict[str, Observation]:
         """Make those that are missing and look at all; nothing is wanted of them yet. Raises `ApiError` or
         `UnavailableError`."""
-        return {name: await keeper.begin({}) for name, keeper in self.keepers.items()}
+        return {name: await controller.begin({}) for name, controller in self.controllers.items()}
 
     async def run(self) -> None:
         """Keep all of them until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for keeper in self.keepers.values():
-                group.create_task(keeper.run())
+            for controller in self.controllers.values():
+                group.create_task(controller.run())
 
     def want_all(self) -> None:
         """The sources of all records shall be there."""
-        for name, keeper in self.keepers.items():
-            keeper.want(self._book.sources(name))
+        for name, controller in self.controllers.items():
+            controller.want(self._fleet.sources(name))
 
     def capped(self, domain: str) -> None:
         """A domain has sent too much: its sources go until they are wanted again."""
-        self._book.capped.add(domain)
-        for keeper, name in self._sources(domain):
-            keeper.without([name])
+        self._fleet.capped.add(domain)
+        for controller, name in self._sources(domain):
+            controller.without([name])
 
     def allowed(self, domain: str) -> None:
         """A domain may send again."""
-        self._book.capped.discard(domain)
-        for stream, sources in self._book.sources_of(domain).items():
-            if stream in self.keepers:
-                self.keepers[stream].want(sources)
+        self._fleet.capped.discard(domain)
+        for stream, sources in self._fleet.sources_of(domain).items():
+            if stream in self.controllers:
+                self.controllers[stream].want(sources)
 
     def seen(self) -> dict[str, Observation]:
         """The newest look at each."""
-        return {name: one.seen for name, one in self.keepers.items() if one.seen is not None}
+        return {name: one.seen for name, one in self.controllers.items() if one.seen is not None}
 
     def place(self, domain: str, classes: Sequence[str]) -> dict[str, str]:
         """The aggregate of each class of a leaf: that of its record; without one, that which already has its
         source; otherwise one with room."""
-        leaf = self._book.leaves.get(domain)
+        leaf = self._fleet.leaves.get(domain)
         kept = {cls: one.stream for cls, one in leaf.classes.items()} if leaf else {}
         if kept.keys() >= set(classes):
             return {cls: kept[cls] for cls in classes}
         for cls in classes:
             if cls not in kept and (found := self._having(leaf_stream(domain, cls))) is not None:
                 kept[cls] = found
-        return assigned(classes, kept, self._book.load(self.keepers), self._max_sources)
+        return assigned(classes, kept, self._fleet.load(self.controllers), self._max_sources)
 
     def linked(self, domain: str, since: float) -> None:
         """The leaf is linked, so its sources have to show a sign of life after `since`."""
-        for keeper, name in self._sources(domain):
-            keeper.linked(name, since)
+        for controller, name in self._sources(domain):
+            controller.linked(name, since)
 
     def unlinked(self, domain: str) -> None:
         """The leaf is not linked any more."""
-        for keeper, name in self._sources(domain):
-            keeper.unlinked(name)
+        for controller, name in self._sources(domain):
+            controller.unlinked(name)
 
     def trouble(self, domain: str) -> str | None:
         """Why the sources of a linked leaf do not flow as far as the hub can tell, None where they do."""
         return next(
-            (words for keeper, name in self._sources(domain) if (words := keeper.trouble(name))), None
+            (words for controller, name in self._sources(domain) if (words := controller.trouble(name))), None
         )
 
     def _sources(self, domain: str) -> Iterable[tuple[AggregateController, str]]:
-        leaf = self._book.leaves.get(domain)
+        leaf = self._fleet.leaves.get(domain)
         for cls, record in leaf.classes.items() if leaf else ():
-            if (keeper := self.keepers.get(record.stream)) is not None:
-                yield keeper, leaf_stream(domain, cls)
+            if (controller := self.controllers.get(record.stream)) is not None:
+                yield controller, leaf_stream(domain, cls)
 
     def _having(self, name: str) -> str | None:
         for stream, seen in self.seen().items():
@@ -132,9 +128,9 @@ class Aggregates:
             if name not in self._owners:
                 return False
             domain, cls = self._owners[name]
-            if domain in self._book.revoked:
+            if domain in self._fleet.revoked:
                 return False
-            leaf = self._book.leaves.get(domain)
+            leaf = self._fleet.leaves.get(domain)
             return leaf is None or cls not in leaf.classes or leaf.classes[cls].stream == stream
 
         return may_stay

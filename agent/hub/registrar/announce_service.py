@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Container
 from typing import Final
 
 import nats.errors
+import structlog
 from nats.aio.msg import Msg
-from structlog.typing import FilteringBoundLogger
 
 from agent.base.wait import loop_time
 from agent.contract import Answer, ContractError, parse_announce
@@ -20,7 +20,8 @@ from agent.hub.registrar.command_consumers import CommandConsumers
 from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.fleet_watch import FleetWatch
 from agent.hub.registrar.metrics import RegistrarMetrics
-from agent.jetstream import JetStreamError, UnavailableError
+from agent.hub.registrar.readiness import Readiness
+from agent.jetstream import JetStreamError
 
 MAX_ANNOUNCE: Final = 64 * 1024
 PENDING: Final = 4096
@@ -29,36 +30,31 @@ _TOO_OFTEN: Final = "{domain!r} announces itself too often; one announcement in 
 _ANSWER_SECONDS: Final = 4.0
 """A leaf waits five seconds for an answer."""
 
+log = structlog.get_logger("registrar")
+
 
 class AnnounceService:
-    """`ready` returns once the hub can take leaves in, with a number that is another one after each restart
-    of its server; `server_fault` says why the hub's server cannot be trusted with links."""
+    """Answers the announcements of these `domains`."""
 
     def __init__(
         self,
         announcements: Announcements,
         commands: CommandConsumers,
-        book: FleetState,
+        fleet: FleetState,
         watch: FleetWatch,
         domains: Container[str],
-        ready: Callable[[], Awaitable[int]],
-        reconnects: Callable[[], int],
-        server_fault: Callable[[], str | None],
+        readiness: Readiness,
         problems: ActiveProblems,
         metrics: RegistrarMetrics,
-        log: FilteringBoundLogger,
     ) -> None:
         self._announcements = announcements
         self._commands = commands
-        self._book = book
+        self._fleet = fleet
         self._watch = watch
         self._domains = domains
-        self._ready = ready
-        self._reconnects = reconnects
-        self._server_fault = server_fault
+        self._readiness = readiness
         self._problems = problems
         self._metrics = metrics
-        self._log = log
         self._busy: set[str] = set()
         self._places = asyncio.Semaphore(_AT_ONCE)
 
@@ -74,7 +70,7 @@ class AnnounceService:
 
     def _turned_away(self, domain: str, data: bytes) -> Answer | None:
         """Why an announcement is not even read."""
-        if (fault := self._server_fault()) is not None:
+        if (fault := self._readiness.server_trouble()) is not None:
             return Answer(refused=fault)
         if len(data) > MAX_ANNOUNCE:
             return Answer(refused=f"announce: {len(data)} bytes are above the limit of {MAX_ANNOUNCE}")
@@ -83,7 +79,7 @@ class AnnounceService:
         return None
 
     def _not_now(self, domain: str) -> str | None:
-        if domain in self._domains and not self._book.may_announce(domain, loop_time()):
+        if domain in self._domains and not self._fleet.may_announce(domain, loop_time()):
             return _TOO_OFTEN.format(domain=domain)
         if domain in self._busy:
             return f"an announcement of {domain!r} is being answered; announce again"
@@ -103,7 +99,7 @@ class AnnounceService:
             late = f"the hub's server did not answer within {_ANSWER_SECONDS:.0f} s"
             answer = Answer(refused=late, later=True)
         except Exception:  # one announcement must not end the service for all the others
-            self._log.exception("an announcement could not be answered", domain=domain)
+            log.exception("an announcement could not be answered", domain=domain)
             answer = Answer(refused="the registrar failed on this announcement; its log says how")
         finally:
             self._busy.discard(domain)
@@ -111,12 +107,11 @@ class AnnounceService:
 
     async def _answered(self, domain: str, data: bytes) -> Answer:
         announce = parse_announce(data, domain)
-        if domain in self._domains and not self._book.may_run_announce(domain, announce.run, loop_time()):
+        if domain in self._domains and not self._fleet.may_run_announce(domain, announce.run, loop_time()):
             return Answer(refused=_TOO_OFTEN.format(domain=domain))
-        generation = await self._ready()
+        reconnect = await self._readiness.wait()
         answer = await self._announcements.answer(announce, self._watch.linked_at(domain))
-        if generation != self._reconnects():
-            raise UnavailableError("its server was restarted meanwhile")
+        self._readiness.confirm(reconnect)
         if answer.refused is None:
             self._watch.announced(domain, announce.machine)
             answer = dataclasses.replace(answer, commands=await self._commands.answer(announce))
@@ -126,7 +121,7 @@ class AnnounceService:
         self._metrics.announcements.labels("taken_in" if answer.refused is None else "refused").inc()
         if answer.refused is not None:
             self._problems.begin(about(domain), f"{domain} is refused: {answer.refused}")
-        elif not self._book.claims.contested(domain, loop_time()):
+        elif not self._fleet.ownership.contested(domain, loop_time()):
             self._problems.end(about(domain), f"{domain} is taken in")
         await respond(msg, answer.encode())
 

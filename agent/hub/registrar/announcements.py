@@ -71,14 +71,14 @@ class Announcements:
     def __init__(
         self,
         js: JetStream,
-        book: FleetState,
+        fleet: FleetState,
         store: FleetStore,
         aggregates: Aggregates,
         classes: Mapping[str, frozenset[str]],
         problems: ActiveProblems,
     ) -> None:
         self._js = js
-        self._book = book
+        self._fleet = fleet
         self._store = store
         self._aggregates = aggregates
         self._classes = classes
@@ -99,24 +99,24 @@ class Announcements:
         if self._changes_too_often(announce, now):
             return Answer(refused=_TOO_OFTEN.format(domain=announce.domain), later=True)
         streams = self._aggregates.place(announce.domain, list(announce.classes))
-        if missing := sorted(set(streams.values()) - self._aggregates.keepers.keys()):
+        if missing := sorted(set(streams.values()) - self._aggregates.controllers.keys()):
             return Answer(refused=_NO_AGGREGATE.format(domain=announce.domain, stream=missing[0]))
         changed = await self._take_in(announce, streams, now)
         fresh = now if changed or announce.repairs else linked_at
         seen = await self._observe(announce, streams, max(fresh, now - _OBSERVED))
         answers = {cls: await self._class(announce, cls, seen[streams[cls]]) for cls in announce.classes}
-        await self._store.save_changed(self._book.leaves[announce.domain], _STORE_EVERY)
+        await self._store.save_changed(self._fleet.leaves[announce.domain], _STORE_EVERY)
         return Answer(answers)
 
     def _refusal(self, announce: Announce, now: float) -> str | None:
-        domain, claims = announce.domain, self._book.claims
-        if domain in self._book.revoked:
+        domain, ownership = announce.domain, self._fleet.ownership
+        if domain in self._fleet.revoked:
             return REVOKED.format(domain=domain)
-        known = self._book.leaves.get(domain)
-        refused = refusal(announce, self._classes.get(domain), known, claims.heard_ago(domain, now))
+        known = self._fleet.leaves.get(domain)
+        refused = refusal(announce, self._classes.get(domain), known, ownership.heard_ago(domain, now))
         if refused is not None:
             if known is not None and known.machine != announce.machine:
-                claims.claimed(domain, now)
+                ownership.claimed(domain, now)
                 self._problems.begin(f"rival of {domain}", refused)
             return refused
         if self._is_copy(announce, now):
@@ -124,24 +124,24 @@ class Announcements:
         return None
 
     def _changes_too_often(self, announce: Announce, now: float) -> bool:
-        known = self._book.leaves.get(announce.domain)
+        known = self._fleet.leaves.get(announce.domain)
         changed = known is not None and any(
             cls in known.classes and known.classes[cls].epoch != state.epoch
             for cls, state in announce.classes.items()
         )
-        return changed and not self._book.may_change(announce.domain, now)
+        return changed and not self._fleet.may_change(announce.domain, now)
 
     def _is_copy(self, announce: Announce, now: float) -> bool:
-        domain, claims = announce.domain, self._book.claims
-        before = claims.is_copied(domain)
-        copy = claims.is_copy(domain, announce.run, now)
-        if not claims.is_copied(domain):
+        domain, ownership = announce.domain, self._fleet.ownership
+        before = ownership.is_copied(domain)
+        copy = ownership.is_copy(domain, announce.run, now)
+        if not ownership.is_copied(domain):
             return False
-        if not before and domain in self._book.leaves:
+        if not before and domain in self._fleet.leaves:
             # Both came through one link consumer, so what is here may be a mixture of both.
-            self._book.lose(domain, "a copy of its machine sent through it too")
+            self._fleet.lose(domain, "a copy of its machine sent through it too")
         if copy or not before:
-            claims.claimed(domain, now)
+            ownership.claimed(domain, now)
             self._problems.begin(f"rival of {domain}", COPIED.format(domain=domain, machine=announce.machine))
         return copy
 
@@ -151,20 +151,20 @@ class Announcements:
         domain = announce.domain
         places = {}
         for cls, stream in streams.items():
-            info = (await self._aggregates.keepers[stream].observe(now - _OBSERVED)).info
+            info = (await self._aggregates.controllers[stream].observe(now - _OBSERVED)).info
             places[cls] = AggregateRef(info.name, info.created, info.last)
-        known = self._book.leaves.get(domain)
+        known = self._fleet.leaves.get(domain)
         now_text = datetime.now(UTC).isoformat(timespec="seconds")
         leaf = admitted(announce, known, places, now_text)
-        self._book.leaves[domain] = leaf
-        self._book.heard(announce, now)
+        self._fleet.leaves[domain] = leaf
+        self._fleet.heard(announce, now)
         if not new_epochs(leaf, known):
             return False
         await self._store.save(leaf)
-        for stream, sources in self._book.sources_of(domain).items():
-            self._aggregates.keepers[stream].want(sources)
-        for stream, sources in self._book.sources_of(domain).items():
-            await self._aggregates.keepers[stream].settled(sources, _SETTLE_SECONDS)
+        for stream, sources in self._fleet.sources_of(domain).items():
+            self._aggregates.controllers[stream].want(sources)
+        for stream, sources in self._fleet.sources_of(domain).items():
+            await self._aggregates.controllers[stream].settled(sources, _SETTLE_SECONDS)
         return True
 
     async def _observe(
@@ -175,14 +175,14 @@ class Announcements:
         began = loop_time()
         seen = {}
         for stream in set(streams.values()):
-            seen[stream] = await self._aggregates.keepers[stream].observe(not_before)
+            seen[stream] = await self._aggregates.controllers[stream].observe(not_before)
         for cls, state in announce.classes.items():
-            name, keeper = leaf_stream(announce.domain, cls), self._aggregates.keepers[streams[cls]]
+            name, controller = leaf_stream(announce.domain, cls), self._aggregates.controllers[streams[cls]]
             source = seen[streams[cls]].states.get(name)
             if source is None or not source.alive:
-                keeper.silent(name)
+                controller.silent(name)
             if source is None or source.seq < max(state.confirmed, state.acked):
-                seen[streams[cls]] = await keeper.observe(began)
+                seen[streams[cls]] = await controller.observe(began)
         return seen
 
     async def _class(self, announce: Announce, cls: str, seen: Observation) -> ClassAnswer:
@@ -198,7 +198,7 @@ class Announcements:
                 self._problems.begin(about, f"leaf {domain} and hub disagree on {checkpoint}")
             else:
                 self._problems.end(about, f"leaf {domain} and hub agree on {checkpoint}")
-        certain = self._book.certain(record, state, info)
+        certain = self._fleet.certain(record, state, info)
         acked = announce.classes[cls].acked
         record = lacking(record, acked, checkpoint if agrees else None, certain=certain)
         fallback = None
@@ -208,17 +208,17 @@ class Announcements:
         batch = None
         if record.held is not None and not record.held.message_id:
             batch = await self._newest(domain, cls, batch_subject(domain, cls, ">"), info)
-        contested = self._book.claims.contested(domain, loop_time())
-        word = class_state(state, info, contested=contested, capped=domain in self._book.capped)
+        contested = self._fleet.ownership.contested(domain, loop_time())
+        word = class_state(state, info, contested=contested, capped=domain in self._fleet.capped)
         answer = class_answer(record, word, agrees, batch, certain=certain, fallback=fallback)
-        self._book.put(domain, cls, agreeing(record, checkpoint, agrees, answer))
+        self._fleet.put(domain, cls, agreeing(record, checkpoint, agrees, answer))
         return answer
 
     async def newest(self, domain: str, cls: str, epoch: str, seen: Observation) -> Checkpoint | None:
         """The newest message with an id that the hub holds of an epoch with all before it, None where that
         is not known."""
         record = await self._with_held(domain, cls, seen)
-        self._book.put(domain, cls, record)
+        self._fleet.put(domain, cls, record)
         if record.epoch != epoch or record.held is None or record.lost:
             return None
         batch = None
@@ -228,11 +228,11 @@ class Announcements:
 
     async def with_message(self, domain: str, cls: str, seen: Observation) -> None:
         """Look for the message at the cursor of a class, and remember it with what the hub holds."""
-        self._book.put(domain, cls, await self._with_held(domain, cls, seen))
+        self._fleet.put(domain, cls, await self._with_held(domain, cls, seen))
 
     async def _with_held(self, domain: str, cls: str, seen: Observation) -> ClassRecord:
         newest, info = None, seen.info
-        record = self._book.leaves[domain].classes[cls]
+        record = self._fleet.leaves[domain].classes[cls]
         if record.stream_created != info.created and not record.lost:
             # It was deleted and created since the record was looked up a moment ago.
             lost = RECREATED.format(info.name)
@@ -240,9 +240,9 @@ class Announcements:
         held, state = record.held, source_state(seen, domain, cls, record.epoch)
         if state is not None and state.seq and (held is None or held.seq < state.seq or not held.message_id):
             newest = await self._newest(domain, cls, leaf_subjects(domain, cls), info)
-        if self._book.leaves[domain].classes[cls].epoch != record.epoch:
-            return self._book.leaves[domain].classes[cls]
-        record = self._book.leaves[domain].classes[cls]
+        if self._fleet.leaves[domain].classes[cls].epoch != record.epoch:
+            return self._fleet.leaves[domain].classes[cls]
+        record = self._fleet.leaves[domain].classes[cls]
         held = held_now(record.held, state, newest, info)
         if newest is not None and (found := proposal(held, info.name)) is not None:
             self._prove(domain, cls, found, info)

@@ -4,7 +4,7 @@ more often than each `LOOK_SECONDS` however many ask, and changes nothing."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Container
 from typing import Final
 
 import structlog
@@ -16,6 +16,7 @@ from agent.hub.registrar.aggregates import Aggregates
 from agent.hub.registrar.announce_service import respond
 from agent.hub.registrar.announcements import Announcements
 from agent.hub.registrar.fleet_state import Allowance, FleetState
+from agent.hub.registrar.readiness import Readiness
 from agent.jetstream import JetStreamError
 
 LOOK_SECONDS: Final = 0.01
@@ -28,20 +29,18 @@ log = structlog.get_logger("registrar")
 
 
 class Cursors:
-    """`ready` returns once the hub can take leaves in, with a number that is another one after each restart
-    of its server, which `reconnects` tells too."""
+    """Answers the questions of these `domains`."""
 
     def __init__(
         self,
         announcements: Announcements,
-        book: FleetState,
+        fleet: FleetState,
         aggregates: Aggregates,
         domains: Container[str],
-        ready: Callable[[], Awaitable[int]],
-        reconnects: Callable[[], int],
+        readiness: Readiness,
     ) -> None:
-        self._announcements, self._book, self._aggregates = announcements, book, aggregates
-        self._domains, self._ready, self._reconnects = domains, ready, reconnects
+        self._announcements, self._fleet, self._aggregates = announcements, fleet, aggregates
+        self._domains, self._readiness = domains, readiness
         self._allowances: dict[str, Allowance] = {}
         self._busy: set[str] = set()
 
@@ -55,7 +54,7 @@ class Cursors:
         group.create_task(self._answer(domain, msg))
 
     def _turned_away(self, domain: str, data: bytes) -> str | None:
-        if domain not in self._domains or domain not in self._book.leaves:
+        if domain not in self._domains or domain not in self._fleet.leaves:
             return f"{domain!r} has not been taken in"
         if len(data) > MAX_QUESTION:
             return f"cursor: {len(data)} bytes are above the limit of {MAX_QUESTION}"
@@ -81,22 +80,21 @@ class Cursors:
 
     async def _answered(self, domain: str, asked: CursorRequest) -> CursorAnswer:
         now = loop_time()
-        generation = await self._ready()
-        leaf, announced = self._book.leaves.get(domain), self._book.announced.get(domain)
+        reconnect = await self._readiness.wait()
+        leaf, announced = self._fleet.leaves.get(domain), self._fleet.announced.get(domain)
         if leaf is None or announced is None or (leaf.machine, announced.run) != (asked.machine, asked.run):
             return CursorAnswer(refused=f"{domain!r} has to announce itself first")
-        if self._book.claims.contested(domain, now):
+        if self._fleet.ownership.contested(domain, now):
             return CursorAnswer(refused=f"{domain!r} is announced by two machines")
         held: dict[str, Checkpoint] = {}
         for cls, epoch in asked.epochs.items():
             record = leaf.classes.get(cls)
-            keeper = None if record is None else self._aggregates.keepers.get(record.stream)
-            if record is None or keeper is None or record.epoch != epoch:
+            controller = None if record is None else self._aggregates.controllers.get(record.stream)
+            if record is None or controller is None or record.epoch != epoch:
                 continue
-            seen = await keeper.observe(now - LOOK_SECONDS)
+            seen = await controller.observe(now - LOOK_SECONDS)
             place = await self._announcements.newest(domain, cls, epoch, seen)
             if place is not None:
                 held[cls] = place
-        if generation != self._reconnects():
-            return CursorAnswer(refused="the hub's server was restarted meanwhile")
+        self._readiness.confirm(reconnect)
         return CursorAnswer(held)

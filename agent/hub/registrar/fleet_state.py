@@ -46,7 +46,7 @@ class FleetState:
         self.leaves: dict[str, LeafRecord] = {}
         self._noted: dict[str, PurgeMarker] = {}
         self.announced: dict[str, Announce] = {}
-        self.claims = DomainOwnership()
+        self.ownership = DomainOwnership()
         self.capped: set[str] = set()
         self._announces: dict[str, Allowance] = {}
         self._run_announces: dict[str, dict[str, Allowance]] = {}
@@ -74,7 +74,7 @@ class FleetState:
                     record = known_at_start(record, look.info)
                 records[cls] = msgspec.structs.replace(record, held=held)
             self.leaves[leaf.domain] = msgspec.structs.replace(leaf, classes=records)
-            self.claims.begin(leaf.domain, leaf.run, now)
+            self.ownership.begin(leaf.domain, leaf.run, now)
 
     def sources(self, stream: str) -> dict[str, Source]:
         """The sources that an aggregate shall have, by the name of the leaf's stream."""
@@ -130,12 +130,12 @@ class FleetState:
 
     def heard(self, announce: Announce, now: float) -> None:
         """A machine that owns its domain announced itself."""
-        self.claims.heard(announce.domain, now)
+        self.ownership.heard(announce.domain, now)
         self.announced[announce.domain] = announce
 
     def silent(self, now: float) -> dict[str, float]:
         """The leaves whose agents have missed their announcements, with the seconds since the last one."""
-        ago = {domain: self.claims.heard_ago(domain, now) for domain in self.leaves}
+        ago = {domain: self.ownership.heard_ago(domain, now) for domain in self.leaves}
         return {
             domain: ago[domain] for domain, leaf in self.leaves.items() if ago[domain] > leaf.silent_after
         }

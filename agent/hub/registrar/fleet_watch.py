@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import nats.errors
@@ -38,35 +39,42 @@ _PENDING: Final = 65_536
 _ABOUT: Final = "system account"
 
 
+@dataclass(frozen=True, slots=True)
+class LinkedAccounts:
+    """Where and by which keys leaves link to the hub's servers."""
+
+    keys: Mapping[str, str]
+    """The domain of each public key of a link."""
+    telemetry: Collection[str]
+    """The accounts that leaves send telemetry into."""
+    users: Collection[str] = ()
+    """The accounts of users, whose links are cut but not watched."""
+    servers: int = 1
+    """How many servers the hub has."""
+
+
 class FleetWatch:
-    """`keys` gives the domain of a link's public key; the links are in these `accounts`, and `cutter` ends
-    those that are let in no more, also those to `others`, the accounts of users. The hub has so many
-    `servers`. With a `quota` it counts what the leaves send."""
+    """Knows which leaves are linked; `cutter` ends the links that are let in no more. With a `quota` it
+    counts what the leaves send."""
 
     def __init__(
         self,
         nc: Client | None,
-        keys: Mapping[str, str],
-        book: FleetState,
+        accounts: LinkedAccounts,
+        fleet: FleetState,
         aggregates: Aggregates,
         problems: ActiveProblems,
         cutter: LinkCutter,
-        accounts: Collection[str],
-        servers: int = 1,
         quota: Quota | None = None,
-        others: Collection[str] = (),
     ) -> None:
         self.links = Links()
         self._nc = nc
-        self._keys = keys
-        self._book = book
+        self._fleet = fleet
         self._aggregates = aggregates
         self._problems = problems
         self._cutter = cutter
         self._accounts = accounts
-        self._servers = servers
         self._quota = quota
-        self._others = others
         self._linked_at: dict[str, float] = {}
         self._look = asyncio.Event()
 
@@ -86,7 +94,7 @@ class FleetWatch:
         """Watch until cancelled."""
         if self._nc is None:
             return
-        for account in self._accounts:
+        for account in self._accounts.telemetry:
             for subject in (CONNECT, DISCONNECT):
                 await self._nc.subscribe(
                     subject.format(account), cb=self._on_event, pending_msgs_limit=_PENDING
@@ -113,11 +121,13 @@ class FleetWatch:
         return await event_within(self._look, None if self._quota is None else _TRAFFIC_SECONDS)
 
     async def _ask(self, nc: Client, *, anew: bool) -> None:
-        domains = {server_name(leaf.domain, leaf.machine): leaf.domain for leaf in self._book.leaves.values()}
+        domains = {
+            server_name(leaf.domain, leaf.machine): leaf.domain for leaf in self._fleet.leaves.values()
+        }
         links, complete = await self._links(nc)
         if anew:
             await self._cutter.settle(links, complete=complete)
-        links = {link: one for link, one in links.items() if one.account in self._accounts}
+        links = {link: one for link, one in links.items() if one.account in self._accounts.telemetry}
         self.links.replace(links, domains)
         if self._quota is not None:
             self._count(self._quota, links)
@@ -126,7 +136,7 @@ class FleetWatch:
         # Nothing says that these links are new, so a source that was heard lately is well.
         since = loop_time() - ALIVE
         linked = self.links.domains()
-        for domain in self._book.leaves:
+        for domain in self._fleet.leaves:
             if domain in linked:
                 self._aggregates.linked(domain, since)
             else:
@@ -138,8 +148,8 @@ class FleetWatch:
         answered = asyncio.Event()
 
         async def take(msg: Msg) -> None:
-            answers.append(parse_links(msg.data, [*self._accounts, *self._others]))
-            if len(answers) == self._servers:
+            answers.append(parse_links(msg.data, [*self._accounts.telemetry, *self._accounts.users]))
+            if len(answers) == self._accounts.servers:
                 answered.set()
 
         subscription = await nc.subscribe(inbox, cb=take)
@@ -151,7 +161,7 @@ class FleetWatch:
             if not nc.is_closed:
                 await subscription.unsubscribe()
         links = {link: one for answer in answers for link, one in answer.items()}
-        return links, len(answers) >= self._servers
+        return links, len(answers) >= self._accounts.servers
 
     def _count(self, quota: Quota, links: Mapping[LinkId, ServerLink]) -> None:
         now = loop_time()
@@ -185,10 +195,10 @@ class FleetWatch:
             self._connected(event)
         else:
             self._disconnected(event)
-        self._compare(self._keys.get(event.user))
+        self._compare(self._accounts.keys.get(event.user))
 
     def _connected(self, event: LinkEvent) -> None:
-        domain = self._keys.get(event.user)
+        domain = self._accounts.keys.get(event.user)
         if domain is None:
             return
         self.links.connected(event, domain)
@@ -196,7 +206,7 @@ class FleetWatch:
         self._aggregates.linked(domain, now)
 
     def _disconnected(self, event: LinkEvent) -> None:
-        domain, quota = self._keys.get(event.user), self._quota
+        domain, quota = self._accounts.keys.get(event.user), self._quota
         if quota is not None and domain is not None:
             now = loop_time()
             quota.ended(event.link, domain, event.sent, now)

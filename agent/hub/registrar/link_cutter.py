@@ -14,8 +14,8 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 import nats.errors
+import structlog
 from nats.aio.client import Client
-from structlog.typing import FilteringBoundLogger
 
 from agent.hub.registrar.fleet_events import LinkEvent, LinkId
 from agent.hub.registrar.fleet_store import FleetStore
@@ -24,6 +24,8 @@ from agent.server.permissions import KICK
 
 _SECONDS: Final = 2.0
 _AT_ONCE: Final = 64
+
+log = structlog.get_logger("registrar")
 
 
 class LinkCutter:
@@ -36,9 +38,8 @@ class LinkCutter:
         store: FleetStore,
         keys: frozenset[str],
         revoked: Mapping[str, str],
-        log: FilteringBoundLogger,
     ) -> None:
-        self._nc, self._store, self._keys, self._revoked, self._log = nc, store, keys, revoked, log
+        self._nc, self._store, self._keys, self._revoked = nc, store, keys, revoked
         self._compared = nc is None
         self._cleared: set[str] = set()
         self._unconfirmed: set[LinkId] = set()
@@ -58,7 +59,7 @@ class LinkCutter:
             if not self._compared:
                 await self._compare(links, complete)
         except (JetStreamError, nats.errors.Error) as error:
-            self._log.error("links cannot be cut yet", reason=str(error))
+            log.error("links cannot be cut yet", reason=str(error))
 
     async def refuses(self, event: LinkEvent) -> bool:
         """Whether a link that came up has a key that was revoked; then it is cut. Only a hub's server with an
@@ -66,7 +67,7 @@ class LinkCutter:
         domain = self._revoked.get(event.user)
         if domain is None:
             return False
-        self._log.warning(
+        log.warning(
             "a link with a revoked key was let in and is cut: give the hub's server the new configuration",
             domain=domain,
         )
@@ -80,7 +81,7 @@ class LinkCutter:
         doomed = {link for link in links if link[0] not in self._cleared} if gone else set()
         if doomed:
             self._cleared |= {server for server, _ in doomed}
-            self._log.warning("all links are cut, for a key is let in no more", keys=len(gone))
+            log.warning("all links are cut, for a key is let in no more", keys=len(gone))
             self._unconfirmed |= await self._cut(doomed)
         if self._unconfirmed or (gone and not complete):
             return
@@ -99,7 +100,7 @@ class LinkCutter:
                 async with places:
                     answer = await nc.request(KICK.format(server), body, timeout=_SECONDS)
             except (nats.errors.Error, TimeoutError) as error:
-                self._log.error("a link cannot be cut yet", server=server, reason=str(error) or "no answer")
+                log.error("a link cannot be cut yet", server=server, reason=str(error) or "no answer")
                 return False
             return "error" not in json.loads(answer.data)
 

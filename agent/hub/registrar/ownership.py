@@ -29,7 +29,7 @@ class _Runs:
 
 
 class DomainOwnership:
-    """The claims to all domains."""
+    """The owners of all domains."""
 
     def __init__(self) -> None:
         self._heard: dict[str, float] = {}
@@ -59,7 +59,7 @@ class DomainOwnership:
         return now - self._rivals.get(domain, float("-inf")) < FRESH
 
     def settled(self, now: float) -> list[str]:
-        """The domains that nobody else claims any more; each is told once."""
+        """The domains that no other machine claims any more, each returned once."""
         gone = [domain for domain, at in self._rivals.items() if now - at >= FRESH]
         for domain in gone:
             del self._rivals[domain]

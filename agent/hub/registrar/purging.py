@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from structlog.typing import FilteringBoundLogger
+import structlog
 
 from agent.base.wait import bounded_gather
 from agent.contract import ContractError, parse_committed
@@ -23,6 +23,8 @@ from agent.jetstream import JetStream
 
 _FOREVER: Final = float("inf")
 
+log = structlog.get_logger("registrar")
+
 
 class Purging:
     """Purges the aggregates; `keep` messages stay, so that checkpoints can still be checked."""
@@ -31,21 +33,19 @@ class Purging:
         self,
         js: JetStream,
         keep: int,
-        book: FleetState,
+        fleet: FleetState,
         store: FleetStore,
         aggregates: Aggregates,
         announcements: Announcements,
         metrics: RegistrarMetrics,
-        log: FilteringBoundLogger,
     ) -> None:
         self._js = js
         self._keep = keep
-        self._book = book
+        self._fleet = fleet
         self._store = store
         self._aggregates = aggregates
         self._announcements = announcements
         self._metrics = metrics
-        self._log = log
 
     async def committed(self, stream: str, data: bytes) -> int:
         """Purge what was committed, as far as it may go; how many messages went. `stream` is that of the
@@ -53,40 +53,40 @@ class Purging:
         committed = parse_committed(data)
         if committed.stream != stream:
             raise ContractError(f"committed: {committed.stream!r} came on the subject of {stream!r}")
-        keeper = self._aggregates.keepers.get(stream)
-        if keeper is None:
+        controller = self._aggregates.controllers.get(stream)
+        if controller is None:
             raise ContractError(f"committed: there is no aggregate {stream!r} here")
-        seen = await keeper.observe()
+        seen = await controller.observe()
         up_to = purge_up_to(committed, seen.info, self._keep)
         if up_to < seen.info.first:
             return 0
         await self._remember(seen, up_to)
         purged = await self._js.purge(stream, up_to)
         self._metrics.purged.labels(stream).inc(purged)
-        self._log.info("purged what is committed", stream=stream, messages=purged, up_to=up_to)
+        log.info("purged what is committed", stream=stream, messages=purged, up_to=up_to)
         return purged
 
     async def _remember(self, seen: Observation, up_to: int) -> None:
         """Store what the hub holds of each leaf whose newest message goes."""
         info = seen.info
-        self._book.note(seen)
+        self._fleet.note(seen)
 
         async def look(one: tuple[LeafRecord, str, ClassRecord]) -> None:
             leaf, cls, _ = one
             await self._announcements.with_message(leaf.domain, cls, seen)
 
-        await bounded_gather(look, [one for one in self._book.records(info.name) if _is_open(one[2])])
+        await bounded_gather(look, [one for one in self._fleet.records(info.name) if _is_open(one[2])])
         going = {
             leaf.domain
-            for leaf, _, record in self._book.records(info.name)
+            for leaf, _, record in self._fleet.records(info.name)
             if record.unsure or (record.held is not None and record.held.hub_seq <= up_to)
         }
         await bounded_gather(
-            lambda domain: self._store.save_changed(self._book.leaves[domain], _FOREVER), going
+            lambda domain: self._store.save_changed(self._fleet.leaves[domain], _FOREVER), going
         )
         noted = PurgeMarker(info.name, info.created, info.last)
         await self._store.note(noted)
-        self._book.purging(noted)
+        self._fleet.purging(noted)
 
 
 def _is_open(record: ClassRecord) -> bool:

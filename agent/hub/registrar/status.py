@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
 from agent.contract import Announce, ClassState, leaf_stream, seconds_to_loss
 from agent.hub.registrar.aggregate import Observation, SourceState, is_full
+from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.records import ClassRecord, LeafRecord
 from agent.jetstream import StreamInfo
 
@@ -17,19 +18,18 @@ _MINUTES: Final = 120.0
 
 def fleet_status(
     domains: Iterable[str],
-    leaves: dict[str, LeafRecord],
-    announced: dict[str, Announce],
+    fleet: FleetState,
+    now: float,
     linked: set[str],
     troubles: dict[str, str],
     seen: Mapping[str, Observation],
     ahead: Mapping[str, str],
     hub: str | None,
-    revoked: Container[str] = (),
-    silent: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
-    """The aggregates and each configured leaf. `troubles` gives a domain the sentence of what is wrong with
-    it, `hub` is that of what is wrong with the hub itself. One that is `revoked` is away as it should be.
-    `silent` gives each leaf that has missed its announcements the seconds since the last one."""
+    """The aggregates and each configured leaf at `now`, in monotonic seconds. `troubles` gives a domain the
+    sentence of what is wrong with it, `hub` is that of what is wrong with the hub itself. A revoked leaf is
+    away as it should be."""
+    silent = fleet.silent(now)
     states = {name: state for one in seen.values() for name, state in one.states.items()}
     return {
         "state": hub or "well",
@@ -39,14 +39,14 @@ def fleet_status(
         "leaves": {
             domain: _leaf(
                 domain,
-                leaves.get(domain),
-                announced.get(domain),
+                fleet.leaves.get(domain),
+                fleet.announced.get(domain),
                 domain in linked,
                 troubles.get(domain),
                 states,
-                (silent or {}).get(domain),
+                silent.get(domain),
             )
-            | ({"word": "away"} if domain in revoked else {})
+            | ({"word": "away"} if domain in fleet.revoked else {})
             for domain in domains
         },
     }

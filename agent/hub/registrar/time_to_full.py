@@ -45,7 +45,7 @@ class _Stream:
         self.room = 0.0 if is_full(info) else math.inf if limit <= 0 else max(0.0, limit - info.bytes)
 
 
-class HubHorizon:
+class TimeToFull:
     """The aggregates of one hub, as they fill; times are monotonic seconds."""
 
     def __init__(self) -> None:

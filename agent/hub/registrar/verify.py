@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-import nats.errors
+import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from structlog.typing import FilteringBoundLogger
 
 from agent.base.range_set import RangeSet, without
 from agent.base.wait import loop_time
@@ -37,6 +36,7 @@ from agent.contract import (
     parse_verify_request,
 )
 from agent.hub.registrar.aggregate import parse_source_header
+from agent.hub.registrar.announce_service import respond
 from agent.jetstream import JetStream, JetStreamError, StreamInfo, UnavailableError
 from agent.jetstream.read_headers import StoredHeaders, read_headers
 
@@ -46,6 +46,8 @@ _WAITING: Final = 64
 _LOOK_SECONDS: Final = 3.0
 _ANSWER_SECONDS: Final = 8.0
 """Whoever asks waits ten seconds for an answer."""
+
+log = structlog.get_logger("registrar")
 
 
 class RunScan:
@@ -124,9 +126,8 @@ class Verifier:
         js: JetStream,
         classes: Mapping[str, frozenset[str]],
         aggregates: Callable[[], Sequence[str]],
-        log: FilteringBoundLogger,
     ) -> None:
-        self._nc, self._js, self._log = nc, js, log
+        self._nc, self._js = nc, js
         self._classes, self._aggregates = classes, aggregates
         self._busy: set[str] = set()
         self._places = asyncio.Semaphore(_AT_ONCE)
@@ -136,7 +137,7 @@ class Verifier:
         domain = msg.subject.rpartition(".")[2]
         refused = self._turned_away(domain, msg.data)
         if refused is not None:
-            await _send(msg, VerifyAnswer(refused=refused))
+            await respond(msg, VerifyAnswer(refused=refused).encode())
             return
         self._busy.add(domain)
         group.create_task(self._answer(domain, msg))
@@ -163,11 +164,11 @@ class Verifier:
         except TimeoutError:
             answer = VerifyAnswer(refused="the hub is busy with other verifications; ask again later")
         except Exception:  # one request must not end the registrar
-            self._log.exception("a verification failed", domain=domain)
+            log.exception("a verification failed", domain=domain)
             answer = VerifyAnswer(refused="the registrar failed on this verification; its log says how")
         finally:
             self._busy.discard(domain)
-        await _send(msg, answer)
+        await respond(msg, answer.encode())
 
     async def _look(self, domain: str, request: VerifyRequest) -> VerifyAnswer:
         if request.cls not in self._classes[domain]:
@@ -189,7 +190,7 @@ class Verifier:
             # What was purged under our eyes was perhaps not seen: begin again with what is left.
             return VerifyAnswer(info.name, after.created, after.last, cursor, request.last)
         if ended:
-            self._log.info("verified", domain=domain, run=request.run, stream=info.name, up_to=info.last)
+            log.info("verified", domain=domain, run=request.run, stream=info.name, up_to=info.last)
         return look.answered(info, cursor, complete=ended)
 
     async def _aggregate_of(self, stream: str) -> tuple[StreamInfo, int]:
@@ -203,12 +204,3 @@ class Verifier:
         raise UnavailableError(
             f"no stream of the hub has a source for {stream}: the leaf is not taken in yet"
         )
-
-
-async def _send(msg: Msg, answer: VerifyAnswer) -> None:
-    if not msg.reply:
-        return
-    try:
-        await msg.respond(answer.encode())
-    except nats.errors.Error:
-        return  # the connection went meanwhile; whoever asked asks again

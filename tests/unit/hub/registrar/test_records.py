@@ -144,9 +144,9 @@ def test_what_both_agreed_on_is_carried_into_a_new_epoch_in_the_same_aggregate_o
 
 
 def test_what_a_copied_machine_may_have_mixed_in_is_no_place_to_fall_back_to() -> None:
-    book = book_of(observation(60, 9), proposed=CHECKPOINT)
-    book.lose("a", "a copy of its machine sent through it too")
-    record = book.leaves["a"].classes["normal"]
+    fleet = fleet_of(observation(60, 9), proposed=CHECKPOINT)
+    fleet.lose("a", "a copy of its machine sent through it too")
+    record = fleet.leaves["a"].classes["normal"]
     assert (bool(record.lost), record.proposed) == (True, None)
 
 
@@ -189,11 +189,11 @@ def observation(last: int, seq: int, created: str = CREATED, first: int = 1, epo
     return observed(StreamInfo("TELEMETRY_0", created, first, last, last, 0, config, sources), 0.0)
 
 
-def book_of(seen: Any, now: float = 0.0, noted: int = 0, **record: Any) -> FleetState:
-    book = FleetState()
+def fleet_of(seen: Any, now: float = 0.0, noted: int = 0, **record: Any) -> FleetState:
+    fleet = FleetState()
     all_noted = {"TELEMETRY_0": PurgeMarker(*AGGREGATE, noted)} if noted else {}
-    book.begin({"a": leaf(**record)}, all_noted, {"TELEMETRY_0": seen}, now)
-    return book
+    fleet.begin({"a": leaf(**record)}, all_noted, {"TELEMETRY_0": seen}, now)
+    return fleet
 
 
 @pytest.mark.parametrize(
@@ -210,28 +210,28 @@ def book_of(seen: Any, now: float = 0.0, noted: int = 0, **record: Any) -> Fleet
 def test_a_fleet_that_is_read_back_believes_only_what_the_stream_allows(
     seen: Any, held: HubPosition | None
 ) -> None:
-    book = book_of(seen)
-    assert book.leaves["a"].classes["normal"].held == held
+    fleet = fleet_of(seen)
+    assert fleet.leaves["a"].classes["normal"].held == held
 
 
 def test_a_machine_that_was_read_back_counts_as_heard_but_is_not_refreshed_by_a_reconnect() -> None:
-    book = FleetState()
+    fleet = FleetState()
     for now in (100.0, 130.0):
-        book.begin({"a": leaf()}, {}, {"TELEMETRY_0": observation(60, 9)}, now)
-    assert book.claims.heard_ago("a", 140.0) == 40.0
-    assert book.claims.heard_ago("unknown", 140.0) == float("inf")
+        fleet.begin({"a": leaf()}, {}, {"TELEMETRY_0": observation(60, 9)}, now)
+    assert fleet.ownership.heard_ago("a", 140.0) == 40.0
+    assert fleet.ownership.heard_ago("unknown", 140.0) == float("inf")
 
 
 def test_what_a_source_holds_is_noted_before_it_is_changed() -> None:
-    book = book_of(observation(60, 9))
-    book.note(observation(70, 12))
-    assert book.leaves["a"].classes["normal"].held == HubPosition(12, "", 0, 70)
+    fleet = fleet_of(observation(60, 9))
+    fleet.note(observation(70, 12))
+    assert fleet.leaves["a"].classes["normal"].held == HubPosition(12, "", 0, 70)
 
 
 def test_what_a_source_holds_of_an_epoch_before_is_not_counted_for_this_one() -> None:
-    book = book_of(observation(60, 9), held=None, since=60)
-    book.note(observation(70, 12, epoch="1111111111111"))
-    assert book.leaves["a"].classes["normal"].held is None
+    fleet = fleet_of(observation(60, 9), held=None, since=60)
+    fleet.note(observation(70, 12, epoch="1111111111111"))
+    assert fleet.leaves["a"].classes["normal"].held is None
 
 
 @pytest.mark.parametrize(
@@ -252,14 +252,14 @@ def test_a_cursor_is_certain_unless_something_may_have_been_purged_unseen(
     first: int, seq: int, noted: int, record: dict[str, Any], certain: bool
 ) -> None:
     seen = observation(100, seq, first=first)
-    book = book_of(seen, noted=noted, **record)
-    normal = book.leaves["a"].classes["normal"]
-    assert book.certain(normal, seen.states["TEL_a_normal"], seen.info) is certain
-    book.note(seen)
-    assert book.leaves["a"].classes["normal"].unsure is not certain
-    book.purging(PurgeMarker(*AGGREGATE, 100))
-    again = book.leaves["a"].classes["normal"]
-    assert book.certain(again, None, seen.info) is certain
+    fleet = fleet_of(seen, noted=noted, **record)
+    normal = fleet.leaves["a"].classes["normal"]
+    assert fleet.certain(normal, seen.states["TEL_a_normal"], seen.info) is certain
+    fleet.note(seen)
+    assert fleet.leaves["a"].classes["normal"].unsure is not certain
+    fleet.purging(PurgeMarker(*AGGREGATE, 100))
+    again = fleet.leaves["a"].classes["normal"]
+    assert fleet.certain(again, None, seen.info) is certain
 
 
 @given(gaps=st.lists(st.floats(0, 5), max_size=60), at_once=st.integers(1, 5))
@@ -389,7 +389,7 @@ def test_the_links_are_those_that_a_walk_through_all_of_them_finds(data: st.Data
 
 def test_what_is_wrong_with_the_hub_is_kept_however_many_leaves_are_in_trouble() -> None:
     with structlog.testing.capture_logs():
-        problems = ActiveProblems(structlog.get_logger())
+        problems = ActiveProblems()
         for number in range(10_001):
             problems.begin(f"leaf {number}", "broken")
         assert problems.of("leaf 10000") is None, "of leaves, so many are kept"
@@ -401,7 +401,7 @@ def test_what_is_wrong_with_the_hub_is_kept_however_many_leaves_are_in_trouble()
 
 def test_a_problem_is_told_once_when_it_begins_and_once_when_it_ends() -> None:
     with structlog.testing.capture_logs() as logs:
-        problems = ActiveProblems(structlog.get_logger())
+        problems = ActiveProblems()
         problems.end("x", "was never there")
         problems.begin("x", "broken")
         problems.begin("x", "broken")

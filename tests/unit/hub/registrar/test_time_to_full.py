@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.hub.registrar.time_to_full import COMMIT_SECONDS, HubHorizon, duration
+from agent.hub.registrar.time_to_full import COMMIT_SECONDS, TimeToFull, duration
 from agent.jetstream import StreamInfo
 
 LIMIT = 10**9
@@ -22,21 +22,21 @@ def info(last: int, held: int | None = None, name: str = A, created: str = "now"
     return StreamInfo(name, created, last - messages + 1, last, messages, messages * SIZE, config, [])
 
 
-def flowing(horizon: HubHorizon, rate: int, seconds: int, name: str = A) -> None:
+def flowing(horizon: TimeToFull, rate: int, seconds: int, name: str = A) -> None:
     """So many messages a second for a while, looked at every ten."""
     for now in range(0, seconds + 1, 10):
         horizon.see([info(1 + rate * now, name=name)], now)
 
 
 def test_a_hub_that_fills_is_full_when_its_room_is_used_up_at_the_rate_of_late() -> None:
-    horizon = HubHorizon()
+    horizon = TimeToFull()
     flowing(horizon, rate=10, seconds=7200)
     room = LIMIT - (1 + 10 * 7200) * SIZE
     assert horizon.seconds(A, None) == pytest.approx(room / (10 * SIZE), rel=0.01)
 
 
 def test_what_is_purged_gives_room_and_does_not_lower_the_rate() -> None:
-    horizon = HubHorizon()
+    horizon = TimeToFull()
     flowing(horizon, rate=10, seconds=7200)
     before = horizon.seconds(A, None)
     horizon.see([info(1 + 72_100, held=1)], 7210)
@@ -45,7 +45,7 @@ def test_what_is_purged_gives_room_and_does_not_lower_the_rate() -> None:
 
 
 def test_the_disk_is_filled_by_all_aggregates_together() -> None:
-    horizon = HubHorizon()
+    horizon = TimeToFull()
     for now in range(0, 7201, 10):
         horizon.see([info(1 + 10 * now, name=A), info(1 + 30 * now, name=B)], now)
     assert horizon.seconds(A, 40_000_000) == pytest.approx(1000, rel=0.01)
@@ -53,7 +53,7 @@ def test_the_disk_is_filled_by_all_aggregates_together() -> None:
 
 
 def test_a_hub_into_which_nothing_comes_does_not_fill_and_a_full_one_has_no_time() -> None:
-    horizon = HubHorizon()
+    horizon = TimeToFull()
     horizon.see([info(1000)], 0)
     horizon.see([info(1000)], 10)
     assert math.isinf(horizon.seconds(A, 5))
@@ -63,14 +63,14 @@ def test_a_hub_into_which_nothing_comes_does_not_fill_and_a_full_one_has_no_time
 
 
 def test_a_stream_that_was_made_anew_begins_with_no_rate() -> None:
-    horizon = HubHorizon()
+    horizon = TimeToFull()
     flowing(horizon, rate=10, seconds=100)
     horizon.see([info(5, created="later")], 110)
     assert math.isinf(horizon.seconds(A, None))
 
 
 def test_what_spark_has_not_committed_is_said_with_the_time_that_is_left() -> None:
-    horizon = HubHorizon()
+    horizon = TimeToFull()
     flowing(horizon, rate=10, seconds=7200)
     assert horizon.words(A, None, 7200).startswith(
         "Spark has not committed since this agent started, 2 hours ago"
@@ -85,7 +85,7 @@ def test_what_spark_has_not_committed_is_said_with_the_time_that_is_left() -> No
 
 @given(st.lists(st.tuples(st.floats(0.1, 1000), st.integers(0, 10_000)), min_size=1, max_size=50))
 def test_the_time_that_is_left_is_never_negative(steps: list[tuple[float, int]]) -> None:
-    horizon, now, last = HubHorizon(), 0.0, 1
+    horizon, now, last = TimeToFull(), 0.0, 1
     for gap, count in steps:
         now, last = now + gap, last + count
         horizon.see([info(last, held=min(last, 900_000))], now)

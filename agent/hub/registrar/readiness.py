@@ -1,0 +1,71 @@
+"""Whether the hub can take leaves in: its server is new enough, its streams exist, and the fleet was read
+back after the last reconnect."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from nats.aio.client import Client
+
+from agent.base.nats_server_version import ServerError, check_version
+from agent.hub.registrar.active_problems import ActiveProblems
+from agent.jetstream import JetStreamError, UnavailableError
+
+_SERVER: Final = "server"
+_REGISTRAR: Final = "registrar"
+
+
+class Readiness:
+    """Calls `begin` once after each reconnect: what is in memory may be newer than a store that was restored
+    from a backup meanwhile. `begin` raises `JetStreamError`."""
+
+    def __init__(self, nc: Client, begin: Callable[[], Awaitable[None]], problems: ActiveProblems) -> None:
+        self._nc, self._begin, self._problems = nc, begin, problems
+        self._reconnect: int | None = None
+        self._beginning = asyncio.Lock()
+
+    async def wait(self) -> int:
+        """Return the number of the last reconnect once the hub is ready after it. Raises `JetStreamError`."""
+        async with self._beginning:
+            reconnect = self._reconnects
+            if self._reconnect == reconnect:
+                return reconnect
+            try:
+                self._check_server()
+                await self._begin()
+            except JetStreamError as error:
+                self._problems.begin(_REGISTRAR, f"the hub's streams cannot be made ready: {error}", hub=True)
+                raise
+            self._problems.end(_REGISTRAR, "the hub's streams are ready")
+            self._reconnect = reconnect
+            return reconnect
+
+    def confirm(self, reconnect: int) -> None:
+        """Raise `UnavailableError` if the hub's server was restarted since this reconnect."""
+        if reconnect != self._reconnects:
+            raise UnavailableError("the hub's server was restarted meanwhile")
+
+    def trouble(self) -> str | None:
+        """Why no leaf can be taken in, None if they can."""
+        return self.server_trouble() or self._problems.of(_REGISTRAR)
+
+    def server_trouble(self) -> str | None:
+        """Why the hub's server cannot be trusted with links, None if it can."""
+        return self._problems.of(_SERVER)
+
+    def _check_server(self) -> None:
+        """An old server loses messages without a word, so no leaf is taken in on one."""
+        version = self._nc.connected_server_version
+        try:
+            check_version(f"{version.major}.{version.minor}.{version.patch}", "the hub's server")
+        except ServerError as error:
+            self._problems.begin(_SERVER, f"no leaf is taken in: {error}", hub=True)
+        else:
+            self._problems.end(_SERVER, "the hub's server is new enough")
+
+    @property
+    def _reconnects(self) -> int:
+        # The library calls back only the maker of the connection, so the count is polled.
+        return int(self._nc.stats["reconnects"])
