@@ -31,12 +31,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 def command(config: ConfigFile, offline: Offline = False, as_json: AsJson = False) -> None:
     """Look whether all is well, and say what to do where it is not. Changes nothing."""
-    from agent.cli.checks.finding import as_json as report_json
-    from agent.cli.checks.finding import lines
+    from agent.cli.checks.finding import findings_as_json, lines
 
     findings = _examined(config, offline)
     if as_json:
-        typer.echo(json.dumps(report_json(findings), indent=2))
+        typer.echo(json.dumps(findings_as_json(findings), indent=2))
     else:
         for line in lines(findings, lambda level, text: typer.style(text, fg=_COLOURS[level])):
             typer.echo(line)
@@ -44,20 +43,19 @@ def command(config: ConfigFile, offline: Offline = False, as_json: AsJson = Fals
 
 
 def _examined(path: Path, offline: bool) -> list[Finding]:
-    from agent.cli.checks.run import unusable
+    from agent.cli.checks.run import judge_unusable
 
     try:
         settings = read(path)
     except ConfigError as error:
-        return unusable(error.found)
+        return judge_unusable(error.found)
     from agent.base import logs
-    from agent.cli.checks.run import offline as look_offline
-    from agent.cli.checks.run import online
+    from agent.cli.checks.run import check_offline, check_online
 
     logs.set_up("error", "console")
     if offline:
-        return look_offline(settings, path, partial(_in_the_way, settings))
-    return asyncio.run(online(settings, path, partial(_in_the_way, settings)))
+        return check_offline(settings, path, partial(_in_the_way, settings))
+    return asyncio.run(check_online(settings, path, partial(_in_the_way, settings)))
 
 
 def _in_the_way(settings: Config, runs: bool) -> tuple[list[str], list[str]]:

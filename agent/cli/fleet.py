@@ -175,8 +175,7 @@ def revoke(config: File, domain: Domain, out: Out = None) -> None:
 @app.command()
 def forget(config: File, domain: Domain, out: Out = None) -> None:
     """Shut a leaf out and remove what the hub knows of it, but nothing of what it sent."""
-    from agent.cli.site.apply import NotTakenError
-    from agent.cli.site.apply import forget as clean
+    from agent.cli.site.apply import NotAppliedError, forget_leaf
     from agent.cli.site.edit import forgotten
 
     settings = _change(
@@ -186,8 +185,8 @@ def forget(config: File, domain: Domain, out: Out = None) -> None:
         typer.echo(f"then, on the hub: petiole fleet forget {domain} -c /etc/petiole/petiole.toml")
         return
     try:
-        asyncio.run(clean(settings, account_key(settings), domain))
-    except NotTakenError as error:
+        asyncio.run(forget_leaf(settings, account_key(settings), domain))
+    except NotAppliedError as error:
         end([str(error)], Exit.UNREACHABLE)
     typer.echo(f"{domain} is forgotten; its readings stay")
 
@@ -226,7 +225,7 @@ def _change(
     if settings.role != "hub":
         end(["leaves are let in at the hub; name the hub's configuration with -c"])
     store(path, text)
-    _taken_in(settings, domain, done)
+    _apply(settings, domain, done)
     return settings
 
 
@@ -251,13 +250,13 @@ def _render(path: Path, text: str, out: Path | None, done: str) -> None:
         typer.echo(f"  {out / name}, then: {how}")
 
 
-def _taken_in(settings: Config, domain: str, done: str) -> None:
-    from agent.cli.site.apply import NotTakenError, fleet_of, take_in, unsent
+def _apply(settings: Config, domain: str, done: str) -> None:
+    from agent.cli.site.apply import NotAppliedError, apply_members, fleet_of, unsent
 
     left = unsent(fleet_of(settings), domain)
     try:
-        fleet: dict[str, Any] | None = asyncio.run(take_in(settings))
-    except (NotTakenError, OSError) as error:
+        fleet: dict[str, Any] | None = asyncio.run(apply_members(settings))
+    except (NotAppliedError, OSError) as error:
         end([str(error)], Exit.UNREACHABLE)
     if fleet is None:
         typer.echo(

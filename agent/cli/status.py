@@ -65,9 +65,9 @@ def command(
     except AdminStatusError as error:
         end([str(error)], Exit.UNREACHABLE)
     if consumers:
-        from agent.cli.query.consumers import gather
+        from agent.cli.query.consumers import gather_consumers
 
-        rows, problem = gather(settings, status, account_key(settings))
+        rows, problem = gather_consumers(settings, status, account_key(settings))
         status["consumers"] = {"rows": [row.as_json() for row in rows], "problem": problem}
     status["refusal"] = _key_refusal(settings, status)
     _show(status, as_json)
@@ -81,9 +81,9 @@ def _look(settings: Config, links: bool) -> dict[str, Any]:
 
     status = status_of(settings.admin)
     if links:
-        from agent.cli.query.links import gather
+        from agent.cli.query.links import gather_links
 
-        rows, problem = gather(settings, status, account_key(settings))
+        rows, problem = gather_links(settings, status, account_key(settings))
         status["lags"] = {"rows": [row.as_json() for row in rows], "problem": problem}
     return status
 
@@ -125,8 +125,7 @@ def _show(status: Mapping[str, Any], as_json: bool) -> None:
 
 def _drawn(status: Mapping[str, Any]) -> list[TerminalLine]:
     from agent.base.terminal import BAD, GOOD, WAITS, TerminalLine, rows_that_fit, terminal_width
-    from agent.cli.query.links import LinkRow
-    from agent.cli.query.links import lines as link_lines
+    from agent.cli.query.links import LinkRow, link_lines
 
     sentences = list(lines(status))
     if (refusal := status.get("refusal")) is not None:
@@ -139,7 +138,7 @@ def _drawn(status: Mapping[str, Any]) -> list[TerminalLine]:
         )
     if (consumers := status.get("consumers")) is not None:
         from agent.cli.query.consumers import ConsumerRow as Consumer
-        from agent.cli.query.consumers import lines as consumer_lines
+        from agent.cli.query.consumers import consumer_lines
 
         each = [Consumer(**row) for row in consumers["rows"]]
         return [drawn[0], *consumer_lines(each, consumers["problem"], rows_that_fit(6), terminal_width())]

@@ -105,7 +105,7 @@ def forget(config: ConfigFile, name: Name) -> None:
 def _change(path: Path, edit: Callable[[str], str], done: str) -> Config:
     """Change the users of a file and have the running agent take that in."""
     from agent.cli.fleet import store
-    from agent.cli.site.apply import NotTakenError, take_in_users
+    from agent.cli.site.apply import NotAppliedError, apply_users
     from agent.cli.site.edit import MemberError
 
     try:
@@ -119,8 +119,8 @@ def _change(path: Path, edit: Callable[[str], str], done: str) -> Config:
         end(error.problems)
     store(path, text)
     try:
-        taken = asyncio.run(take_in_users(settings))
-    except (NotTakenError, OSError) as error:
+        taken = asyncio.run(apply_users(settings))
+    except (NotAppliedError, OSError) as error:
         end([str(error)], Exit.UNREACHABLE)
     if taken:
         typer.echo(done)

@@ -20,7 +20,7 @@ from agent.config import Config, Seconds, aggregates
 from agent.contract import DEFAULT_CLASS, MAX_NAME, ContractError, check_domain
 
 if TYPE_CHECKING:
-    from agent.cli.query.where_report import LeafReport, Observation
+    from agent.cli.query.where_report import DomainObservation, LeafReport
     from hub_jobs.where import Lake, ScanPart
 
 Domain = Annotated[str, typer.Argument(help="The leaf.", show_default=False)]
@@ -46,14 +46,14 @@ def command(
 ) -> None:
     """Say where the readings of a domain are, and why they are not further."""
     from agent.base.terminal import draw, rows_that_fit, terminal_width
-    from agent.cli.query.where_report import Observation, report
+    from agent.cli.query.where_report import DomainObservation, report
 
     settings = configuration(config)
     quiet(settings)
     span = _span(since, until)
     _check(settings, domain, lake, device, span)
     now = datetime.now(UTC)
-    seen, unseen, failed = Observation(), list[str](), False
+    seen, unseen, failed = DomainObservation(), list[str](), False
     try:
         seen.leaf = _leaf(settings, domain, unseen)
     except LookupError as error:
@@ -180,13 +180,15 @@ def _lake(name: str | None, unseen: list[str]) -> Lake | None:
         return None
 
 
-def _hub(settings: Config, domain: str, seen: Observation, tables: Lake | None, unseen: list[str]) -> bool:
+def _hub(
+    settings: Config, domain: str, seen: DomainObservation, tables: Lake | None, unseen: list[str]
+) -> bool:
     """Look at the hub's streams; whether they could not be looked at."""
-    from agent.cli.query import hub_streams as hub_side
+    from agent.cli.query import hub_streams
 
     classes = next((leaf.classes for leaf in settings.leaf if leaf.domain == domain), [DEFAULT_CLASS])
     try:
-        seen.hub = hub_side.look(
+        seen.hub = hub_streams.look(
             settings,
             account_key(settings),
             domain,
@@ -194,16 +196,16 @@ def _hub(settings: Config, domain: str, seen: Observation, tables: Lake | None, 
             classes,
             tables.ingested if tables is not None else lambda _stream, _created: 0,
         )
-    except hub_side.HubError as error:
+    except hub_streams.HubBacklogError as error:
         unseen.append(f"what is at the hub and not in bronze: {error}")
         return True
     if seen.hub.cut:
-        unseen.append(f"all that waits at the hub: only {hub_side.MOST:,} messages of it were")
+        unseen.append(f"all that waits at the hub: only {hub_streams.MOST:,} messages of it were")
     return False
 
 
 def _tables(
-    tables: Lake, domain: str, device: str | None, span: Span, seen: Observation, unseen: list[str]
+    tables: Lake, domain: str, device: str | None, span: Span, seen: DomainObservation, unseen: list[str]
 ) -> bool:
     """Look at the tables; whether they could not be looked at."""
     from hub_jobs.tables.delta import TableError
@@ -233,7 +235,7 @@ def _tables(
     return False
 
 
-def _known(settings: Config, domain: str, seen: Observation) -> None:
+def _known(settings: Config, domain: str, seen: DomainObservation) -> None:
     """A domain that neither the configuration nor the tables have is a wrong one."""
     domains: list[Any] = [leaf.domain for leaf in settings.leaf] if settings.role == "hub" else [domain]
     if domain in domains or (seen.tables is not None and seen.tables.classes):

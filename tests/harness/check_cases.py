@@ -11,7 +11,7 @@ from typing import Any
 import nats
 
 from agent.cli.checks.finding import Finding, Level
-from agent.cli.checks.run import online
+from agent.cli.checks.run import check_online
 from agent.config import Config, LeafMember, Nats, StreamClass
 from agent.config.keys import ensure_key
 from agent.demo.ports import free_port
@@ -69,7 +69,7 @@ def hub_config_of(hub: Hub, state: Path) -> Config:
 
 async def check(config: Config) -> list[Finding]:
     """All findings but that no agent runs beside these servers."""
-    found = await online(config, Path("petiole.toml"), lambda _: ([], []))
+    found = await check_online(config, Path("petiole.toml"), lambda _: ([], []))
     assert all(bool(one.remedy) is (one.level is not Level.OK) for one in found), found
     return [one for one in found if one.group != "agent"]
 

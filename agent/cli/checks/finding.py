@@ -58,7 +58,7 @@ def outcome(findings: Iterable[Finding]) -> Exit:
     return next((code for code in _GRAVITY if code in codes), Exit.WELL)
 
 
-def as_json(findings: Sequence[Finding]) -> dict[str, Any]:
+def findings_as_json(findings: Sequence[Finding]) -> dict[str, Any]:
     """The findings in the order of the checks, and the exit code."""
     rows = [{key: value for key, value in asdict(finding).items() if key != "exit"} for finding in findings]
     return {"exit": int(outcome(findings)), "findings": rows}

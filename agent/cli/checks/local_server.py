@@ -12,14 +12,14 @@ from agent import contract
 from agent.base.files import room
 from agent.base.listen_sockets import near_host
 from agent.base.nats_server_version import MINIMUM
-from agent.cli.checks import local_probe, permissions, server, streams, versions
+from agent.cli.checks import local_probe, server, streams, versions
 from agent.cli.checks.finding import Finding, failure, ok, warning
 from agent.cli.checks.handshake import Nowhere, greet
+from agent.cli.checks.permissions import PROBE, at_home, of_system, violated
 from agent.config import Config, aggregates, listen_address
 from agent.config.keys import SeedError, public_key
 from agent.contract import Exit
-from agent.server import link_permissions
-from agent.server import permissions as rights
+from agent.server import link_permissions, permissions
 from agent.server.permissions import AGENT_TRACES, REGISTRAR_TRACES, Permissions
 from agent.server.setup import identities, link_rights
 
@@ -117,8 +117,8 @@ def _unusable(seed: Path) -> str | None:
 def _needed_here(config: Config) -> Permissions:
     if config.role == "hub":
         leaves = [(leaf.domain, leaf.classes) for leaf in config.leaf if leaf.key]
-        return rights.registrar(aggregates(config), leaves, link_rights(config), users=bool(config.user))
-    return rights.agent(
+        return permissions.registrar(aggregates(config), leaves, link_rights(config), users=bool(config.user))
+    return permissions.agent(
         config.domain,
         [cls.name for cls in config.class_],
         link_rights(config),
@@ -139,7 +139,7 @@ def _questions(config: Config) -> dict[str, tuple[str, str]]:
     return {
         leaf.domain: (
             f"{contract.api_prefix(leaf.domain)}.STREAM.INFO.{contract.leaf_stream(leaf.domain, cls)}",
-            f"{link_permissions.leaf_inbox(leaf.domain)}.{permissions.PROBE}",
+            f"{link_permissions.leaf_inbox(leaf.domain)}.{PROBE}",
         )
         for leaf in config.leaf
         if leaf.key
@@ -162,7 +162,7 @@ def judge(config: Config, seen: LocalServerInfo, hub: Mapping[str, Any] | None) 
     system = seen.system.answers if seen.system is not None else {}
     findings += _judged_account(config, seen.account, embedded)
     findings += _judged_system(seen.system, embedded)
-    if not (seen.account.info is None and permissions.violated("$JS.API.INFO", seen.account.refusals)):
+    if not (seen.account.info is None and violated("$JS.API.INFO", seen.account.refusals)):
         shares = server.shares_system(system.get("VARZ", {}), system.get("LEAFZ", {}))
         if not seen.account.closed:
             findings += server.jetstream(config.domain, seen.account.info, hub, shares)
@@ -180,7 +180,7 @@ def _judged_account(config: Config, account: local_probe.AccountProbe, embedded:
     if account.closed:
         return [_closed("the agent's user", account.closed, embedded)]
     needed = _needed_here(config)
-    findings = list(permissions.at_home(needed, account.refusals, _destination(config), embedded=embedded))
+    findings = list(at_home(needed, account.refusals, _destination(config), embedded=embedded))
     for domain, count in account.answered.items():
         findings += streams.two_leaves(domain, count)
     return findings
@@ -199,7 +199,7 @@ def _judged_system(system: local_probe.System | None, embedded: bool) -> list[Fi
     if system.closed:
         return [_closed("the user of the system account", system.closed, embedded)]
     unanswered = [question for question in local_probe.QUESTIONS if question not in system.answers]
-    return list(permissions.of_system(unanswered, embedded))
+    return list(of_system(unanswered, embedded))
 
 
 def _closed(user: str, why: str, embedded: bool) -> Finding:
@@ -221,7 +221,7 @@ def _store(varz: Mapping[str, Any]) -> Finding:
     config, stats = jetstream.get("config") or {}, jetstream.get("stats") or {}
     left = room(Path(config["store_dir"])) if config.get("store_dir") else None
     limit, used = int(config.get("max_storage") or 0), int(stats.get("storage") or 0)
-    return server.room(limit, used, left, "max_file_store")
+    return server.judge_room(limit, used, left, "max_file_store")
 
 
 def judge_leaf_port(config: Config, leaf_port: Mapping[str, Any] | Nowhere | None) -> list[Finding]:

@@ -19,7 +19,7 @@ from agent.base.files import is_there, open_regular, room
 from agent.cli.checks import certificates
 from agent.cli.checks.finding import Finding, failure, ok, warning
 from agent.cli.checks.handshake import Tls, reading
-from agent.cli.checks.server import room as judge_room
+from agent.cli.checks.server import judge_room
 from agent.config import Config
 from agent.config.keys import SeedError, password_in
 from agent.server.setup import server_directory, store_directory

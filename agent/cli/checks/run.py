@@ -31,14 +31,14 @@ InTheWay = Callable[[bool], tuple[list[str], list[str]]]
 runs."""
 
 
-def offline(config: Config, path: Path, problems: InTheWay) -> list[Finding]:
+def check_offline(config: Config, path: Path, problems: InTheWay) -> list[Finding]:
     """All that can be said without asking a server."""
     now = machine.right_now()
-    findings = judged(path, *problems(True))
+    findings = judge_configuration(path, *problems(True))
     return [*findings, *machine.look(config, now), *machine.look_at_clock(now, None)]
 
 
-async def online(config: Config, path: Path, problems: InTheWay) -> list[Finding]:
+async def check_online(config: Config, path: Path, problems: InTheWay) -> list[Finding]:
     """All that can be said."""
     now = machine.right_now()
     async with asyncio.TaskGroup() as group:
@@ -51,7 +51,7 @@ async def online(config: Config, path: Path, problems: InTheWay) -> list[Finding
     if not dialled and config.role == "leaf":
         dialled = await _look_where_it_dials(config, seen.system)
     joined = link.first_joined(dialled)
-    findings = [*judged(path, *problems(runs)), *machine.look(config, now)]
+    findings = [*judge_configuration(path, *problems(runs)), *machine.look(config, now)]
     findings += machine.look_at_clock(now, None if joined is None else link.ahead(joined))
     findings += [_certificate(probe, now) for probe in dialled if _shows_certificate(probe)]
     findings += local_server.judge(config, seen, link.first_greeting(dialled))
@@ -127,14 +127,14 @@ def _judged_there(
     return findings
 
 
-def unusable(problems: Iterable[Problem]) -> list[Finding]:
+def judge_unusable(problems: Iterable[Problem]) -> list[Finding]:
     """The findings of a file that cannot be used; nothing else can be looked at then."""
     return [
         failure(GROUP, f"{problem.key}: {problem.stood}", problem.remedy, Exit.USAGE) for problem in problems
     ]
 
 
-def judged(path: Path, mistakes: Iterable[str], obstacles: Iterable[str]) -> list[Finding]:
+def judge_configuration(path: Path, mistakes: Iterable[str], obstacles: Iterable[str]) -> list[Finding]:
     """The findings of a file whose values can be read: what parts of the agent say of their options, and what
     they lack on this machine now."""
     wrong = _failures(mistakes, Exit.USAGE)

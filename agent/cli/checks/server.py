@@ -37,7 +37,7 @@ def synced(varz: Mapping[str, Any]) -> Finding:
     return warning(SERVER, sentence, f"{remedy}, and restart it")
 
 
-def room(limit: int, used: int, left: Room | None, key: str) -> Finding:
+def judge_room(limit: int, used: int, left: Room | None, key: str) -> Finding:
     """Whether the disk holds what the store may take: `limit` bytes, of which it has taken `held`. `key` is
     the setting of the limit."""
     if left is None:

@@ -44,7 +44,9 @@ class ConsumerRow:
         return asdict(self)
 
 
-def gather(config: Config, status: Mapping[str, Any], account: Path) -> tuple[list[ConsumerRow], str]:
+def gather_consumers(
+    config: Config, status: Mapping[str, Any], account: Path
+) -> tuple[list[ConsumerRow], str]:
     """All rows, those that are furthest behind first, and why there are not all of them ("" if there are)."""
     rows: list[ConsumerRow] = []
     problem = asyncio.run(_ask(config, status, account, rows))
@@ -88,7 +90,7 @@ def _row(stream: str, info: ConsumerInfo) -> ConsumerRow:
     )
 
 
-def lines(
+def consumer_lines(
     rows: Sequence[ConsumerRow], problem: str, most: int | None, width: int | None
 ) -> list[TerminalLine]:
     """The rows as a table, at most so many."""

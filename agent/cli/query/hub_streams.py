@@ -33,7 +33,7 @@ _AHEAD_SECONDS: Final = 3_600
 _DIGITS: Final = 19
 
 
-class HubError(Exception):
+class HubBacklogError(Exception):
     """The hub's streams can't be looked at; the text says why."""
 
 
@@ -72,7 +72,7 @@ class AggregatePosition:
 
 
 @dataclass(slots=True)
-class HubSide:
+class HubBacklog:
     """What the hub's streams hold of a domain behind what the tables have; `cut` says that not all of it was
     looked at."""
 
@@ -89,16 +89,16 @@ def look(
     streams: Sequence[str],
     classes: Sequence[str],
     ingested: Callable[[str, str], int],
-) -> HubSide:
+) -> HubBacklog:
     """Look at the aggregates `streams`; `ingested` says up to which sequence the tables have one that was
-    made at a time. Raises `HubError`."""
+    made at a time. Raises `HubBacklogError`."""
     try:
         return asyncio.run(_look(config, account, domain, streams, classes, ingested))
     except EXPECTED as error:
         why = str(error) or f"no answer within {_SECONDS:.0f} s"
     except NONSENSE as error:
         why = f"it answers what no JetStream answers ({type(error).__name__}: {error})"
-    raise HubError(f"the hub's NATS server at {config.nats.listen} cannot be asked: {why}")
+    raise HubBacklogError(f"the hub's NATS server at {config.nats.listen} cannot be asked: {why}")
 
 
 async def _look(
@@ -108,8 +108,8 @@ async def _look(
     streams: Sequence[str],
     classes: Sequence[str],
     ingested: Callable[[str, str], int],
-) -> HubSide:
-    observed = HubSide()
+) -> HubBacklog:
+    observed = HubBacklog()
     async with (
         asyncio.timeout(_SECONDS),
         connected(f"nats://{config.nats.listen}", account, _REGISTRAR) as link,

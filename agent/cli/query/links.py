@@ -57,7 +57,7 @@ class LinkRow:
         return asdict(self)
 
 
-def gather(config: Config, status: Mapping[str, Any], account: Path) -> tuple[list[LinkRow], str]:
+def gather_links(config: Config, status: Mapping[str, Any], account: Path) -> tuple[list[LinkRow], str]:
     """All rows, those in trouble first, and why the ends could not be asked ("" if they could)."""
     look = _hub(config, status, account) if status["role"] == "hub" else _leaf(config, status, account)
     rows, problem = asyncio.run(look)
@@ -68,7 +68,9 @@ def _gravity(row: LinkRow) -> tuple[bool, int, str, str]:
     return not row.state, -(row.lag or 0), row.stream, row.origin
 
 
-def lines(rows: Sequence[LinkRow], problem: str, most: int | None, width: int | None) -> list[TerminalLine]:
+def link_lines(
+    rows: Sequence[LinkRow], problem: str, most: int | None, width: int | None
+) -> list[TerminalLine]:
     """The rows as a table, at most so many, and then what is wrong with each, in words."""
     shown = rows if most is None else rows[:most]
     cells = [

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from agent.base.terminal import BAD, DIM, GOOD, WAITS, TerminalLine, table, wrapped
-from agent.cli.query.hub_streams import HubSide
+from agent.cli.query.hub_streams import HubBacklog
 from agent.contract import Exit
 
 if TYPE_CHECKING:
@@ -57,11 +57,11 @@ class LeafReport:
 
 
 @dataclass(slots=True)
-class Observation:
+class DomainObservation:
     """All that was seen; None where it was not."""
 
     leaf: LeafReport | None = None
-    hub: HubSide | None = None
+    hub: HubBacklog | None = None
     tables: DomainFindings | None = None
     device: DeviceCounts | None = None
 
@@ -184,7 +184,7 @@ def _together(columns: Sequence[Mapping[str, ReadingCount]]) -> dict[str, Readin
 
 
 def report(
-    domain: str, at: datetime, seen: Observation, device: str | None = None, span: str = ""
+    domain: str, at: datetime, seen: DomainObservation, device: str | None = None, span: str = ""
 ) -> WhereReport:
     """Put together what was seen."""
     result = WhereReport(domain, at, span, device, "" if seen.leaf is None else seen.leaf.sentence)
@@ -205,7 +205,7 @@ def report(
     return result
 
 
-def _class(result: WhereReport, cls: str, sums: Any, seen: Observation) -> None:
+def _class(result: WhereReport, cls: str, sums: Any, seen: DomainObservation) -> None:
     leaf = seen.leaf
     newer = _newer(result, cls, seen)
     accepted = None if sums.accepted is None else sums.accepted + newer["accepted"]
@@ -257,7 +257,7 @@ def _class(result: WhereReport, cls: str, sums: Any, seen: Observation) -> None:
 _SAID: Final = ("accepted", "stored", "refused", "dead")
 
 
-def _newer(result: WhereReport, cls: str, seen: Observation) -> dict[str, int]:
+def _newer(result: WhereReport, cls: str, seen: DomainObservation) -> dict[str, int]:
     """What the leaf announced of its run beyond what its ledger records at the hub say; nothing of a span of
     time, which no ledger knows."""
     ledger = (seen.leaf.ledgers if seen.leaf else {}).get(cls)
@@ -268,7 +268,7 @@ def _newer(result: WhereReport, cls: str, seen: Observation) -> dict[str, int]:
     return {name: max(0, int(ledger["readings"][name]) - recorded[name]) for name in _SAID}
 
 
-def _without_tables(result: WhereReport, seen: Observation, only: str | None = None) -> None:
+def _without_tables(result: WhereReport, seen: DomainObservation, only: str | None = None) -> None:
     """What is known of the leaf's present run and of what the hub's streams still hold."""
     leaf = seen.leaf
     names = set(leaf.ledgers if leaf else ()) | {

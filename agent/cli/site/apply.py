@@ -1,4 +1,4 @@
-"""Has the hub's running agent take in what was changed in its configuration, and makes it forget a leaf."""
+"""Applies a changed configuration to the running agent, and makes the hub forget a leaf."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _POLL: Final = 0.1
 _CONNECT_SECONDS: Final = 5.0
 
 
-class NotTakenError(Exception):
-    """The agent has not taken the configuration in; the text says what to do."""
+class NotAppliedError(Exception):
+    """The agent has not applied the configuration; the text says what to do."""
 
 
-async def take_in(config: Config) -> dict[str, Any] | None:
-    """Have the agent take its configuration in and return what it says of the fleet then; None where none
-    runs. Raises `NotTakenError` or `OSError`."""
+async def apply_members(config: Config) -> dict[str, Any] | None:
+    """Have the hub's agent reload, and return what it then says of the fleet; None if no agent runs. Raises
+    `NotAppliedError` or `OSError`."""
     pid = pid_lock.running(config.state_dir)
     if pid is None:
         return None
@@ -40,14 +40,14 @@ async def take_in(config: Config) -> dict[str, Any] | None:
                 await asyncio.sleep(_POLL)
                 fleet = fleet_of(config)
     except TimeoutError:
-        raise NotTakenError(
+        raise NotAppliedError(
             f"the hub's agent (process {pid}) has not taken the change in within {SECONDS:.0f} s; see its log"
         ) from None
     return fleet
 
 
-async def take_in_users(config: Config) -> bool:
-    """Have the agent take its users in; False where none runs. Raises `NotTakenError` or `OSError`."""
+async def apply_users(config: Config) -> bool:
+    """Have the agent reload its users; False if no agent runs. Raises `NotAppliedError` or `OSError`."""
     pid = pid_lock.running(config.state_dir)
     if pid is None:
         return False
@@ -60,7 +60,7 @@ async def take_in_users(config: Config) -> bool:
                 await asyncio.sleep(_POLL)
                 running = _users_of(config)
     except TimeoutError:
-        raise NotTakenError(
+        raise NotAppliedError(
             f"the agent (process {pid}) has not taken the change in within {SECONDS:.0f} s; see its log"
         ) from None
     return True
@@ -81,9 +81,9 @@ def fleet_of(config: Config) -> dict[str, Any]:
         return {}
 
 
-async def forget(config: Config, seed: Path, domain: str) -> None:
+async def forget_leaf(config: Config, seed: Path, domain: str) -> None:
     """Remove what the hub remembers of a leaf: its record and the consumer of its commands. Its readings
-    stay. Raises `NotTakenError`."""
+    stay. Raises `NotAppliedError`."""
 
     async def work(js: JetStream) -> None:
         subject = f"$KV.{FLEET_BUCKET}.{domain}"
@@ -103,7 +103,7 @@ async def _at_hub(config: Config, seed: Path, work: Callable[[JetStream], Awaita
             connecting.reschedule(None)
             await work(JetStream(link.nc))
     except (*EXPECTED, JetStreamError) as error:
-        raise NotTakenError(
+        raise NotAppliedError(
             f"the hub's server at {url} cannot be asked to forget it ({str(error) or type(error).__name__}); "
             f"say the same again when it runs"
         ) from None

@@ -165,12 +165,12 @@ def test_a_link_is_that_of_the_account_that_the_agent_watches(
     ],
 )
 def test_the_store_must_find_room_on_its_disk(left: Room | None, level: Level, words: str) -> None:
-    only([server.room(8 * GIB, GIB, left, "max_file_store")], level, words)
+    only([server.judge_room(8 * GIB, GIB, left, "max_file_store")], level, words)
 
 
 def test_the_remedy_for_a_short_disk_leaves_nothing_to_warn_of() -> None:
     left = Room(6 * GIB, 2**26)
-    only([server.room(7104 * 2**20, GIB, left, "max_file_store")], OK, "")
+    only([server.judge_room(7104 * 2**20, GIB, left, "max_file_store")], OK, "")
 
 
 def test_what_the_server_says_of_its_health_is_told_with_what_helps() -> None:

@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cli.checks.finding import WIDTH, as_json, failure, lines, ok, warning
+from agent.cli.checks.finding import WIDTH, failure, findings_as_json, lines, ok, warning
 from agent.contract import Exit
 
 words = st.text(max_size=30)
@@ -45,7 +45,7 @@ def test_a_subject_is_never_broken() -> None:
 
 def test_json_holds_every_finding_and_the_exit_code() -> None:
     found = [ok("a", "b"), failure("c", "d", "e", Exit.UNREACHABLE)]
-    assert json.loads(json.dumps(as_json(found))) == {
+    assert json.loads(json.dumps(findings_as_json(found))) == {
         "exit": 5,
         "findings": [
             {"group": "a", "level": "ok", "sentence": "b", "remedy": ""},

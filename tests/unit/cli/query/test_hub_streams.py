@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from agent.cli.query import hub_streams
-from agent.cli.query.hub_streams import HubError, look
+from agent.cli.query.hub_streams import HubBacklogError, look
 from agent.config import Config, Nats
 from agent.config.keys import ensure_key
 from agent.jetstream.read_headers import StoredHeaders
@@ -56,7 +56,7 @@ def _look(tmp_path: Path, port: int) -> str:
     ensure_key(key)
     nats = Nats(server="external", listen=f"127.0.0.1:{port}", seed_file=key)
     config = Config(role="hub", domain="hub", state_dir=tmp_path, nats=nats)
-    with pytest.raises(HubError) as told:
+    with pytest.raises(HubBacklogError) as told:
         look(config, key, "edge-1", ["TELEMETRY_0"], ["normal"], lambda _stream, _created: 0)
     return str(told.value)
 

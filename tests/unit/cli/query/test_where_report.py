@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from agent.cli.query.hub_streams import AggregatePosition, HubMessage, HubSide
-from agent.cli.query.where_report import STAGES, LeafReport, Observation, WhereReport, report
+from agent.cli.query.hub_streams import AggregatePosition, HubBacklog, HubMessage
+from agent.cli.query.where_report import STAGES, DomainObservation, LeafReport, WhereReport, report
 from agent.contract import Exit
 from hub_jobs.audit.claims.accounts import Account
 from hub_jobs.where import DeviceCounts, DomainFindings, Sums
@@ -18,7 +18,7 @@ from hub_jobs.where import DeviceCounts, DomainFindings, Sums
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
 WELL = Sums(accepted=100, stored=100, at_hub=100, in_bronze=100, in_readings=98, quarantined=2)
 ACCOUNT = Account("d", "normal", "r", 100, 100, 100, 0, 98, 2, 0, 0, 0, 0, 0)
-HUB = HubSide(places=[AggregatePosition("TELEMETRY_0", 90, 1, 95)])
+HUB = HubBacklog(places=[AggregatePosition("TELEMETRY_0", 90, 1, 95)])
 
 
 def _leaf(accepted: int, stored: int, run: str = "r", sentence: str = "not linked") -> LeafReport:
@@ -28,7 +28,7 @@ def _leaf(accepted: int, stored: int, run: str = "r", sentence: str = "not linke
 
 def _report(sums: Sums = WELL, leaf: LeafReport | None = None, **given: Any) -> WhereReport:
     tables = DomainFindings({"normal": sums}, {("normal", "r"): ACCOUNT}, **given)
-    return report("d", AT, Observation(leaf, HUB, tables))
+    return report("d", AT, DomainObservation(leaf, HUB, tables))
 
 
 def _told(found: WhereReport) -> list[tuple[str, int, bool]]:
@@ -53,7 +53,7 @@ def test_what_is_in_order_needs_no_reason() -> None:
 
 def test_of_what_could_not_be_looked_at_nothing_is_said_to_be_in_order() -> None:
     tables = DomainFindings({"normal": WELL}, {("normal", "r"): ACCOUNT})
-    found = report("d", AT, Observation(None, None, tables))
+    found = report("d", AT, DomainObservation(None, None, tables))
     found.unseen, found.failed = ["the hub's streams"], True
 
     assert found.verdict() == "of what could be looked at, nothing is missing, nothing is doubled"
@@ -118,7 +118,7 @@ def test_a_gap_alone_is_a_loss() -> None:
 def test_without_tables_only_what_is_known_now_is_told_and_nothing_is_judged() -> None:
     held = [HubMessage("normal", "r", n, 10, False, 0) for n in (1, 2, 2)]
     dead = HubMessage("normal", "r", 3, 5, True, 0)
-    found = report("d", AT, Observation(_leaf(30, 30), HubSide([*held, dead])))
+    found = report("d", AT, DomainObservation(_leaf(30, 30), HubBacklog([*held, dead])))
 
     assert found.exit is Exit.WELL
     assert "the tables were not looked at" in found.verdict()
@@ -141,7 +141,7 @@ def test_what_was_asked_for_and_could_not_be_looked_at_shows_in_the_exit_code() 
 def test_a_device_stands_beside_all_of_its_domain() -> None:
     counts = DeviceCounts(in_bronze=10, in_readings=9, quarantined=1, missing=1, unnamed=2)
     tables = DomainFindings({"normal": WELL})
-    found = report("d", AT, Observation(None, HUB, tables, counts), "pump", "from 2026-11-21T00:00:00Z")
+    found = report("d", AT, DomainObservation(None, HUB, tables, counts), "pump", "from 2026-11-21T00:00:00Z")
 
     assert found.classes["device pump"]["in bronze"].readings == 11
     assert found.classes["device pump"]["quarantined"].text() == "≥ 1"
@@ -152,7 +152,7 @@ def test_a_device_stands_beside_all_of_its_domain() -> None:
 def test_many_classes_are_shown_together_and_all_of_it_fits_a_small_terminal() -> None:
     tables = DomainFindings({f"c{at}": replace(WELL, waiting=3, pending=2) for at in range(9)})
     tables.lost = [f"d, class c, run {'r' * 40}: batches {at} never came and so on" for at in range(50)]
-    found = report("d", AT, Observation(_leaf(1, 1, sentence="x" * 200), HUB, tables))
+    found = report("d", AT, DomainObservation(_leaf(1, 1, sentence="x" * 200), HUB, tables))
     found.unseen = ["y " * 60]
 
     shown = [one.text for one in found.lines(23, 80)]
