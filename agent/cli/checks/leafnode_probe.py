@@ -138,7 +138,7 @@ async def _join(
     hello = {
         "name": f"{CHECK_SERVER}.{secrets.token_hex(4)}",  # the hub ends a link of the same name
         "version": greeting.info.get("version"),
-        "trace_headers": True,
+        "headers": True,
         "protocol": 1,
         **credentials,
     }
