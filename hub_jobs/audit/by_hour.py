@@ -51,7 +51,7 @@ class Hour:
 
 
 _BESIDE: Final = {"missing": "lost", "pending": "on_the_way"}
-_COUNTS: Final = tuple(one.name for one in fields(Hour) if one.name not in ("domain", "cls", "hour"))
+_COUNTS: Final = tuple(field.name for field in fields(Hour) if field.name not in ("domain", "cls", "hour"))
 
 
 def of_batches(found: Batches) -> list[Hour]:

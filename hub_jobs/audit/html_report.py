@@ -69,10 +69,10 @@ def as_html(report: AuditReport) -> str:
 
 def columns(hours: Iterable[Hour]) -> list[datetime]:
     """The hours that are shown: the week that ends with the newest."""
-    newest = max((one.hour for one in hours), default=None)
+    newest = max((hour.hour for hour in hours), default=None)
     if newest is None:
         return []
-    oldest = max(min(one.hour for one in hours), newest - timedelta(hours=_HOURS - 1))
+    oldest = max(min(hour.hour for hour in hours), newest - timedelta(hours=_HOURS - 1))
     count = int((newest - oldest) / timedelta(hours=1)) + 1
     return [oldest + timedelta(hours=at) for at in range(count)]
 
@@ -82,12 +82,12 @@ def _picture(hours: Sequence[Hour]) -> list[str]:
     if not shown:
         return ["<p>There is nothing yet.</p>"]
     rows: dict[tuple[str, str], dict[datetime, Hour]] = {}
-    for one in hours:
-        rows.setdefault((one.domain or "unknown", one.cls or "unknown"), {})[one.hour] = one
+    for hour in hours:
+        rows.setdefault((hour.domain or "unknown", hour.cls or "unknown"), {})[hour.hour] = hour
     worst = sorted(rows, key=lambda name: (-_rank(rows[name].values()), name))
     head = ['<tr><th class="name">domain</th><th class="name">class</th>', *_days(shown), "</tr>"]
     body = [_row(name, rows[name], shown) for name in worst[:_DOMAINS]]
-    earlier = sum(one.hour < shown[0] and one.state in ("missing", "doubled") for one in hours)
+    earlier = sum(hour.hour < shown[0] and hour.state in ("missing", "doubled") for hour in hours)
     notes = []
     if len(worst) > _DOMAINS:
         notes.append(f"<p>{len(worst) - _DOMAINS} more domains are in the table audit_hours.</p>")
@@ -136,7 +136,7 @@ def _cell(one: Hour | None, hour: datetime) -> str:
 
 
 def _rank(hours: Iterable[Hour]) -> int:
-    return max(_WORST.index(one.state) for one in hours)
+    return max(_WORST.index(hour.state) for hour in hours)
 
 
 def _accounts(report: AuditReport) -> list[str]:
@@ -160,6 +160,6 @@ def _kind(column: str) -> str:
 def _findings(findings: Sequence[str]) -> list[str]:
     if not findings:
         return ["<p>None.</p>"]
-    items = [f"<li>{escape(one)}</li>" for one in findings[:_FINDINGS]]
+    items = [f"<li>{escape(finding)}</li>" for finding in findings[:_FINDINGS]]
     more = len(findings) - _FINDINGS
     return ["<ul>", *items, "</ul>", *([f"<p>And {more} more, in --json.</p>"] if more > 0 else [])]

@@ -64,7 +64,7 @@ class AuditReport:
     @property
     def findings(self) -> list[str]:
         """All sentences."""
-        named = (one for account in self.accounts for one in account.findings)
+        named = (finding for account in self.accounts for finding in account.findings)
         return [*self.general, *named]
 
     @property
@@ -90,11 +90,11 @@ class AuditReport:
             return f"{well}; but a table is not as it was" if self.untrue else well
         gaps = len({(gap.kind, gap.name) for gap in self.gaps if gap.lost})
         parts = [
-            f"{sum(one.missing for one in self.accounts)} readings missing",
-            f"{sum(one.doubled for one in self.accounts)} doubled",
+            f"{sum(account.missing for account in self.accounts)} readings missing",
+            f"{sum(account.doubled for account in self.accounts)} doubled",
             f"{gaps} streams with gaps",
         ]
-        if rows := sum(one.unexplained for one in self.accounts):
+        if rows := sum(account.unexplained for account in self.accounts):
             parts.append(f"{rows} rows of readings or quarantine without their message")
         if self.unexplained:
             parts.append("rows that no message explains")
@@ -110,7 +110,7 @@ def as_json(report: AuditReport) -> str:
     "ranges", "why", "detail", "lost"}], "on_the_way": null or [{"class", …}], "unreadable": [{"table",
     "file", "fault", "rows", "bounds"}], "findings": [sentence]}`."""
     rows = [{name: row[name] for name in AUDIT.names if name != "at"} for row in map(_row, report.accounts)]
-    hours = [{**_row(one), "hour": one.hour.isoformat(), "state": one.state} for one in report.hours]
+    hours = [{**_row(hour), "hour": hour.hour.isoformat(), "state": hour.state} for hour in report.hours]
     body = {
         "at": report.at.isoformat(),
         "lost": report.lost,
@@ -154,7 +154,7 @@ def store(lake: Place, report: AuditReport) -> None:
     if rows:
         rows[0]["findings"] = [*report.general, *rows[0]["findings"]]
     _append(lake, "audit", pa.Table.from_pylist(rows, AUDIT))
-    hours = [{"at": report.at, **_row(one), "state": one.state} for one in report.hours]
+    hours = [{"at": report.at, **_row(hour), "state": hour.state} for hour in report.hours]
     _append(lake, "audit_hours", pa.Table.from_pylist(hours, AUDIT_HOURS))
 
 

@@ -138,7 +138,7 @@ def _audit(lake: Place, at: datetime, there: HubClient | None, *, deep: bool) ->
         for key, one in sorted(found.runs.items())
     ]
     if moving is not None:
-        rows = [_announced(one, moving, said, held.ever) for one in rows]
+        rows = [_announced(row, moving, said, held.ever) for row in rows]
     gaps = find_gaps(
         bronze,
         held,

@@ -62,7 +62,7 @@ class Unreadable:
 
     def as_json(self) -> dict[str, Any]:
         """The file as it stands in a report."""
-        bounds = {name: [_text(one) for one in ends] for name, ends in self.bounds.items()}
+        bounds = {name: [_text(end) for end in ends] for name, ends in self.bounds.items()}
         return {
             "table": self.table,
             "file": self.name,

@@ -119,14 +119,14 @@ def worst(stored: Iterable[pa.RecordBatch]) -> Worst:
             taker.take(rows.filter(pc.equal(rows["kind"], kind)))
     sites = devices.sites()
     totals = Totals(
-        sum(one.devices for one in sites),
-        sum(one.silent for one in sites),
+        sum(site.devices for site in sites),
+        sum(site.silent for site in sites),
         devices.unjudged,
         series.count,
         together.count,
         together.missing,
     )
-    heard = [one.domain for one in sites if one.silent < one.devices]
+    heard = [site.domain for site in sites if site.silent < site.devices]
     return Worst(totals, sites, devices.worst(heard), together.worst(), series.worst())
 
 
@@ -216,7 +216,7 @@ def _sorted(rows: pa.Table, most: str, *then: str) -> pa.Table:
 
 
 def _first(rows: pa.Table, kind: type[Listed], most: str, *then: str) -> list[Listed]:
-    names = [one.name for one in fields(kind)]
+    names = [field.name for field in fields(kind)]
     chosen = _sorted(rows, most, *then).slice(0, LISTED).select(names)
     return [kind(**{name: _plain(row[name]) for name in names}) for row in chosen.to_pylist()]
 

@@ -73,15 +73,15 @@ def _silent(found: GapFindings) -> list[str]:
     if not totals.silent:
         return [f"no device is silent{unjudged}"]
     rows = [
-        [one.domain, f"all {one.devices} devices", f"{one.since:%m-%d %H:%M:%S}", _since(one, found), ""]
-        for one in found.worst.sites
-        if one.silent == one.devices
+        [site.domain, f"all {site.devices} devices", f"{site.since:%m-%d %H:%M:%S}", _since(site, found), ""]
+        for site in found.worst.sites
+        if site.silent == site.devices
     ]
     rows += [
         [one.domain, one.device, f"{one.since:%m-%d %H:%M:%S}", short(one.seconds), _every(one.usual)]
         for one in found.worst.silent
     ]
-    whole = sum(one.devices for one in found.worst.sites if one.silent == one.devices)
+    whole = sum(site.devices for site in found.worst.sites if site.silent == site.devices)
     return [
         f"SILENT: {totals.silent} of {totals.devices} devices{unjudged}",
         *_table(["domain", "device", "last reading", "silent for", "every"], rows, (16, 24)),
@@ -102,21 +102,21 @@ def _holes(found: GapFindings) -> list[str]:
         return [f"no series has a hole longer than {found.factor:g} times its usual interval"]
     rows = [
         [
-            one.domain,
-            one.device,
-            one.metric if one.series == 1 else f"{one.series} series",
-            f"{one.since:%m-%d %H:%M}",
-            short(one.seconds) + ("+" if one.open else ""),
-            str(one.missing),
-            _every(one.usual),
+            hole.domain,
+            hole.device,
+            hole.metric if hole.series == 1 else f"{hole.series} series",
+            f"{hole.since:%m-%d %H:%M}",
+            short(hole.seconds) + ("+" if hole.open else ""),
+            str(hole.missing),
+            _every(hole.usual),
         ]
-        for one in found.worst.holes
+        for hole in found.worst.holes
     ]
     return [
         f"HOLES: {totals.holes}, about {totals.missing} readings missing; + goes on at the end",
         *_table(["domain", "device", "series", "from", "for", "missing", "every"], rows, (11, 14, 12)),
         *_more(
-            totals.holes - sum(one.series for one in found.worst.holes[:_SHOWN]),
+            totals.holes - sum(hole.series for hole in found.worst.holes[:_SHOWN]),
             "in --json and the table gaps",
         ),
     ]

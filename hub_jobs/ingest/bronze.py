@@ -115,10 +115,10 @@ def bronze_rows(columns: Columns, origin: StreamOrigin) -> pa.Table:
         "source_identity": [one.identity for one in sources],
         "source_seq": [one.seq for one in sources],
         "message_id": ids,
-        "class": [one.cls for one in batches],
-        "run": [one.run for one in batches],
-        "n": [one.n for one in batches],
-        "count": [one.count for one in batches],
+        "class": [batch.cls for batch in batches],
+        "run": [batch.run for batch in batches],
+        "n": [batch.n for batch in batches],
+        "count": [batch.count for batch in batches],
     }
     return pa.table(arrays, schema=BRONZE)
 

@@ -47,12 +47,16 @@ def errors(stamps: Times, sealed: SealTime, corrections: Iterable[Correction]) -
     upto = sealed.monotonic // 1000
     moments = np.where(stamps <= sealed.wall + _SLACK, stamps - (sealed.wall - upto), _NEVER)
     found = np.zeros(len(stamps), dtype=np.int64)
-    for one in corrections:
-        if one.boot != sealed.boot:
+    for correction in corrections:
+        if correction.boot != sealed.boot:
             continue
-        by = one.by // 1000
-        then = stamps - one.offset // 1000
-        possible = (one.since // 1000 - _SLACK <= then) & (then < one.until // 1000) & (then <= upto + _SLACK)
+        by = correction.by // 1000
+        then = stamps - correction.offset // 1000
+        possible = (
+            (correction.since // 1000 - _SLACK <= then)
+            & (then < correction.until // 1000)
+            & (then <= upto + _SLACK)
+        )
         possible &= (stamps + by >= 0) & (stamps + by <= EPOCH_LIMIT * 1_000_000)
         later = possible & (then > np.maximum(moments, _NEVER + _SLACK) - _SLACK)
         moments = np.where(later, then, moments)
@@ -73,7 +77,7 @@ def errors_in(
             by_batch.setdefault(batch, []).append(at)
     stamps = readings["ts"].cast(pa.int64()).to_numpy()
     for batch, rows in by_batch.items():
-        mine = [one for one in corrections if one.domain == batch[0]]
+        mine = [correction for correction in corrections if correction.domain == batch[0]]
         found[rows] = errors(stamps[rows], sealed[batch], mine)
     return found
 

@@ -103,7 +103,7 @@ def touched(readings: Table, known: int | None) -> list[datetime]:
     for path in paths:
         column = parquet_columns(path, ["ts"])["ts"].cast(TIME)
         hours = pc.unique(pc.floor_temporal(column, unit="hour")).to_pylist()
-        found.update(one for one in hours if one is not None)
+        found.update(hour for hour in hours if hour is not None)
     return sorted(found | {one + _HOUR for one in found if one.year < datetime.max.year})
 
 

@@ -29,7 +29,7 @@ def with_increases(readings: DataFrame, counters: Sequence[str]) -> DataFrame:
     before."""
     if not counters:
         return readings.withColumn("increase", F.lit(None).cast("double"))
-    is_counter = F.col("metric").rlike("|".join(translate(one) for one in counters))
+    is_counter = F.col("metric").rlike("|".join(translate(counter) for counter in counters))
     series = Window.partitionBy(*SERIES[:-1], F.array_sort(F.map_entries("tags"))).orderBy("ts", "n", "index")
     before = F.lag(F.struct("ts", "value")).over(series)
     near = F.unix_micros("ts") - F.unix_micros(before["ts"]) <= LOOKBACK_SECONDS * 1_000_000

@@ -31,7 +31,7 @@ Places = dict[str, StreamPosition]
 
 def encode(places: Mapping[str, StreamPosition]) -> dict[str, Any]:
     """The places as Spark keeps them; as JSON they are also what `startingOffsets` takes."""
-    return {stream: {"created": one.created, "seq": one.seq} for stream, one in sorted(places.items())}
+    return {stream: {"created": place.created, "seq": place.seq} for stream, place in sorted(places.items())}
 
 
 def decode(offset: Mapping[str, Any]) -> Places:

@@ -109,7 +109,7 @@ def _text(values: list[bytes | None] | list[bytes]) -> pa.Array:
         return pa.array(values, pa.binary()).cast(pa.string())
     except pa.ArrowInvalid:
         return pa.array(
-            [None if one is None else one.decode(errors="replace") for one in values], pa.string()
+            [None if value is None else value.decode(errors="replace") for value in values], pa.string()
         )
 
 

@@ -66,7 +66,7 @@ def groups(files: Iterable[Small], target: int = MAX_FILE_BYTES) -> list[list[Sm
     """Which files are worth writing together, each group in order: neighbours below half the target, until
     they make up the target; and a rest only when it makes a file that is left alone, or is many files."""
     found = []
-    small = sorted(one for one in files if one.size < target // 2)
+    small = sorted(file for file in files if file.size < target // 2)
     for _, like in groupby(small, key=lambda one: one.key):
         for group in _filled(like, target):
             size = sum(one.size for one in group)
@@ -193,8 +193,10 @@ def healed(lake: Place, table: Table, path: str) -> list[PartFile]:
     """What is to take the place of a file: of bronze a file for each history."""
     if table.name != "bronze":
         return rewrite(lake, table, [path])
-    histories = sorted(one.history for one in file_histories(table) if one.path == path)
-    return [file for one in histories for file in rewrite(lake, table, [path], partial(_of, one))]
+    histories = sorted(
+        file_history.history for file_history in file_histories(table) if file_history.path == path
+    )
+    return [file for history in histories for file in rewrite(lake, table, [path], partial(_of, history))]
 
 
 def _of(history: tuple[str, str], rows: pa.Table) -> pa.Table:
@@ -205,7 +207,11 @@ def _of(history: tuple[str, str], rows: pa.Table) -> pa.Table:
 def _several(table: Table) -> set[str]:
     if table.name != "bronze":
         return set()
-    return {path for path, count in Counter(one.path for one in file_histories(table)).items() if count > 1}
+    return {
+        path
+        for path, count in Counter(file_history.path for file_history in file_histories(table)).items()
+        if count > 1
+    }
 
 
 def _is_unusual(path: Place) -> bool:

@@ -177,12 +177,12 @@ class Statistics:
 
     def encode(self) -> str:
         """The statistics as an add action carries them."""
-        bounds = [(name, one) for name, one in self._bounds.items() if name not in self._unbounded]
+        bounds = [(name, bound) for name, bound in self._bounds.items() if name not in self._unbounded]
         return json.dumps(
             {
                 "numRecords": self.rows,
-                "minValues": {name: _lower(one.least) for name, one in bounds},
-                "maxValues": {name: _upper(one.most) for name, one in bounds},
+                "minValues": {name: _lower(bound.least) for name, bound in bounds},
+                "maxValues": {name: _upper(bound.most) for name, bound in bounds},
                 "nullCount": self._nulls,
             }
         )

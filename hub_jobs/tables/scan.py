@@ -148,7 +148,7 @@ def latest(table: Table, column: str) -> Any:
         pc.max(parquet_columns(table.path / path, [column])[column]).as_py() if most is None else most
         for most, path in known
     ]
-    return max((one for one in values if one is not None), default=None)
+    return max((value for value in values if value is not None), default=None)
 
 
 def file_paths(table: Table, where: Sequence[Condition] = ()) -> list[Place]:

@@ -145,7 +145,10 @@ def _put_back(bronze: Table, known: StreamHistory, info: StreamInfo, conn: Conne
 
 def all_of(bronze: Table) -> list[StreamHistory]:
     """Every history that bronze holds rows of, with what is ingested of it."""
-    named = [StreamHistory(*history) for history in sorted({one.history for one in file_histories(bronze)})]
+    named = [
+        StreamHistory(*history)
+        for history in sorted({file_history.history for file_history in file_histories(bronze)})
+    ]
     return [replace(one, done=bronze.offset(one.ingested)) for one in named]
 
 

@@ -118,7 +118,7 @@ def refused(tables: AuditTables) -> Iterator[tuple[bytes | None, str]]:
         return
     for piece in batches(tables.quarantine, ["excerpt", "reason", "arrived"], tables.part.where):
         columns = [piece["excerpt"], piece["reason"], piece["arrived"].cast(pa.int64())]
-        for excerpt, reason, arrived in zip(*(one.to_pylist() for one in columns), strict=True):
+        for excerpt, reason, arrived in zip(*(column.to_pylist() for column in columns), strict=True):
             if tables.part.within(arrived):
                 yield excerpt, reason
 
@@ -139,8 +139,8 @@ def _decoded(row: dict[str, Any], device: str) -> tuple[int, int]:
     """How many readings a message holds, and how many of them are of the device."""
     refiner = Refiner()
     tables = [*refiner.add(row), refiner.drain()]
-    own = sum(pc.sum(pc.equal(one["device"], device)).as_py() or 0 for one in tables)
-    return sum(one.num_rows for one in tables), own
+    own = sum(pc.sum(pc.equal(table["device"], device)).as_py() or 0 for table in tables)
+    return sum(table.num_rows for table in tables), own
 
 
 def _named(excerpt: bytes | None) -> str | None:

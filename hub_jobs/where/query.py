@@ -104,7 +104,7 @@ class _Look:
         found = self._found
         nothing = totals.LedgerClaims({}, {}, {}, {}, Lost(), [])
         counts = totals.tallied(self._tables, nothing, self._held)
-        there = {self._run(one) for one in self._messages if one.run is not None}
+        there = {self._run(message) for message in self._messages if message.run is not None}
         there |= counts.runs.keys() | counts.strays.keys() | self._held.gone_runs()
         for key in sorted(there | self._ledgers.keys() | self._remembered.keys()):
             self._count_run(key, counts.runs.get(key, Arrived()), counts.strays.get(key))
@@ -128,7 +128,9 @@ class _Look:
         mine = self._wanted(key)
         alive = sum(one.readings for one in mine if not one.dead)
         dead = held.dead + sum(one.readings for one in mine if one.dead)
-        every = [one.n for one in self._messages if self._run(one) == key and one.n is not None]
+        every = [
+            message.n for message in self._messages if self._run(message) == key and message.n is not None
+        ]
         came = union(self._held.here.ranges(batch_space(*key)), ((n, n) for n in every))
         sums = self._found.classes.setdefault(cls, Sums())
         at_hub = held.in_bronze + alive
@@ -195,7 +197,11 @@ class _Look:
 
     def _wanted(self, key: Run | None) -> list[WaitingMessage]:
         """The messages at the hub of a run, or of none, that are of the span."""
-        mine = [one for one in self._messages if (None if one.run is None else self._run(one)) == key]
+        mine = [
+            message
+            for message in self._messages
+            if (None if message.run is None else self._run(message)) == key
+        ]
         return [one for one in mine if self._part.within(one.moment)]
 
     def _run(self, message: WaitingMessage) -> Run:
@@ -207,7 +213,7 @@ class _Look:
         both = intersection([one[:2] for one in ledger.discarded], came) if ledger else []
         if not both:
             return 0
-        mine = [one for one in self._messages if self._run(one) == key and not one.dead]
+        mine = [message for message in self._messages if self._run(message) == key and not message.dead]
         waiting = sum(one.readings for one in mine if not without([(one.n or 0, one.n or 0)], both))
         return lookups.kept_readings(self._tables, key, both) + waiting
 
@@ -217,7 +223,9 @@ class _Look:
         if not never:
             return []
         known = dict(zip(*lookups.moments(self._tables, [key]).get(key, ([], [])), strict=True))
-        known |= {one.n: one.moment for one in self._messages if self._run(one) == key and one.n}
+        known |= {
+            message.n: message.moment for message in self._messages if self._run(message) == key and message.n
+        }
         numbers = sorted(known)
         if not numbers:
             return []
@@ -227,7 +235,7 @@ class _Look:
     def _gaps(self) -> None:
         """Sequences of the leaf's streams that never came, as the audit tells them."""
         origins = self._spoken.origins
-        mine = {source_space(*one) for one in origins}
+        mine = {source_space(*origin) for origin in origins}
         here, gone = (
             SeenNumbers({name: ranges for name, ranges in one.spaces.items() if _counts(name, mine)})
             for one in (self._held.here, self._held.gone)
@@ -251,9 +259,9 @@ def _counts(space: str, sources: Container[str]) -> bool:
 
 
 def _with_waiting(spoken: Spoken, domain: str, waiting: Waiting) -> Spoken:
-    for one in waiting.ledgers:
-        row = {"domain": domain, "class": one.cls, "stream": one.stream, "seq": one.seq}
-        spoken.hear({**row, "payload": one.payload, "source_stream": None, "source_identity": None})
+    for ledger in waiting.ledgers:
+        row = {"domain": domain, "class": ledger.cls, "stream": ledger.stream, "seq": ledger.seq}
+        spoken.hear({**row, "payload": ledger.payload, "source_stream": None, "source_identity": None})
     return spoken
 
 
@@ -261,12 +269,12 @@ def _new(messages: Sequence[WaitingMessage], domain: str, known: SeenNumbers) ->
     """The messages at the hub that are no repeats of what bronze holds, or of each other."""
     fresh = []
     met: set[tuple[str, str, int]] = set()
-    for one in messages:
-        if one.run is not None and one.n is not None:
-            key = (one.cls, one.run, one.n)
-            ranges = known.ranges(batch_space(domain, one.cls, one.run))
-            if key in met or not without([(one.n, one.n)], ranges):
+    for message in messages:
+        if message.run is not None and message.n is not None:
+            key = (message.cls, message.run, message.n)
+            ranges = known.ranges(batch_space(domain, message.cls, message.run))
+            if key in met or not without([(message.n, message.n)], ranges):
                 continue
             met.add(key)
-        fresh.append(one)
+        fresh.append(message)
     return fresh

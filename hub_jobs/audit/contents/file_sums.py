@@ -69,7 +69,7 @@ def of_file(piece: FileShare, secret: bytes) -> Contents:
     """What a file comes to. Raises `UnreadableError`."""
     if piece.table == "bronze":
         return _bronze(piece, secret)
-    parts = [_SMALL[piece.table](_shared(one, piece), secret) for one in _groups(piece)]
+    parts = [_SMALL[piece.table](_shared(group, piece), secret) for group in _groups(piece)]
     schema = READ if piece.table == "readings" else NAMED
     return Contents(pa.concat_tables([schema.empty_table(), *parts]).unify_dictionaries())
 
@@ -149,7 +149,7 @@ def _messages(rows: pa.Table, piece: FileShare, secret: bytes) -> pa.Table:
     plain = rows.set_column(arrived, "arrived", rows["arrived"].cast(pa.int64()))
     refined = count_rows.upto(rows, piece.offsets)
     sums = _expected(plain.to_pylist(), secret)
-    contents = b"".join((one or b"")[:8].ljust(8, b"\0") for one in rows["digest"].to_pylist())
+    contents = b"".join((row or b"")[:8].ljust(8, b"\0") for row in rows["digest"].to_pylist())
     found = {
         **{name: rows[name] for name in (*NAMES, "seq")},
         "n": pc.fill_null(rows["n"], -1),

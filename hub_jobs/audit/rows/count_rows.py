@@ -197,7 +197,7 @@ def quarantine(rows: pa.Table, offsets: Offsets, begun: Offsets, share: Share) -
 def merged(table: str, parts: Iterable[Counted]) -> Counted:
     """What some rows of a table come to together."""
     schemas = (HELD, DIRECT) if table == "bronze" else (PLACED, STOOD)
-    nothing = (*(one.empty_table() for one in schemas), _NO_MESSAGES, _NO_MESSAGES)
+    nothing = (*(schema.empty_table() for schema in schemas), _NO_MESSAGES, _NO_MESSAGES)
     together = zip(nothing, *parts, strict=True)
     return Counted(*(pa.concat_tables(tables).unify_dictionaries() for tables in together))
 
@@ -247,7 +247,7 @@ def _kinds(subjects: pa.ChunkedArray) -> npt.NDArray[np.object_]:
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
     tokens = [one.split(".") for one in column.dictionary.to_pylist()]
-    kinds = np.array([one[_KIND_TOKEN] if len(one) > _KIND_TOKEN else "" for one in tokens] or [""])
+    kinds = np.array([token[_KIND_TOKEN] if len(token) > _KIND_TOKEN else "" for token in tokens] or [""])
     found: npt.NDArray[np.object_] = kinds[_numbers(column.indices)]
     return found
 
@@ -267,7 +267,7 @@ def moments(rows: pa.Table) -> tuple[Numbers, Mask]:
     """To which moment batches with `arrived` and `headers` belong, in microseconds since 1970, and whether
     they came late: the time of sealing, if the clock there was synchronised, otherwise that of arrival."""
     arrived: Numbers = rows["arrived"].cast(pa.int64()).to_numpy()
-    headers = [one or b"" for one in rows["headers"].to_pylist()]
+    headers = [row or b"" for row in rows["headers"].to_pylist()]
     sealed = header_column(headers, H_SEALED_AT.encode())
     clocks = header_column(headers, H_CLOCK.encode())
     found = arrived.copy()

@@ -17,7 +17,7 @@ Names = tuple[str | None, ...]
 def coded(tables: Sequence[pa.Table], columns: Sequence[str]) -> tuple[list[Numbers], list[Names]]:
     """A number for every row of each table, the same for the same texts in `columns`, and the texts of each
     number."""
-    together = pa.concat_tables([one.select(columns) for one in tables]).unify_dictionaries()
+    together = pa.concat_tables([table.select(columns) for table in tables]).unify_dictionaries()
     code = np.zeros(together.num_rows, np.int64)
     texts: list[list[str | None]] = []
     for name in columns:
@@ -34,7 +34,7 @@ def coded(tables: Sequence[pa.Table], columns: Sequence[str]) -> tuple[list[Numb
             one, at = divmod(one, len(known))
             parts.insert(0, known[at])
         names.append(tuple(parts))
-    ends = np.cumsum([one.num_rows for one in tables])[:-1]
+    ends = np.cumsum([table.num_rows for table in tables])[:-1]
     return np.split(inverse.astype(np.int64), ends), names
 
 
@@ -61,8 +61,8 @@ def changes(*columns: Numbers) -> Mask:
     """Which rows differ from the one before; the first does."""
     found = np.zeros(columns[0].size, np.bool_)
     found[:1] = True
-    for one in columns:
-        found[1:] |= one[1:] != one[:-1]
+    for column in columns:
+        found[1:] |= column[1:] != column[:-1]
     return found
 
 

@@ -56,7 +56,7 @@ class Broken:
         mask = np.zeros(found.seq.size, np.bool_)
         for file in self._tables.unreadable:
             if file.table != "bronze":
-                mine = np.array([file.may_hold(domain=one[0]) for one in found.owners] or [False])
+                mine = np.array([file.may_hold(domain=owner[0]) for owner in found.owners] or [False])
                 first, last = file.moments()
                 mask |= mine[found.owner] & (found.moment >= first) & (found.moment <= last)
         mask &= found.difference > 0
@@ -106,7 +106,7 @@ class Broken:
         for file in self._tables.unreadable:
             if file.table == "bronze" or "n" not in file.bounds:
                 continue
-            runs = np.array([file.may_hold(domain=one[0], run=one[2]) for one in found.runs] or [False])
+            runs = np.array([file.may_hold(domain=run[0], run=run[2]) for run in found.runs] or [False])
             first, last = file.bounds["n"]
             mask |= runs[found.run] & (found.n >= first) & (found.n <= last)
         return mask

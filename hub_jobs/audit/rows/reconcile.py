@@ -121,7 +121,7 @@ def batches(bronze: Counted, readings: Counted, quarantine: Counted) -> Batches:
     held = bronze.batches.filter(pa.array(times(bronze.batches, quarantine.other) == 0))
     parts = [held, readings.batches, quarantine.batches]
     codes, runs = coded(parts, BATCH)
-    ids, size, firsts = grouped(codes, [_numbers(one, "n") for one in parts])
+    ids, size, firsts = grouped(codes, [_numbers(part, "n") for part in parts])
     of_held, of_read, of_named = ids
     count = np.zeros(size, np.int64)
     least, moment = (np.full(size, np.iinfo(np.int64).max) for _ in range(2))
@@ -144,7 +144,7 @@ def batches(bronze: Counted, readings: Counted, quarantine: Counted) -> Batches:
     places = read + named
     complete = np.where(whole > 0, (places == 0) & (whole == 1), _adds_up(count, places, *sums))
     run = np.concatenate(codes)[firsts]
-    n = np.concatenate([_numbers(one, "n") for one in parts])[firsts]
+    n = np.concatenate([_numbers(part, "n") for part in parts])[firsts]
     stray = ~(there & refined) & (places + whole > 0)
     return Batches(
         runs=runs,

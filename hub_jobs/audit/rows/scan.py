@@ -216,7 +216,7 @@ def _in_order(bronze: Table, where: Sequence[Condition]) -> list[Place]:
     """The files in the order of their sequences, so that ranges meet as they come."""
     rows = files(bronze).to_pylist()
     places = {
-        one["path"]: (one["min.stream"] or "", one["min.created"] or "", one["min.seq"] or 0) for one in rows
+        row["path"]: (row["min.stream"] or "", row["min.created"] or "", row["min.seq"] or 0) for row in rows
     }
     return sorted(file_paths(bronze, where), key=lambda one: places[one.name])
 

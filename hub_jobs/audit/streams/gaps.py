@@ -47,7 +47,7 @@ def find_gaps(
     ever = held.ever
     at_hub = _of_hub(bronze, held, ever, hub, unreadable)
     found = [
-        Gap("hub", "/".join(history), [one], why) for history, holes in at_hub.items() for one, why in holes
+        Gap("hub", "/".join(history), [hole], why) for history, holes in at_hub.items() for hole, why in holes
     ]
     removed = _removed(at_hub)
     for space, ranges in sorted(ever.spaces.items()):

@@ -95,8 +95,8 @@ def of_source(
 def joined(gaps: Sequence[Gap]) -> list[Gap]:
     """Those that differ in nothing but their ranges as one."""
     found: dict[tuple[str, str, GapReason, str, bool], list[Range]] = {}
-    for one in gaps:
-        found.setdefault((one.kind, one.name, one.why, one.detail, one.lost), []).extend(one.ranges)
+    for gap in gaps:
+        found.setdefault((gap.kind, gap.name, gap.why, gap.detail, gap.lost), []).extend(gap.ranges)
     return [
         Gap(kind, name, union(ranges), why, detail, lost)
         for (kind, name, why, detail, lost), ranges in found.items()
@@ -124,7 +124,7 @@ def _came(ends: Sequence[Range], messages: Mapping[int, int], before: Place, pla
         return stores - (seq <= before[1])
 
     found = [(seq, seq) for seq, count in messages.items() if count >= old(seq) + (seq <= place[1])]
-    several = union(*(intersection([one], [other]) for one, other in combinations(ends, 2)))
+    several = union(*(intersection([first], [second]) for first, second in combinations(ends, 2)))
     return union(found, without([(1, before[1])], several) if before[1] else [])
 
 
