@@ -82,19 +82,19 @@ def invented(
 ) -> Iterator[str]:
     """Sentences about rows of bronze that ingest did not commit, or that stand there more than once. `rows`
     are how many there are of each history."""
-    for one in known:
-        name, here = "/".join(one.history), held.here.ranges(hub_space(*one.history))
-        if beyond := without(here, [(1, one.done or 0)]):
+    for history in known:
+        name, here = "/".join(history.history), held.here.ranges(hub_space(*history.history))
+        if beyond := without(here, [(1, history.done or 0)]):
             yield f"bronze holds sequences {text(beyond)} of {name}, which no ingest has committed"
-        if more := rows[one.history] - size(here):
+        if more := rows[history.history] - size(here):
             yield (
-                f"bronze holds sequences {text(_twice(bronze, one))} of {name} more than once: "
+                f"bronze holds sequences {text(_twice(bronze, history))} of {name} more than once: "
                 f"{more} rows too many"
             )
 
 
-def _twice(bronze: Table, one: StreamHistory) -> list[tuple[int, int]]:
-    where = one.rows(0, np.iinfo(np.int64).max)
+def _twice(bronze: Table, history: StreamHistory) -> list[tuple[int, int]]:
+    where = history.rows(0, np.iinfo(np.int64).max)
     seqs = np.concatenate([rows["seq"].to_numpy() for rows in batches(bronze, ["seq"], where)])
     distinct, counts = np.unique(seqs, return_counts=True)
     return runs_of(distinct[counts > 1])

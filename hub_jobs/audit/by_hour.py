@@ -74,27 +74,32 @@ def _by_hour(owners: Sequence[Names], owner: Numbers, moment: Numbers, **counts:
     found = []
     for at, first in enumerate(firsts.tolist()):
         domain, cls = owners[int(owner[first])]
-        one = {name: values[at] for name, values in sums.items()}
-        found.append(Hour(domain, cls, _hour(int(hour[first])), *(one.get(name, 0) for name in _COUNTS)))
+        of_hour = {name: values[at] for name, values in sums.items()}
+        found.append(Hour(domain, cls, _hour(int(hour[first])), *(of_hour.get(name, 0) for name in _COUNTS)))
     return found
 
 
 def of_way(found: Iterable[OnTheWay]) -> list[Hour]:
     """What is on its way, in the hour in which its leaf announced it."""
     return [
-        Hour(one.domain, one.cls, _hour(int(one.announced_at.timestamp()) // 3600), on_the_way=one.messages)
-        for one in found
-        if one.messages
+        Hour(
+            in_transit.domain,
+            in_transit.cls,
+            _hour(int(in_transit.announced_at.timestamp()) // 3600),
+            on_the_way=in_transit.messages,
+        )
+        for in_transit in found
+        if in_transit.messages
     ]
 
 
 def merged(hours: Iterable[Hour]) -> list[Hour]:
     """One for each domain, class and hour, in order."""
     sums: dict[tuple[str | None, str | None, datetime], list[int]] = {}
-    for one in hours:
-        known = sums.setdefault((one.domain, one.cls, one.hour), [0] * len(_COUNTS))
+    for counted in hours:
+        known = sums.setdefault((counted.domain, counted.cls, counted.hour), [0] * len(_COUNTS))
         for at, name in enumerate(_COUNTS):
-            known[at] += getattr(one, name)
+            known[at] += getattr(counted, name)
     return [
         Hour(domain, cls, hour, *counts)
         for (domain, cls, hour), counts in sorted(sums.items(), key=lambda item: tuple(map(str, item[0])))

@@ -109,7 +109,7 @@ def _days(shown: Sequence[datetime]) -> list[str]:
     at = 0
     while at < len(shown):
         day = shown[at].date()
-        width = sum(one.date() == day for one in shown)
+        width = sum(hour.date() == day for hour in shown)
         cells.append(f'<th class="day" colspan="{width}">{day:%m-%d}</th>')
         at += width
     return cells
@@ -121,18 +121,18 @@ def _row(name: tuple[str, str], held: dict[datetime, Hour], shown: Sequence[date
     return f'<tr><td class="name">{domain}</td><td class="name">{cls}</td>{cells}</tr>'
 
 
-def _cell(one: Hour | None, hour: datetime) -> str:
-    if one is None:
-        return f'<td><i class="none" title="{hour:%Y-%m-%d %H}:00: nothing"></i></td>'
-    text = f"{hour:%Y-%m-%d %H}:00: {one.in_readings} of {one.in_bronze} readings in the table"
-    for what in ("late", "pending", "quarantined", "dead", "missing", "doubled"):
-        if count := getattr(one, what):
-            text += f", {count} {what}"
-    if one.lost:
-        text += f", {one.lost} batches never came"
-    if one.on_the_way:
-        text += f", {one.on_the_way} messages on their way"
-    return f'<td><i class="{one.state}" title="{escape(text)}">{_MARKS[one.state]}</i></td>'
+def _cell(hour: Hour | None, column: datetime) -> str:
+    if hour is None:
+        return f'<td><i class="none" title="{column:%Y-%m-%d %H}:00: nothing"></i></td>'
+    text = f"{column:%Y-%m-%d %H}:00: {hour.in_readings} of {hour.in_bronze} readings in the table"
+    for name in ("late", "pending", "quarantined", "dead", "missing", "doubled"):
+        if count := getattr(hour, name):
+            text += f", {count} {name}"
+    if hour.lost:
+        text += f", {hour.lost} batches never came"
+    if hour.on_the_way:
+        text += f", {hour.on_the_way} messages on their way"
+    return f'<td><i class="{hour.state}" title="{escape(text)}">{_MARKS[hour.state]}</i></td>'
 
 
 def _rank(hours: Iterable[Hour]) -> int:

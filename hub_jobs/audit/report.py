@@ -70,7 +70,7 @@ class AuditReport:
     @property
     def general(self) -> list[str]:
         """The sentences that are of no run, losses first."""
-        moving = (sentence for one in self.way or () for sentence in one.sentences())
+        moving = (sentence for transit in self.way or () for sentence in transit.sentences())
         gaps = map(str, sorted(self.gaps, key=lambda gap: not gap.lost))
         return [
             *map(str, self.unreadable),
@@ -117,8 +117,8 @@ def as_json(report: AuditReport) -> str:
         "rows": rows,
         "hours": hours,
         "gaps": [gap.as_json() for gap in report.gaps],
-        "on_the_way": None if report.way is None else [one.as_json() for one in report.way],
-        "unreadable": [one.as_json() for one in report.unreadable],
+        "on_the_way": None if report.way is None else [transit.as_json() for transit in report.way],
+        "unreadable": [file.as_json() for file in report.unreadable],
         "findings": report.findings,
     }
     return json.dumps(body, indent=2) + "\n"

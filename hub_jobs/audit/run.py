@@ -103,7 +103,9 @@ def run(
 
 
 def _streams(lake: Place, more: Sequence[str]) -> list[str]:
-    return sorted({one.stream for one in stream_history.all_of(ensure_table(lake, "bronze"))} | set(more))
+    return sorted(
+        {history.stream for history in stream_history.all_of(ensure_table(lake, "bronze"))} | set(more)
+    )
 
 
 def _audit(lake: Place, at: datetime, there: HubClient | None, *, deep: bool) -> report.AuditReport:
@@ -125,7 +127,7 @@ def _audit(lake: Place, at: datetime, there: HubClient | None, *, deep: bool) ->
     found = totals.tallied(tables, said, held)
     differing = compared_contents(tables) if deep else Differences()
     moving = None if there is None else on_the_way(there.leaves, held.ever, said.origins)
-    runs = {(one.domain, one.cls, one.ledger.run) for one in moving or () if one.ledger}
+    runs = {(transit.domain, transit.cls, transit.ledger.run) for transit in moving or () if transit.ledger}
     for key in said.ledgers.keys() | said.remembered.keys() | runs | found.strays.keys() | held.gone_runs():
         found.runs.setdefault(key, Arrived())
     rows = [
@@ -133,9 +135,9 @@ def _audit(lake: Place, at: datetime, there: HubClient | None, *, deep: bool) ->
             *key,
             said.ledgers.get(key),
             said.remembered.get(key),
-            _placed(tables, said, held, key, one, found.strays.get(key)),
+            _placed(tables, said, held, key, arrived, found.strays.get(key)),
         )
-        for key, one in sorted(found.runs.items())
+        for key, arrived in sorted(found.runs.items())
     ]
     if moving is not None:
         rows = [_announced(row, moving, said, held.ever) for row in rows]
@@ -168,18 +170,20 @@ def _announced(
     """An account with what its leaf announced of it, if it did."""
     run = account.run or ""
     key = (account.domain or "", account.cls or "", run)
-    for one in moving:
-        if (one.domain, one.cls) == (account.domain, account.cls):
-            heard = max((key[2] for key in said.ledgers if key[:2] == (one.domain, one.cls)), default="")
+    for transit in moving:
+        if (transit.domain, transit.cls) == (account.domain, account.cls):
+            heard = max(
+                (key[2] for key in said.ledgers if key[:2] == (transit.domain, transit.cls)), default=""
+            )
             if run < heard:  # in the leaf's stream all of it stands before a record that came
                 return replace(account, on_the_way=0)
-            own = one.ledger is not None and one.ledger.run == run
+            own = transit.ledger is not None and transit.ledger.run == run
             untold = accounts.unheard(said.ledgers.get(key), held.ranges(batch_space(*key)))
             return with_announced(
                 account,
-                one.ledger.readings if own and one.ledger else None,
-                flows=bool(one.messages),
-                unheard=bool(one.stayed and untold),
+                transit.ledger.readings if own and transit.ledger else None,
+                flows=bool(transit.messages),
+                unheard=bool(transit.stayed and untold),
             )
     return account
 
@@ -192,7 +196,7 @@ def _said(spoken: Spoken) -> LedgerClaims:
         spoken.gone(),
         spoken.origins,
         spoken.lost,
-        [str(one) for one in spoken.first_unusable()],
+        [str(record) for record in spoken.first_unusable()],
     )
 
 
@@ -213,7 +217,7 @@ def _placed(
     kept = lookups.kept_readings(tables, key, came) if came else 0
     due = accounts.promised_or_gone(ledger, said.remembered.get(key), gone)
     kept_rows, invented = strays.of(due) if strays is not None else (accounts.NOTHING, accounts.NOTHING)
-    partly = any(one.table == "bronze" for one in tables.unreadable)
+    partly = any(file.table == "bronze" for file in tables.unreadable)
     return replace(
         arrived,
         batches=numbers,
@@ -232,7 +236,7 @@ def _devices(
     named: dict[Class, list[ledgers.Named]] = {}
     kept: dict[Class, int] = {}
     for (domain, cls, created), ranges in said.gone.items():
-        direct = [one for one in ranges if one[2]]
+        direct = [evicted for evicted in ranges if evicted[2]]
         named.setdefault((domain, cls), []).extend(direct)
         for (stream, identity), origins in said.origins.items():
             if not direct or (domain, cls, created) not in origins:
@@ -246,6 +250,6 @@ def _devices(
         if named[place]:
             arrived.setdefault(place, Arrived())
     return [
-        accounts.of_direct(*place, replace(one, kept=kept.get(place, 0)), named.get(place, ()))
-        for place, one in sorted(arrived.items(), key=lambda item: tuple(map(str, item[0])))
+        accounts.of_direct(*place, replace(counts, kept=kept.get(place, 0)), named.get(place, ()))
+        for place, counts in sorted(arrived.items(), key=lambda item: tuple(map(str, item[0])))
     ]

@@ -85,7 +85,7 @@ def described(table: Table, error: UnreadableError) -> Unreadable:
     if not error.damaged:
         raise error
     every = files(table)
-    (row,) = [one for one in every.to_pylist() if one["path"] == error.at.name]
+    (row,) = [entry for entry in every.to_pylist() if entry["path"] == error.at.name]
     bounds = {
         name: (row[f"min.{name}"], row[f"max.{name}"])
         for name in _WHERE[table.name]

@@ -153,7 +153,7 @@ class _Devices:
 
     def sites(self) -> list[Site]:
         """Those first of which nothing is heard."""
-        return sorted(self._sites.values(), key=lambda one: (one.silent < one.devices, one.domain))
+        return sorted(self._sites.values(), key=lambda site: (site.silent < site.devices, site.domain))
 
     def worst(self, domains: list[str]) -> list[SilentDevice]:
         if not self._silent:

@@ -47,7 +47,7 @@ def as_json(found: GapFindings) -> str:
         "to": found.end,
         "factor": found.factor,
         **asdict(found.worst),
-        "lateness": [asdict(one) for one in found.lateness],
+        "lateness": [asdict(late) for late in found.lateness],
     }
     return json.dumps(body, indent=2, default=_text) + "\n"
 
@@ -55,7 +55,7 @@ def as_json(found: GapFindings) -> str:
 def as_text(found: GapFindings) -> str:
     """At most 24 lines of 80 columns; `every` is the usual interval."""
     totals, sites = found.worst.totals, found.worst.sites
-    begin, end = (f"{one:%Y-%m-%d %H:%M}" for one in (found.begin, found.end))
+    begin, end = (f"{moment:%Y-%m-%d %H:%M}" for moment in (found.begin, found.end))
     lines = [
         f"{begin} to {end} UTC: {len(sites)} domains, {totals.devices} devices, {totals.series} series",
         *_silent(found),
@@ -78,8 +78,14 @@ def _silent(found: GapFindings) -> list[str]:
         if site.silent == site.devices
     ]
     rows += [
-        [one.domain, one.device, f"{one.since:%m-%d %H:%M:%S}", short(one.seconds), _every(one.usual)]
-        for one in found.worst.silent
+        [
+            device.domain,
+            device.device,
+            f"{device.since:%m-%d %H:%M:%S}",
+            short(device.seconds),
+            _every(device.usual),
+        ]
+        for device in found.worst.silent
     ]
     whole = sum(site.devices for site in found.worst.sites if site.silent == site.devices)
     return [
@@ -126,9 +132,11 @@ def _lateness(found: GapFindings) -> list[str]:
     if not found.lateness:
         return ["no reading has a time of its own: nothing is known of lateness"]
     rows = []
-    for one in found.lateness:
-        total = sum(one.counts.values())
-        rows.append([one.domain, *(_share(one.counts[name], total) for name in BUCKETS), _worst(one.worst)])
+    for late in found.lateness:
+        total = sum(late.counts.values())
+        rows.append(
+            [late.domain, *(_share(late.counts[name], total) for name in BUCKETS), _worst(late.worst)]
+        )
     return [
         "LATENESS at the hub, per cent of readings:",
         *_table(["domain", *_TITLES, "worst"], rows, (14,)),

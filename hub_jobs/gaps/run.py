@@ -121,7 +121,7 @@ def _rows(told: DataFrame, at: datetime, begin: datetime, end: datetime) -> Data
         "device": cadence.devices(told),
     }
     named = [rows.withColumn("kind", F.lit(kind)) for kind, rows in kinds.items()]
-    every = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), named)
+    every = reduce(lambda frame, other: frame.unionByName(other, allowMissingColumns=True), named)
     # A row a series, a device or a hole: what was large is behind the shuffles, and a file is enough.
     return every.withColumn("at", F.lit(at)).select(*GAPS.names).coalesce(1)
 
@@ -130,7 +130,7 @@ def _late(rows: DataFrame) -> list[Late]:
     found = [
         Late(row.domain, {name: row[name] for name in cadence.BUCKETS}, row.worst) for row in rows.collect()
     ]
-    return sorted(found, key=lambda one: one.domain)
+    return sorted(found, key=lambda outage: outage.domain)
 
 
 def _options(argv: Sequence[str] | None) -> GapsOptions:

@@ -83,7 +83,7 @@ def _held(seqs: list[int]) -> list[Numbers]:
 
 @dataclass(frozen=True, slots=True)
 class StreamOrigin:
-    """The incarnation of the hub's stream that messages come from, and the domain of each of its sources."""
+    """The history of the hub's stream that messages come from, and the domain of each of its sources."""
 
     stream: str
     created: str
@@ -94,8 +94,8 @@ def bronze_rows(columns: Columns, origin: StreamOrigin) -> pa.Table:
     """One row a message, in the order of the messages."""
     size = len(columns.seqs)
     subjects = [subject.decode(errors="backslashreplace") for subject in columns.subjects]
-    ids = [_text(header(one, H_MESSAGE_ID.encode())) for one in columns.headers]
-    sources = [_source(one, origin.domains) for one in columns.headers]
+    ids = [_text(header(block, H_MESSAGE_ID.encode())) for block in columns.headers]
+    sources = [_source(block, origin.domains) for block in columns.headers]
     batches = [
         _batch(subject, source.domain, ident, headers)
         for subject, source, ident, headers in zip(subjects, sources, ids, columns.headers, strict=True)
@@ -110,10 +110,10 @@ def bronze_rows(columns: Columns, origin: StreamOrigin) -> pa.Table:
         "headers": columns.headers,
         "payload": columns.payloads,
         "digest": [digest(payload) for payload in columns.payloads],
-        "domain": [one.domain for one in sources],
-        "source_stream": [one.stream for one in sources],
-        "source_identity": [one.identity for one in sources],
-        "source_seq": [one.seq for one in sources],
+        "domain": [origin_.domain for origin_ in sources],
+        "source_stream": [origin_.stream for origin_ in sources],
+        "source_identity": [origin_.identity for origin_ in sources],
+        "source_seq": [origin_.seq for origin_ in sources],
         "message_id": ids,
         "class": [batch.cls for batch in batches],
         "run": [batch.run for batch in batches],

@@ -132,12 +132,12 @@ def _commit_next(
     origin = StreamOrigin(known.stream, known.created, info.source_index)
     work = [IngestPart(options.server, part, origin, options.lake) for part in parts]
     done = run_tasks(spark, ingest, work)
-    files = [file for one in done for file in one.files]
-    faults = [one.fault for one in done if one.fault is not None]
+    files = [file for result in done for file in result.files]
+    faults = [result.fault for result in done if result.fault is not None]
     if faults:
         bronze.discard(files)
         raise faults[0]
-    gaps = ranges.union(*(one.gaps for one in done))
+    gaps = ranges.union(*(result.gaps for result in done))
     last = parts[-1].last
     notes = {
         stream_history.GAPS_NOTE: json.dumps(gaps),

@@ -97,7 +97,7 @@ def _compact(options: MaintainOptions, table: Table, stop: Stop) -> None:
     count = made = 0
     for group in takewhile(lambda _: not stop(), found):
         # A commit for each group: what another writer overtakes costs the work on one of them.
-        paths = [one.path for one in group]
+        paths = [file.path for file in group]
         now = ensure_table(options.lake, table.name)
         written = rewrite(options.lake, now, paths)
         now.rewrite(written, paths)
@@ -114,11 +114,11 @@ def _thin(options: MaintainOptions, before: datetime) -> None:
     ends: dict[str, int] = {}
     paths: list[str] = []
     files = file_histories(bronze)
-    for one in stream_history.refined(stream_history.all_of(bronze), readings):
-        chosen = _to_thin(files, one, bronze.offset(one.thinned) or 0, before)
+    for history in stream_history.refined(stream_history.all_of(bronze), readings):
+        chosen = _to_thin(files, history, bronze.offset(history.thinned) or 0, before)
         if chosen:
             paths += [each.path for each in chosen]
-            ends[one.thinned] = max(each.last for each in chosen)
+            ends[history.thinned] = max(each.last for each in chosen)
     if not paths:
         return
     if options.dry_run:
@@ -132,16 +132,16 @@ def _thin(options: MaintainOptions, before: datetime) -> None:
 
 
 def _to_thin(
-    files: Sequence[FileHistory], one: StreamHistory, thinned: int, before: datetime
+    files: Sequence[FileHistory], history: StreamHistory, thinned: int, before: datetime
 ) -> list[FileHistory]:
     """The files of a history that are old as a whole and refined. One that is not, or holds rows of another
     history too, holds back those behind it until it is: what is thinned has no holes."""
     several = {path for path, count in Counter(each.path for each in files).items() if count > 1}
-    mine = [each for each in files if each.history == one.history and each.last > thinned]
+    mine = [each for each in files if each.history == history.history and each.last > thinned]
     ready = [
         each
         for each in mine
-        if each.last <= (one.done or 0) and each.arrived < before and each.path not in several
+        if each.last <= (history.done or 0) and each.arrived < before and each.path not in several
     ]
     waiting = min((each.first for each in mine if each not in ready), default=None)
     return [each for each in ready if waiting is None or each.last < waiting]

@@ -56,7 +56,7 @@ def times(rows: Sequence[ReadingLine]) -> Moments:
         wrong = ~((seconds >= 0) & (seconds <= EPOCH_LIMIT))
         stamps = np.rint(np.where(wrong, 0, seconds) * 1e6).astype(np.int64)
         return Moments(stamps, np.ones(len(given), dtype=np.bool_), np.zeros(len(given), np.bool_), wrong)
-    own = np.array([one is not UNSET for one in given], dtype=np.bool_)
+    own = np.array([ts is not UNSET for ts in given], dtype=np.bool_)
     wrong = np.zeros(len(given), dtype=np.bool_)
     for at in np.flatnonzero(own).tolist():
         found = _time(given[at])
@@ -64,9 +64,7 @@ def times(rows: Sequence[ReadingLine]) -> Moments:
             wrong[at] = True
         else:
             stamps[at] = found
-    machine = np.array(
-        [isinstance(one, str) and one.endswith(MACHINE_OFFSET) for one in given], dtype=np.bool_
-    )
+    machine = np.array([isinstance(ts, str) and ts.endswith(MACHINE_OFFSET) for ts in given], dtype=np.bool_)
     return Moments(stamps, own, machine, wrong)
 
 
@@ -154,5 +152,5 @@ def devices(rows: Sequence[ReadingLine], domains: pa.Array, owner: npt.NDArray[n
     given = [row.device for row in rows]
     if UNSET not in given:
         return pa.array(given, pa.string())
-    named = pa.array([None if one is UNSET else one for one in given], pa.string())
+    named = pa.array([None if device is UNSET else device for device in given], pa.string())
     return pc.coalesce(named, domains.take(pa.array(owner)))

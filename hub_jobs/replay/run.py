@@ -87,7 +87,7 @@ def _options(argv: Sequence[str] | None) -> ReplayOptions:
     parser = argparse.ArgumentParser(prog="replay.py", description="Decode a range of `bronze` again.")
     parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
     parser.add_argument("--stream", required=True, help="the hub's stream, such as TELEMETRY_0")
-    parser.add_argument("--created", help="one incarnation of it only, as the column says")
+    parser.add_argument("--created", help="one history of it only, as the column says")
     parser.add_argument("--from-seq", type=int, metavar="N", help="the first hub sequence")
     parser.add_argument("--to-seq", type=int, metavar="N", help="the last hub sequence")
     parser.add_argument("--since", type=moment, metavar="TIME", help="arrived at or after, RFC 3339")

@@ -104,7 +104,7 @@ def touched(readings: Table, known: int | None) -> list[datetime]:
         column = parquet_columns(path, ["ts"])["ts"].cast(TIME)
         hours = pc.unique(pc.floor_temporal(column, unit="hour")).to_pylist()
         found.update(hour for hour in hours if hour is not None)
-    return sorted(found | {one + _HOUR for one in found if one.year < datetime.max.year})
+    return sorted(found | {hour + _HOUR for hour in found if hour.year < datetime.max.year})
 
 
 def chunks(hours: Sequence[datetime]) -> Iterator[list[datetime]]:

@@ -78,7 +78,7 @@ class NatsDataSource(DataSource):
     startingOffsets : str, default ``earliest``
         ``earliest``, ``latest`` or JSON by stream: ``{"TELEMETRY_0": 17}``. An offset is the sequence of the
         first record to read; -2 is earliest, -1 latest; ``{"seq": 17, "created": "..."}`` holds for that
-        incarnation of the stream only. A streaming read takes it for a new query only.
+        history of the stream only. A streaming read takes it for a new query only.
     startingTimestamp : str, optional
         Instead of `startingOffsets`: the first record that was stored at or after this time, RFC 3339 or
         milliseconds since 1970. The server's clock is taken not to have gone back.

@@ -191,8 +191,8 @@ def _required(values: Mapping[str, str], name: str, example: str) -> str:
 
 def _names(values: Mapping[str, str], name: str, form: re.Pattern[str], what: str) -> tuple[str, ...]:
     found = tuple(part.strip() for part in _required(values, name, "TELEMETRY_0").split(","))
-    for one in found:
-        _check(one, form, name, what)
+    for position in found:
+        _check(position, form, name, what)
     if len(set(found)) != len(found):
         raise OptionError(f"option {name} names one twice: {values[name]}")
     return found

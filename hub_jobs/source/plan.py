@@ -38,7 +38,7 @@ class OffsetLost(PlanError):  # noqa: N818
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Sequences `first` to `last` of one incarnation of a stream, both included: what one task reads."""
+    """Sequences `first` to `last` of one history of a stream, both included: what one task reads."""
 
     stream: str
     created: str
@@ -53,7 +53,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """Where to start or end in one stream: `earliest`, `latest` or a sequence, of one incarnation if it is
+    """Where to start or end in one stream: `earliest`, `latest` or a sequence, of one history if it is
     given.
     """
 
@@ -92,7 +92,7 @@ def parse_offsets(text: str, option: str) -> Offsets:
     """Read `earliest`, `latest` or JSON such as `{"TELEMETRY_0": 17}`.
 
     In JSON an offset is a sequence from 1 on, -2 for earliest or -1 for latest, or
-    `{"seq": 17, "created": "<as STREAM.INFO says it>"}`, which holds for that incarnation of the stream only.
+    `{"seq": 17, "created": "<as STREAM.INFO says it>"}`, which holds for that history of the stream only.
     Raises PlanError in words.
     """
     word = text.strip()
@@ -156,7 +156,7 @@ def resolve(info: StreamInfo, starting: Offsets, ending: Offsets, fail_on_loss: 
     """The range of one stream; its `size` is 0 when there is nothing to read.
 
     Raises OffsetLost when records that were asked for are gone (with `fail_on_loss`; without it the range is
-    what is left) or the offset is of another incarnation (always), PlanError when the end lies before the
+    what is left) or the offset is of another history (always), PlanError when the end lies before the
     start.
     """
     earliest, latest = max(info.first_seq, 1), info.last_seq + 1
@@ -207,15 +207,15 @@ def split(
     """
     if min_partitions < 1 or max_records < 1:
         raise PlanError("minPartitions and maxRecordsPerPartition must be 1 or more")
-    held = [one for one in ranges if one.size > 0]
-    target = min(max_records, max(1, sum(one.size for one in held) // min_partitions))
-    counts = [-(-one.size // target) for one in held]
+    held = [range_ for range_ in ranges if range_.size > 0]
+    target = min(max_records, max(1, sum(range_.size for range_ in held) // min_partitions))
+    counts = [-(-range_.size // target) for range_ in held]
     if sum(counts) > MAX_PARTITIONS:
         raise PlanError(
             f"{sum(counts)} partitions would be needed and {MAX_PARTITIONS} is the limit: "
             "raise maxRecordsPerPartition, lower minPartitions or read less at once"
         )
-    return [part for one, count in zip(held, counts, strict=True) for part in _cut(one, count)]
+    return [part for range_, count in zip(held, counts, strict=True) for part in _cut(range_, count)]
 
 
 def _cut(whole: Range, count: int) -> list[Range]:

@@ -1,7 +1,7 @@
 """How far a streaming query has come, and what it may read next. Pure: it asks nobody.
 
-A place is the sequence of the next record in one incarnation of a stream; the places of all streams are what
-Spark keeps as an offset. A stream or incarnation that is met for the first time gets a place before anything
+A place is the sequence of the next record in one history of a stream; the places of all streams are what
+Spark keeps as an offset. A stream or history that is met for the first time gets a place before anything
 of it is read: so what a batch consists of stands in its two offsets alone, and a batch that is run again
 after a crash is the same.
 """
@@ -20,7 +20,7 @@ _REMEDY = "Set failOnDataLoss to false to go on with what is there"
 
 @dataclass(frozen=True, slots=True)
 class StreamPosition:
-    """`seq` is the sequence of the next record of the incarnation `created`."""
+    """`seq` is the sequence of the next record of the history `created`."""
 
     created: str
     seq: int
@@ -38,7 +38,8 @@ def decode(offset: Mapping[str, Any]) -> Places:
     """Read places back. Raises PlanError for a checkpoint that something else wrote."""
     try:
         return {
-            stream: StreamPosition(str(one["created"]), int(one["seq"])) for stream, one in offset.items()
+            stream: StreamPosition(str(position["created"]), int(position["seq"]))
+            for stream, position in offset.items()
         }
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise PlanError(f"the checkpoint's offset {offset!r:.200} is none of this source") from error
@@ -46,7 +47,7 @@ def decode(offset: Mapping[str, Any]) -> Places:
 
 def begun(ranges: Mapping[str, Range]) -> Places:
     """Where a new query begins: at the first sequence of each range."""
-    return {stream: StreamPosition(one.created, one.first) for stream, one in ranges.items()}
+    return {stream: StreamPosition(part.created, part.first) for stream, part in ranges.items()}
 
 
 def ends(infos: Mapping[str, StreamInfo]) -> Places:
@@ -118,7 +119,7 @@ def check(part: Range, info: StreamInfo | None) -> None:
 
 def remaining(part: Range, info: StreamInfo | None) -> Range:
     """What of a range the stream still holds behind its first sequence, for a query that goes on with what is
-    there: nothing of an incarnation that is gone, or the batch that was planned on it could never end."""
+    there: nothing of a history that is gone, or the batch that was planned on it could never end."""
     held = info is not None and info.created == part.created
     last = min(part.last, info.last_seq) if info is not None and held else 0
     return replace(part, last=max(last, part.first - 1))
@@ -154,5 +155,5 @@ def _put_back(stream: str, seq: int, info: StreamInfo) -> None:
 
 
 def _last(end: StreamPosition, info: StreamInfo) -> int:
-    """The last sequence that may be read: of another incarnation than the target's, all that is there."""
+    """The last sequence that may be read: of another history than the target's, all that is there."""
     return min(end.seq - 1, info.last_seq) if end.created == info.created else info.last_seq

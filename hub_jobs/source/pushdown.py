@@ -73,7 +73,7 @@ def _by_subject(limits: RangeFilter, operator: str, value: Any) -> RangeFilter:
     elif operator == "prefix" and isinstance(value, str) and value.endswith("."):
         return replace(limits, subjects=(f"{value}>",)) if _LITERAL.match(value[:-1]) else limits
     usable = 0 < len(wanted) <= _MAX_SUBJECTS and all(
-        isinstance(one, str) and _LITERAL.match(one) for one in wanted
+        isinstance(subject, str) and _LITERAL.match(subject) for subject in wanted
     )
     return replace(limits, subjects=tuple(dict.fromkeys(wanted))) if usable else limits
 

@@ -115,7 +115,7 @@ def read_columns(
 
     At most `max_bytes` bytes are on their way (a single larger message is taken nevertheless), and none while
     the caller holds some: it may pause for two minutes. Deleted sequences are passed over when the stream
-    says that they are. `created` is the incarnation (`StreamInfo.created`) the range was planned on;
+    says that they are. `created` is the history (`StreamInfo.created`) the range was planned on;
     `allow_lost` passes over what was purged or expired.
 
     Raises RangeLost when rows are gone from the start, the end or under the reader, or the stream is another

@@ -81,11 +81,11 @@ class NatsPushdownReader(NatsReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         """Take what can be used; all are applied by Spark again."""
-        for one in filters:
-            operator = _OPERATORS.get(type(one))
-            column: tuple[str, ...] = getattr(one, "attribute", ())
+        for filter_ in filters:
+            operator = _OPERATORS.get(type(filter_))
+            column: tuple[str, ...] = getattr(filter_, "attribute", ())
             if operator is not None and len(column) == 1:
-                self._limits = narrowed(self._limits, operator, column[0], getattr(one, "value", None))
+                self._limits = narrowed(self._limits, operator, column[0], getattr(filter_, "value", None))
         return filters
 
 
@@ -157,11 +157,11 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = progress.ranges(progress.decode(start), progress.decode(end))
         if not ranges:
             return []
-        infos = self._ask(lambda conn: _there(conn, [one.stream for one in ranges]))
+        infos = self._ask(lambda conn: _there(conn, [part.stream for part in ranges]))
         if not options.fail_on_loss:
-            return _split([progress.remaining(one, infos.get(one.stream)) for one in ranges], options)
-        for one in ranges:
-            progress.check(one, infos.get(one.stream))
+            return _split([progress.remaining(part, infos.get(part.stream)) for part in ranges], options)
+        for part in ranges:
+            progress.check(part, infos.get(part.stream))
         return _split(ranges, options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -267,7 +267,7 @@ def _within(conn: Connection, whole: Range, info: StreamInfo, limits: RangeFilte
 
 
 def _split(ranges: Sequence[Range], options: ReadOptions) -> list[InputPartition]:
-    return [RangePartition(one) for one in split(ranges, options.min_partitions, options.max_records)]
+    return [RangePartition(part) for part in split(ranges, options.min_partitions, options.max_records)]
 
 
 def _read(

@@ -46,7 +46,7 @@ class StreamInfo:
 
     name: str
     created: str
-    """The text the server sent. It names one incarnation of the stream."""
+    """The text the server sent. It names one history of the stream."""
     first_seq: int
     last_seq: int
     messages: int

@@ -22,12 +22,12 @@ def unsaid(_: str) -> None:
 
 
 def load(lake: Place, name: str, upto: Sequence[StreamHistory], note: Note) -> tuple[Table | None, pa.Table]:
-    """The table and its rows. No table and no rows when it holds more of an incarnation than its `done`, or
+    """The table and its rows. No table and no rows when it holds more of a history than its `done`, or
     when a file of it is damaged, which is noted. Raises `TableError`, and `UnreadableError` where a file is
     there and was not given out."""
     nothing = SCHEMAS[name].empty_table()
     table = open_table(lake, name)
-    if table is None or any(_held(table, one) > (one.done or 0) for one in upto):
+    if table is None or any(_held(table, history) > (history.done or 0) for history in upto):
         return None, nothing
     try:
         return table, rows(table, SCHEMAS[name].names)
@@ -39,9 +39,9 @@ def load(lake: Place, name: str, upto: Sequence[StreamHistory], note: Note) -> t
 
 
 def behind(table: Table | None, upto: Sequence[StreamHistory]) -> Iterator[tuple[StreamHistory, int]]:
-    """Each incarnation with the sequence up to which the table holds it; from the beginning without one."""
-    for one in upto:
-        yield one, 0 if table is None else _held(table, one)
+    """Each history with the sequence up to which the table holds it; from the beginning without one."""
+    for history in upto:
+        yield history, 0 if table is None else _held(table, history)
 
 
 def save(lake: Place, name: str, rows: pa.Table, upto: Sequence[StreamHistory]) -> None:
@@ -50,10 +50,10 @@ def save(lake: Place, name: str, rows: pa.Table, upto: Sequence[StreamHistory]) 
     with PartWriter(lake, name) as writer:
         writer.write(rows)
     try:
-        table.commit(writer.files, {one.refined: one.done or 0 for one in upto}, replace=True)
+        table.commit(writer.files, {history.refined: history.done or 0 for history in upto}, replace=True)
     except ConflictError:
         return
 
 
-def _held(table: Table, one: StreamHistory) -> int:
-    return table.offset(one.refined) or 0
+def _held(table: Table, history: StreamHistory) -> int:
+    return table.offset(history.refined) or 0

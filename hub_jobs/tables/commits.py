@@ -111,7 +111,7 @@ def _outcome(path: Place, version: int, mark: str) -> CommitOutcome:
         return CommitOutcome.UNKNOWN
     if entry is None:
         return CommitOutcome.UNKNOWN
-    ours = any(one.get("commitInfo", {}).get(_MARK_KEY) == mark for one in entry)
+    ours = any(action.get("commitInfo", {}).get(_MARK_KEY) == mark for action in entry)
     return CommitOutcome.COMMITTED if ours else CommitOutcome.OVERTAKEN
 
 

@@ -42,7 +42,7 @@ _NEIGHBOURS: Final = {
     "rollup_1d": ((), "min.window"),
 }
 """By table: the columns in which files must agree to be written together, and the one that orders them. A
-file of bronze holds one incarnation of a stream."""
+file of bronze holds one history of a stream."""
 
 
 class Small(NamedTuple):
@@ -67,9 +67,9 @@ def groups(files: Iterable[Small], target: int = MAX_FILE_BYTES) -> list[list[Sm
     they make up the target; and a rest only when it makes a file that is left alone, or is many files."""
     found = []
     small = sorted(file for file in files if file.size < target // 2)
-    for _, like in groupby(small, key=lambda one: one.key):
+    for _, like in groupby(small, key=lambda file: file.key):
         for group in _filled(like, target):
-            size = sum(one.size for one in group)
+            size = sum(file.size for file in group)
             if len(group) > 1 and (size >= target // 2 or len(group) >= FEW):
                 found.append(group)
     return found
@@ -77,11 +77,11 @@ def groups(files: Iterable[Small], target: int = MAX_FILE_BYTES) -> list[list[Sm
 
 def _filled(like: Iterable[Small], target: int) -> Iterator[list[Small]]:
     group: list[Small] = []
-    for one in like:
-        if group and sum(each.size for each in group) + one.size > target:
+    for file in like:
+        if group and sum(each.size for each in group) + file.size > target:
             yield group
             group = []
-        group.append(one)
+        group.append(file)
     if group:
         yield group
 
@@ -115,8 +115,8 @@ def rewrite(
         for rows in _rows(table, paths):
             gathered.append(rows)
             if (
-                sum(one.num_rows for one in gathered) >= _GROUP_ROWS
-                or sum(one.nbytes for one in gathered) >= _GROUP_BYTES
+                sum(table_.num_rows for table_ in gathered) >= _GROUP_ROWS
+                or sum(table_.nbytes for table_ in gathered) >= _GROUP_BYTES
             ):
                 writer.write(change(pa.concat_tables(gathered)))
                 gathered.clear()

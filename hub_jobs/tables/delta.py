@@ -57,7 +57,7 @@ class Table:
     def lacking(self) -> list[Field]:
         """The columns that it does not have yet."""
         known = {field.name for field in self.delta.schema().fields}
-        return [one for one in Schema.from_arrow(self.schema).fields if one.name not in known]
+        return [column for column in Schema.from_arrow(self.schema).fields if column.name not in known]
 
     def offset(self, app_id: str) -> int | None:
         """The offset that `app_id` last committed, None before its first commit."""

@@ -196,8 +196,12 @@ class Statistics:
 def _written(schema: pa.Schema, statistics: Sequence[str]) -> dict[str, Any]:
     """How columns are written. Numbers and times as differences: half the size that a dictionary of them
     has, and faster. Text by a dictionary, but for what differs in every row."""
-    texts = [one.name for one in schema if _is_text(one.type) and one.name not in _ALL_DIFFERENT]
-    numbers = [one.name for one in schema if pa.types.is_integer(one.type) or pa.types.is_temporal(one.type)]
+    texts = [column.name for column in schema if _is_text(column.type) and column.name not in _ALL_DIFFERENT]
+    numbers = [
+        column.name
+        for column in schema
+        if pa.types.is_integer(column.type) or pa.types.is_temporal(column.type)
+    ]
     return {
         "compression": "zstd",
         "compression_level": _ZSTD_LEVEL,

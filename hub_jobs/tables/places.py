@@ -114,8 +114,8 @@ def spark_path(at: Place) -> str:
 def arrow_paths(at: list[Place]) -> dict[str, Any]:
     """The arguments of Arrow's readers for these files, all in one kind of place."""
     if at and isinstance(at[0], ObjectPath):
-        return {"source": [one.key for one in at if isinstance(one, ObjectPath)], "filesystem": _store()}
-    return {"source": [str(one) for one in at]}
+        return {"source": [path.key for path in at if isinstance(path, ObjectPath)], "filesystem": _store()}
+    return {"source": [str(path) for path in at]}
 
 
 CHECKED: Final = ds.ParquetFileFormat(

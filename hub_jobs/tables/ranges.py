@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 History = tuple[str, str]
-"""A stream and which incarnation of it, as in the columns `stream` and `created`."""
+"""A stream and which history of it, as in the columns `stream` and `created`."""
 
 Range = tuple[int, int]
 Numbers = npt.NDArray[np.int64]
@@ -30,7 +30,7 @@ def runs_of(numbers: Numbers) -> list[Range]:
 def union(*groups: Iterable[Range]) -> list[Range]:
     """The ranges that cover all of `groups`, whose ranges may overlap and be in any order."""
     merged: list[Range] = []
-    for first, last in sorted(one for group in groups for one in group):
+    for first, last in sorted(span for group in groups for span in group):
         if merged and first <= merged[-1][1] + 1:
             merged[-1] = (merged[-1][0], max(merged[-1][1], last))
         else:

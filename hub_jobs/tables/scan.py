@@ -85,7 +85,7 @@ def batches(
 ) -> Iterator[pa.RecordBatch]:
     """Some columns of the rows that fulfil `where`, a bounded piece at a time. Raises `UnreadableError`."""
     found = file_paths(table, where)
-    kept = reduce(operator.and_, (_expression(one) for one in where)) if where else None
+    kept = reduce(operator.and_, (_expression(condition) for condition in where)) if where else None
     for path in found:
         if not is_own(path.name):
             yield from _foreign_batches(table, path, columns, where, kept, batch_rows)
@@ -156,7 +156,7 @@ def file_paths(table: Table, where: Sequence[Condition] = ()) -> list[Place]:
     table has put aside."""
     found = files(table)
     if where and found.num_rows:  # the statistics of no files have no types
-        found = found.filter(reduce(pc.and_, (_may_hold(found, one) for one in where)))
+        found = found.filter(reduce(pc.and_, (_may_hold(found, condition) for condition in where)))
     return [table.path / path for path in sorted({*found["path"].to_pylist()} - table.aside)]
 
 
@@ -164,7 +164,7 @@ def _expression(condition: Condition) -> Any:
     name, sign, value = condition
     values = list(value) if sign == "in" else [value]
     # delta-rs writes views of texts, which compare with nothing but views.
-    texts = any(isinstance(one, str) for one in values)
+    texts = any(isinstance(bound, str) for bound in values)
     column = pc.field(name).cast(pa.string()) if texts else pc.field(name)
     return column.isin(values) if sign == "in" else _COMPARE[sign](column, pc.scalar(value))
 

@@ -41,7 +41,7 @@ BRONZE: Final = pa.schema(
         ("count", pa.int64()),
     ]
 )
-"""A row a message as it came. `stream`, `created` and `seq` are the hub's; `created` names one incarnation
+"""A row a message as it came. `stream`, `created` and `seq` are the hub's; `created` names one history
 of the stream. `domain` is null for a message that no source of the stream wrote; `class` is null too where
 the subject is not of that domain; `run`, `n` and `count` are set for a batch with a valid message id.
 `digest` is BLAKE2b of the payload, 16 bytes."""
@@ -246,7 +246,7 @@ SCHEMAS: Final = {
 
 def _has_bounds(kind: pa.DataType) -> bool:
     bounded = (pa.types.is_string, pa.types.is_integer, pa.types.is_floating, pa.types.is_temporal)
-    return any(one(kind) for one in bounded)
+    return any(is_kind(kind) for is_kind in bounded)
 
 
 STATISTICS: Final = {

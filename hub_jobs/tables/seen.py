@@ -95,11 +95,11 @@ def lacking(some: SeenNumbers, others: SeenNumbers) -> SeenNumbers:
 def load(
     lake: Place, bronze: Table, upto: Sequence[StreamHistory], note: cache.Note = cache.unsaid
 ) -> SeenNumbers:
-    """What bronze holds of each incarnation up to its `done`. Raises as `cache.load`."""
+    """What bronze holds of each history up to its `done`. Raises as `cache.load`."""
     table, known = cache.load(lake, "seen", upto, note)
     seen = _of(known)
-    for one, after in cache.behind(table, upto):
-        for ids in identities(bronze, one, after):
+    for history, after in cache.behind(table, upto):
+        for ids in identities(bronze, history, after):
             seen.add(ids)
     return seen
 
@@ -116,13 +116,13 @@ def read(table: Table) -> SeenNumbers:
     return _of(rows(table, SEEN.names))
 
 
-def identities(bronze: Table, one: StreamHistory, after: int) -> Iterator[pa.Table]:
-    """The identities of an incarnation's rows above `after` and up to its `done`, a bounded piece at a
+def identities(bronze: Table, history: StreamHistory, after: int) -> Iterator[pa.Table]:
+    """The identities of a history's rows above `after` and up to its `done`, a bounded piece at a
     time."""
-    done = one.done or 0
+    done = history.done or 0
     if done <= after:
         return
-    for batch in batches(bronze, ID_COLUMNS, one.rows(after, done)):
+    for batch in batches(bronze, ID_COLUMNS, history.rows(after, done)):
         yield pa.Table.from_batches([batch])
 
 

@@ -45,7 +45,7 @@ GAPS_NOTE: Final = "petiole.gaps"
 """Of a commit of bronze: the sequences that were gone, as ranges."""
 
 GAP_REASON_NOTE: Final = "petiole.gaps.why"
-"""And of which stream and incarnation, and the reason that the stream's limits gave then."""
+"""And of which history, and the reason that the stream's limits gave then."""
 
 _NEARLY_FULL: Final = 0.9
 
@@ -149,17 +149,17 @@ def all_of(bronze: Table) -> list[StreamHistory]:
         StreamHistory(*history)
         for history in sorted({file_history.history for file_history in file_histories(bronze)})
     ]
-    return [replace(one, done=bronze.offset(one.ingested)) for one in named]
+    return [replace(history, done=bronze.offset(history.ingested)) for history in named]
 
 
 def refined(known: Iterable[StreamHistory], readings: Table) -> list[StreamHistory]:
     """The same histories with what is refined of each in the place of what is ingested."""
-    return [replace(one, done=readings.offset(one.refined) or 0) for one in known]
+    return [replace(history, done=readings.offset(history.refined) or 0) for history in known]
 
 
 def offsets(known: Iterable[StreamHistory], table: Table | None) -> dict[History, int]:
     """Up to which sequence of each history a table holds what refine made of it; all 0 without a table."""
-    return {one.history: 0 if table is None else table.offset(one.refined) or 0 for one in known}
+    return {history.history: 0 if table is None else table.offset(history.refined) or 0 for history in known}
 
 
 class GapReason(StrEnum):
@@ -186,9 +186,9 @@ def reason_by_limits(info: StreamInfo) -> GapReason:
     return GapReason.LIMIT if by_limit else GapReason.EXPIRED
 
 
-def gap_reason_note(one: StreamHistory, info: StreamInfo) -> str:
+def gap_reason_note(history: StreamHistory, info: StreamInfo) -> str:
     """The note about gaps that were found while the stream was so."""
-    return json.dumps([*one.history, reason_by_limits(info)])
+    return json.dumps([*history.history, reason_by_limits(info)])
 
 
 class FileHistory(NamedTuple):
@@ -208,7 +208,7 @@ def file_histories(bronze: Table) -> list[FileHistory]:
     """All that the files of a snapshot hold."""
     found = files(bronze)
     columns = [bounds(found, name) for name in (*_BOUNDS, "num_records", "path", "size_bytes")]
-    return [one for row in zip(*columns, strict=True) for one in _of_file(bronze, *row)]
+    return [part for row in zip(*columns, strict=True) for part in _of_file(bronze, *row)]
 
 
 def _of_file(bronze: Table, *row: Any) -> Iterator[FileHistory]:

@@ -48,14 +48,14 @@ def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 def _usual(kind: Any) -> Any:
     if pa.types.is_dictionary(kind):
         return _usual(kind.value_type)
-    if any(one(kind) for one in _TEXTS):
+    if any(is_kind(kind) for is_kind in _TEXTS):
         return pa.string()
-    if any(one(kind) for one in _BYTES):
+    if any(is_kind(kind) for is_kind in _BYTES):
         return pa.binary()
     if pa.types.is_map(kind):
         is_plain = _is_usual(kind.key_type, kind.item_type)
         return kind if is_plain else pa.map_(_usual(kind.key_type), _usual(kind.item_type))
-    if any(one(kind) for one in _LISTS):
+    if any(is_kind(kind) for is_kind in _LISTS):
         is_plain = pa.types.is_list(kind) and _is_usual(kind.value_type)
         return kind if is_plain else pa.list_(_usual(kind.value_type))
     return _TIME if pa.types.is_timestamp(kind) else kind

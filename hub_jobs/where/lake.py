@@ -28,13 +28,15 @@ class Lake:
 
     def ingested(self, stream: str, created: str) -> int:
         """Up to which sequence bronze holds a stream that was made then, in its newest history."""
-        mine = [one for one in self.known if one.stream == stream]
-        mine = [one for one in mine if one.created.partition("~")[0] == created]
-        return max(mine, key=lambda one: (len(one.created), one.created)).done or 0 if mine else 0
+        mine = [history for history in self.known if history.stream == stream]
+        mine = [history for history in mine if history.created.partition("~")[0] == created]
+        return max(mine, key=lambda history: (len(history.created), history.created)).done or 0 if mine else 0
 
     def tables(self, part: ScanPart) -> AuditTables:
         """What of them is to be counted."""
-        done, begun = (stream_history.offsets(self.known, one) for one in (self.readings, self.quarantine))
+        done, begun = (
+            stream_history.offsets(self.known, table) for table in (self.readings, self.quarantine)
+        )
         return AuditTables(self.bronze, self.readings, self.quarantine, done, begun, part)
 
 

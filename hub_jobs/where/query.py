@@ -96,7 +96,7 @@ class _Look:
         self._spoken = _with_waiting(surveyed.spoken, self._domain, waiting)
         self._ledgers = self._spoken.ledgers()
         self._remembered = remembered(self._ledgers.values())
-        unusable = [str(one) for one in self._spoken.first_unusable()]
+        unusable = [str(record) for record in self._spoken.first_unusable()]
         self._found = DomainFindings(explained=unusable)
 
     def found(self, device: str | None) -> DomainFindings:
@@ -110,8 +110,8 @@ class _Look:
             self._count_run(key, counts.runs.get(key, Arrived()), counts.strays.get(key))
         for (_, cls), arrived in counts.classes.items():
             self._count_direct(cls or _UNKNOWN_CLASS, arrived)
-        for one in self._wanted(None):
-            self._count_direct(one.cls, Arrived(), waiting=1)
+        for message in self._wanted(None):
+            self._count_direct(message.cls, Arrived(), waiting=1)
         found.explained += counts.unnamed
         found.lost += [*counts.unexplained, *map(str, self._tables.unreadable)]
         # Of a span of time nobody knows which sequences are of it.
@@ -126,8 +126,8 @@ class _Look:
         """Add a run to its class."""
         _, cls, run = key
         mine = self._wanted(key)
-        alive = sum(one.readings for one in mine if not one.dead)
-        dead = held.dead + sum(one.readings for one in mine if one.dead)
+        alive = sum(message.readings for message in mine if not message.dead)
+        dead = held.dead + sum(message.readings for message in mine if message.dead)
         every = [
             message.n for message in self._messages if self._run(message) == key and message.n is not None
         ]
@@ -160,7 +160,7 @@ class _Look:
             invented=invented,
         )
         account = accounts.of_run(*key, ledger, previous, whole)
-        late = [one.readings.refused_late for one in (ledger, previous) if one is not None]
+        late = [record.readings.refused_late for record in (ledger, previous) if record is not None]
         sums.add(
             accepted=account.accepted,
             stored=account.stored,
@@ -202,7 +202,7 @@ class _Look:
             for message in self._messages
             if (None if message.run is None else self._run(message)) == key
         ]
-        return [one for one in mine if self._part.within(one.moment)]
+        return [message for message in mine if self._part.within(message.moment)]
 
     def _run(self, message: WaitingMessage) -> Run:
         return self._domain, message.cls, str(message.run)
@@ -210,11 +210,13 @@ class _Look:
     def _kept(self, key: Run, came: Sequence[Range]) -> int:
         """Readings of batches that came although the leaf called them discarded."""
         ledger = self._ledgers.get(key)
-        both = intersection([one[:2] for one in ledger.discarded], came) if ledger else []
+        both = intersection([evicted[:2] for evicted in ledger.discarded], came) if ledger else []
         if not both:
             return 0
         mine = [message for message in self._messages if self._run(message) == key and not message.dead]
-        waiting = sum(one.readings for one in mine if not without([(one.n or 0, one.n or 0)], both))
+        waiting = sum(
+            message.readings for message in mine if not without([(message.n or 0, message.n or 0)], both)
+        )
         return lookups.kept_readings(self._tables, key, both) + waiting
 
     def _of_span(self, key: Run, never: Sequence[Range]) -> list[Range]:
@@ -230,15 +232,15 @@ class _Look:
         if not numbers:
             return []
         near = (numbers[max(bisect_left(numbers, first) - 1, 0)] for first, _ in never)
-        return [one for one, at in zip(never, near, strict=True) if self._part.within(known[at])]
+        return [span for span, at in zip(never, near, strict=True) if self._part.within(known[at])]
 
     def _gaps(self) -> None:
         """Sequences of the leaf's streams that never came, as the audit tells them."""
         origins = self._spoken.origins
         mine = {source_space(*origin) for origin in origins}
         here, gone = (
-            SeenNumbers({name: ranges for name, ranges in one.spaces.items() if _counts(name, mine)})
-            for one in (self._held.here, self._held.gone)
+            SeenNumbers({name: ranges for name, ranges in contents.spaces.items() if _counts(name, mine)})
+            for contents in (self._held.here, self._held.gone)
         )
         for gap in find_gaps(
             self._tables.bronze,

@@ -99,7 +99,7 @@ def of_run(
     promised = union(never_came_of(ledger, previous, known), arrived.gone)
     absent = without(promised, union(arrived.kept_rows.batches))
     # Only what is named is explained.
-    discarded = max(sum(one[2] for one in ledger.discarded) - arrived.kept, 0) if ledger else 0
+    discarded = max(sum(evicted[2] for evicted in ledger.discarded) - arrived.kept, 0) if ledger else 0
     short = said.stored - arrived.in_bronze - arrived.kept_rows.rows - discarded
     # Of a batch that never came only a bound is known: it held a reading at least.
     never_came = max(short, size(absent), 0)

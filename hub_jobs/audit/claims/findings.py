@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 def said_of(ledger: Ledger | None, previous: Previous | None) -> Readings:
     """The most that was said of a run: counts only grow."""
-    given = [one.readings for one in (ledger, previous) if one is not None]
-    most = {name: max((getattr(one, name) for one in given), default=0) for name in Readings.__slots__}
+    given = [record.readings for record in (ledger, previous) if record is not None]
+    most = {name: max((getattr(counts, name) for counts in given), default=0) for name in Readings.__slots__}
     return Readings(**most)
 
 

@@ -96,12 +96,12 @@ class Lost:
 
     def hear(self, ledger: Ledger, source: Source | None = None, place: Place = (0, 0)) -> None:
         """Take in what a record says, which stands at this place of a source."""
-        for one in ledger.lost:
-            origin = (ledger.domain, ledger.cls, one.created)
-            if one.kept is None:
-                self.streams[origin] = max(one.last, self.streams.get(origin, 0))
+        for store in ledger.lost:
+            origin = (ledger.domain, ledger.cls, store.created)
+            if store.kept is None:
+                self.streams[origin] = max(store.last, self.streams.get(origin, 0))
             else:
-                told = self.tails.setdefault(LostEnd(origin, one.kept, one.last, one.at), {})
+                told = self.tails.setdefault(LostEnd(origin, store.kept, store.last, store.at), {})
                 if source is not None:
                     told[source] = min(place, told.get(source, place))
 
@@ -176,7 +176,7 @@ class Spoken:
 
     def ledgers(self) -> dict[Run, Ledger]:
         """What the records of each run say together."""
-        return {run: ledgers.merged(one, self.naming[run]) for run, one in self.newest.items()}
+        return {run: ledgers.merged(newest, self.naming[run]) for run, newest in self.newest.items()}
 
     def gone(self) -> dict[Origin, list[Named]]:
         """The sequences that were discarded, by the stream they were in."""
@@ -207,7 +207,7 @@ class Spoken:
 
     def first_unusable(self) -> list[Unusable]:
         """The first `LISTED` of those that can't be used."""
-        return sorted(self.unusable, key=lambda one: (one.stream, one.seq))[:LISTED]
+        return sorted(self.unusable, key=lambda record: (record.stream, record.seq))[:LISTED]
 
 
 def remembered(ledgers: Iterable[Ledger]) -> dict[Run, Previous]:
@@ -254,7 +254,7 @@ def outermost(ranges: Iterable[Named]) -> list[Named]:
     """The sequences of a stream that were discarded, from all that is said of it. What is named only grows:
     of two ranges the one that holds the other says it."""
     kept: list[Named] = []
-    for one in sorted(ranges, key=lambda each: (each[0], -each[1], -each[2])):
-        if not kept or one[1] > kept[-1][1]:
-            kept.append(one)
+    for sequences in sorted(ranges, key=lambda each: (each[0], -each[1], -each[2])):
+        if not kept or sequences[1] > kept[-1][1]:
+            kept.append(sequences)
     return kept

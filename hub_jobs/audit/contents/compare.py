@@ -76,10 +76,10 @@ def _compare_share(tables: AuditTables, share: Share, secret: bytes, found: Diff
     schemas = {"bronze": file_sums.MESSAGES, "readings": file_sums.READ, "quarantine": file_sums.NAMED}
     parts = {name: [schema.empty_table()] for name, schema in schemas.items()}
     changed: list[tuple[str, str, int]] = []
-    one: Contents
-    for piece, one in scan.each(tables, partial(file_sums.of_file, secret=secret), work):
-        parts[piece.table].append(one.rows)
-        changed += one.changed
+    sums: Contents
+    for piece, sums in scan.each(tables, partial(file_sums.of_file, secret=secret), work):
+        parts[piece.table].append(sums.rows)
+        changed += sums.changed
     found.sentences += _of_digests(changed)
     held, read, named = (pa.concat_tables(parts[name]).unify_dictionaries() for name in schemas)
     _compare(found, held, read, named, partly=bool(tables.unreadable))
@@ -110,7 +110,7 @@ def _compare(found: Differences, held: pa.Table, read: pa.Table, named: pa.Table
     ):
         mine = held.filter(pa.array(own))
         (of_held, of_read), owners = coded([mine, rows], names)
-        numbers = [one[number].fill_null(-1).to_numpy() for one in (mine, rows)]
+        numbers = [table[number].fill_null(-1).to_numpy() for table in (mine, rows)]
         (ids, read_ids), size, firsts = grouped([of_held, of_read], numbers)
         actual = np.zeros(size, np.int64)
         np.add.at(actual, read_ids, rows["sum"].to_numpy())
@@ -210,11 +210,11 @@ def _differences(key: Key, due: dict[int, Reading], there: dict[int, Reading]) -
     (domain, cls, run), n = key
     found = [
         f"{domain}, class {cls}, run {run}, batch {n}, index {at}: {name} is {there[at][name]}, "
-        f"and {one[name]} in its payload"
-        for at, one in sorted(due.items())
+        f"and {reading[name]} in its payload"
+        for at, reading in sorted(due.items())
         if at in there
         for name in _COLUMNS
-        if there[at][name] != one[name]
+        if there[at][name] != reading[name]
     ]
     yield from found[:_NAMED]
     if len(found) > _NAMED:
@@ -233,7 +233,7 @@ def _plain(rows: pa.RecordBatch) -> list[dict[str, Any]]:
 def _decoded(row: dict[str, Any]) -> dict[int, Reading]:
     refiner = Refiner()
     tables = [*refiner.add(row), refiner.drain()]
-    return {one["index"]: _reading(one) for table in tables for one in table.to_pylist()}
+    return {reading["index"]: _reading(reading) for table in tables for reading in table.to_pylist()}
 
 
 def _reading(row: dict[str, Any]) -> Reading:

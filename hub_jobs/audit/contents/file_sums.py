@@ -167,7 +167,7 @@ def _expected(rows: list[dict[str, Any]], secret: bytes) -> list[tuple[int, int]
     """Of each message the sums of the readings that it holds, and of its lines that are none."""
     if len({_key(row) for row in rows}) < len(rows):
         # Two copies of one key: what is decoded does not say of which it came.
-        return [one for row in rows for one in _decoded([row], secret)]
+        return [sums for row in rows for sums in _decoded([row], secret)]
     return _decoded(rows, secret)
 
 
@@ -178,8 +178,8 @@ def _decoded(rows: list[dict[str, Any]], secret: bytes) -> list[tuple[int, int]]
     messages = {tuple(row[name] for name in _MESSAGE): number for number, row in enumerate(rows)}
     read: list[list[int]] = [[] for _ in rows]
     for table in [*tables, refiner.drain()]:
-        for one in _summed(table, secret).to_pylist():
-            read[at[_key(one)]].append(one["sum"])
+        for total_ in _summed(table, secret).to_pylist():
+            read[at[_key(total_)]].append(total_["sum"])
     named: list[list[int]] = [[] for _ in rows]
     for refused in refiner.quarantined:
         message = tuple(getattr(refused.message, name) for name in _MESSAGE)

@@ -45,7 +45,7 @@ _BLOCK_BITS: Final = 16
 
 Mask = npt.NDArray[np.bool_]
 Offsets = Mapping[tuple[str, str], int]
-"""Up to which hub sequence each stream and incarnation is refined."""
+"""Up to which hub sequence each history is refined."""
 
 
 class Share(NamedTuple):
@@ -130,7 +130,7 @@ def bronze(rows: pa.Table, offsets: Offsets, share: Share) -> Counted:
         "moment": moment,
         "late": late,
     }
-    digests = b"".join(one[:8].ljust(8, b"\0") for one in direct["digest"].to_pylist())
+    digests = b"".join(digest[:8].ljust(8, b"\0") for digest in direct["digest"].to_pylist())
     messages = {
         **{name: direct[name] for name in ("domain", "class", *SOURCE, *HISTORY, "seq")},
         "source_seq": pc.fill_null(direct["source_seq"], 0),
@@ -156,8 +156,8 @@ def readings(rows: pa.Table, share: Share) -> Counted:
     places = _numbers(batches["index"], -1)
     starts = _starts(batches)
     sums = [
-        np.add.reduceat(one, starts) if places.size else places
-        for one in (places, places * places, marks(places))
+        np.add.reduceat(terms, starts) if places.size else places
+        for terms in (places, places * places, marks(places))
     ]
     placed = {
         **{name: batches[name].take(starts) for name in (*BATCH, "n")},
@@ -246,7 +246,7 @@ def _kinds(subjects: pa.ChunkedArray) -> npt.NDArray[np.object_]:
     column = subjects.combine_chunks()
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
-    tokens = [one.split(".") for one in column.dictionary.to_pylist()]
+    tokens = [subject.split(".") for subject in column.dictionary.to_pylist()]
     kinds = np.array([token[_KIND_TOKEN] if len(token) > _KIND_TOKEN else "" for token in tokens] or [""])
     found: npt.NDArray[np.object_] = kinds[_numbers(column.indices)]
     return found

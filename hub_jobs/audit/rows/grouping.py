@@ -28,10 +28,10 @@ def coded(tables: Sequence[pa.Table], columns: Sequence[str]) -> tuple[list[Numb
         code = code * len(texts[-1]) + pc.fill_null(column.indices, -1).to_numpy() + 1
     distinct, inverse = np.unique(code, return_inverse=True)
     names: list[Names] = []
-    for one in distinct.tolist():
+    for combined in distinct.tolist():
         parts: list[str | None] = []
         for known in reversed(texts):
-            one, at = divmod(one, len(known))
+            combined, at = divmod(combined, len(known))
             parts.insert(0, known[at])
         names.append(tuple(parts))
     ends = np.cumsum([table.num_rows for table in tables])[:-1]
@@ -46,7 +46,7 @@ def grouped(codes: Sequence[Numbers], numbers: Sequence[Numbers]) -> tuple[list[
     new = changes(code[order], number[order])
     ids = np.empty(order.size, np.int64)
     ids[order] = np.cumsum(new) - 1
-    ends = np.cumsum([one.size for one in codes])[:-1]
+    ends = np.cumsum([part.size for part in codes])[:-1]
     return np.split(ids, ends), int(new.sum()), order[new]
 
 
@@ -67,7 +67,7 @@ def changes(*columns: Numbers) -> Mask:
 
 
 def times(rows: pa.Table, given: pa.Table) -> Numbers:
-    """How often each row is among the messages that are given, by stream, incarnation and sequence."""
+    """How often each row is among the messages that are given, by stream, history and sequence."""
     codes, _ = coded([rows, given], HISTORY)
     ids, size, _ = grouped(codes, [rows["seq"].to_numpy(), given["seq"].to_numpy()])
     found: Numbers = np.bincount(ids[1], minlength=size)[ids[0]].astype(np.int64)

@@ -28,7 +28,7 @@ Key = tuple[Run, int]
 
 def places(tables: AuditTables, wanted: Sequence[Key]) -> dict[Key, list[int]]:
     """The places of some batches that are taken, in readings or in quarantine."""
-    found: dict[Key, list[int]] = {one: [] for one in wanted}
+    found: dict[Key, list[int]] = {key: [] for key in wanted}
     where: list[Condition] = [
         ("run", "in", sorted({run for (_, _, run), _ in wanted})),
         ("n", "in", sorted({n for _, n in wanted})),
@@ -47,7 +47,7 @@ def places(tables: AuditTables, wanted: Sequence[Key]) -> dict[Key, list[int]]:
 def lines(tables: AuditTables, wanted: Sequence[Key]) -> dict[Key, set[int]]:
     """How many lines the payloads of some batches hold; nothing of one whose payload was dropped, or can't be
     unpacked or read."""
-    found: dict[Key, set[int]] = {one: set() for one in wanted}
+    found: dict[Key, set[int]] = {key: set() for key in wanted}
     where: list[Condition] = [
         ("run", "in", sorted({run for (_, _, run), _ in wanted})),
         ("n", "in", sorted({n for _, n in wanted})),
@@ -74,7 +74,7 @@ def _lines(headers: bytes, payload: bytes) -> set[int]:
 def moments(tables: AuditTables, wanted: Sequence[Run]) -> dict[Run, tuple[list[int], list[int]]]:
     """Of some runs the numbers of their batches, in order, and when each was sealed, in
     microseconds since 1970."""
-    where: list[Condition] = [("run", "in", sorted({one[2] for one in wanted}))]
+    where: list[Condition] = [("run", "in", sorted({run[2] for run in wanted}))]
     parts = []
     for rows in batches(tables.bronze, [*BATCH, "n", "arrived", "headers"], where):
         table = pa.Table.from_batches([rows])
@@ -93,7 +93,7 @@ def moments(tables: AuditTables, wanted: Sequence[Run]) -> dict[Run, tuple[list[
 def kept_readings(tables: AuditTables, key: Run, came: Sequence[Range]) -> int:
     """How many readings the batches of a run hold that arrived, of these numbers. Dead letters, which are
     numbered too, are no readings."""
-    where: list[Condition] = [(name, "=", one) for name, one in zip(BATCH, key, strict=True)]
+    where: list[Condition] = [(name, "=", value) for name, value in zip(BATCH, key, strict=True)]
     where += [("n", ">=", came[0][0]), ("n", "<=", came[-1][1])]
     held: dict[int, int] = {}
     for rows in batches(tables.bronze, ["n", "count", "subject"], where):

@@ -139,8 +139,8 @@ def batches(bronze: Counted, readings: Counted, quarantine: Counted) -> Batches:
     np.add.at(read, of_read, _numbers(readings.batches, "places"))
     np.add.at(named, of_named, _numbers(quarantine.batches, "places"))
     for of, table in ((of_read, readings.batches), (of_named, quarantine.batches)):
-        for one, name in zip(sums, ("total", "squares", "marks"), strict=True):
-            np.add.at(one, of, _numbers(table, name))
+        for sum_, name in zip(sums, ("total", "squares", "marks"), strict=True):
+            np.add.at(sum_, of, _numbers(table, name))
     places = read + named
     complete = np.where(whole > 0, (places == 0) & (whole == 1), _adds_up(count, places, *sums))
     run = np.concatenate(codes)[firsts]
@@ -202,7 +202,7 @@ def messages(bronze: Counted, readings: Counted, quarantine: Counted) -> Message
     (source, of_reading), sources = coded([held, readings.direct], SOURCE)
     seq, content = _numbers(held, "source_seq"), _numbers(held, "content")
     read = _numbers(readings.direct, "source_seq")
-    nowhere = np.array([None in one for one in sources] or [True])
+    nowhere = np.array([None in names for names in sources] or [True])
     strays = _strays(sources, nowhere, (source, seq), (of_reading, read))
     named = times(held, quarantine.named)
     order = np.lexsort((content, seq, source, owner))
@@ -221,8 +221,8 @@ def messages(bronze: Counted, readings: Counted, quarantine: Counted) -> Message
     )
     by_place = np.searchsorted(starts, at_place)
     sums = [
-        np.add.reduceat(one.astype(np.int64), by_place)
-        for one in (np.ones(starts.size), refined, quarantined)
+        np.add.reduceat(counts.astype(np.int64), by_place)
+        for counts in (np.ones(starts.size), refined, quarantined)
     ]
     first = order[at_place]
     stood = _stood(source[first], seq[first], of_reading, read)

@@ -91,7 +91,7 @@ ALL: Final = ScanPart()
 @dataclass(frozen=True, slots=True)
 class AuditTables:
     """The tables, each as it was at one moment: everything that `readings` should hold is in the other two,
-    which are None before the first refine. `offsets` say up to which hub sequence each stream and incarnation
+    which are None before the first refine. `offsets` say up to which hub sequence each history
     is refined, `begun` up to which a refine had named what it could not take. Files that can't be read are
     put aside while they are counted."""
 
@@ -106,7 +106,7 @@ class AuditTables:
     @property
     def there(self) -> list[Table]:
         """Those that exist."""
-        return [one for one in (self.bronze, self.readings, self.quarantine) if one is not None]
+        return [table for table in (self.bronze, self.readings, self.quarantine) if table is not None]
 
     @property
     def shares(self) -> list[Share]:
@@ -125,7 +125,7 @@ class AuditTables:
             self.unreadable.append(found)
 
     def _named(self, name: str) -> Table:
-        return next(one for one in self.there if one.name == name)
+        return next(table for table in self.there if table.name == name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ def count(tables: AuditTables, share: Share) -> dict[str, Counted]:
     ]
     done = list(each(tables, _count, work))
     return {
-        name: count_rows.merged(name, [one for piece, one in done if piece.table == name])
+        name: count_rows.merged(name, [counted for piece, counted in done if piece.table == name])
         for name in _COLUMNS
     }
 
@@ -169,13 +169,13 @@ def survey(tables: AuditTables, upto: Offsets) -> Survey:
     paths = _in_order(tables.bronze, tables.part.where)
     work = [FileShare("bronze", path, dict(upto), {}, _WHOLE, tables.part) for path in paths]
     spoken, before, after, rows = Spoken(), Joining(), Joining(), Counter[tuple[str, str]]()
-    for _, (one, fault) in each(tables, _survey, work):
+    for _, (part, fault) in each(tables, _survey, work):
         if fault is not None:
             tables.note("bronze", fault)
-        spoken.join(one.spoken)
-        before.add(one.before)
-        after.add(one.after)
-        rows.update(one.rows)
+        spoken.join(part.spoken)
+        before.add(part.before)
+        after.add(part.after)
+        rows.update(part.rows)
     return Survey(spoken, before.seen(), after.seen(), rows)
 
 
@@ -218,7 +218,7 @@ def _in_order(bronze: Table, where: Sequence[Condition]) -> list[Place]:
     places = {
         row["path"]: (row["min.stream"] or "", row["min.created"] or "", row["min.seq"] or 0) for row in rows
     }
-    return sorted(file_paths(bronze, where), key=lambda one: places[one.name])
+    return sorted(file_paths(bronze, where), key=lambda path: places[path.name])
 
 
 def _rows(table: Table) -> int:
@@ -252,7 +252,7 @@ def _survey(piece: FileShare) -> tuple[Survey, UnreadableError | None]:
                 # What the rows are can be told without their payloads.
                 fault = error
             counts = ids.group_by(["stream", "created"]).aggregate([([], "count_all")]).to_pylist()
-            found.rows.update({(one["stream"], one["created"]): one["count_all"] for one in counts})
+            found.rows.update({(row["stream"], row["created"]): row["count_all"] for row in counts})
             old = count_rows.upto(ids, piece.offsets)
             for seen, mask in ((found.before, old), (found.after, ~old)):
                 if mask.any():

@@ -105,8 +105,8 @@ def tallied(tables: AuditTables, said: LedgerClaims, held: BronzeContents) -> Ta
             strays.add_messages(messages.strays)
             strays.add_named(found["quarantine"], first=share.which == 0)
     return Tally(
-        {run_of(names): one for names, one in runs.arrived()},
-        {(domain, cls): one for (domain, cls), one in classes.arrived()},
+        {run_of(names): arrived for names, arrived in runs.arrived()},
+        {(domain, cls): arrived for (domain, cls), arrived in classes.arrived()},
         hours.merged(by_hour),
         strays.runs,
         strays.sentences(),

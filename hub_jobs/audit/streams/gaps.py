@@ -55,7 +55,7 @@ def find_gaps(
         if kind == "source":
             stream, identity = name.split("/", 1)
             named = [gone.get(origin, []) for origin in origins.get((stream, identity), ())]
-            discarded = union((first, last) for one in named for first, last, _, _ in one)
+            discarded = union((first, last) for evicted in named for first, last, _, _ in evicted)
             here = held.here.ranges(space)
             found += _of_source(bronze, (stream, identity), (ranges, here), discarded, at_hub)
             if was_there := held.gone.ranges(space):
@@ -100,9 +100,9 @@ def _known(
     history: History, held: BronzeContents, unreadable: Sequence[Unreadable]
 ) -> Iterator[tuple[Range, GapReason]]:
     """What bronze itself tells of sequences that it does not hold."""
-    for one in unreadable:
-        if one.table == "bronze" and one.may_hold(stream=history[0], created=history[1]):
-            yield one.sequences, GapReason.UNREADABLE
+    for file in unreadable:
+        if file.table == "bronze" and file.may_hold(stream=history[0], created=history[1]):
+            yield file.sequences, GapReason.UNREADABLE
     for one_range in held.gone.ranges(hub_space(*history)):
         yield one_range, GapReason.REMOVED
 
@@ -127,10 +127,10 @@ def _reasons(
     """The parts of some holes with the reason noted when they were found, or else by the stream's limits
     now."""
     rest = list(lacking)
-    for one, why in noted:
-        for part in intersection(rest, [one]):
+    for span, why in noted:
+        for part in intersection(rest, [span]):
             yield part, why
-        rest = without(rest, [one])
+        rest = without(rest, [span])
     if now is None or now.created != history[1].partition("~")[0]:
         yield from ((part, GapReason.UNKNOWN) for part in rest)
     else:
@@ -159,7 +159,7 @@ def _of_lost(seen: SeenNumbers, origins: Mapping[Source, set[Origin]], lost: Los
 
 def _of_replaced(bronze: Table, seen: SeenNumbers, lost: Lost) -> Iterator[Gap]:
     """What stood at the end of streams of which an older store was put back and never came."""
-    for source in sorted({one for told in lost.tails.values() for one in told}):
+    for source in sorted({known_source for told in lost.tails.values() for known_source in told}):
         came = seen.ranges(source_space(*source))
         for tail, missing in missing_of_restored(bronze, source, lost):
             if missing:
@@ -239,7 +239,7 @@ def _above(ranges: Sequence[Range], number: int) -> int:
 
 
 def _places(bronze: Table, source: tuple[str, str], numbers: Sequence[int]) -> dict[int, dict[History, int]]:
-    """Where the hub held some messages of a source: of each incarnation the first sequence."""
+    """Where the hub held some messages of a source: of each history the first sequence."""
     where: list[Condition] = [("source_stream", "=", source[0]), ("source_identity", "=", source[1])]
     found: dict[int, dict[History, int]] = {}
     columns = ("source_seq", "stream", "created", "seq")

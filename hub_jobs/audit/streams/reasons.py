@@ -40,7 +40,7 @@ _SAID: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Sequences of `name`, a `hub` stream with its incarnation or a `source` (a leaf's stream and identity),
+    """Sequences of `name`, a `hub` stream with its history or a `source` (a leaf's stream and identity),
     that never came. With a reason that is meant to be, or before the first that came, they are no loss of
     their own; what was promised of them is counted by the ledgers."""
 
@@ -63,12 +63,12 @@ class Gap:
 
     def as_json(self) -> dict[str, Any]:
         """The gap as it stands in a report."""
-        return {**asdict(self), "ranges": [list(one) for one in self.ranges], "why": str(self.why)}
+        return {**asdict(self), "ranges": [list(span) for span in self.ranges], "why": str(self.why)}
 
 
 class Neighbours(NamedTuple):
     """Where the hub held the messages of a source that stand before and behind a hole: a sequence of each of
-    its streams and incarnations that held them."""
+    its histories that held them."""
 
     before: Mapping[History, int]
     behind: Mapping[History, int]
@@ -77,13 +77,13 @@ class Neighbours(NamedTuple):
 def of_source(
     name: str, hole: Range, beside: Neighbours, hub: Mapping[History, Sequence[tuple[Range, GapReason]]]
 ) -> Gap:
-    """Why a hole of a source is there, `hub` being the holes of each stream and incarnation of the hub."""
+    """Why a hole of a source is there, `hub` being the holes of each history of the hub."""
     both = sorted(beside.before.keys() & beside.behind.keys())
     if not both:
         return Gap("source", name, [hole], GapReason.UNKNOWN, "the hub's stream is another one behind them")
     low, high = sorted((beside.before[both[0]], beside.behind[both[0]]))
-    between = [(one, why) for one, why in hub.get(both[0], ()) if low < one[0] and one[1] < high]
-    gone = size(one for one, _ in between)
+    between = [(span, why) for span, why in hub.get(both[0], ()) if low < span[0] and span[1] < high]
+    gone = size(span for span, _ in between)
     if not gone:
         return Gap("source", name, [hole], GapReason.NOT_SOURCED)
     reasons = {why for _, why in between}
