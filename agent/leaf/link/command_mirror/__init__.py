@@ -1,2 +1,2 @@
-"""The leaf's mirror of its commands: recreated where it would stay behind for good, with the consumers of
-local programs."""
+"""The leaf's mirror of its commands: recreated if it would stay behind for good, with the consumers of local
+programs."""

@@ -1,5 +1,5 @@
-"""The durable consumers of the leaf's mirror of its commands, as requests to its server: listed, paused, made
-and moved. Decides nothing and keeps nothing; every function raises `JetStreamError`."""
+"""Lists, pauses, creates and moves the durable consumers of the leaf's mirror of its commands. It decides
+nothing and has no state; every function raises `JetStreamError`."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from agent.jetstream.read_headers import StoredHeaders, read_headers
 from agent.leaf.link.command_mirror.positions import HELD_UNTIL, LEAVING_UNTIL, is_held, movable, placed_at
 
 READ_SECONDS: Final = 10.0
-"""How long a mirror that is to be deleted stays for programs that are reading it."""
+"""How long the deletion of a mirror waits for programs that read it."""
 SETTLE_SECONDS: Final = 5.0
-"""How long it stays for the acknowledgements of what was delivered."""
+"""How long it waits for the acknowledgements of what was delivered."""
 _LOOK_SECONDS: Final = 0.1
 
 
 async def durable(js: JetStream) -> list[ConsumerInfo]:
-    """Those that outlive the connection of their program."""
+    """The consumers that outlive the connection of their program."""
     return [info async for info in js.consumers(COMMANDS) if info.config.get("durable_name")]
 
 
 async def settled(js: JetStream) -> list[ConsumerInfo]:
-    """The consumers once programs have read what is there and acknowledged it, or do not within a bound; from
-    then on nothing is delivered."""
+    """Wait until programs have read and acknowledged what is in the mirror, within a bound. Returns the
+    consumers; from then on nothing is delivered."""
     consumers = await _once(js, _is_reading, READ_SECONDS)
-    given = {info.name: info.config for info in consumers}
+    configs = {info.name: info.config for info in consumers}
     for info in consumers:
         if not is_held(info.config):
             await pause(js, info.name, LEAVING_UNTIL)
     consumers = await _once(js, lambda info: info.ack_pending > 0, SETTLE_SECONDS)
-    return [dataclasses.replace(info, config=given.get(info.name, info.config)) for info in consumers]
+    return [dataclasses.replace(info, config=configs.get(info.name, info.config)) for info in consumers]
 
 
 def _is_reading(info: ConsumerInfo) -> bool:
@@ -44,8 +44,8 @@ def _is_reading(info: ConsumerInfo) -> bool:
 
 
 async def _once(js: JetStream, busy: Callable[[ConsumerInfo], bool], seconds: float) -> list[ConsumerInfo]:
-    """The consumers as soon as none was busy at two looks in a row, for a program is idle for an instant from
-    one command to the next; or after so many seconds."""
+    """The consumers as soon as none was busy at two looks in a row (a program is idle for an instant from one
+    command to the next), or after so many seconds."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     idle = 0
@@ -58,20 +58,19 @@ async def _once(js: JetStream, busy: Callable[[ConsumerInfo], bool], seconds: fl
 
 
 async def commands(nc: Client, js: JetStream, config: Mapping[str, Any]) -> list[CommandKey]:
-    """The commands of the mirror that a consumer of this configuration is for, all without one."""
-    found: list[CommandKey] = []
+    """The commands of the mirror that match a consumer of this configuration, all without one."""
+    keys: list[CommandKey] = []
 
     def take(message: StoredHeaders) -> None:
-        found.append((message.seq, message.stored_ns))
+        keys.append((message.seq, message.stored_ns))
 
-    wanted = {key: config[key] for key in ("filter_subject", "filter_subjects") if config.get(key)}
-    await read_headers(nc, js, COMMANDS, {"deliver_policy": "all", **wanted}, take)
-    return found
+    filters = {key: config[key] for key in ("filter_subject", "filter_subjects") if config.get(key)}
+    await read_headers(nc, js, COMMANDS, {"deliver_policy": "all", **filters}, take)
+    return keys
 
 
 async def hold(js: JetStream, name: str, config: Mapping[str, Any]) -> ConsumerInfo:
-    """Make a consumer that nothing is delivered to, or let nothing be delivered to the one that a program has
-    made meanwhile."""
+    """Create a paused consumer, or pause the one that a program has created meanwhile."""
     if await js.find_consumer(COMMANDS, name) is None:
         await js.create_consumer(COMMANDS, {**movable(config), "pause_until": HELD_UNTIL})
     await pause(js, name, HELD_UNTIL)
@@ -79,7 +78,7 @@ async def hold(js: JetStream, name: str, config: Mapping[str, Any]) -> ConsumerI
 
 
 async def move(js: JetStream, name: str, config: Mapping[str, Any], start: int) -> None:
-    """Let a consumer that is held go on from `start`."""
+    """Move a held consumer to `start`."""
     try:
         await js.api(f"CONSUMER.RESET.{COMMANDS}.{name}", {"seq": start})
     except ApiError:
@@ -89,5 +88,5 @@ async def move(js: JetStream, name: str, config: Mapping[str, Any], start: int) 
 
 
 async def pause(js: JetStream, name: str, until: str | None) -> None:
-    """Pause a consumer until then (RFC 3339), or let it go on."""
+    """Pause a consumer until then (RFC 3339), or resume it."""
     await js.api(f"CONSUMER.PAUSE.{COMMANDS}.{name}", None if until is None else {"pause_until": until})

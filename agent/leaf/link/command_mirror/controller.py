@@ -1,10 +1,10 @@
-"""The keeper of the leaf's mirror of its commands: looks at it, hears from the announcements what the hub
-holds, and recreates it where it would stay behind for good, with the consumers of local programs. It reads no
-command.
+"""The controller of the leaf's mirror of its commands: it looks at the mirror, learns from the announcements
+what the hub holds, and recreates a mirror that would stay behind for good, with the consumers of local
+programs. It reads no command.
 
-The hub's consumer delivers from the first command on as soon as a mirror listens under its epoch. So where
-local programs have to be given their places first, the mirror is made under an epoch that was not announced
-yet; it stays empty until that is announced.
+The hub's consumer delivers from the first command on as soon as a mirror listens under its epoch. So if local
+programs need their positions first, the mirror is created under an epoch that was not announced yet; it stays
+empty until that is announced.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ from agent.leaf.state import StateFile
 LOOK_SECONDS: Final = 5.0
 LAGGING_SECONDS: Final = 0.5
 EPOCH_EVERY: Final = 5.0
-"""Seconds from one new epoch to the next, so that a fault which comes back at once does not cost more."""
+"""Seconds from one new epoch to the next, which bound the cost of a fault that returns at once."""
 
 log = structlog.get_logger("link")
 
 
 @dataclass(slots=True)
 class _Answer:
-    """What was announced and what the hub answered to that; `judged` once a look has set it beside the
-    mirror."""
+    """What was announced and what the hub answered to it."""
 
     wanted: CommandsWanted
     held: CommandsHeld
     judged: bool = False
+    """Whether a look has compared it with the mirror."""
 
 
 class CommandMirror:
     """Keeps the mirror over the current connection; `api` is the prefix of the hub's JetStream, `programs`
-    are the places of local programs in it, `announce` asks the uplink to announce at once."""
+    are the positions of local programs in it, `announce` announces the leaf at once."""
 
     def __init__(
         self,
@@ -83,11 +83,11 @@ class CommandMirror:
         self._fresh = False
         self._epoch_at: float | None = None
         self._last = 0
-        self._history = CommandComparison(state.current.command_agreed)
+        self._comparison = CommandComparison(state.current.command_agreed)
         self._answer: _Answer | None = None
         self._missed = 0
         self._announced = programs.stage is not Stage.DUE
-        self._decision = MirrorDecision("the mirror of the commands was not looked at yet", up=False)
+        self._decision = MirrorDecision("the mirror of the commands was not checked yet", up=False)
 
     @contextlib.contextmanager
     def connected(self, nc: Client, js: JetStream) -> Iterator[None]:
@@ -101,51 +101,51 @@ class CommandMirror:
 
     def show_unreachable(self) -> None:
         """Show that the local server does not answer."""
-        self._say(MirrorDecision("the local NATS server does not answer", up=False))
+        self._show(MirrorDecision("the local NATS server does not answer", up=False))
 
     async def wanted(self) -> CommandsWanted | None:
-        """What to announce: the mirror as it is now, not as it was at the last look. None before the first
-        epoch was chosen, and while nothing must be delivered into it yet."""
+        """What to announce: the mirror as it is now, not as at the last look. None before the first epoch is
+        chosen, and while nothing must be delivered into it yet."""
         epoch = self._state.current.command_epoch
         if epoch is None or not self._announced:
             return None
         if self._over is not None:
-            # What cannot be read now is announced as it was seen last: readings must not wait for commands.
+            # If it cannot be read now, announce the last look: readings must not wait for commands.
             with contextlib.suppress(JetStreamError):
                 await self._read_on(self._over[1], epoch)
-        return CommandsWanted(epoch, self._last, self._history.question())
+        return CommandsWanted(epoch, self._last, self._comparison.to_ask())
 
     def answered(self, wanted: CommandsWanted | None, held: CommandsHeld | None) -> None:
-        """What the hub answered to `wanted`, None where it did not answer. A newer question that is still on
-        its way says nothing about this answer."""
+        """Take over what the hub answered to `wanted`, None if it did not answer. An answer to an older epoch
+        is ignored."""
         epoch = self._state.current.command_epoch
         if held is not None and (wanted is None or wanted.epoch != epoch or held.epoch != epoch):
             return
         self._answer = None
         if wanted is not None and held is not None:
             self._answer = _Answer(wanted, held)
-            self._history.answered(wanted.held, held.agreed)
-            if self._state.current.command_agreed != self._history.agreed:
-                self._state.current.command_agreed = self._history.agreed
+            self._comparison.answered(wanted.held, held.agreed)
+            if self._state.current.command_agreed != self._comparison.agreed:
+                self._state.current.command_agreed = self._comparison.agreed
                 self._state.mark()
         self._due.set()
 
     def status(self) -> dict[str, Any]:
         """The mirror as a row of `/status`."""
-        one = self._decision
+        decision = self._decision
         return {
             "link": COMMANDS,
             "kind": "mirror",
             "of": COMMANDS,
-            "state": one.sentence,
-            "up": one.up,
-            "lag": one.lag,
+            "state": decision.sentence,
+            "up": decision.up,
+            "lag": decision.lag,
             "last": self._last,
         }
 
     async def run(self) -> None:
-        """Look every `LOOK_SECONDS`, more often while commands are missing, and whenever something is known
-        anew; until cancelled."""
+        """Look every `LOOK_SECONDS`, more often while commands are missing, and at once after an answer;
+        until cancelled."""
         while True:
             self._due.clear()
             await self.look()
@@ -160,38 +160,38 @@ class CommandMirror:
             return
         nc, js = self._over
         try:
-            mirror = await self._noted(js)
-            decision = decide(self._seen(mirror))
+            mirror = await self._recorded(js)
+            decision = decide(self._observation(mirror))
             match decision.action:
-                case NewMirrorEpoch(why):
-                    await self._new_epoch(why)
+                case NewMirrorEpoch(reason):
+                    await self._new_epoch(reason)
                 case Make() as make:
                     await self._make(nc, js, mirror, make.origin)
                 case Release() if mirror is not None:
-                    await self._programs.place(nc, js, mirror.created)
-            self._say(decision)
+                    await self._programs.resume(nc, js, mirror.created)
+            self._show(decision)
         except JetStreamError as error:
-            self._say(MirrorDecision(f"the mirror of the commands cannot be kept: {error}", up=False))
+            self._show(MirrorDecision(f"the mirror of the commands cannot be kept: {error}", up=False))
 
-    async def _noted(self, js: JetStream) -> MirrorInfo | None:
-        """The mirror now, and where local programs are in it."""
+    async def _recorded(self, js: JetStream) -> MirrorInfo | None:
+        """Read the mirror, and record the positions of local programs in it."""
         mirror = await self._read(js, self._state.current.command_epoch)
         if mirror is not None and mirror.deliver:
-            await self._programs.note(js, mirror.created, self._history.agreed)
+            await self._programs.record(js, mirror.created, self._comparison.agreed)
             if self._programs.stage is Stage.DUE:
-                # An agent was killed after it had made this mirror.
+                # An agent was killed after it had created this mirror.
                 await self._programs.hold(js)
         if not self._announced:
             self._announced = True
             self._announce()
         return mirror
 
-    def _seen(self, mirror: MirrorInfo | None) -> MirrorObservation:
+    def _observation(self, mirror: MirrorInfo | None) -> MirrorObservation:
         answer = self._answer
         if answer is not None and not answer.judged:
             answer.judged = True
-            lacks = answer.held.last > self._last and not answer.held.behind
-            self._missed = self._missed + 1 if lacks and not self._fresh else 0
+            is_missing = answer.held.last > self._last and not answer.held.behind
+            self._missed = self._missed + 1 if is_missing and not self._fresh else 0
         return MirrorObservation(
             deliver=self._deliver(self._state.current.command_epoch),
             fresh=self._fresh,
@@ -204,56 +204,56 @@ class CommandMirror:
         )
 
     async def _read(self, js: JetStream, epoch: str | None) -> MirrorInfo | None:
-        mirror = await _mirror(js, self._api, self._domain, self._programs.last_out)
-        ours = mirror is not None and mirror.deliver == self._deliver(epoch)
-        self._last = mirror.last if mirror is not None and ours else 0
+        mirror = await _read_mirror(js, self._api, self._domain, self._programs.last_out)
+        is_ours = mirror is not None and mirror.deliver == self._deliver(epoch)
+        self._last = mirror.last if mirror is not None and is_ours else 0
         return mirror
 
     async def _read_on(self, js: JetStream, epoch: str) -> None:
-        """Read what has come into the mirror since the hub was asked about its commands."""
+        """Read what has come into the mirror since the hub was last asked."""
         mirror = await self._read(js, epoch)
         if mirror is None or mirror.deliver != self._deliver(epoch):
             return
-        while (seq := self._history.reads_from(mirror.newest)) is not None:
+        while (seq := self._comparison.read_from(mirror.newest)) is not None:
             subject = command_subjects(self._domain)
             message = await js.get_message(COMMANDS, seq=seq, next_by_subject=subject)
             if message is None:
                 return
-            self._history.add((message.seq, nanoseconds(message.time)))
+            self._comparison.add((message.seq, nanoseconds(message.time)))
 
     def _deliver(self, epoch: str | None) -> str | None:
         return None if epoch is None else command_deliver(self._domain, epoch)
 
-    async def _new_epoch(self, why: MirrorEpochReason) -> None:
+    async def _new_epoch(self, reason: MirrorEpochReason) -> None:
         now = loop_time()
         if self._epoch_at is not None and now - self._epoch_at < EPOCH_EVERY:
             return
         self._epoch_at = now
         self._fresh = True
         epoch = await self._choose_epoch()
-        (log.info if why is MirrorEpochReason.FIRST else log.warning)(
-            "new epoch of the commands", epoch=epoch, why=why.value
+        (log.info if reason is MirrorEpochReason.FIRST else log.warning)(
+            "new epoch of the commands", epoch=epoch, why=reason.value
         )
         self._announce()
 
     async def _choose_epoch(self) -> str:
         self._answer, self._missed, self._last = None, 0, 0
-        self._history, self._state.current.command_agreed = CommandComparison(None), None
+        self._comparison, self._state.current.command_agreed = CommandComparison(None), None
         self._state.current.command_epoch = epoch = new_epoch()
-        # A disk that takes no state now costs another epoch after the next start, and nothing else.
+        # A disk that cannot store the state now costs only another epoch after the next start.
         with contextlib.suppress(OSError):
             await self._state.save()
         return epoch
 
     async def _make(self, nc: Client, js: JetStream, mirror: MirrorInfo | None, origin: str) -> None:
-        await self._programs.keep(nc, js, None if mirror is None else mirror.created)
+        await self._programs.preserve(nc, js, None if mirror is None else mirror.created)
         if mirror is not None:
             await js.api(f"STREAM.DELETE.{COMMANDS}")
         epoch = self._state.current.command_epoch
         if self._programs.stage is Stage.DUE:
             self._announced = False
             epoch = await self._choose_epoch()
-        assert epoch is not None, "a mirror is made under an epoch"
+        assert epoch is not None, "a mirror is created under an epoch"
         await js.api(
             f"STREAM.CREATE.{COMMANDS}", stream_configs.command_mirror(self._domain, epoch, origin, self._api)
         )
@@ -264,7 +264,7 @@ class CommandMirror:
         self._due.set()
         self._announce()
 
-    def _say(self, decision: MirrorDecision) -> None:
+    def _show(self, decision: MirrorDecision) -> None:
         if decision.sentence != self._decision.sentence:
             (log.info if decision.up or decision.usual else log.warning)(
                 "link", link=COMMANDS, state=decision.sentence
@@ -273,10 +273,10 @@ class CommandMirror:
         self._metrics.show_link(COMMANDS, up=decision.up, lag=decision.lag)
 
 
-async def _mirror(js: JetStream, api: str, domain: str, last_out: int) -> MirrorInfo | None:
-    """The mirror as it is. What counts is its newest command, or the one at `last_out`, which was taken out,
-    if that came later: the stream's own last sequence may be ahead of both, where the server has skipped what
-    the hub's consumer had delivered before (seen on 2.15.1)."""
+async def _read_mirror(js: JetStream, api: str, domain: str, last_out: int) -> MirrorInfo | None:
+    """The mirror as it is. Its last sequence is that of its newest command or, if later, `last_out`, which
+    was deleted: the stream's own last sequence may be ahead of both if the server has skipped what the hub's
+    consumer had delivered before (seen on 2.15.1)."""
     try:
         info = await js.stream_info(COMMANDS)
         newest = await js.get_message(COMMANDS, last_by_subject=command_subjects(domain))

@@ -1,9 +1,9 @@
-"""Where local programs are in the commands, so that they go on there when the mirror is recreated. Pure.
+"""The positions of local programs in the commands, at which they resume when the mirror is recreated. Pure.
 
-A consumer of the mirror goes with it. What it has acknowledged is kept by the identity of each command: its
+A consumer is deleted with its mirror. What it has acknowledged is saved by the identity of each command: its
 sequence, and when the hub stored it. A hub that was restored from a backup uses sequences again, for other
-commands, and the old mirror may hold some of both. So a program goes on from the first command that it has
-not acknowledged, and what it has acknowledged after that is taken out of the new mirror.
+commands, and the old mirror may hold some of both. So a program resumes at the first command that it has not
+acknowledged, and what it has acknowledged after that is deleted from the new mirror.
 """
 
 from __future__ import annotations
@@ -21,70 +21,74 @@ from agent.contract import CommandKey
 
 VERSION: Final = 1
 HELD_UNTIL: Final = "2200-01-01T00:00:00Z"
-"""Until when a consumer is paused that has no place yet. Nothing else sets this time, so it also tells such a
-consumer from one that has its place: whoever lifts it gives it the place first."""
+"""Until when a consumer without a position is paused. Nothing else sets this time, so it also marks such a
+consumer: it gets its position before the pause is lifted."""
 LEAVING_UNTIL: Final = "2201-01-01T00:00:00Z"
-"""Until when a consumer is paused whose mirror is about to be deleted. It has its place."""
+"""Until when a consumer is paused whose mirror is about to be deleted. It has its position."""
 _HELD, _LEAVING = datetime.fromisoformat(HELD_UNTIL), datetime.fromisoformat(LEAVING_UNTIL)
 
 
 class ConsumerPosition(Struct, frozen=True):
-    """A durable consumer of the mirror: its configuration, the last sequence up to which all is acknowledged,
-    and commands that were in the mirror, the oldest first: all that were for it, or only one up to which it
-    has acknowledged all and which the hub was found to hold."""
+    """A durable consumer of the mirror."""
 
     config: dict[str, Any]
     floor: int
+    """The last sequence up to which all is acknowledged."""
     commands: list[CommandKey] = []
+    """Commands that were in the mirror, the oldest first: all that were for this consumer, or only one up to
+    which it has acknowledged all and which the hub was found to hold."""
 
     @property
     def top(self) -> int:
-        """The last sequence that says something of the place."""
+        """The last sequence on which the position depends."""
         return max(self.floor, self.commands[-1][0] if self.commands else 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a consumer goes on in a new mirror: from `start`; `again` it would be handed after that although
-    it has acknowledged it; `wanted` is all that it is to be handed, `unread` what it did not read in the old
-    mirror and is not in the new one."""
+    """Where a consumer resumes in a new mirror."""
 
     start: int
-    again: frozenset[int]
+    redelivered: frozenset[int]
+    """What it would be handed after `start` although it has acknowledged it."""
     wanted: frozenset[int]
+    """All that it is to be handed."""
     unread: list[int]
+    """What it did not read in the old mirror and is not in the new one."""
 
 
 def placement(
-    place: ConsumerPosition,
-    there: Mapping[int, int],
-    every: Mapping[int, int],
+    position: ConsumerPosition,
+    matching: Mapping[int, int],
+    all_commands: Mapping[int, int],
     taken_out: Collection[CommandKey] = (),
 ) -> Placement:
-    """Where a consumer goes on in a mirror that is `there` for it, of `every` command in the mirror (times by
-    sequence), after one of which these were `taken_out`."""
-    known = {seq: time for seq, time in place.commands if seq <= place.floor}
-    first = min(known, default=0)
-    # All before the oldest command that is known was acknowledged, if the hub's history is the same up to it.
-    before = first if first and every.get(first) == known[first] else 0
-    out = set(taken_out)
+    """Where a consumer resumes in a mirror that holds `all_commands`, of which the `matching` ones are for it
+    (times by sequence), after a mirror from which the commands `taken_out` were deleted."""
+    acked_times = {seq: time for seq, time in position.commands if seq <= position.floor}
+    first = min(acked_times, default=0)
+    # All before the oldest saved command was acknowledged, if the hub's history is the same up to it.
+    same_before = first if first and all_commands.get(first) == acked_times[first] else 0
+    deleted = set(taken_out)
     acknowledged = {
-        seq for seq, time in there.items() if seq < before or known.get(seq) == time or (seq, time) in out
+        seq
+        for seq, time in matching.items()
+        if seq < same_before or acked_times.get(seq) == time or (seq, time) in deleted
     }
-    wanted = there.keys() - acknowledged
-    start = min(wanted, default=max(there, default=0) + 1)
+    wanted = matching.keys() - acknowledged
+    start = min(wanted, default=max(matching, default=0) + 1)
     return Placement(
         start,
         frozenset(seq for seq in acknowledged if seq > start),
         frozenset(wanted),
-        [seq for seq, time in place.commands if seq > place.floor and there.get(seq) != time],
+        [seq for seq, time in position.commands if seq > position.floor and matching.get(seq) != time],
     )
 
 
 def superfluous(placements: Collection[Placement]) -> set[int]:
-    """The commands that some consumer would be handed again and none is to be handed."""
-    again = {seq for one in placements for seq in one.again}
-    return again.difference(*(one.wanted for one in placements))
+    """The commands that a consumer would be handed again and none is to be handed."""
+    redelivered = {seq for consumer in placements for seq in consumer.redelivered}
+    return redelivered.difference(*(consumer.wanted for consumer in placements))
 
 
 class Stage(StrEnum):
@@ -92,57 +96,60 @@ class Stage(StrEnum):
 
     NONE = "none"
     DUE = "due"
-    """The places are kept; the old mirror may be deleted at any time."""
+    """The positions are saved; the old mirror may be deleted at any time."""
     HELD = "held"
-    """The new mirror has each consumer, paused, and nothing was delivered before they were."""
+    """The new mirror has each consumer, paused; nothing was delivered before."""
 
 
 class ConsumerPositions(Struct):
-    """The whole file: the consumers of the mirror by name, when that mirror was created (empty where there
-    never was one), how far its replacement by another is, and the commands that were `taken_out` of it or one
-    before it, since each consumer that they are for has acknowledged them; `last_out` is the last sequence of
-    those of this one."""
+    """The content of the file."""
 
     version: int = VERSION
     stage: Stage = Stage.NONE
+    """How far the replacement of the mirror has come."""
     mirror: str = ""
+    """When the mirror was created, empty if there never was one."""
     taken_out: list[CommandKey] = []
+    """The commands deleted from it or an earlier mirror, since each consumer they are for has acknowledged
+    them."""
     last_out: int = 0
+    """The last sequence deleted from this mirror."""
     consumers: dict[str, ConsumerPosition] = {}
 
     def encode(self) -> bytes:
-        """The places as they are written."""
+        """The file as bytes."""
         return msgspec.json.encode(self)
 
     @property
     def top(self) -> int:
-        """The last sequence that the new mirror must have reached, if the hub holds it, to place them all."""
-        return max((place.top for place in self.consumers.values()), default=0)
+        """The sequence that the new mirror must reach, if the hub holds it, before all consumers can
+        resume."""
+        return max((position.top for position in self.consumers.values()), default=0)
 
 
 def parse_positions(data: bytes) -> ConsumerPositions:
     """Read the file; raises `ValueError` for one that is damaged or of another version."""
-    places = msgspec.json.decode(data, type=ConsumerPositions)
-    if places.version != VERSION:
-        raise ValueError(f"it is of version {places.version}, this release reads {VERSION}")
-    return places
+    positions = msgspec.json.decode(data, type=ConsumerPositions)
+    if positions.version != VERSION:
+        raise ValueError(f"it is of version {positions.version}, this release reads {VERSION}")
+    return positions
 
 
 def kept_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A consumer's configuration as a program gave it: without what the server adds."""
-    given = dict(config)
-    metadata = {key: value for key, value in (given.get("metadata") or {}).items() if key[:6] != "_nats."}
-    given.pop("metadata", None)
-    return given | ({"metadata": metadata} if metadata else {})
+    """A consumer's configuration as a program gave it, without what the server adds."""
+    own = dict(config)
+    metadata = {key: value for key, value in (own.get("metadata") or {}).items() if key[:6] != "_nats."}
+    own.pop("metadata", None)
+    return own | ({"metadata": metadata} if metadata else {})
 
 
 def is_held(config: Mapping[str, Any]) -> bool:
-    """Whether a consumer waits for its place."""
+    """Whether a consumer waits for its position."""
     return _until(config) == _HELD
 
 
 def is_leaving(config: Mapping[str, Any]) -> bool:
-    """Whether a consumer was paused before its mirror is deleted."""
+    """Whether a consumer is paused because its mirror is about to be deleted."""
     return _until(config) == _LEAVING
 
 
@@ -157,13 +164,13 @@ def _until(config: Mapping[str, Any]) -> datetime | None:
 
 
 def movable(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of a consumer in an empty mirror, from which the server lets it be moved on: it does
-    not where a consumer begins with the newest command, or the newest of each subject."""
+    """The configuration of a consumer in an empty mirror such that the server permits moving it; it does not
+    if the consumer begins with the newest command, or the newest of each subject."""
     fixed = str(config.get("deliver_policy", "all")) in ("new", "last", "last_per_subject")
     return placed_at(config, 1) if fixed else dict(config)
 
 
 def placed_at(config: Mapping[str, Any], start: int) -> dict[str, Any]:
-    """The configuration of a consumer that begins at `start`, whatever its deliver policy was."""
-    given = {key: value for key, value in config.items() if key != "opt_start_time"}
-    return given | {"deliver_policy": "by_start_sequence", "opt_start_seq": start}
+    """The configuration of a consumer that begins at `start` instead of by its own deliver policy."""
+    own = {key: value for key, value in config.items() if key != "opt_start_time"}
+    return own | {"deliver_policy": "by_start_sequence", "opt_start_seq": start}

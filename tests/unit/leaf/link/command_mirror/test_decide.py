@@ -60,13 +60,13 @@ CASES = [
         "nothing yet",
         MirrorObservation(None, False, None, None, 0, mirrored=False),
         NewMirrorEpoch(MirrorEpochReason.FIRST),
-        "made for the first time",
+        "created for the first time",
     ),
     Case(
         "an agent ended before it had made the first mirror",
         MirrorObservation(NOW, False, None, None, 0, mirrored=False),
         NewMirrorEpoch(MirrorEpochReason.FIRST),
-        "made for the first time",
+        "created for the first time",
     ),
     Case(
         "the hub has not answered to the first epoch",
@@ -78,7 +78,7 @@ CASES = [
         "the hub has its consumer",
         MirrorObservation(NOW, True, None, HELD, 0),
         Make(CREATED, False),
-        "being made",
+        "being created",
     ),
     Case(
         "the mirror was deleted",
@@ -99,7 +99,7 @@ CASES = [
         "another epoch",
     ),
     Case(
-        "the state file was restored from an older copy",
+        "the state file was restored from an backup",
         replace(WELL, mirror=MirrorInfo(40, OLD, CREATED)),
         NewMirrorEpoch(MirrorEpochReason.FOREIGN),
         "another epoch",
@@ -114,7 +114,7 @@ CASES = [
         "the old mirror is replaced",
         MirrorObservation(NOW, True, MirrorInfo(40, OLD, CREATED), HELD, 0),
         Make(CREATED, True),
-        "being made",
+        "being created",
     ),
     Case("the link is down", replace(WELL, held=None), None, "down"),
     Case(
@@ -127,13 +127,13 @@ CASES = [
         "the origin was restored and is behind the mirror",
         replace(WELL, held=replace(HELD, stream_last=39)),
         NewMirrorEpoch(MirrorEpochReason.RESTORED),
-        "older copy",
+        "backup",
     ),
     Case(
         "the origin was restored and is ahead of the mirror again",
         replace(WELL, held=replace(HELD, agreed=False)),
         NewMirrorEpoch(MirrorEpochReason.RESTORED),
-        "older copy",
+        "backup",
     ),
     Case(
         "the hub has dropped the mirror's newest command",
@@ -143,7 +143,7 @@ CASES = [
         0,
     ),
     Case(
-        "local programs wait until the mirror is filled to their places",
+        "local programs wait until the mirror is filled to their positions",
         replace(WELL, mirror=MirrorInfo(20, NOW, CREATED), held=replace(HELD, behind=20), top=30),
         None,
         "at most 20 commands",
@@ -193,7 +193,7 @@ CASES = [
         "a foreign stream is never deleted",
         MirrorObservation(NOW, True, MirrorInfo(7, "", ""), HELD, 0),
         None,
-        "was not made by the agent",
+        "was not created by the agent",
     ),
 ]
 
@@ -225,7 +225,7 @@ class Pair:
     it, dropping what is not above its own last sequence."""
 
     def __init__(self) -> None:
-        self.history = CommandComparison(None)
+        self.comparison = CommandComparison(None)
         self.hub: dict[int, int] = {}
         self.mirror: dict[int, int] = {}
         self._clock = 0
@@ -245,17 +245,17 @@ class Pair:
 
     def read(self) -> None:
         newest = max(self.mirror.items(), default=None)
-        while (seq := self.history.reads_from(newest)) is not None:
-            self.history.add(next(one for one in sorted(self.mirror.items()) if one[0] >= seq))
+        while (seq := self.comparison.read_from(newest)) is not None:
+            self.comparison.add(next(command for command in sorted(self.mirror.items()) if command[0] >= seq))
 
     def ask(self) -> bool:
         """Compare until nothing is left to be asked; whether all was the same."""
         while True:
             self.read()
-            asked = self.history.question()
-            before = self.history.agreed
-            self.history.answered(asked, same := self._same(asked))
-            if not same or self.history.agreed == before:
+            asked = self.comparison.to_ask()
+            before = self.comparison.agreed
+            self.comparison.answered(asked, same := self._same(asked))
+            if not same or self.comparison.agreed == before:
                 return same
 
     def _same(self, asked: Sequence[CommandKey]) -> bool:
@@ -287,31 +287,31 @@ def test_a_hub_that_is_behind_is_found_at_once_however_long_the_mirror_is() -> N
     pair.flow()
     pair.restore(1)
     pair.read()
-    assert max(pair.mirror.items()) in pair.history.question()
+    assert max(pair.mirror.items()) in pair.comparison.to_ask()
 
 
 def test_what_the_hub_does_not_hold_any_more_is_not_asked_for_ever() -> None:
-    history = CommandComparison((4, 104))
-    history.reads_from((7, 107))
-    history.add((7, 107))
-    asked = history.question()
+    comparison = CommandComparison((4, 104))
+    comparison.read_from((7, 107))
+    comparison.add((7, 107))
+    asked = comparison.to_ask()
     assert asked == ((4, 104), (7, 107))
-    history.answered(asked, None)
-    assert history.question() == ((7, 107),)
+    comparison.answered(asked, None)
+    assert comparison.to_ask() == ((7, 107),)
 
 
 def test_an_answer_to_another_question_says_nothing() -> None:
-    history = CommandComparison(None)
-    history.add((4, 104))
-    history.answered(((3, 103),), True)
-    assert history.agreed is None
+    comparison = CommandComparison(None)
+    comparison.add((4, 104))
+    comparison.answered(((3, 103),), True)
+    assert comparison.agreed is None
 
 
 def test_what_comes_while_the_hub_is_asked_is_asked_about_next() -> None:
-    history = CommandComparison((4, 104))
-    history.reads_from((4, 104))
-    asked = history.question()
-    history.reads_from((5, 105))
-    history.add((5, 105))
-    history.answered(asked, True)
-    assert history.question() == ((4, 104), (5, 105))
+    comparison = CommandComparison((4, 104))
+    comparison.read_from((4, 104))
+    asked = comparison.to_ask()
+    comparison.read_from((5, 105))
+    comparison.add((5, 105))
+    comparison.answered(asked, True)
+    assert comparison.to_ask() == ((4, 104), (5, 105))

@@ -85,7 +85,7 @@ def test_what_one_consumer_needs_stays_for_it() -> None:
     there = dict(OLD[:4]) | {5: 905, 6: 906}
     mixed = [*OLD[:5], (6, 906)]
     quick, slow = (placement(ConsumerPosition(CONFIG, floor, mixed), there, there) for floor in (6, 3))
-    assert (quick.start, set(quick.again), slow.start, set(slow.again)) == (5, {6}, 4, set())
+    assert (quick.start, set(quick.redelivered), slow.start, set(slow.redelivered)) == (5, {6}, 4, set())
     assert superfluous([quick]) == {6}
     assert superfluous([quick, slow]) == set()
 
