@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
@@ -126,28 +125,6 @@ async def test_commands_survive_the_kill_of_either_server_and_a_cut(
         assert one.state().command_epoch == epoch
 
 
-async def test_a_stream_of_commands_that_was_made_again_is_mirrored_anew(
-    servers: ServerPair, tmp_path: Path
-) -> None:
-    async with running(servers, tmp_path / "state") as (commands, one):
-        epoch = one.state().command_epoch
-        await lose_commands(commands)
-        commands.sent.clear()
-        await commands.send(1)
-        await commands.arrived()
-        assert one.state().command_epoch != epoch
-
-
-async def test_a_mirror_that_was_deleted_by_hand_is_made_anew_with_all_commands(
-    servers: ServerPair, tmp_path: Path
-) -> None:
-    async with running(servers, tmp_path / "state") as (commands, _):
-        leaf = JetStream(await servers.leaf.connect("agent"))
-        await leaf.api("STREAM.DELETE.COMMANDS")
-        await commands.send(1)
-        await commands.arrived()
-
-
 async def test_a_consumer_that_was_deleted_by_hand_is_made_again(servers: ServerPair) -> None:
     hub = await hub_of(servers)
     async with hub.registrar():
@@ -253,19 +230,3 @@ async def ask(leaf: LeafHand, wanted: CommandsWanted) -> CommandsHeld:
     answer = await leaf.say(replace(await leaf.announcement(), commands=wanted).encode())
     assert answer.commands is not None, answer.refused
     return answer.commands
-
-
-async def lose_commands(commands: Commands) -> None:
-    """The hub's stream of commands is gone, and its registrar makes another."""
-    hub = commands.servers.hub
-    await hub.kill()
-    shutil.rmtree(hub.config.store_dir / "jetstream" / "PETIOLE" / "streams" / "COMMANDS")
-    await hub.start()
-
-    async def there() -> bool:
-        try:
-            return (await commands.hub.js.stream_info("COMMANDS")).last == 0
-        except JetStreamError:
-            return False
-
-    await until(there, "the registrar has made the stream again")

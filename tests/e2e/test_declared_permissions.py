@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from agent.contract import link_deliver
-from tests.e2e.test_rogue_leaf import run_open_server
+from tests.harness.configured import rogue_server
 from tests.harness.declared import End, at, hub_source, leaf_mirror, rights
 from tests.harness.servers import ServerPair, is_answered, open_server_pair
 from tests.harness.wait import until
@@ -84,7 +84,7 @@ async def test_what_is_not_granted_does_not_flow_and_the_sentence_says_which_opt
 async def test_who_may_take_a_stream_may_do_nothing_else_with_it_or_with_others(tmp_path: Path) -> None:
     async with declared_world(tmp_path) as (servers, _, _leaf):
         await servers.leaf.stop()
-        async with run_open_server(servers.leaf, tmp_path / "rogue") as owner:
+        async with rogue_server(servers.leaf, tmp_path / "rogue") as owner:
             await until(lambda: is_answered(owner, "$JS.hub.API.STREAM.INFO.PLANS"), "it may take PLANS")
             answers = await asyncio.gather(*(is_answered(owner, subject) for subject in FORBIDDEN))
             assert [one for one, answered in zip(FORBIDDEN, answers, strict=True) if answered] == []

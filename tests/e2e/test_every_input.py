@@ -14,7 +14,6 @@ from typing import Any
 
 import nats
 import pytest
-import zstandard
 
 from agent import contract
 from agent.cli.configuration import read
@@ -65,18 +64,9 @@ def readings(leaf: Agent) -> list[dict[str, Any]]:
             inbox_prefix=contract.inbox_prefix(domain).encode(),
         )
         try:
-            messages = await StreamProbe(domain, client).messages()
+            return [row for rows in await StreamProbe(domain, client).rows(CLASS) for row in rows]
         finally:
             await client.close()
-        rows: list[dict[str, Any]] = []
-        prefix = contract.batch_subject(domain, CLASS, "")
-        for one in messages:
-            if one.subject.startswith(prefix):
-                data = one.data
-                if contract.H_ENCODING in one.headers:
-                    data = zstandard.ZstdDecompressor().decompress(data, max_output_size=2**26)
-                rows += [json.loads(line) for line in data.splitlines()]
-        return rows
 
     return asyncio.run(read())
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,13 +16,34 @@ from agent.contract import Committed, announce_subject
 from agent.leaf import stream_configs
 from agent.leaf.link import controller, decide
 from agent.leaf.link.states import LinkState
-from tests.e2e.test_registrar_refusals import world_without
+from agent.server import permissions
+from agent.server.permissions import Permissions
 from tests.harness.linked_pair import LinkedPair, open_linked_pair
 from tests.harness.registrar import LeafHand
-from tests.harness.servers import ServerPair
+from tests.harness.servers import ServerPair, open_server_pair
 from tests.harness.streams import AGGREGATE
 
 WINDOW = 50
+
+
+@asynccontextmanager
+async def servers_without(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, missing: Callable[[str], bool]
+) -> AsyncIterator[ServerPair]:
+    """Servers whose hub lacks some permissions of the link."""
+    whole = permissions.leaf_link
+
+    def lacking(*leaf: Any, **more: Any) -> Permissions:
+        allowed = whole(*leaf, **more)
+        return replace(
+            allowed,
+            publish=tuple(one for one in allowed.publish if not missing(one)),
+            subscribe=tuple(one for one in allowed.subscribe if not missing(one)),
+        )
+
+    monkeypatch.setattr(permissions, "leaf_link", lacking)
+    async with open_server_pair(directory, "edge-1") as servers:
+        yield servers
 
 
 async def permitted(pair: LinkedPair, wrong: pytest.MonkeyPatch) -> None:
@@ -29,13 +53,18 @@ async def permitted(pair: LinkedPair, wrong: pytest.MonkeyPatch) -> None:
     await pair.servers.hub.start()
 
 
+def said_at_hub(pair: LinkedPair, sentence: str) -> bool:
+    """Whether the registrar says this of the leaf."""
+    return sentence in pair.registrar.status()["leaves"]["edge-1"]["state"]
+
+
 async def test_without_its_reset_answers_the_link_is_unheard_and_flows_once_they_are_permitted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(decide, "UNHEARD_AFTER", 1.0)
     with pytest.MonkeyPatch.context() as wrong:
         async with (
-            world_without(tmp_path, wrong, lambda subject: subject == "$JSC.R.*") as servers,
+            servers_without(tmp_path, wrong, lambda subject: subject == "$JSC.R.*") as servers,
             open_linked_pair(servers, tmp_path / "state") as pair,
         ):
             await pair.send(3)
@@ -54,7 +83,7 @@ async def test_without_flow_control_the_link_is_stuck_after_a_window_and_flows_o
     monkeypatch.setattr(stream_configs, "MAX_ACK_PENDING", WINDOW)
     with pytest.MonkeyPatch.context() as wrong:
         async with (
-            world_without(tmp_path, wrong, lambda one: one.startswith("$JS.FC.TEL")) as servers,
+            servers_without(tmp_path, wrong, lambda one: one.startswith("$JS.FC.TEL")) as servers,
             open_linked_pair(servers, tmp_path / "state") as pair,
         ):
             await pair.send(3 * WINDOW)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import structlog
 
 from agent.contract import (
     COMMANDS,
@@ -120,20 +119,6 @@ async def test_a_flood_of_announcements_is_held_off(servers: ServerPair) -> None
         assert answers[0].refused is None
 
 
-async def test_a_second_machine_with_the_domain_is_refused_and_both_are_told(servers: ServerPair) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
-    with structlog.testing.capture_logs() as logs:
-        async with hub.registrar() as registrar:
-            await leaf.announce()
-            other = replace(await leaf.announcement(), machine="other")
-            for _ in range(2):
-                words = await leaf.refused(other.encode())
-            assert "belongs to machine test" in words
-            assert (await leaf.announce()).state == "contested"
-            assert "belongs to machine test" in registrar.status()["leaves"][leaf.domain]["state"]
-    assert len([one for one in logs if one.get("about") == f"rival of {leaf.domain}"]) == 1
-
-
 async def test_a_new_epoch_moves_the_source(servers: ServerPair) -> None:
     hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
@@ -173,3 +158,12 @@ async def test_a_checkpoint_that_the_hub_does_not_hold_is_not_agreed(servers: Se
         assert (await leaf.announce(replace(held, message_id="another"))).agreed is False
         assert (await leaf.announce(replace(held, hub_seq=2))).agreed is False
         assert (await leaf.announce(replace(held, hub_seq=99))).agreed is False
+
+
+async def test_on_a_hub_server_that_is_too_old_no_leaf_is_taken_in(servers: ServerPair) -> None:
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
+    async with hub.registrar(version="2.14.6") as registrar:
+        words = await leaf.refused((await leaf.announcement()).encode())
+        assert "the hub's server is nats-server 2.14.6" in words
+        assert "take 2.15.1" in words
+        assert words.removeprefix("no leaf is taken in: ") in registrar.status()["state"]

@@ -10,7 +10,7 @@ from agent.contract import (
     COMMANDS,
     Committed,
 )
-from tests.harness.registrar import KEEP, MACHINE, HubHand, LeafHand, heard_again, heartbeat, hub_of, silent
+from tests.harness.registrar import KEEP, MACHINE, HubHand, LeafHand, heard_again, heartbeat, hub_of
 from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE
 from tests.harness.wait import until
@@ -31,41 +31,6 @@ async def test_an_aggregate_that_would_drop_messages_is_set_right(servers: Serve
     said = [one["event"] for one in logs]
     assert any("duplicate_window was not 0" in text for text in said)
     assert any("max_age was not 0" in text for text in said)
-
-
-async def test_a_leaf_that_comes_back_flows_on(two_leaves: ServerPair) -> None:
-    hub = await hub_of(two_leaves)
-    one, two = [await LeafHand.make(leaf) for leaf in two_leaves.leaves.values()]
-    async with hub.registrar():
-        for leaf in (one, two):
-            await leaf.store(2)
-            await leaf.announce()
-            await hub.holds(leaf.domain, 2)
-        cut = two_leaves.leaves[one.domain]
-        cut.proxy.cut()
-        await cut.wait_linked(False)
-        last = await one.store(20)
-        await silent(hub, one.domain)
-        cut.proxy.restore()
-        await hub.holds(one.domain, last)
-        assert await hub.leaf_sequences(one.domain, 1) == list(range(1, last + 1))
-        assert await hub.leaf_sequences(two.domain, 1) == [1, 2]
-
-
-async def test_a_killed_hub_goes_on_where_it_was(servers: ServerPair) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
-    async with hub.registrar():
-        await leaf.store(10)
-        await leaf.announce()
-        await hub.holds(leaf.domain, 10)
-        await servers.hub.kill()
-        last = await leaf.store(10)
-        await servers.hub.start()
-        await hub.holds(leaf.domain, last)
-        assert hub.counted("petiole_source_readds_total") >= 1
-        assert await hub.leaf_sequences(leaf.domain, 1) == list(range(1, last + 1))
-        await servers.leaf.wait_linked()
-        assert (await leaf.announce(confirmed=last)).cursor == last
 
 
 async def test_what_a_source_held_before_a_purge_is_remembered_when_its_leaf_comes_back(

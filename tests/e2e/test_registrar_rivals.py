@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from nats.errors import Error as NatsError
+from structlog.testing import capture_logs
 
 from agent.contract import H_MESSAGE_ID, Answer, announce_subject, parse_answer
 from agent.demo.proxy import Proxy
@@ -58,19 +59,22 @@ async def test_a_second_machine_is_refused_while_the_first_flows_on_and_both_are
     servers: ServerPair, tmp_path: Path
 ) -> None:
     hub, first = await hub_of(servers), await LeafHand.make(servers.leaf)
-    async with hub.registrar() as registrar, another(servers, tmp_path / "other", "other") as leaf:
-        await first.announce()
-        await leaf.wait_linked()
-        second = await LeafHand.make(leaf)
-        await second.store(5)
-        answer = await announced(second, "other")
-        assert answer is not None
-        assert "belongs to machine test" in (answer.refused or "")
-        assert "belongs to machine test" in registrar.status()["leaves"][first.domain]["state"]
-        assert (await first.announce()).state == "contested"
-        await hub.holds(first.domain, await first.store(5))
-        assert await ids_at(hub, second.run) == set()
-        assert len(await ids_at(hub, first.run)) == 5
+    with capture_logs() as logs:
+        async with hub.registrar() as registrar, another(servers, tmp_path / "other", "other") as leaf:
+            await first.announce()
+            await leaf.wait_linked()
+            second = await LeafHand.make(leaf)
+            await second.store(5)
+            for _ in range(2):
+                answer = await announced(second, "other")
+                assert answer is not None
+                assert "belongs to machine test" in (answer.refused or "")
+            assert "belongs to machine test" in registrar.status()["leaves"][first.domain]["state"]
+            assert (await first.announce()).state == "contested"
+            await hub.holds(first.domain, await first.store(5))
+            assert await ids_at(hub, second.run) == set()
+            assert len(await ids_at(hub, first.run)) == 5
+    assert len([line for line in logs if line.get("about") == "rival of edge-1"]) == 1
 
 
 async def test_a_copied_disk_is_found_by_its_run_and_the_first_machine_goes_on_with_a_new_epoch(

@@ -12,7 +12,7 @@ from agent.config.keys import ensure_key
 from agent.contract import announce_subject, leaf_stream
 from agent.server.setup import leaf_users
 from agent.server.values import HubConfig, LeafConfig
-from tests.e2e.test_rogue_leaf import run_open_server
+from tests.harness.configured import rogue_server
 from tests.harness.registrar import HubHand, LeafHand, hub_of
 from tests.harness.servers import Hub, Leaf, ServerPair, is_answered
 from tests.harness.wait import until
@@ -70,7 +70,7 @@ async def test_a_revoked_leaf_is_cut_off_and_comes_back_only_with_another_key_lo
         await hub.holds("edge-1", seq)
         assert (await hub.aggregate()).messages == 10
         await leaf.stop()
-        async with run_open_server(leaf, tmp_path / "rogue") as owner:
+        async with rogue_server(leaf, tmp_path / "rogue") as owner:
             log = tmp_path / "rogue" / "out"
             await until(lambda: "Authorization Violation" in log.read_text(), "the old key is refused")
             assert not await is_answered(owner, announce_subject("edge-1"))

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import nats
 import pytest
 import pytest_asyncio
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from agent.base.files import private_directory, write_private
-from agent.base.nats_server_version import find_binary
-from agent.config.keys import seed_line
-from agent.contract import announce_subject, inbox_prefix, new_epoch
-from agent.demo.ports import free_port
-from agent.server.child import Watched, reap, spawn
-from agent.server.probe import greeting
-from agent.server.render import LINK_INCLUDE
-from tests.harness.servers import Leaf, ServerPair, api, is_answered, open_server_pair
+from agent.contract import announce_subject, new_epoch
+from tests.harness.configured import rogue_server
+from tests.harness.servers import ServerPair, api, is_answered, open_server_pair
 from tests.harness.streams import (
     AGGREGATE,
     held,
@@ -34,14 +26,6 @@ from tests.harness.streams import (
     make_mirror,
 )
 from tests.harness.wait import until
-
-OPEN = """
-server_name: rogue
-listen: "127.0.0.1:{port}"
-jetstream {{ domain: "{domain}", store_dir: "{directory}/store", max_file_store: 100MB }}
-leafnodes {{ remotes [ {{ urls: ["{url}"], account: PETIOLE, include "{include}" }} ] }}
-accounts {{ PETIOLE {{ jetstream: enabled, users: [ {{ user: owner, password: owner }} ] }} }}
-"""
 
 FOREIGN = (
     "petiole.v1.announce.edge-2",
@@ -105,37 +89,6 @@ class Rogue:
     announced: list[str] = field(default_factory=list)
 
 
-@asynccontextmanager
-async def run_open_server(leaf: Leaf, directory: Path) -> AsyncIterator[Client]:
-    """A server that links with the key of `leaf` and lets its owner do all."""
-    private_directory(directory)
-    port, configuration = free_port(), directory / "rogue.conf"
-    write_private(directory / LINK_INCLUDE, seed_line("nkey", leaf.config.link_key_file).encode())
-    text = OPEN.format(
-        port=port,
-        domain=leaf.domain,
-        directory=directory,
-        url=leaf.config.hub_urls[0],
-        include=LINK_INCLUDE,
-    )
-    write_private(configuration, text.encode())
-    process = Watched(spawn([str(find_binary()), "-c", str(configuration)], directory, directory / "out"))
-    try:
-
-        async def answers() -> bool:
-            return await greeting(("127.0.0.1", port)) is not None
-
-        await until(answers, "the open server answers")
-        inbox = inbox_prefix(leaf.domain)
-        client = await nats.connect(f"nats://owner:owner@127.0.0.1:{port}", inbox_prefix=inbox)
-        yield client
-        await client.close()
-    finally:
-        process.signal(signal.SIGKILL)
-        await process.ended.wait()
-        reap(process.pid)
-
-
 TENANTS = {
     "one account": {},
     "one tenant": {"edge-1": "acme", "edge-2": "acme"},
@@ -162,7 +115,7 @@ async def _rogue_in(servers: ServerPair, tmp_path: Path, tenants: dict[str, str]
     epoch = new_epoch()
     await make_leaf_stream(honest, "edge-2", epoch)
     await make_commands(registrar, "edge-2", epoch)
-    async with run_open_server(leaf, tmp_path / "rogue") as owner:
+    async with rogue_server(leaf, tmp_path / "rogue") as owner:
         one = Rogue(owner, registrar, await servers.hub.connect("jobs"), honest, epoch, tenants)
 
         async def answer(request: Msg) -> None:

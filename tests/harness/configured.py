@@ -14,17 +14,28 @@ from pathlib import Path
 import nats
 from nats.aio.client import Client
 
+from agent.base.files import private_directory, write_private
 from agent.base.nats_server_version import find_binary
-from agent.config.keys import ensure_key
+from agent.config.keys import ensure_key, seed_line
+from agent.contract import inbox_prefix
 from agent.demo.ports import free_port
 from agent.demo.proxy import Proxy
 from agent.server.child import Watched, reap, spawn
 from agent.server.probe import greeting
+from agent.server.render import LINK_INCLUDE
 from tests.harness.declared import End
+from tests.harness.servers import Leaf
 from tests.harness.wait import until
 
 ONE_ACCOUNT = "ACC {{ jetstream: enabled, users: [ {{ nkey: {key} }} ] }}"
 _CLOSE_SECONDS = 2.0
+_ROGUE = """
+server_name: rogue
+listen: "127.0.0.1:{port}"
+jetstream {{ domain: "{domain}", store_dir: "{directory}/store", max_file_store: 100MB }}
+leafnodes {{ remotes [ {{ urls: ["{url}"], account: PETIOLE, include "{include}" }} ] }}
+accounts {{ PETIOLE {{ jetstream: enabled, users: [ {{ user: owner, password: owner }} ] }} }}
+"""
 
 
 class ConfiguredServer:
@@ -160,6 +171,24 @@ async def open_servers(
             servers.leaves[domain], servers.proxies[domain] = leaf, proxy
             servers.ends[domain] = await leaf.end(stack)
         yield servers
+
+
+@asynccontextmanager
+async def rogue_server(leaf: Leaf, directory: Path) -> AsyncIterator[Client]:
+    """A server that links with the key of `leaf` and lets its owner do all; the owner's client."""
+    private_directory(directory)
+    write_private(directory / LINK_INCLUDE, seed_line("nkey", leaf.config.link_key_file).encode())
+    port, url = free_port(), leaf.config.hub_urls[0]
+    text = _ROGUE.format(port=port, domain=leaf.domain, directory=directory, url=url, include=LINK_INCLUDE)
+    server = ConfiguredServer(directory, "the rogue server", port, text)
+    try:
+        await server.start()
+        inbox = inbox_prefix(leaf.domain)
+        client = await nats.connect(f"nats://owner:owner@127.0.0.1:{port}", inbox_prefix=inbox)
+        yield client
+        await client.close()
+    finally:
+        await server.kill()
 
 
 async def _quiet(_: Exception) -> None:

@@ -278,15 +278,6 @@ async def hub_of(servers: ServerPair) -> HubHand:
     return HubHand(servers, await servers.hub.connect("registrar"), await servers.hub.connect("jobs"))
 
 
-async def silent(hub: HubHand, domain: str) -> None:
-    """Return when the source of a leaf has shown no sign of life for longer than a heartbeat."""
-
-    async def reached() -> bool:
-        return await active(hub, domain) > 3e9
-
-    await until(reached, f"the source of {domain} is silent")
-
-
 async def heartbeat(hub: HubHand, domain: str) -> None:
     """Return when the source of a leaf has shown another sign of life."""
     seen = [await active(hub, domain)]
