@@ -16,7 +16,6 @@ from agent.leaf.intake import Level, NotAtHubError, RefusalReason, RefusedError
 from agent.leaf.publish import publisher
 from agent.server.health import Trouble, TroubleKind
 from tests.e2e.test_leaf_agent import SMALL, noise, refusal_of
-from tests.e2e.test_link_repair import wiped
 from tests.harness.agents import CLASS, Agent, agent, chunk, insist, leaf_config, probe_stream
 from tests.harness.linked_pair import LinkedPair, open_linked_pair
 from tests.harness.servers import ServerPair
@@ -220,7 +219,7 @@ async def test_a_store_that_is_lost_before_the_hub_had_it_is_told(pair: LinkedPa
     pair.servers.leaf.proxy.cut()
     waiting = asyncio.create_task(one.submit(chunk("a", key="k")))
     await until(lambda: one.leaf._waits.classes() != [], "it waits for the hub")
-    await wiped(pair.servers.leaf)
+    await pair.servers.leaf.wipe()
     with pytest.raises(NotAtHubError) as caught:
         await waiting
     assert caught.value.lost

@@ -92,20 +92,8 @@ async def _recreate(desk: Desk) -> None:
     await hub.start()
 
 
-async def _restore(desk: Desk, copy: Path) -> None:
-    """Restore the whole hub from a copy."""
-    hub = desk.servers.hub
-    await hub.kill()
-    shutil.rmtree(hub.config.store_dir)
-    shutil.copytree(copy, hub.config.store_dir)
-    await hub.start()
-
-
 async def _copied(desk: Desk, copy: Path) -> None:
-    hub = desk.servers.hub
-    await hub.kill()
-    shutil.copytree(hub.config.store_dir, copy)
-    await hub.start()
+    await desk.servers.hub.back_up(copy)
     await until(lambda: _stream_is_there(desk), "the hub takes commands")
 
 
@@ -137,7 +125,7 @@ async def test_what_a_mixed_mirror_did_not_take_is_run_once_it_is_recreated(
         await desk.answers(OLD)
         leaf.proxy.cut()
         await leaf.wait_linked(False)
-        await (_recreate(desk) if fault == "recreated" else _restore(desk, copy))
+        await (_recreate(desk) if fault == "recreated" else desk.servers.hub.restore(copy))
         await until(lambda: _stream_is_there(desk), "the hub takes commands")
         looks.allowed.clear()
         # These have sequences that the mirror holds already, and then some that it takes.

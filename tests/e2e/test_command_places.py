@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -259,16 +258,11 @@ async def test_a_hub_restored_from_an_older_copy_hands_out_each_command_once(
     leaf: Leaf, program: Program, tmp_path: Path
 ) -> None:
     hub, copy = leaf.servers.hub, tmp_path / "copy"
-    await hub.kill()
-    shutil.copytree(hub.config.store_dir, copy)
-    await hub.start()
+    await hub.back_up(copy)
     await program.got(await leaf.send(4))
     await leaf.step()
     leaf.servers.leaf.proxy.cut()
-    await hub.kill()
-    shutil.rmtree(hub.config.store_dir)
-    copy.rename(hub.config.store_dir)
-    await hub.start()
+    await hub.restore(copy)
     # Before either hears of the other, the hub is ahead of the mirror again, which takes the end of that.
     await leaf.send(6)
     leaf.servers.leaf.proxy.restore()

@@ -51,7 +51,7 @@ async def test_a_batch_whose_ack_was_lost_is_not_sent_again_when_the_server_has_
             waiting = asyncio.create_task(one.submit(chunk("a")))
             await until(lambda: _holds(one_shelf, "a/0"), "the batch is stored")
             if wiped:
-                await wipe(servers.leaf)
+                await servers.leaf.wipe()
                 await until(lambda: _holds(one_shelf, "a/0"), "the batch is stored again")
             await servers.leaf.kill()
             await until(lambda: not one.leaf.ready()[0], "the agent has noticed")
@@ -93,20 +93,13 @@ def _epochs(one: Agent, reason: str) -> float:
     return one.value("petiole_epochs_total", reason=reason, **{"class": CLASS})
 
 
-async def wipe(server: LeafServer) -> None:
-    """Lose the server's store."""
-    await server.kill()
-    await asyncio.to_thread(shutil.rmtree, server.config.store_dir)
-    await server.start()
-
-
 async def test_a_store_that_is_wiped_while_the_agent_runs_gets_a_new_epoch_first(
     servers: ServerPair, config: Config
 ) -> None:
     async with agent(config) as one:
         await one.submit(chunk("before"))
         old = one.leaf._state.current.epochs[CLASS]
-        await wipe(servers.leaf)
+        await servers.leaf.wipe()
         await insist(one, chunk("after", key="after"))
         await new_epoch_first(await probe_stream(servers.leaf), one, old)
         assert _epochs(one, "stream_recreated") == 1
@@ -119,7 +112,7 @@ async def test_a_store_that_is_wiped_while_the_agent_is_down_gets_a_new_epoch_fi
         await one.submit(chunk("before", position="7"), "tail")
         await one.stop()
         old, known = one.state().epochs[CLASS], one.state().acked[CLASS]
-    await wipe(servers.leaf)
+    await servers.leaf.wipe()
     async with agent(config) as one:
         await one.submit(chunk("after"))
         await new_epoch_first(await probe_stream(servers.leaf), one, old)
@@ -129,30 +122,15 @@ async def test_a_store_that_is_wiped_while_the_agent_is_down_gets_a_new_epoch_fi
         assert (await one.leaf.intake.position("tail")).position == "7", "the lost batch is not read in twice"
 
 
-async def copy_store(server: LeafServer, copy: Path) -> None:
-    """Copy the server's store as it is."""
-    await server.stop()
-    await asyncio.to_thread(shutil.copytree, server.config.store_dir, copy)
-    await server.start()
-
-
-async def put_back(server: LeafServer, copy: Path) -> None:
-    """Put a copy of the server's store in its place."""
-    await server.kill()
-    await asyncio.to_thread(shutil.rmtree, server.config.store_dir)
-    await asyncio.to_thread(shutil.move, copy, server.config.store_dir)
-    await server.start()
-
-
 async def test_a_store_that_was_put_back_gets_a_new_epoch_first(
     servers: ServerPair, config: Config, tmp_path: Path
 ) -> None:
     async with agent(config) as one:
         await one.submit(chunk("before"))
-        await copy_store(servers.leaf, tmp_path / "copy")
+        await servers.leaf.back_up(tmp_path / "copy")
         await insist(one, chunk("lost", key="lost"))
         old = one.leaf._state.current.epochs[CLASS]
-        await put_back(servers.leaf, tmp_path / "copy")
+        await servers.leaf.restore(tmp_path / "copy")
         await insist(one, chunk("after", key="after"))
         one_shelf = await probe_stream(servers.leaf)
         await new_epoch_first(one_shelf, one, old)
@@ -165,7 +143,7 @@ async def test_what_devices_published_to_a_store_that_an_older_one_replaced_is_n
 ) -> None:
     async with agent(config) as one:
         kept, last = await _copied_and_filled(servers, one, tmp_path / "copy")
-        await put_back(servers.leaf, tmp_path / "copy")
+        await servers.leaf.restore(tmp_path / "copy")
         await until(lambda: _epochs(one, "stream_put_back") == 1, "there is a new epoch")
         await one.stop()
     await _names(servers, kept, last)
@@ -178,7 +156,7 @@ async def test_what_devices_publish_to_an_older_store_before_the_agent_looks_is_
     async with agent(config) as one:
         kept, last = await _copied_and_filled(servers, one, tmp_path / "copy")
         await one.crash()
-    await put_back(servers.leaf, tmp_path / "copy")
+    await servers.leaf.restore(tmp_path / "copy")
     if newer:
         await _publish(servers, newer)
     async with agent(config) as one:
@@ -193,7 +171,7 @@ async def _copied_and_filled(servers: ServerPair, one: Agent, copy: Path) -> tup
     await one.submit(chunk("before"))
     one_shelf = await probe_stream(servers.leaf)
     kept = (await one_shelf.js.stream_info(one_shelf.stream)).last
-    await copy_store(servers.leaf, copy)
+    await servers.leaf.back_up(copy)
     await one.ready()
     last = await _publish(servers, 20)
     await until(lambda: one.state().acked[CLASS].last == last, "the agent has seen them")
@@ -222,12 +200,12 @@ async def test_a_copy_that_is_restored_twice_is_told_of_as_two_losses_though_as_
     async with agent(config) as one:
         kept, last = await _copied_and_filled(servers, one, copy)
         await asyncio.to_thread(shutil.copytree, copy, tmp_path / "again")
-        await put_back(servers.leaf, copy)
+        await servers.leaf.restore(copy)
         await until(lambda: _epochs(one, "stream_put_back") == 1, "there is a new epoch")
         await one.ready()
         assert await _publish(servers, last - kept) == last
         await until(lambda: one.state().acked[CLASS].last == last, "the agent has seen them")
-        await put_back(servers.leaf, tmp_path / "again")
+        await servers.leaf.restore(tmp_path / "again")
         await until(lambda: _epochs(one, "stream_put_back") == 2, "there is another epoch")
         await one.stop()
     record = (await (await probe_stream(servers.leaf)).ledgers())[-1]
@@ -248,7 +226,7 @@ async def test_a_restore_is_told_of_once_where_no_state_was_written_since_and_th
             full.setattr("agent.leaf.state.write_private", _no_space)
             last = await _publish(servers, 10)
             await until(lambda: one.leaf._state.current.acked[CLASS].last == last, "the agent has seen them")
-            await put_back(servers.leaf, tmp_path / "copy")
+            await servers.leaf.restore(tmp_path / "copy")
             await until(lambda: _epochs(one, "stream_put_back") == 1, "there is a new epoch")
             await one.ready()
             await insist(one, chunk("after", key="after"))
@@ -302,10 +280,10 @@ async def test_a_position_is_the_newest_that_was_stored_whatever_store_and_state
     one_shelf = await probe_stream(servers.leaf)
     async with agent(config) as one:
         await one.submit(chunk("a", position="1"), "tail")
-        await copy_store(servers.leaf, tmp_path / "copy")
+        await servers.leaf.back_up(tmp_path / "copy")
         await insist(one, chunk("b", key="b", position="2"))
         await one.submit(chunk("b", position="2"), "tail")
-        await put_back(servers.leaf, tmp_path / "copy")
+        await servers.leaf.restore(tmp_path / "copy")
         await until(lambda: _epochs(one, "stream_put_back") == 1, "there is a new epoch")
         assert (await one.leaf.intake.position("tail")).position == "2", "the store is older than the state"
         remembered = one.state_path.read_bytes()
@@ -389,7 +367,7 @@ async def test_a_batch_that_a_lost_store_may_have_passed_on_waits_for_room_under
     async with agent(leaf_config(servers.leaf, tmp_path / "state", QUICK, stream)) as one:
         await one.submit(chunk("before"))
         await _fill(servers)
-        await copy_store(servers.leaf, tmp_path / "copy")
+        await servers.leaf.back_up(tmp_path / "copy")
         await one.ready()
         await one_shelf.js.api(*purge)
         await insist(one, chunk("lost", key="lost"))
@@ -399,7 +377,7 @@ async def test_a_batch_that_a_lost_store_may_have_passed_on_waits_for_room_under
         first = await _id_of(one_shelf, "passed on/0")
         refused.clear()
         deaf = False
-        await put_back(servers.leaf, tmp_path / "copy")
+        await servers.leaf.restore(tmp_path / "copy")
         async with asyncio.timeout(60):
             await refused.wait()
         assert _epochs(one, "stream_put_back") == 1

@@ -41,37 +41,15 @@ async def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
         yield pair
 
 
-async def copied(node: Node, to: Path) -> None:
-    """A copy of a server's store, as a backup makes it: while the server is down."""
-    await node.stop()
-    shutil.copytree(node.config.store_dir, to)
-    await node.start()
-
-
 async def older_by_ten(pair: LinkedPair, node: Node, copy: Path) -> None:
     """A copy of a server's store that holds ten batches, while both sides agree on ten more."""
     await pair.send(10)
     await pair.agreed()
-    await copied(node, copy)
+    await node.back_up(copy)
     await pair.agent.ready()
     await pair.reaches(LinkState.FLOWING)
     await pair.send(10)
     await pair.agreed()
-
-
-async def put_back(node: Node, copy: Path) -> None:
-    """The copy in place of the store, after a crash."""
-    await node.kill()
-    shutil.rmtree(node.config.store_dir)
-    shutil.copytree(copy, node.config.store_dir)
-    await node.start()
-
-
-async def wiped(node: Node) -> None:
-    """No store at all, after a crash."""
-    await node.kill()
-    shutil.rmtree(node.config.store_dir)
-    await node.start()
 
 
 async def test_a_hub_wiped_before_anything_was_agreed_on_is_filled_again(pair: LinkedPair) -> None:
@@ -83,7 +61,7 @@ async def test_a_hub_wiped_before_anything_was_agreed_on_is_filled_again(pair: L
     state = pair.agent.state()
     state.checkpoint.clear()  # as in the first seconds of an epoch
     pair.agent.state_path.write_bytes(msgspec.json.encode(state))
-    await wiped(pair.servers.hub)
+    await pair.servers.hub.wipe()
     await pair.servers.leaf.wait_linked()
     agent = LeafHand(pair.servers.leaf, pair.probe.nc)
     agent.epoch = pair.epoch
@@ -113,7 +91,7 @@ async def test_a_leaf_store_wiped_twice_in_a_row_loses_nothing_that_came_after(p
     await pair.send(10)
     await pair.agreed()
     for _ in range(2):
-        await wiped(pair.servers.leaf)
+        await pair.servers.leaf.wipe()
         await pair.agent.ready()
         await until(lambda: _takes(pair), "the agent takes readings on the new store")
         await pair.all_there()
@@ -133,7 +111,7 @@ async def test_a_leaf_put_back_while_the_agent_runs_is_found_before_anything_is_
     pair: LinkedPair, tmp_path: Path
 ) -> None:
     await older_by_ten(pair, pair.servers.leaf, tmp_path / "copy")
-    await put_back(pair.servers.leaf, tmp_path / "copy")
+    await pair.servers.leaf.restore(tmp_path / "copy")
     await until(lambda: pair.epochs("stream_put_back") == 1, "there is a new epoch")
     await pair.agent.ready()
     await pair.send(5)
@@ -212,7 +190,7 @@ async def test_a_hub_restored_while_acknowledgements_trail_is_sent_what_it_lacks
     hub.pause()
     name = f"CONSUMER.RESET.{pair.probe.stream}.{link_consumer(pair.epoch)}"
     await pair.probe.js.api(name, {"seq": 1})
-    await put_back(hub, tmp_path / "copy")
+    await hub.restore(tmp_path / "copy")
     await pair.send(5)
     await pair.exactly_once()
     assert pair.epochs("hub_lost") == 1
@@ -224,7 +202,7 @@ async def test_a_hub_restored_while_the_agent_is_dead_is_sent_what_came_since_th
     await older_by_ten(pair, pair.servers.hub, tmp_path / "copy")
     await saved(pair)
     await pair.agent.crash()
-    await put_back(pair.servers.hub, tmp_path / "copy")
+    await pair.servers.hub.restore(tmp_path / "copy")
     await pair.servers.leaf.wait_linked()
     await from_device(pair, 20)
     assert set(pair.sent) > set(await pair.arrived()), "every cursor looks well, and ten are missing"
@@ -240,7 +218,7 @@ async def test_a_leaf_restored_from_before_the_newest_checkpoint_sends_nothing_a
     await saved(pair)
     await pair.agent.crash()
     newest = pair.agent.state().checkpoint[CLASS].leaf_seq
-    await put_back(pair.servers.leaf, tmp_path / "copy")
+    await pair.servers.leaf.restore(tmp_path / "copy")
     await pair.servers.leaf.wait_linked()
     await from_device(pair, 30)
     info = await pair.probe.js.stream_info(pair.probe.stream)
@@ -261,10 +239,10 @@ async def test_hub_and_leaf_restored_at_once_hold_all_that_either_copy_held(
         (pair.servers.hub, pair.servers.leaf) if older == "hub" else (pair.servers.leaf, pair.servers.hub)
     )
     await ten_more(pair)
-    await copied(first, tmp_path / "first")
+    await first.back_up(tmp_path / "first")
     await pair.agent.ready()
     await ten_more(pair)
-    await copied(second, tmp_path / "second")
+    await second.back_up(tmp_path / "second")
     await pair.agent.ready()
     await ten_more(pair)
     await saved(pair)

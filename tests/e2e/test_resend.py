@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -248,23 +247,18 @@ async def test_what_a_hub_that_was_put_back_lost_while_no_agent_looked_is_brough
     servers: ServerPair, config: Config
 ) -> None:
     hub, one_shelf, told = await hub_of(servers), await probe_stream(servers.leaf), Told()
-    store_dir, copy = servers.hub.config.store_dir, servers.hub.directory / "copy"
+    copy = servers.hub.directory / "copy"
     async with agent(config) as one:
         async with hub.registrar():
             await store(one, 1, 5)
             await arrived(hub, one_shelf)
-        await servers.hub.stop()
-        shutil.copytree(store_dir, copy)
-        await servers.hub.start()
+        await servers.hub.back_up(copy)
         async with hub.registrar():
             await store(one, 6, 10)
             await arrived(hub, one_shelf)
             await one.stop()
             await until(lambda: acknowledged(one_shelf), "the leaf knows that the hub has them")
-    await servers.hub.kill()
-    shutil.rmtree(store_dir)
-    copy.rename(store_dir)
-    await servers.hub.start()
+    await servers.hub.restore(copy)
     async with hub.registrar():
         device = await servers.leaf.connect("device")
         subject = direct_subject(one_shelf.domain, CLASS, "pump", "bar")

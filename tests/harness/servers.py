@@ -5,8 +5,10 @@ Each identity connects with its own key and inbox, so that what a test may do is
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import shutil
 import signal
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -93,6 +95,25 @@ class Node:
         if self.server.pid is not None:
             self.resume()
         await self.server.stop()
+
+    async def back_up(self, copy: Path) -> None:
+        """Copy the store, as a backup does: while the server is down."""
+        await self.stop()
+        await asyncio.to_thread(shutil.copytree, self.config.store_dir, copy)
+        await self.start()
+
+    async def restore(self, copy: Path) -> None:
+        """Replace the store with an older copy, after a crash."""
+        await self.kill()
+        await asyncio.to_thread(shutil.rmtree, self.config.store_dir)
+        await asyncio.to_thread(shutil.copytree, copy, self.config.store_dir)
+        await self.start()
+
+    async def wipe(self) -> None:
+        """Lose the store in a crash."""
+        await self.kill()
+        await asyncio.to_thread(shutil.rmtree, self.config.store_dir)
+        await self.start()
 
     async def connect(self, identity: str, **options: Any) -> Client:
         """A client with the key and the inbox of an identity; what it is refused is kept in `errors`."""

@@ -292,9 +292,7 @@ async def test_an_audit_that_asks_the_hub_says_what_is_on_its_way(
 async def test_a_stream_that_is_made_anew_starts_at_its_own_beginning(fleet: Fleet) -> None:
     assert await fleet.ingest() == Exit.WELL
     await api(fleet.registrar, f"STREAM.PURGE.{AGGREGATE}", {"seq": 5})
-    await fleet.servers.hub.stop()
-    shutil.rmtree(fleet.servers.hub.config.store_dir)
-    await fleet.servers.hub.start()
+    await fleet.servers.hub.wipe()
     for leaf in fleet.servers.leaves.values():
         await leaf.wait_linked()
     await make_aggregate(fleet.registrar, EPOCHS)
@@ -309,9 +307,7 @@ async def test_a_stream_that_is_made_anew_starts_at_its_own_beginning(fleet: Fle
 async def test_a_stream_that_was_put_back_is_read_again_under_another_name(fleet: Fleet) -> None:
     store = fleet.servers.hub.config.store_dir
     copy = fleet.lake.with_name("copy")
-    await fleet.servers.hub.stop()
-    shutil.copytree(store, copy)
-    await fleet.servers.hub.start()
+    await fleet.servers.hub.back_up(copy)
     await fleet.store("edge-1", 4)
     await fleet.at_hub(6)
     assert await fleet.ingest() == Exit.WELL

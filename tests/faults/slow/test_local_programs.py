@@ -63,19 +63,12 @@ class Site:
 
     async def copy_hub(self) -> None:
         """The hub is stopped for a moment and its store copied."""
-        hub = self.servers.hub
-        await hub.kill()
         shutil.rmtree(self._copy, ignore_errors=True)
-        await asyncio.to_thread(shutil.copytree, hub.config.store_dir, self._copy)
-        await hub.start()
+        await self.servers.hub.back_up(self._copy)
 
     async def restore_hub(self) -> None:
         """The hub is killed and goes on from the newest copy."""
-        hub = self.servers.hub
-        await hub.kill()
-        shutil.rmtree(hub.config.store_dir)
-        await asyncio.to_thread(shutil.copytree, self._copy, hub.config.store_dir)
-        await hub.start()
+        await self.servers.hub.restore(self._copy)
 
     async def send(self) -> None:
         command = Command(f"c-{len(self.sent)}")
