@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from agent.demo import plan
+from agent.demo.ports import free_port
+from tests.harness.agent_process import Agent
 from tests.harness.places import IDS, PLACES, PREFIXES, Place
 from tests.harness.seed_servers import ACCOUNTS, Seed, open_seed
 
@@ -28,6 +32,15 @@ async def at(request: pytest.FixtureRequest, contract_servers: Seed) -> Place:
     """Each domain, from either side."""
     side, domain = request.param
     return Place(await contract_servers.connect(side), side, domain)
+
+
+@pytest.fixture
+def leaf(tmp_path: Path) -> Iterator[Agent]:
+    """A leaf with the inputs http, file and host, which does not run yet and whose hub does not run."""
+    member = plan.member(tmp_path, "edge-1")
+    agent = Agent(member, plan.leaf_toml(member, free_port()))
+    yield agent
+    agent.close()
 
 
 @pytest.fixture

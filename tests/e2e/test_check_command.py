@@ -13,28 +13,15 @@ import pytest
 from typer.testing import CliRunner
 
 from agent.cli.main import app
-from agent.demo import plan
-from agent.demo.ports import free_port
-from tests.harness.agent_process import Agent
+from tests.harness.agent_process import Agent, hub_and_leaf
 from tests.harness.wait import wait_for
 
 
 @pytest.fixture
 def members(tmp_path: Path) -> Iterator[tuple[Agent, Agent]]:
     """A leaf and its hub, neither of which runs."""
-    leaf_port = free_port()
-    leaf = plan.member(tmp_path, "edge-1")
-    agents = [Agent(leaf, plan.leaf_toml(leaf, leaf_port))]
-    table = CliRunner().invoke(app, ["enrol", "-c", str(leaf.config)]).stdout
-    hub = plan.member(tmp_path, "hub")
-    agents.append(Agent(hub, plan.hub_toml(hub, leaf_port, [table])))
-    yield agents[0], agents[1]
-    for one in agents:
-        if one.process is not None:
-            one.process.kill()
-            one.process.wait()
-        if (server := one.server()) is not None:
-            os.kill(server, signal.SIGKILL)
+    with hub_and_leaf(tmp_path) as (hub, leaf):
+        yield leaf, hub
 
 
 def checked(one: Agent, *options: str) -> tuple[int, list[dict[str, Any]]]:

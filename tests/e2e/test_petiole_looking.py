@@ -5,29 +5,16 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from typer.testing import CliRunner
 
 from agent.cli.main import app
-from agent.demo import plan
-from agent.demo.ports import free_port
 from tests.harness.agent_process import PETIOLE, Agent
 from tests.harness.wait import WAIT_SECONDS, wait_for
 
 GOOD = '{"device":"pump-7","metric":"pressure","value":2.4}'
 EVIL = '{"device":"pump-8","metric":"rpm\u009b2J","value":3}'
-
-
-@pytest.fixture
-def leaf(tmp_path: Path) -> Iterator[Agent]:
-    """A leaf with the inputs http and file, whose hub does not run."""
-    member = plan.member(tmp_path, "edge-1")
-    agent = Agent(member, plan.leaf_toml(member, free_port()))
-    yield agent
-    agent.close()
 
 
 def test_what_passes_is_shown_and_what_would_be_sent_and_neither_changes_anything(leaf: Agent) -> None:

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -19,15 +18,6 @@ from tests.harness.agent_process import PETIOLE, Agent
 from tests.harness.wait import wait_for
 
 READING = b'{"device":"pump-7","metric":"pressure","value":2.4}'
-
-
-@pytest.fixture
-def leaf(tmp_path: Path) -> Iterator[Agent]:
-    """A leaf whose hub does not run."""
-    member = plan.member(tmp_path, "edge-1")
-    agent = Agent(member, plan.leaf_toml(member, free_port()))
-    yield agent
-    agent.close()
 
 
 def test_all_problems_of_a_configuration_are_told_at_once(tmp_path: Path) -> None:

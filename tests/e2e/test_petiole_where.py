@@ -15,10 +15,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from agent.cli.main import app
-from agent.demo import plan
-from agent.demo.ports import free_port
 from hub_jobs.source.server import Server
-from tests.harness.agent_process import Agent
+from tests.harness.agent_process import Agent, hub_and_leaf
 from tests.harness.wait import wait_for
 from tests.unit.hub_jobs.refined import ingest_all, refine_all
 from tests.unit.hub_jobs.where.test_where import replace_readings
@@ -73,19 +71,12 @@ class Site:
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     """Running; the leaf has the input http only."""
-    port, lake = free_port(), tmp_path / "lake"
-    member, hub_member = plan.member(tmp_path, "edge-1"), plan.member(tmp_path, "hub")
-    toml = plan.leaf_toml(member, port)
-    leaf = Agent(member, toml[: toml.rindex('[[input]]\ntype = "file"')])
-    hub = Agent(hub_member, plan.hub_toml(hub_member, port, [leaf.petiole("enrol").stdout]))
+    lake = tmp_path / "lake"
     lake.mkdir()
-    try:
+    with hub_and_leaf(tmp_path, http_only=True) as (hub, leaf):
         hub.start()
         leaf.start()
         yield Site(hub, leaf, lake)
-    finally:
-        leaf.close()
-        hub.close()
 
 
 def test_where_the_readings_of_a_domain_are_is_told_at_every_stage(site: Site) -> None:
@@ -192,16 +183,12 @@ def _what_cannot_be_asked_is_told_and_the_rest_is_shown(site: Site) -> None:
     ],
 )
 def test_a_wrong_command_line_is_told(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
-    member = plan.member(tmp_path, "hub")
-    leaf = plan.member(tmp_path, "edge-1")
-    enrolled = Agent(leaf, plan.leaf_toml(leaf, free_port()))
-    key = CliRunner().invoke(app, ["enrol", "-c", str(enrolled.member.config)]).stdout
-    hub = Agent(member, plan.hub_toml(member, free_port(), [key]))
-    keys = member.state / "keys"
-    keys.mkdir(parents=True)
-    (keys / "registrar.nk").write_bytes((leaf.state / "keys" / "link.nk").read_bytes())
-    (keys / "registrar.nk").chmod(0o600)
+    with hub_and_leaf(tmp_path) as (hub, leaf):
+        keys = hub.member.state / "keys"
+        keys.mkdir(parents=True)
+        (keys / "registrar.nk").write_bytes((leaf.member.state / "keys" / "link.nk").read_bytes())
+        (keys / "registrar.nk").chmod(0o600)
 
-    ended = CliRunner().invoke(app, ["where", *words, "-c", str(hub.member.config)])
+        ended = CliRunner().invoke(app, ["where", *words, "-c", str(hub.member.config)])
 
     assert (ended.exit_code, said in ended.stderr) == (2, True), ended.stderr

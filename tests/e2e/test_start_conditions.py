@@ -29,15 +29,6 @@ ADDRESS = "198.51.100.77"
 
 
 @pytest.fixture
-def leaf(tmp_path: Path) -> Iterator[Agent]:
-    """A leaf whose hub does not run."""
-    member = plan.member(tmp_path, "edge-1")
-    agent = Agent(member, plan.leaf_toml(member, free_port()))
-    yield agent
-    agent.close()
-
-
-@pytest.fixture
 def disk(tmp_path: Path) -> Iterator[SmallDisk]:
     with small_disk(tmp_path / "disk", 32) as one:
         yield one

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from agent.demo import plan
-from agent.demo.ports import free_port
 from tests.harness.agent_process import Agent
 from tests.harness.supervisor import Supervisor
 
@@ -24,15 +22,7 @@ def supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Supe
     one.close()
 
 
-@pytest.fixture
-def leaf(tmp_path: Path, supervisor: Supervisor) -> Iterator[Agent]:
-    member = plan.member(tmp_path, "edge-1")
-    agent = Agent(member, plan.leaf_toml(member, free_port()))
-    yield agent
-    agent.close()
-
-
-def test_the_supervisor_hears_of_start_reload_new_start_and_end(leaf: Agent, supervisor: Supervisor) -> None:
+def test_the_supervisor_hears_of_start_reload_new_start_and_end(supervisor: Supervisor, leaf: Agent) -> None:
     leaf.start()
     assert leaf.process is not None
     assert supervisor.until("READY")["READY"] == "1"

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
+from typer.testing import CliRunner
 
+from agent.cli.main import app
+from agent.demo import plan
 from agent.demo.plan import Member
+from agent.demo.ports import free_port
 from agent.server.child import process_of
 from tests.harness.wait import WAIT_SECONDS, wait_for
 
@@ -114,5 +121,30 @@ class Agent:
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        if self.server() is not None:
-            self.petiole("server", "stop")
+        if (server := self.server()) is not None:
+            os.kill(server, signal.SIGKILL)
+            wait_for(lambda: self.server() != server, "its server has ended")
+
+
+@contextmanager
+def hub_and_leaf(
+    directory: Path, *, http_only: bool = False, strangers: int = 0
+) -> Iterator[tuple[Agent, Agent]]:
+    """A hub and the leaf `edge-1` that it knows, neither of which runs yet; both end with the context.
+
+    The leaf has the inputs http, file and host, or `http_only`. The hub knows so many `strangers`, which never
+    come."""
+    leaf_port = free_port()
+    members = [plan.member(directory, f"edge-{number}") for number in range(1, strangers + 2)]
+    tomls = [plan.leaf_toml(member, leaf_port) for member in members]
+    if http_only:
+        tomls = [toml[: toml.rindex('[[input]]\ntype = "file"')] for toml in tomls]
+    leaves = [Agent(member, toml) for member, toml in zip(members, tomls, strict=True)]
+    enrolled = [CliRunner().invoke(app, ["enrol", "-c", str(leaf.member.config)]).stdout for leaf in leaves]
+    member = plan.member(directory, "hub")
+    hub = Agent(member, plan.hub_toml(member, leaf_port, enrolled))
+    try:
+        yield hub, leaves[0]
+    finally:
+        leaves[0].close()
+        hub.close()
