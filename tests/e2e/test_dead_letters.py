@@ -8,11 +8,9 @@ import os
 from pathlib import Path
 
 import pytest
-import zstandard
 
 from agent.config import Config, Publish, Seconds, Size, StreamClass
 from agent.contract import (
-    H_ENCODING,
     Letter,
     Readings,
     dead_subject,
@@ -21,7 +19,7 @@ from agent.contract import (
 )
 from agent.leaf.intake import RefusalReason, RefusedError
 from agent.leaf.publish.dead_letters import BURST_BYTES
-from tests.harness.agents import CLASS, StreamProbe, agent, chunk, leaf_config, probe_stream
+from tests.harness.agents import CLASS, StreamProbe, agent, chunk, leaf_config, lines_of, probe_stream
 from tests.harness.servers import ServerPair
 
 
@@ -38,10 +36,8 @@ async def letters_in(one_shelf: StreamProbe, input_name: str) -> list[tuple[int,
     for message in await one_shelf.messages():
         if message.subject != subject:
             continue
-        headers, data = parse_batch_headers(message.headers), message.data
-        if H_ENCODING in message.headers:
-            data = zstandard.ZstdDecompressor().decompress(data, max_output_size=2**26)
-        rows = [parse_letter(line) for line in data.splitlines()]
+        headers = parse_batch_headers(message.headers)
+        rows = [parse_letter(line) for line in lines_of(message)]
         assert len(rows) == headers.count
         found.append((headers.id.n, rows))
     return found

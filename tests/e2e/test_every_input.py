@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 import signal
@@ -12,16 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import nats
 import pytest
 
-from agent import contract
 from agent.cli.configuration import read
 from agent.config import ConfigError
 from agent.demo import plan
 from agent.demo.ports import free_port
 from tests.harness.agent_process import Agent
-from tests.harness.agents import CLASS, StreamProbe
+from tests.harness.agents import CLASS, StreamProbe, ask_stream
 from tests.harness.input_contract import INPUTS, Entry, lines
 from tests.harness.wait import wait_for
 
@@ -56,19 +53,10 @@ def leaf(tmp_path: Path, entry: Entry) -> Iterator[Agent]:
 def readings(leaf: Agent) -> list[dict[str, Any]]:
     """All readings that the leaf's stream holds, in order."""
 
-    async def read() -> list[dict[str, Any]]:
-        domain = leaf.member.domain
-        client = await nats.connect(
-            leaf.member.nats_url,
-            nkeys_seed=str(leaf.member.state / "keys" / "agent.nk"),
-            inbox_prefix=contract.inbox_prefix(domain).encode(),
-        )
-        try:
-            return [row for rows in await StreamProbe(domain, client).rows(CLASS) for row in rows]
-        finally:
-            await client.close()
+    async def read(probe: StreamProbe) -> list[dict[str, Any]]:
+        return [row for rows in await probe.rows(CLASS) for row in rows]
 
-    return asyncio.run(read())
+    return ask_stream(leaf.member, read)
 
 
 def numbers_in(leaf: Agent) -> Counter[float]:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 import shutil
 import signal
 import subprocess
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
-import nats
 import pytest
-import zstandard
 
 from agent import contract
 from agent.jetstream import RawMessage
 from tests.harness.agent_process import Agent
-from tests.harness.agents import StreamProbe
+from tests.harness.agents import StreamProbe, ask_stream, lines_of
 from tests.harness.mqtt_client import PASSWORD, USER, Listening, device, listening
 from tests.harness.wait import wait_for
 
@@ -34,27 +31,9 @@ def plant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Listening]:
         yield one
 
 
-def ask(leaf: Agent, question: Callable[[StreamProbe], Awaitable[T]]) -> T:
-    """Ask the leaf's stream something."""
-
-    async def run() -> T:
-        domain = leaf.member.domain
-        client = await nats.connect(
-            leaf.member.nats_url,
-            nkeys_seed=str(leaf.member.state / "keys" / "agent.nk"),
-            inbox_prefix=contract.inbox_prefix(domain).encode(),
-        )
-        try:
-            return await question(StreamProbe(domain, client))
-        finally:
-            await client.close()
-
-    return asyncio.run(run())
-
-
 def messages(leaf: Agent) -> list[RawMessage]:
     """All that the leaf's stream holds."""
-    return ask(leaf, StreamProbe.messages)
+    return ask_stream(leaf.member, StreamProbe.messages)
 
 
 def direct(leaf: Agent, device: str) -> list[tuple[str, bytes]]:
@@ -67,14 +46,9 @@ def direct(leaf: Agent, device: str) -> list[tuple[str, bytes]]:
 def batched(leaf: Agent, device: str) -> list[tuple[str, object]]:
     """Metric and value of what the agent has stored of a device's QoS 0."""
     subject = contract.batch_subject("edge-1", "normal", contract.QOS0_INPUT)
-    found = []
-    for one in messages(leaf):
-        if one.subject == subject:
-            data = one.data
-            if contract.H_ENCODING in one.headers:
-                data = zstandard.ZstdDecompressor().decompress(data, max_output_size=2**20)
-            found += [json.loads(line) for line in data.splitlines()]
-    return [(row["metric"], row["value"]) for row in found if row["device"] == device]
+    batches = [message for message in messages(leaf) if message.subject == subject]
+    rows = [json.loads(line) for message in batches for line in lines_of(message)]
+    return [(row["metric"], row["value"]) for row in rows if row["device"] == device]
 
 
 def test_a_device_is_answered_when_its_reading_is_stored_also_while_the_agent_is_dead(
@@ -179,6 +153,6 @@ def test_a_device_is_not_answered_while_the_stream_is_full(tmp_path: Path) -> No
         assert answers[0]
         assert not answers[-1], "its connection is closed instead"
         assert [data.decode().strip('"') for _, data in direct(leaf, "d")] == noise[: sum(answers)]
-        ask(leaf, lambda probe: probe.js.purge(probe.stream, 3))
+        ask_stream(leaf.member, lambda probe: probe.js.purge(probe.stream, 3))
         with device(port, USER, PASSWORD) as one:
             assert one.publish("readings/normal/d/m", "1")

@@ -3,7 +3,6 @@ nowhere, while the agent is killed."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 import signal
@@ -14,15 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import nats
 import pytest
-import zstandard
 
 from agent import contract
 from agent.demo import plan
 from agent.demo.ports import free_port
+from agent.jetstream import RawMessage
 from tests.harness.agent_process import Agent
-from tests.harness.agents import StreamProbe
+from tests.harness.agents import StreamProbe, ask_stream, lines_of
 from tests.harness.input_contract import post
 from tests.harness.wait import WAIT_SECONDS, wait_for
 
@@ -120,32 +118,19 @@ def _headers(key: str) -> dict[str, str]:
 
 
 def stored(leaf: Agent) -> Stored:
-    async def read() -> Stored:
-        domain = leaf.member.domain
-        client = await nats.connect(
-            leaf.member.nats_url,
-            nkeys_seed=str(leaf.member.state / "keys" / "agent.nk"),
-            inbox_prefix=contract.inbox_prefix(domain).encode(),
-        )
-        values, letters = dict[str, Counter[int]](), Counter[str]()
-        try:
-            for cls in ("normal", "critical"):
-                probe = StreamProbe(domain, client)
-                probe.stream = contract.leaf_stream(domain, cls)
-                rows = [row for batch in await probe.rows(cls) for row in batch if row["device"] == "d"]
-                assert all(row["tags"] == {"site": "north"} for row in rows)
-                values[cls] = Counter(row["value"] for row in rows)
-                for message in await probe.messages():
-                    if message.subject == contract.dead_subject(domain, cls, "file"):
-                        data = message.data
-                        if contract.H_ENCODING in message.headers:
-                            data = zstandard.ZstdDecompressor().decompress(data, max_output_size=2**26)
-                        letters.update(contract.parse_letter(line).at for line in data.splitlines())
-        finally:
-            await client.close()
-        return Stored(values, letters)
+    values, letters = dict[str, Counter[int]](), Counter[str]()
 
-    return asyncio.run(read())
+    async def read(probe: StreamProbe) -> list[RawMessage]:
+        rows = [row for batch in await probe.rows(cls) for row in batch if row["device"] == "d"]
+        assert all(row["tags"] == {"site": "north"} for row in rows)
+        values[cls] = Counter(row["value"] for row in rows)
+        return await probe.messages()
+
+    for cls in ("normal", "critical"):
+        for message in ask_stream(leaf.member, read, cls):
+            if message.subject == contract.dead_subject(leaf.member.domain, cls, "file"):
+                letters.update(contract.parse_letter(line).at for line in lines_of(message))
+    return Stored(values, letters)
 
 
 def test_each_line_is_stored_once_in_its_class_over_kills_between_the_parts_of_what_was_read(

@@ -132,7 +132,7 @@ def hub_and_leaf(
 ) -> Iterator[tuple[Agent, Agent]]:
     """A hub and the leaf `edge-1` that it knows, neither of which runs yet; both end with the context.
 
-    The leaf has the inputs http, file and host, or `http_only`. The hub knows so many `strangers`, which never
+    The leaf has the inputs http, file and host, or `http_only`. The hub knows `strangers`, which never
     come."""
     leaf_port = free_port()
     members = [plan.member(directory, f"edge-{number}") for number in range(1, strangers + 2)]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import nats
 import zstandard
 from nats.aio.client import Client
 
@@ -23,6 +24,7 @@ from agent.contract import (
     Ledger,
     MessageId,
     batch_subject,
+    inbox_prefix,
     leaf_stream,
     ledger_subject,
     make_request,
@@ -30,6 +32,7 @@ from agent.contract import (
     parse_message_id,
     request_scope,
 )
+from agent.demo.plan import Member
 from agent.jetstream import JetStream, RawMessage
 from agent.leaf.intake import Chunk, Input, RefusedError, UnknownOutcomeError
 from agent.leaf.publish.pull_chunks import parse_progress
@@ -42,6 +45,7 @@ from tests.harness.wait import until
 CLASS = "normal"
 CHUNK_DEVICE = "d"
 """The device of the readings in a `chunk`."""
+_Answer = TypeVar("_Answer")
 
 
 def leaf_config(
@@ -168,11 +172,11 @@ class Batch:
 class StreamProbe:
     """What a leaf's stream holds, seen with a connection of the test's own."""
 
-    def __init__(self, domain: str, nc: Client) -> None:
+    def __init__(self, domain: str, nc: Client, cls: str = CLASS) -> None:
         self.nc = nc
         self.js = JetStream(nc)
         self.domain = domain
-        self.stream = leaf_stream(domain, CLASS)
+        self.stream = leaf_stream(domain, cls)
 
     async def messages(self) -> list[RawMessage]:
         """All messages, in order."""
@@ -213,11 +217,35 @@ async def probe_stream(server: LeafServer) -> StreamProbe:
     return StreamProbe(server.domain, await server.connect("agent"))
 
 
-def _rows(message: RawMessage) -> list[dict[str, Any]]:
+def ask_stream(
+    member: Member, question: Callable[[StreamProbe], Awaitable[_Answer]], cls: str = CLASS
+) -> _Answer:
+    """Ask the stream of a leaf that runs as processes of its own."""
+
+    async def run() -> _Answer:
+        client = await nats.connect(
+            member.nats_url,
+            nkeys_seed=str(member.state / "keys" / "agent.nk"),
+            inbox_prefix=inbox_prefix(member.domain).encode(),
+        )
+        try:
+            return await question(StreamProbe(member.domain, client, cls))
+        finally:
+            await client.close()
+
+    return asyncio.run(run())
+
+
+def lines_of(message: RawMessage) -> list[bytes]:
+    """The lines of a batch or of dead letters, unpacked."""
     data = message.data
     if H_ENCODING in message.headers:
         data = zstandard.ZstdDecompressor().decompress(data, max_output_size=2**26)
-    rows: list[dict[str, Any]] = [json.loads(line) for line in data.splitlines()]
+    return data.splitlines()
+
+
+def _rows(message: RawMessage) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = [json.loads(line) for line in lines_of(message)]
     assert len(rows) == int(message.headers[H_COUNT])
     return rows
 

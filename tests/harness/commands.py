@@ -7,10 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-import zstandard
-
 from agent.contract import (
-    H_ENCODING,
     Command,
     CommandAnswer,
     answer_in,
@@ -19,7 +16,7 @@ from agent.contract import (
     parse_reading,
 )
 from agent.jetstream import JetStream, JetStreamError, RawMessage
-from tests.harness.agents import CLASS, StreamProbe, probe_stream
+from tests.harness.agents import CLASS, StreamProbe, lines_of, probe_stream
 from tests.harness.registrar import hub_of
 from tests.harness.servers import ServerPair
 from tests.harness.wait import until
@@ -70,10 +67,8 @@ class Desk:
 
 def answers_of(message: RawMessage) -> list[CommandAnswer]:
     """The answers in a batch."""
-    data = message.data
-    if H_ENCODING in message.headers:
-        data = zstandard.ZstdDecompressor().decompress(data, max_output_size=2**26)
-    return [one for line in data.splitlines() if (one := answer_in(parse_reading(line))) is not None]
+    answers = (answer_in(parse_reading(line)) for line in lines_of(message))
+    return [answer for answer in answers if answer is not None]
 
 
 @asynccontextmanager

@@ -9,15 +9,22 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import zstandard
-
 from agent.config import Config, Publish, Seconds
-from agent.contract import H_ENCODING, link_consumer
+from agent.contract import link_consumer
 from agent.hub.registrar.service import Registrar
 from agent.jetstream import ConsumerInfo, JetStreamError
 from agent.leaf.inputs.shared.base import InputOptions
 from agent.leaf.link.states import LinkState
-from tests.harness.agents import CHUNK_DEVICE, CLASS, Agent, StreamProbe, chunk, leaf_config, probe_stream
+from tests.harness.agents import (
+    CHUNK_DEVICE,
+    CLASS,
+    Agent,
+    StreamProbe,
+    chunk,
+    leaf_config,
+    lines_of,
+    probe_stream,
+)
 from tests.harness.registrar import HubHand, hub_of
 from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE
@@ -79,10 +86,7 @@ class LinkedPair:
             message = await self.hub.js.get_message(AGGREGATE, seq=seq)
             if message is None or "._batch." not in message.subject:
                 continue
-            data = message.data
-            if H_ENCODING in message.headers:
-                data = zstandard.ZstdDecompressor().decompress(data, max_output_size=2**26)
-            rows = [json.loads(line) for line in data.splitlines()]
+            rows = [json.loads(line) for line in lines_of(message)]
             # The agent's own readings, such as the time to the first loss, come in between.
             found += [row["value"] for row in rows if row.get("device") == CHUNK_DEVICE]
         return found
