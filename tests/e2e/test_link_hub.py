@@ -16,7 +16,7 @@ from agent.contract import Committed, announce_subject
 from agent.leaf import stream_configs
 from agent.leaf.link import controller, decide
 from agent.leaf.link.states import LinkState
-from agent.server import permissions
+from agent.server import link_permissions
 from agent.server.permissions import Permissions
 from tests.harness.linked_pair import LinkedPair, open_linked_pair
 from tests.harness.registrar import LeafHand
@@ -31,7 +31,7 @@ async def servers_without(
     directory: Path, monkeypatch: pytest.MonkeyPatch, missing: Callable[[str], bool]
 ) -> AsyncIterator[ServerPair]:
     """Servers whose hub lacks some permissions of the link."""
-    whole = permissions.leaf_link
+    whole = link_permissions.leaf_link
 
     def lacking(*leaf: Any, **more: Any) -> Permissions:
         allowed = whole(*leaf, **more)
@@ -41,7 +41,7 @@ async def servers_without(
             subscribe=tuple(one for one in allowed.subscribe if not missing(one)),
         )
 
-    monkeypatch.setattr(permissions, "leaf_link", lacking)
+    monkeypatch.setattr(link_permissions, "leaf_link", lacking)
     async with open_server_pair(directory, "edge-1") as servers:
         yield servers
 
