@@ -20,7 +20,7 @@ from agent.config import Config, Seconds, aggregates
 from agent.contract import DEFAULT_CLASS, MAX_NAME, ContractError, check_domain
 
 if TYPE_CHECKING:
-    from agent.cli.query.where_report import DomainObservation, LeafReport
+    from agent.cli.query.where_reasons import DomainObservation, LeafReport
     from hub_jobs.where import Lake, ScanPart
 
 Domain = Annotated[str, typer.Argument(help="The leaf.", show_default=False)]
@@ -46,7 +46,7 @@ def command(
 ) -> None:
     """Say where the readings of a domain are, and why they are not further."""
     from agent.base.terminal import draw, rows_that_fit, terminal_width
-    from agent.cli.query.where_report import DomainObservation, report
+    from agent.cli.query.where_reasons import DomainObservation, report
 
     settings = configuration(config)
     quiet(settings)
@@ -131,7 +131,7 @@ def _leaf(settings: Config, domain: str, unseen: list[str]) -> LeafReport | None
     """The leaf as the agent that is asked knows it, None where that knows none; what that has not heard of it
     is named in `unseen`. Raises `LookupError` when it does not answer."""
     from agent.cli.query.admin_status import AdminStatusError, status_of
-    from agent.cli.query.where_report import LeafReport
+    from agent.cli.query.where_reasons import LeafReport
 
     try:
         status = status_of(settings.admin)

@@ -1,5 +1,5 @@
-"""What the hub's streams hold of one domain: over NATS, headers only, with a consumer that goes with the
-look. It changes nothing."""
+"""Reads what the hub's streams hold of one domain: headers only, with an ephemeral consumer. It changes
+nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from agent.jetstream.connection import EXPECTED, connected
 from agent.jetstream.read_headers import StoredHeaders, read_headers
 
 MOST: Final = 500_000
-"""Messages whose headers are looked at, some ten seconds of work."""
+"""Messages whose headers are read at most, about ten seconds of work."""
 _SECONDS: Final = 60.0
 _REGISTRAR: Final = "registrar"
 _AHEAD_SECONDS: Final = 3_600
@@ -39,16 +39,17 @@ class HubBacklogError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HubMessage:
-    """A message of the domain at the hub: of a batch its `run` and number `n`, and how many readings; neither
-    for what a device published itself. `moment` is when it was sealed or, where that clock was not
-    synchronised, arrived, in microseconds since 1970."""
+    """A message of the domain at the hub."""
 
     cls: str
     run: str | None
+    """The run of a batch; None for a message that a device published itself."""
     n: int | None
+    """The number of a batch, or None."""
     readings: int
     dead: bool
     moment: int
+    """When it was sealed or, if that clock was not synchronised, arrived, in microseconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +64,18 @@ class NewestLedger:
 
 @dataclass(slots=True)
 class AggregatePosition:
-    """One aggregate: up to which sequence the tables have it, where it begins and ends."""
+    """One aggregate: its first and last sequence, and the tables' last one."""
 
     stream: str
     after: int
+    """Up to this sequence the tables have it."""
     first: int
     last: int
 
 
 @dataclass(slots=True)
 class HubBacklog:
-    """What the hub's streams hold of a domain behind what the tables have; `cut` says that not all of it was
-    looked at."""
+    """What the hub's streams hold of a domain and the tables do not have yet."""
 
     messages: list[HubMessage] = field(default_factory=list)
     ledgers: list[NewestLedger] = field(default_factory=list)

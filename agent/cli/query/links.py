@@ -1,7 +1,7 @@
-"""Every mirror and source that an agent keeps, with its true lag: both ends are asked now, and compared.
+"""Every mirror and source that an agent keeps, with its true lag: both ends are asked and compared.
 
-The server's own `lag` is not shown: it is what the last message that came had said, so it stays 0 while the
-origin is away. Where an end does not answer, what was last announced stands in for it, and is called a bound.
+The server's own `lag` comes with the last message, so it stays 0 while the origin is unreachable. For an end
+that does not answer, the last announcement gives a lower bound.
 """
 
 from __future__ import annotations
@@ -38,19 +38,21 @@ _REGISTRAR: Final = "registrar"
 
 @dataclass(frozen=True, slots=True)
 class LinkRow:
-    """A mirror or source: `stream` takes from `origin` of a domain ("" for this one). `active` is the seconds
-    since a sign of life, None where it was never heard or that is not known; `lag` is in messages, None where
-    it is not known, and at least so many where it is a `bound`. `state` says what is wrong, "" if nothing
-    is."""
+    """A mirror or source."""
 
     stream: str
     kind: str
     domain: str
+    """The domain of the origin, "" for this one."""
     origin: str
     active: float | None
+    """Seconds since a message or heartbeat; None if there was none or it is unknown."""
     lag: int | None
+    """Messages; None if unknown."""
     bound: bool = False
+    """Whether `lag` is a lower bound."""
     state: str = ""
+    """What is wrong, in a sentence."""
 
     def as_json(self) -> dict[str, Any]:
         """A row of `--json`."""
@@ -133,14 +135,14 @@ async def _hub(config: Config, status: Mapping[str, Any], account: Path) -> tupl
                 for name, info in infos.items()
                 for source in info.sources
             }
-            asker = StreamProbe(HUB_DOMAIN, _REGISTRAR)
+            origin_probe = StreamProbe(HUB_DOMAIN, _REGISTRAR)
             places = asyncio.Semaphore(_AT_ONCE)
 
             async def look(domain: str, cls: str) -> None:
                 row = rows[domain, cls]
                 api = api_prefix(domain)
                 async with places:
-                    there = await asker.origin(link.nc, ResolvedOrigin(row.origin, domain, api, ""))
+                    there = await origin_probe.origin(link.nc, ResolvedOrigin(row.origin, domain, api, ""))
                 cursor = max(
                     members[domain]["classes"][cls]["cursor"], positions.get((row.stream, row.origin), 0)
                 )

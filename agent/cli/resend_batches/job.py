@@ -1,4 +1,4 @@
-"""One `petiole resend`: over the local server with the agent's own key, run by run, and what came of it."""
+"""Runs one `petiole resend` over the local server with the agent's own key, run by run, and reports it."""
 
 from __future__ import annotations
 
@@ -32,21 +32,23 @@ _MEANINGS = {
     "refused": "never stored: refused, and their senders know",
     "gone": "in no message of this leaf any more",
     "unrecorded": "in no message, and no record of this leaf says that they were stored",
-    "repeated": "not taken: the stream still knows their ids; try again in two minutes",
+    "repeated": "not stored: the stream still knows their ids; retry in two minutes",
     "not_sent": "not sent",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class ResendRequest:
-    """What is to be sent again: of a class, a run (None: the newest, or all with `missing`) and a range of
-    numbers (None: all), or whatever is `missing` at the hub."""
+    """The batches to send again."""
 
     cls: str
     run: str | None = None
+    """None: the newest, or every run with `missing`."""
     first: int | None = None
     last: int | None = None
+    """The range of numbers; None: all."""
     missing: bool = False
+    """Ask the hub which it lacks."""
     dry_run: bool = False
 
 
@@ -156,14 +158,14 @@ async def _resend(
     newest_first = sorted(stored, reverse=True)
     runs = [request.run] if request.run is not None else newest_first if request.missing else newest_first[:1]
     for run in runs:
-        books = await stream.books(run)
-        last = _highest(stored.get(run), books)
+        ledger = await stream.ledger(run)
+        last = _highest(stored.get(run), ledger)
         if request.missing:
-            plan = await _missing(stream, run, last, books, say)
+            plan = await _missing(stream, run, last, ledger, say)
         else:
             span = (request.first or 1, request.last or last)
             ranges = (span,) if span[0] <= span[1] else ()
-            plan = plan_range(run, ranges, await stream.find(Copies(run, ranges)), last, books)
+            plan = plan_range(run, ranges, await stream.find(Copies(run, ranges)), last, ledger)
         if request.dry_run:
             report.runs.append(RunReport(plan))
             continue
@@ -175,16 +177,16 @@ async def _resend(
 
 
 async def _missing(
-    stream: LeafStream, run: str, last: int, books: Ledger | None, say: Callable[[str], None]
+    stream: LeafStream, run: str, last: int, ledger: Ledger | None, say: Callable[[str], None]
 ) -> Plan:
     if last == 0:
         return Plan(run)
     verified = await stream.verify(run, last, say)
     copies = await stream.find(copies_missing(run, verified))
-    return plan_missing(run, verified, copies, last, books)
+    return plan_missing(run, verified, copies, last, ledger)
 
 
-def _highest(stored: RangeSet | None, books: Ledger | None) -> int:
+def _highest(stored: RangeSet | None, ledger: Ledger | None) -> int:
     """The highest number of a run that was stored, as far as this leaf knows."""
     highest = stored.highest if stored is not None else 0
-    return max(highest, max((last for _, last in books.stored), default=0) if books is not None else 0)
+    return max(highest, max((last for _, last in ledger.stored), default=0) if ledger is not None else 0)

@@ -1,5 +1,4 @@
-"""What is to be sent again: pure, from what the leaf's stream holds, what its books say and what the hub
-answered."""
+"""Decides which batches are sent again, from the leaf's stream, its ledger and the hub's answer. Pure."""
 
 from __future__ import annotations
 
@@ -23,46 +22,52 @@ from agent.contract import (
 from agent.jetstream.read_headers import StoredHeaders
 
 MAX_BATCHES: Final = 100_000
-"""Batches that are sent again at once; the rest is for another time."""
+"""Batches that one run of the command sends at most."""
 MAX_RUNS: Final = 100
 _NOT_AGAIN: Final = frozenset((H_POSITION, H_REQUESTS, H_REQUEST_DIGESTS))
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A batch in the leaf's stream: `seq` is where it stands last, `first` where it stood first."""
+    """A batch in the leaf's stream."""
 
     n: int
     first: int
+    """The sequence at which the stream first held it."""
     seq: int
+    """The sequence of its newest copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What the hub says of the numbers of one run that it was asked for. `cursor` is the highest leaf
-    sequence that came to it, `edge` where what was purged ended."""
+    """The hub's answer about the numbers of one run."""
 
     lacking: Ranges = ()
     unknown: Ranges = ()
     edge: Edge | None = None
+    """Where the purged part ends."""
     cursor: int = 0
+    """The highest leaf sequence at the hub."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What becomes of the numbers that were asked for. `under_way` has not come to the hub yet; of `unknown`
-    nobody can tell whether the hub lacks it; `refused` was never stored, and its sender knows; `gone` was
-    stored and is in no message any more; of `unrecorded` no record says that it was stored. `more` says that
-    not all fits into one plan."""
+    """What becomes of the numbers of one run that were asked for."""
 
     run: str
     send: tuple[Copy, ...] = ()
     under_way: Ranges = ()
+    """Not at the hub yet."""
     unknown: Ranges = ()
+    """It cannot be known whether the hub lacks them."""
     refused: Ranges = ()
+    """Never stored; their senders know."""
     gone: Ranges = ()
+    """Stored, and in no message any more."""
     unrecorded: Ranges = ()
+    """In no message, and no record says that they were stored."""
     more: bool = False
+    """Whether not all of them fit into one plan."""
 
 
 class Runs:
@@ -119,18 +124,18 @@ def _first_place(message: StoredHeaders) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else message.seq
 
 
-def plan_range(run: str, wanted: Ranges, copies: Copies, highest: int, books: Ledger | None) -> Plan:
+def plan_range(run: str, wanted: Ranges, copies: Copies, highest: int, ledger: Ledger | None) -> Plan:
     """All batches of a range, in the order in which they were stored first; `highest` is the highest number
     that is known to have been stored."""
-    return _plan(run, copies.found.values(), wanted, copies, highest, books)
+    return _plan(run, copies.found.values(), wanted, copies, highest, ledger)
 
 
-def plan_missing(run: str, verified: Verified, copies: Copies, highest: int, books: Ledger | None) -> Plan:
+def plan_missing(run: str, verified: Verified, copies: Copies, highest: int, ledger: Ledger | None) -> Plan:
     """The batches that the hub lacks and that are not on their way. The leaf can tell more than the hub of
     what was perhaps purged: what it stored behind the edge was not (see `copies_missing`)."""
     copies_found = copies.found.values()
     came = [copy for copy in copies_found if copy.seq <= verified.cursor]
-    plan = _plan(run, came, verified.lacking, copies, highest, books)
+    plan = _plan(run, came, verified.lacking, copies, highest, ledger)
     under_way = ranges_of(copy.n for copy in copies_found if copy.seq > verified.cursor)
     return replace(plan, under_way=under_way, unknown=_outside(verified.unknown, ranges_of(copies.found)))
 
@@ -144,13 +149,15 @@ def copies_missing(run: str, verified: Verified) -> Copies:
 
 
 def _plan(
-    run: str, send: Iterable[Copy], wanted: Ranges, copies: Copies, highest: int, books: Ledger | None
+    run: str, send: Iterable[Copy], wanted: Ranges, copies: Copies, highest: int, ledger: Ledger | None
 ) -> Plan:
     # Of what did not fit into the plan nothing is known.
     absent = () if copies.more else _outside(wanted, ranges_of(copies.found))
-    refused = () if books is None else _inside(absent, joined((low, high) for low, high, _ in books.refused))
+    refused = (
+        () if ledger is None else _inside(absent, joined((low, high) for low, high, _ in ledger.refused))
+    )
     rest = _outside(absent, refused)
-    gone = _inside(rest, ((1, highest),) if books is None else books.stored)
+    gone = _inside(rest, ((1, highest),) if ledger is None else ledger.stored)
     in_order = tuple(sorted(send, key=lambda copy: copy.first))
     return Plan(run, in_order, refused=refused, gone=gone, unrecorded=_outside(rest, gone), more=copies.more)
 

@@ -1,4 +1,4 @@
-"""Looking at a leaf's stream, asking the hub, and publishing again. Each wait ends."""
+"""Reads a leaf's stream, asks the hub what it lacks, and publishes again. Every wait is bounded."""
 
 from __future__ import annotations
 
@@ -49,13 +49,16 @@ class HubQueryError(Exception):
 
 @dataclass(slots=True)
 class ResendResult:
-    """What came of a plan: numbers sent again, those that the stream went on dropping as repeats, those that
-    were gone by the time they were read, and why the stream `refused` the rest."""
+    """The outcome of a plan, by batch numbers."""
 
     again: list[int] = field(default_factory=list)
+    """Sent again."""
     repeated: list[int] = field(default_factory=list)
+    """Dropped by the stream as repeats to the end."""
     gone: list[int] = field(default_factory=list)
+    """Trimmed or evicted before they could be read."""
     refused: str | None = None
+    """Why the stream refused the rest."""
 
 
 class LeafStream:
@@ -78,7 +81,7 @@ class LeafStream:
         await self._headers(numbered_subjects(self._domain, self._cls), copies.take)
         return copies
 
-    async def books(self, run: str) -> Ledger | None:
+    async def ledger(self, run: str) -> Ledger | None:
         """The newest ledger record of a run that the stream holds."""
         newest: StoredHeaders | None = None
 
@@ -122,7 +125,7 @@ class LeafStream:
             question = VerifyRequest(self._cls, run, answer.last + 1, last)
         raise HubQueryError(
             f"the hub has looked up to its sequence {answer.found.next} of {answer.end} and is not done; "
-            "try again later"
+            "retry later"
         )
 
     async def _ask(self, question: VerifyRequest) -> VerifyAnswer:

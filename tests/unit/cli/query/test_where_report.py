@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from agent.cli.query.hub_streams import AggregatePosition, HubBacklog, HubMessage
-from agent.cli.query.where_report import STAGES, DomainObservation, LeafReport, WhereReport, report
+from agent.cli.query.where_reasons import DomainObservation, LeafReport, report
+from agent.cli.query.where_report import STAGES, WhereReport
 from agent.contract import Exit
 from hub_jobs.audit.claims.accounts import Account
 from hub_jobs.where import DeviceCounts, DomainFindings, Sums

@@ -43,7 +43,7 @@ def batch(seq: int, n: int, run: str = RUN, resent: int | None = None) -> Stored
     return StoredHeaders(seq, 0.0, {H_MESSAGE_ID: f"{run}-normal-{n}", **mark})
 
 
-def books(stored: Ranges, *refused: tuple[int, int, str]) -> Ledger:
+def ledger_of(stored: Ranges, *refused: tuple[int, int, str]) -> Ledger:
     """A ledger record of the run."""
     return Ledger("d", "normal", RUN, 99, stored, Readings(), StreamState("now", 1, 1), refused)
 
@@ -62,13 +62,13 @@ def numbers(ranges: Ranges) -> set[int]:
 
 def test_a_range_is_sent_in_the_order_in_which_it_was_stored_first() -> None:
     copies = looked(Copies(RUN, ((2, 5),)), batch(1, 3), batch(2, 2), batch(3, 6), batch(4, 4, LATER))
-    found = plan_range(RUN, ((2, 5),), copies, 6, books(((1, 4), (6, 6))))
+    found = plan_range(RUN, ((2, 5),), copies, 6, ledger_of(((1, 4), (6, 6))))
     assert found.send == (Copy(3, 1, 1), Copy(2, 2, 2))
     assert (found.gone, found.unrecorded) == (((4, 4),), ((5, 5),))
 
 
 def test_a_number_that_was_refused_is_no_loss() -> None:
-    record = books(((1, 1), (4, 4)), (3, 3, "too_large"), (2, 2, "stream_full"))
+    record = ledger_of(((1, 1), (4, 4)), (3, 3, "too_large"), (2, 2, "stream_full"))
     found = plan_range(RUN, ((1, 4),), looked(Copies(RUN, ((1, 4),)), batch(1, 1)), 4, record)
     assert (found.refused, found.gone, found.unrecorded) == (((2, 3),), ((4, 4),), ())
 
