@@ -1,5 +1,5 @@
-"""The machine's clocks: wall, monotonic, kernel boot id, and whether the kernel calls the wall clock
-synchronised. `machine` is the one place where the agent reads them for what it stores."""
+"""The machine's clocks: wall, monotonic, boot id, and whether the kernel calls the wall clock synchronised.
+Every timestamp that the agent stores comes from `machine`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agent.contract import Clock
 
 _TIME_ERROR: Final = 5
 _LEAP_STATES: Final = (1, 2, 3, 4)
-"""A second is to be inserted or deleted, is being inserted, or just was (adjtimex(2))."""
+"""A leap second is pending, in progress, or just over (adjtimex(2))."""
 _TIMEX_BYTES: Final = 208
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _ASK_NS: Final = 10**9
@@ -35,15 +35,15 @@ class Machine(Protocol):
         """Ns since 1970."""
 
     def monotonic(self) -> int:
-        """Ns of `CLOCK_BOOTTIME`: as the wall clock it goes on while the machine sleeps and is slewed by NTP,
-        so that the two move apart only where the wall clock is stepped."""
+        """Ns of `CLOCK_BOOTTIME`: like the wall clock it runs while the machine sleeps and is slewed by NTP,
+        so that the two drift apart only when the wall clock is stepped."""
 
     def kernel(self) -> int:
         """The state of the kernel's clock, as adjtimex(2) returns it."""
 
 
 class ThisMachine:
-    """The clocks of the machine that this runs on."""
+    """The clocks of this machine."""
 
     def __init__(self) -> None:
         self.boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else str(uuid.uuid4())
@@ -66,19 +66,22 @@ machine: Machine = ThisMachine()
 
 
 def wall_ns() -> int:
-    """Now by the machine's clock, in ns since 1970: what the agent stamps readings with."""
+    """The wall clock in ns since 1970, with which the agent stamps readings."""
     return machine.wall()
 
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """All clocks at once: `wall` in ns since 1970, and `clock` as a batch tells it. `leap` says that a leap
-    second is near, or was. `apart` is within how many ns both were read."""
+    """All clocks at one moment."""
 
     wall: int
+    """Ns since 1970."""
     clock: Clock
+    """The clock as a batch carries it."""
     leap: bool = False
+    """Whether a leap second is pending, in progress, or just over."""
     apart: int = 0
+    """Ns between the first and the last reading of the clocks."""
 
     @property
     def offset(self) -> int:
@@ -90,8 +93,8 @@ Look = Callable[[], Instant]
 
 
 class ClockReader:
-    """Reads the clocks; the kernel is asked about synchronisation once a second, and at once when the wall
-    clock was moved, for what it said before was of the clock as it was."""
+    """Reads the clocks. It asks the kernel about synchronisation once a second, and at once when the wall
+    clock was stepped, for the last answer was about the clock before the step."""
 
     def __init__(self) -> None:
         self._asked = -_ASK_NS
@@ -99,7 +102,7 @@ class ClockReader:
         self._offset = 0
 
     def look(self) -> Instant:
-        """The clocks now. Both are read anew, some times, where the process was held up in between."""
+        """The clocks now. If the process was held up in between, they are read again, up to five times."""
         best = (0, 0, -1)
         for _ in range(_TRIES):
             before = machine.monotonic()
@@ -118,5 +121,5 @@ class ClockReader:
         return Instant(wall, Clock(synchronised, machine.boot, monotonic), leap, apart)
 
     def read(self) -> Clock:
-        """The clock now, as a batch tells it."""
+        """The clock now, as a batch carries it."""
         return self.look().clock

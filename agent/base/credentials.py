@@ -1,6 +1,5 @@
-"""Secrets: those that the supervisor hands over (LoadCredential= of systemd), in a directory that it names in
-the environment and that nobody but the agent's user may enter; and how a message names what may hold one.
-Reads none of them."""
+"""Paths of secrets: where systemd passes them (LoadCredential=), which modes are safe, and how a message
+names a path that may be the secret itself. Reads no secret."""
 
 from __future__ import annotations
 
@@ -17,15 +16,15 @@ _SHIPPED: Final = "/run/credentials/petiole.service"
 
 
 def place(text: str) -> Path:
-    """A path as a configuration has it: one that begins with `$CREDENTIALS_DIRECTORY/` is a secret that is
-    handed over. A command that is run by hand beside the agent finds it where the shipped unit has it."""
+    """The path of a configured secret. One that begins with `$CREDENTIALS_DIRECTORY/` is passed by systemd; a
+    command run by hand finds it where the shipped unit has it."""
     name = text.removeprefix(f"${_VARIABLE}/")
     return Path(text) if name == text else _directory() / name
 
 
 def named(path: Path) -> str:
-    """The path of a secret's file, for a message. What is no path, as far as one can see, may be the secret
-    itself, written where its file was to be named: it is not shown."""
+    """The path of a secret's file, for a message. Text that does not look like a path may be the secret
+    itself, written where its file belongs: it is not shown."""
     text = str(path)
     if text.startswith(("/", "./", "../")) or is_there(path) or ("/" in text and is_there(path.parent)):
         return text
@@ -33,12 +32,12 @@ def named(path: Path) -> str:
 
 
 def without_password(text: str) -> str:
-    """A text without the users and passwords of the addresses in it."""
+    """A text without the logins of the addresses in it."""
     return _LOGIN.sub(r"\1", text)
 
 
 def is_handed_over(path: Path) -> bool:
-    """Whether a file is one of these."""
+    """Whether systemd passes this file."""
     return path.is_relative_to(_directory())
 
 

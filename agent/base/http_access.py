@@ -72,7 +72,7 @@ def tls_context(cert: Path, key: Path) -> ssl.SSLContext:
 
 def shows(header: str | None, token: bytes) -> bool:
     """Whether an `Authorization` header shows the token: as `Bearer`, or as InfluxDB's clients do, as `Token`
-    or the password of `Basic`, whoever the user."""
+    or the password of `Basic` for any user."""
     scheme, _, shown = (header or "").strip().partition(" ")
     data = shown.strip().encode(errors="replace")
     if scheme.lower() == "basic":

@@ -1,5 +1,4 @@
-"""Logging: structlog to standard error, as JSON lines or for a terminal. The server's and libraries' own
-logging goes the same way."""
+"""Logging by structlog to standard error, as JSON lines or for a terminal; the libraries' logging too."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ def set_up(level: str, form: str) -> None:
 
 
 def set_level(level: str) -> None:
-    """Log from this level on, in a program whose loggers are made already."""
+    """Log from this level on, also in loggers that exist already."""
     global _threshold
     _threshold = _LEVELS[level.upper()]
 

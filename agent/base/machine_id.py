@@ -1,4 +1,4 @@
-"""An identity of this machine that outlives its state directory."""
+"""The identity of this machine, which outlives its state directory."""
 
 from __future__ import annotations
 

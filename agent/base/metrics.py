@@ -203,7 +203,7 @@ class Metrics:
         )
 
     def show_link(self, link: str, *, up: bool, lag: int | None) -> None:
-        """Show how a declared link is; `lag` is None while nobody knows it."""
+        """Show the state of a declared link; `lag` is None while it is unknown."""
         self.link_up.labels(link).set(up)
         if lag is not None:
             self.link_lag.labels(link).set(lag)

@@ -1,4 +1,4 @@
-"""A configuration of nats-server as text: tables, lists and quoted values."""
+"""The syntax of nats-server's configuration: tables, lists and quoted values."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 INCLUDE: Final = "include"
-"""The key of a table that stands for another file, which nats-server looks for beside the one that names
-it."""
+"""The key of a table that includes another file, relative to the one that names it."""
 
 VARIABLE: Final = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]*\Z")
 
@@ -18,7 +17,7 @@ class RenderError(ValueError):
 
 
 class Variable(str):
-    """A value that nats-server takes from its environment, such as `$STORE_KEY`; it stands without quotes."""
+    """A value that nats-server reads from its environment, such as `$STORE_KEY`; it is not quoted."""
 
     __slots__ = ()
 
@@ -53,25 +52,25 @@ def _value(value: Any, indent: str) -> str:
         case Mapping():
             return f"{{\n{block(value, inner)}{indent}}}"
         case list():
-            items = "".join(inner + _value(one, inner) + "\n" for one in value)
+            items = "".join(inner + _value(item, inner) + "\n" for item in value)
             return f"[\n{items}{indent}]"
         case _:
             return quoted(str(value))
 
 
 def merged(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """A rendered table with what is added to it, in which `agent.config.server_overlay` finds no problem."""
-    found = dict(body)
+    """A rendered table with a checked overlay (`agent.config.server_overlay`)."""
+    table = dict(body)
     for key, value in extra.items():
-        there = found.get(key)
+        rendered = table.get(key)
         if isinstance(value, Mapping):
-            found[key] = merged(there if isinstance(there, Mapping) else {}, value)
+            table[key] = merged(rendered if isinstance(rendered, Mapping) else {}, value)
         else:
-            found[key] = _plain(value)
-    return found
+            table[key] = _plain(value)
+    return table
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, list):
-        return [merged({}, one) if isinstance(one, Mapping) else _plain(one) for one in value]
+        return [merged({}, item) if isinstance(item, Mapping) else _plain(item) for item in value]
     return Variable(value) if isinstance(value, str) and VARIABLE.match(value) else value

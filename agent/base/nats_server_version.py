@@ -1,4 +1,4 @@
-"""Which nats-server to run: found, and old ones refused."""
+"""The nats-server binary: finding it, running it briefly, and refusing old versions."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 MINIMUM = (2, 15, 1)
-"""Before 2.15 a stream that was made again at the leaf is skipped at the hub without a word; 2.15.1 is what
-everything here was measured with."""
+"""Before 2.15 the hub silently skips a stream that was recreated at the leaf; all measurements here are of
+2.15.1."""
 
 _SECONDS = 10.0
 _VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")

@@ -14,12 +14,11 @@ _LOCK = "agent.lock"
 
 
 class InUseError(Exception):
-    """Another agent works with this state directory, or nobody can; the text says why."""
+    """The state directory is in use by another agent or cannot be written; the text says why."""
 
 
 def running(state_dir: Path) -> int | None:
-    """The process id of the agent that works with a state directory, None where there is none. Raises
-    `OSError`."""
+    """The process id of the agent that uses a state directory, None if there is none. Raises `OSError`."""
     try:
         descriptor = os.open(state_dir / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -37,6 +36,7 @@ def running(state_dir: Path) -> int | None:
 
 @contextlib.contextmanager
 def only_one(state_dir: Path) -> Iterator[None]:
+    """Hold the lock of a state directory. Raises `InUseError`."""
     try:
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(state_dir / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -47,7 +47,7 @@ def only_one(state_dir: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InUseError(_in_use(state_dir)) from None
-        # Over what stands there, not after it is cut: on a full disk that room might not be given again.
+        # Overwrite instead of truncating: a full disk might not grant the room again.
         with contextlib.suppress(OSError):
             os.pwrite(descriptor, f"{os.getpid()}\n".ljust(_LOCK_BYTES).encode(), 0)
         yield

@@ -52,7 +52,7 @@ class RangeSet:
         return self._first[0] if self._first else 0
 
     def __len__(self) -> int:
-        """How many ranges there are."""
+        """The number of ranges."""
         return len(self._first)
 
     def ranges(self) -> Ranges:

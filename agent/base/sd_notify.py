@@ -1,6 +1,5 @@
-"""Speaks to the supervisor that started this process, where that is systemd or speaks as it does: datagrams
-to the socket that `NOTIFY_SOCKET` names (sd_notify(3)). Decides nothing of what is said, and lets nothing
-that goes wrong there reach the agent."""
+"""Notifications to systemd, or a supervisor with its protocol: datagrams to the socket that `NOTIFY_SOCKET`
+names (sd_notify(3)). Errors are logged and never reach the agent."""
 
 from __future__ import annotations
 
@@ -14,51 +13,52 @@ from typing import Final
 import structlog
 
 _LONGEST: Final = 400
-"""Characters of a sentence: what `systemctl status` shows is a line."""
+"""Characters of a status, of which `systemctl status` shows one line."""
 
 log = structlog.get_logger("agent")
 
 
 @dataclass(frozen=True, slots=True)
 class Notifier:
-    """Tells the supervisor. `address` is that of its socket, `watchdog` the seconds after which it ends a
-    process that has not said that it is alive; None where it does not ask for that."""
+    """Sends notifications to the supervisor."""
 
     address: str | bytes
+    """The address of its socket."""
     watchdog: float | None = None
+    """Seconds without `alive` after which it kills the process, None if it has no watchdog."""
 
     def ready(self) -> None:
-        """It does its work; after `reloading` too."""
-        self._tell("READY=1")
+        """The process is ready, or has reloaded."""
+        self._send("READY=1")
 
     def reloading(self) -> None:
-        """It takes its configuration anew, until `ready`."""
+        """The process reloads its configuration, until `ready`."""
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
-        self._tell("RELOADING=1", f"MONOTONIC_USEC={now}")
+        self._send("RELOADING=1", f"MONOTONIC_USEC={now}")
 
     def stopping(self) -> None:
-        """It ends in order."""
-        self._tell("STOPPING=1", "STATUS=what is in flight is stored, then it ends")
+        """The process shuts down."""
+        self._send("STOPPING=1", "STATUS=what is in flight is stored, then it ends")
 
-    def says(self, words: str) -> None:
-        """How it is, in one sentence."""
-        self._tell(f"STATUS={_line(words)}")
+    def status(self, text: str) -> None:
+        """The state of the process in one sentence."""
+        self._send(f"STATUS={_line(text)}")
 
     def alive(self) -> None:
-        """Its work goes on."""
-        self._tell("WATCHDOG=1")
+        """The process is alive."""
+        self._send("WATCHDOG=1")
 
-    def _tell(self, *lines: str) -> None:
+    def _send(self, *lines: str) -> None:
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as one:
-                one.connect(self.address)
-                one.send("\n".join(lines).encode())
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as notify:
+                notify.connect(self.address)
+                notify.send("\n".join(lines).encode())
         except OSError as error:
-            log.debug("the supervisor does not hear", error=str(error))
+            log.debug("sd_notify failed", error=str(error))
 
 
 def notifier(environment: Mapping[str, str]) -> Notifier | None:
-    """What the supervisor asks for in the environment of this process; None where nobody listens."""
+    """The notifier that the environment of this process asks for, None without a supervisor."""
     address = environment.get("NOTIFY_SOCKET", "")
     if address[:1] not in ("/", "@") or address in ("/", "@"):
         return None
@@ -74,6 +74,6 @@ def _watchdog(environment: Mapping[str, str]) -> float | None:
     return int(microseconds) / 1e6 or None
 
 
-def _line(words: str) -> str:
-    """Words as one line of the protocol."""
-    return " ".join(words.split())[:_LONGEST]
+def _line(text: str) -> str:
+    """Text as one line of the protocol."""
+    return " ".join(text.split())[:_LONGEST]

@@ -1,5 +1,5 @@
-"""The terminal as the commands that only look use it: colour where there is one, plain text in a pipe, and no
-name from elsewhere reaches it as anything but text."""
+"""Output of the commands that only query: colour on a terminal, plain text in a pipe. A name from elsewhere
+reaches it only as printable text."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def text(line: TerminalLine) -> Text:
 
 
 def draw(lines: Iterable[TerminalLine]) -> None:
-    """Print lines; whoever reads may go away at any time."""
+    """Print lines; the reader may close the pipe at any time."""
     out = console()
     try:
         for line in lines:
@@ -59,12 +59,12 @@ def draw(lines: Iterable[TerminalLine]) -> None:
 
 
 def closed_pipe() -> None:
-    """Whoever read has seen enough; what is left in the buffer must not fail at exit either."""
+    """The reader closed the pipe: drop buffered output so that exit does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def rows_that_fit(reserved: int) -> int | None:
-    """How many lines fit on the terminal beside so many others; None in a pipe, which takes all."""
+    """How many lines fit on the terminal below `reserved` others; None in a pipe, which takes all."""
     if not sys.stdout.isatty():
         return None
     return max(3, console().size.height - reserved)
@@ -76,8 +76,8 @@ def table(
     numbers: Iterable[int] = (),
     width: int | None = None,
 ) -> list[TerminalLine]:
-    """Rows (cells and a style) under their headings; columns whose index is in `numbers` stand to the right.
-    Within `width` the last column is cut short, for the others are what a row is known by."""
+    """Rows (cells and a style) under their headings; columns whose index is in `numbers` are right-aligned.
+    Within `width` the last column is cut: the others identify a row."""
     right = frozenset(numbers)
     cells = [[shown(cell) for cell in row] for row, _ in rows]
     widths = [max(len(row[at]) for row in [list(head), *cells]) for at in range(len(head))]
@@ -100,7 +100,7 @@ def _joined(cells: Sequence[str], widths: Sequence[int], right: frozenset[int], 
 
 
 def wrapped(line: TerminalLine, width: int | None) -> list[TerminalLine]:
-    """A line as so many as it takes on a terminal; what follows the first is set in."""
+    """A line wrapped to the terminal's width; the lines after the first are indented."""
     text = shown(line.text)
     if width is None or len(text) <= width:
         return [TerminalLine(text, line.style)]

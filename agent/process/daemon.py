@@ -234,7 +234,7 @@ def _missing(health: ServerHealth, supervisor: Notifier | None, reason: str) -> 
     log.error("keys missing; retried", reason=reason)
     health.unstarted = f"a key is missing: {reason}"
     if supervisor is not None:
-        supervisor.says(health.unstarted)
+        supervisor.status(health.unstarted)
 
 
 async def _server(
@@ -251,7 +251,7 @@ async def _server(
     health.unstarted = None
     if values is None:
         return None
-    server = EmbeddedServer(values, server_directory(config), told=health.started)
+    server = EmbeddedServer(values, server_directory(config), report=health.started)
     await server.try_start()
     return server, group.create_task(server.supervise())
 

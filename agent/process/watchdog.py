@@ -123,7 +123,7 @@ class Vitals:
 
     def _tell(self, words: str) -> None:
         if words != self._said:
-            self._notifier.says(words)
+            self._notifier.status(words)
             self._said = words
 
     def _feed(self, now: float) -> None:

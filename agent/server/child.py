@@ -13,8 +13,8 @@ import psutil
 
 _SUPERVISOR = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 
-# Only its parent can reap a child that has ended, whoever watches it by then; and a Popen that is collected
-# complains that its process still runs, which is what is wanted here.
+# Only its parent can reap a child that has ended; and a Popen that is collected while its process runs, as it
+# should here, warns.
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
 

@@ -1,11 +1,9 @@
-"""Whether the local server can be relied on, as one sentence. Pure but for the log: asks nothing and starts
-nothing.
+"""Whether the local server can be relied on, as one sentence. Pure but for the log.
 
-How a full disk shows was seen on nats-server 2.15.1. Where a client publishes, the server goes on answering
-every question, but stores nothing in that stream and refuses to purge it ("write error" in HEALTHZ;
-publishing is not answered at all), also when there is room again, until it is started anew; a reload does not
-help. Where a stream is filled by sources or is replicated, JetStream shuts itself down ("JetStream not
-enabled").
+On a full disk nats-server 2.15.1 behaves in two ways. Where a client publishes, the server goes on answering
+every request, but stores nothing in that stream and refuses to purge it ("write error" in HEALTHZ; publishing
+is not answered at all), also when there is room again, until it is restarted; a reload does not help. Where a
+stream is filled by sources or is replicated, JetStream shuts itself down ("JetStream not enabled").
 """
 
 from __future__ import annotations
@@ -31,55 +29,59 @@ log = structlog.get_logger("server")
 
 
 class TroubleKind(Enum):
-    """What is wrong: a stream that is not written any more, JetStream that shut itself down, a disk with
-    hardly any room left, or something else that the server says of itself."""
+    """What is wrong."""
 
     WRITE = auto()
+    """A stream is not written any more."""
     SHUT_DOWN = auto()
+    """JetStream shut itself down."""
     LOW = auto()
+    """The disk has hardly any room left."""
     OTHER = auto()
+    """The server reports something else."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A fault that keeps the server from storing; `streams` are those that it names, none for all."""
+    """A fault that keeps the server from storing."""
 
     kind: TroubleKind
     why: str
     streams: frozenset[str] = frozenset()
+    """The streams that it names, none for all."""
 
     @property
     def wants_room(self) -> bool:
-        """Whether it comes of a full disk, so that a new start helps only once there is room."""
-        return any(one in self.why.lower() for one in _FULL)
+        """Whether the disk is full, so that a restart helps only once there is room."""
+        return any(text in self.why.lower() for text in _FULL)
 
     @property
     def needs_start(self) -> bool:
-        """Whether only a new start of the server ends it."""
+        """Whether only a restart of the server ends it."""
         return self.kind in (TroubleKind.WRITE, TroubleKind.SHUT_DOWN)
 
 
 def diagnose(healthz: Mapping[str, Any]) -> Trouble | None:
-    """What HEALTHZ, asked for details, tells: None where all is well."""
+    """The fault in the details of HEALTHZ, None if all is well."""
     errors = healthz.get("errors") or []
-    written = [one for one in errors if _WRITE_ERROR in one.get("error", "")]
-    if written:
-        # "write <path>: no space left on device": the path says nothing that the stream's name does not.
-        why = written[0]["error"].rpartition(_WRITE_ERROR)[2].rpartition(": ")[2]
+    failed = [error for error in errors if _WRITE_ERROR in error.get("error", "")]
+    if failed:
+        # "write <path>: no space left on device": the stream's name says more than the path.
+        why = failed[0]["error"].rpartition(_WRITE_ERROR)[2].rpartition(": ")[2]
         return Trouble(
-            TroubleKind.WRITE, why, frozenset(one["stream"] for one in written if one.get("stream"))
+            TroubleKind.WRITE, why, frozenset(error["stream"] for error in failed if error.get("stream"))
         )
-    texts = [str(one.get("error", "")) for one in errors] or [str(healthz.get("error", ""))]
+    texts = [str(error.get("error", "")) for error in errors] or [str(healthz.get("error", ""))]
     if healthz.get("status_code", 200) < 400 or not any(texts):
         return None
     if any(_NOT_ENABLED in text for text in texts):
         return Trouble(TroubleKind.SHUT_DOWN, "it says " + repr(texts[0]))
-    streams = frozenset(one["stream"] for one in errors if one.get("stream"))
+    streams = frozenset(error["stream"] for error in errors if error.get("stream"))
     return Trouble(TroubleKind.OTHER, texts[0], streams)
 
 
 def unsynced(varz: Mapping[str, Any]) -> str | None:
-    """Why an acknowledgement of this server does not mean synced; None where it does."""
+    """Why an acknowledgement of this server does not mean synced; None if it does."""
     settings = (varz.get("jetstream") or {}).get("config") or {}
     if settings.get("sync_always"):
         return None
@@ -91,7 +93,7 @@ def unsynced(varz: Mapping[str, Any]) -> str | None:
 
 
 class ServerHealth:
-    """What is known of the local server; who looks tells it here, who needs it reads `sentence`."""
+    """What is known of the local server: its watch reports here, everybody else reads `sentence`."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -106,16 +108,16 @@ class ServerHealth:
         self.room: Room | None = None
         """What the disk of the server's store has left, as far as that is known."""
         self.answers = 0
-        """How often the server has answered a look at it."""
+        """How often the server has answered its watch."""
         self.unstarted: str | None = None
         """Why a server of our own does not run, None while it does."""
         self.closed = ""
-        """Why the link is closed on purpose, "" while it is not."""
+        """Why the link is closed by schedule, "" while it is open."""
         metrics.server_synced.set(_UNKNOWN)
 
     @property
     def sentence(self) -> str | None:
-        """What keeps the server from being used, and what comes of it; None while nothing is known to."""
+        """Why the server cannot be used, and the remedy; None while no reason is known."""
         return self._refusal or (self._trouble[1] if self._trouble is not None else None)
 
     @property
@@ -148,11 +150,11 @@ class ServerHealth:
         self._refused.end()
 
     def started(self, why_not: str | None) -> None:
-        """Our own server was started, or was not, for this reason."""
+        """The embedded server was started, or could not be for this reason."""
         self.unstarted = None if why_not is None else f"the NATS server cannot be started: {why_not}"
 
     def found(self, trouble: Trouble | None, remedy: str = "") -> None:
-        """What the last look showed, and what is done about it or has to be."""
+        """Note the fault that the watch saw, None for none, and its remedy."""
         self._metrics.server_trouble.set(trouble is not None)
         if trouble is None:
             self._trouble = None
@@ -162,8 +164,8 @@ class ServerHealth:
             self._unhealthy.begin("NATS server unhealthy", state=self._trouble[1])
 
     def synced(self, warning: str | None, known: bool = True) -> None:
-        """Whether the server syncs before it acknowledges; a warning says why not, or why that is not
-        known."""
+        """Note whether the server syncs before it acknowledges; a warning says why not, or why that is
+        unknown."""
         self._synced = warning is None if known else None
         self._metrics.server_synced.set(_UNKNOWN if self._synced is None else self._synced)
         self._warning = warning

@@ -40,8 +40,8 @@ def key_files(config: Config) -> dict[str, Path]:
 
 
 def enrolled(config: Config, *, new: bool = False) -> dict[str, str]:
-    """The public keys of this machine by identity; those that are missing are made, and with `new` that of
-    the link is made anew. Raises `SeedError` or `OSError`."""
+    """The public keys of this machine by identity; those that are missing are made, and with `new` those of
+    the links are replaced. Raises `SeedError` or `OSError`."""
     files = key_files(config)
     if new:
         for path in (path for name, path in files.items() if name.startswith("link")):

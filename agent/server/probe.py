@@ -13,7 +13,7 @@ _SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """What a nats-server says of itself to whoever connects."""
+    """What a nats-server says of itself to each client that connects."""
 
     server_name: str
     version: str

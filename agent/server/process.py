@@ -1,8 +1,8 @@
-"""The embedded nats-server: a process of its own that outlives its agent.
+"""The embedded nats-server: a process that outlives its agent.
 
-The agent starts it, or adopts the one that runs already, and starts it again when it dies. It never ends it
-by ending itself: the server has a session of its own and none of the agent's sockets. The command line tells
-which process it is, the greeting that it is the right one.
+The agent starts it, or adopts the one that runs already, and starts it again when it dies. The end of the
+agent does not end the server, which has a session of its own and none of the agent's sockets. The command
+line identifies the process, its greeting confirms that it is the right one.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _log = structlog.get_logger(__name__)
 
 
 class EmbeddedServer:
-    """One nats-server, whose configuration, log and pid file stand in `directory`.
+    """One nats-server, whose configuration, log and pid file are in `directory`.
 
     `pid_file` and `log_file` of the configuration are set here. Call `start`, then run `supervise` as a task;
-    at the end `release` leaves the server running, `stop` ends it. `told` hears after each attempt why the
-    server could not be started, None when it answers.
+    at the end `release` leaves the server running, `stop` ends it. `report` is called after each attempt with
+    the reason why the server could not be started, None when it answers.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class EmbeddedServer:
         directory: Path,
         *,
         binary: Path | None = None,
-        told: Callable[[str | None], None] = lambda _: None,
+        report: Callable[[str | None], None] = lambda _: None,
     ) -> None:
         self._files = Workspace(directory.resolve())
         self.config = dataclasses.replace(config, pid_file=self._files.pid, log_file=self._files.log)
-        self._binary, self._told = binary, told
+        self._binary, self._report = binary, report
         self._failing = LogEdge(_log, error=True)
         self._process: Watched | None = None
         self._starting = asyncio.Lock()
@@ -84,26 +84,25 @@ class EmbeddedServer:
         return self._starting.locked()
 
     async def start(self) -> Start:
-        """Make the server run with this configuration; returns when it answers. Raises `ServerError`."""
+        """Run the server with this configuration; returns when it answers. Raises `ServerError`."""
         async with self._starting:
             try:
                 how = await self._start()
             except (OSError, SeedError, RenderError, ServerError) as error:
                 if self.pid is None:
-                    self._told(str(error))
+                    self._report(str(error))
                 raise ServerError(str(error)) from error
-            self._told(None)
+            self._report(None)
             return how
 
     async def set_link(self, open_: bool) -> None:
-        """Let a leaf's server have its link to the hub, or not. Raises `ServerError`; then it has what it
-        had."""
+        """Open or close a leaf's link to its hub. If it raises `ServerError`, nothing changed."""
         before = self.config
         if isinstance(before, LeafConfig) and before.link_open is not open_:
             await self._change(dataclasses.replace(before, link_open=open_))
 
     async def open_mqtt(self) -> None:
-        """Let MQTT devices in. Raises `ServerError`; then they are not."""
+        """Let MQTT devices connect. If it raises `ServerError`, nothing changed."""
         before = self.config
         if isinstance(before, LeafConfig) and before.mqtt is not None and not before.mqtt.open:
             await self._change(dataclasses.replace(before, mqtt=dataclasses.replace(before.mqtt, open=True)))
@@ -151,7 +150,7 @@ class EmbeddedServer:
         await self._end()
 
     async def stop(self) -> None:
-        """End the server, by SIGKILL when it does not go within ten seconds, and let go of it.
+        """End the server, by SIGKILL if it does not end within ten seconds, and release it.
 
         Raises `ServerError` when another process looks after it.
         """
@@ -165,7 +164,7 @@ class EmbeddedServer:
             self.release()
 
     def release(self) -> None:
-        """Let go of the server and leave it running."""
+        """Leave the server running without this process."""
         self._forget()
         self._files.unlock()
 
@@ -186,17 +185,17 @@ class EmbeddedServer:
         return how
 
     async def _adopt(self, pid: int, version: str, digest: str) -> Start | None:
-        """Take the running server over; None when only a new start brings it where it should be."""
-        known = self._files.applied() == (pid, digest)
+        """Adopt the running server; None if only a restart can give it this configuration."""
+        applied = self._files.applied() == (pid, digest)
         # After one reload what a new account imports leads nowhere (nats-server 2.15.1).
-        for _ in range(0 if known else 2 if self.config.users else 1):
+        for _ in range(0 if applied else 2 if self.config.users else 1):
             if not await self._reload():
                 return None
-        said = await self._answer(START_SECONDS if known else RELOAD_SECONDS)
-        if said is None or said.version != version:
+        answered = await self._answer(START_SECONDS if applied else RELOAD_SECONDS)
+        if answered is None or answered.version != version:
             return None
         self._files.note_applied(pid, digest)
-        return "adopted" if known else "reloaded"
+        return "adopted" if applied else "reloaded"
 
     async def _reload(self) -> bool:
         """Have the server read its configuration again; False when it can't take a change without a start.
@@ -208,10 +207,10 @@ class EmbeddedServer:
         self._process.signal(signal.SIGHUP)
         deadline = time.monotonic() + RELOAD_SECONDS
         while time.monotonic() < deadline and not self._process.ended.is_set():
-            said = read()
-            if "Reloaded server configuration" in said:
+            logged = read()
+            if "Reloaded server configuration" in logged:
                 return True
-            if failed := _FAILED_RELOAD.search(said):
+            if failed := _FAILED_RELOAD.search(logged):
                 if _NEEDS_START in failed["why"]:
                     return False
                 raise ServerError(

@@ -1,5 +1,5 @@
-"""From the agent's configuration to the server beside it: which keys there are, where they stand, and the
-values that the server's configuration is rendered from."""
+"""From the agent's configuration to its server: the files of its keys, and the values from which the server's
+configuration is rendered."""
 
 from __future__ import annotations
 
@@ -60,8 +60,7 @@ def server_directory(config: Config) -> Path:
 
 
 def taken_ports(config: Config) -> list[str]:
-    """What stands in the way of the embedded server's ports, one sentence a problem; nothing does while that
-    server runs."""
+    """Why the embedded server cannot listen on its ports, one sentence a problem; none while it runs."""
     if config.nats.server == "external" or process_of(Workspace(server_directory(config)).configuration):
         return []
     listened = {"nats.listen": config.nats.listen}

@@ -70,7 +70,7 @@ def crossing(leaves: Leaves) -> dict[str, Any]:
 
 
 def hub_reset(domain: str) -> str:
-    """Where a leaf of a tenant has the hub begin anew to deliver its commands."""
+    """The subject on which a tenant's leaf asks the hub to redeliver its commands from a sequence on."""
     return f"{hub_api(tenant=True)}.CONSUMER.RESET.{COMMANDS}.{command_consumer(domain)}"
 
 

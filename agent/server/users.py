@@ -2,9 +2,9 @@
 and nothing that they do reaches Petiole's account. Pure.
 
 Why an account: a permission cannot match part of a token, so streams cannot be let by a prefix of their
-names; and whoever makes a stream has it take any subject, copy any other stream and publish under any
-subject. What a user may read of Petiole's streams is imported, one question at a time, below `USER_API`. Its
-consumer is made by the agent, for whoever makes a consumer says where it delivers.
+names; and a user who may make a stream can have it take any subject, copy any other stream and publish under
+any subject. What a user may read of Petiole's streams is imported, one request at a time, below `USER_API`.
+The agent makes its consumer, for the maker of a consumer decides where it delivers.
 
 The account on a leaf can be linked to that of the same name at the hub, so that each side reaches the other's
 JetStream by its domain. What is imported does not cross that link.

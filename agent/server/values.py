@@ -81,8 +81,8 @@ class MqttUser:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MqttListener:
     """Where devices connect and as whom; with `tls`, a certificate's chain and its key, encrypted. Unless it
-    is `open`, nobody is let in: a server without the agent's streams would answer for readings that it drops.
-    """
+    is `open`, no device is let in: without the agent's streams the server would acknowledge readings and drop
+    them."""
 
     listen: str
     users: tuple[MqttUser, ...]

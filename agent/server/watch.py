@@ -1,5 +1,5 @@
-"""Looks at the local server through its system account and tells `ServerHealth`; starts a server of our own
-anew where only that helps, and never one that is not ours.
+"""Watches the local server through its system account, for `ServerHealth`; restarts an embedded server when
+only that helps, and never an external one.
 
 A fault is seen within `LOOK_SECONDS` of its first failed write. Asks nothing of the streams themselves.
 """
@@ -24,8 +24,8 @@ from agent.server.health import ServerHealth, Trouble, TroubleKind, diagnose, un
 
 LOOK_SECONDS: Final = 2.0
 CONFIRM_SECONDS: Final = 5.0
-"""For so long a server says of itself that it is unhealthy before that is an error, unless it says that it
-does not write."""
+"""For so long a server must report itself unhealthy before that counts, unless it reports that it does not
+write."""
 ANSWER_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 1.0
 _FIRST_DELAY, _LONGEST_DELAY = 1.0, 600.0
@@ -35,15 +35,15 @@ log = structlog.get_logger("server")
 
 
 class Restarts:
-    """When a broken server may be started anew: pure. As soon as there is room again, or, where room is not
-    what it lacks, at once; each further time in a row after twice as long."""
+    """When a broken server may be restarted: as soon as its disk has room, or at once if room is not what it
+    lacks; each further time in a row after twice as long. Pure."""
 
     def __init__(self) -> None:
         self._next = 0.0
         self._backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
 
     def due(self, trouble: Trouble, left: Room | None, now: float) -> bool:
-        """Whether to start it anew now (seconds of a monotonic clock); says so once for each delay."""
+        """Whether to restart it at `now`, in monotonic seconds; true once for each delay."""
         if left is not None and _short(trouble, left):
             return False
         if now < self._next:
@@ -52,20 +52,20 @@ class Restarts:
         return True
 
     def well(self, now: float) -> None:
-        """Nothing is wrong; what lasts as long as the longest delay begins anew with the first."""
+        """Nothing is wrong; after the longest delay in good health the next one is the first again."""
         if now > self._next + _LONGEST_DELAY:
             self._backoff.reset()
 
 
 class Doubts:
-    """What a server says of itself in general words, believed once it has said so for a while: pure. One such
-    answer also comes while a stream is made, or when the server is short of processor time."""
+    """Unspecific faults that a server reports of itself count only once they last: a server also reports one
+    while a stream is made or when it lacks processor time. Pure."""
 
     def __init__(self) -> None:
         self._since: float | None = None
 
     def confirmed(self, trouble: Trouble | None, now: float) -> Trouble | None:
-        """The trouble that this look showed, None while it is doubted (`now` is of a monotonic clock)."""
+        """The fault at `now`, in monotonic seconds; None while it is doubted."""
         if trouble is None or trouble.kind is not TroubleKind.OTHER:
             self._since = None
             return trouble
@@ -74,8 +74,8 @@ class Doubts:
 
 
 class ServerWatch:
-    """Looks at one server. `restart` ends a server of our own, which its supervisor then starts again; None
-    for one that is not ours. `store` is where its streams are, asked of the server when it is None."""
+    """Watches one server. `restart` ends an embedded server, which its supervisor then starts again; None for
+    an external one. `store` is where its streams are, asked of the server when it is None."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class ServerWatch:
         self._low = False
 
     async def run(self) -> None:
-        """Look until cancelled, over one connection after the other."""
+        """Watch until cancelled, over one connection after the other."""
         while True:
             try:
                 async with connected(self._url, self._seed_file, self._identity) as link:
@@ -103,7 +103,7 @@ class ServerWatch:
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def _follow(self, link: OpenConnection) -> None:
-        server = link.nc._server_info  # the client tells no name of the server otherwise
+        server = link.nc._server_info  # the client has no other name of the server
         self._health.admit(str(server["version"]))
         await self._ask_settings(link.nc, server["server_name"])
         while not link.over.is_set():
@@ -128,17 +128,17 @@ class ServerWatch:
         self._health.answers += 1
         now = loop_time()
         left = self._health.room = None if self._store is None else room(self._store)
-        said = diagnose(healthz)
-        trouble = self._doubts.confirmed(said, now) or self._lack(left)
-        if trouble is None and said is not None:
-            return  # until it is believed, all is as it was
+        reported = diagnose(healthz)
+        trouble = self._doubts.confirmed(reported, now) or self._lack(left)
+        if trouble is None and reported is not None:
+            return  # while it is doubted, nothing changes
         if trouble is not None and trouble.kind is TroubleKind.SHUT_DOWN and left is not None and left.low:
             trouble = dataclasses.replace(trouble, why="its disk is full")
         self._health.found(trouble, "" if trouble is None else self._remedy(trouble, left))
         if trouble is None:
             self._restarts.well(now)
         elif self._restart is not None and trouble.needs_start and self._restarts.due(trouble, left, now):
-            log.warning("nats-server is ended, so that it is started anew", why=trouble.why)
+            log.warning("nats-server restarted", why=trouble.why)
             await self._restart()
 
     def _lack(self, left: Room | None) -> Trouble | None:
@@ -161,7 +161,7 @@ class ServerWatch:
             return "see its log"
         short = trouble.wants_room if left is None else _short(trouble, left)
         if self._restart is not None:
-            return f"it is started anew as soon as there is room: {place}" if short else "it is started anew"
+            return f"it is restarted as soon as there is room: {place}" if short else "it is restarted"
         return f"{place}, then restart it" if short else "restart it"
 
 
@@ -170,11 +170,11 @@ def _short(trouble: Trouble, left: Room) -> bool:
 
 
 async def _ask(nc: Client, question: str, name: str, **more: Any) -> Mapping[str, Any] | None:
-    """What one server of its cluster answers; None when this user may not ask."""
+    """The answer of one server of its cluster; None when this user may not ask."""
     request = json.dumps({"server_name": name, "exact_match": True, **more}).encode()
     try:
         answer = await nc.request(f"$SYS.REQ.SERVER.PING.{question}", request, timeout=ANSWER_SECONDS)
     except EXPECTED:
         return None
-    found = json.loads(answer.data).get("data")
-    return found if isinstance(found, dict) else None
+    data = json.loads(answer.data).get("data")
+    return data if isinstance(data, dict) else None

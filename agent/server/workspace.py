@@ -90,7 +90,7 @@ class Workspace:
                 write_private(self._applied, f"{pid} {digest}\n".encode())
 
     def log_reader(self) -> Callable[[], str]:
-        """A function that returns what has been logged since now, also when the log was begun anew."""
+        """A function that returns what has been logged since now, also if the log was truncated meanwhile."""
         start = self.log.stat().st_size if self.log.exists() else 0
 
         def read() -> str:

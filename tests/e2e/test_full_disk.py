@@ -87,9 +87,7 @@ async def test_a_server_of_ours_is_started_anew_when_its_full_disk_is_freed(
             disk.fill(but=ALMOST)
             acknowledged = await fill_by_publishing(leaf)
             await until(lambda: "stopped writing" in (one.health.sentence or ""), "the fault is named")
-            assert "no space left on device; it is started anew as soon as there is room" in await refused(
-                one
-            )
+            assert "no space left on device; it is restarted as soon as there is room" in await refused(one)
             assert leaf.server.pid == server
             disk.free()
             await until(lambda: leaf.server.pid not in (None, server), "it is started anew")

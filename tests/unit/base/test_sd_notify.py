@@ -39,7 +39,7 @@ def test_the_supervisor_is_told_over_a_socket_with_and_without_a_path(supervisor
 def test_a_sentence_can_tell_the_supervisor_nothing_but_itself(supervisor: Supervisor) -> None:
     one = notifier({"NOTIFY_SOCKET": supervisor.address})
     assert one is not None
-    one.says("the link is down:\nMAINPID=1\r\n" + "x" * 5000)
+    one.status("the link is down:\nMAINPID=1\r\n" + "x" * 5000)
     told = supervisor.next()
     assert set(told) == {"STATUS"}
     assert told["STATUS"].startswith("the link is down: MAINPID=1 x")

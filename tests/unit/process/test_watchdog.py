@@ -27,7 +27,7 @@ class Worker:
 class Kept(Notifier):
     told: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
 
-    def _tell(self, *lines: str) -> None:
+    def _send(self, *lines: str) -> None:
         for line in lines:
             self.told.put_nowait(line)
 
