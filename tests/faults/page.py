@@ -24,30 +24,30 @@ PICTURE = Path("docs/images/faults.svg")
 _SCRATCH = re.compile(r"(?:/[^\s/]+)*/test_\w*\d\b")
 """The directory of a test, which pytest names after it with a number, wherever that is on this machine."""
 _HEAD = """\
-# The faults that were tried
+# The faults that were tested
 
-What is promised in [acknowledgement.md](acknowledgement.md) was tried against these faults, with real
-processes. Devices number every reading and note what was acknowledged; then something is hurt, and mended
-where it does not mend itself; then all is brought into the tables by the jobs, and an oracle compares what
-was acknowledged with what is there. A case passes when
+The promises of [acknowledgement.md](acknowledgement.md) were tested against these faults, with real
+processes. Devices number every reading and record what was acknowledged. Then a fault is injected, and
+repaired if it does not end by itself. Then the jobs bring everything into the tables, and an oracle compares
+what was acknowledged with what is there. A case passes when
 
 * every reading acknowledged as stored is in the table, or named by the audit with its reason (*named*),
 * it is there as it was sent, once, and in the order of its device,
 * nothing is there that was not sent,
-* the hub held all within a bound once nothing more was sent,
-* ledgers, metrics and the audit say what is so, and
-* a trace of the fault was found: a process that is another, a link that was told to be down, a refusal.
+* the hub held everything within a bound after the last reading was sent,
+* ledgers, metrics and the audit agree with what happened, and
+* the fault left a trace: another process, a link reported as down, a refusal.
 
-`lost` are readings that were acknowledged, are in no table, and that nobody names; what a device itself had
-published to a store that was lost before the agent's next look is told among what was seen. `doubled` are in
-the table more than once. *Sent again* are messages that came to a stream of the hub which held them; the jobs
+`lost` are readings that were acknowledged, are in no table, and are not named. What a device itself had
+published to a store that was lost before the agent's next look is listed as a trace. `doubled` are in the
+table more than once. *Sent again* are messages that came to a stream of the hub which held them; the jobs
 drop them. After a store was restored they are at most as many as are sent in 15 s. *Detected* is the time
-from the fault until an agent said so, *recovered* that from its mending (or from the fault where Petiole
-mends it) until the link flowed and the hub held all. The machine has two cores and was busy with other work,
-so times are upper bounds.
+from the fault until an agent reported it, *recovered* that from its repair (or from the fault if Petiole
+repairs it) until the link flowed and the hub held everything. The machine has two cores and was busy with
+other work, so times are upper bounds.
 
 To run one: `make faults CASE="the agent of a leaf is killed"`; with `SEED=7` where chance orders the
-faults. As root, for cases that need a network or a disk of their own. All of them take well over an hour:
+faults. Cases that need a network or a disk of their own need root. All of them take well over an hour:
 `make faults`, then `make faults-page`.
 
 """

@@ -44,7 +44,9 @@ def test_the_disk_of_a_leaf_is_copied_and_both_machines_run(
 
         def told(since: float) -> str | None:
             refused = [at for at, state in copy.link_told(since) if state == "refused"]
-            return f"the copy told that it is refused after {refused[0] - since:.1f} s" if refused else None
+            return (
+                f"the copy reported that it is refused after {refused[0] - since:.1f} s" if refused else None
+            )
 
         try:
             w.injected.add("a copy of the disk of edge-1 runs in a second machine", told)

@@ -97,7 +97,8 @@ def test_a_second_machine_comes_with_the_domain_of_a_leaf(
 
         def told(since: float) -> str | None:
             states = {state for _, state in other.link_told(since)}
-            return f"it told that its link is {', '.join(sorted(states))}" if "refused" in states else None
+            named = ", ".join(sorted(states))
+            return f"it reported that its link is {named}" if "refused" in states else None
 
         w.injected.add("a second machine announces the domain edge-1", told)
         w.noticed()

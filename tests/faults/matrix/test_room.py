@@ -87,7 +87,7 @@ def test_the_stream_of_the_hub_is_full(world_of: Worlds, case: Case) -> None:
 
         def told(since: float) -> str | None:
             found = [at for at, state in w.leaf.link_told(since) if state == LinkState.FULL]
-            return f"the leaf told it after {found[0] - since:.1f} s" if found else None
+            return f"the leaf reported it after {found[0] - since:.1f} s" if found else None
 
         w.injected.add("the stream of the hub has no room for what comes", told)
         w.noticed(300)

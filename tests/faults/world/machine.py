@@ -184,7 +184,7 @@ class Machine(Agent):
     def _noticed(self, since: float) -> str | None:
         for at, state in self.link_told(since):
             if state != LinkState.FLOWING:
-                return f"{self.member.domain} told that its link is {state} after {at - since:.1f} s"
+                return f"{self.member.domain} reported that its link is {state} after {at - since:.1f} s"
         return None
 
     def _lines(self) -> Iterator[tuple[float, dict[str, Any]]]:

@@ -150,5 +150,5 @@ class Link:
         for leaf in self.leaves:
             for at, state in leaf.link_told(since):
                 if state == LinkState.DOWN:
-                    return f"{leaf.member.domain} told that its link is down after {at - since:.2f} s"
+                    return f"{leaf.member.domain} reported that its link is down after {at - since:.2f} s"
         return None
