@@ -1,10 +1,13 @@
-"""What happens to a reading on its way that other parts of the leaf's agent act on."""
+"""What happens in a leaf's agent that several of its parts act on, and who hears of it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from agent.contract import MessageId
+from agent.jetstream import StreamInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,3 +22,75 @@ class BatchStored:
     input: str
     position: str | None
     """How far its pull input is with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFull:
+    """The stream of a class refused a batch for want of room."""
+
+    cls: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTrimmed:
+    """The agent purged messages of a class that the hub holds."""
+
+    cls: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSeen:
+    """The stream of a class was looked at."""
+
+    cls: str
+    info: StreamInfo
+    confirmed: int
+    """The sequence up to which the hub is known to hold all of this epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochBegun:
+    """The link of a class has begun a new epoch: nothing of it is known to be at the hub."""
+
+    cls: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLost:
+    """The store of a class was lost or restored from a backup."""
+
+    cls: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkChanged:
+    """The link of the local server to the hub came up or went down."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionStuck:
+    """The connection to the local server leads nowhere: a new one is needed."""
+
+    reason: str
+
+
+Event = TypeVar("Event")
+
+
+class Events:
+    """Hands each event to its subscribers at once, in the order in which they subscribed. What one raises
+    reaches the part that emitted the event."""
+
+    def __init__(self) -> None:
+        self._subscribers: dict[type, list[Callable[[Any], object]]] = {}
+
+    def on(self, kind: type[Event], *subscribers: Callable[[Event], object]) -> None:
+        """Hand events of this kind to these from now on."""
+        self._subscribers.setdefault(kind, []).extend(subscribers)
+
+    def emit(self, event: object) -> None:
+        """Hand an event to its subscribers."""
+        for subscriber in self._subscribers.get(type(event), ()):
+            subscriber(event)

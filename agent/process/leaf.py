@@ -16,7 +16,7 @@ from agent.base import logs
 from agent.base.metrics import Metrics
 from agent.base.supervisor import keep_serving
 from agent.config import Config, readers, users_digest
-from agent.jetstream import JetStream, JetStreamError, StreamInfo
+from agent.jetstream import JetStream, StreamInfo
 from agent.jetstream.connection import ServerConnection, server_version
 from agent.jetstream.read_headers import StoredHeaders
 from agent.jetstream.readers import keep_readers
@@ -25,14 +25,24 @@ from agent.leaf.clock.monitor import ClockMonitor
 from agent.leaf.commands.handlers import AgentControls, make_handlers
 from agent.leaf.commands.overrides import Overrides, Setter, make_setters, this_moment
 from agent.leaf.commands.runner import CommandRunner, system_clock
-from agent.leaf.events import BatchStored
+from agent.leaf.events import (
+    BatchStored,
+    ConnectionStuck,
+    EpochBegun,
+    Events,
+    LinkChanged,
+    StoreLost,
+    StreamFull,
+    StreamSeen,
+    StreamTrimmed,
+)
 from agent.leaf.hub_acks import HubAckWaiters
 from agent.leaf.intake import Input
 from agent.leaf.ledger.evictions.service import Discards
 from agent.leaf.ledger.ledger import ClassLedger
 from agent.leaf.ledger.publisher import LedgerPublisher
 from agent.leaf.link.act import Trimmer, ensure_rate
-from agent.leaf.link.link import LeafLink, LinkHooks
+from agent.leaf.link.link import LeafLink, LinkView
 from agent.leaf.link.prepare import note_lost_positions, prepare_stream
 from agent.leaf.link.time_to_loss import TimeToLossReport
 from agent.leaf.publish.accumulator import BatchLimits
@@ -41,9 +51,9 @@ from agent.leaf.publish.core_intake import CoreIntake
 from agent.leaf.publish.dead_letters import DeadLetterWriter
 from agent.leaf.publish.idempotency_recovery import KnownRequests
 from agent.leaf.publish.publisher import Publisher
-from agent.leaf.publish.pull_chunks import Progress, PullChunkStore
+from agent.leaf.publish.pull_chunks import PullChunkStore
 from agent.leaf.publish.sender import Sender
-from agent.leaf.publish.stream_recovery import StreamRecovery
+from agent.leaf.publish.stream_recovery import CurrentRecovery, ProgressReader, StreamRecovery
 from agent.leaf.state import StateFile
 from agent.mirrors import mirror_controller
 from agent.process.input_runner import InputSet, drain, keep_running, levels_of
@@ -51,8 +61,6 @@ from agent.process.reload import Applied, Reloader
 from agent.process.reload.reloader import by_command
 from agent.server.health import ServerHealth
 from agent.server.setup import identities
-
-_AGAIN_SECONDS = 1.0
 
 log = structlog.get_logger("leaf")
 
@@ -70,124 +78,112 @@ class LeafAgent:
         reload: Reloader | None = None,
     ) -> None:
         self._config, self._state, self._metrics, self._health = config, state, metrics, health
-        self._classes = {cls.name: cls for cls in config.class_}
-        run = contract.new_run()
-        ledgers = {name: ClassLedger(config.domain, name, run) for name in self._classes}
-        publish = config.publish
-        self._discards = Discards(
-            config.domain,
-            run,
-            self._classes,
-            config.state_dir,
-            state.current.epochs,
-            ledgers,
-            metrics,
-        )
-        self._books = LedgerPublisher(config.domain, run, ledgers, state, self._discards)
-        self._clock = ClockMonitor(config.domain, self._classes, state, metrics, self._discards.stored)
+        domain, publish = config.domain, config.publish
+        classes = self._classes = {cls.name: cls for cls in config.class_}
+        run = self._run = contract.new_run()
+        ledgers = {name: ClassLedger(domain, name, run) for name in classes}
         levels = levels_of(config)
+        events = Events()
+        self._evictions = Discards(
+            domain, run, classes, config.state_dir, state.current.epochs, ledgers, metrics
+        )
+        self._books = LedgerPublisher(domain, run, ledgers, state, self._evictions)
+        self._clock = ClockMonitor(domain, classes, state, metrics, self._evictions.stored)
         self._levels = Levels(levels, health)
-        self._waits = HubAckWaiters(lambda cls: self.link.status.classes[cls].sentence)
+        self._view = LinkView(config, metrics, health, events)
+        self._waits = HubAckWaiters(self._view.sentence)
         self._publisher = Publisher(
             BatchLimits(publish.batch_bytes, publish.batch_readings, publish.linger),
             publish.in_flight,
             metrics,
-            lambda cls: (
-                health.refusal(contract.leaf_stream(config.domain, cls)) or self.link.disk_quota.refusal(cls)
-            ),
+            self._view.refusal,
             ledgers=ledgers,
             levels=levels,
             clock=self._clock.look,
             hub=self._waits,
         )
-        burial = DeadLetterWriter(self._publisher.submit, ledgers, metrics)
-        pieces = PullChunkStore(
-            self._publisher.submit,
-            burial,
-            self._progress,
-            self._books.remember_position,
-            lambda input_name: input_name in state.current.unplaced,
-        )
-        self._reception = CoreIntake(config.domain, self._publisher, pieces, burial)
-        self._inputs = InputSet(config, inputs, self._reception, levels, metrics)
-        self.intake = self._inputs.intake
-        self._known_requests = KnownRequests(
-            config.state_dir,
-            self._publisher,
-            self._classes,
-            [cls.name for cls in config.class_ if cls.discard == "old"],
-            self._attached_recall,
-        )
-        mine = identities(config)
-        self._connection = ServerConnection(
-            f"nats://{config.nats.listen}",
-            mine.account,
-            config.domain,
-            session=self._session,
-            metrics=metrics,
-        )
-        self.link = LeafLink(
-            config,
-            run,
-            state,
-            metrics,
-            Trimmer(
-                state,
-                metrics,
-                allowed=self._publisher.recalled.is_set,
-                prepare=self._known_requests.save,
-                trimmed=self._trimmed,
-            ),
-            health,
-            self._waits,
-            LinkHooks(self._looked, self._books.last, self._connection.renew, self._store_lost),
-        )
         self._sender = Sender(
             self._publisher,
             ledgers,
-            domain=config.domain,
+            domain=domain,
             run=run,
             window=publish.window,
             metrics=metrics,
-            on_stored=self._stored,
-            on_full=self.link.controller.announce_now,
-            on_stuck=self._connection.renew,
+            events=events,
         )
-        own = contract.DEFAULT_CLASS if contract.DEFAULT_CLASS in self._classes else next(iter(self._classes))
-        self._horizon_report = TimeToLossReport(self.link.time_to_loss, own, metrics)
-        self._settings = Overrides(state, self._setters(), this_moment())
-        self._commands = CommandRunner(
-            own,
+        self._recovery = CurrentRecovery()
+        discarding = [name for name, cls in classes.items() if cls.discard == "old"]
+        self._known_requests = KnownRequests(
+            config.state_dir, self._publisher, classes, discarding, self._recovery.get
+        )
+        self._core = self._core_intake(ledgers)
+        self._inputs = InputSet(config, inputs, self._core, levels, metrics)
+        self.intake = self._inputs.intake
+        trimmer = Trimmer(
             state,
-            make_handlers(
-                AgentControls(
-                    self.status,
-                    self._publisher.flush,
-                    self._settings,
-                    by_command(reload) if reload else None,
-                )
-            ),
             metrics,
-            system_clock(),
+            events,
+            allowed=self._publisher.recalled.is_set,
+            prepare=self._known_requests.save,
         )
-        self._declared = mirror_controller(config, config.domain, metrics)
-        self._recall: StreamRecovery
+        self.link = LeafLink(config, run, state, self._view, trimmer, self._waits, self._books.last, events)
+        self._connection = ServerConnection(
+            f"nats://{config.nats.listen}",
+            identities(config).account,
+            domain,
+            session=self._session,
+            metrics=metrics,
+        )
+        self._mirrors = mirror_controller(config, domain, metrics)
+        self._settings = Overrides(state, self._setters(), this_moment())
+        own_class = contract.DEFAULT_CLASS if contract.DEFAULT_CLASS in classes else next(iter(classes))
+        self._report = TimeToLossReport(self._view.time_to_loss, own_class, metrics)
+        reloading = by_command(reload) if reload else None
+        controls = AgentControls(self.status, self._publisher.flush, self._settings, reloading)
+        self._commands = CommandRunner(own_class, state, make_handlers(controls), metrics, system_clock())
         self._completed = self._ending = False
-        self._attached = asyncio.Event()
-        self._run = run
+        self._subscribe(events)
 
-    async def _progress(self, input_name: str) -> Progress | None:
-        """How far an input is, once none of its batches is in flight."""
-        while True:
-            await self._sender.idle(input_name)
-            await self._attached.wait()
-            by_class = self._state.current.positions
-            remembered = {cls: one[input_name] for cls, one in by_class.items() if input_name in one}
-            try:
-                return await self._recall.progress(input_name, self._classes, remembered)
-            except JetStreamError as error:
-                log.warning("the position of an input cannot be read yet", input=input_name, error=str(error))
-                await asyncio.sleep(_AGAIN_SECONDS)
+    def _core_intake(self, ledgers: Mapping[str, ClassLedger]) -> CoreIntake:
+        letters = DeadLetterWriter(self._publisher.submit, ledgers, self._metrics)
+        chunks = PullChunkStore(
+            self._publisher.submit,
+            letters,
+            ProgressReader(self._recovery, self._state, self._classes, self._sender.idle).read,
+            self._books.remember_position,
+            lambda input_name: input_name in self._state.current.unplaced,
+        )
+        return CoreIntake(self._config.domain, self._publisher, chunks, letters)
+
+    def _subscribe(self, events: Events) -> None:
+        """Who acts on what happens, in this order."""
+        evictions, waits, controller = self._evictions, self._waits, self.link.controller
+        events.on(
+            BatchStored,
+            self._books.stored,
+            lambda batch: waits.stored(batch.id.cls, batch.seq, str(batch.id)),
+        )
+        events.on(StreamFull, lambda _: controller.announce_now())
+        events.on(
+            StreamTrimmed,
+            lambda trim: evictions.trimmed(trim.cls, trim.first, trim.last),
+            lambda trim: self._sender.has_room(trim.cls),
+        )
+        events.on(
+            StreamSeen,
+            lambda seen: self._books.seen(seen.cls, seen.info),
+            lambda seen: evictions.seen(seen.cls, seen.confirmed),
+            lambda seen: waits.reached(seen.cls, seen.confirmed),
+            self._view.seen,
+        )
+        events.on(EpochBegun, lambda epoch: waits.reached(epoch.cls, 0))
+        events.on(
+            StoreLost,
+            lambda lost: self._publisher.store_lost(lost.cls),
+            lambda lost: self._sender.store_lost(lost.cls),
+        )
+        events.on(LinkChanged, self.link.changed)
+        events.on(ConnectionStuck, lambda stuck: self._connection.renew(stuck.reason))
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Run until `stopping` is set, then drain: inputs end, what is in flight is settled, the run is
@@ -206,17 +202,17 @@ class LeafAgent:
                 "state": self._state.run,
                 "requests": self._known_requests.run,
                 "stored requests": self._known_requests.keep,
-                **({"discards": self._discards.run} if self._discards else {}),
+                **({"discards": self._evictions.run} if self._evictions else {}),
                 "settings": self._settings.run,
                 **self.link.services(),
             }
-            if self._declared is not None:
-                services["declared links"] = self._declared.run
+            if self._mirrors is not None:
+                services["declared links"] = self._mirrors.run
             tasks += [group.create_task(keep_serving(*service)) for service in services.items()]
             self._inputs.begin(group)
             own = [
-                group.create_task(keep_running(one, self._reception, taking, self._metrics), name=one.name)
-                for one in (self._commands, self._horizon_report)
+                group.create_task(keep_running(one, self._core, taking, self._metrics), name=one.name)
+                for one in (self._commands, self._report)
             ]
             await stopping.wait()
             taking.set()
@@ -251,13 +247,13 @@ class LeafAgent:
                 name: {
                     **self.link.class_row(name),
                     "readings": asdict(self._books.last(name).readings),
-                    "discarded": self._discards.status(name),
+                    "discarded": self._evictions.status(name),
                 }
                 for name in self._classes
             },
             "links": [
                 *self.link.mirror_rows(),
-                *(self._declared.status() if self._declared is not None else ()),
+                *(self._mirrors.status() if self._mirrors is not None else ()),
             ],
             "inputs": self._inputs.names,
             "acknowledgement": self._levels.meanings(),
@@ -265,13 +261,9 @@ class LeafAgent:
             "users": users_digest(self._config.user),
         }
 
-    def _trimmed(self, cls: str, first: int, last: int) -> None:
-        self._discards.trimmed(cls, first, last)
-        self._sender.has_room(cls)
-
     def ready(self) -> tuple[bool, str]:
         """Whether readings can be stored, and why not."""
-        if self._attached.is_set():
+        if self._recovery.is_connected:
             return True, "the local stream takes readings"
         why = self._health.unstarted or "the local NATS server does not answer or its stream is not ready"
         return False, why
@@ -284,18 +276,6 @@ class LeafAgent:
         """Seconds for which readings have waited and nothing of the publish path has moved."""
         return self._sender.stalled()
 
-    def _stored(self, batch: BatchStored) -> None:
-        self._books.stored(batch)
-        self._waits.stored(batch.id.cls, batch.seq, str(batch.id))
-
-    def _store_lost(self, cls: str) -> None:
-        self._publisher.store_lost(cls)
-        self._sender.store_lost(cls)
-
-    def _looked(self, cls: str, info: StreamInfo, confirmed: int) -> None:
-        self._books.seen(cls, info)
-        self._discards.seen(cls, confirmed)
-
     @contextlib.asynccontextmanager
     async def _session(self, nc: Client) -> AsyncIterator[None]:
         """All that is bound to one connection: begun once its streams are ready, ended with it. Raises
@@ -306,17 +286,17 @@ class LeafAgent:
             recovery = StreamRecovery(nc, js, self._config.domain)
             infos, stored = await self._prepare(js, recovery)
             last = {name: info.last for name, info in infos.items()}
-            with self._discards.connected(nc, js, infos), self._books.connected(js, infos):
+            with self._evictions.connected(nc, js, infos), self._books.connected(js, infos):
                 await self._books.open()
                 sending = self._sender.connected(nc, nc.new_inbox(), last, stored, recovery.message)
                 async with sending:
-                    with self.link.connected(nc, js), self._commands.connected(js), self._clock.connected(js):
-                        self._recall = recovery
-                        self._attached.set()
-                        try:
-                            yield
-                        finally:
-                            self._attached.clear()
+                    with (
+                        self.link.connected(nc, js),
+                        self._commands.connected(js),
+                        self._clock.connected(js),
+                        self._recovery.connected(recovery),
+                    ):
+                        yield
         finally:
             if not self._ending:  # otherwise our own shutdown would be reported as a server outage
                 self.link.show_unreachable()
@@ -347,10 +327,6 @@ class LeafAgent:
             self._waits.began(name, info.last)
         self._completed = True
         return infos, stored
-
-    async def _attached_recall(self) -> StreamRecovery:
-        await self._attached.wait()
-        return self._recall
 
     async def _complete_run_before(self, recall: StreamRecovery, cls: str, info: StreamInfo) -> None:
         known = self._books.remembered.get(cls)

@@ -77,7 +77,7 @@ async def test_what_a_device_pushed_out_while_no_agent_ran_is_named_by_the_next_
     pair.servers.leaf.proxy.cut()
     await pair.reaches(LinkState.DOWN)
     await pair.fill(6)
-    await pair.agent.leaf._discards.look(CLASS)  # the index is written with each look, in 10 s at the latest
+    await pair.agent.leaf._evictions.look(CLASS)  # the index is written with each look, in 10 s at the latest
     await (pair.agent.crash() if end == "crash" else pair.agent.stop())
     await pair.push(20)
     await pair.start_agent()
@@ -158,7 +158,7 @@ async def test_a_reading_that_is_broken_off_goes_on_where_it_was(
     await pair.agent.crash()
     (pair.config.state_dir / f"discards-{CLASS}.index").unlink()
     await pair.start_agent()
-    await until(lambda: pair.agent.leaf._discards._shelves[CLASS].loaded, "all of it is read")
+    await until(lambda: pair.agent.leaf._evictions._shelves[CLASS].loaded, "all of it is read")
     assert len(begun) >= 3
     assert begun == sorted(set(begun)), "none began where an earlier one had been"
     await pair.push(20)

@@ -9,6 +9,7 @@ import pytest
 
 from agent.base.metrics import Metrics
 from agent.config import Config, Publish, Seconds, StreamClass
+from agent.leaf.events import Events
 from agent.leaf.inputs.file.input import FileInput
 from agent.leaf.inputs.file.options import FileOptions
 from agent.leaf.link.act import Trimmer
@@ -66,9 +67,7 @@ async def trim(one: Agent, one_shelf: StreamProbe) -> None:
     async def nothing() -> None:
         return
 
-    trimmer = Trimmer(
-        one.leaf._state, one.metrics, allowed=lambda: True, prepare=nothing, trimmed=lambda *_: None
-    )
+    trimmer = Trimmer(one.leaf._state, one.metrics, Events(), allowed=lambda: True, prepare=nothing)
     info = await one_shelf.js.stream_info(one_shelf.stream)
     await trimmer.trim(one_shelf.js, CLASS, info, info.last)
     assert await one_shelf.texts() == []

@@ -100,7 +100,7 @@ async def test_on_a_disk_that_runs_short_critical_is_stored_on_while_bulk_is_ref
         ):
             assert (await _fill(one, "bulk", MIB))[1] is None
             disk.fill(but=CRITICAL + 4 * MIB)  # the reserve of so small a disk is 3.2 MiB
-            quotas = one.leaf.link.disk_quota
+            quotas = one.leaf._view.disk_quota
             await until(lambda: quotas.refusal("bulk") is not None, "bulk is held back")
             _, refusal = await _fill(one, "bulk", 1)
             assert refusal is not None

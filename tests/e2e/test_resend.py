@@ -166,7 +166,7 @@ async def test_a_resent_batch_moves_no_input_back_and_is_not_counted_twice_by_th
             assert state == "lost" or (previous is not None and previous.readings.stored == before["stored"])
             if state == "kept":
                 # Only the stream knows the last position when the state file is older than it.
-                progress = await two.leaf._recall.progress("tail", [CLASS], {})
+                progress = await (await two.leaf._recovery.get()).progress("tail", [CLASS], {})
                 assert progress is not None
                 assert progress.position == "p4"
 

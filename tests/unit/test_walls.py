@@ -29,7 +29,7 @@ LEAF = {
     "rules": {"intake", "publish"},
     "publish": {"intake", "events", "ledger", "hub_acks", "state"},
     "ledger": {"intake", "events", "state"},
-    "link": {"intake", "hub_acks", "state", "stream_configs"},
+    "link": {"intake", "events", "hub_acks", "state", "stream_configs"},
     "commands": {"intake", "publish", "state", "stream_configs"},
     "clock": {"intake", "state", "timeline"},
 }

@@ -14,6 +14,7 @@ from agent.config import StreamClass
 from agent.contract import LostStream
 from agent.jetstream import CONSUMER_NOT_FOUND, ApiError, JetStream, StreamInfo
 from agent.leaf import stream_configs
+from agent.leaf.events import Events, StreamTrimmed
 from agent.leaf.link import checkpoints
 from agent.leaf.link.guard import EpochReason, NewEpoch
 from agent.leaf.state import Acked, PullPosition, StateFile
@@ -111,20 +112,20 @@ def is_crowded(info: StreamInfo, max_bytes: int) -> bool:
 
 
 class Trimmer:
-    """Purges streams if `allowed()`. `prepare` saves what only the purged messages hold; `trimmed(cls, first,
-    last)` is called afterwards with the sequences that are gone."""
+    """Purges streams if `allowed()`, and emits `StreamTrimmed`. `prepare` saves what only the purged messages
+    hold."""
 
     def __init__(
         self,
         state: StateFile,
         metrics: Metrics,
+        events: Events,
         *,
         allowed: Callable[[], bool],
         prepare: Callable[[], Awaitable[None]],
-        trimmed: Callable[[str, int, int], None],
     ) -> None:
-        self._state, self._metrics = state, metrics
-        self._allowed, self._prepare, self._trimmed = allowed, prepare, trimmed
+        self._state, self._metrics, self._events = state, metrics, events
+        self._allowed, self._prepare = allowed, prepare
         self._saved: dict[str, int] = {}
 
     async def trim(self, js: JetStream, cls: str, info: StreamInfo, confirmed: int) -> None:
@@ -147,5 +148,5 @@ class Trimmer:
             return
         purged = await js.purge(info.name, up_to)
         self._metrics.trimmed.labels(cls).inc(purged)
-        self._trimmed(cls, info.first, up_to)
+        self._events.emit(StreamTrimmed(cls, info.first, up_to))
         log.info("stream trimmed", **{"class": cls}, messages=purged, up_to=up_to)

@@ -24,6 +24,7 @@ from agent.jetstream import (
     JetStreamError,
     StreamInfo,
 )
+from agent.leaf.events import ConnectionStuck, EpochBegun, Events, StoreLost
 from agent.leaf.link import act
 from agent.leaf.link.act import Trimmer
 from agent.leaf.link.announcer import AnnounceLoop, Announcer, AnnounceResult
@@ -66,20 +67,17 @@ class _Work:
 
 @dataclass(frozen=True, slots=True)
 class ControllerHooks:
-    """What the controller asks and tells the rest of the link."""
+    """What the controller asks the rest of the agent."""
 
     uplink: Callable[[], UplinkStatus | None]
     """Returns the state of the server's connection to the hub, None if it is unknown."""
     trouble: Callable[[], str | None]
     """Returns why the local server cannot be used."""
-    stream_gone: Callable[[str], None]
-    """Called when a stream of the leaf is missing."""
-    epoch_begun: Callable[[str, EpochReason], None]
-    """Called when the epoch of a class has begun."""
 
 
 class LinkController:
-    """Controls the link of every class over the current connection, and shows its state in `status`."""
+    """Controls the link of every class over the current connection, and shows its state in `status`. Emits
+    `EpochBegun`, `StoreLost`, and `ConnectionStuck` when a stream of the leaf is missing."""
 
     def __init__(
         self,
@@ -89,10 +87,11 @@ class LinkController:
         status: LinkStatus,
         trimmer: Trimmer,
         hooks: ControllerHooks,
+        events: Events,
     ) -> None:
         self._domain, self._classes = config.domain, {cls.name: cls for cls in config.class_}
         self._state, self._metrics, self._status = state, metrics, status
-        self._trimmer, self._hooks = trimmer, hooks
+        self._trimmer, self._hooks, self._events = trimmer, hooks, events
         self._checkpoints = CheckpointLog(state.current)
         self._js: JetStream | None = None
         self._due = asyncio.Event()
@@ -145,9 +144,14 @@ class LinkController:
         """The local guard has begun a new epoch: forget what was known of the old one."""
         self._work[cls] = _Work()
         self._status.classes[cls].confirmed = 0
-        self._hooks.epoch_begun(cls, reason)
+        self._emit_begun(cls, reason)
         if reason is not EpochReason.FIRST:
             self._may_repair_at = loop_time() + REPAIR_EVERY
+
+    def _emit_begun(self, cls: str, reason: EpochReason) -> None:
+        self._events.emit(EpochBegun(cls))
+        if reason in (EpochReason.RECREATED, EpochReason.PUT_BACK, EpochReason.DIFFERENT):
+            self._events.emit(StoreLost(cls))
 
     def look(self) -> None:
         """Look without waiting for the next turn: something has changed."""
@@ -200,7 +204,7 @@ class LinkController:
         for cls in self._work:
             self._status.show(cls, LinkState.AWAY, self._hooks.trouble() or str(error))
         if isinstance(error, ApiError) and error.err_code == STREAM_NOT_FOUND:
-            self._hooks.stream_gone(str(error))
+            self._events.emit(ConnectionStuck(str(error)))
 
     async def _observe(self, js: JetStream, cls: str) -> LinkObservation:
         epoch = self._state.current.epochs[cls]
@@ -259,7 +263,7 @@ class LinkController:
         self._may_repair_at = loop_time() + REPAIR_EVERY
         self._work[cls].comparison = None
         self._status.classes[cls].confirmed = 0
-        self._hooks.epoch_begun(cls, due.reason)
+        self._emit_begun(cls, due.reason)
         self.announce_now()
         self._due.set()
 

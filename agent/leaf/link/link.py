@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -15,8 +14,9 @@ from agent.base.clock import ClockReader
 from agent.base.metrics import Metrics
 from agent.base.wait import loop_time
 from agent.config import Config
-from agent.contract import Previous, hub_api
-from agent.jetstream import JetStream, StreamInfo
+from agent.contract import Previous, hub_api, leaf_stream
+from agent.jetstream import JetStream
+from agent.leaf.events import Events, LinkChanged, StreamSeen
 from agent.leaf.hub_acks import HubAckWaiters
 from agent.leaf.link.act import Trimmer
 from agent.leaf.link.announcer import AnnouncedLeaf, Announcer
@@ -24,7 +24,7 @@ from agent.leaf.link.command_mirror.controller import CommandMirror
 from agent.leaf.link.command_mirror.local_consumers import ProgramPositions
 from agent.leaf.link.controller import ControllerHooks, LinkController
 from agent.leaf.link.disk_quota import DiskQuota
-from agent.leaf.link.guard import EpochReason, NewEpoch
+from agent.leaf.link.guard import NewEpoch
 from agent.leaf.link.hub_cursor import HubCursorPoller
 from agent.leaf.link.observation import UplinkStatus
 from agent.leaf.link.states import ORDINARY, PATIENT
@@ -38,37 +38,12 @@ from agent.server.setup import identities
 Service = Callable[[], Awaitable[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class LinkHooks:
-    """What the link asks and tells the rest of the agent."""
+class LinkView:
+    """What is known of the link of every class and of the disk of their streams. The publish path asks it;
+    `LeafLink` keeps it true."""
 
-    watch: Callable[[str, StreamInfo, int], None]
-    """Called at each look at a class: what its stream holds and up to where the hub is known to hold it."""
-    ledger: Callable[[str], Previous]
-    """Returns the newest counts of a class."""
-    renew: Callable[[str], None]
-    """Ends a connection whose streams are gone; called with the reason."""
-    store_lost: Callable[[str], None]
-    """Called when the store of a class is not the one it was."""
-
-
-class LeafLink:
-    """The link of all classes of a leaf in one run of its agent, over the current connection to the local
-    server. Without the key of that server's system account nothing is paused when the link is lost."""
-
-    def __init__(
-        self,
-        config: Config,
-        run: str,
-        state: StateFile,
-        metrics: Metrics,
-        trimmer: Trimmer,
-        health: ServerHealth,
-        waits: HubAckWaiters,
-        hooks: LinkHooks,
-    ) -> None:
-        self._config, self._run, self._state, self._metrics = config, run, state, metrics
-        self._hooks, self._clock, self._health, self._waits = hooks, ClockReader(), health, waits
+    def __init__(self, config: Config, metrics: Metrics, health: ServerHealth, events: Events) -> None:
+        self._domain, self.metrics, self.health = config.domain, metrics, health
         classes = {cls.name: cls for cls in config.class_}
         embedded = config.nats.server == "embedded"
         self.time_to_loss = TimeToLoss(
@@ -76,23 +51,58 @@ class LeafLink:
             config.nats.max_file_store if embedded else None,
         )
         self.disk_quota = DiskQuota(classes, self.time_to_loss.held, lambda: health.room)
-        self.status = LinkStatus(config.domain, classes, metrics, self._watch, self._short_of_room)
+        self.status = LinkStatus(config.domain, classes, metrics, events, self._short_of_room)
+
+    def sentence(self, cls: str) -> str:
+        """How the link of a class is."""
+        return self.status.classes[cls].sentence
+
+    def refusal(self, cls: str) -> str | None:
+        """Why the stream of a class stores nothing now, None while no reason is known."""
+        return self.health.refusal(leaf_stream(self._domain, cls)) or self.disk_quota.refusal(cls)
+
+    def seen(self, seen: StreamSeen) -> None:
+        """Reckon with what a look at a stream shows."""
+        room = self.health.room
+        free = None if room is None else max(0, room.free - room.reserve)
+        self.time_to_loss.observe(seen.cls, seen.info, seen.confirmed, loop_time(), free)
+
+    def _short_of_room(self) -> bool:
+        room = self.health.room
+        return self.disk_quota.short or (room is not None and not room.enough)
+
+
+class LeafLink:
+    """The link of all classes of a leaf in one run of its agent, over the current connection to the local
+    server. `ledger` returns the newest counts of a class. Without the key of that server's system account
+    nothing is paused when the link is lost."""
+
+    def __init__(
+        self,
+        config: Config,
+        run: str,
+        state: StateFile,
+        view: LinkView,
+        trimmer: Trimmer,
+        waits: HubAckWaiters,
+        ledger: Callable[[str], Previous],
+        events: Events,
+    ) -> None:
+        self._config, self._run, self._state, self._view = config, run, state, view
+        self._ledger, self._clock = ledger, ClockReader()
+        self.status, self.time_to_loss = view.status, view.time_to_loss
         self._uplink: UplinkMonitor | None = None
         if (system_seed := identities(config).system) is not None:
             url = f"nats://{config.nats.listen}"
-            self._uplink = UplinkMonitor(url, system_seed, config.domain, self._changed)
+            self._uplink = UplinkMonitor(url, system_seed, config.domain, lambda: events.emit(LinkChanged()))
         self.controller = LinkController(
             config,
             state,
-            metrics,
-            self.status,
+            view.metrics,
+            view.status,
             trimmer,
-            ControllerHooks(
-                uplink=self._uplink_status,
-                trouble=lambda: health.sentence,
-                stream_gone=hooks.renew,
-                epoch_begun=self._epoch_begun,
-            ),
+            ControllerHooks(uplink=self._uplink_status, trouble=lambda: view.health.sentence),
+            events,
         )
         self._cursor = HubCursorPoller(
             config.domain, run, state, waits, self.controller.agreed_epoch, self.controller.announce_now
@@ -104,7 +114,7 @@ class LeafLink:
             hub_api(tenant=config.link.tenant),
             state,
             programs,
-            metrics,
+            view.metrics,
             self.controller.announce_now,
         )
 
@@ -131,7 +141,7 @@ class LeafLink:
                 versions={"agent": version("petiole")},
                 every=self._config.link.announce_seconds,
                 state=self._state,
-                ledger=self._hooks.ledger,
+                ledger=self._ledger,
                 seconds_to_loss=self.time_to_loss.seconds.__getitem__,
                 clock=lambda: str(self._clock.read()),
             ),
@@ -151,7 +161,7 @@ class LeafLink:
 
     def epoch_begun(self, cls: str, epoch: NewEpoch) -> None:
         """The local guard has begun a new epoch."""
-        self._metrics.epochs.labels(cls, epoch.reason.value).inc()
+        self._view.metrics.epochs.labels(cls, epoch.reason.value).inc()
         self.controller.epoch_begun(cls, epoch.reason)
 
     def row(self) -> Mapping[str, Any]:
@@ -175,7 +185,7 @@ class LeafLink:
             "confirmed": link.confirmed,
             "hub_stream": link.hub_stream,
             "seconds_to_loss": self.time_to_loss.seconds[cls],
-            "held_back": self.disk_quota.refusal(cls),
+            "held_back": self._view.disk_quota.refusal(cls),
         }
 
     def mirror_rows(self) -> list[Mapping[str, Any]]:
@@ -184,26 +194,11 @@ class LeafLink:
 
     def _uplink_status(self) -> UplinkStatus | None:
         status = self._uplink.status if self._uplink is not None else None
-        if status is None or status.up or not self._health.closed:
+        if status is None or status.up or not self._view.health.closed:
             return status
-        return dataclasses.replace(status, closed=self._health.closed)
+        return dataclasses.replace(status, closed=self._view.health.closed)
 
-    def _epoch_begun(self, cls: str, reason: EpochReason) -> None:
-        self._waits.reached(cls, 0)
-        if reason in (EpochReason.RECREATED, EpochReason.PUT_BACK, EpochReason.DIFFERENT):
-            self._hooks.store_lost(cls)
-
-    def _changed(self) -> None:
+    def changed(self, _changed: LinkChanged) -> None:
+        """Look and announce at once: the link came up or went down."""
         self.controller.look()
         self.controller.announce_now()
-
-    def _watch(self, cls: str, info: StreamInfo, confirmed: int) -> None:
-        self._hooks.watch(cls, info, confirmed)
-        self._waits.reached(cls, confirmed)
-        room = self._health.room
-        free = None if room is None else max(0, room.free - room.reserve)
-        self.time_to_loss.observe(cls, info, confirmed, loop_time(), free)
-
-    def _short_of_room(self) -> bool:
-        room = self._health.room
-        return self.disk_quota.short or (room is not None and not room.enough)

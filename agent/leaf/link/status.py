@@ -11,6 +11,7 @@ import structlog
 from agent.base.metrics import Metrics
 from agent.config import StreamClass
 from agent.jetstream import StreamInfo
+from agent.leaf.events import Events, StreamSeen
 from agent.leaf.link.act import is_crowded
 from agent.leaf.link.states import ORDINARY, LinkState, hint, sentence, worst
 
@@ -32,7 +33,7 @@ class ClassLinkStatus:
 
 
 class LinkStatus:
-    """All classes of a leaf. Calls `watch(cls, info, confirmed)` at each look at a stream; `short_of_room`
+    """All classes of a leaf. Emits `StreamSeen` at each look at a stream; `short_of_room`
     returns whether the disk of the streams is nearly full."""
 
     def __init__(
@@ -40,10 +41,10 @@ class LinkStatus:
         domain: str,
         classes: Mapping[str, StreamClass],
         metrics: Metrics,
-        watch: Callable[[str, StreamInfo, int], None],
+        events: Events,
         short_of_room: Callable[[], bool],
     ) -> None:
-        self._domain, self._limits, self._metrics, self._watch = domain, classes, metrics, watch
+        self._domain, self._limits, self._metrics, self._events = domain, classes, metrics, events
         self._short_of_room = short_of_room
         first = sentence(LinkState.AWAY, "it has not answered yet")
         self.classes = {cls: ClassLinkStatus(LinkState.AWAY, first) for cls in classes}
@@ -80,4 +81,4 @@ class LinkStatus:
         self._metrics.backlog.labels(cls).set(max(0, info.last - max(link.confirmed, info.first - 1)))
         self._metrics.stream_bytes.labels(cls).set(info.bytes)
         self._metrics.confirmed.labels(cls).set(link.confirmed)
-        self._watch(cls, info, link.confirmed)
+        self._events.emit(StreamSeen(cls, info, link.confirmed))

@@ -5,7 +5,7 @@ a number, so that the audit names it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import structlog
 
@@ -14,7 +14,7 @@ from agent.base.metrics import Metrics
 from agent.base.wait import loop_time
 from agent.contract import LATE
 from agent.jetstream import RawMessage
-from agent.leaf.events import BatchStored
+from agent.leaf.events import BatchStored, Events, StreamFull
 from agent.leaf.intake import RefusalReason, RefusedError
 from agent.leaf.ledger.ledger import ClassLedger
 from agent.leaf.publish.accumulator import SealedBatch
@@ -29,8 +29,7 @@ log = structlog.get_logger("sender")
 
 
 class Outcomes:
-    """Settles batches. `on_stored` is called for each that its stream acknowledged, `on_full()` when a stream
-    refuses for want of room."""
+    """Settles batches, and emits `BatchStored` and `StreamFull`."""
 
     def __init__(
         self,
@@ -38,11 +37,10 @@ class Outcomes:
         ledgers: Mapping[str, ClassLedger],
         metrics: Metrics,
         refusals: Refusals,
-        on_stored: Callable[[BatchStored], None],
-        on_full: Callable[[], None],
+        events: Events,
     ) -> None:
         self._publisher, self._ledgers, self._metrics = publisher, ledgers, metrics
-        self._refusals, self._on_stored, self._on_full = refusals, on_stored, on_full
+        self._refusals, self._events = refusals, events
         self._full_until: dict[str, float] = {}
         self._refusing: dict[str, LogEdge] = {}
         self._sparse = Sparse()
@@ -61,7 +59,7 @@ class Outcomes:
         settle, settled = (ledger.bury, metrics.dead) if batch.dead else (ledger.store, metrics.stored)
         settle(batch.id.n, batch.readings)
         readings = 0 if batch.dead else batch.readings
-        self._on_stored(BatchStored(batch.id, seq, readings, batch.input, batch.position))
+        self._events.emit(BatchStored(batch.id, seq, readings, batch.input, batch.position))
         if refusing := self._refusing.pop(cls, None):
             self._publisher.stream_stores(cls)
             refusing.end()
@@ -89,7 +87,7 @@ class Outcomes:
     def awaits_room(self, cls: str) -> None:
         """The stream of a class has no room for a batch now."""
         self._publisher.stream_full(cls)
-        self._on_full()
+        self._events.emit(StreamFull(cls))
 
     def delayed(self, cls: str, text: str) -> None:
         """The stream of a class does not store now."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 
 import structlog
 from nats.aio.client import Client
@@ -22,7 +22,7 @@ from nats.errors import Error as NatsError
 from agent.base.metrics import Metrics
 from agent.base.wait import loop_time
 from agent.jetstream import JetStreamError
-from agent.leaf.events import BatchStored
+from agent.leaf.events import ConnectionStuck, Events
 from agent.leaf.intake import RefusalReason, RefusedError, UnknownOutcomeError
 from agent.leaf.ledger.ledger import ClassLedger
 from agent.leaf.publish.accumulator import SealedBatch
@@ -54,10 +54,7 @@ log = structlog.get_logger("sender")
 
 
 class Sender:
-    """Sends the publisher's drafts. `on_stored` is called for each batch that its stream acknowledged,
-    `on_full()` that a stream refuses for want of room, `on_stuck(reason)` that this connection leads nowhere
-    and a new one is needed.
-    """
+    """Sends the publisher's drafts. Emits `BatchStored`, `StreamFull` and `ConnectionStuck`."""
 
     def __init__(
         self,
@@ -68,12 +65,10 @@ class Sender:
         run: str,
         window: int,
         metrics: Metrics,
-        on_stored: Callable[[BatchStored], None],
-        on_full: Callable[[], None],
-        on_stuck: Callable[[str], None],
+        events: Events,
     ) -> None:
         self._publisher, self._ledgers, self._metrics = publisher, ledgers, metrics
-        self._window, self._on_stuck = window, on_stuck
+        self._window, self._events = window, events
         self._packer = Packer()
         self._numbering = Numbering(domain, run, ledgers, self._packer)
         self._in_flight: dict[int, Batch] = {}
@@ -83,7 +78,7 @@ class Sender:
         self._stream_seq: dict[str, int] = dict.fromkeys(ledgers, 0)
         self._queue = publisher.queue
         self._refusals = Refusals(publisher, ledgers)
-        self._outcomes = Outcomes(publisher, ledgers, metrics, self._refusals, on_stored, on_full)
+        self._outcomes = Outcomes(publisher, ledgers, metrics, self._refusals, events)
         publisher.balance.watch(self.held)
         self._progress = asyncio.Event()
         self._claims = asyncio.Event()
@@ -170,7 +165,9 @@ class Sender:
                 if self._nc is None or self._nc.pending_data_size > UNSENT_LIMIT:
                     break
                 if now - batch.first_sent > RETRY_WITHIN:
-                    self._on_stuck(f"batch {batch.id} is unanswered after {RETRY_WITHIN:.0f} s")
+                    self._events.emit(
+                        ConnectionStuck(f"batch {batch.id} is unanswered after {RETRY_WITHIN:.0f} s")
+                    )
                     break
                 due = batch.refused_at is not None or now - batch.last_sent > ACK_WAIT
                 if due and batch.claimed is None:
@@ -276,7 +273,7 @@ class Sender:
                 batch.subject, batch.payload, f"{self._inbox}.{batch.serial}", headers=batch.headers
             )
         except (NatsError, OSError) as error:
-            self._on_stuck(f"publishing failed: {error}")
+            self._events.emit(ConnectionStuck(f"publishing failed: {error}"))
 
     async def _on_reply(self, msg: Msg) -> None:
         inbox, _, serial = msg.subject.rpartition(".")
@@ -329,7 +326,7 @@ class Sender:
             batch.first_sent = batch.refused_at  # no attempt before this one can be stored any more
         self._outcomes.delayed(batch.id.cls, text)
         if text == NO_STREAM:
-            self._on_stuck(f"{text}: {batch.subject}")
+            self._events.emit(ConnectionStuck(f"{text}: {batch.subject}"))
 
     def _store(self, batch: Batch, seq: int) -> None:
         self._forget(batch)

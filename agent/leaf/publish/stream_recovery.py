@@ -3,8 +3,9 @@ requests of the last ten minutes, positions of pull inputs. Reads only."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -25,14 +26,15 @@ from agent.contract import (
     ContractError,
     Request,
 )
-from agent.jetstream import JetStream, RawMessage
+from agent.jetstream import JetStream, JetStreamError, RawMessage
 from agent.jetstream.read_headers import StoredHeaders, read_headers
 from agent.leaf.publish.idempotency import KNOWN_SECONDS, Ages, RequestLog
 from agent.leaf.publish.pull_chunks import Progress, newest, parse_progress
-from agent.leaf.state import PullPosition
+from agent.leaf.state import PullPosition, StateFile
 
 _SPAN = 1024
 """Messages at the end of a stream that are looked at first."""
+_AGAIN_SECONDS = 1.0
 _HELD_SECONDS = 120.0
 """A batch is stored within so long of its sealing: its attempts end inside the duplicate window."""
 
@@ -155,6 +157,63 @@ class StreamRecovery:
         only = {"filter_subjects": contract.numbered_subjects(self._domain, cls)}
         stream = contract.leaf_stream(self._domain, cls)
         await read_headers(self._nc, self._js, stream, start | only, take, enough)
+
+
+class CurrentRecovery:
+    """The recovery over the current connection, for which a part can wait."""
+
+    def __init__(self) -> None:
+        self._connected = asyncio.Event()
+        self._newest: StreamRecovery | None = None
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection."""
+        return self._connected.is_set()
+
+    @contextlib.contextmanager
+    def connected(self, recovery: StreamRecovery) -> Iterator[None]:
+        """There is this one as long as the scope lasts."""
+        self._newest = recovery
+        self._connected.set()
+        try:
+            yield
+        finally:
+            self._connected.clear()
+
+    async def get(self) -> StreamRecovery:
+        """The recovery, as soon as there is a connection. It may have ended by the time it is used."""
+        await self._connected.wait()
+        assert self._newest is not None, "a connection has one"
+        return self._newest
+
+
+class ProgressReader:
+    """Reads how far pull inputs are, by the streams of these classes and the state file. `idle` returns once
+    no batch of an input is in flight."""
+
+    def __init__(
+        self,
+        recovery: CurrentRecovery,
+        state: StateFile,
+        classes: Iterable[str],
+        idle: Callable[[str], Awaitable[None]],
+    ) -> None:
+        self._recovery, self._state, self._classes, self._idle = recovery, state, tuple(classes), idle
+
+    async def read(self, input_name: str) -> Progress | None:
+        """How far an input is, once none of its batches is in flight; None where nothing is known of it.
+        Raises `ContractError` for what cannot be read."""
+        while True:
+            await self._idle(input_name)
+            recovery = await self._recovery.get()
+            by_class = self._state.current.positions
+            remembered = {cls: known[input_name] for cls, known in by_class.items() if input_name in known}
+            try:
+                return await recovery.progress(input_name, self._classes, remembered)
+            except JetStreamError as error:
+                log.warning("the position of an input cannot be read yet", input=input_name, error=str(error))
+                await asyncio.sleep(_AGAIN_SECONDS)
 
 
 def _sealed(batch: StoredHeaders) -> Instant:

@@ -23,7 +23,7 @@ from agent.base.clock import Instant
 from agent.base.metrics import Metrics
 from agent.contract import H_MESSAGE_ID, H_POSITION, Clock, make_request, request_scope
 from agent.jetstream import RawMessage, UnavailableError
-from agent.leaf.events import BatchStored
+from agent.leaf.events import BatchStored, ConnectionStuck, Events
 from agent.leaf.hub_acks import HubAckWaiters
 from agent.leaf.intake import Chunk, Level, RefusedError, UnknownOutcomeError
 from agent.leaf.ledger.ledger import ClassLedger
@@ -96,6 +96,9 @@ class PublishScenario:
             hub=self.waits,
         )
         self.publisher.recalled.set()
+        events = Events()
+        events.on(BatchStored, self._stored)
+        events.on(ConnectionStuck, self._stuck)
         self.sender = Sender(
             self.publisher,
             self.ledgers,
@@ -103,9 +106,7 @@ class PublishScenario:
             run=RUN,
             window=MOST_BATCHES,
             metrics=self.metrics,
-            on_stored=self._stored,
-            on_full=lambda: None,
-            on_stuck=self._stuck,
+            events=events,
         )
         self.time.spawn(self.sender.run())
         self.time.spawn(self.sender.run_retries())
@@ -229,7 +230,7 @@ class PublishScenario:
             with contextlib.suppress(StopIteration):
                 ended.send(None)
 
-    def _stuck(self, reason: str) -> None:
+    def _stuck(self, _stuck: ConnectionStuck) -> None:
         self.time.loop.call_soon(self._cut, 0)
 
     def connect(self, late: int = 0) -> None:
